@@ -1,0 +1,442 @@
+"""The run store: one SQLite file per run, the only truth about which episodes are done.
+
+An episode is a unit of work. Each try at it is one row, keyed (config_hash, suite, task, episode, attempt):
+
+    pending → leased → done                       it counts, exactly once
+                     → error | lost → pending     the same episode, next attempt: nobody's failure
+
+A worker holds a lease and renews it by heartbeat. Whoever reports an episode must show the lease's
+token, so a worker that was given up for dead and reports late changes nothing. Two unique indexes say the same
+in the schema: at most one row `done` and at most one row pending or leased per episode.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE sessions (id INTEGER PRIMARY KEY, started REAL NOT NULL, ended REAL, outcome TEXT, notes TEXT NOT NULL);
+CREATE TABLE workers (worker TEXT PRIMARY KEY, session INTEGER NOT NULL, status TEXT NOT NULL, at REAL NOT NULL);
+CREATE TABLE episodes (
+    config_hash TEXT NOT NULL, suite TEXT NOT NULL, task INTEGER NOT NULL, episode INTEGER NOT NULL,
+    attempt INTEGER NOT NULL, status TEXT NOT NULL CHECK (status IN ('pending', 'leased', 'done', 'error', 'lost')),
+    session INTEGER, worker TEXT, token TEXT, leased_at REAL, expires_at REAL, ended_at REAL,
+    success INTEGER, steps INTEGER, result TEXT, error TEXT,
+    PRIMARY KEY (config_hash, suite, task, episode, attempt)
+);
+CREATE UNIQUE INDEX counted_once ON episodes (config_hash, suite, task, episode) WHERE status = 'done';
+CREATE UNIQUE INDEX open_once ON episodes (config_hash, suite, task, episode) WHERE status IN ('pending', 'leased');
+CREATE INDEX by_status ON episodes (status, task);
+"""
+EPISODE_KEY = "config_hash = :config_hash AND suite = :suite AND task = :task AND episode = :episode"
+
+
+class StoreError(Exception):
+    """The store cannot be read or written; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to run one attempt at one episode until `expires_at` (s since the epoch)."""
+
+    config_hash: str
+    suite: str
+    task: int
+    episode: int
+    attempt: int
+    token: str
+    expires_at: float
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished episode: the one row that counts."""
+
+    task: int
+    episode: int
+    attempt: int
+    success: bool
+    steps: int
+    worker: str
+    ended_at: float
+    result: dict
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An attempt that ended without a result: `status` is 'error' (reported) or 'lost' (worker gone)."""
+
+    task: int
+    episode: int
+    attempt: int
+    status: str
+    session: int
+    worker: str
+    error: str
+
+
+def explain(error: sqlite3.Error, path: Path) -> StoreError:
+    """Returns what a SQLite error means for the person who runs the evaluation."""
+    text = str(error)
+    if "full" in text:
+        hint = "the disk is full: free some space, then resume this run; finished episodes are safe"
+    elif "readonly" in text or "read-only" in text:
+        hint = "the volume is read-only: make it writable or choose another --run-dir"
+    elif "malformed" in text or "not a database" in text:
+        hint = (
+            "the file is damaged and was left as it is: restore it from a backup, or move its run folder away "
+            f"and start a new run; `sqlite3 {path.name} .recover` may save its rows"
+        )
+    elif "locked" in text:
+        hint = "another process holds it; is a second evaluator or a database browser open?"
+    elif "disk I/O" in text or "unable to open" in text:
+        hint = "check that the folder exists, is writable and its disk is healthy"
+    else:
+        hint = "unexpected; the file was left as it is"
+    return StoreError(f"run store {path}: {text}; {hint}")
+
+
+class RunStore:
+    """One connection to a run's store. Every process and every thread opens its own."""
+
+    def __init__(self, path: Path, readonly: bool = False):
+        """Opens an existing store; StoreError if it is missing, damaged or of another version."""
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise StoreError(f"run store {path} does not exist; `runs list` shows the runs there are")
+        self._connect(readonly)
+        with self._reading():
+            version = self._scalar("PRAGMA user_version")
+            if version != SCHEMA_VERSION:
+                raise StoreError(
+                    f"run store {path} has schema version {version}, this program writes {SCHEMA_VERSION}; "
+                    "read it with the version that made it or start a new run"
+                )
+            self.config_hash = self.meta("config_hash")
+            self.suite = self.meta("suite")
+
+    @classmethod
+    def create(
+        cls, path: Path, *, suite: str, config_hash: str, plan: Iterable[tuple[int, int]], meta: dict
+    ) -> RunStore:
+        """Creates the store with one pending attempt per planned (task, episode), all or nothing.
+
+        It is built beside its final name and moved there when complete, so a store that exists is whole.
+        """
+        path = Path(path)
+        if path.exists():
+            raise StoreError(f"run store {path} exists already; resume it or choose another run id")
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.unlink(missing_ok=True)
+        try:
+            connection = sqlite3.connect(draft, isolation_level=None)
+            try:
+                connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION};")
+                facts = {**meta, "suite": suite, "config_hash": config_hash}
+                connection.executemany(
+                    "INSERT INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in facts.items()]
+                )
+                connection.executemany(
+                    "INSERT INTO episodes (config_hash, suite, task, episode, attempt, status) VALUES (?, ?, ?, ?, 1, 'pending')",
+                    [(config_hash, suite, task, episode) for task, episode in plan],
+                )
+                connection.execute("COMMIT")
+            finally:
+                connection.close()
+            with open(draft, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        except sqlite3.Error as error:
+            raise explain(error, path) from error
+        finally:
+            if draft.exists():
+                draft.unlink()
+        return cls(path)
+
+    def _connect(self, readonly: bool) -> None:
+        mode = "ro" if readonly else "rw"
+        with self._reading():
+            self.db = sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?mode={mode}", uri=True, timeout=60, isolation_level=None,
+                check_same_thread=False,
+            )
+            self.db.row_factory = sqlite3.Row
+            if not readonly:
+                self.db.execute("PRAGMA journal_mode = WAL")  # stays with the rollback journal where WAL is impossible
+                self.db.execute("PRAGMA synchronous = FULL")  # a committed row survives a power cut, not just kill -9
+            problem = self.db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if problem != "ok":
+                raise sqlite3.DatabaseError(f"malformed: {problem}")
+
+    def close(self) -> None:
+        self.db.close()
+
+    def __enter__(self) -> RunStore:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise explain(error, self.path) from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One write transaction; rolled back whatever goes wrong inside."""
+        with self._reading():
+            self.db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self.db.execute("COMMIT")
+            except BaseException:
+                if self.db.in_transaction:
+                    self.db.execute("ROLLBACK")
+                raise
+
+    def _scalar(self, sql: str, *values):
+        row = self.db.execute(sql, values).fetchone()
+        return None if row is None else row[0]
+
+    # --- facts about the run -------------------------------------------------------------------------
+
+    def meta(self, key: str, default=None):
+        """Returns the recorded fact `key` (JSON types)."""
+        with self._reading():
+            value = self._scalar("SELECT value FROM meta WHERE key = ?", key)
+        return default if value is None else json.loads(value)
+
+    def set_meta(self, key: str, value) -> None:
+        with self._writing():
+            self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+
+    # --- sessions: one per start of the evaluator ------------------------------------------------------
+
+    def begin_session(self, now: float, notes: dict | None = None) -> int:
+        """Starts a session: takes back every lease and gives every unfinished episode a fresh set of tries.
+
+        Only the holder of the run's lock may call this; what an earlier evaluator left leased is lost by then.
+        """
+        with self._writing():
+            cursor = self.db.execute(
+                "INSERT INTO sessions (started, notes) VALUES (?, ?)", (now, json.dumps(notes or {}))
+            )
+            session = cursor.lastrowid
+            self.db.execute("DELETE FROM workers")
+            self._give_up("status = 'leased'", {}, now, "the evaluator of that session ended")
+            self.db.execute(
+                """INSERT INTO episodes (config_hash, suite, task, episode, attempt, status)
+                   SELECT config_hash, suite, task, episode, MAX(attempt) + 1, 'pending' FROM episodes
+                   GROUP BY config_hash, suite, task, episode
+                   HAVING SUM(status IN ('done', 'pending', 'leased')) = 0"""
+            )
+        return session
+
+    def end_session(self, session: int, now: float, outcome: str) -> None:
+        with self._writing():
+            self.db.execute("UPDATE sessions SET ended = ?, outcome = ? WHERE id = ?", (now, outcome, session))
+
+    def sessions(self) -> list[dict]:
+        with self._reading():
+            rows = self.db.execute("SELECT * FROM sessions ORDER BY id").fetchall()
+        return [{**dict(row), "notes": json.loads(row["notes"])} for row in rows]
+
+    # --- leases -----------------------------------------------------------------------------------------
+
+    def lease(self, worker: str, session: int, now: float, lease_s: float, prefer_task: int | None = None) -> Lease | None:
+        """Returns the next episode for `worker`, or None when none is pending.
+
+        Episodes of the worker's own task come first, so that it keeps its environment; a worker without one goes
+        to the task that has the fewest workers on it.
+        """
+        token = secrets.token_hex(8)
+        with self._writing():
+            task = self._next_task(prefer_task)
+            if task is None:
+                return None
+            row = self.db.execute(
+                "SELECT * FROM episodes WHERE status = 'pending' AND task = ? ORDER BY episode LIMIT 1", (task,)
+            ).fetchone()
+            lease = Lease(
+                row["config_hash"], row["suite"], row["task"], row["episode"], row["attempt"], token, now + lease_s
+            )
+            self.db.execute(
+                f"""UPDATE episodes SET status = 'leased', session = :session, worker = :worker, token = :token,
+                    leased_at = :now, expires_at = :expires_at, steps = 0
+                    WHERE {EPISODE_KEY} AND attempt = :attempt""",
+                {**lease.__dict__, "session": session, "worker": worker, "now": now},
+            )
+        return lease
+
+    def _next_task(self, prefer_task: int | None) -> int | None:
+        own = "SELECT task FROM episodes WHERE status = 'pending' AND task = ? LIMIT 1"
+        task = None if prefer_task is None else self._scalar(own, prefer_task)
+        if task is not None:
+            return task
+        return self._scalar(
+            """SELECT p.task FROM (SELECT DISTINCT task FROM episodes WHERE status = 'pending') p
+               LEFT JOIN (SELECT task, COUNT(*) AS busy FROM episodes WHERE status = 'leased' GROUP BY task) l
+               ON l.task = p.task ORDER BY COALESCE(l.busy, 0), p.task LIMIT 1"""
+        )
+
+    def heartbeat(self, lease: Lease, now: float, lease_s: float, steps: int = 0) -> bool:
+        """Renews a lease; False if it was taken over or ended meanwhile."""
+        with self._writing():
+            return self._held(lease, "expires_at = :expires, steps = :steps", expires=now + lease_s, steps=steps)
+
+    def finish(self, lease: Lease, result: dict, now: float, publish: Callable[[], None] | None = None) -> bool:
+        """Records the episode's result; False, and nothing happens, if the lease is no longer held.
+
+        `result` needs `success` and `steps`. `publish` moves the episode's files to their final names; it runs
+        inside the transaction, after the lease was checked and before the commit.
+        """
+        values = {"success": int(result["success"]), "steps": int(result["steps"]), "result": json.dumps(result)}
+        with self._writing():
+            held = self._held(
+                lease, "status = 'done', success = :success, steps = :steps, result = :result, ended_at = :now",
+                now=now, **values,
+            )
+            if held and publish is not None:
+                publish()
+        return held
+
+    def release(self, lease: Lease) -> bool:
+        """Gives a lease back unused: the same attempt becomes pending again (a clean stop is no fault)."""
+        with self._writing():
+            return self._held(lease, "status = 'pending', worker = NULL, token = NULL, expires_at = NULL")
+
+    def fail(self, lease: Lease, error: str, now: float, retries: int) -> bool:
+        """Records an infrastructure error; the episode is tried again while `retries` are left in this session."""
+        with self._writing():
+            held = self._held(lease, "status = 'error', error = :error, ended_at = :now", error=error, now=now)
+            if held:
+                self._retry(lease.__dict__, retries)
+        return held
+
+    def _held(self, lease: Lease, assignments: str, **values) -> bool:
+        cursor = self.db.execute(
+            f"""UPDATE episodes SET {assignments}
+                WHERE {EPISODE_KEY} AND attempt = :attempt AND token = :token AND status = 'leased'""",
+            {**lease.__dict__, **values},
+        )
+        return cursor.rowcount == 1
+
+    def take_back(self, worker: str, now: float, retries: int, reason: str) -> list[Fault]:
+        """Takes back what a dead worker held, at once instead of at the lease's end."""
+        with self._writing():
+            return self._give_up("status = 'leased' AND worker = :worker", {"worker": worker}, now, reason, retries)
+
+    def expire(self, now: float, retries: int) -> list[Fault]:
+        """Takes back every lease whose heartbeat has stopped; returns what was lost."""
+        with self._reading():
+            overdue = self._scalar("SELECT 1 FROM episodes WHERE status = 'leased' AND expires_at < ? LIMIT 1", now)
+        if not overdue:
+            return []
+        with self._writing():
+            return self._give_up(
+                "status = 'leased' AND expires_at < :now", {}, now, "the worker's heartbeat stopped", retries
+            )
+
+    def _give_up(self, where: str, values: dict, now: float, reason: str, retries: int | None = None) -> list[Fault]:
+        rows = self.db.execute(f"SELECT * FROM episodes WHERE {where}", {**values, "now": now}).fetchall()
+        for row in rows:
+            self.db.execute(
+                f"""UPDATE episodes SET status = 'lost', error = :reason, ended_at = :now
+                    WHERE {EPISODE_KEY} AND attempt = :attempt""",
+                {**dict(row), "reason": reason, "now": now},
+            )
+            if retries is not None:
+                self._retry(dict(row), retries)
+        return [
+            Fault(r["task"], r["episode"], r["attempt"], "lost", r["session"], r["worker"], reason) for r in rows
+        ]
+
+    def _retry(self, key: dict, retries: int) -> None:
+        """Adds the next attempt unless this session has used up its tries."""
+        faults = self.db.execute(
+            f"""SELECT COUNT(*) FROM episodes WHERE {EPISODE_KEY} AND status IN ('error', 'lost') AND session =
+                (SELECT MAX(id) FROM sessions)""",
+            key,
+        ).fetchone()[0]
+        if faults <= retries:
+            self.db.execute(
+                """INSERT INTO episodes (config_hash, suite, task, episode, attempt, status)
+                   VALUES (:config_hash, :suite, :task, :episode, :attempt + 1, 'pending')""",
+                key,
+            )
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def counts(self) -> dict[int, dict[str, int]]:
+        """Returns per task: planned, done, successes, leased, pending, broken (out of tries), steps (so far)."""
+        sql = """SELECT task, COUNT(DISTINCT episode) AS planned, SUM(status = 'done') AS done,
+                 SUM(status = 'done' AND success) AS successes, SUM(status = 'leased') AS leased,
+                 SUM(status = 'pending') AS pending,
+                 SUM(CASE WHEN status IN ('done', 'leased') THEN steps ELSE 0 END) AS steps
+                 FROM episodes GROUP BY task ORDER BY task"""
+        with self._reading():
+            rows = [dict(row) for row in self.db.execute(sql)]
+        for row in rows:
+            row["broken"] = row["planned"] - row["done"] - row["leased"] - row["pending"]
+        return {row.pop("task"): row for row in rows}
+
+    def plan(self) -> list[tuple[int, int]]:
+        """Returns the planned (task, episode) pairs in order."""
+        with self._reading():
+            rows = self.db.execute("SELECT DISTINCT task, episode FROM episodes ORDER BY task, episode").fetchall()
+        return [(row["task"], row["episode"]) for row in rows]
+
+    def finished(self) -> list[Finished]:
+        """Returns every finished episode, ordered by task and episode."""
+        with self._reading():
+            rows = self.db.execute("SELECT * FROM episodes WHERE status = 'done' ORDER BY task, episode").fetchall()
+        return [
+            Finished(
+                r["task"], r["episode"], r["attempt"], bool(r["success"]), r["steps"], r["worker"], r["ended_at"],
+                json.loads(r["result"]),
+            )
+            for r in rows
+        ]
+
+    def faults(self, session: int | None = None) -> list[Fault]:
+        """Returns the attempts that ended without a result, of one session or of all."""
+        sql = "SELECT * FROM episodes WHERE status IN ('error', 'lost')"
+        with self._reading():
+            rows = self.db.execute(f"{sql} ORDER BY ended_at").fetchall()
+        wanted = [r for r in rows if session is None or r["session"] == session]
+        return [
+            Fault(r["task"], r["episode"], r["attempt"], r["status"], r["session"], r["worker"], r["error"])
+            for r in wanted
+        ]
+
+    # --- small news from the workers -----------------------------------------------------------------------
+
+    def say(self, worker: str, session: int, status: str, now: float) -> None:
+        """Records what a worker is doing, for the progress display."""
+        with self._writing():
+            self.db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?)", (worker, session, status, now))
+
+    def workers(self) -> dict[str, str]:
+        with self._reading():
+            return {row["worker"]: row["status"] for row in self.db.execute("SELECT * FROM workers ORDER BY worker")}
+
+    def add_to_result(self, lease: Lease, facts: dict) -> None:
+        """Adds facts that came after the episode was finished, such as its video, to the result."""
+        with self._writing():
+            self.db.execute(
+                f"""UPDATE episodes SET result = json_patch(result, :facts)
+                    WHERE {EPISODE_KEY} AND attempt = :attempt AND token = :token AND status = 'done'""",
+                {**lease.__dict__, "facts": json.dumps(facts)},
+            )

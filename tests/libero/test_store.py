@@ -1,0 +1,254 @@
+"""The run store: leases, takeover, retries, resume, and what happens when its disk misbehaves."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from services.libero.store import RunStore, StoreError
+
+PLAN = [(task, episode) for task in range(3) for episode in range(4)]
+LEASE_S = 10.0
+
+
+def make_store(folder: Path, plan=PLAN) -> RunStore:
+    return RunStore.create(
+        folder / "run.sqlite", suite="libero_goal", config_hash="abc", plan=plan, meta={"identity": {"seed": 0}}
+    )
+
+
+def result(success=True, steps=7, **facts):
+    return {"success": success, "steps": steps, **facts}
+
+
+@pytest.fixture
+def store(tmp_path):
+    with make_store(tmp_path) as store:
+        yield store
+
+
+def total(store, key):
+    return sum(row[key] for row in store.counts().values())
+
+
+def test_a_worker_gets_its_own_task_in_order_and_others_spread(store):
+    session = store.begin_session(0.0)
+    first = store.lease("a", session, 0.0, LEASE_S)
+    second = store.lease("b", session, 0.0, LEASE_S)
+    assert (first.task, first.episode) == (0, 0)
+    assert (second.task, second.episode) == (1, 0)
+    again = store.lease("a", session, 0.0, LEASE_S, prefer_task=0)
+    assert (again.task, again.episode) == (0, 1)
+    assert store.lease("c", session, 0.0, LEASE_S).task == 2
+
+
+def test_every_episode_is_leased_once_and_then_none(store):
+    session = store.begin_session(0.0)
+    leases = [store.lease("a", session, 0.0, LEASE_S) for _ in PLAN]
+    assert sorted((lease.task, lease.episode) for lease in leases) == PLAN
+    assert store.lease("a", session, 0.0, LEASE_S) is None
+
+
+def test_heartbeat_keeps_and_silence_loses_a_lease(store):
+    session = store.begin_session(0.0)
+    lease = store.lease("a", session, 0.0, LEASE_S)
+    assert store.heartbeat(lease, 8.0, LEASE_S, steps=3)
+    assert store.counts()[0]["steps"] == 3
+    assert store.expire(12.0, retries=2) == []
+    lost = store.expire(18.5, retries=2)
+    assert [(f.task, f.episode, f.worker, f.status) for f in lost] == [(0, 0, "a", "lost")]
+    assert not store.heartbeat(lease, 19.0, LEASE_S)
+    taken = store.lease("b", session, 19.0, LEASE_S, prefer_task=0)
+    assert (taken.task, taken.episode, taken.attempt) == (0, 0, 2)
+
+
+def test_a_late_report_of_a_lost_lease_changes_nothing(store):
+    session = store.begin_session(0.0)
+    zombie = store.lease("a", session, 0.0, LEASE_S)
+    store.expire(11.0, retries=2)
+    heir = store.lease("b", session, 11.0, LEASE_S, prefer_task=0)
+    published = []
+    assert not store.finish(zombie, result(False), 12.0, lambda: published.append("zombie"))
+    assert store.finish(heir, result(True), 13.0, lambda: published.append("heir"))
+    assert not store.finish(zombie, result(False), 14.0)
+    assert not store.finish(heir, result(False), 15.0), "a second report of the same lease counted"
+    assert published == ["heir"]
+    [done] = store.finished()
+    assert (done.success, done.attempt, done.worker) == (True, 2, "b")
+
+
+def test_the_schema_itself_refuses_a_second_result(store):
+    session = store.begin_session(0.0)
+    store.finish(store.lease("a", session, 0.0, LEASE_S), result(), 1.0)
+    with pytest.raises(sqlite3.IntegrityError):
+        store.db.execute(
+            "INSERT INTO episodes (config_hash, suite, task, episode, attempt, status) "
+            "VALUES ('abc', 'libero_goal', 0, 0, 2, 'done')"
+        )
+
+
+def test_errors_are_retried_a_bounded_number_of_times_and_never_counted(tmp_path):
+    with make_store(tmp_path, plan=[(0, 0)]) as store:
+        session = store.begin_session(0.0)
+        for attempt in (1, 2, 3):
+            lease = store.lease("a", session, 0.0, LEASE_S)
+            assert lease.attempt == attempt
+            assert store.fail(lease, "server gone", 1.0, retries=2)
+        assert store.lease("a", session, 2.0, LEASE_S) is None
+        assert store.counts()[0]["broken"] == 1 and store.counts()[0]["done"] == 0
+        assert [f.error for f in store.faults(session)] == ["server gone"] * 3
+        later = store.begin_session(3.0)
+        assert store.lease("a", later, 3.0, LEASE_S).attempt == 4, "resume gives fresh tries"
+
+
+def test_a_released_lease_costs_no_attempt(store):
+    session = store.begin_session(0.0)
+    lease = store.lease("a", session, 0.0, LEASE_S)
+    assert store.release(lease)
+    assert store.lease("a", session, 0.0, LEASE_S).attempt == 1
+    assert not store.faults()
+
+
+def test_a_failed_publish_leaves_the_episode_open(store):
+    session = store.begin_session(0.0)
+    lease = store.lease("a", session, 0.0, LEASE_S)
+
+    def no_space():
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        store.finish(lease, result(), 1.0, no_space)
+    assert store.finished() == []
+    assert store.finish(lease, result(), 2.0)
+
+
+def test_resume_takes_orphans_over_and_keeps_what_is_done(tmp_path):
+    with make_store(tmp_path) as store:
+        session = store.begin_session(0.0)
+        store.finish(store.lease("a", session, 0.0, LEASE_S), result(False), 1.0)
+        store.lease("a", session, 1.0, LEASE_S)
+    with RunStore(tmp_path / "run.sqlite") as store:
+        session = store.begin_session(2.0)
+        assert total(store, "pending") == len(PLAN) - 1 and total(store, "done") == 1
+        while lease := store.lease("b", session, 2.0, LEASE_S):
+            assert store.finish(lease, result(), 3.0)
+        assert [(f.task, f.episode) for f in store.finished()] == PLAN
+        assert not store.finished()[0].success
+
+
+def test_facts_can_be_added_to_a_finished_episode_by_its_own_worker_only(store):
+    session = store.begin_session(0.0)
+    lease = store.lease("a", session, 0.0, LEASE_S)
+    store.finish(lease, result(), 1.0)
+    store.add_to_result(lease, {"video": "videos/0-0.mp4"})
+    other = lease.__class__(**{**lease.__dict__, "token": "someone else's"})
+    store.add_to_result(other, {"video": "wrong"})
+    assert store.finished()[0].result["video"] == "videos/0-0.mp4"
+
+
+WORKER = """
+import sys, time
+from pathlib import Path
+from services.libero.store import RunStore
+store, name = RunStore(Path(sys.argv[1])), sys.argv[2]
+while lease := store.lease(name, 1, time.time(), 30.0):
+    store.heartbeat(lease, time.time(), 30.0)
+    print(f"{lease.task} {lease.episode} {lease.token}", flush=True)
+    if name == "killed" and lease.episode >= 5:
+        time.sleep(60)
+    assert store.finish(lease, {"success": True, "steps": 1}, time.time())
+"""
+
+
+def start(path: Path, name: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(WORKER), str(path), name], stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_processes_share_a_store_and_one_dies_by_kill_9(tmp_path):
+    plan = [(task, episode) for task in range(4) for episode in range(15)]
+    with make_store(tmp_path, plan) as store:
+        session = store.begin_session(0.0)
+        victim = start(store.path, "killed")
+        for line in victim.stdout:
+            if int(line.split()[1]) >= 5:
+                break
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        done_before = len(store.finished())
+        assert done_before >= 5, "rows that were finished before the kill must survive it"
+        [lost] = store.take_back("killed", 1.0, retries=2, reason="killed")
+        workers = [start(store.path, f"w{i}") for i in range(3)]
+        printed = [worker.communicate(timeout=60)[0] for worker in workers]
+        assert all(worker.returncode == 0 for worker in workers)
+        assert [(f.task, f.episode) for f in store.finished()] == plan
+        assert sum(len(text.splitlines()) for text in printed) == len(plan) - done_before
+        assert [f for f in store.finished() if f.attempt == 2][0].episode == lost.episode
+        assert store.faults(session) == [lost]
+
+
+# --- the disk ---------------------------------------------------------------------------------------------
+
+
+def test_full_disk_is_a_clear_error_and_nothing_is_lost(store):
+    session = store.begin_session(0.0)
+    store.finish(store.lease("a", session, 0.0, LEASE_S), result(), 1.0)
+    pages = store.db.execute("PRAGMA page_count").fetchone()[0]
+    store.db.execute(f"PRAGMA max_page_count = {pages}")  # SQLite then reports SQLITE_FULL as a full disk does
+    lease = store.lease("a", session, 1.0, LEASE_S)
+    with pytest.raises(StoreError, match="disk is full: free some space, then resume"):
+        store.finish(lease, result(note="x" * 100_000), 2.0)
+    store.db.execute("PRAGMA max_page_count = 1000000")
+    assert len(store.finished()) == 1
+    assert store.finish(lease, result(note="x" * 100_000), 2.0)
+
+
+@pytest.mark.parametrize("damage", ["head", "middle", "truncated"])
+def test_a_damaged_store_is_refused_and_left_alone(tmp_path, damage):
+    with make_store(tmp_path, plan=[(t, e) for t in range(10) for e in range(50)]) as store:
+        store.begin_session(0.0)
+        path = store.path
+    data = bytearray(path.read_bytes())
+    if damage == "head":
+        data[:100] = b"garbage!" * 12 + b"----"
+    elif damage == "middle":
+        data[4096 : len(data) - 4096] = b"\xaa" * (len(data) - 8192)
+    else:
+        del data[len(data) // 2 :]
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match="damaged and was left as it is"):
+        RunStore(path)
+    assert path.read_bytes() == bytes(data)
+
+
+def test_a_missing_store_says_what_to_do(tmp_path):
+    with pytest.raises(StoreError, match="runs list"):
+        RunStore(tmp_path / "run.sqlite")
+
+
+def test_another_schema_version_is_refused(store):
+    store.db.execute("PRAGMA user_version = 99")
+    with pytest.raises(StoreError, match="schema version 99"):
+        RunStore(store.path)
+
+
+def test_a_readonly_store_can_be_read_but_not_written(store):
+    with RunStore(store.path, readonly=True) as reader:
+        assert len(reader.plan()) == len(PLAN)
+        with pytest.raises(StoreError, match="read-only"):
+            reader.begin_session(0.0)
+
+
+def test_a_store_is_never_half_created(tmp_path):
+    with pytest.raises(StoreError):
+        make_store(tmp_path, plan=[(0, 0), (0, 0)])
+    assert os.listdir(tmp_path) == []
+    make_store(tmp_path).close()
+    with pytest.raises(StoreError, match="exists already"):
+        make_store(tmp_path)
