@@ -1,0 +1,49 @@
+"""From the task's goal predicates to skills: serve the open goals in order until all of them hold."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from services.libero.oracle import articulated, pick_place
+from services.libero.oracle.motion import OPEN, Skill
+from services.libero.oracle.rules import Rule
+from services.libero.oracle.scene import Goal, Scene
+
+RULES: tuple[Rule, ...] = (*articulated.RULES, *pick_place.RULES)
+
+
+def solve(scene: Scene) -> Skill:
+    """Works on the goals that do not hold yet, again and again; never ends by itself: the episode's end is the caller's."""
+    attempts: dict[Goal, int] = {}
+    while True:
+        goal = next_goal(scene, attempts)
+        if goal is None:
+            scene = yield _rest()
+            continue
+        attempt = attempts.get(goal, 0)
+        attempts[goal] = attempt + 1
+        before = scene.step
+        scene = yield from rule_for(scene, goal).skill(scene, goal, attempt)
+        if scene.step == before:  # the skill saw nothing to do
+            scene = yield _rest()
+
+
+def next_goal(scene: Scene, attempts: dict[Goal, int]) -> Goal | None:
+    """Returns the open goal to serve now: lowest rank, then fewest attempts, then the task's order; None if all hold."""
+    goals = [g for g, done in zip(scene.world.goals, scene.goal_done, strict=True) if not done]
+    return min(goals, key=lambda g: (rule_for(scene, g).rank, attempts.get(g, 0)), default=None)
+
+
+def rule_for(scene: Scene, goal: Goal) -> Rule:
+    """Returns the first rule that applies. Raises ValueError for a goal that the oracle has no skill for."""
+    for rule in RULES:
+        if rule.applies(scene, goal):
+            return rule
+    known = ", ".join(rule.name for rule in RULES)
+    raise ValueError(f"no skill serves the goal {goal.name}{goal.args}; the oracle can: {known}")
+
+
+def _rest() -> np.ndarray:
+    action = np.zeros(7, dtype=np.float32)
+    action[6] = OPEN
+    return action

@@ -1,0 +1,188 @@
+"""The simulator's true state as plain data, for policies that ask for it (`PolicyInfo.needs_privileged`).
+
+`observe(domain, static=True)` at an episode's first step adds what cannot change within an episode: names, collision
+shapes, sites, joints and the goal. Later steps send only what moves. Everything is str, number, bool, list, dict or
+ndarray, so it goes over the wire as it is. All lengths are metres, angles rad, positions in the world frame unless a
+name says otherwise; quaternions are MuJoCo's (w, x, y, z).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import mujoco
+import numpy as np
+
+GRIP_SITE = "gripper0_grip_site"
+ROBOT_PREFIXES = ("robot0_", "gripper0_", "mount0_")
+GEOM_TYPES = {  # mujoco's number -> name; a mesh is sent as the box around its vertices
+    mujoco.mjtGeom.mjGEOM_PLANE: "plane",
+    mujoco.mjtGeom.mjGEOM_SPHERE: "sphere",
+    mujoco.mjtGeom.mjGEOM_CAPSULE: "capsule",
+    mujoco.mjtGeom.mjGEOM_ELLIPSOID: "ellipsoid",
+    mujoco.mjtGeom.mjGEOM_CYLINDER: "cylinder",
+    mujoco.mjtGeom.mjGEOM_BOX: "box",
+    mujoco.mjtGeom.mjGEOM_MESH: "box",
+}
+JOINT_TYPES = ("free", "ball", "slide", "hinge")
+
+
+def observe(domain: Any, static: bool) -> dict[str, Any]:
+    """Returns the state of a LIBERO problem (`LiberoEnv.domain`); `static` adds the part that never changes.
+
+    Keys: `eef_pos` [3], `eef_rot` [3, 3] (columns are the hand's axes: x is the closing axis, z points out of the
+    fingers), `eef_vel` [6] (linear m/s, angular rad/s), `gripper_qpos` [2], `robot_qpos` [7], `body_pos` [nb, 3], `body_quat_wxyz` [nb, 4], `joint_pos` [nj],
+    `contacts` int [nc, 2] (pairs of body indices, each once, smaller first), `goal_done` list of bool, and at the
+    first step `static` (see `describe`). Sites move with their bodies and are in `static`.
+    """
+    model, data = domain.sim.model._model, domain.sim.data._data
+    robot = domain.robots[0]
+    site = model.site(GRIP_SITE).id
+    joints = _object_joints(model)
+    state = {
+        "eef_pos": data.site_xpos[site].copy(),
+        "eef_rot": data.site_xmat[site].reshape(3, 3).copy(),
+        "eef_vel": _site_velocity(model, data, site),
+        "gripper_qpos": data.qpos[robot._ref_gripper_joint_pos_indexes].copy(),
+        "robot_qpos": data.qpos[robot._ref_joint_pos_indexes].copy(),
+        "body_pos": data.xpos.copy(),
+        "body_quat_wxyz": data.xquat.copy(),
+        "joint_pos": data.qpos[model.jnt_qposadr[joints]].copy(),
+        "contacts": _touching_bodies(model, data),
+        "goal_done": [bool(domain._eval_predicate(p)) for p in domain.parsed_problem["goal_state"]],
+    }
+    if static:
+        state["static"] = describe(domain)
+    return state
+
+
+def describe(domain: Any) -> dict[str, Any]:
+    """Returns names, shapes and the goal of a LIBERO problem: what `observe` sends once per episode."""
+    model = domain.sim.model._model
+    return {
+        "instruction": " ".join(domain.parsed_problem["language_instruction"]),
+        "goal": [[str(word) for word in p] for p in domain.parsed_problem["goal_state"]],
+        "bodies": [model.body(i).name for i in range(model.nbody)],
+        "objects": _objects(domain),
+        "regions": _regions(domain),
+        "geoms": _collision_geoms(model),
+        "sites": _sites(model),
+        "joints": _joints(model),
+        "robot_base_pos": np.array(domain.robots[0].base_pos, dtype=np.float64),
+    }
+
+
+def _objects(domain: Any) -> dict[str, Any]:
+    """Movable objects and fixtures: category, root body, all bodies (indices), ranges that LIBERO calls open, closed, on."""
+    model = domain.sim.model._model
+    found = {}
+    for table, movable in ((domain.objects_dict, True), (domain.fixtures_dict, False)):
+        for name, thing in table.items():
+            if name not in domain.obj_body_id:
+                continue
+            root = int(domain.obj_body_id[name])
+            properties = getattr(thing, "object_properties", {})
+            found[name] = {
+                "category": str(thing.category_name),
+                "movable": movable,
+                "root": root,
+                "bodies": [int(i) for i in range(model.nbody) if _is_below(model, i, root)],
+                "ranges": _numbers(properties.get("articulation", {})),
+            }
+    return found
+
+
+def _regions(domain: Any) -> dict[str, Any]:
+    """Goal regions: LIBERO's site objects with the object they belong to ("" for the table) and the joints that move them."""
+    return {
+        name: {"parent": str(region.parent_name or ""), "joints": [str(j) for j in region.joints or []]}
+        for name, region in domain.object_sites_dict.items()
+    }
+
+
+def _numbers(ranges: Mapping[str, Any]) -> dict[str, list[float]]:
+    return {str(key): [float(v) for v in value] for key, value in ranges.items() if len(value)}
+
+
+def _is_below(model: mujoco.MjModel, body: int, root: int) -> bool:
+    """Returns whether `root` is `body` or one of its ancestors."""
+    while body not in (root, 0):
+        body = int(model.body_parentid[body])
+    return body == root
+
+
+def _collision_geoms(model: mujoco.MjModel) -> dict[str, Any]:
+    """Collision shapes of everything but the robot, in their body's frame: `body`, `type`, `size`, `pos`, `quat_wxyz`."""
+    robot = [model.body(i).name.startswith(ROBOT_PREFIXES) for i in range(model.nbody)]
+    chosen = [
+        i
+        for i in range(model.ngeom)
+        if (model.geom_contype[i] or model.geom_conaffinity[i])
+        and not robot[model.geom_bodyid[i]]
+        and model.geom_type[i] in GEOM_TYPES
+    ]
+    mesh = [model.geom_type[i] == mujoco.mjtGeom.mjGEOM_MESH for i in chosen]
+    pos, size = model.geom_pos[chosen].copy(), model.geom_size[chosen].copy()
+    for row, i in enumerate(chosen):
+        if mesh[row]:
+            centre, half = model.geom_aabb[i][:3], model.geom_aabb[i][3:]
+            rotation = np.empty(9)
+            mujoco.mju_quat2Mat(rotation, model.geom_quat[i])
+            pos[row] += rotation.reshape(3, 3) @ centre
+            size[row] = half
+    return {
+        "body": model.geom_bodyid[chosen].astype(np.int32),
+        "type": [GEOM_TYPES[mujoco.mjtGeom(model.geom_type[i])] for i in chosen],
+        "size": size,
+        "pos": pos,
+        "quat_wxyz": model.geom_quat[chosen].copy(),
+    }
+
+
+def _sites(model: mujoco.MjModel) -> dict[str, Any]:
+    """All sites but the robot's, in their body's frame: `name`, `body`, `pos`, `quat_wxyz`, `size` (half extents of a box)."""
+    chosen = [i for i in range(model.nsite) if not model.site(i).name.startswith(ROBOT_PREFIXES)]
+    return {
+        "name": [model.site(i).name for i in chosen],
+        "body": model.site_bodyid[chosen].astype(np.int32),
+        "pos": model.site_pos[chosen].copy(),
+        "quat_wxyz": model.site_quat[chosen].copy(),
+        "size": model.site_size[chosen].copy(),
+    }
+
+
+def _object_joints(model: mujoco.MjModel) -> list[int]:
+    """Indices of the slide and hinge joints that belong to objects (drawers, doors, knobs)."""
+    moving = (mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE)
+    return [
+        i
+        for i in range(model.njnt)
+        if model.jnt_type[i] in moving and not model.joint(i).name.startswith(ROBOT_PREFIXES)
+    ]
+
+
+def _joints(model: mujoco.MjModel) -> dict[str, Any]:
+    """Slide and hinge joints of objects: `name`, `type`, `body`, `pos` and `axis` in the body's frame, `range`."""
+    chosen = _object_joints(model)
+    return {
+        "name": [model.joint(i).name for i in chosen],
+        "type": [JOINT_TYPES[model.jnt_type[i]] for i in chosen],
+        "body": model.jnt_bodyid[chosen].astype(np.int32),
+        "pos": model.jnt_pos[chosen].copy(),
+        "axis": model.jnt_axis[chosen].copy(),
+        "range": model.jnt_range[chosen].copy(),
+    }
+
+
+def _site_velocity(model: mujoco.MjModel, data: mujoco.MjData, site: int) -> np.ndarray:
+    """Returns a site's velocity [6] in world axes: linear m/s, then angular rad/s."""
+    velocity = np.empty(6)
+    mujoco.mj_objectVelocity(model, data, mujoco.mjtObj.mjOBJ_SITE, site, velocity, 0)
+    return np.concatenate([velocity[3:], velocity[:3]])
+
+
+def _touching_bodies(model: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
+    """Returns the pairs of bodies in contact, int32 [nc, 2], each pair once with the smaller index first."""
+    pairs = np.sort(model.geom_bodyid[data.contact.geom[: data.ncon]].reshape(-1, 2), axis=1)
+    return np.unique(pairs, axis=0).astype(np.int32)
