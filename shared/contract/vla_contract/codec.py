@@ -1,0 +1,126 @@
+"""msgpack with arrays: an ndarray travels as {"__nd__": [dtype, shape, bytes]}.
+
+Encoding hands the array's own memory to the packer; decoding views the received bytes (read-only arrays).
+Sizes, nesting and the number of containers are bounded before anything large is built from a message.
+"""
+
+import math
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from vla_contract.errors import InvalidObservation
+from vla_contract.plain import DTYPES, MAX_DEPTH, MAX_ITEMS, MAX_NDIM, check_plain, wire_dtype
+
+MEDIA_TYPE = "application/msgpack"
+MEDIA_TYPES = (MEDIA_TYPE, "application/x-msgpack", "application/vnd.msgpack")
+MAX_BYTES = 32 * 2**20  # of one message
+MAX_TEXT = 64 * 2**10  # bytes of one text
+MAX_CONTAINERS = 20_000  # dicts and lists in one message
+_ND = "__nd__"
+
+
+def pack(value: Any) -> bytes:
+    """Returns the message of a plain tree. Raises InvalidObservation for anything else in it."""
+    try:
+        return msgpack.packb(value, default=encode_special, use_bin_type=True)
+    except (TypeError, OverflowError, ValueError) as error:
+        check_plain(value)  # names the place, where it can
+        raise InvalidObservation(f"this value cannot be sent: {error}") from error
+
+
+def unpack(data: bytes) -> Any:
+    """Returns the plain tree of a message; arrays in it are read-only views of their bytes.
+
+    Raises InvalidObservation for malformed, oversized or too deeply nested data, unknown dtypes, object
+    dtypes, a shape that does not fit its bytes, extension types and texts that are no UTF-8.
+    """
+    if len(data) > MAX_BYTES:
+        raise InvalidObservation(f"the message has {len(data)} bytes; expected at most {MAX_BYTES}")
+    count = _Count()
+    try:
+        tree = msgpack.unpackb(
+            data,
+            object_hook=count.dict,
+            list_hook=count.list,
+            strict_map_key=True,
+            max_str_len=MAX_TEXT,
+            max_bin_len=MAX_BYTES,
+            max_array_len=MAX_ITEMS,
+            max_map_len=MAX_ITEMS,
+            max_ext_len=0,
+        )
+    except InvalidObservation:
+        raise
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        reason = str(error) or type(error).__name__
+        raise InvalidObservation(f"the body is not a valid msgpack message: {reason}") from error
+    return tree
+
+
+def encode_special(value: Any) -> Any:
+    """Returns what msgpack packs in the place of an array, a numpy scalar or a mapping of another type."""
+    if isinstance(value, np.ndarray):
+        name = wire_dtype(value.dtype)
+        flat = np.ascontiguousarray(value, dtype=DTYPES[name])  # a copy only where order or byte order ask for it
+        return {_ND: [name, value.shape, flat.data if flat.size else b""]}
+    if isinstance(value, (np.bool_, np.integer, np.floating)):
+        return value.item()
+    if hasattr(value, "keys") and hasattr(value, "__getitem__"):
+        return {key: value[key] for key in value}
+    raise TypeError(f"a {type(value).__name__}")
+
+
+class _Count:
+    """Hooks that count containers, so that a small message cannot become a large object."""
+
+    def __init__(self):
+        self.left = MAX_CONTAINERS
+
+    def list(self, items: list) -> list:
+        self._one()
+        return items
+
+    def dict(self, items: dict) -> Any:
+        self._one()
+        return decode_array(items[_ND]) if len(items) == 1 and _ND in items else items
+
+    def _one(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise InvalidObservation(f"the message holds more than {MAX_CONTAINERS} dicts and lists")
+
+
+def decode_array(parts: Any) -> np.ndarray:
+    """Returns the array of [dtype, shape, bytes] as a read-only view of the bytes."""
+    if not isinstance(parts, (list, tuple)) or len(parts) != 3:
+        raise InvalidObservation(f"{_ND} is {_short(parts)}; expected [dtype, shape, bytes]")
+    name, shape, raw = parts
+    if not isinstance(name, str) or name not in DTYPES:
+        raise InvalidObservation(f"an array has dtype {_short(name)}; expected one of {', '.join(DTYPES)}")
+    if not isinstance(raw, bytes):
+        raise InvalidObservation(f"an array's data is {_short(raw)}; expected bytes")
+    dtype = DTYPES[name]
+    check_shape(shape, dtype.itemsize, len(raw))
+    return np.frombuffer(raw, dtype).reshape(shape)
+
+
+def check_shape(shape: Any, itemsize: int, size: int) -> None:
+    """Raises InvalidObservation unless `shape` is a list of ints >= 0 that accounts for `size` bytes."""
+    if not isinstance(shape, (list, tuple)) or len(shape) > MAX_NDIM:
+        raise InvalidObservation(f"an array has shape {_short(shape)}; expected a list of at most {MAX_NDIM} sizes")
+    if not all(type(side) is int and 0 <= side < 2**31 for side in shape):
+        raise InvalidObservation(f"an array has shape {_short(shape)}; expected whole numbers >= 0")
+    if math.prod(shape) * itemsize != size:
+        raise InvalidObservation(
+            f"an array of shape {list(shape)} came with {size} bytes; expected {math.prod(shape) * itemsize}"
+        )
+
+
+def _short(value: Any) -> str:
+    text = repr(value) if isinstance(value, (str, int, float, type(None), list, tuple)) else type(value).__name__
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MEDIA_TYPE", "MEDIA_TYPES", "check_shape", "decode_array", "pack", "unpack"]

@@ -1,0 +1,46 @@
+"""Exceptions that cross module borders, and the did-you-mean that their texts use."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+
+class ContractError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class InvalidObservation(ContractError, ValueError):
+    """An observation, a request body or a field of it is not what the contract asks for (HTTP 422)."""
+
+
+class UnknownSession(ContractError):
+    """A stateful policy was asked for step > 0 of a session it does not know (HTTP 409)."""
+
+
+class PolicyUnavailable(ContractError):
+    """The policy could not answer: refused connection, timeout, 5xx, overload. The episode may be done again."""
+
+    def __init__(self, message: str, status: int | None = None, problem: Mapping | None = None):
+        super().__init__(message)
+        self.status = status
+        self.problem = dict(problem or {})
+
+
+class SessionLost(PolicyUnavailable):
+    """The server has lost this session's state (409, for example after a restart): start the episode again."""
+
+
+class PolicyRefused(ContractError):
+    """The policy understood and refuses (4xx): our observation or configuration is wrong, a repeat cannot help."""
+
+    def __init__(self, message: str, status: int | None = None, problem: Mapping | None = None):
+        super().__init__(message)
+        self.status = status
+        self.problem = dict(problem or {})
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Returns `; did you mean 'x'? Known: a, b` for an unknown name, with the guess only where one is close."""
+    names = sorted(known)
+    close = difflib.get_close_matches(str(name), names, n=1)
+    guess = f"; did you mean {close[0]!r}?" if close else "."
+    return f"{guess} Known: {', '.join(names) or 'none'}"

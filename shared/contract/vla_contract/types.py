@@ -1,0 +1,152 @@
+"""The values that travel: observation, action chunk, and the protocol of a policy.
+
+All are checked when they are made, so a value of these types can be trusted wherever it turns up.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from vla_contract.errors import InvalidObservation
+from vla_contract.plain import check_plain
+
+if TYPE_CHECKING:
+    from vla_contract.info import PolicyInfo
+
+ACTION_DIM = 7  # delta position [3], delta axis-angle [3], gripper [1]
+MAX_SIDE = 4096  # pixels
+MAX_INSTRUCTION = 4096  # characters
+MAX_SESSION = 200  # characters
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What a policy sees at one step of one episode.
+
+    images      camera name -> uint8 [H, W, 3], RGB, row 0 at the top as the policy wants it
+    state       float32 [n] proprioception in the policy's own order, or None
+    instruction the task in words
+    session     names one attempt at one episode; a stateful policy keeps its state under it
+    step        number of actions executed so far in this session; 0 starts the session anew
+    privileged  simulator state (dict, list, str, number, bool, None, ndarray), for policies that ask for it
+    unnorm_key  which dataset's statistics un-normalise the action, or None for the policy's only one
+
+    Raises InvalidObservation (a ValueError) naming the field, its value and what was expected.
+    """
+
+    images: Mapping[str, np.ndarray]
+    state: np.ndarray | None
+    instruction: str
+    session: str
+    step: int
+    privileged: Mapping[str, Any] | None = None
+    unnorm_key: str | None = None
+
+    def __post_init__(self):
+        if not isinstance(self.images, Mapping):
+            raise InvalidObservation(f"images is a {_type(self.images)}; expected a mapping of camera name to picture")
+        for name, image in self.images.items():
+            _check_image(name, image)
+        if self.state is not None:
+            _check_state(self.state)
+        _check_text("instruction", self.instruction, MAX_INSTRUCTION)
+        _check_text("session", self.session, MAX_SESSION)
+        if type(self.step) is not int or not 0 <= self.step < 2**31:
+            raise InvalidObservation(f"step is {self.step!r}; expected an int >= 0, the actions executed so far")
+        if self.privileged is not None:
+            if not isinstance(self.privileged, Mapping):
+                raise InvalidObservation(f"privileged is a {_type(self.privileged)}; expected a mapping or None")
+            check_plain(self.privileged, "privileged")
+        if self.unnorm_key is not None:
+            _check_text("unnorm_key", self.unnorm_key, MAX_SESSION)
+
+
+@dataclass(frozen=True, eq=False)
+class ActionChunk:
+    """What a policy answers: the next T actions, first one first.
+
+    actions    float32 [T, 7], T >= 1, finite: delta position, delta axis-angle, gripper, in the units and the
+               gripper sense of `PolicyInfo.action_convention`
+    timings_ms where the time went; the server adds decode, queue, infer and encode, the client round_trip
+    """
+
+    actions: np.ndarray
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self):
+        check_actions(self.actions)
+        if not isinstance(self.timings_ms, Mapping):
+            raise ValueError(f"timings_ms is a {_type(self.timings_ms)}; expected a mapping of stage to milliseconds")
+        for stage, value in self.timings_ms.items():
+            if not isinstance(stage, str) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+                raise ValueError(f"timings_ms[{stage!r}] is {value!r}; expected milliseconds >= 0 under a name")
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """What a policy service implements; the app factory does the rest.
+
+    All three are called from one thread, the one that loaded the policy, never two at a time.
+    `act` gets 1 … `info().max_batch` observations and returns as many results in the same order. It may put an
+    exception in the place of a chunk: that request alone fails. An InvalidObservation is answered with 422 and
+    its text, an UnknownSession with 409, everything else with 500. Where `act` itself raises, a stateless
+    policy is asked again one observation at a time. Step 0 starts a session anew; `reset` forgets it.
+
+    Optional: `example() -> Observation` for the warm inference before the service calls itself ready (needed
+    only where `needs_privileged`), and `close()`.
+    """
+
+    def info(self) -> "PolicyInfo": ...
+
+    def reset(self, session: str) -> None: ...
+
+    def act(self, observations: list[Observation]) -> Sequence["ActionChunk | Exception"]: ...
+
+
+def check_actions(actions: object, horizon: int | None = None) -> None:
+    """Raises ValueError unless `actions` is float32 [T, 7] with 1 <= T (<= horizon) and no NaN or infinity."""
+    if not isinstance(actions, np.ndarray) or actions.dtype != np.float32:
+        raise ValueError(f"actions are {_describe(actions)}; expected a float32 array [T, {ACTION_DIM}]")
+    if actions.ndim != 2 or actions.shape[1] != ACTION_DIM or actions.shape[0] < 1:
+        raise ValueError(f"actions have shape {list(actions.shape)}; expected [T, {ACTION_DIM}] with T >= 1")
+    if horizon is not None and actions.shape[0] > horizon:
+        raise ValueError(f"actions hold {actions.shape[0]} steps; expected at most the policy's horizon {horizon}")
+    if not np.isfinite(actions).all():
+        row, column = np.argwhere(~np.isfinite(actions))[0]
+        raise ValueError(f"actions[{row}, {column}] is {actions[row, column]}; expected finite numbers")
+
+
+def _check_image(name: object, image: object) -> None:
+    _check_text("a camera's name", name, MAX_SESSION)
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8:
+        raise InvalidObservation(f"images[{name!r}] is {_describe(image)}; expected a uint8 array [H, W, 3]")
+    if image.ndim != 3 or image.shape[2] != 3 or not 0 < min(image.shape) <= max(image.shape) <= MAX_SIDE:
+        raise InvalidObservation(
+            f"images[{name!r}] has shape {list(image.shape)}; expected [H, W, 3] with sides from 1 to {MAX_SIDE}"
+        )
+
+
+def _check_state(state: object) -> None:
+    if not isinstance(state, np.ndarray) or state.dtype != np.float32 or state.ndim != 1:
+        raise InvalidObservation(f"state is {_describe(state)}; expected a float32 array [n] or None")
+    if not np.isfinite(state).all():
+        at = int(np.argmin(np.isfinite(state)))
+        raise InvalidObservation(f"state[{at}] is {state[at]}; expected finite numbers")
+
+
+def _check_text(what: str, value: object, limit: int) -> None:
+    if not isinstance(value, str) or not 0 < len(value) <= limit:
+        shown = f"{len(value)} characters long" if isinstance(value, str) and value else repr(value)
+        raise InvalidObservation(f"{what} is {shown}; expected a text of 1 to {limit} characters")
+
+
+def _type(value: object) -> str:
+    return type(value).__name__
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} {list(value.shape)}"
+    return f"a {_type(value)}"
