@@ -1,0 +1,118 @@
+"""The command line: Invoke's program with the tasks of tasks.py, a friendlier list and plain words after a task.
+
+Invoke takes one value per positional argument. Here a task may name one list argument in WORDS, and the plain words
+after it are gathered into that: `./lab up oracle random` is `./lab up --services=oracle,random`.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import importlib.util
+import sys
+from types import ModuleType
+
+from invoke import Collection, Exit, ParseError, Program
+
+from vlalab.console import LabError
+from vlalab.paths import ROOT
+
+
+def load_tasks() -> ModuleType:
+    """Returns the module tasks.py of the repository."""
+    spec = importlib.util.spec_from_file_location("tasks", ROOT / "tasks.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["tasks"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def gather_words(argv: list[str], words: dict[str, str], takes_value: set[str]) -> list[str]:
+    """Returns argv with the plain words after a task gathered into its list argument.
+
+    argv: task name first. words: task → name of its list argument. takes_value: flags followed by a value.
+    """
+    if not argv or argv[0] not in words:
+        return argv
+    plain: list[str] = []
+    flags: list[str] = []
+    rest = iter(argv[1:])
+    for token in rest:
+        if token.startswith("-"):
+            flags.append(token)
+            if token in takes_value:
+                flags.extend([value] if (value := next(rest, None)) is not None else [])
+        else:
+            plain.append(token)
+    gathered = [f"--{words[argv[0]]}={','.join(plain)}"] if plain else []
+    return [argv[0], *gathered, *flags]
+
+
+class Lab(Program):
+    """Invoke's program for a fixed set of tasks."""
+
+    def __init__(self, tasks: ModuleType) -> None:
+        super().__init__(name="lab", binary="./lab", namespace=Collection.from_module(tasks), version="0.1.0")
+        self.tasks_module = tasks
+
+    def normalize_argv(self, argv: list[str] | None) -> None:
+        """Gathers plain words, and turns `help` and a task's -h into Invoke's --help."""
+        super().normalize_argv(argv)
+        arguments = self.argv[1:]
+        if arguments[:1] == ["help"]:
+            arguments = ["--help", *arguments[1:]]
+        words = {task: name.replace("_", "-") for task, name in self.tasks_module.WORDS.items()}
+        if arguments and arguments[0] in words:
+            arguments = gather_words(arguments, words, self._flags_with_value(arguments[0]))
+        self._check_task(arguments)
+        self.argv = [self.argv[0], *arguments]
+
+    def _flags_with_value(self, task: str) -> set[str]:
+        found = copy.copy(self.namespace[task])
+        found.help = dict(found.help)  # Invoke empties it while it makes the arguments
+        arguments = found.get_arguments()
+        names = {name for argument in arguments if argument.takes_value for name in argument.names}
+        return {("-" if len(n) == 1 else "--") + n.replace("_", "-") for n in names}
+
+    def _check_task(self, arguments: list[str]) -> None:
+        known = list(self.namespace.task_names)
+        if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
+            close = difflib.get_close_matches(arguments[0], known, 1)
+            hint = f"; did you mean '{close[0]}'?" if close else "."
+            raise ParseError(f"lab: no task '{arguments[0]}'{hint} Known: {', '.join(sorted(known))}")
+
+    def list_tasks(self) -> None:
+        """Prints every task with its first line of help, in the order of a day's work."""
+        print("Usage: ./lab TASK [words] [--flags]      ./lab TASK --help shows a task's flags and examples\n")
+        tasks = self.namespace.tasks
+        order = [*self.tasks_module.ORDER, *sorted(set(tasks) - set(self.tasks_module.ORDER))]
+        for name in order:
+            print(f"  {name:<9} {(tasks[name].__doc__ or '').strip().splitlines()[0]}")
+        print("\nFirst steps: ./lab eval libero_goal --trials 2      then: ./lab test")
+
+    def print_help(self) -> None:
+        """Prints the list of tasks; Invoke's own options are no part of the lab's help."""
+        self.list_tasks()
+
+    def print_task_help(self, name: str) -> None:
+        """Prints a task's help: its words, what it does with examples, its flags."""
+        task = self.namespace[name]
+        word = self.tasks_module.WORDS.get(name)
+        shown = " ".join([f"[{word.upper()} …]"] if word else [p.upper() for p in task.positional])
+        print(f"Usage: ./lab {name} {shown} [--flags]\n".replace("  ", " "))
+        lines = (task.__doc__ or "").strip().splitlines()
+        print("\n".join(line.removeprefix("    ") for line in lines), "\n")
+        if tuples := self.parser.contexts[name].help_tuples():
+            self.print_columns(tuples)
+
+
+def main() -> None:
+    """Runs the command line and exits with its code."""
+    try:
+        Lab(load_tasks()).run(["lab", *sys.argv[1:]])
+    except LabError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        sys.exit(1)
+    except Exit as error:
+        sys.exit(error.code)

@@ -1,0 +1,55 @@
+"""What the host tool says: one line per thing, on stderr, so that stdout stays the result."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class LabError(Exception):
+    """Something the user can act on. The text says what was found, what was expected and what to do next."""
+
+
+def say(text: str) -> None:
+    """Prints one line about what is going on."""
+    print(f"lab: {text}", file=sys.stderr, flush=True)
+
+
+class Status:
+    """One line that changes in place on a terminal, and stays silent elsewhere."""
+
+    def __init__(self, title: str) -> None:
+        self.title, self.started = title, time.monotonic()
+        self.live = sys.stderr.isatty()
+
+    def seconds(self) -> float:
+        """Returns the time since the start."""
+        return time.monotonic() - self.started
+
+    def update(self, detail: str = "") -> None:
+        """Redraws the line: title, seconds so far, detail."""
+        if self.live:
+            text = f"lab: {self.title} … {self.seconds():.0f} s  {detail}"
+            print("\r\033[K" + text[: shutil.get_terminal_size().columns - 1], end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Takes the line away."""
+        if self.live:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def status(title: str) -> Iterator[Status]:
+    """Says that something starts and, when it went well, how long it took."""
+    line = Status(title)
+    if not line.live:
+        say(f"{title} …")
+    line.update()
+    try:
+        yield line
+    finally:
+        line.clear()
+    say(f"{title}: done in {line.seconds():.0f} s")

@@ -1,0 +1,25 @@
+"""Where things lie: the repository, the folders of an environment, the shared volume."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CONTRACT = ROOT / "shared" / "contract"
+
+
+def image_names() -> list[str]:
+    """Returns the names of all environments: the folders of images/ that hold a requirements.in."""
+    return sorted(path.parent.name for path in (ROOT / "images").glob("*/requirements.in"))
+
+
+def volume() -> Path:
+    """Returns the root of the shared volume: $VLALAB_VOLUME, else shared/volume in the repository."""
+    named = os.environ.get("VLALAB_VOLUME")
+    return Path(named).expanduser().resolve() if named else ROOT / "shared" / "volume"
+
+
+def python_path() -> str:
+    """Returns the PYTHONPATH under which services/* and vla_contract are importable."""
+    return os.pathsep.join([str(ROOT), str(CONTRACT)])

@@ -1,0 +1,69 @@
+"""Finds Python interpreters. One that exists need not run (a pyenv shim without a version), so each is asked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ASK = "import sys; print('%d.%d' % sys.version_info[:2]); print(sys.executable)"
+
+
+def uv() -> str:
+    """Returns the uv of the host tool's own environment, else the one on PATH."""
+    beside = Path(sys.executable).parent / "uv"
+    found = str(beside) if beside.exists() else shutil.which("uv")
+    if not found:
+        raise FileNotFoundError(f"uv not found beside {sys.executable} nor on PATH; start through ./lab, which installs it")
+    return found
+
+
+def uv_environment() -> dict[str, str]:
+    """Returns the environment for uv: the system's certificates, and no project or venv of the caller's."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "UV_PYTHON", "PYTHONPATH")}
+    return {"UV_SYSTEM_CERTS": "1", **kept}
+
+
+def runs_as(path: str | Path, version: str) -> str | None:
+    """Returns the real path of the interpreter if `path` runs and is Python `version` ("3.10"), else None."""
+    try:
+        asked = subprocess.run(
+            [str(path), "-I", "-c", ASK], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = asked.stdout.split("\n")
+    return lines[1] if asked.returncode == 0 and lines[0] == version else None
+
+
+def _candidates(version: str) -> Iterator[str]:
+    if on_path := shutil.which(f"python{version}"):
+        yield on_path
+    for folder in ("/usr/bin", "/usr/local/bin"):
+        yield f"{folder}/python{version}"
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    yield from (str(p) for p in sorted(pyenv.glob(f"versions/{version}.*/bin/python"), reverse=True))
+
+
+def find(version: str) -> str | None:
+    """Returns an installed interpreter of that version: PATH, the usual folders, pyenv, then what uv finds."""
+    for path in _candidates(version):
+        if Path(path).exists() and (found := runs_as(path, version)):
+            return found
+    asked = subprocess.run(
+        [uv(), "python", "find", "--no-project", "--no-python-downloads", version],
+        capture_output=True, text=True, env=uv_environment(),
+    )  # fmt: skip
+    path = asked.stdout.strip()
+    return runs_as(path, version) if asked.returncode == 0 and path else None
+
+
+def download(version: str) -> str | None:
+    """Returns an interpreter that uv downloads from its own builds, or None where it cannot."""
+    command = [uv(), "python", "install", "--no-bin", version]
+    if subprocess.run(command, env=uv_environment(), stdin=subprocess.DEVNULL).returncode != 0:
+        return None
+    return find(version)
