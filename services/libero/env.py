@@ -1,0 +1,256 @@
+"""One LIBERO environment, reused over tasks and episodes: the stock loop's states and pictures, without its waste.
+
+The stock loop (`OffScreenRenderEnv`: seed once per task, then reset and set_init_state per episode) rebuilds the model
+at every reset, solves the dynamics three times per physics step and draws every camera at every step. `LiberoEnv` runs
+the same problem classes and ends in the same bits; tests/libero hold the two against each other.
+
+The stock loop's observations lag: its sensors sample once per 25 physics steps at a phase that the two forced updates
+of reset and set_init_state shift to step 24, and they read poses computed before that step's integration. Pictures and
+`state()` here are taken at the very same point.
+"""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from services.libero import runtime
+from services.libero.draws import ModelSnapshot, ResetDraws, global_rng
+from services.libero.suites import Task
+
+SUBSTEPS = 25  # 20 Hz control over 2 ms physics
+_PHYSICS_DT, _SAMPLE_DT = 0.002, 0.05
+
+
+class LiberoEnv:
+    """A LIBERO problem driven action by action. `runtime.configure` must have run in this process."""
+
+    def __init__(self, assets, cameras=("agentview",), camera_size: int = 256, render: str | None = None):
+        active = runtime.active()
+        if Path(assets).resolve() != active.assets:
+            raise ValueError(f"assets {assets} differ from {active.assets}, which this process was configured with")
+        if render is not None and render != active.render:
+            raise ValueError(f"render {render!r} differs from {active.render!r}, which this process was configured with")
+        self.cameras, self.camera_size = tuple(cameras), camera_size
+        self.task: Task | None = None
+        self.domain = None
+        self._renderer = None
+        self._gl = None
+
+    @property
+    def instruction(self) -> str:
+        return self.task.instruction
+
+    def load_task(self, task: Task, seed: int = 0) -> None:
+        """Builds `task` unless it is loaded already, and rewinds its stream of resets to `seed`."""
+        if self.task != task:
+            self._drop_task()
+            self.domain, self._pristine = _build(task)
+            self.task = task
+            self._bind()
+            self._draws = {}
+        self.seed = seed
+        if seed not in self._draws:
+            self._draws[seed] = ResetDraws(self.domain, self._pristine, seed)
+
+    def _bind(self) -> None:
+        sim = self.domain.sim
+        self._model, self._data = sim.model._model, sim.data._data
+        robot = self.domain.robots[0]
+        self._gripper_qpos = np.array(robot._ref_gripper_joint_pos_indexes)
+        self._grip_site = robot.eef_site_id
+        self._hand_body = sim.model.body_name2id(robot.robot_model.eef_name)
+        self._vis_names = {
+            obj.name: dict(obj.object_properties["vis_site_names"])
+            for obj in (*self.domain.objects, *self.domain.fixtures)
+            if obj.object_properties["vis_site_names"]
+        }
+
+    def reset(self, episode: int, init_state: np.ndarray) -> None:
+        """Starts episode `episode` (from 0) at `init_state`: float64 [1 + nq + nv], as (time, qpos, qvel).
+
+        The scene equals, to the bit, the one that the reference loop has after seeding, `episode + 1` resets and
+        `set_init_state`; no earlier episode need have run. Raises ValueError for a state of the wrong size.
+        """
+        init_state = self._checked_state(init_state)
+        fixtures = self._draws[self.seed].fixtures(episode)
+        self._pristine.restore(self._model)
+        for pose in fixtures:
+            self._model.body_pos[pose.body] = pose.pos
+            self._model.body_quat[pose.body] = pose.quat
+        self._reset_robot()
+        for name, sites in self._vis_names.items():
+            self.domain.get_object(name).object_properties["vis_site_names"].update(sites)
+        self.domain.visualize(vis_settings={vis: False for vis in self.domain._visualizations})
+        self.domain.sim.reset()
+        self._set_state(init_state)
+        self._since_sample = _PHYSICS_DT + _PHYSICS_DT  # the two forced updates of reset and set_init_state
+        self._sampled = True
+
+    def _reset_robot(self) -> None:
+        robot = self.domain.robots[0]
+        robot.gripper.current_action = np.zeros(robot.gripper.dof)
+        self.domain.sim.reset()
+        with global_rng():
+            robot.reset()
+
+    def _checked_state(self, state) -> np.ndarray:
+        state = np.asarray(state, np.float64)
+        size = 1 + self._model.nq + self._model.nv
+        if state.shape != (size,):
+            raise ValueError(
+                f"init state of shape {state.shape} does not fit {self.task.name}, which needs ({size},); "
+                "is it another task's?"
+            )
+        return state
+
+    def _set_state(self, state: np.ndarray) -> None:
+        self.domain.sim.set_state_from_flattened(state)
+        self.domain.sim.forward()
+        self.domain._check_success()
+        self.domain._post_process()
+        self._visuals_due = False
+        self._take_view(self._data.qpos)
+        self._sample_proprio()
+
+    def step(self, action) -> bool:
+        """Executes one control step (50 ms) and returns whether the task's goal holds. `action`: finite [7]."""
+        action = np.asarray(action, np.float64)
+        if action.shape != (7,) or not np.isfinite(action).all():
+            raise ValueError(f"action {action} is not a finite vector of 7 numbers")
+        self._flush_visuals()
+        domain, sim = self.domain, self.domain.sim
+        domain.timestep += 1
+        for index in range(SUBSTEPS):
+            samples = self._sample_now()
+            if samples:
+                self._take_view(self._data.qpos)
+            sim.forward()
+            domain._pre_action(action, index == 0)
+            sim.step()
+            if samples:
+                self._sample_proprio()
+        self._visuals_due = True
+        return self.success()
+
+    def _sample_now(self) -> bool:
+        """Advances the stock sensors' clock by one physics step, in their arithmetic; returns whether they sample."""
+        self._since_sample += _PHYSICS_DT
+        samples = not self._sampled and _SAMPLE_DT - 0.0 >= self._since_sample
+        if samples:
+            self._sampled = True
+        if self._since_sample >= _SAMPLE_DT:
+            samples = samples or not self._sampled
+            self._since_sample %= _SAMPLE_DT
+            self._sampled = False
+        return samples
+
+    def _take_view(self, qpos) -> None:
+        self._view_qpos = qpos.copy()
+
+    def _sample_proprio(self) -> None:
+        data = self._data
+        self._eef_pos = data.site_xpos[self._grip_site].copy()
+        self._eef_quat = data.xquat[self._hand_body][[1, 2, 3, 0]]
+        self._fingers = data.qpos[self._gripper_qpos]
+
+    def _flush_visuals(self) -> None:
+        """Lights or darkens burners as of the last step: stock pictures show them one step late."""
+        if self._visuals_due:
+            self.domain._post_process()
+            self._visuals_due = False
+
+    def success(self) -> bool:
+        """Returns whether the task's goal holds in the current state."""
+        return bool(self.domain._check_success())
+
+    def render(self, camera: str = "agentview") -> np.ndarray:
+        """Returns `camera`'s picture as the stock `<camera>_image`: uint8 [size, size, 3], bottom row first."""
+        if self._renderer is None:
+            from services.libero.render import GlContext, SceneRenderer
+
+            self._gl = self._gl or GlContext()
+            self._renderer = SceneRenderer(self._gl, self._model, self.camera_size)
+        return self._renderer.draw(self.domain.sim.model.camera_name2id(camera), self._view_qpos)
+
+    def state(self) -> np.ndarray:
+        """Returns the proprioception of OpenVLA's and openpi's loops: float32 [8].
+
+        Gripper-site position [3] in metres, the hand's axis-angle [3] in radians, both finger joints [2] in metres.
+        """
+        return np.concatenate([self._eef_pos, quat_xyzw_to_axis_angle(self._eef_quat), self._fingers]).astype(np.float32)
+
+    def sim_state(self) -> np.ndarray:
+        """Returns the simulator's state: float64 [1 + nq + nv] as (time, qpos, qvel)."""
+        return self.domain.sim.get_state().flatten()
+
+    def fixture_poses(self) -> dict[str, np.ndarray]:
+        """Returns each fixture's pose: float64 [7], position and (w, x, y, z) quaternion."""
+        model, ids = self._model, self.domain.obj_body_id
+        return {
+            name: np.concatenate([model.body_pos[ids[name]], model.body_quat[ids[name]]])
+            for name in self.domain.fixtures_dict
+        }
+
+    def restore(self, sim_state: np.ndarray) -> None:
+        """Poses the scene as `sim_state` (from `sim_state()` of this episode), to draw it after the fact."""
+        self._set_state(self._checked_state(sim_state))
+
+    def close(self) -> None:
+        """Frees the simulation and the GL context."""
+        self._drop_task()
+        if self._gl is not None:
+            self._gl.free()
+            self._gl = None
+
+    def _drop_task(self) -> None:
+        if self._renderer is not None:
+            self._renderer.free()
+            self._renderer = None
+        if self.domain is not None:
+            self.domain.close()
+            self.domain = self.task = None
+
+
+def _build(task: Task):
+    """Returns (problem, its model as compiled, before any reset wrote into it)."""
+    from libero.libero.envs import TASK_MAPPING
+    from libero.libero.envs import bddl_utils
+    from robosuite import load_controller_config
+
+    if not task.bddl_path.exists():
+        raise ValueError(f"task file {task.bddl_path} is missing; reinstall hf-libero")
+    problem = TASK_MAPPING[bddl_utils.get_problem_info(str(task.bddl_path))["problem_name"]]
+    domain, pristine = problem.__new__(problem), []
+
+    def first_reset():
+        pristine.append(ModelSnapshot.take(domain.sim.model._model))
+        del domain._reset_internal
+        domain._reset_internal()
+
+    domain._reset_internal = first_reset
+    with global_rng(np.random.RandomState(0).get_state()):
+        domain.__init__(
+            str(task.bddl_path),
+            robots=["Panda"],
+            controller_configs=load_controller_config(default_controller="OSC_POSE"),
+            gripper_types="default",
+            initialization_noise=None,
+            use_camera_obs=False,
+            has_renderer=False,
+            has_offscreen_renderer=False,
+            control_freq=20,
+            horizon=1000,
+            ignore_done=True,
+            hard_reset=False,
+        )
+    return domain, pristine[0]
+
+
+def quat_xyzw_to_axis_angle(quat: np.ndarray) -> np.ndarray:
+    """Returns the rotation vector [3] in radians of a unit quaternion (x, y, z, w), as robosuite computes it."""
+    w = min(max(float(quat[3]), -1.0), 1.0)
+    sine = math.sqrt(1.0 - w * w)
+    if math.isclose(sine, 0.0):
+        return np.zeros(3)
+    return quat[:3] * 2.0 * math.acos(w) / sine

@@ -1,0 +1,153 @@
+"""Which OpenGL draws the frames: an EGL device (GPU or llvmpipe) or OSMesa. Decided before MuJoCo is imported.
+
+MuJoCo binds to one EGL device per process when it is imported, so the device is found first, with ctypes and without
+initialising any driver: a CPU run must not open the GPU that a policy on the same machine is using.
+"""
+
+import ctypes
+import ctypes.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+RENDER_MODES = ("auto", "cpu", "gpu", "none")
+
+APT_PACKAGES = (
+    "apt-get install -y libegl1 libegl-mesa0 libgl1-mesa-dri libgl1 libgles2 libglvnd0 libosmesa6 libglib2.0-0"
+)
+
+# EGL's numbers (EGL 1.5 and the registry of extensions).
+_EGL_EXTENSIONS = 0x3055
+_EGL_CUDA_DEVICE_NV = 0x323A
+
+
+@dataclass(frozen=True)
+class EglDevice:
+    """One EGL device. `cuda` is its CUDA ordinal, None where it is no NVIDIA device."""
+
+    index: int
+    software: bool
+    cuda: int | None
+
+
+@dataclass(frozen=True)
+class GlChoice:
+    """What will draw. `backend` is MuJoCo's name for it; `device` the EGL device's index, None without EGL."""
+
+    backend: str  # "egl" | "osmesa" | "disable"
+    device: int | None
+    software: bool
+    note: str = ""  # why this is not what one may have hoped for; empty when it is
+
+
+def _egl_function(egl, name: str, restype, *argtypes):
+    egl.eglGetProcAddress.restype = ctypes.c_void_p
+    egl.eglGetProcAddress.argtypes = [ctypes.c_char_p]
+    address = egl.eglGetProcAddress(name.encode())
+    return ctypes.CFUNCTYPE(restype, *argtypes)(address) if address else None
+
+
+def egl_devices(max_devices: int = 32) -> list[EglDevice] | None:
+    """Returns the EGL devices of this machine in EGL's order, or None when libEGL cannot be loaded."""
+    try:
+        egl = ctypes.CDLL("libEGL.so.1")
+    except OSError:
+        return None
+    ints, pointers = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_void_p)
+    query = _egl_function(egl, "eglQueryDevicesEXT", ctypes.c_uint, ctypes.c_int, pointers, ints)
+    text = _egl_function(egl, "eglQueryDeviceStringEXT", ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int)
+    attrib = _egl_function(
+        egl,
+        "eglQueryDeviceAttribEXT",
+        ctypes.c_uint,
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.POINTER(ctypes.c_ssize_t),
+    )
+    handles, count = (ctypes.c_void_p * max_devices)(), ctypes.c_int(0)
+    if query is None or text is None or not query(max_devices, handles, ctypes.byref(count)):
+        return []
+    return [_describe(i, handles[i], text, attrib) for i in range(count.value)]
+
+
+def _describe(index: int, handle, text, attrib) -> EglDevice:
+    extensions = (text(handle, _EGL_EXTENSIONS) or b"").decode()
+    value = ctypes.c_ssize_t(-1)
+    has_cuda = "EGL_NV_device_cuda" in extensions and attrib is not None
+    if has_cuda and not attrib(handle, _EGL_CUDA_DEVICE_NV, ctypes.byref(value)):
+        has_cuda = False
+    return EglDevice(index, "EGL_MESA_device_software" in extensions, value.value if has_cuda else None)
+
+
+def has_nvidia_gpu() -> bool:
+    """Returns whether the kernel exposes an NVIDIA GPU to this process."""
+    return any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def choose(render: str, environ=os.environ) -> GlChoice:
+    """Returns what to draw with for `render`: "cpu", "gpu", "auto" (a GPU if EGL shows one) or "none".
+
+    Raises ValueError for another mode or a bad MUJOCO_EGL_DEVICE_ID, and RuntimeError, naming the packages or settings
+    that help, when nothing on this machine can draw what was asked for.
+    """
+    if render not in RENDER_MODES:
+        raise ValueError(f"render mode {render!r} is unknown; expected one of {', '.join(RENDER_MODES)}")
+    if render == "none":
+        return GlChoice("disable", None, software=True)
+    devices = egl_devices()
+    asked = _asked_device(environ, devices or [])
+    if render != "cpu":
+        gpu = asked if asked is not None else _first_gpu(devices or [], environ)
+        if gpu is not None and not gpu.software:
+            return GlChoice("egl", gpu.index, software=False)
+        if render == "gpu":
+            raise RuntimeError(_no_gpu(devices))
+    note = "this machine has a GPU, but EGL shows none, so frames are drawn on the CPU; " + _GPU_HINT
+    return _software(devices, note if render == "auto" and has_nvidia_gpu() else "")
+
+
+def _software(devices: list[EglDevice] | None, note: str) -> GlChoice:
+    soft = next((device for device in devices or [] if device.software), None)
+    if soft is not None:
+        return GlChoice("egl", soft.index, software=True, note=note)
+    if ctypes.util.find_library("OSMesa"):
+        return GlChoice("osmesa", None, software=True, note=note)
+    found = "libEGL.so.1 is missing" if devices is None else f"EGL shows {len(devices)} devices, none in software"
+    raise RuntimeError(f"frames cannot be drawn: {found}, and libOSMesa is missing too. Install them: {APT_PACKAGES}")
+
+
+def _asked_device(environ, devices: list[EglDevice]) -> EglDevice | None:
+    """Returns the device of MUJOCO_EGL_DEVICE_ID, None when it is unset."""
+    value = environ.get("MUJOCO_EGL_DEVICE_ID")
+    if value is None:
+        return None
+    if not value.isdigit() or int(value) >= len(devices):
+        raise ValueError(
+            f"MUJOCO_EGL_DEVICE_ID={value!r} names no EGL device; "
+            f"expected 0 to {len(devices) - 1} ({len(devices)} found), or unset it"
+        )
+    return devices[int(value)]
+
+
+def _first_gpu(devices: list[EglDevice], environ) -> EglDevice | None:
+    """Returns the first GPU, by CUDA_VISIBLE_DEVICES' order where that names one: EGL's order is not CUDA's."""
+    gpus = [device for device in devices if not device.software]
+    visible = environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    if visible.isdigit():
+        return next((device for device in gpus if device.cuda == int(visible)), None)
+    return gpus[0] if gpus else None
+
+
+_GPU_HINT = (
+    "in a container set NVIDIA_DRIVER_CAPABILITIES=all (it must hold 'graphics') and check that "
+    "/usr/share/glvnd/egl_vendor.d/10_nvidia.json exists"
+)
+
+
+def _no_gpu(devices: list[EglDevice] | None) -> str:
+    if devices is None:
+        return f"render mode 'gpu' needs EGL, and libEGL.so.1 is missing. Install it: {APT_PACKAGES}"
+    return (
+        f"render mode 'gpu' found no GPU among {len(devices)} EGL devices; {_GPU_HINT}, "
+        "or choose render mode 'cpu' (same pictures up to rounding, slower)"
+    )

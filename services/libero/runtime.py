@@ -1,0 +1,154 @@
+"""Makes this process ready for LIBERO: call `configure` once, before anything imports LIBERO or robosuite.
+
+Left alone, LIBERO asks on stdin for a data-set folder and fetches assets from a model hub; robosuite writes a log file
+into the temporary folder, warns about a missing settings file, and takes CUDA_VISIBLE_DEVICES for an EGL index; MuJoCo
+writes MUJOCO_LOG.TXT into the current folder. What is set here, and nothing else, is process-wide:
+
+- LIBERO_CONFIG_PATH and its config.yaml under the work folder; LIBERO's own cache of the asset folder
+- MUJOCO_GL, MUJOCO_EGL_DEVICE_ID, PYOPENGL_PLATFORM, and LP_NUM_THREADS=0 unless set (llvmpipe draws in the caller's
+  thread: its own threads cost more than they bring, and workers must not compete)
+- robosuite's settings module, with file logging off; MuJoCo's warning hook, sent to `logging`
+"""
+
+import importlib.util
+import logging
+import os
+import sys
+import types
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from services.libero import gl
+from services.libero.suites import package_root
+
+log = logging.getLogger("services.libero")
+
+_active: "Runtime | None" = None
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How this process was configured."""
+
+    assets: Path
+    work_dir: Path
+    render: str
+    gl: gl.GlChoice
+
+
+def configure(asset_dir, work_dir, render: str = "auto") -> Runtime:
+    """Returns the process's runtime, set up for assets in `asset_dir`, with LIBERO's files under `work_dir`.
+
+    `render` is "cpu", "gpu", "auto" (GPU where EGL shows one) or "none" (drawing raises). A second call with the same
+    arguments returns the first one's result. Raises ValueError for a bad argument, RuntimeError when the process is
+    already configured otherwise, when LIBERO was imported before, or when nothing can draw.
+    """
+    global _active
+    assets, work = Path(asset_dir).resolve(), Path(work_dir).resolve()
+    if _active is not None:
+        return _same_or_raise(_active, assets, render)
+    if not (assets / "scenes").is_dir():
+        raise ValueError(f"{assets} is no LIBERO asset folder: it holds no 'scenes'; try `invoke assets libero`")
+    early = [name for name in ("libero.libero", "robosuite", "mujoco") if name in sys.modules]
+    if early:
+        raise RuntimeError(f"{', '.join(early)} was imported before runtime.configure(); import it afterwards")
+    choice = gl.choose(render)
+    if choice.note:
+        log.warning(choice.note)
+    _write_libero_config(assets, work / "libero")
+    _set_environment(choice, work)
+    _seed_robosuite_macros()
+    _import_simulator(assets)
+    _active = Runtime(assets, work, render, choice)
+    return _active
+
+
+def active() -> Runtime:
+    """Returns how this process was configured. Raises RuntimeError before `configure` was called."""
+    if _active is None:
+        raise RuntimeError("LIBERO is not configured in this process; call services.libero.runtime.configure() first")
+    return _active
+
+
+def _same_or_raise(runtime: Runtime, assets: Path, render: str) -> Runtime:
+    if (assets, render) != (runtime.assets, runtime.render):
+        raise RuntimeError(
+            f"this process is configured for {runtime.assets} and render {runtime.render!r}, not {assets} and "
+            f"{render!r}; LIBERO binds to one asset folder and one GL device, so start another process"
+        )
+    return runtime
+
+
+def _write_libero_config(assets: Path, folder: Path) -> None:
+    root = package_root()
+    paths = {
+        "benchmark_root": root,
+        "bddl_files": root / "bddl_files",
+        "init_states": root / "init_files",
+        "datasets": folder / "datasets",
+        "assets": assets,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"config.yaml.{os.getpid()}"
+    partial.write_text(yaml.safe_dump({key: str(path) for key, path in paths.items()}))
+    partial.replace(folder / "config.yaml")  # atomic: workers that start together share the folder
+    os.environ["LIBERO_CONFIG_PATH"] = str(folder)
+
+
+def _set_environment(choice: gl.GlChoice, work: Path) -> None:
+    os.environ["MUJOCO_GL"] = choice.backend
+    os.environ.setdefault("LP_NUM_THREADS", "0")
+    os.environ.pop("MUJOCO_EGL_DEVICE_ID", None)
+    os.environ.pop("PYOPENGL_PLATFORM", None)
+    if choice.backend != "disable":
+        os.environ["PYOPENGL_PLATFORM"] = choice.backend
+    if choice.device is not None:
+        os.environ["MUJOCO_EGL_DEVICE_ID"] = str(choice.device)
+    if not os.access(_robosuite_folder() / "utils", os.W_OK):
+        os.environ.setdefault("NUMBA_CACHE_DIR", str(work / "numba"))  # numba caches beside its source where it can
+
+
+def _robosuite_folder() -> Path:
+    spec = importlib.util.find_spec("robosuite")
+    if spec is None or spec.origin is None:
+        raise ImportError("robosuite is not installed here; install images/libero/requirements.lock")
+    return Path(spec.origin).parent
+
+
+def _seed_robosuite_macros() -> None:
+    """Puts robosuite's settings into place before robosuite reads them: no log file, no GL forced upon us.
+
+    robosuite offers a file beside its own source for this; a read-only or shared installation must not be written to.
+    """
+    spec = importlib.util.spec_from_file_location("robosuite.macros", _robosuite_folder() / "macros.py")
+    macros = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(macros)
+    macros.FILE_LOGGING_LEVEL = None
+    macros.MUJOCO_GPU_RENDERING = False  # else MUJOCO_GL is overwritten
+    sys.modules["robosuite.macros"] = macros
+    sys.modules["robosuite.macros_private"] = types.ModuleType("robosuite.macros_private")  # absent: a warning
+
+
+def _import_simulator(assets: Path) -> None:
+    with _without_cuda_order():
+        import mujoco
+        import robosuite
+        from libero import libero
+
+    robosuite.macros = sys.modules["robosuite.macros"]
+    libero._assets_path_cache = str(assets)  # asked first, so that nothing is downloaded
+    mujoco.set_mju_user_warning(lambda text: log.warning("mujoco: %s", text))
+
+
+@contextmanager
+def _without_cuda_order():
+    """Hides CUDA_VISIBLE_DEVICES: robosuite wants the EGL index to be listed in it, though the two count differently."""
+    hidden = os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    try:
+        yield
+    finally:
+        if hidden is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = hidden

@@ -1,0 +1,55 @@
+"""Fixtures for everything tested inside the libero environment: assets, and LIBERO configured once per session."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+for entry in (ROOT, ROOT / "shared" / "contract"):
+    if str(entry) not in sys.path:
+        sys.path.insert(0, str(entry))
+
+
+@pytest.fixture(scope="session")
+def libero_assets() -> Path:
+    """The asset folder under test: $VLALAB_LIBERO_ASSETS, else official files on the volume, else the kit."""
+    from services.libero import assets
+    from vla_contract.volume import Volume
+
+    return Path(assets.resolve(None, Volume().root).path)
+
+
+@pytest.fixture(scope="session")
+def libero_runtime(libero_assets, tmp_path_factory):
+    """This process, configured for LIBERO with CPU rendering."""
+    from services.libero import runtime
+
+    return runtime.configure(libero_assets, tmp_path_factory.mktemp("libero"), render="cpu")
+
+
+@pytest.fixture(scope="session")
+def libero_env(libero_runtime):
+    """One `LiberoEnv` that tests share, as a worker shares it over tasks and episodes."""
+    from services.libero.env import LiberoEnv
+
+    env = LiberoEnv(libero_runtime.assets)
+    yield env
+    env.close()
+
+
+@pytest.fixture(scope="session")
+def stock_env(libero_runtime):
+    """Returns LIBERO's own `OffScreenRenderEnv` for a task; the caller closes it."""
+
+    def make(task, cameras=("agentview", "robot0_eye_in_hand")):
+        from libero.libero.envs import OffScreenRenderEnv
+
+        return OffScreenRenderEnv(
+            bddl_file_name=str(task.bddl_path),
+            camera_names=list(cameras),
+            camera_heights=256,
+            camera_widths=256,
+        )
+
+    return make
