@@ -64,7 +64,7 @@ def ensure() -> None:
         return
     command = f"apt-get install -y {' '.join(PACKAGES)}"
     if not shutil.which("apt-get"):
-        raise LabError(f"headless rendering: {lack}. Install your distribution's Mesa EGL libraries (Debian: {command})")
+        raise LabError(f"headless rendering: {lack}. Install the Mesa EGL libraries (Debian: {command})")
     if os.geteuid() != 0:
         raise LabError(f"headless rendering: {lack}. Run: sudo {command}")
     with status(f"headless rendering: {lack}; installing Mesa with apt-get"):

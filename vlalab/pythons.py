@@ -17,7 +17,7 @@ def uv() -> str:
     beside = Path(sys.executable).parent / "uv"
     found = str(beside) if beside.exists() else shutil.which("uv")
     if not found:
-        raise FileNotFoundError(f"uv not found beside {sys.executable} nor on PATH; start through ./lab, which installs it")
+        raise FileNotFoundError(f"no uv beside {sys.executable} nor on PATH; start through ./lab, which installs it")
     return found
 
 

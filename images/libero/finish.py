@@ -19,7 +19,8 @@ def write_macros() -> Path:
         r"(?m)^FILE_LOGGING_LEVEL\s*=.*$", "FILE_LOGGING_LEVEL = None", (folder / "macros.py").read_text()
     )
     if changed != 1:
-        raise ValueError(f"{folder / 'macros.py'} sets FILE_LOGGING_LEVEL {changed} times, expected once (robosuite 1.4.0)")
+        path = folder / "macros.py"
+        raise ValueError(f"{path} sets FILE_LOGGING_LEVEL {changed} times, expected once (robosuite 1.4.0)")
     target = folder / "macros_private.py"
     target.write_text(text)
     return target
