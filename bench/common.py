@@ -1,0 +1,43 @@
+"""What every benchmark shares: interleaved timing of several sides, and the FIGURE lines that programs read."""
+
+from __future__ import annotations
+
+import operator
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+COMPARE = {">=": operator.ge, "<=": operator.le}
+
+
+def interleaved(sides: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 1) -> dict[str, list[float]]:
+    """Returns seconds per call of every side, measured in turns so that a busy machine slows all of them alike."""
+    for _ in range(warmup):
+        for side in sides.values():
+            side()
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, side in sides.items():
+            start = time.perf_counter()
+            side()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def median_ms(seconds: list[float]) -> float:
+    """Returns the median in milliseconds."""
+    return statistics.median(seconds) * 1e3
+
+
+def meets(value: float, target: str) -> bool:
+    """Returns whether a value meets a target such as ">=1.35". Raises ValueError for another form."""
+    compare = COMPARE.get(target[:2])
+    if compare is None:
+        raise ValueError(f"target {target!r} is no direction and number; expected one like '>=1.35' or '<=20'")
+    return compare(value, float(target[2:]))
+
+
+def figure(name: str, value: float, unit: str, target: str) -> bool:
+    """Prints a result as its FIGURE line and returns whether it meets the target."""
+    print(f"FIGURE name={name} value={value:.4g} unit={unit} target={target}", flush=True)
+    return meets(value, target)
