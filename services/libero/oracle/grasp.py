@@ -1,0 +1,172 @@
+"""Where to grip an object: top-down parallel-jaw grasps found in its collision shapes. Pure functions. Units: m, rad.
+
+For many yaws of the hand, slices of the object as wide and high as the finger pads are looked at. Material in a slice
+that fits between the open fingers with room for a finger on both sides is a candidate: the wall of a bowl, the width of
+a box, a handle. Candidates whose way down from above would hit something are dropped; the rest is ordered by cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.libero.oracle.motion import FINGERTIP, closing_axis, nearest_yaw, orientation
+from services.libero.oracle.scene import Pose, Scene
+from services.libero.oracle.shapes import Boxes, bounds, boxes_of, obstacles, overlap, solid_points
+
+# Panda hand in the frame of its grip site (x: closing, z: out of the fingers), measured on robosuite 1.4.0's collision meshes.
+OPENING = 0.077  # between the open pads
+PAD_HALF_WIDTH, PAD_HALF_HEIGHT = 0.008, 0.008
+PAD_RISE = 0.004  # the pads' middle is this far above the grip site
+PALM = 0.031  # from the grip site up to the palm: nothing taller than this above the grip fits between the fingers
+HAND_PARTS = (  # (low corner, high corner); z reaches far up: the hand comes down from there
+    ((0.038, -0.010, -0.300), (0.054, 0.010, FINGERTIP)),
+    ((-0.054, -0.010, -0.300), (-0.038, 0.010, FINGERTIP)),
+    ((-0.066, -0.011, -0.300), (0.066, 0.011, -PALM + 0.004)),
+    ((-0.104, -0.032, -0.300), (0.104, 0.032, -PALM)),
+)
+FOREARM = ((-0.30, -0.06, 0.17), (0.06, 0.06, 0.40))  # x: away from the base, z: up from the grip site
+YAW_STEP = np.pi / 12
+SLICE_STEP = 0.008
+TABLE_CLEARANCE = 0.006  # m between fingertips and what the object stands on
+MAX_CHECKED = 400  # candidates whose way down is looked at
+
+
+@dataclass(frozen=True)
+class Grasp:
+    """A place for the grip site, a yaw of the level hand and what the fingers will find there."""
+
+    pos: np.ndarray  # [3]
+    yaw: float
+    width: float  # of the material between the fingers
+    cost: float
+    local: np.ndarray  # [3] the same place in the object's frame: it tells grasps apart after the object has moved
+
+    @property
+    def rot(self) -> np.ndarray:
+        """Hand rotation [3, 3]."""
+        return orientation(self.yaw)
+
+
+def plan_grasps(scene: Scene, name: str, count: int = 6, margin: float = 0.004) -> list[Grasp]:
+    """Returns up to `count` collision-free grasps of an object, best first, each at least 1.5 cm or 30 degrees from the
+    others; `margin` widens the hand for the collision test."""
+    found: list[Grasp] = []
+    candidates = sorted(_candidates(scene, name), key=lambda g: g.cost)[:MAX_CHECKED]
+    blocked = _near_boxes(scene, name)
+    for start in range(0, len(candidates), 32):
+        batch = candidates[start : start + 32]
+        for grasp, free in zip(batch, ways_down(scene, batch, blocked, margin), strict=True):
+            if free and all(differs(grasp, other) for other in found):
+                found.append(grasp)
+        if len(found) >= count:
+            break
+    return found[:count]
+
+
+def ways_down(scene: Scene, grasps: list[Grasp], blocked: Boxes, margin: float) -> np.ndarray:
+    """Returns bool [n]: for which grasps the open hand comes straight down without touching one of the boxes."""
+    parts = [hand_boxes(scene, g.pos, g.yaw, margin) for g in grasps]
+    all_parts = Boxes(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return ~overlap(all_parts, blocked).any(axis=1).reshape(len(grasps), -1).any(axis=1)
+
+
+def hand_boxes(scene: Scene, pos: np.ndarray, yaw: float, margin: float) -> Boxes:
+    """Returns the boxes of the open hand at a grasp, drawn out upwards, and of the forearm above it."""
+    corners = np.array(HAND_PARTS)
+    hand = Boxes(corners.mean(axis=1), np.tile(np.eye(3), (len(corners), 1, 1)), np.ptp(corners, axis=1) / 2 + margin)
+    away = pos[:2] - scene.world.base_pos[:2]
+    forward = np.append(away / np.linalg.norm(away), 0.0)
+    rot = np.stack([forward, np.cross([0, 0, 1], forward), [0, 0, 1]], axis=1)
+    low, high = np.array(FOREARM)
+    forearm = Boxes((low + high)[None] / 2, np.eye(3)[None], (high - low)[None] / 2)
+    placed = (hand.moved(Pose(pos, orientation(yaw))), forearm.moved(Pose(pos, rot)))
+    return Boxes(*(np.concatenate(column) for column in zip(*placed, strict=True)))
+
+
+def differs(one: Grasp, other: Grasp) -> bool:
+    """Returns whether two grasps of an object are far enough apart to be worth trying both."""
+    turned = abs(nearest_yaw(one.yaw - other.yaw))
+    return bool(np.linalg.norm(one.local - other.local) > 0.015 or turned > np.pi / 6)
+
+
+def _near_boxes(scene: Scene, name: str) -> Boxes:
+    low, high = bounds(boxes_of(scene, name))
+    return obstacles(scene, (low + high) / 2, float(np.max(high - low) / 2 + 0.15))
+
+
+def _candidates(scene: Scene, name: str) -> Iterator[Grasp]:
+    points = solid_points(scene, name)
+    low, high = points.min(axis=0), points.max(axis=0)
+    azimuth = np.arctan2(*(points.mean(axis=0) - scene.world.base_pos)[1::-1])
+    for yaw in yaws(boxes_of(scene, name)):
+        yield from _at_yaw(scene, name, points, nearest_yaw(yaw, azimuth), low[2], high[2])
+
+
+def yaws(boxes: Boxes) -> np.ndarray:
+    """Returns the yaws [k] in [0, pi) to look at: along the sides of the object's biggest boxes and all around."""
+    biggest = boxes.select(np.argsort(-boxes.half.prod(axis=1))[:4])
+    level = np.abs(biggest.rot[:, 2, :]) < 0.2  # axes [n, 3] that lie flat
+    axes = biggest.rot.transpose(0, 2, 1)[level]
+    along = np.arctan2(-axes[:, 0], axes[:, 1]) % np.pi
+    around = np.arange(0, np.pi, YAW_STEP)
+    every = np.sort(np.concatenate([along, around]))
+    return every[np.diff(every, prepend=-1.0) > 0.03]
+
+
+def _at_yaw(scene: Scene, name: str, points: np.ndarray, yaw: float, bottom: float, top: float) -> Iterator[Grasp]:
+    """Yields the candidates of one yaw: all slices across the closing axis, at all heights."""
+    u_axis, v_axis = closing_axis(yaw), np.array([np.cos(yaw), np.sin(yaw), 0.0])
+    u, v, z = points @ u_axis, points @ v_axis, points[:, 2]
+    centre = points.mean(axis=0)
+    object_pose = scene.pose(name)
+    for v0 in np.arange(v.min() + 0.004, v.max(), SLICE_STEP):
+        column = np.abs(v - v0) < PAD_HALF_WIDTH
+        for z0 in heights(bottom, top):
+            pad = column & (np.abs(z - z0 - PAD_RISE) < PAD_HALF_HEIGHT)
+            above = column & (z > z0 - PAD_HALF_HEIGHT)
+            for left, right in spans(u[pad]):
+                inside = above & (u > left - 0.03) & (u < right + 0.03)
+                if right - left > OPENING - 0.006 or z[inside].max() > z0 + PALM - 0.002:
+                    continue
+                u0 = (left + right) / 2
+                pos = u0 * u_axis + v0 * v_axis + np.array([0, 0, z0])
+                side = pad & (u >= left) & (u <= right)
+                cost = _cost(u[side], v[side] - v0, right - left, pos, centre, yaw, scene)
+                yield Grasp(pos, yaw, right - left, cost, object_pose.inverse_apply(pos))
+
+
+def heights(bottom: float, top: float) -> list[float]:
+    """Returns heights of the grip site worth trying on an object between `bottom` and `top`, highest first."""
+    lowest = max(bottom + FINGERTIP + TABLE_CLEARANCE, top - PALM + 0.002)
+    highest = max(lowest, top - PAD_RISE - PAD_HALF_HEIGHT)
+    return list(np.linspace(highest, lowest, 1 + int((highest - lowest) / 0.007)))
+
+
+def spans(u: np.ndarray) -> list[tuple[float, float]]:
+    """Returns the stretches (from, to) of a line on which points lie, split where 1 cm or more is empty."""
+    if not len(u):
+        return []
+    u = np.sort(u)
+    gaps = np.flatnonzero(np.diff(u) > 0.010)
+    starts, ends = np.append(0, gaps + 1), np.append(gaps, len(u) - 1)
+    return [(float(u[a]), float(u[b])) for a, b in zip(starts, ends, strict=True)]
+
+
+def _cost(u, v, width: float, pos: np.ndarray, centre: np.ndarray, yaw: float, scene: Scene) -> float:
+    """Returns how bad a grasp is: far from the object's middle, on slanting sides, too wide, needing a turn of the hand."""
+    lever = np.linalg.norm(pos[:2] - centre[:2])
+    slant = sum(_slant(side * u, v) for side in (1, -1))
+    turn = abs(yaw - np.arctan2(*(pos - scene.world.base_pos)[1::-1]))
+    too_wide = max(0.0, width - 0.065)
+    return float(lever + 0.5 * slant + 4 * too_wide + 0.006 * turn + 0.5 * abs(pos[2] - centre[2]))
+
+
+def _slant(u: np.ndarray, v: np.ndarray) -> float:
+    """Returns by how much (m) the outermost material differs between the two halves of a pad's width."""
+    left, right = u[v < -0.002], u[v > 0.002]
+    if not len(left) or not len(right):
+        return 0.02
+    return abs(float(left.max() - right.max()))

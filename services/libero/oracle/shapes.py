@@ -1,0 +1,136 @@
+"""Geometry of collision shapes: oriented boxes of things, exact overlap tests, solid points. Pure functions. Units: m."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from services.libero.oracle.scene import Geom, Pose, Scene, World
+
+FLOOR_THICKNESS = 0.5  # a plane becomes a box this thick below itself
+POINT_SPACING = 0.004
+
+
+class Boxes(NamedTuple):
+    """Oriented boxes: `pos` [n, 3] centres, `rot` [n, 3, 3], `half` [n, 3] half extents."""
+
+    pos: np.ndarray
+    rot: np.ndarray
+    half: np.ndarray
+
+    def select(self, keep: np.ndarray) -> Boxes:
+        """Returns the boxes that a mask or index array picks."""
+        return Boxes(self.pos[keep], self.rot[keep], self.half[keep])
+
+    def reach(self) -> np.ndarray:
+        """Returns half extents [n, 3] of the boxes' axis-aligned bounds."""
+        return np.einsum("nij,nj->ni", np.abs(self.rot), self.half)
+
+    def moved(self, pose: Pose) -> Boxes:
+        """Returns the boxes carried along by a pose: local -> world."""
+        return Boxes(pose.apply(self.pos), pose.rot @ self.rot, self.half)
+
+
+def concatenate(parts: Iterable[Boxes]) -> Boxes:
+    """Returns all boxes of several sets as one set."""
+    parts = [p for p in parts if len(p.pos)]
+    if not parts:
+        return Boxes(np.zeros((0, 3)), np.zeros((0, 3, 3)), np.zeros((0, 3)))
+    return Boxes(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def boxes_of(scene: Scene, name: str) -> Boxes:
+    """Returns the world boxes around the collision shapes of an object; "" is the room: table, floor, walls."""
+    geoms, local = _local_boxes(scene.world, name)
+    bodies = [g.body for g in geoms]
+    pos, rot = scene.body_pos[bodies], scene.body_rot[bodies]
+    return Boxes(np.einsum("nij,nj->ni", rot, local.pos) + pos, rot @ local.rot, local.half)
+
+
+def obstacles(scene: Scene, around: np.ndarray, radius: float, exclude: Iterable[str] = ()) -> Boxes:
+    """Returns the boxes of the room and all objects but `exclude` that come within `radius` of `around` [3], horizontally."""
+    skipped = set(exclude)
+    everything = concatenate(boxes_of(scene, name) for name in ("", *scene.world.things) if name not in skipped)
+    gap = np.abs(everything.pos - around) - everything.reach()
+    return everything.select(np.all(gap[:, :2] < radius, axis=1))
+
+
+def bounds(boxes: Boxes) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the lowest and the highest corner [3] of the axis-aligned bounds of all boxes."""
+    reach = boxes.reach()
+    return (boxes.pos - reach).min(axis=0), (boxes.pos + reach).max(axis=0)
+
+
+def overlap(first: Boxes, second: Boxes) -> np.ndarray:
+    """Returns bool [n, m]: which boxes intersect (separating axis theorem)."""
+    shift = second.pos[None] - first.pos[:, None]  # [n, m, 3]
+    turn = np.einsum("nki,mkj->nmij", first.rot, second.rot)  # axes of second in first's frame
+    mixed = np.abs(turn) + 1e-9
+    a, b = first.half[:, None], second.half[None]
+    ta = np.einsum("nki,nmk->nmi", first.rot, shift)
+    tb = np.einsum("mki,nmk->nmi", second.rot, shift)
+    apart = np.any(np.abs(ta) > a + np.einsum("nmij,nmj->nmi", mixed, np.broadcast_to(b, ta.shape)), axis=-1)
+    apart |= np.any(np.abs(tb) > b + np.einsum("nmij,nmi->nmj", mixed, np.broadcast_to(a, ta.shape)), axis=-1)
+    for i in range(3):
+        i1, i2 = (i + 1) % 3, (i + 2) % 3
+        for j in range(3):
+            j1, j2 = (j + 1) % 3, (j + 2) % 3
+            radius = a[..., i1] * mixed[..., i2, j] + a[..., i2] * mixed[..., i1, j]
+            radius = radius + b[..., j1] * mixed[..., i, j2] + b[..., j2] * mixed[..., i, j1]
+            offset = np.abs(ta[..., i2] * turn[..., i1, j] - ta[..., i1] * turn[..., i2, j])
+            apart |= offset > radius
+    return ~apart
+
+
+def solid_points(scene: Scene, name: str) -> np.ndarray:
+    """Returns world points [n, 3] that fill the collision shapes of an object, about 4 mm apart."""
+    points, bodies = _local_points(scene.world, name)
+    return np.einsum("nij,nj->ni", scene.body_rot[bodies], points) + scene.body_pos[bodies]
+
+
+def _local_boxes(world: World, name: str) -> tuple[list[Geom], Boxes]:
+    key = ("boxes", name)
+    if key not in world.cache:
+        geoms = world.geoms_of(name) if name else [g for g in world.geoms if not world.owner[g.body]]
+        world.cache[key] = (geoms, concatenate(_box(g) for g in geoms))
+    return world.cache[key]
+
+
+def _box(geom: Geom) -> Boxes:
+    """Returns the box around one shape, in its body's frame."""
+    size, pose = geom.size, geom.local
+    if geom.type == "plane":
+        half = np.array([size[0] or 10.0, size[1] or 10.0, FLOOR_THICKNESS / 2])
+        pose = pose @ Pose(np.array([0, 0, -FLOOR_THICKNESS / 2]), np.eye(3))
+    elif geom.type == "sphere":
+        half = np.full(3, size[0])
+    elif geom.type == "cylinder":
+        half = np.array([size[0], size[0], size[1]])
+    elif geom.type == "capsule":
+        half = np.array([size[0], size[0], size[1] + size[0]])
+    else:  # box, ellipsoid
+        half = np.array(size)
+    return Boxes(pose.pos[None], pose.rot[None], half[None])
+
+
+def _local_points(world: World, name: str) -> tuple[np.ndarray, np.ndarray]:
+    key = ("points", name)
+    if key not in world.cache:
+        parts = [_fill(geom) for geom in world.geoms_of(name)]
+        bodies = np.repeat([g.body for g in world.geoms_of(name)], [len(p) for p in parts])
+        world.cache[key] = (np.concatenate(parts), bodies)
+    return world.cache[key]
+
+
+def _fill(geom: Geom) -> np.ndarray:
+    """Returns points [n, 3] in one shape, its faces included, in its body's frame."""
+    half = _box(geom).half[0]
+    axes = [np.linspace(-h, h, max(2, int(np.ceil(2 * h / POINT_SPACING)) + 1)) for h in half]
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
+    if geom.type in ("sphere", "ellipsoid"):
+        grid = grid[np.sum((grid / half) ** 2, axis=1) <= 1]
+    elif geom.type in ("cylinder", "capsule"):
+        grid = grid[np.sum((grid[:, :2] / half[:2]) ** 2, axis=1) <= 1]
+    return geom.local.apply(grid)
