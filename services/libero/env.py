@@ -30,7 +30,9 @@ class LiberoEnv:
         if Path(assets).resolve() != active.assets:
             raise ValueError(f"assets {assets} differ from {active.assets}, which this process was configured with")
         if render is not None and render != active.render:
-            raise ValueError(f"render {render!r} differs from {active.render!r}, which this process was configured with")
+            raise ValueError(
+                f"render {render!r} differs from {active.render!r}, which this process was configured with"
+            )
         self.cameras, self.camera_size = tuple(cameras), camera_size
         self.task: Task | None = None
         self.domain = None
@@ -136,7 +138,7 @@ class LiberoEnv:
     def _sample_now(self) -> bool:
         """Advances the stock sensors' clock by one physics step, in their arithmetic; returns whether they sample."""
         self._since_sample += _PHYSICS_DT
-        samples = not self._sampled and _SAMPLE_DT - 0.0 >= self._since_sample
+        samples = not self._sampled and self._since_sample <= _SAMPLE_DT
         if samples:
             self._sampled = True
         if self._since_sample >= _SAMPLE_DT:
@@ -178,7 +180,9 @@ class LiberoEnv:
 
         Gripper-site position [3] in metres, the hand's axis-angle [3] in radians, both finger joints [2] in metres.
         """
-        return np.concatenate([self._eef_pos, quat_xyzw_to_axis_angle(self._eef_quat), self._fingers]).astype(np.float32)
+        return np.concatenate([self._eef_pos, quat_xyzw_to_axis_angle(self._eef_quat), self._fingers]).astype(
+            np.float32
+        )
 
     def sim_state(self) -> np.ndarray:
         """Returns the simulator's state: float64 [1 + nq + nv] as (time, qpos, qvel)."""
@@ -214,8 +218,7 @@ class LiberoEnv:
 
 def _build(task: Task):
     """Returns (problem, its model as compiled, before any reset wrote into it)."""
-    from libero.libero.envs import TASK_MAPPING
-    from libero.libero.envs import bddl_utils
+    from libero.libero.envs import TASK_MAPPING, bddl_utils
     from robosuite import load_controller_config
 
     if not task.bddl_path.exists():

@@ -1,7 +1,7 @@
 """LIBERO's init-state files, read without torch and without trusting their pickle.
 
-A file is what `torch.save` wrote: a zip whose `data.pkl` holds one numpy array of flattened simulator states. Unpickling
-an untrusted file can run any code, so only the four names that such an array needs are resolved.
+A file is what `torch.save` wrote: a zip whose `data.pkl` holds one numpy array of flattened simulator states.
+Unpickling an untrusted file can run any code, so only the four names that such an array needs are resolved.
 """
 
 import io

@@ -25,7 +25,9 @@ class GlContext:
             return self._context.make_current()
         active = runtime.active()
         if active.gl.backend == "disable":
-            raise RuntimeError("this process was configured with render 'none'; choose cpu, gpu or auto to get pictures")
+            raise RuntimeError(
+                "this process was configured with render 'none'; choose cpu, gpu or auto to get pictures"
+            )
         self._context = mujoco.GLContext(640, 480)
         self._context.make_current()
         self.renderer = _renderer_name()
@@ -72,7 +74,7 @@ class SceneRenderer:
         self._viewport = mujoco.MjrRect(0, 0, size, size)
 
     def draw(self, camera: int, qpos: np.ndarray) -> np.ndarray:
-        """Returns camera number `camera`'s picture of the scene posed as `qpos`: uint8 [size, size, 3], bottom row first."""
+        """Returns what camera number `camera` sees of the scene posed as `qpos`: uint8 [size, size, 3], bottom row first."""
         self._gl.make_current()
         view = self._view
         view.qpos[:] = qpos

@@ -145,7 +145,7 @@ def _import_simulator(assets: Path) -> None:
 
 @contextmanager
 def _without_cuda_order():
-    """Hides CUDA_VISIBLE_DEVICES: robosuite wants the EGL index to be listed in it, though the two count differently."""
+    """Hides CUDA_VISIBLE_DEVICES: robosuite wants the EGL index listed in it, though the two count differently."""
     hidden = os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     try:
         yield

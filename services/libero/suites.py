@@ -8,7 +8,7 @@ import difflib
 import importlib.util
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +47,7 @@ def package_root() -> Path:
     return root
 
 
-@lru_cache(maxsize=1)
+@cache
 def _task_map() -> dict[str, list[str]]:
     """Returns LIBERO's map from suite to task names, executed as a lone file: its package would import torch."""
     path = package_root() / "benchmark" / "libero_suite_task_map.py"
@@ -68,7 +68,7 @@ def did_you_mean(value: str, known) -> str:
     return f"; did you mean {close[0]!r}?" if close else "."
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_suite(name: str) -> Suite:
     """Returns the suite called `name`. Raises ValueError, with the nearest name, when there is none."""
     if name not in SUITES:

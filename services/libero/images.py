@@ -1,0 +1,28 @@
+"""From a drawn frame to the picture that a policy of a profile sees."""
+
+import numpy as np
+
+from services.libero.profiles import Profile
+from vla_contract import images
+
+
+def prepare(image_hwc: np.ndarray, profile: Profile) -> np.ndarray:
+    """Returns the picture to send: uint8 [image_size, image_size, 3].
+
+    `image_hwc` is a frame as `LiberoEnv.render` draws it (bottom row first). The steps are the profile's, in the order
+    of the reference: turn, JPEG, resize, crop. Raises ValueError unless it is uint8 [H, W, 3].
+    """
+    image = images.check_image(image_hwc)
+    if profile.rotate_180:
+        image = images.rotate_180(image)
+    if profile.jpeg_quality is not None:
+        image = images.jpeg_round_trip(image, profile.jpeg_quality)
+    image = images.resize_lanczos3(image, profile.image_size)
+    if profile.crop_area is not None:
+        image = images.centre_crop(image, profile.crop_area)
+    return image
+
+
+def upright(image_hwc: np.ndarray) -> np.ndarray:
+    """Returns a drawn frame as a person expects it, for videos: top row first, left and right as the camera sees."""
+    return np.ascontiguousarray(image_hwc[::-1])

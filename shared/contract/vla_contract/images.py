@@ -1,0 +1,148 @@
+"""OpenVLA's picture pipeline in numpy, level by level as the reference (TensorFlow) computes it.
+
+Every step takes and gives uint8 [H, W, 3] (RGB, first row on top) and is deterministic: the evaluator runs it before
+sending, a service runs it for clients that send raw camera pictures. `jpeg_round_trip` needs Pillow and simplejpeg.
+"""
+
+import io
+from functools import lru_cache
+
+import numpy as np
+
+_RADIUS = 3.0  # Lanczos3
+_PI = np.float32(3.14159265359)
+
+
+def check_image(image: np.ndarray) -> np.ndarray:
+    """Returns `image` itself. Raises ValueError unless it is uint8 [H, W, 3] with pixels in it."""
+    image = np.asarray(image)
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
+        raise ValueError(f"image is {image.dtype} {list(image.shape)}; expected uint8 [H, W, 3]")
+    return image
+
+
+def rotate_180(image: np.ndarray) -> np.ndarray:
+    """Returns the picture turned by 180°: LIBERO's training data was recorded so."""
+    return np.ascontiguousarray(image[::-1, ::-1])
+
+
+def jpeg_round_trip(image: np.ndarray, quality: int = 95) -> np.ndarray:
+    """Returns the picture after JPEG: training pictures were stored so. 4:2:0; decoded with the fast integer DCT.
+
+    Pillow's encoder and simplejpeg's fast decoder give TensorFlow's bits (`encode_jpeg`, `decode_image`).
+    """
+    from PIL import Image
+    from simplejpeg import decode_jpeg
+
+    encoded = io.BytesIO()
+    Image.fromarray(image).save(encoded, format="JPEG", quality=quality, subsampling="4:2:0")
+    return decode_jpeg(encoded.getbuffer(), colorspace="RGB", fastdct=True)
+
+
+def _lanczos3(x: np.ndarray) -> np.ndarray:
+    """Returns the kernel at |x|, float32; TensorFlow takes 1 below 1e-3."""
+    x = np.abs(x)
+    safe = np.where(x <= np.float32(1e-3), np.float32(1), x)
+    value = (
+        np.float32(_RADIUS) * np.sin(_PI * safe) * np.sin(_PI * safe / np.float32(_RADIUS)) / (_PI * _PI * safe * safe)
+    )
+    return np.where(x > np.float32(_RADIUS), np.float32(0), np.where(x <= np.float32(1e-3), np.float32(1), value))
+
+
+@lru_cache(maxsize=16)
+def lanczos3_taps(size_in: int, size_out: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (first source index int [size_out], weights float32 [size_out, taps]) of an antialiased resize.
+
+    Each row of weights sums to 1; taps beyond the picture's edge weigh 0 (TensorFlow's ScaleAndTranslate).
+    """
+    inverse = np.float32(size_in / size_out)
+    widen = max(inverse, np.float32(1))  # antialias: the kernel grows with the shrinking
+    centre = (np.arange(size_out, dtype=np.float32) + np.float32(0.5)) * inverse
+    first = np.ceil(centre - np.float32(_RADIUS) * widen - np.float32(0.5)).astype(np.int64).clip(0, size_in - 1)
+    last = np.floor(centre + np.float32(_RADIUS) * widen - np.float32(0.5)).astype(np.int64).clip(0, size_in - 1)
+    source = first[:, None] + np.arange(int((last - first).max()) + 1)
+    offset = source.astype(np.float32) + np.float32(0.5) - centre[:, None]
+    weights = np.where(source <= last[:, None], _lanczos3(offset * (np.float32(1) / widen)), np.float32(0))
+    weights = weights / weights.sum(axis=1, keepdims=True, dtype=np.float32)
+    return first, weights.astype(np.float32)
+
+
+@lru_cache(maxsize=16)
+def _lanczos3_blocks(size_in: int, size_out: int, block: int = 32) -> list[tuple[slice, slice, np.ndarray]]:
+    """Returns the resize as small matrices (rows out, rows in, float32 [out, in]): the whole matrix is mostly zeros."""
+    first, weights = lanczos3_taps(size_in, size_out)
+    taps = weights.shape[1]
+    blocks = []
+    for start in range(0, size_out, block):
+        out = slice(start, min(start + block, size_out))
+        low, high = int(first[out][0]), int(first[out][-1]) + taps
+        matrix = np.zeros((out.stop - out.start, high - low), np.float32)
+        np.put_along_axis(matrix, first[out, None] - low + np.arange(taps), weights[out], axis=1)
+        high = min(high, size_in)
+        blocks.append((out, slice(low, high), np.ascontiguousarray(matrix[:, : high - low])))
+    return blocks
+
+
+def _resize_rows(rows: np.ndarray, size: int) -> np.ndarray:
+    """Returns float32 [n, m] resized along its first axis to [size, m]."""
+    resized = np.empty((size, rows.shape[1]), np.float32)
+    for out, source, matrix in _lanczos3_blocks(rows.shape[0], size):
+        np.matmul(matrix, rows[source], out=resized[out])
+    return resized
+
+
+def _swap_sides(rows: np.ndarray, height: int) -> np.ndarray:
+    """Returns a picture kept as [height, width * 3] as one of [width, height * 3], and so back again."""
+    return rows.reshape(height, -1, 3).transpose(1, 0, 2).reshape(-1, height * 3)
+
+
+def resize_lanczos3(image: np.ndarray, size: int) -> np.ndarray:
+    """Returns the picture at size × size, antialiased, rounded half to even.
+
+    Rows first, then columns, in float32; TensorFlow's sums run in another order, so up to a few values in 150,528
+    differ by one level.
+    """
+    height, width = image.shape[:2]
+    if (height, width) == (size, size):
+        return image
+    rows = _resize_rows(image.reshape(height, width * 3).astype(np.float32), size)
+    resized = _swap_sides(_resize_rows(_swap_sides(rows, size), size), size)
+    np.rint(resized, out=resized)
+    return resized.clip(0, 255, out=resized).astype(np.uint8).reshape(size, size, 3)
+
+
+@lru_cache(maxsize=16)
+def _crop_taps(size: int, area: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns (lower index, upper index, weight of the upper float32) of the crop along one side of `size` pixels."""
+    side = np.sqrt(np.float32(area))
+    start = (np.float32(1) - side) / np.float32(2)
+    scale = ((start + side) - start) * np.float32(size - 1) / np.float32(max(size - 1, 1))
+    place = start * np.float32(size - 1) + np.arange(size, dtype=np.float32) * scale
+    low = np.floor(place)
+    return low.astype(np.int64), np.ceil(place).astype(np.int64), place - low
+
+
+def centre_crop(image: np.ndarray, area: float = 0.9) -> np.ndarray:
+    """Returns the middle `area` (0 to 1] of the picture, stretched back to its size: bilinear, corners aligned.
+
+    Values are cut to the level below after `x * 255.5`, as TensorFlow's `convert_image_dtype` does.
+    """
+    if not 0 < area <= 1:
+        raise ValueError(f"crop area {area} is outside (0, 1]")
+    height, width = image.shape[:2]
+    pixels = image.reshape(height, width * 3) * np.float32(1 / 255)
+    across = _interpolate(_swap_sides(pixels, height), area)
+    cropped = _interpolate(_swap_sides(across, width), area)
+    cropped.clip(0, 1, out=cropped)
+    cropped *= np.float32(255.5)
+    return cropped.astype(np.uint8).reshape(height, width, 3)
+
+
+def _interpolate(rows: np.ndarray, area: float) -> np.ndarray:
+    """Returns float32 [n, m] cropped and stretched back along its first axis."""
+    low, high, weight = _crop_taps(rows.shape[0], area)
+    start, between = rows[low], rows[high]
+    between -= start
+    between *= weight[:, None]
+    between += start
+    return between
