@@ -1,9 +1,23 @@
 """The HTTP face of a policy: `create_app` turns a Policy, or a function that loads one, into an application."""
 
 from collections.abc import Callable
+from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
+from vla_contract import codec
+from vla_contract.act_json import MEDIA_TYPE as JSON
+from vla_contract.act_json import decode_act
+from vla_contract.auth import TokenCheck
+from vla_contract.batching import BatchQueue
+from vla_contract.engine import Engine
+from vla_contract.exchange import Endpoint
+from vla_contract.metrics import Metrics
+from vla_contract.problems import Problem
+from vla_contract.service import DecodeAct, Service
 from vla_contract.types import Policy
 
 MAX_BODY_BYTES = 16 * 2**20  # two 1080p pictures and room to spare
@@ -17,6 +31,8 @@ def create_app(
     queue_size: int = 64,
     token: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
+    on_failure: Callable[[], None] | None = None,
+    decode_act: DecodeAct = decode_act,
 ) -> FastAPI:
     """Returns the application that serves a policy.
 
@@ -27,5 +43,60 @@ def create_app(
     queue_size      requests that may wait; one more is answered with 429 and Retry-After
     token           when set, every route but the probes asks for `Authorization: Bearer <token>`
     max_body_bytes  a longer body is answered with 413
+    on_failure      called once, from another thread, when the policy could not be loaded
+    decode_act      how `/act` reads a body and writes its answer; another policy's old clients may speak otherwise
+
+    Raises ValueError for a setting out of range.
     """
-    raise NotImplementedError("this arrives with the next commit")
+    _check_settings(max_batch, max_wait_ms, queue_size, max_body_bytes)
+    metrics = Metrics()
+    load = policy if isinstance(policy, type) or not isinstance(policy, Policy) else lambda: policy
+    if not callable(load):
+        raise ValueError(f"the policy is a {type(policy).__name__}; expected a Policy or a function that loads one")
+    engine = Engine(load, BatchQueue(queue_size, max_wait_ms / 1e3), metrics, max_batch, on_failure)
+    service = Service(engine, metrics, decode_act)
+    check = TokenCheck(token)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI):
+        engine.start()
+        yield
+        engine.stop()
+
+    app = FastAPI(title="vla-lab policy", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.engine, app.state.metrics = engine, metrics
+    for method, route, handler, media_types, guard in (
+        ("POST", "/v1/act", service.v1_act, codec.MEDIA_TYPES, check),
+        ("POST", "/v1/reset", service.v1_reset, codec.MEDIA_TYPES, check),
+        ("GET", "/v1/info", service.v1_info, (), check),
+        ("POST", "/act", service.act, (JSON,), check),
+        ("GET", "/metrics", service.prometheus, (), check),
+        ("GET", "/livez", service.livez, (), None),
+        ("GET", "/readyz", service.readyz, (), None),
+    ):
+        endpoint = Endpoint(route, handler, metrics, guard, media_types, max_body_bytes)
+        app.router.routes.append(Route(route, endpoint, methods=[method]))
+    app.add_exception_handler(HTTPException, _no_such_route)
+    return app
+
+
+def _check_settings(max_batch: int | None, max_wait_ms: float, queue_size: int, max_body_bytes: int) -> None:
+    if max_batch is not None and max_batch < 1:
+        raise ValueError(f"max_batch is {max_batch}; expected 1 or more")
+    if not 0 <= max_wait_ms <= 10_000:
+        raise ValueError(f"max_wait_ms is {max_wait_ms}; expected milliseconds from 0 to 10000")
+    if queue_size < 1:
+        raise ValueError(f"queue_size is {queue_size}; expected 1 or more")
+    if not 1024 <= max_body_bytes <= codec.MAX_BYTES:
+        raise ValueError(f"max_body_bytes is {max_body_bytes}; expected bytes from 1024 to {codec.MAX_BYTES}")
+
+
+async def _no_such_route(request: Request, error: HTTPException) -> Response:
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        detail = f"{request.method} is not allowed on {request.url.path}; expected {allowed}"
+        return Problem("method-not-allowed", detail, error.headers).response()
+    if error.status_code == 404:
+        routes = "/v1/act, /v1/reset, /v1/info, /act, /livez, /readyz, /metrics"
+        return Problem("not-found", f"no route {request.url.path[:200]!r}; this service has {routes}").response()
+    return Problem("bad-request", f"HTTP {error.status_code}: {error.detail}").response()

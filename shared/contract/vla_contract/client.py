@@ -124,6 +124,7 @@ class PolicyClient:
             asked_s, fault = None, None
             try:
                 timeout_s = min(self.timeout_s, max(deadline.left_s(), 0.001))
+                headers["X-Timeout-S"] = f"{timeout_s:.3f}"  # past it the server need not begin
                 url = self.base_url + route
                 answer = self._http.request(method, url, content=body, headers=headers, timeout=timeout_s)
             except httpx.HTTPError as error:

@@ -14,6 +14,7 @@ TYPE_PREFIX = "urn:vla-lab:problem:"
 
 # kind -> (status, title): every problem a policy service can answer with
 KINDS = {
+    "bad-request": (400, "The request is malformed"),
     "unauthorized": (401, "No or wrong token"),
     "not-found": (404, "No such route"),
     "method-not-allowed": (405, "Wrong method for this route"),
@@ -29,6 +30,7 @@ KINDS = {
     "loading": (503, "The policy is loading"),
     "load-failed": (503, "The policy could not be loaded"),
     "stopping": (503, "The server is stopping"),
+    "expired": (504, "The request waited too long"),
 }
 
 
@@ -58,8 +60,11 @@ class Problem(ContractError):
         members |= {"detail": self.detail, **self.extra}
         return members | ({"request_id": request_id} if request_id else {})
 
+    def json(self, request_id: str | None = None) -> bytes:
+        """Returns the problem document."""
+        return json.dumps(self.body(request_id), allow_nan=False, default=str).encode()
+
     def response(self, request_id: str | None = None) -> Response:
         """Returns the HTTP response."""
         headers = {**self.headers, **({"X-Request-Id": request_id} if request_id else {})}
-        content = json.dumps(self.body(request_id), allow_nan=False)
-        return Response(content, self.status, headers, MEDIA_TYPE)
+        return Response(self.json(request_id), self.status, headers, MEDIA_TYPE)

@@ -1,13 +1,93 @@
 """`serve`: a policy on a port, until it is told to stop."""
 
+import logging
+import socket
+import threading
 from collections.abc import Callable
 
+import uvicorn
+
+from vla_contract.app import create_app
 from vla_contract.types import Policy
 
+log = logging.getLogger("vla_contract")
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
-def serve(policy: Policy | Callable[[], Policy], host: str = "127.0.0.1", port: int = 8001, **options) -> None:
-    """Serves a policy until SIGINT or SIGTERM; `options` are those of `create_app`.
 
-    Raises SystemExit(1) where the policy cannot be loaded, after `/readyz` has said why for some seconds.
+def serve(
+    policy: Policy | Callable[[], Policy],
+    host: str = "127.0.0.1",
+    port: int = 8001,
+    *,
+    linger_s: float = 3.0,
+    log_level: str = "info",
+    **settings,
+) -> None:
+    """Serves a policy until SIGINT or SIGTERM; `settings` are those of `create_app`.
+
+    port 0 lets the system choose; the log's first line names the address. linger_s: how long `/readyz` still says
+    why, after loading has failed. Raises SystemExit(1) then, and OSError where the address cannot be had.
     """
-    raise NotImplementedError("this arrives with the next commit")
+    _log_to_stderr(log_level)
+    failed = threading.Event()
+
+    def on_failure() -> None:
+        failed.set()
+        timer = threading.Timer(linger_s, lambda: setattr(server, "should_exit", True))
+        timer.daemon = True
+        timer.start()
+
+    app = create_app(policy, on_failure=on_failure, **settings)
+    server = uvicorn.Server(_config(app, log_level))
+    listener = listen(host, port)
+    if host not in LOOPBACK and not settings.get("token"):
+        log.warning("listening on %s without a token: whoever reaches this machine can use the policy", host)
+    log.info("listening on %s", address(listener))
+    with listener:
+        server.run(sockets=[listener])
+    if failed.is_set():
+        raise SystemExit(1)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Returns a listening socket. Raises OSError with a way out where the address is taken or not ours."""
+    family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Inherited by every connection: head and body of an answer are two writes, and between them
+        # Nagle's algorithm would wait 40 ms for the client's delayed acknowledgement.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.bind(where)
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        text = f"cannot listen on {host}:{port}: {error.strerror}; choose another port (0: any) or stop what holds it"
+        raise OSError(error.errno, text) from error
+    listener.set_inheritable(True)
+    return listener
+
+
+def address(listener: socket.socket) -> str:
+    """Returns the URL of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _config(app, log_level: str) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_level=log_level,
+        log_config=None,
+        access_log=False,  # the metrics count requests; a line per step would drown everything else
+        ws="none",
+        server_header=False,
+        timeout_keep_alive=120,  # longer than the client keeps an idle connection, so that the client closes first
+        timeout_graceful_shutdown=10,
+        limit_concurrency=1024,
+    )
+
+
+def _log_to_stderr(level: str) -> None:
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -1,0 +1,120 @@
+"""`POST /act` as existing OpenVLA clients speak it: JSON with arrays in json_numpy's form.
+
+Request  {"image": A, "instruction": text[, "unnorm_key": text][, "state": A]}, A = {"__numpy__": base64, "dtype":
+"|u1", "shape": [H, W, 3]}; answer: the chunk's first action, float64 [7], in the same form. Or both doubly encoded:
+{"encoded": "<the request as JSON>"} as the only key, answered by a JSON string that holds the answer.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from vla_contract.codec import check_shape
+from vla_contract.errors import InvalidObservation, did_you_mean
+from vla_contract.info import PolicyInfo
+from vla_contract.plain import DTYPES
+from vla_contract.types import ActionChunk, Observation
+
+MEDIA_TYPE = "application/json"
+_FIELDS = ("image", "instruction", "unnorm_key", "state")
+_ND = "__numpy__"
+
+
+def decode_act(body: bytes, info: PolicyInfo, session: str) -> tuple[Observation, Callable[[ActionChunk], bytes]]:
+    """Returns the observation of a body and the function that encodes its answer in the same manner.
+
+    Raises InvalidObservation where the body is wrong, or the policy needs what such a client cannot send.
+    """
+    refuse_unservable(info)
+    payload = _object(loads(body))
+    if "encoded" not in payload:
+        return _observation(payload, info, session), encode_action
+    if set(payload) != {"encoded"} or not isinstance(payload["encoded"], str):
+        raise InvalidObservation(f"the body holds {sorted(payload)}; expected 'encoded' alone, with JSON in a text")
+    inner = _object(loads(payload["encoded"]))
+    return _observation(inner, info, session), lambda chunk: json.dumps(encode_action(chunk).decode()).encode()
+
+
+def encode_action(chunk: ActionChunk) -> bytes:
+    """Returns the chunk's first action as json_numpy writes a float64 array [7]."""
+    return json.dumps(to_json(chunk.actions[0].astype("<f8"))).encode()
+
+
+def to_json(array: np.ndarray) -> dict[str, Any]:
+    """Returns an array in json_numpy's form."""
+    data = base64.b64encode(np.ascontiguousarray(array)).decode("ascii")
+    return {_ND: data, "dtype": array.dtype.str, "shape": list(array.shape)}
+
+
+def loads(text: bytes | str) -> Any:
+    """Returns the JSON value with its arrays, which are read-only. Raises InvalidObservation."""
+    try:
+        return json.loads(text, object_hook=_array_or_dict, parse_constant=_no_constant)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidObservation(f"the body is no valid JSON: {error}") from error
+
+
+def refuse_unservable(info: PolicyInfo) -> None:
+    """Raises InvalidObservation for a policy that needs more than a picture and a text."""
+    if info.needs_privileged:
+        raise InvalidObservation(
+            f"policy {info.name!r} needs privileged simulator state, which /act cannot carry; use POST /v1/act"
+        )
+    if info.stateful:
+        raise InvalidObservation(
+            f"policy {info.name!r} keeps state per session, and /act names no session; use POST /v1/act"
+        )
+
+
+def _observation(payload: dict, info: PolicyInfo, session: str) -> Observation:
+    for name in ("image", "instruction"):
+        if name not in payload:
+            raise InvalidObservation(f"the body has no {name!r}, only {sorted(payload)}; expected image and instruction")
+    for name in payload:
+        guess = did_you_mean(name, _FIELDS)
+        if name not in _FIELDS and "did you mean" in guess:  # other fields are ignored, as upstream ignores them
+            raise InvalidObservation(f"unknown field {name!r}{guess}")
+    state = payload.get("state")
+    if state is not None:
+        if not isinstance(state, np.ndarray) or state.dtype.kind not in "fiu":
+            raise InvalidObservation(f"state is a {type(state).__name__}; expected an array of numbers [n]")
+        state = state.astype(np.float32)
+    camera = info.cameras[0] if info.cameras else "agentview"
+    return Observation(
+        images={camera: payload["image"]},
+        state=state,
+        instruction=payload["instruction"],
+        session=session,
+        step=0,
+        unnorm_key=payload.get("unnorm_key"),
+    )
+
+
+def _array_or_dict(items: dict) -> Any:
+    if _ND not in items:
+        return items
+    if not {"dtype", "shape"} <= items.keys() or not isinstance(items[_ND], str):
+        raise InvalidObservation(f"an array has the members {sorted(items)}; expected {_ND}, dtype and shape")
+    name = items["dtype"]
+    if not isinstance(name, str) or name not in DTYPES:
+        raise InvalidObservation(f"an array has dtype {str(name)[:40]!r}; expected one of {', '.join(DTYPES)}")
+    try:
+        raw = base64.b64decode(items[_ND], validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidObservation(f"an array's data is no base64: {error}") from error
+    check_shape(items["shape"], DTYPES[name].itemsize, len(raw))
+    return np.frombuffer(raw, DTYPES[name]).reshape(items["shape"])
+
+
+def _object(value: Any) -> dict:
+    if not isinstance(value, dict):
+        raise InvalidObservation(f"the body holds a {type(value).__name__}; expected an object with image and instruction")
+    return value
+
+
+def _no_constant(name: str) -> None:
+    raise InvalidObservation(f"the body holds {name}, which is no JSON number")

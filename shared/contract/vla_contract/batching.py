@@ -1,0 +1,124 @@
+"""The bounded queue between the event loop and the policy's thread, and how batches are cut from it."""
+
+import threading
+import time
+from asyncio import Future
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from vla_contract.problems import Problem
+from vla_contract.types import Observation
+
+RECENT_S = 1.0  # a client that asked within this time is expected to ask again
+WAIT_SHARE = 0.5  # never wait longer for company than this share of one inference
+
+
+@dataclass(eq=False)
+class Job:
+    """One request for inference. `future` belongs to the event loop; `client` tells requests' senders apart."""
+
+    observation: Observation
+    future: Future
+    client: str
+    expires: float  # time.monotonic() after which nobody waits for the answer
+    queued: float = field(default_factory=time.monotonic)
+
+
+@dataclass(eq=False)
+class Call:
+    """Something else to be done on the policy's thread, in turn: a reset. Not counted against the bound."""
+
+    function: Callable[[], object]
+    future: Future
+
+
+class BatchQueue:
+    """A FIFO of jobs, cut into batches of at most `max_batch`.
+
+    A batch is cut when it is full, when every client seen lately is in it, when its first job has waited
+    `max_wait_s`, or half the time of one inference: waiting longer would cost more than a batch gains.
+    """
+
+    def __init__(self, size: int, max_wait_s: float):
+        self.size, self.max_wait_s = size, max_wait_s
+        self.max_batch = 1
+        self._items: deque[Job | Call] = deque()
+        self._jobs = 0
+        self._infer_s = 0.0  # running mean of one inference's time
+        self._recent: dict[str, float] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return self._jobs
+
+    def put(self, item: Job | Call) -> None:
+        """Adds an item. Raises Problem (429) when as many jobs wait as may, (503) when the service stops."""
+        with self._changed:
+            if self._closed:
+                raise Problem.retry_after("stopping", "the service is stopping; ask again once it is back", 1.0)
+            if isinstance(item, Job):
+                if self._jobs >= self.size:
+                    raise self._full()
+                self._jobs += 1
+                self._recent[item.client] = item.queued
+            self._items.append(item)
+            self._changed.notify()
+
+    def take(self) -> list[Job] | Call | None:
+        """Returns the next batch or call, waiting for one; None once the queue is closed and empty."""
+        with self._changed:
+            while not self._items:
+                if self._closed:
+                    return None
+                self._changed.wait()
+            if isinstance(self._items[0], Call):
+                return self._items.popleft()
+            self._wait_for_company()
+            return self._cut()
+
+    def inferred(self, seconds: float) -> None:
+        """Notes how long an inference took."""
+        self._infer_s = seconds if not self._infer_s else 0.8 * self._infer_s + 0.2 * seconds
+
+    def close(self) -> list[Job | Call]:
+        """Refuses new items, wakes the taker and returns what was still waiting."""
+        with self._changed:
+            self._closed = True
+            left, self._jobs = list(self._items), 0
+            self._items.clear()
+            self._changed.notify_all()
+            return left
+
+    def _wait_for_company(self) -> None:
+        end = self._items[0].queued + min(self.max_wait_s, WAIT_SHARE * self._infer_s)
+        wanted = min(self.max_batch, self._clients())
+        while self._jobs < wanted and not self._closed:
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            self._changed.wait(left)
+            wanted = min(self.max_batch, len(self._recent))
+
+    def _cut(self) -> list[Job]:
+        batch: list[Job] = []
+        while self._items and len(batch) < self.max_batch and isinstance(self._items[0], Job):
+            batch.append(self._items.popleft())
+        self._jobs -= len(batch)
+        return batch
+
+    def _clients(self) -> int:
+        horizon = time.monotonic() - RECENT_S
+        if any(seen < horizon for seen in self._recent.values()):
+            self._recent = {client: seen for client, seen in self._recent.items() if seen >= horizon}
+        return len(self._recent)
+
+    def _full(self) -> Problem:
+        seconds = self._infer_s * (self._jobs / self.max_batch)
+        return Problem.retry_after(
+            "queue-full",
+            f"{self._jobs} requests are waiting, as many as may; ask again in {seconds:.2g} s or start fewer workers",
+            seconds,
+            queue_size=self.size,
+        )

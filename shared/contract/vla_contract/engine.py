@@ -1,0 +1,169 @@
+"""The policy's thread: it loads, warms, and answers batches; the event loop only waits."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from vla_contract.batching import BatchQueue, Call, Job
+from vla_contract.info import PolicyInfo
+from vla_contract.metrics import Metrics
+from vla_contract.outcomes import Outcome, run_batch
+from vla_contract.problems import Problem
+from vla_contract.types import Observation, Policy
+from vla_contract.warm import warm_up
+
+log = logging.getLogger("vla_contract")
+LOADING, READY, FAILED, STOPPED = "loading", "ready", "failed", "stopped"
+
+
+@dataclass(eq=False)
+class Engine:
+    """Owns the policy. `start` and `submit` are called on the event loop, all policy calls on one thread."""
+
+    load: Callable[[], Policy]
+    queue: BatchQueue
+    metrics: Metrics
+    max_batch: int | None = None
+    on_failure: Callable[[], None] | None = None  # called once when loading failed, from the policy's thread
+    state: str = LOADING
+    reason: str = "the policy's weights are being loaded"
+    info: PolicyInfo | None = None
+    policy: Policy | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
+    _thread: threading.Thread | None = None
+    _started: float = field(default_factory=time.monotonic)
+
+    def start(self) -> None:
+        """Starts loading in the background."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="policy", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Fails what still waits, lets the inference that runs finish, and closes the policy."""
+        for item in self.queue.close():
+            _settle([(item.future, _stopping())])
+        if self._thread is not None:
+            self._thread.join(timeout_s if self.state == READY else 0.1)  # loading cannot be interrupted
+        self.state = STOPPED
+
+    def require_ready(self) -> PolicyInfo:
+        """Returns the policy's info. Raises Problem (503) saying why not, while it is not ready."""
+        if self.state == READY:
+            return self.info
+        if self.state == FAILED:
+            raise Problem("load-failed", self.reason)
+        if self.state == STOPPED:
+            raise _stopping()
+        seconds = time.monotonic() - self._started
+        raise Problem.retry_after("loading", f"{self.reason}, for {seconds:.0f} s so far; wait for /readyz", 1.0)
+
+    def submit(self, observation: Observation, client: str, timeout_s: float) -> "asyncio.Future[Outcome]":
+        """Returns a future of the outcome. Raises Problem (429) when the queue is full."""
+        future = self._loop.create_future()
+        self.queue.put(Job(observation, future, client, time.monotonic() + timeout_s))
+        self.metrics.queue_length.set(len(self.queue))
+        return future
+
+    def call(self, function: Callable[[], object]) -> asyncio.Future:
+        """Returns a future of what `function` returns on the policy's thread."""
+        future = self._loop.create_future()
+        self.queue.put(Call(function, future))
+        return future
+
+    def _run(self) -> None:
+        try:
+            self._prepare()
+        except BaseException as error:
+            log.exception("the policy could not be loaded")
+            self._fail(f"the policy could not be loaded: {_one_line(error)}; the service's log has the traceback")
+            return
+        while (item := self.queue.take()) is not None:
+            self._answer([item] if isinstance(item, Call) else item)
+        if hasattr(self.policy, "close"):
+            self.policy.close()
+
+    def _prepare(self) -> None:
+        self.policy = self.load()
+        if not isinstance(self.policy, Policy):
+            raise TypeError(f"the loader returned a {type(self.policy).__name__} without info, reset and act")
+        self.info = self.policy.info()
+        if not isinstance(self.info, PolicyInfo):
+            raise TypeError(f"info() returned a {type(self.info).__name__}; expected a PolicyInfo")
+        limit = self.info.max_batch
+        self.queue.max_batch = min(limit, self.max_batch or limit)
+        self.reason = "the weights are loaded and a first inference is running"
+        start = time.monotonic()
+        warm_up(self.policy, self.info)
+        self.queue.inferred(time.monotonic() - start)
+        self.state = READY
+        self.metrics.ready.set(1)
+        log.info("policy %s is ready after %.1f s", self.info.name, time.monotonic() - self._started)
+
+    def _answer(self, items: list) -> None:
+        try:
+            results = [self._called(items[0])] if isinstance(items[0], Call) else self._inferred(items)
+        except BaseException as error:  # the thread must not die with requests waiting on it
+            log.exception("answering a batch failed")
+            results = [(item.future, Problem("internal", f"the server failed with {type(error).__name__}")) for item in items]
+        self._hand_over(results)
+
+    def _hand_over(self, results: list[tuple]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(_settle, results)
+        except RuntimeError:
+            log.info("the event loop was gone before %d answers were given", len(results))
+
+    def _called(self, call: Call) -> tuple:
+        try:
+            return call.future, call.function()
+        except Exception:
+            log.exception("the policy's reset failed")
+            return call.future, Problem("policy-failed", "the policy failed to reset the session; see the service's log")
+
+    def _inferred(self, jobs: list[Job]) -> list[tuple]:
+        self.metrics.queue_length.set(len(self.queue))
+        now = time.monotonic()
+        live = [job for job in jobs if job.expires > now]
+        gone = [(job.future, _expired()) for job in jobs if job.expires <= now]
+        if not live:
+            return gone
+        outcomes = run_batch(self.policy, self.info, [job.observation for job in live])
+        infer_s = time.monotonic() - now
+        self.queue.inferred(infer_s)
+        self.metrics.batch_size.observe(len(live))
+        for job, outcome in zip(live, outcomes, strict=True):
+            if isinstance(outcome, Outcome):
+                outcome.queue_s, outcome.infer_s, outcome.batch = now - job.queued, infer_s, len(live)
+        return gone + [(job.future, outcome) for job, outcome in zip(live, outcomes, strict=True)]
+
+    def _fail(self, reason: str) -> None:
+        self.reason, self.state = reason, FAILED
+        failed = Problem("load-failed", reason)
+        self._hand_over([(item.future, failed) for item in self.queue.close()])
+        if self.on_failure:
+            self.on_failure()
+
+
+def _settle(results: list[tuple]) -> None:
+    for future, result in results:
+        if not future.done():
+            future.set_exception(result) if isinstance(result, Exception) else future.set_result(result)
+
+
+def _stopping() -> Problem:
+    return Problem.retry_after("stopping", "the service is stopping; ask again once it is back", 1.0)
+
+
+def _expired() -> Problem:
+    return Problem("expired", "the request waited longer than its sender would; ask again, or with fewer workers")
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, Problem) and error.__cause__ is not None:
+        error = error.__cause__  # whoever starts a service may read its cause; whoever only asks it may not
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__

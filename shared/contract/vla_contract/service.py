@@ -1,0 +1,146 @@
+"""The handlers behind the routes: from a request's bytes to the engine and back."""
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Callable
+
+from vla_contract import codec
+from vla_contract.act_json import MEDIA_TYPE as JSON
+from vla_contract.engine import Engine
+from vla_contract.errors import InvalidObservation, did_you_mean
+from vla_contract.exchange import Answer, Request
+from vla_contract.info import PolicyInfo
+from vla_contract.messages import decode_observation, decode_session, encode_chunk
+from vla_contract.metrics import Metrics
+from vla_contract.outcomes import Outcome
+from vla_contract.problems import Problem
+from vla_contract.sessions import SessionTable
+from vla_contract.types import ActionChunk, Observation
+
+DEFAULT_TIMEOUT_S = 60.0  # how long a sender that does not say is thought to wait
+DecodeAct = Callable[[bytes, PolicyInfo, str], tuple[Observation, Callable[[ActionChunk], bytes]]]
+
+
+class Service:
+    """One policy's handlers. All run on the event loop; only the engine's thread touches the policy."""
+
+    def __init__(self, engine: Engine, metrics: Metrics, decode_act: DecodeAct):
+        self._engine, self._metrics, self._decode_act = engine, metrics, decode_act
+        self._sessions = SessionTable(self._forget)
+
+    async def v1_act(self, request: Request) -> Answer:
+        """POST /v1/act"""
+        start = time.perf_counter()
+        info = self._engine.require_ready()
+        observation = decode_observation(request.body)
+        check_needs(observation, info)
+        decode_s = time.perf_counter() - start
+        outcome = await self._infer(observation, info, request, client=observation.session)
+        start = time.perf_counter()
+
+        def timings_ms() -> dict[str, float]:
+            spent = {"decode": decode_s, "queue": outcome.queue_s, "infer": outcome.infer_s}
+            spent["encode"] = time.perf_counter() - start
+            self._record(spent)
+            return {stage: round(seconds * 1e3, 4) for stage, seconds in spent.items()}
+
+        return Answer(encode_chunk(outcome.chunk, timings_ms), codec.MEDIA_TYPE)
+
+    async def act(self, request: Request) -> Answer:
+        """POST /act"""
+        start = time.perf_counter()
+        info = self._engine.require_ready()
+        observation, encode = self._decode_act(request.body, info, f"act-{request.request_id}")
+        check_needs(observation, info)
+        decode_s = time.perf_counter() - start
+        outcome = await self._infer(observation, info, request, client=f"act {request.client}")
+        start = time.perf_counter()
+        body = encode(outcome.chunk)
+        spent = {"decode": decode_s, "queue": outcome.queue_s, "infer": outcome.infer_s}
+        self._record({**spent, "encode": time.perf_counter() - start})
+        return Answer(body, JSON)
+
+    async def v1_reset(self, request: Request) -> Answer:
+        """POST /v1/reset"""
+        self._engine.require_ready()
+        session = decode_session(request.body)
+        self._sessions.drop(session)
+        self._metrics.sessions.set(len(self._sessions))
+        await self._engine.call(lambda: self._engine.policy.reset(session))
+        return Answer(codec.pack({"session": session}), codec.MEDIA_TYPE)
+
+    async def v1_info(self, request: Request) -> Answer:
+        """GET /v1/info"""
+        return _json(self._engine.require_ready().to_dict())
+
+    async def livez(self, request: Request) -> Answer:
+        """GET /livez: the process is up."""
+        return _json({"status": "alive"})
+
+    async def readyz(self, request: Request) -> Answer:
+        """GET /readyz: weights are loaded and one inference is done."""
+        return _json({"status": "ready", "policy": self._engine.require_ready().name})
+
+    async def prometheus(self, request: Request) -> Answer:
+        """GET /metrics"""
+        return Answer(*self._metrics.page())
+
+    async def _infer(self, observation: Observation, info: PolicyInfo, request: Request, client: str) -> Outcome:
+        if not info.stateful:
+            return await self._engine.submit(observation, client, _timeout_s(request))
+        future = self._sessions.answered(observation, request.request_id)
+        if future is None:
+            future = self._engine.submit(observation, client, _timeout_s(request))
+            self._sessions.asked(observation, request.request_id, future)
+            self._metrics.sessions.set(len(self._sessions))
+        return await asyncio.shield(future)
+
+    def _forget(self, session: str) -> None:
+        self._engine.call(lambda: self._engine.policy.reset(session)).add_done_callback(asyncio.Future.exception)
+
+    def _record(self, spent_s: dict[str, float]) -> None:
+        for stage, seconds in spent_s.items():
+            self._metrics.stage(stage, seconds)
+
+
+def check_needs(observation: Observation, info: PolicyInfo) -> None:
+    """Raises InvalidObservation, or Problem with the known keys, where the policy cannot work with this."""
+    for camera in info.cameras:
+        if camera not in observation.images:
+            sent = ", ".join(sorted(observation.images)) or "none"
+            raise InvalidObservation(f"no picture of camera {camera!r} (sent: {sent}); policy {info.name!r} needs it")
+        size = observation.images[camera].shape[:2]
+        if info.image_hw is not None and size != info.image_hw:
+            raise InvalidObservation(
+                f"images[{camera!r}] is {size[0]}x{size[1]}; policy {info.name!r} takes "
+                f"{info.image_hw[0]}x{info.image_hw[1]} (height x width)"
+            )
+    if info.needs_state and observation.state is None:
+        raise InvalidObservation(f"state is missing; policy {info.name!r} needs it as float32 [n]")
+    if info.needs_privileged and observation.privileged is None:
+        raise InvalidObservation(f"privileged is missing; policy {info.name!r} works from the simulator's state")
+    _check_unnorm_key(observation.unnorm_key, info)
+
+
+def _check_unnorm_key(key: str | None, info: PolicyInfo) -> None:
+    keys = list(info.unnorm_keys)
+    if key is None and len(keys) > 1:
+        detail = f"unnorm_key is missing; policy {info.name!r} has several, choose one of {', '.join(keys)}"
+        raise Problem("invalid-observation", detail, unnorm_keys=keys)
+    if key is not None and key not in keys:
+        detail = f"unknown unnorm_key {key!r}{did_you_mean(key, keys)}"
+        raise Problem("invalid-observation", detail, unnorm_keys=keys)
+
+
+def _timeout_s(request: Request) -> float:
+    try:
+        seconds = float(request.headers[b"x-timeout-s"])
+    except (KeyError, ValueError):
+        return DEFAULT_TIMEOUT_S
+    return seconds if math.isfinite(seconds) and seconds > 0 else DEFAULT_TIMEOUT_S
+
+
+def _json(value: dict) -> Answer:
+    return Answer(json.dumps(value, allow_nan=False).encode(), JSON)
