@@ -1,7 +1,71 @@
-"""Skills for things that move on joints: drawers, doors, knobs."""
+"""Which skill serves goals about things that move on joints: drawers, doors, knobs; and pushing over the table.
+
+Order of work (`rank`): open before filling (0), turn and push with the rest (1), close last (2).
+"""
 
 from __future__ import annotations
 
-from services.libero.oracle.rules import Rule
+import numpy as np
 
-RULES: tuple[Rule, ...] = ()
+from services.libero.oracle import drawer, knob, push
+from services.libero.oracle.motion import Skill
+from services.libero.oracle.parts import openness
+from services.libero.oracle.rules import Rule
+from services.libero.oracle.scene import Goal, Joint, Scene
+
+ROOM = 0.8  # how far a drawer or door must be open before something goes in
+
+
+def joint_of(scene: Scene, name: str) -> Joint | None:
+    """Returns the joint that moves a goal's region or object, the first if there are several, None if there is none."""
+    world = scene.world
+    if name in world.regions:
+        names = world.regions[name].joints
+    else:
+        names = tuple(j.name for j in world.joints.values() if world.owner[j.body] == name)
+    return world.joints[names[0]] if names else None
+
+
+def _is_drawer(scene: Scene, name: str) -> bool:
+    joint = joint_of(scene, name)
+    return joint is not None and joint.type == "slide"
+
+
+def _needs_opening(scene: Scene, goal: Goal) -> bool:
+    if goal.name == "open":
+        return _is_drawer(scene, goal.args[0])
+    inside = goal.name == "in" and _is_drawer(scene, goal.args[1])
+    return inside and openness(scene, joint_of(scene, goal.args[1])) < ROOM
+
+
+def _open_drawer(scene: Scene, goal: Goal, attempt: int) -> Skill:
+    return (yield from drawer.open_drawer(scene, joint_of(scene, goal.args[-1]), attempt))
+
+
+def _turn_on(scene: Scene, goal: Goal, attempt: int) -> Skill:
+    return (yield from knob.turn_on(scene, joint_of(scene, goal.args[0]), attempt))
+
+
+def _turn_off(scene: Scene, goal: Goal, attempt: int) -> Skill:
+    return (yield from knob.turn_off(scene, joint_of(scene, goal.args[0]), attempt))
+
+
+def _is_push(scene: Scene, goal: Goal) -> bool:
+    """A flat, wide thing that belongs somewhere on the table: easier pushed there than picked up."""
+    world = scene.world
+    if goal.name != "on" or goal.args[1] not in world.regions or world.regions[goal.args[1]].parent:
+        return False
+    return push.is_flat(scene, goal.args[0])
+
+
+def _push(scene: Scene, goal: Goal, attempt: int) -> Skill:
+    target: np.ndarray = scene.site(goal.args[1]).pos[:2]
+    return (yield from push.push_to(scene, goal.args[0], target, attempt))
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("open a drawer", _needs_opening, _open_drawer, rank=0),
+    Rule("turn a knob on", lambda scene, goal: goal.name == "turnon", _turn_on),
+    Rule("turn a knob off", lambda scene, goal: goal.name == "turnoff", _turn_off),
+    Rule("push over the table", _is_push, _push),
+)

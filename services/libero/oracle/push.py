@@ -1,0 +1,110 @@
+"""Pushing a flat thing over the table: two fingertips behind it, steering by where it goes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from services.libero.oracle.drawer import facing
+from services.libero.oracle.motion import FINGERTIP, OPEN, Skill, move_by, move_to, servo
+from services.libero.oracle.parts import boxes_of
+from services.libero.oracle.scene import Scene
+
+CLEARANCE = 0.003  # m between the fingertips and what the thing stands on
+BEHIND = 0.018  # m between the thing's edge and the place where the fingertips come down
+ABOVE = 0.07
+LEAN_DOWN, LEAN_PUSH = 0.8, 0.35  # rad that the hand leans over the thing: it needs little room behind it, as a rake does
+LEAD = 0.04  # m that the pushing hand aims ahead of itself
+STEER = 1.5  # how strongly the hand moves sideways to stay behind the thing, seen from the target
+NEAR = 0.012  # m from the target that counts as there
+UP = np.array([0.0, 0.0, 1.0])
+
+
+def push_to(scene: Scene, name: str, target: np.ndarray, attempt: int = 0) -> Skill:
+    """Pushes the object `name` until its origin is within `NEAR` m of `target` [2] (world x, y), around what stands
+    in the way. It ends early when the object slips past the hand: call again."""
+    for point in route(scene, name, target):
+        scene = yield from _push_straight(scene, name, point)
+        if np.linalg.norm(scene.pose(name).pos[:2] - point) > 2 * NEAR:
+            break
+    return scene
+
+
+def route(scene: Scene, name: str, target: np.ndarray) -> list[np.ndarray]:
+    """Returns the points [2] to push through: straight, or around one corner if that meets less of other objects."""
+    start = scene.pose(name).pos[:2]
+    corners = [np.array([start[0], target[1]]), np.array([target[0], start[1]])]
+    ways = [[target], *([corner, target] for corner in corners)]
+    return min(ways, key=lambda way: _obstruction(scene, name, [start, *way]) + 0.01 * len(way))
+
+
+def rake(away: np.ndarray, lean: float, current: np.ndarray) -> np.ndarray:
+    """Returns the hand rotation [3, 3] for a push along the level unit vector `away` [3]: fingers side by side across
+    it, pointing down and back by `lean` rad; of the two, the one nearer to the rotation `current`."""
+    return facing(-np.cos(lean) * UP - np.sin(lean) * away, np.cos(lean) * away - np.sin(lean) * UP, current)
+
+
+def is_flat(scene: Scene, name: str) -> bool:
+    """Returns whether an object is a plate or the like: at least four times as wide as it is high."""
+    boxes = boxes_of(scene, scene.world.things[name].bodies)
+    height = max(box.reach(UP) for box in boxes) + max(box.reach(-UP) for box in boxes)
+    return 2 * radius_of(scene, name) > 4 * height
+
+
+def radius_of(scene: Scene, name: str) -> float:
+    """Returns the radius of the upright cylinder about the object's origin that holds it, m."""
+    corners = np.concatenate([box.corners for box in boxes_of(scene, scene.world.things[name].bodies)])
+    return float(np.max(np.linalg.norm(corners[:, :2] - scene.pose(name).pos[:2], axis=1)))
+
+
+def _push_straight(scene: Scene, name: str, target: np.ndarray) -> Skill:
+    """Comes down behind the object with the open fingers side by side, which cradle it, and pushes to `target` [2]."""
+    boxes = boxes_of(scene, scene.world.things[name].bodies)
+    centre = scene.pose(name).pos[:2]
+    away = _heading(target - centre)
+    rot = rake(away, LEAN_DOWN, scene.eef.rot)
+    bottom = min(-box.reach(-UP) for box in boxes)
+    edge = max(box.reach(-away) for box in boxes) + centre @ away[:2]
+    start = np.append(centre, bottom + CLEARANCE) - (edge + BEHIND) * away - FINGERTIP * rot[:, 2]
+    over = np.append(centre, start[2] + 2 * ABOVE) + 0.03 * away
+    scene = yield from move_to(scene, over, gripper=OPEN, rot=rot, tolerance=0.03, angle_tolerance=0.3)
+    scene = yield from move_to(scene, start + ABOVE * UP, gripper=OPEN, rot=rot, tolerance=0.015, timeout=40)
+    scene = yield from move_to(scene, start, gripper=OPEN, rot=rot, timeout=30)
+    scene = yield from _follow(scene, name, target, start[2])
+    scene = yield from move_by(scene, -0.04 * away, gripper=OPEN, timeout=12, tolerance=0.015)
+    return (yield from move_by(scene, ABOVE * UP, gripper=OPEN, timeout=15, tolerance=0.03))
+
+
+def _follow(scene: Scene, name: str, target: np.ndarray, height: float) -> Skill:
+    for _ in range(120):
+        centre = scene.pose(name).pos[:2]
+        away = _heading(target - centre)
+        offset = np.append(scene.eef.pos[:2] - centre, 0.0)
+        if np.linalg.norm(target - centre) < NEAR or offset @ away > 0:
+            break
+        sideways = offset - away * (offset @ away)
+        aim = scene.eef.pos + LEAD * away - STEER * sideways
+        aim[2] = height
+        scene = yield servo(scene, aim, rake(away, LEAN_PUSH, scene.eef.rot), OPEN)
+    return scene
+
+
+def _obstruction(scene: Scene, name: str, way: list[np.ndarray]) -> float:
+    """Returns by how much, m, the object would run into other movable objects on the way, summed over them."""
+    radius = radius_of(scene, name)
+    total = 0.0
+    for other, thing in scene.world.things.items():
+        if thing.movable and other != name:
+            gap = min(_to_segment(scene.pose(other).pos[:2], a, b) for a, b in zip(way, way[1:], strict=False))
+            total += max(0.0, radius + radius_of(scene, other) - gap)
+    return total
+
+
+def _to_segment(point: np.ndarray, start: np.ndarray, end: np.ndarray) -> float:
+    along = end - start
+    part = np.clip((point - start) @ along / max(along @ along, 1e-12), 0.0, 1.0)
+    return float(np.linalg.norm(point - start - part * along))
+
+
+def _heading(level: np.ndarray) -> np.ndarray:
+    """Returns the unit vector [3] of a direction [2] on the table."""
+    return np.array([*level, 0.0]) / max(np.linalg.norm(level), 1e-9)
