@@ -29,18 +29,26 @@ def solve(scene: Scene) -> Skill:
 
 
 def next_goal(scene: Scene, attempts: dict[Goal, int]) -> Goal | None:
-    """Returns the open goal to serve now: lowest rank, then fewest attempts, then the task's order; None if all hold."""
-    goals = [g for g, done in zip(scene.world.goals, scene.goal_done, strict=True) if not done]
-    return min(goals, key=lambda g: (rule_for(scene, g).rank, attempts.get(g, 0)), default=None)
+    """Returns the open goal to serve now: lowest rank, then fewest attempts, then the task's order; None where none is
+    left that a skill serves."""
+    found = [(rule_for(scene, goal), goal) for goal in open_goals(scene)]
+    choices = [(rule.rank, attempts.get(goal, 0), i) for i, (rule, goal) in enumerate(found) if rule is not None]
+    return found[min(choices)[2]][1] if choices else None
 
 
-def rule_for(scene: Scene, goal: Goal) -> Rule:
-    """Returns the first rule that applies. Raises ValueError for a goal that the oracle has no skill for."""
-    for rule in RULES:
-        if rule.applies(scene, goal):
-            return rule
-    known = ", ".join(rule.name for rule in RULES)
-    raise ValueError(f"no skill serves the goal {goal.name}{goal.args}; the oracle can: {known}")
+def open_goals(scene: Scene) -> list[Goal]:
+    """Returns the goals that do not hold yet, in the task's order."""
+    return [goal for goal, done in zip(scene.world.goals, scene.goal_done, strict=True) if not done]
+
+
+def unserved(scene: Scene) -> list[Goal]:
+    """Returns the open goals that the oracle has no skill for: such a task fails."""
+    return [goal for goal in open_goals(scene) if rule_for(scene, goal) is None]
+
+
+def rule_for(scene: Scene, goal: Goal) -> Rule | None:
+    """Returns the first rule that applies, None where the oracle has no skill for the goal."""
+    return next((rule for rule in RULES if rule.applies(scene, goal)), None)
 
 
 def _rest() -> np.ndarray:

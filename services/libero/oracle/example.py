@@ -1,0 +1,59 @@
+"""A made-up scene, as `privileged.observe` would send it: for a first inference and for tests without a simulator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+TABLE_TOP = 0.9  # m
+
+
+def example_state(cube_xy: tuple[float, float] = (0.0, 0.0), cube_yaw: float = 0.0) -> dict[str, Any]:
+    """Returns the state of a table with a 4 cm cube and a flat tray 20 cm to its left; goal: the cube on the tray.
+
+    `cube_xy` m and `cube_yaw` rad place the cube. The hand hovers 15 cm above the table's middle.
+    """
+    body_pos = np.array([[0, 0, 0], [0, 0, TABLE_TOP - 0.025], [*cube_xy, TABLE_TOP + 0.02], [0, 0.2, TABLE_TOP + 0.005]])
+    quat = np.tile([1.0, 0, 0, 0], (len(body_pos), 1))
+    quat[2] = [np.cos(cube_yaw / 2), 0, 0, np.sin(cube_yaw / 2)]
+    return {
+        "eef_pos": np.array([-0.1, 0.0, TABLE_TOP + 0.15]),
+        "eef_rot": np.array([[0.0, 1, 0], [1, 0, 0], [0, 0, -1]]),
+        "eef_vel": np.zeros(6),
+        "gripper_qpos": np.array([0.039, -0.039]),
+        "robot_qpos": np.array([0, -0.16, 0, -2.44, 0, 2.23, np.pi / 4]),
+        "body_pos": body_pos,
+        "body_quat_wxyz": quat,
+        "joint_pos": np.zeros(0),
+        "contacts": np.array([[1, 2], [1, 3]], dtype=np.int32),
+        "goal_done": [False],
+        "static": _static(),
+    }
+
+
+def _static() -> dict[str, Any]:
+    empty = np.zeros((0, 3))
+    return {
+        "instruction": "put the cube on the tray",
+        "goal": [["on", "cube_1", "tray_1"]],
+        "bodies": ["world", "table", "cube_1_main", "tray_1_main"],
+        "objects": {"cube_1": _movable("cube", 2), "tray_1": _movable("tray", 3)},
+        "regions": {},
+        "geoms": {
+            "body": np.array([1, 2, 3], dtype=np.int32),
+            "type": ["box", "box", "box"],
+            "size": np.array([[0.5, 0.6, 0.025], [0.02, 0.02, 0.02], [0.06, 0.06, 0.005]]),
+            "pos": np.zeros((3, 3)),
+            "quat_wxyz": np.tile([1.0, 0, 0, 0], (3, 1)),
+        },
+        "sites": {"name": [], "body": np.zeros(0, np.int32), "pos": empty, "quat_wxyz": np.zeros((0, 4)), "size": empty},
+        "joints": {
+            "name": [], "type": [], "body": np.zeros(0, np.int32), "pos": empty, "axis": empty, "range": np.zeros((0, 2)),
+        },
+        "robot_base_pos": np.array([-0.66, 0.0, TABLE_TOP]),
+    }  # fmt: skip
+
+
+def _movable(category: str, body: int) -> dict[str, Any]:
+    return {"category": category, "movable": True, "root": body, "bodies": [body], "ranges": {}}

@@ -1,0 +1,1 @@
+"""Policies that need no weights: `oracle` (scripted, from privileged state), `random` and `replay`."""

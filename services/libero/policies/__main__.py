@@ -1,0 +1,87 @@
+"""`python -m services.libero.policies oracle --port 8001` (or random, replay): serves a policy of this environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from vla_contract import Policy, Volume, serve
+
+from services.libero.provenance import lock_hash
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a policy is served. $VLALAB_TOKEN, when set, is the token that clients must send."""
+
+    host: str = "127.0.0.1"  # 0.0.0.0 opens it to the network
+    port: int = 8001  # 0: any free one, named in the log
+
+    def __post_init__(self):
+        if not 0 <= self.port < 65536:
+            raise ValueError(f"port is {self.port}; expected 0 to 65535")
+
+
+@dataclass(frozen=True)
+class Oracle(Server):
+    """Scripted skills that see the simulator's true state."""
+
+    def load(self) -> Policy:
+        from services.libero.oracle.policy import OraclePolicy
+
+        return OraclePolicy(lock_hash=lock_hash())
+
+
+@dataclass(frozen=True)
+class Random(Server):
+    """Random actions within bounds."""
+
+    seed: int = 0
+    scale: float = 0.5  # of the controller's limit: 1.0 is 5 cm or 0.5 rad per step
+    horizon: int = 1  # actions per answer
+    cameras: tuple[str, ...] = ()  # pictures to ask for (and not look at), to load the renderer and the wire
+
+    def load(self) -> Policy:
+        from services.libero.policies.random_policy import RandomPolicy
+
+        return RandomPolicy(self.seed, self.scale, self.horizon, self.cameras, lock_hash())
+
+
+@dataclass(frozen=True)
+class Replay(Server):
+    """The recorded actions of an earlier run."""
+
+    run: str = ""  # a run's name on the volume, or its folder
+    horizon: int = 1  # actions per answer
+
+    def load(self) -> Policy:
+        from services.libero.policies.replay import ReplayPolicy
+
+        if not self.run:
+            raise ValueError("no run to replay; name one with --run RUN, or set VLALAB_REPLAY_RUN for the service")
+        folder = Path(self.run) if Path(self.run).is_dir() else Volume().path("runs") / self.run
+        return ReplayPolicy(folder, self.horizon, lock_hash())
+
+
+Program = (
+    Annotated[Oracle, tyro.conf.subcommand("oracle")]
+    | Annotated[Random, tyro.conf.subcommand("random")]
+    | Annotated[Replay, tyro.conf.subcommand("replay")]
+)
+
+
+def main() -> None:
+    """Serves the policy that the command line names, until it is told to stop."""
+    try:
+        program = tyro.cli(Program, prog="python -m services.libero.policies", config=(tyro.conf.OmitArgPrefixes,))
+        policy = program.load()
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    serve(policy, host=program.host, port=program.port, token=os.environ.get("VLALAB_TOKEN") or None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Recorded actions once more: the episodes of an earlier run, served step by step."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo
+
+from services.libero.policies.sessions import episode_of
+from services.libero.suites import load_suite
+
+_RECORDING = re.compile(r"^(\d+)-(\d+)\.npz$")
+
+
+@dataclass(frozen=True)
+class ReplayPolicy:
+    """Answers the action that the run's episode had at the observation's step. Stateless: the step says where it is.
+
+    Raises ValueError for a folder that holds no recordings.
+    """
+
+    run: Path
+    horizon: int = 1
+    lock_hash: str | None = None
+    _actions: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self):
+        if not self.recorded():
+            raise ValueError(
+                f"{self.run} holds no recordings (episodes/<task>-<episode>.npz); name a finished run: --run RUN, "
+                "as `invoke runs` lists them"
+            )
+
+    @property
+    def suite(self) -> str:
+        """The suite that the run was made on."""
+        return json.loads((self.run / "config.json").read_text())["suite"]
+
+    def recorded(self) -> list[tuple[int, int]]:
+        """Returns the (task, episode) pairs that the run has recordings of."""
+        names = (_RECORDING.match(path.name) for path in (self.run / "episodes").glob("*.npz"))
+        return sorted((int(m[1]), int(m[2])) for m in names if m)
+
+    def info(self) -> PolicyInfo:
+        """Returns what it is: actions as the run executed them, for the suite the run was made on."""
+        return PolicyInfo(
+            name="replay",
+            action_convention="libero",
+            horizon=self.horizon,
+            suites=(self.suite,),
+            max_batch=64,
+            lock_hash=self.lock_hash,
+            details={"run": self.run.name},
+        )
+
+    def example(self) -> Observation:
+        """Returns the first observation of the first recording."""
+        task, episode = self.recorded()[0]
+        return Observation({}, None, load_suite(self.suite).tasks[task].instruction, f"{self.suite}/{task}/{episode}/0", 0)
+
+    def reset(self, session: str) -> None:
+        """Does nothing: there is no state."""
+
+    def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
+        """Returns the recorded actions from each observation's step on, or the InvalidObservation it deserves."""
+        return [self._chunk(observation) for observation in observations]
+
+    def _chunk(self, observation: Observation) -> ActionChunk | Exception:
+        try:
+            actions = self._recording(observation)
+        except InvalidObservation as error:
+            return error
+        chunk = actions[observation.step : observation.step + self.horizon]
+        return ActionChunk(chunk if len(chunk) else hold_still(actions))
+
+    def _recording(self, observation: Observation) -> np.ndarray:
+        key = episode_of(observation.session)
+        if key is None:
+            raise InvalidObservation(
+                f"session {observation.session!r} names no episode; expected <suite>/<task>/<episode>/<attempt>"
+            )
+        if key not in self._actions:
+            self._actions[key] = self._load(*key)
+        expected = load_suite(self.suite).tasks[key[0]].instruction
+        if observation.instruction != expected:
+            raise InvalidObservation(
+                f"instruction {observation.instruction!r} is not that of task {key[0]} of {self.suite}, {expected!r}; "
+                "replay a run of the same suite"
+            )
+        return self._actions[key]
+
+    def _load(self, task: int, episode: int) -> np.ndarray:
+        path = self.run / "episodes" / f"{task:02d}-{episode:02d}.npz"
+        if not path.is_file():
+            have = ", ".join(f"{t}-{e}" for t, e in self.recorded()[:20])
+            raise InvalidObservation(
+                f"run {self.run.name} has no recording of task {task}, episode {episode}; it has (task-episode) {have}"
+            )
+        with np.load(path, allow_pickle=False) as recording:
+            return recording["actions"].astype(np.float32)
+
+
+def hold_still(actions: np.ndarray) -> np.ndarray:
+    """Returns one action [1, 7] for after a recording's end: no movement, the gripper as it was last."""
+    still = np.zeros((1, 7), dtype=np.float32)
+    still[0, 6] = actions[-1, 6] if len(actions) else -1.0
+    return still
