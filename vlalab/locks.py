@@ -87,7 +87,7 @@ def all_locks(root: Path = ROOT) -> dict[str, Lock]:
     for name in image_names():
         found[name] = Lock(name, f"images/{name}", contract=True, root=root)
     if (root / "tests/contract/requirements.in").exists():
-        found["contract"] = Lock("contract", "tests/contract", root=root)
+        found["contract"] = Lock("contract", "tests/contract", contract=True, root=root)
     return found
 
 
