@@ -1,13 +1,27 @@
 """Invoke tasks: they parse flags and call vlalab. `./lab --list` shows them, `./lab TASK --help` one of them."""
 
-from invoke import task
+from __future__ import annotations
 
+import shlex
+import sys
+
+from invoke import Exit
+from invoke import task as invoke_task
+
+from vlalab import environments, evaluation, locks, programs, services, testing
 from vlalab.console import LabError
 
-# Plain words after a task go into this list argument: `./lab up oracle random`.
-WORDS = {"env": "names", "lock": "names"}
+# Plain words after a task go into this list argument: `./lab up oracle random` is `./lab up --names=oracle,random`.
+WORDS = {"up": "names", "down": "names", "test": "parts", "env": "names", "lock": "names"}
 # The order of `./lab --list`.
-ORDER = ["env", "lock"]
+ORDER = [
+    "eval", "test", "up", "down", "status", "logs", "runs", "report", "compare", "assets", "bench", "env", "lock",
+]  # fmt: skip
+
+
+def task(**options):
+    """Returns Invoke's decorator without its one-letter flags, which nobody can guess."""
+    return invoke_task(auto_shortflags=False, **options)
 
 
 def split(words: str) -> list[str]:
@@ -15,22 +29,191 @@ def split(words: str) -> list[str]:
     return [word for word in words.replace(" ", ",").split(",") if word]
 
 
-@task(auto_shortflags=False, help={"names": "environments; default: all that this machine's tasks need"})
+def finish(code: int) -> None:
+    """Ends the task with that exit code."""
+    if code:
+        raise Exit(code=code)
+
+
+def flags_of(values: dict[str, object]) -> list[str]:
+    """Returns the flags for what was given: {"max_steps": "5", "resume": True} → --max-steps 5 --resume."""
+    flags: list[str] = []
+    for name, value in values.items():
+        if value is not None and value is not False:
+            flags += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return flags
+
+
+@task(
+    name="eval",
+    positional=["suite"],
+    optional=["resume"],
+    help={
+        "suite": "libero_spatial, libero_object, libero_goal, libero_10 or libero_90",
+        "policy": "auto (the policy service that is up, else oracle), a service's name, or a URL",
+        "workers": "simulator processes; default: one per core",
+        "trials": "episodes per task; default: the profile's 50",
+        "tasks": "which tasks, as in 0,2-4; default: all",
+        "episodes": "which init states, as in 0-9,12, instead of --trials",
+        "seed": "seed of the fixture poses; default: the profile's 0",
+        "cameras": "cameras to send beside those the policy asks for",
+        "render": "cpu, gpu or auto",
+        "video": "all, failures, sample or none",
+        "resume": "go on with a run; without a name: the latest one like this",
+        "run-id": "name of the run",
+        "assets": "asset folder, official or kit; default: the best there is",
+        "profile": "protocol; default: openvla",
+        "execute": "actions of a chunk to execute before asking again",
+        "max-steps": "step limit of an episode instead of the profile's",
+        "unnorm-key": "statistics the policy un-normalises with",
+        "retries": "further tries for an episode that an infrastructure error ended",
+        "allow-other-suite": "evaluate a checkpoint on a suite it was not made for",
+        "allow-drift": "go on with a run although something it depends on changed",
+        "runtime": "local, docker or auto",
+        "dry-run": "print the commands, start nothing",
+    },
+)
+def evaluate(
+    c, suite, policy="auto", workers=None, trials=None, tasks=None, episodes=None, seed=None, cameras=None, render=None,
+    video=None, resume=None, run_id=None, assets=None, profile=None, execute=None, max_steps=None, unnorm_key=None,
+    retries=None, allow_other_suite=False, allow_drift=False, runtime="auto", dry_run=False,
+):  # fmt: skip
+    """Evaluate a policy on a LIBERO suite; ends with the success rate and the report's path.
+
+    ./lab eval libero_goal --trials 2                     the oracle, unless a policy service is up
+    ./lab eval libero_object --policy http://host:8000    any service that speaks the contract
+    ./lab eval libero_goal --trials 2 --resume            go on after Ctrl-C or a crash
+    ./lab eval libero_10 --tasks 0,2-4 --episodes 0-4 --workers 4 --video failures
+    """
+    given = {
+        "workers": workers, "trials": trials, "tasks": tasks, "episodes": episodes, "seed": seed, "cameras": cameras,
+        "render": render, "video": video, "resume": resume, "run_id": run_id,
+        "assets": programs.absolute_if_path(assets, ("official", "kit")), "profile": profile, "execute": execute,
+        "max_steps": max_steps, "unnorm_key": unnorm_key, "retries": retries,
+        "allow_other_suite": allow_other_suite, "allow_drift": allow_drift,
+    }  # fmt: skip
+    request = evaluation.Request(suite, policy, runtime, tuple(flags_of(given)), dry_run)
+    finish(evaluation.run(request, typed=shlex.join(["./lab", *sys.argv[1:]])))
+
+
+@task(
+    help={
+        "parts": f"{', '.join(testing.PARTS)}; default: all",
+        "quick": "no simulator, and the contract in one Python only",
+    }
+)
+def test(c, parts="", quick=False):
+    """Run all tests that this machine can run; says what it skips and why.
+
+    ./lab test                  everything
+    ./lab test lint host        some parts
+    ./lab test --quick          what needs no simulator: about a minute
+    """
+    finish(testing.run(split(parts), quick))
+
+
+@task(help={"names": "services to start", "runtime": "local, docker or auto"})
+def up(c, names="", runtime="auto"):
+    """Start services and wait until they are ready.
+
+    ./lab up oracle             then: ./lab eval libero_goal
+    """
+    for found in services.up(split(names), runtime):
+        print(f"{found.name} {found.url}")
+
+
+@task(help={"names": "services to stop; default: all that are up"})
+def down(c, names=""):
+    """Stop services.
+
+    ./lab down                  all of them
+    ./lab down oracle
+    """
+    if not services.down(split(names)):
+        print("nothing is up")
+
+
+@task()
+def status(c):
+    """Show what is up, whether it is healthy, and where."""
+    services.show_status()
+
+
+@task(
+    positional=["name"],
+    help={"name": "service", "lines": "how many lines", "follow": "go on printing what is added"},
+)
+def logs(c, name, lines=50, follow=False):
+    """Show the end of a service's log.
+
+    ./lab logs oracle --follow
+    """
+    services.logs(name, lines, follow)
+
+
+@task()
+def runs(c):
+    """List the evaluation runs on the volume."""
+    finish(programs.run_module("libero", "services.libero.runs", ["list"]))
+
+
+@task(positional=["run"], help={"run": "name of a run, or its folder"})
+def report(c, run):
+    """Build a run's report again from its store.
+
+    ./lab report libero_goal-oracle-1
+    """
+    finish(programs.run_module("libero", "services.libero.runs", ["report", programs.absolute_if_path(run)]))
+
+
+@task(positional=["a", "b"], help={"a": "a run", "b": "another run"})
+def compare(c, a, b):
+    """Test two runs against each other, paired by episode.
+
+    ./lab compare libero_goal-oracle-1 libero_goal-random-1
+    """
+    folders = [programs.absolute_if_path(run) for run in (a, b)]
+    finish(programs.run_module("libero", "services.libero.runs", ["compare", *folders]))
+
+
+@task(
+    positional=["what"],
+    help={"what": "libero (download the official files), kit (make the project's own), or status"},
+)
+def assets(c, what):
+    """Get the simulator's meshes and textures.
+
+    ./lab assets libero         the official files: resumes, checks every file
+    ./lab assets status         which ones a run would use
+    """
+    known = {"libero": "official", "official": "official", "kit": "kit", "status": "status"}
+    if what not in known:
+        raise LabError(evaluation.unknown("assets", what, list(known)))
+    finish(programs.run_module("libero", "services.libero.assets", [known[what]]))
+
+
+@task(positional=["name"], help={"name": "benchmark", "quick": "at most a minute"})
+def bench(c, name, quick=False):
+    """Run a benchmark; its results are the lines that begin with FIGURE.
+
+    ./lab bench sim --quick
+    """
+    finish(programs.run_benchmark(name, ["--quick"] if quick else []))
+
+
+@task(help={"names": "environments; default: libero"})
 def env(c, names="libero"):
     """Make an environment from its lock, as eval and test do on first use.
 
     ./lab env libero
     """
-    from vlalab import environments
-
     for name in split(names):
         print(environments.ensure(name).python)
 
 
 @task(
-    auto_shortflags=False,
     help={
-        "names": "locks to make: host, contract or an environment; default: all",
+        "names": "host, contract or an environment; default: all",
         "check": "change nothing; fail when a lock does not fit its requirements.in",
         "upgrade": "take the newest versions that fit, not the ones already pinned",
     },
@@ -38,19 +221,14 @@ def env(c, names="libero"):
 def lock(c, names="", check=False, upgrade=False):
     """Make requirements.lock from requirements.in: exact versions with hashes.
 
-    ./lab lock libero            after a change in images/libero/requirements.in
-    ./lab lock --check           fails when any lock and its requirements.in disagree
+    ./lab lock libero           after a change in images/libero/requirements.in
+    ./lab lock --check          fails when any lock and its requirements.in disagree
     """
-    from vlalab import locks
-
-    known = locks.all_locks()
-    for name in split(names) or known:
-        if name not in known:
-            raise LabError(f"no lock '{name}'; known: {', '.join(known)}")
-        if not check:
-            print(f"{name}: {'new lock' if locks.make(known[name], upgrade) else 'unchanged'}")
-    if check:
-        found = [p for name in split(names) or known for p in locks.problems(known[name])]
-        if found:
-            raise LabError("\n  ".join(["locks and requirements disagree:", *found]))
-        print(f"{len(split(names) or known)} locks fit their requirements")
+    chosen = locks.choose(split(names))
+    if not check:
+        for wanted in chosen:
+            print(f"{wanted.name}: {'new lock' if locks.make(wanted, upgrade) else 'unchanged'}")
+        return
+    if found := [problem for wanted in chosen for problem in locks.problems(wanted)]:
+        raise LabError("\n  ".join(["locks and requirements disagree:", *found]))
+    print(f"{len(chosen)} locks fit their requirements")

@@ -9,11 +9,15 @@ from __future__ import annotations
 import copy
 import difflib
 import importlib.util
+import os
+import re
 import sys
+from pathlib import Path
 from types import ModuleType
 
-from invoke import Collection, Exit, ParseError, Program
+from invoke import Argument, Collection, Exit, ParseError, Program
 
+from vlalab import compose
 from vlalab.console import LabError
 from vlalab.paths import ROOT
 
@@ -55,25 +59,27 @@ class Lab(Program):
     def __init__(self, tasks: ModuleType) -> None:
         super().__init__(name="lab", binary="./lab", namespace=Collection.from_module(tasks), version="0.1.0")
         self.tasks_module = tasks
+        self.help_of = {name: dict(task.help) for name, task in self.namespace.tasks.items()}  # Invoke empties it
 
     def normalize_argv(self, argv: list[str] | None) -> None:
         """Gathers plain words, and turns `help` and a task's -h into Invoke's --help."""
         super().normalize_argv(argv)
         arguments = self.argv[1:]
-        if arguments[:1] == ["help"]:
-            arguments = ["--help", *arguments[1:]]
+        if arguments[:1] == ["help"] or {"--help", "-h"} & set(arguments[1:]):
+            arguments = ["--help", *[a for a in arguments if a not in ("help", "--help", "-h")][:1]]
         words = {task: name.replace("_", "-") for task, name in self.tasks_module.WORDS.items()}
         if arguments and arguments[0] in words:
             arguments = gather_words(arguments, words, self._flags_with_value(arguments[0]))
         self._check_task(arguments)
         self.argv = [self.argv[0], *arguments]
 
-    def _flags_with_value(self, task: str) -> set[str]:
+    def _arguments(self, task: str) -> dict[str, Argument]:
         found = copy.copy(self.namespace[task])
-        found.help = dict(found.help)  # Invoke empties it while it makes the arguments
-        arguments = found.get_arguments()
-        names = {name for argument in arguments if argument.takes_value for name in argument.names}
-        return {("-" if len(n) == 1 else "--") + n.replace("_", "-") for n in names}
+        found.help = dict(self.help_of[task])
+        return {name.replace("_", "-"): argument for argument in found.get_arguments() for name in argument.names}
+
+    def _flags_with_value(self, task: str) -> set[str]:
+        return {f"--{name}" for name, argument in self._arguments(task).items() if argument.takes_value}
 
     def _check_task(self, arguments: list[str]) -> None:
         known = list(self.namespace.task_names)
@@ -81,6 +87,24 @@ class Lab(Program):
             close = difflib.get_close_matches(arguments[0], known, 1)
             hint = f"; did you mean '{close[0]}'?" if close else "."
             raise ParseError(f"lab: no task '{arguments[0]}'{hint} Known: {', '.join(sorted(known))}")
+
+    def parse_tasks(self) -> None:
+        """Parses a task's words and flags; says what is wrong with them in this program's words."""
+        try:
+            super().parse_tasks()
+        except ParseError as error:
+            name = self.argv[1]
+            raise ParseError(f"lab: {self._explain(str(error), name)} See: ./lab {name} --help") from error
+
+    def _explain(self, text: str, task: str) -> str:
+        if unknown := re.fullmatch(r"No idea what '(.*)' is!", text):
+            close = difflib.get_close_matches(unknown[1], [f"--{n}" for n in self._arguments(task)], 1)
+            return f"{task} does not know '{unknown[1]}'" + (f"; did you mean '{close[0]}'?" if close else ".")
+        if missing := re.search(r"did not receive required positional arguments: (.*)", text):
+            known = self._arguments(task)
+            words = [word.strip("' ") for word in missing[1].split(",")]
+            return f"{task} needs " + "; ".join(f"{word.upper()} ({known[word].help})" for word in words) + "."
+        return text
 
     def list_tasks(self) -> None:
         """Prints every task with its first line of help, in the order of a day's work."""
@@ -107,9 +131,19 @@ class Lab(Program):
             self.print_columns(tuples)
 
 
+def _settle_variables() -> None:
+    """Takes .env into the process, and makes folders absolute: what is started does not run where the caller is."""
+    for name, value in compose.read_dotenv(ROOT / ".env").items():
+        os.environ.setdefault(name, value)
+    for name in ("VLALAB_VOLUME", "VLALAB_LIBERO_ASSETS"):
+        if os.environ.get(name):
+            os.environ[name] = str(Path(os.environ[name]).expanduser().absolute())
+
+
 def main() -> None:
     """Runs the command line and exits with its code."""
     try:
+        _settle_variables()
         Lab(load_tasks()).run(["lab", *sys.argv[1:]])
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)

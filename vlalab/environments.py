@@ -120,11 +120,11 @@ def _make(env: Environment) -> None:
     if not reusable:
         _check_space(env)
         shutil.rmtree(env.venv, ignore_errors=True)
-        _uv(["venv", "--no-project", "--python", _interpreter(env), str(env.venv)])
+        uv(["venv", "--no-project", "--python", _interpreter(env), str(env.venv)])
     count = sum(line[:1].isalnum() for line in env.lock.read_text().splitlines())
     with status(f"installing environment '{env.name}' ({count} pinned packages, hash-checked)") as line:
         sync = ["pip", "sync", "--require-hashes", "--compile-bytecode", "--python", str(env.python), str(env.lock)]
-        _uv(sync, line)
+        uv(sync, line)
         _finish(env)
     (env.venv / ".stamp").write_text(env.stamp())
 
@@ -159,7 +159,7 @@ def _finish(env: Environment) -> None:
             raise LabError(f"{script} failed:\n{done.stdout}{done.stderr}")
 
 
-def _uv(arguments: list[str], line: Status | None = None) -> None:
+def uv(arguments: list[str], line: Status | None = None) -> None:
     """Runs uv; shows what it downloads. Raises LabError with uv's last words when it fails."""
     variables = pythons.uv_environment()
     variables.setdefault("UV_LINK_MODE", _link_mode())

@@ -91,6 +91,15 @@ def all_locks(root: Path = ROOT) -> dict[str, Lock]:
     return found
 
 
+def choose(names: list[str]) -> list[Lock]:
+    """Returns the locks of those names, all without names. Raises LabError for an unknown one."""
+    known = all_locks()
+    for name in names:
+        if name not in known:
+            raise LabError(f"no lock '{name}'; known: {', '.join(known)}")
+    return [known[name] for name in names or known]
+
+
 def make(lock: Lock, upgrade: bool = False) -> bool:
     """Writes the lock, keeping versions that still fit unless `upgrade`. Returns whether it changed."""
     before = lock.target.read_text() if lock.target.exists() else ""

@@ -1,0 +1,225 @@
+"""Reads compose.yaml, the only description of a service, with Compose's own rules for variables.
+
+Of Compose's many forms this reads those that this repository uses, and refuses the others by name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from vlalab.console import LabError
+from vlalab.paths import ROOT
+
+ROLE = "vla-lab.role"  # the label that tells policies from jobs
+
+
+@dataclass(frozen=True)
+class Port:
+    """A published port: `bind:published` on the host leads to `target` inside."""
+
+    bind: str
+    published: int
+    target: int
+
+
+@dataclass(frozen=True)
+class Health:
+    """A health check: a command that exits with 0 when the service can do its work."""
+
+    test: tuple[str, ...]
+    interval_s: float
+    timeout_s: float
+    retries: int
+    start_period_s: float
+
+
+@dataclass(frozen=True)
+class Service:
+    """One service of compose.yaml, with its variables filled in."""
+
+    name: str
+    environment_name: str  # x-local: which images/<env> it runs in
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    ports: tuple[Port, ...]
+    health: Health | None
+    mounts: tuple[tuple[str, str], ...]  # (host path, path inside)
+    restart: str
+    stop_grace_s: float
+    role: str
+    profiles: tuple[str, ...]
+
+
+def read(path: Path = ROOT / "compose.yaml", variables: Mapping[str, str] | None = None) -> dict[str, Service]:
+    """Returns the services of a compose file. `variables` default to the process's own over those of .env.
+
+    Raises LabError for what this reader does not know, and for a `${VARIABLE:?text}` that is not set.
+    """
+    known = environment_variables(path.parent) if variables is None else variables
+    document = _filled(yaml.safe_load(path.read_text()), known)
+    return {name: _service(name, body) for name, body in document["services"].items()}
+
+
+def environment_variables(root: Path = ROOT) -> dict[str, str]:
+    """Returns the variables that Compose would see: those of the root's .env under the process's own."""
+    return {**read_dotenv(root / ".env"), **os.environ}
+
+
+def read_dotenv(path: Path) -> dict[str, str]:
+    """Returns the NAME=value lines of a .env file; comments and quotes are taken off. Empty when there is none."""
+    if not path.exists():
+        return {}
+    lines = (line.strip().removeprefix("export ") for line in path.read_text().splitlines())
+    pairs = (line.partition("=") for line in lines if "=" in line and not line.startswith("#"))
+    return {name.strip(): _unquoted(value.strip()) for name, _, value in pairs}
+
+
+def _unquoted(value: str) -> str:
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
+        return value[1:-1]
+    return re.split(r"\s+#", value)[0]
+
+
+# --- variables ----------------------------------------------------------------------------------------------
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def interpolate(text: str, variables: Mapping[str, str]) -> str:
+    """Returns `text` with $NAME, ${NAME}, ${NAME:-default}, ${NAME-default}, ${NAME:+other} and ${NAME:?error} filled.
+
+    Defaults may hold variables themselves; $$ is a dollar sign.
+    """
+    filled, position = [], 0
+    while (found := text.find("$", position)) >= 0:
+        filled.append(text[position:found])
+        value, position = _variable(text, found + 1, variables)
+        filled.append(value)
+    return "".join([*filled, text[position:]])
+
+
+def _variable(text: str, start: int, variables: Mapping[str, str]) -> tuple[str, int]:
+    """Returns the value of the variable written at `start` (behind its dollar sign) and where the text goes on."""
+    if text.startswith("$", start):
+        return "$", start + 1
+    if text.startswith("{", start):
+        end = _closing_brace(text, start)
+        return _expression(text[start + 1 : end], variables), end + 1
+    name = _NAME.match(text, start)
+    if not name:
+        raise LabError(f"compose.yaml: {text!r} has a '$' that begins no variable; write '$$' for a dollar sign")
+    return variables.get(name[0], ""), name.end()
+
+
+def _closing_brace(text: str, start: int) -> int:
+    depth = 0
+    for position in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[position], 0)
+        if depth == 0:
+            return position
+    raise LabError(f"compose.yaml: {text!r} has a '${{' without its '}}'")
+
+
+def _expression(text: str, variables: Mapping[str, str]) -> str:
+    name = _NAME.match(text)
+    operator = re.match(r":?[-+?]|$", text[name.end() :]) if name else None
+    if not name or not operator:
+        raise LabError(f"compose.yaml: '${{{text}}}' is no variable; expected ${{NAME}} or ${{NAME:-default}}")
+    value, rest = variables.get(name[0]), text[name.end() + operator.end() :]
+    present = bool(value) if operator[0].startswith(":") else value is not None
+    kind = operator[0][-1:]
+    if kind == "-":
+        return value or "" if present else interpolate(rest, variables)
+    if kind == "+":
+        return interpolate(rest, variables) if present else ""
+    if kind == "?" and not present:
+        raise LabError(f"compose.yaml needs the variable {name[0]}: {interpolate(rest, variables) or 'it is not set'}")
+    return value or ""
+
+
+def _filled(node: object, variables: Mapping[str, str]) -> object:
+    if isinstance(node, str):
+        return interpolate(node, variables)
+    if isinstance(node, dict):
+        return {key: _filled(value, variables) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_filled(value, variables) for value in node]
+    return node
+
+
+# --- services -----------------------------------------------------------------------------------------------
+
+
+def _service(name: str, body: Mapping) -> Service:
+    if "extends" in body or "env_file" in body:
+        raise LabError(f"compose.yaml: service '{name}' uses extends or env_file, which the local runtime cannot read")
+    if "x-local" not in body:
+        raise LabError(f"compose.yaml: service '{name}' has no x-local; name the images/ folder it runs in")
+    command = body.get("command") or []
+    return Service(
+        name=name,
+        environment_name=body["x-local"],
+        command=tuple(shlex.split(command) if isinstance(command, str) else map(str, command)),
+        environment=_pairs(body.get("environment") or {}),
+        ports=tuple(_port(name, text) for text in body.get("ports") or ()),
+        health=_health(name, body.get("healthcheck")),
+        mounts=tuple(_mount(name, text) for text in body.get("volumes") or ()),
+        restart=str(body.get("restart", "no")),
+        stop_grace_s=seconds(body.get("stop_grace_period", "10s")),
+        role=_pairs(body.get("labels") or {}).get(ROLE, "service"),
+        profiles=tuple(body.get("profiles") or ()),
+    )
+
+
+def _pairs(value: Mapping | list) -> dict[str, str]:
+    if isinstance(value, list):
+        value = dict(item.partition("=")[::2] for item in value)
+    return {key: "" if item is None else str(item) for key, item in value.items()}
+
+
+def _port(name: str, text: object) -> Port:
+    parts = str(text).rsplit(":", 2)
+    if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
+        raise LabError(f"compose.yaml: service '{name}' publishes {text!r}; expected address:port:port")
+    return Port(parts[0], int(parts[1]), int(parts[2]))
+
+
+def _mount(name: str, text: object) -> tuple[str, str]:
+    source, _, rest = str(text).partition(":")
+    target = rest.split(":")[0]
+    if not (source.startswith(("/", "./", "~")) and target.startswith("/")):
+        raise LabError(f"compose.yaml: service '{name}' mounts {text!r}; expected ./folder:/folder or /folder:/folder")
+    return source, target
+
+
+def _health(name: str, body: Mapping | None) -> Health | None:
+    if body is None:
+        return None
+    test = body["test"]
+    if not isinstance(test, list) or test[0] != "CMD":
+        raise LabError(f"compose.yaml: service '{name}' has the health check {test!r}; expected a list [CMD, …]")
+    return Health(
+        test=tuple(test[1:]),
+        interval_s=seconds(body.get("interval", "30s")),
+        timeout_s=seconds(body.get("timeout", "30s")),
+        retries=int(body.get("retries", 3)),
+        start_period_s=seconds(body.get("start_period", "0s")),
+    )
+
+
+_UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+
+
+def seconds(text: object) -> float:
+    """Returns a duration of Compose ("1m30s", "500ms") in seconds. Raises LabError for another form."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|us|h|m|s)", str(text))
+    if not parts or "".join(number + unit for number, unit in parts) != str(text):
+        raise LabError(f"compose.yaml: {text!r} is no duration; expected one like '10s' or '1m30s'")
+    return sum(float(number) * _UNITS_S[unit] for number, unit in parts)

@@ -1,0 +1,151 @@
+"""The main job, `eval SUITE`: finds or starts a policy, waits for it, runs the evaluator, stops what it started.
+
+The evaluator itself (services/libero/evaluate.py) runs in the libero environment; its exit code is passed on.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from vlalab import compose, environments, gl, local, paths, runtimes
+from vlalab.console import LabError, say, status
+from vlalab.local import Instance
+from vlalab.processes import die_with_parent
+
+SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
+EVALUATOR = "libero"  # its service in compose.yaml
+FALLBACK = "oracle"  # needs no model and no GPU
+READY_TIMEOUT_S = 900.0  # a large checkpoint is read from a slow disk
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for. `flags` go to the evaluator as they are."""
+
+    suite: str
+    policy: str = "auto"
+    runtime: str = "auto"
+    flags: tuple[str, ...] = ()
+    dry_run: bool = False
+    needs_gl: bool = True
+
+    def __post_init__(self) -> None:
+        if self.suite not in SUITES:
+            raise LabError(unknown("suite", self.suite, SUITES))
+
+
+def unknown(kind: str, value: str, known: tuple[str, ...] | list[str]) -> str:
+    """Returns the sentence for a name that does not exist, with the nearest one that does."""
+    close = difflib.get_close_matches(value, known, 1, 0.5)
+    hint = f"; did you mean '{close[0]}'?" if close else "."
+    return f"{kind} '{value}' not found{hint} Known: {', '.join(known)}"
+
+
+@dataclass(frozen=True)
+class PolicyChoice:
+    """Where actions come from: a service that answers at `url`, or one to start first."""
+
+    url: str | None
+    service: str | None
+    why: str
+
+
+def choose_policy(asked: str, running: list[Instance], policies: list[str]) -> PolicyChoice:
+    """Returns the policy for --policy: a URL, a service's name, or "auto".
+
+    running: policy services that are up and healthy. policies: those of compose.yaml.
+    """
+    if asked.startswith(("http://", "https://")):
+        return PolicyChoice(asked.rstrip("/"), None, f"policy at {asked}")
+    if asked != "auto" and asked not in policies:
+        raise LabError(unknown("policy", asked, ["auto", *policies]) + ", or a URL")
+    up = [found for found in running if asked in ("auto", found.service)]
+    if up:
+        others = f" ({', '.join(o.name for o in up[1:])} up too; choose with --policy)" if up[1:] else ""
+        return PolicyChoice(up[0].url, None, f"policy {up[0].service}, which is up at {up[0].url}{others}")
+    if asked == "auto":
+        return PolicyChoice(None, FALLBACK, f"policy {FALLBACK}, since no policy service is up (--policy chooses)")
+    return PolicyChoice(None, asked, f"policy {asked}")
+
+
+def run(request: Request, typed: str) -> int:
+    """Runs an evaluation; returns the evaluator's exit code. `typed` is the command line to show for resuming."""
+    runtime = runtimes.choose(request.runtime)
+    services = compose.read()
+    policies = [name for name, service in services.items() if service.role == "policy"]
+    choice = choose_policy(request.policy, _policies_up(), policies)
+    say(f"runtime {runtime}; {choice.why}")
+    if request.dry_run:
+        _show(request, choice, services)
+        return 0
+    env = environments.ensure(services[EVALUATOR].environment_name)
+    if request.needs_gl:
+        gl.ensure()
+    command, variables = local.resolve(services[EVALUATOR], env)
+    variables["VLALAB_COMMAND"] = typed
+    with _policy_url(choice) as url:
+        return supervise([*command, request.suite, "--policy-url", url, *request.flags], variables)
+
+
+def _policies_up() -> list[Instance]:
+    return [i for i in local.instances() if i.role == "policy" and not i.attached and i.is_healthy()]
+
+
+def _show(request: Request, choice: PolicyChoice, services: dict[str, compose.Service]) -> None:
+    if choice.service:
+        print(shlex.join(services[choice.service].command))
+    url = choice.url or "http://127.0.0.1:PORT"
+    print(shlex.join([*services[EVALUATOR].command, request.suite, "--policy-url", url, *request.flags]))
+
+
+@contextmanager
+def _policy_url(choice: PolicyChoice) -> Iterator[str]:
+    """Yields the URL of a policy that is ready; one that was started for it is stopped afterwards."""
+    if choice.url is not None:
+        yield choice.url
+        return
+    assert choice.service is not None
+    name = f"{choice.service}-{os.getpid()}"
+    log_path = paths.volume() / "logs" / f"{name}.log"
+    with status(f"starting {choice.service}") as line:
+        started = local.start(choice.service, instance_name=name, attached=True, log_path=log_path)
+        try:
+            local.wait_ready(name, READY_TIMEOUT_S, line.update)
+        except BaseException:
+            started.stop()
+            raise
+    try:
+        yield started.url
+    finally:
+        (local.instance(name) or started).stop()
+
+
+def supervise(command: list[str], variables: dict[str, str], folder: Path = paths.ROOT) -> int:
+    """Runs a command to its end and returns its exit code; signals to this process are passed on to it.
+
+    The command gets a session of its own, so that one Ctrl-C reaches it once: through here.
+    """
+    ask_kernel = die_with_parent()
+    process = subprocess.Popen(
+        command, env=variables, cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=ask_kernel
+    )
+
+    def pass_on(number: int, _: object) -> None:
+        process.send_signal(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code

@@ -1,0 +1,61 @@
+"""Which port a service of compose.yaml gets on this machine."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from vlalab import compose
+from vlalab.compose import Service
+from vlalab.console import LabError, say
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def service_on_free_port(path: Path, name: str, known: Mapping[str, str], any_port: bool) -> Service:
+    """Returns the service as compose.yaml has it, on a free port: its port variable is set where the port is taken."""
+    bind = known.get("VLALAB_BIND") or "127.0.0.1"
+    known = {**known, "VLALAB_LISTEN": bind}
+    if bind not in LOOPBACK and not known.get("VLALAB_TOKEN"):
+        raise LabError(f"VLALAB_BIND={bind} opens services to the network; set VLALAB_TOKEN too")
+    services = compose.read(path, known)
+    if name not in services:
+        raise LabError(f"service '{name}' is not in compose.yaml; known: {', '.join(services)}")
+    service = services[name]
+    if not service.ports:
+        return service
+    wanted = service.ports[0].published
+    port = next(_free_ports(bind, 0 if any_port else wanted))
+    if port == wanted:
+        return service
+    if not any_port:
+        say(f"port {wanted} is taken by another program; '{name}' gets {port}")
+    moved = compose.read(path, {**known, port_variable(name): str(port)})[name]
+    if moved.ports[0].published != port:
+        raise LabError(f"compose.yaml: the port of '{name}' does not follow {port_variable(name)}")
+    return moved
+
+
+def port_variable(service: str) -> str:
+    """Returns the variable that holds a service's port."""
+    return f"VLALAB_{service.upper().replace('-', '_')}_PORT"
+
+
+def _free_ports(bind: str, wanted: int) -> Iterator[int]:
+    """Yields ports nobody listens on: the wanted one, the hundred after it, then any. 0 means any."""
+    candidates = range(wanted, wanted + 100) if wanted else ()
+    for port in (*candidates, 0):
+        with socket.socket(socket.AF_INET6 if ":" in bind else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((bind, port))
+            except OSError:
+                continue
+            yield probe.getsockname()[1]
+    raise LabError(f"no free port at {bind}")
+
+
+def reachable(bind: str) -> str:
+    """Returns the address at which this machine reaches a service that listens on `bind`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(bind, bind)

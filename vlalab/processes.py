@@ -1,0 +1,69 @@
+"""Processes by identity, not by number: a pid that the kernel has given to someone else is never taken for ours."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process: its pid, its start in clock ticks since boot, and the boot."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+    def is_alive(self) -> bool:
+        """Returns whether that very process still runs (a zombie does not)."""
+        return identify(self.pid) == self
+
+    def send(self, number: signal.Signals) -> bool:
+        """Sends a signal if that very process still runs. Returns whether it was sent."""
+        if not self.is_alive():
+            return False
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def wait_gone(self, timeout_s: float) -> bool:
+        """Returns whether the process ended within the time."""
+        deadline = time.monotonic() + timeout_s
+        while self.is_alive():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+
+def identify(pid: int) -> Identity | None:
+    """Returns who has that pid now, or None when nobody (or only a zombie) does."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()  # behind the name, which may hold spaces; proc_pid_stat(5), fields 3 on
+    return None if fields[0] in "ZX" else Identity(pid, int(fields[19]), boot_id)
+
+
+def die_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], None]:
+    """Returns a preexec_fn: the child gets that signal when its parent ends, also by kill -9."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    parent = os.getpid()
+
+    def ask_kernel() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+        if os.getppid() != parent:  # it ended before we asked
+            os._exit(1)
+
+    return ask_kernel

@@ -1,0 +1,178 @@
+"""Keeps one service running: `python -m vlalab.supervisor`, with the specification as one line of JSON on stdin.
+
+It starts the command, writes its output to a log that is rotated, starts it again when it ends (by compose's restart
+rule, with growing pauses), and on SIGTERM stops it with its grace period. Its state file says who runs. With
+"attached", it stops when stdin is closed: then whoever started it is gone, even by kill -9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from vlalab.processes import die_with_parent, identify
+
+LOG_BYTES = 10_000_000  # one older file of that size is kept
+PAUSE_S = (0.5, 30.0)  # before a restart: first, and at most
+STEADY_S = 60.0  # a child that ran this long starts the pauses anew
+
+
+class Log:
+    """A file that is moved to NAME.1 when it is full."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path, self.file = path, path.open("ab")
+
+    def write(self, data: bytes) -> None:
+        """Appends and flushes."""
+        if self.file.tell() > LOG_BYTES:
+            self.file.close()
+            self.path.replace(self.path.with_name(self.path.name + ".1"))
+            self.file = self.path.open("ab")
+        self.file.write(data)
+        self.file.flush()
+
+    def note(self, text: str) -> None:
+        """Appends a line of the supervisor's own."""
+        self.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode())
+
+
+class Supervisor:
+    """One command and its state file. `spec` is what vlalab.local writes: see `local.start`."""
+
+    def __init__(self, spec: dict) -> None:
+        self.spec = spec
+        self.state_path = Path(spec["state_path"])
+        self.log = Log(Path(spec["log_path"]))
+        self.stopping = False
+        self.starts = 0
+        self.last_exit: int | None = None
+        self.child: subprocess.Popen[bytes] | None = None
+        self.selector = selectors.DefaultSelector()
+
+    def run(self) -> None:
+        """Runs until told to stop, or until the command ended and is not to be restarted."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask_to_stop)
+        if self.spec["attached"]:
+            self.selector.register(sys.stdin, selectors.EVENT_READ, "owner")
+        pause_s = PAUSE_S[0]
+        while not self.stopping:
+            started = time.monotonic()
+            self._start_child()
+            self._watch_child()
+            if self.stopping or not self._restarts():
+                break
+            pause_s = PAUSE_S[0] if time.monotonic() - started > STEADY_S else pause_s
+            self.log.note(f"ended with code {self.last_exit}; starting again in {pause_s:.1f} s")
+            self._sleep(pause_s)
+            pause_s = min(pause_s * 2, PAUSE_S[1])
+        self._stop_child()
+        self.state_path.unlink(missing_ok=True)
+
+    def _ask_to_stop(self, *_: object) -> None:
+        self.stopping = True
+
+    def _restarts(self) -> bool:
+        rule = self.spec["restart"].split(":")[0]
+        return rule in ("always", "unless-stopped") or (rule == "on-failure" and self.last_exit != 0)
+
+    def _start_child(self) -> None:
+        self.starts += 1
+        self.child = subprocess.Popen(
+            self.spec["command"],
+            env=self.spec["environment"],
+            cwd=self.spec["folder"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent(),
+        )
+        assert self.child.stdout is not None
+        self.selector.register(self.child.stdout, selectors.EVENT_READ, "output")
+        self.log.note(f"started {' '.join(self.spec['command'])} as process {self.child.pid}")
+        self._write_state()
+
+    def _watch_child(self) -> None:
+        """Copies the child's output until it has ended or everything is to stop."""
+        assert self.child is not None and self.child.stdout is not None
+        while not self.stopping and self.child.poll() is None:
+            self._handle_events(0.2)
+        if not self.stopping:
+            self._drain()
+            self._forget(self.child.stdout)
+            self.last_exit = self.child.returncode
+            self._write_state()
+
+    def _handle_events(self, timeout_s: float) -> None:
+        for key, _ in self.selector.select(timeout_s):
+            data = os.read(key.fd, 65536)
+            if key.data == "output" and data:
+                self.log.write(data)
+            elif not data:
+                self._forget(key.fileobj)
+                self.stopping |= key.data == "owner"
+
+    def _forget(self, source: object) -> None:
+        with contextlib.suppress(KeyError):  # it may have closed its output long before it ended
+            self.selector.unregister(source)
+
+    def _drain(self) -> None:
+        assert self.child is not None and self.child.stdout is not None
+        os.set_blocking(self.child.stdout.fileno(), False)
+        while data := self.child.stdout.read(65536):
+            self.log.write(data)
+
+    def _sleep(self, pause_s: float) -> None:
+        end = time.monotonic() + pause_s
+        while not self.stopping and time.monotonic() < end:
+            self._handle_events(0.05)
+
+    def _stop_child(self) -> None:
+        if self.child is None or self.child.poll() is not None:
+            return
+        self.log.note("stopping")
+        _signal_group(self.child.pid, signal.SIGTERM)
+        end = time.monotonic() + self.spec["stop_grace_s"]
+        while self.child.poll() is None and time.monotonic() < end:
+            self._handle_events(0.05)
+        if self.child.poll() is None:
+            self.log.note(f"not gone after {self.spec['stop_grace_s']:.0f} s; killing it")
+            _signal_group(self.child.pid, signal.SIGKILL)
+        self.child.wait()
+        self._drain()
+
+    def _write_state(self) -> None:
+        child = identify(self.child.pid) if self.child else None
+        me = identify(os.getpid())
+        assert me is not None
+        state = {
+            **self.spec["facts"],
+            "supervisor": asdict(me),
+            "child": asdict(child) if child else None,
+            "starts": self.starts,
+            "last_exit": self.last_exit,
+        }
+        partial = self.state_path.with_name(f".{self.state_path.name}.{os.getpid()}")
+        partial.write_text(json.dumps(state, indent=1))
+        partial.replace(self.state_path)
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    """Signals the child and what it started: it leads a session of its own, and is ours until we have waited for it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number)
+
+
+if __name__ == "__main__":
+    Supervisor(json.loads(sys.stdin.readline())).run()
