@@ -63,9 +63,7 @@ def paired_score(only_a: int, only_b: int, pairs: int, difference: float) -> flo
     return numerator / sqrt(variance)
 
 
-def paired_difference(
-    only_a: int, only_b: int, pairs: int, confidence: float = 0.95
-) -> tuple[float, float, float]:
+def paired_difference(only_a: int, only_b: int, pairs: int, confidence: float = 0.95) -> tuple[float, float, float]:
     """Returns rate_a − rate_b with its score interval (estimate, low, high) from paired episodes."""
     if only_a < 0 or only_b < 0 or only_a + only_b > pairs:
         raise ValueError(f"discordant counts ({only_a}, {only_b}) do not fit into {pairs} pairs")

@@ -142,11 +142,10 @@ class RunStore:
             try:
                 connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION};")
                 facts = {**meta, "suite": suite, "config_hash": config_hash}
+                connection.executemany("INSERT INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in facts.items()])
                 connection.executemany(
-                    "INSERT INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in facts.items()]
-                )
-                connection.executemany(
-                    "INSERT INTO episodes (config_hash, suite, task, episode, attempt, status) VALUES (?, ?, ?, ?, 1, 'pending')",
+                    """INSERT INTO episodes (config_hash, suite, task, episode, attempt, status)
+                       VALUES (?, ?, ?, ?, 1, 'pending')""",
                     [(config_hash, suite, task, episode) for task, episode in plan],
                 )
                 connection.execute("COMMIT")
@@ -166,7 +165,10 @@ class RunStore:
         mode = "ro" if readonly else "rw"
         with self._reading():
             self.db = sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?mode={mode}", uri=True, timeout=60, isolation_level=None,
+                f"{self.path.absolute().as_uri()}?mode={mode}",
+                uri=True,
+                timeout=60,
+                isolation_level=None,
                 check_same_thread=False,
             )
             self.db.row_factory = sqlite3.Row
@@ -255,7 +257,9 @@ class RunStore:
 
     # --- leases -----------------------------------------------------------------------------------------
 
-    def lease(self, worker: str, session: int, now: float, lease_s: float, prefer_task: int | None = None) -> Lease | None:
+    def lease(
+        self, worker: str, session: int, now: float, lease_s: float, prefer_task: int | None = None
+    ) -> Lease | None:
         """Returns the next episode for `worker`, or None when none is pending.
 
         Episodes of the worker's own task come first, so that it keeps its environment; a worker without one goes
@@ -305,8 +309,10 @@ class RunStore:
         values = {"success": int(result["success"]), "steps": int(result["steps"]), "result": json.dumps(result)}
         with self._writing():
             held = self._held(
-                lease, "status = 'done', success = :success, steps = :steps, result = :result, ended_at = :now",
-                now=now, **values,
+                lease,
+                "status = 'done', success = :success, steps = :steps, result = :result, ended_at = :now",
+                now=now,
+                **values,
             )
             if held and publish is not None:
                 publish()
@@ -359,9 +365,7 @@ class RunStore:
             )
             if retries is not None:
                 self._retry(dict(row), retries)
-        return [
-            Fault(r["task"], r["episode"], r["attempt"], "lost", r["session"], r["worker"], reason) for r in rows
-        ]
+        return [Fault(r["task"], r["episode"], r["attempt"], "lost", r["session"], r["worker"], reason) for r in rows]
 
     def _retry(self, key: dict, retries: int) -> None:
         """Adds the next attempt unless this session has used up its tries."""
@@ -404,7 +408,13 @@ class RunStore:
             rows = self.db.execute("SELECT * FROM episodes WHERE status = 'done' ORDER BY task, episode").fetchall()
         return [
             Finished(
-                r["task"], r["episode"], r["attempt"], bool(r["success"]), r["steps"], r["worker"], r["ended_at"],
+                r["task"],
+                r["episode"],
+                r["attempt"],
+                bool(r["success"]),
+                r["steps"],
+                r["worker"],
+                r["ended_at"],
                 json.loads(r["result"]),
             )
             for r in rows
@@ -420,6 +430,16 @@ class RunStore:
             Fault(r["task"], r["episode"], r["attempt"], r["status"], r["session"], r["worker"], r["error"])
             for r in wanted
         ]
+
+    def videos(self, task: int, success: bool) -> int:
+        """Returns how many finished episodes of a task and outcome have a video."""
+        with self._reading():
+            return self._scalar(
+                """SELECT COUNT(*) FROM episodes WHERE status = 'done' AND task = ? AND success = ?
+                   AND json_extract(result, '$.video') IS NOT NULL""",
+                task,
+                int(success),
+            )
 
     # --- small news from the workers -----------------------------------------------------------------------
 

@@ -189,7 +189,7 @@ def test_processes_share_a_store_and_one_dies_by_kill_9(tmp_path):
         assert all(worker.returncode == 0 for worker in workers)
         assert [(f.task, f.episode) for f in store.finished()] == plan
         assert sum(len(text.splitlines()) for text in printed) == len(plan) - done_before
-        assert [f for f in store.finished() if f.attempt == 2][0].episode == lost.episode
+        assert next(f for f in store.finished() if f.attempt == 2).episode == lost.episode
         assert store.faults(session) == [lost]
 
 

@@ -1,0 +1,83 @@
+"""Two runs against each other, paired by episode: both saw the same scenes, so the difference is the policies'."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from services.libero.config import flatten
+from services.libero.stats import Rate, mcnemar_exact, paired_difference
+from services.libero.store import Finished, RunStore
+
+PROTOCOL = ("suite", "profile", "seed", "max_steps", "assets.kind", "assets.digest")
+
+
+class Unpaired(ValueError):
+    """The two runs did not run the same episodes under the same protocol."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Counts over the pairs; rates from 0 to 1. `difference` is B − A with its 95 % score interval."""
+
+    a: Rate
+    b: Rate
+    only_a: int
+    only_b: int
+    difference: float
+    interval: tuple[float, float]
+    p_value: float
+    tasks: dict[int, tuple[Rate, Rate]]
+    left_out: int  # episodes that only one of the runs has
+
+    @property
+    def pairs(self) -> int:
+        return self.a.trials
+
+
+def compare(a: RunStore, b: RunStore) -> Comparison:
+    """Returns the comparison of two runs; Unpaired, naming what differs, where they cannot be paired."""
+    check_protocol(a.meta("identity"), b.meta("identity"))
+    rows_a = {(e.task, e.episode): e for e in a.finished()}
+    rows_b = {(e.task, e.episode): e for e in b.finished()}
+    common = sorted(rows_a.keys() & rows_b.keys())
+    if not common:
+        raise Unpaired("the two runs have no finished episode in common")
+    pairs = [(rows_a[key], rows_b[key]) for key in common]
+    check_scenes(pairs)
+    only_a = sum(x.success and not y.success for x, y in pairs)
+    only_b = sum(y.success and not x.success for x, y in pairs)
+    difference, low, high = paired_difference(only_b, only_a, len(pairs))
+    return Comparison(
+        a=Rate(sum(x.success for x, _ in pairs), len(pairs)),
+        b=Rate(sum(y.success for _, y in pairs), len(pairs)),
+        only_a=only_a,
+        only_b=only_b,
+        difference=difference,
+        interval=(low, high),
+        p_value=mcnemar_exact(only_a, only_b),
+        tasks={task: _task_rates(pairs, task) for task in sorted({task for task, _ in common})},
+        left_out=len(rows_a.keys() ^ rows_b.keys()),
+    )
+
+
+def check_protocol(a: dict, b: dict) -> None:
+    """Raises Unpaired, with the difference, unless both runs follow one protocol on the same assets."""
+    left, right = flatten(a), flatten(b)
+    lines = [f"{key}: {left.get(key)} and {right.get(key)}" for key in PROTOCOL if left.get(key) != right.get(key)]
+    if lines:
+        raise Unpaired("these runs cannot be paired; they differ in " + "; ".join(lines))
+
+
+def check_scenes(pairs: list[tuple[Finished, Finished]]) -> None:
+    """Raises Unpaired if an episode began from different bits: its pair would not be one."""
+    for x, y in pairs:
+        if x.result.get("start_hash") != y.result.get("start_hash"):
+            raise Unpaired(
+                f"task {x.task} episode {x.episode} began from different states in the two runs ("
+                f"{x.result.get('start_hash')} and {y.result.get('start_hash')}); were they made with different versions?"
+            )
+
+
+def _task_rates(pairs: list[tuple[Finished, Finished]], task: int) -> tuple[Rate, Rate]:
+    mine = [(x.success, y.success) for x, y in pairs if x.task == task]
+    return Rate(sum(x for x, _ in mine), len(mine)), Rate(sum(y for _, y in mine), len(mine))

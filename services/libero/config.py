@@ -1,0 +1,191 @@
+"""The evaluator's configuration: every flag, and what of it makes up a run's identity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from services.libero.suites import SUITES
+from vla_contract.errors import did_you_mean
+
+CAMERAS = (  # what LIBERO's scenes define; agentview and robot0_eye_in_hand are what policies are trained on
+    "agentview",
+    "robot0_eye_in_hand",
+    "frontview",
+    "birdview",
+    "sideview",
+    "galleryview",
+    "robot0_robotview",
+)
+LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Evaluate a policy on a LIBERO suite, over HTTP."""
+
+    suite: tyro.conf.Positional[str]
+    """libero_spatial, libero_object, libero_goal, libero_10 or libero_90."""
+    policy_url: str = "http://127.0.0.1:8001"
+    """Where the policy service listens."""
+    token: str | None = None
+    """Bearer token of the policy service; rather set $VLALAB_TOKEN. It is never stored."""
+    run_dir: Path | None = None
+    """Folder of all runs; default: runs on the shared volume."""
+    run_id: str | None = None
+    """Name of the run; an existing one is resumed if its configuration is the same."""
+    resume: str | None = None
+    """Run to go on with; without a name: the latest one with this configuration."""
+    workers: int | None = None
+    """Simulator processes; default: one per core, fewer if memory is short."""
+    trials: int | None = None
+    """Episodes per task, from its first init state on; default: the profile's (50)."""
+    tasks: str | None = None
+    """Which tasks: indices, ranges or names, as in "0,2-4"; default: all."""
+    episodes: str | None = None
+    """Which init states, as in "0-9,12", instead of --trials."""
+    seed: int | None = None
+    """Seed of the simulator's fixture poses; default: the profile's (0)."""
+    profile: str = "openvla"
+    """Protocol: step limits, image pipeline, gripper convention."""
+    max_steps: int | None = None
+    """Step limit of an episode instead of the profile's; such a run is not comparable with published figures."""
+    execute: int | None = None
+    """How many actions of each chunk to execute before asking again; default: all of them."""
+    cameras: str = ""
+    """Cameras to send beside those the policy asks for, as in "robot0_eye_in_hand"."""
+    unnorm_key: str | None = None
+    """Statistics with which the policy un-normalises its actions; default: the suite's."""
+    render: Literal["auto", "cpu", "gpu"] = "auto"
+    """Where pictures are drawn."""
+    video: Literal["sample", "all", "failures", "none"] = "sample"
+    """Which episodes get a video; sample: each task's first success and first three failures."""
+    assets: str | None = None
+    """Asset folder, "official" or "kit"; default: the first source there is."""
+    retries: int = 2
+    """Further tries for an episode that an infrastructure error has ended."""
+    policy_timeout_s: float = 600.0
+    """How long to wait for the policy to get ready, at the start and when it goes away."""
+    act_timeout_s: float = 120.0
+    """How long one answer of the policy may take."""
+    allow_other_suite: bool = False
+    """Evaluate a checkpoint on a suite it was not made for."""
+    allow_drift: bool = False
+    """Go on with a run although something it depends on has changed; the change is recorded."""
+
+    def __post_init__(self):
+        if self.suite not in SUITES:
+            raise ValueError(f"suite {self.suite!r} not found{did_you_mean(self.suite, SUITES)}")
+        for name in ("workers", "trials", "max_steps", "execute"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name.replace('_', '-')} {value} makes no sense; expected 1 or more")
+        if self.retries < 0:
+            raise ValueError(f"--retries {self.retries} makes no sense; expected 0 or more")
+        if self.trials is not None and self.episodes is not None:
+            raise ValueError("--trials and --episodes both choose episodes; give one of them")
+        if self.run_id is not None and self.resume is not None:
+            raise ValueError("--run-id and --resume both name a run; give one of them")
+        for name in (self.run_id, self.resume):
+            if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+                raise ValueError(f"run id {name!r} is not a folder name; use letters, digits, '.', '_' and '-'")
+        for camera in self.extra_cameras:
+            if camera not in CAMERAS:
+                raise ValueError(f"camera {camera!r} not found{did_you_mean(camera, CAMERAS)}")
+
+    @property
+    def extra_cameras(self) -> tuple[str, ...]:
+        return tuple(name.strip() for name in self.cameras.split(",") if name.strip())
+
+    def episode_list(self, default_trials: int, available: int) -> list[int]:
+        """Returns the chosen episodes; ValueError where a task has fewer init states (`available`)."""
+        text = self.episodes or f"0-{(self.trials or default_trials) - 1}"
+        chosen = parse_ranges(text)
+        if chosen[-1] >= available:
+            flag = "--episodes" if self.episodes else "--trials"
+            raise ValueError(f"{flag} asks for episode {chosen[-1]}, but a task has init states 0-{available - 1}")
+        return chosen
+
+
+def parse_ranges(text: str) -> list[int]:
+    """Returns the sorted numbers of a text like "0,2-4"."""
+    numbers: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+        if not match or int(match[2] or match[1]) < int(match[1]):
+            raise ValueError(f"{part!r} in {text!r} is no number or range; expected something like '0,2-4'")
+        numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return sorted(numbers)
+
+
+def show_ranges(numbers: list[int]) -> str:
+    """Returns the shortest text that `parse_ranges` reads as these numbers."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def parse_args(arguments: list[str]) -> EvalConfig:
+    """Returns the configuration from command-line arguments; ValueError for values that make no sense."""
+    return tyro.cli(EvalConfig, args=_name_bare_resume(arguments), prog="evaluate")
+
+
+def _name_bare_resume(arguments: list[str]) -> list[str]:
+    """Lets `--resume` stand alone, meaning the latest run with the same configuration."""
+    named: list[str] = []
+    for position, argument in enumerate(arguments):
+        named.append(argument)
+        following = arguments[position + 1] if position + 1 < len(arguments) else "--"
+        if argument == "--resume" and (following.startswith("-") or following in SUITES):
+            named.append(LATEST)
+    return named
+
+
+def token_of(config: EvalConfig) -> str | None:
+    return config.token or os.environ.get("VLALAB_TOKEN") or None
+
+
+# --- identity -----------------------------------------------------------------------------------------------
+
+
+def config_hash(identity: Mapping) -> str:
+    """Returns 16 hex digits that change with anything in the identity."""
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def flatten(tree: Mapping, prefix: str = "") -> dict[str, object]:
+    """Returns a nested mapping as one level with dotted names."""
+    flat: dict[str, object] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def differences(old: Mapping, new: Mapping) -> list[str]:
+    """Returns one line "name: old → new" per fact in which two identities differ."""
+    before, after = flatten(old), flatten(new)
+    lines = []
+    for key in sorted({*before, *after}):
+        if before.get(key) != after.get(key):
+            lines.append(f"{key}: {_shown(before, key)} → {_shown(after, key)}")
+    return lines
+
+
+def _shown(flat: Mapping, key: str) -> str:
+    return json.dumps(flat[key], ensure_ascii=False) if key in flat else "(absent)"

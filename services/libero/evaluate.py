@@ -1,0 +1,257 @@
+"""The evaluator: `python -m services.libero.evaluate SUITE --policy-url URL` runs a suite and writes a report.
+
+Exit codes: 0 complete, 1 stopped by an error (resumable), 2 refused before it began, 130 stopped by Ctrl-C (resumable).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from services.libero import assets, provenance, report
+from services.libero.agreement import check_policy, choose_unnorm_key
+from services.libero.config import EvalConfig, parse_args, show_ranges, token_of
+from services.libero.profiles import Profile
+from services.libero.profiles import profile as find_profile
+from services.libero.progress import make_progress
+from services.libero.report.data import Summary
+from services.libero.rundir import Run, RunRefused, explain_os_error, lock, open_run
+from services.libero.store import StoreError
+from services.libero.suites import Task, init_states, load_suite, select_tasks
+from services.libero.supervisor import RunFailed, Supervisor
+from services.libero.worker import Job
+from vla_contract import ContractError, PolicyClient, PolicyInfo, Volume
+from vla_contract.volume import require_space
+
+POLL_S = 0.25
+LEASE_S = 30.0
+WORKER_GB = 1.6  # resident size of a worker that draws
+EPISODE_BYTES = 500_000  # states and actions, with some video
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run, before anything is started."""
+
+    config: EvalConfig
+    profile: Profile
+    tasks: tuple[Task, ...]
+    episodes: list[int]
+
+    @property
+    def units(self) -> list[tuple[int, int]]:
+        return [(task.index, episode) for task in self.tasks for episode in self.episodes]
+
+
+def make_plan(config: EvalConfig) -> Plan:
+    """Returns the plan; ValueError for an unknown profile, task or episode."""
+    profile = find_profile(config.profile)
+    suite = load_suite(config.suite)
+    tasks = select_tasks(suite, config.tasks)
+    available = min(len(init_states(task)) for task in tasks)
+    return Plan(config, profile, tasks, config.episode_list(profile.trials, available))
+
+
+def reach_policy(config: EvalConfig) -> PolicyInfo:
+    """Returns the policy's own description once it is ready; ContractError if that takes too long."""
+    said = {"at": -10.0}
+
+    def waiting(waited_s: float, reason: str) -> None:
+        if waited_s - said["at"] >= 5:
+            said["at"] = waited_s
+            print(f"waiting for the policy at {config.policy_url} ({reason})", flush=True)
+
+    with PolicyClient(config.policy_url, token_of(config)) as client:
+        client.wait_ready(config.policy_timeout_s, waiting)
+        return client.info()
+
+
+def identify(plan: Plan, info: PolicyInfo, source: assets.AssetSource) -> dict:
+    """Returns everything that an episode's outcome depends on, as JSON types; a run never mixes two of these."""
+    config, profile = plan.config, plan.profile
+    facts = {
+        "suite": config.suite,
+        "tasks": [task.index for task in plan.tasks],
+        "episodes": show_ranges(plan.episodes),
+        "profile": profile.name,
+        "seed": profile.env_seed if config.seed is None else config.seed,
+        "max_steps": config.max_steps or profile.steps_for(config.suite),
+        "execute": config.execute,
+        "cameras": list(dict.fromkeys((*info.cameras, *config.extra_cameras))),
+        "unnorm_key": choose_unnorm_key(info, profile.unnorm_keys_for(config.suite), config.unnorm_key),
+        "render": config.render,
+        "policy": info.to_dict(),
+        "assets": {"kind": source.kind, "digest": source.digest},
+        "versions": provenance.versions(),
+        "code": provenance.code_digest(),
+        "lock": provenance.lock_hash(),
+    }
+    return json.loads(json.dumps(facts))  # as the store will give it back: lists for tuples
+
+
+def make_job(config: EvalConfig, identity: dict, source: assets.AssetSource) -> Job:
+    """Returns what the workers need."""
+    shared = ("suite", "profile", "max_steps", "seed", "execute", "unnorm_key", "policy", "render")
+    return Job(
+        **{key: identity[key] for key in shared},
+        cameras=tuple(identity["cameras"]),
+        policy_url=config.policy_url,
+        assets=str(source.path),
+        video=config.video,
+        retries=config.retries,
+        policy_timeout_s=config.policy_timeout_s,
+        act_timeout_s=config.act_timeout_s,
+        lease_s=LEASE_S,
+    )
+
+
+def choose_workers(asked: int | None, episodes: int) -> int:
+    """Returns the number of workers: as asked, else one per core that its memory suffices for."""
+    if asked is not None:
+        return min(asked, max(1, episodes))
+    by_memory = int(provenance.free_memory_gb() // WORKER_GB)
+    return max(1, min(provenance.cores(), by_memory, episodes))
+
+
+def resume_command(run: Run) -> str:
+    """Returns the command that goes on with this run, as the user would type it."""
+    typed = os.environ.get("VLALAB_COMMAND") or shlex.join(["python", "-m", "services.libero.evaluate", *sys.argv[1:]])
+    words, kept = shlex.split(typed), []
+    skip = False
+    for word in words:
+        if skip and not word.startswith("-"):
+            skip = False
+            continue
+        skip = word in ("--resume", "--run-id")
+        if not skip and not word.startswith(("--resume=", "--run-id=")):
+            kept.append(word)
+    return shlex.join([*kept, "--resume", run.id])
+
+
+class Interrupted(Exception):
+    """Ctrl-C or SIGTERM."""
+
+
+def _interrupt(*_) -> None:
+    raise Interrupted
+
+
+def work(run: Run, plan: Plan, workers: int) -> None:
+    """Runs what is left of a run; RunFailed or Interrupted end it early, with all finished episodes stored."""
+    config = plan.config
+    notes = {
+        "workers": workers,
+        "commit": provenance.git_commit(),
+        "machine": provenance.machine(),
+        "drift": run.drift,
+    }
+    session = run.store.begin_session(time.time(), notes)
+    supervisor = Supervisor(run.folder, run.store, session, workers, config.retries, token_of(config))
+    outcome = "failed"
+    try:
+        with make_progress({task.index: task.instruction for task in plan.tasks}, run.store.counts()) as progress:
+            supervisor.start()
+            while not supervisor.finished():
+                for line in supervisor.step(time.time()):
+                    progress.say(line)
+                progress.update(run.store.counts(), run.store.workers())
+                time.sleep(POLL_S)
+            progress.update(run.store.counts(), {})
+        outcome = "complete"
+    except Interrupted:
+        outcome = "interrupted"
+        print("stopping: saving what is finished (Ctrl-C again ends at once)", flush=True)
+        raise
+    finally:
+        signal.signal(signal.SIGINT, lambda *_: supervisor.kill())
+        supervisor.stop()
+        run.store.end_session(session, time.time(), outcome)
+
+
+def evaluate(config: EvalConfig) -> int:
+    """Runs an evaluation to its report; returns the exit code."""
+    plan = make_plan(config)
+    info = reach_policy(config)
+    check_policy(info, config.suite, plan.profile.image_size, config.allow_other_suite)
+    source = assets.resolve(config.assets, Volume().root)
+    identity = identify(plan, info, source)
+    root = (config.run_dir or Volume().runs).resolve()
+    run = open_run(
+        root,
+        identity,
+        plan.units,
+        run_id=config.run_id,
+        resume=config.resume,
+        label=f"{config.suite}-{info.name}",
+        allow_drift=config.allow_drift,
+    )
+    with run.store, lock(run.folder):
+        left = sum(row["planned"] - row["done"] for row in run.store.counts().values())
+        require_space(run.folder, left * EPISODE_BYTES)
+        run.store.set_meta("job", asdict(make_job(config, identity, source)))
+        workers = choose_workers(config.workers, left)
+        print_header(run, plan, info, source, left, workers)
+        code = 0
+        try:
+            if left:
+                work(run, plan, workers)
+        except Interrupted:
+            code = 130
+        except RunFailed as error:
+            code = 1
+            print(f"error: {error}", flush=True)
+        print_result(run, report.build(run.folder, run.store), code)
+    return code
+
+
+def print_header(run: Run, plan: Plan, info: PolicyInfo, source: assets.AssetSource, left: int, workers: int) -> None:
+    total = len(plan.units)
+    print(f"run {run.id} in {run.folder}{' (resumed)' if run.resumed else ''}")
+    print(
+        f"{plan.config.suite}: {len(plan.tasks)} tasks × {len(plan.episodes)} episodes, {left} of {total} to do, "
+        f"policy {info.name}, {workers} worker{'s' if workers > 1 else ''}, assets: {source.kind}"
+    )
+    for line in run.drift:
+        print(f"drift allowed: {line}")
+    sys.stdout.flush()
+
+
+def print_result(run: Run, summary: Summary, code: int) -> None:
+    """Prints the lines that a person and a script look for at the end."""
+    if code:
+        print(f"\nnot complete: {summary.done} of {summary.planned} episodes done, nothing lost; go on with")
+        print(f"  {resume_command(run)}")
+    print(f"\nsuccess rate {summary.rate}")
+    for row in summary.published:
+        print(f"published    {row.percent:g} % {row.model} ({row.episodes} episodes, {row.source})")
+    print(f"assets: {summary.identity['assets']['kind']}")
+    if not summary.comparable:
+        print(f"not comparable with published figures: {summary.why_not_comparable}")
+    print(f"report: {run.folder / 'report.html'}", flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGHUP, _interrupt)
+    try:
+        return evaluate(parse_args(arguments))
+    except (ValueError, RunRefused, StoreError, ContractError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {explain_os_error(error, Path())}", file=sys.stderr)
+        return 2
+    except Interrupted:
+        print("stopped before the run began", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

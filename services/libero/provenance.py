@@ -1,0 +1,94 @@
+"""What a result depends on besides its configuration: versions, code, commit, machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import vla_contract
+
+PACKAGES = ("hf-libero", "robosuite", "bddl", "mujoco", "numpy", "pillow", "simplejpeg")
+DECISIVE = (  # the modules that decide what an episode does; a change in any of them is drift
+    "env.py",
+    "sim.py",
+    "suites.py",
+    "initstates.py",
+    "profiles.py",
+    "images.py",
+    "rollout.py",
+    "privileged.py",
+)
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and of the packages that simulation and pictures depend on."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "absent"
+    return found
+
+
+def code_digest() -> str:
+    """Returns 16 hex digits over the source of the decisive modules."""
+    here = Path(__file__).resolve().parent
+    shared = Path(vla_contract.__file__).resolve().parent
+    digest = hashlib.sha256()
+    for path in [*(here / name for name in DECISIVE), shared / "images.py"]:
+        if path.is_file():
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def lock_hash() -> str | None:
+    """Returns the sha256 of this environment's lock: $VLALAB_LOCK_HASH in an image, else the file's own."""
+    if os.environ.get("VLALAB_LOCK_HASH"):
+        return os.environ["VLALAB_LOCK_HASH"]
+    lock = Path(__file__).resolve().parents[2] / "images" / "libero" / "requirements.lock"
+    return hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None
+
+
+def git_commit() -> str | None:
+    """Returns the commit of the source tree, with "+" where it has local changes; None outside a checkout."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return os.environ.get("VLALAB_COMMIT") or None
+
+    def git(*arguments: str) -> str | None:
+        run = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+        return run.stdout.strip() if run.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    return commit and commit + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def machine() -> dict[str, object]:
+    """Returns the machine in words and numbers; nothing that names it."""
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": cores(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+    }
+
+
+def cores() -> int:
+    """Returns how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def free_memory_gb() -> float:
+    """Returns the memory that new processes may take, in GB; a container's own limit counts."""
+    with open("/proc/meminfo") as file:
+        facts = dict(line.split(":", 1) for line in file)
+    free = int(facts["MemAvailable"].split()[0]) * 1024
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.is_file() and used.is_file() and (text := limit.read_text().strip()) != "max":
+        free = min(free, int(text) - int(used.read_text()))
+    return max(free, 0) / 1e9

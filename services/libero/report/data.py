@@ -1,0 +1,227 @@
+"""What a run's store says, summed up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.libero.config import parse_ranges
+from services.libero.profiles import PROFILES, Profile
+from services.libero.stats import Rate
+from services.libero.store import Fault, Finished, RunStore
+from services.libero.suites import load_suite
+
+STAGES = (  # parts of an episode's time that do not overlap: key in the store, words, what it is
+    ("reset", "reset", "putting the scene into its init state, once per episode"),
+    ("sim", "simulation", "physics and success check"),
+    ("render", "rendering", "drawing the cameras that the policy asks for"),
+    ("preprocess", "preprocessing", "JPEG, resize, crop; reading the state"),
+    ("wire", "wire", "encoding, HTTP and decoding"),
+    ("server_decode", "server: decode", "the policy service reads the request"),
+    ("server_queue", "server: queue", "waiting for a place in a batch"),
+    ("server_infer", "server: inference", "the policy itself"),
+    ("server_encode", "server: encode", "the policy service writes the answer"),
+)
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    """One task's share. `steps` is the mean length of its successful episodes, None without any."""
+
+    index: int
+    instruction: str
+    planned: int
+    rate: Rate
+    steps: float | None
+    episodes: list[Finished]
+
+
+@dataclass(frozen=True)
+class PublishedFigure:
+    """One published success rate in percent, measured under the same protocol."""
+
+    model: str
+    percent: float
+    episodes: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A whole run."""
+
+    run_id: str
+    suite: str
+    identity: dict
+    planned: int
+    rate: Rate
+    tasks: list[TaskSummary]
+    timings_ms: dict[str, float]  # summed over all finished episodes
+    steps: int
+    requests: int
+    faults: list[Fault]
+    sessions: list[dict]
+    published: list[PublishedFigure]
+    why_not_comparable: str  # empty: comparable
+
+    @property
+    def comparable(self) -> bool:
+        return not self.why_not_comparable
+
+    @property
+    def done(self) -> int:
+        return self.rate.trials
+
+    @property
+    def complete(self) -> bool:
+        return self.done == self.planned
+
+    @property
+    def episodes(self) -> list[Finished]:
+        return [episode for task in self.tasks for episode in task.episodes]
+
+    @property
+    def seconds(self) -> float:
+        """Time in which an evaluator was at work, in s."""
+        return sum((s["ended"] or s["started"]) - s["started"] for s in self.sessions)
+
+    def stages(self) -> list[tuple[str, str, float, float]]:
+        """Returns (words, explanation, ms per policy step, share of the whole) of every stage that took time."""
+        total = max(self.timings_ms.get("total", 0.0), sum(self.timings_ms.get(key, 0.0) for key, _, _ in STAGES), 1e-9)
+        parts = [(words, what, self.timings_ms.get(key, 0.0)) for key, words, what in STAGES]
+        parts.append(("other", "recording and bookkeeping", total - sum(ms for _, _, ms in parts)))
+        steps = max(self.steps, 1)
+        return [(words, what, ms / steps, ms / total) for words, what, ms in parts if ms > 0]
+
+    def rows(self) -> list[dict]:
+        """Returns one JSON-able row per finished episode."""
+        return [
+            {
+                "suite": self.suite,
+                "task": task.index,
+                "instruction": task.instruction,
+                "episode": e.episode,
+                "attempt": e.attempt,
+                "worker": e.worker,
+                **e.result,
+            }
+            for task in self.tasks
+            for e in task.episodes
+        ]
+
+    def to_json(self) -> dict:
+        """Returns the content of summary.json; rates run from 0 to 1."""
+        return {
+            "run_id": self.run_id,
+            "suite": self.suite,
+            "complete": self.complete,
+            "success_rate": round(self.rate.value, 6),
+            "successes": self.rate.successes,
+            "episodes": self.done,
+            "planned": self.planned,
+            "wilson_95": [round(end, 6) for end in self.rate.interval],
+            "assets": self.identity["assets"]["kind"],
+            "comparable_with_published": self.comparable,
+            "why_not_comparable": self.why_not_comparable,
+            "published": [vars(row) for row in self.published],
+            "tasks": [_task_json(task) for task in self.tasks],
+            "steps": self.steps,
+            "requests": self.requests,
+            "seconds": round(self.seconds, 3),
+            "ms_per_step": {words: round(ms, 4) for words, _, ms, _ in self.stages()},
+            "faults": [vars(fault) for fault in self.faults],
+            "provenance": {**self.identity, "sessions": self.sessions},
+        }
+
+
+def _task_json(task: TaskSummary) -> dict:
+    return {
+        "task": task.index,
+        "instruction": task.instruction,
+        "planned": task.planned,
+        "episodes": task.rate.trials,
+        "successes": task.rate.successes,
+        "success_rate": round(task.rate.value, 6) if task.rate.trials else None,
+        "wilson_95": [round(end, 6) for end in task.rate.interval],
+        "mean_steps_of_successes": task.steps,
+    }
+
+
+def load(folder: Path, store: RunStore) -> Summary:
+    """Returns the summary of the run in `folder`, whether it is complete or not."""
+    identity = store.meta("identity")
+    finished, plan = store.finished(), store.plan()
+    tasks = [_task(index, finished, plan, identity["suite"]) for index in sorted({task for task, _ in plan})]
+    rate = Rate(sum(e.success for e in finished), len(finished))
+    profile = PROFILES.get(identity["profile"])
+    sessions = store.sessions()
+    reason = why_not_comparable(identity, profile, len(finished) == len(plan), sessions)
+    return Summary(
+        run_id=folder.name,
+        suite=identity["suite"],
+        identity=identity,
+        planned=len(plan),
+        rate=rate,
+        tasks=tasks,
+        timings_ms=_sum_timings(finished),
+        steps=sum(e.steps for e in finished),
+        requests=sum(e.result.get("requests", 0) for e in finished),
+        faults=store.faults(),
+        sessions=sessions,
+        published=[] if reason else published(profile, identity["suite"]),
+        why_not_comparable=reason,
+    )
+
+
+def _task(index: int, finished: list[Finished], plan: list[tuple[int, int]], suite: str) -> TaskSummary:
+    mine = [e for e in finished if e.task == index]
+    lengths = [e.steps for e in mine if e.success]
+    return TaskSummary(
+        index=index,
+        instruction=load_suite(suite).tasks[index].instruction,
+        planned=sum(task == index for task, _ in plan),
+        rate=Rate(len(lengths), len(mine)),
+        steps=sum(lengths) / len(lengths) if lengths else None,
+        episodes=mine,
+    )
+
+
+def _sum_timings(finished: list[Finished]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for episode in finished:
+        for stage, ms in episode.result.get("timings_ms", {}).items():
+            total[stage] = total.get(stage, 0.0) + ms
+    return total
+
+
+def published(profile: Profile, suite: str) -> list[PublishedFigure]:
+    """Returns the published figures that were measured under this very protocol."""
+    return [
+        PublishedFigure(row.model, row.success_percent[suite], row.episodes, row.source)
+        for row in profile.published_for(suite)
+        if row.comparable
+    ]
+
+
+def why_not_comparable(identity: Mapping, profile: Profile | None, complete: bool, sessions: list[dict]) -> str:
+    """Returns why this run must not stand beside published figures; empty if it may."""
+    kind = identity["assets"]["kind"]
+    if profile is None or not any(row.comparable for row in profile.published_for(identity["suite"])):
+        return f"nothing was published for {identity['suite']} under profile {identity['profile']}"
+    if kind == "kit":
+        return "assets: kit, objects and scenes look and weigh differently"
+    if kind != "official":
+        return "assets from a folder, which nothing vouches for"
+    first = list(range(profile.trials))
+    changed = {
+        "not all tasks": identity["tasks"] != list(range(len(load_suite(identity["suite"]).tasks))),
+        f"not the first {profile.trials} init states": parse_ranges(identity["episodes"]) != first,
+        "another step limit": identity["max_steps"] != profile.steps_for(identity["suite"]),
+        "another seed": identity["seed"] != profile.env_seed,
+        "only part of each action chunk executed": identity["execute"] is not None,
+        "privileged state was sent": identity["policy"]["needs_privileged"],
+        "configuration changed between sessions": any(s["notes"].get("drift") for s in sessions),
+        "not complete": not complete,
+    }
+    return ", ".join(reason for reason, holds in changed.items() if holds)

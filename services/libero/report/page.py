@@ -1,0 +1,131 @@
+"""report.html: one file that needs nothing beside it and no network."""
+
+from __future__ import annotations
+
+import base64
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import jinja2
+
+from services.libero.config import flatten
+from services.libero.progress import show_seconds
+from services.libero.report.data import Summary
+from services.libero.stats import Rate
+from services.libero.store import Finished
+
+EMBED_BYTES = 24_000_000  # videos and stills beyond this are linked, so that a browser opens the page at once
+COLOURS = ("#7c8aa5", "#3b7ddd", "#14a3a8", "#7a5cc7", "#e0973a", "#c8b560", "#b0a99f", "#d1495b", "#c7a17a", "#b9bec8")
+
+
+@dataclass(frozen=True)
+class Clip:
+    """One episode of the gallery; `video` and `still` are data URIs or relative links, None where there is none."""
+
+    task: int
+    instruction: str
+    episode: Finished
+    video: str | None
+    still: str | None
+    embedded: bool
+
+
+class Budget:
+    """Turns files into data URIs until the page is big enough, then into links."""
+
+    def __init__(self, folder: Path, size: int):
+        self.folder, self.left = folder, size
+
+    def uri(self, name: str | None, mime: str) -> str | None:
+        path = self.folder / name if name else None
+        if path is None or not path.is_file():
+            return None
+        size = path.stat().st_size * 4 // 3
+        if size > self.left:
+            return name
+        self.left -= size
+        return f"data:{mime};base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+
+def clips(folder: Path, summary: Summary, budget: Budget) -> list[Clip]:
+    """Returns the episodes that have a picture, failures first, so that these are embedded as long as there is room."""
+    shown = [(task, e) for task in summary.tasks for e in task.episodes if "video" in e.result]
+    shown.sort(key=lambda pair: pair[1].success)
+    found = []
+    for task, episode in shown:
+        still = budget.uri(episode.result.get("still"), "image/jpeg")
+        video = budget.uri(episode.result.get("video"), "video/mp4")
+        embedded = bool(video) and video.startswith("data:")
+        found.append(Clip(task.index, task.instruction, episode, video, still, embedded))
+    return found
+
+
+def interval_bar(rate: Rate, width: int = 260, height: int = 18, published: float | None = None) -> dict:
+    """Returns the coordinates of a bar from 0 to 100 % with its Wilson interval, in an SVG of this size."""
+    low, high = rate.interval
+    return {
+        "width": width,
+        "height": height,
+        "value": round(rate.value * width, 2),
+        "low": round(low * width, 2),
+        "high": round(high * width, 2),
+        "known": rate.trials > 0,
+        "published": None if published is None else round(published / 100 * width, 2),
+    }
+
+
+def timing_split(summary: Summary) -> list[dict]:
+    """Returns the stages for the stacked bar: words, ms per step, share, and where in 0…100 each begins."""
+    parts, begin = [], 0.0
+    for colour, (words, what, ms, share) in zip(COLOURS, summary.stages(), strict=False):
+        parts.append({"words": words, "what": what, "ms": ms, "share": 100 * share, "begin": begin, "colour": colour})
+        begin += 100 * share
+    return parts
+
+
+def provenance_rows(summary: Summary) -> list[tuple[str, str]]:
+    """Returns name and value of everything that the run depends on."""
+    rows = [(name, _show(value)) for name, value in flatten(summary.identity).items()]
+    notes = summary.sessions[-1]["notes"] if summary.sessions else {}
+    last = {name: notes[name] for name in ("commit", "machine") if name in notes}
+    rows += [(name, _show(value)) for name, value in flatten(last).items()]
+    return [row for row in rows if row[1]]
+
+
+def _show(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(str(item) for item in value)
+    return "" if value is None or value == {} else str(value)
+
+
+@lru_cache(maxsize=1)
+def _template() -> jinja2.Template:
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.undefined = jinja2.StrictUndefined
+    environment.filters |= {
+        "percent": lambda value: f"{100 * value:.1f}".removesuffix(".0"),
+        "duration": show_seconds,
+        "clock": lambda at: time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else "–",
+    }
+    return environment.get_template("report.html.j2")
+
+
+def render(folder: Path, summary: Summary, embed_bytes: int = EMBED_BYTES) -> str:
+    """Returns the page as HTML."""
+    published = summary.published[0].percent if summary.published else None
+    gallery = clips(folder, summary, Budget(folder, embed_bytes))
+    return _template().render(
+        s=summary,
+        low_high=summary.rate.interval,
+        bar=interval_bar,
+        overall=interval_bar(summary.rate, 640, 26, published),
+        failures=[clip for clip in gallery if not clip.episode.success],
+        successes=[clip for clip in gallery if clip.episode.success],
+        failed_count=summary.done - summary.rate.successes,
+        split=timing_split(summary),
+        provenance=provenance_rows(summary),
+        linked=any(clip.video and not clip.embedded for clip in gallery),
+    )

@@ -1,0 +1,232 @@
+"""One episode: observe, ask the policy, execute its actions, look whether the task is done.
+
+No process, file or database in here; what talks to the policy and what watches the worker come in as functions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from services.libero import images
+from services.libero.profiles import Profile
+from vla_contract import ActionChunk, Observation, PolicyInfo
+
+ARM_LIMIT = 10.0  # the controller clips at 1; ten times that is an action that was not un-normalised
+GRIPPER_LIMIT = 1.5
+SERVER_STAGES = ("decode", "queue", "infer", "encode")
+
+
+class PolicyFault(Exception):
+    """The policy answered something that must not be executed; asking again would give the same."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What holds for every episode of a run.
+
+    `execute` is how many actions of a chunk are executed before the policy is asked again, None: all.
+    `cameras` are sent with every observation.
+    """
+
+    profile: Profile
+    max_steps: int
+    seed: int
+    cameras: tuple[str, ...]
+    execute: int | None = None
+    unnorm_key: str | None = None
+
+
+@dataclass
+class Timings:
+    """Milliseconds per stage, summed over an episode."""
+
+    ms: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str):
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, (time.perf_counter() - start) * 1e3)
+
+    def add(self, name: str, ms: float) -> None:
+        self.ms[name] = self.ms.get(name, 0.0) + ms
+
+
+@dataclass
+class Record:
+    """What happened in an episode.
+
+    actions  float32 [T, 7] as executed, in the environment's convention
+    states   float64 [T + 1, n]: simulator state before each action, and after the last
+    frames   pictures of the first camera drawn on the way, by step: uint8 [H, W, 3], upside down as MuJoCo draws
+    """
+
+    success: bool
+    steps: int
+    requests: int
+    actions: np.ndarray
+    states: np.ndarray
+    frames: dict[int, np.ndarray]
+    start_hash: str
+    end_hash: str
+    timings: Timings
+
+    @property
+    def actions_hash(self) -> str:
+        return digest(self.actions)
+
+    def summary(self) -> dict:
+        """Returns the episode's row as JSON types."""
+        return {
+            "success": self.success,
+            "steps": self.steps,
+            "requests": self.requests,
+            "start_hash": self.start_hash,
+            "end_hash": self.end_hash,
+            "actions_hash": self.actions_hash,
+            "timings_ms": {name: round(ms, 3) for name, ms in self.timings.ms.items()},
+        }
+
+
+def digest(*arrays: np.ndarray) -> str:
+    """Returns 16 hex digits over the arrays' bytes."""
+    sha = hashlib.sha256()
+    for array in arrays:
+        sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()[:16]
+
+
+def environment_actions(chunk: ActionChunk, info: PolicyInfo) -> np.ndarray:
+    """Returns the chunk as float32 [T, 7] in the environment's convention: gripper −1 open … +1 close.
+
+    Convention "openvla" has the gripper in [0, 1] with 1 = open, which becomes [−1, 1], its sign, and is turned
+    round (openvla, experiments/robot/robot_utils.py). PolicyFault where a value cannot be meant.
+    """
+    actions = np.asarray(chunk.actions, dtype=np.float32)
+    if actions.ndim != 2 or actions.shape[1] != 7 or len(actions) == 0:
+        raise PolicyFault(f"policy {info.name!r} answered actions of shape {actions.shape}; expected [T, 7] with T ≥ 1")
+    if not np.isfinite(actions).all():
+        step, dimension = np.argwhere(~np.isfinite(actions))[0]
+        value = actions[step, dimension]
+        raise PolicyFault(f"policy {info.name!r} answered {value} in action {step}, dimension {dimension}")
+    limits = np.array([ARM_LIMIT] * 6 + [GRIPPER_LIMIT], dtype=np.float32)
+    if (np.abs(actions) > limits).any():
+        step, dimension = np.argwhere(np.abs(actions) > limits)[0]
+        raise PolicyFault(
+            f"policy {info.name!r} answered {actions[step, dimension]:.3g} in action {step}, dimension {dimension}; at "
+            f"most {limits[dimension]:g} makes sense (1.0 moves 5 cm): are its actions un-normalised with the right key?"
+        )
+    if info.action_convention == "openvla":
+        actions = actions.copy()
+        actions[:, 6] = -np.sign(2 * actions[:, 6] - 1)
+    return actions
+
+
+def observe(env, rules: Rules, info: PolicyInfo, session: str, step: int, timings: Timings) -> tuple[Observation, dict]:
+    """Returns what the policy gets to see, and the raw pictures by camera. Draws only the cameras it asks for."""
+    drawn: dict[str, np.ndarray] = {}
+    for camera in rules.cameras:
+        with timings.stage("render"):
+            drawn[camera] = env.render(camera)
+    with timings.stage("preprocess"):
+        observation = Observation(
+            images={camera: images.prepare(image, rules.profile) for camera, image in drawn.items()},
+            state=env.state() if info.needs_state else None,
+            instruction=env.instruction,
+            session=session,
+            step=step,
+            privileged=privileged_state(env, step) if info.needs_privileged else None,
+            unnorm_key=rules.unnorm_key,
+        )
+    return observation, drawn
+
+
+def privileged_state(env, step: int) -> dict:
+    """Returns the simulator's own state, with its unchanging part at the first step."""
+    from services.libero import privileged  # imports mujoco, which must wait for runtime.configure
+
+    return privileged.observe(env.domain, static=step == 0)
+
+
+def ask(act: Callable[[Observation], ActionChunk], observation: Observation, timings: Timings) -> ActionChunk:
+    """Returns the policy's answer; splits its time into the server's own stages and the wire."""
+    start = time.perf_counter()
+    chunk = act(observation)
+    total_ms = (time.perf_counter() - start) * 1e3
+    server_ms = 0.0
+    for stage in SERVER_STAGES:
+        if stage in chunk.timings_ms:
+            timings.add(f"server_{stage}", chunk.timings_ms[stage])
+            server_ms += chunk.timings_ms[stage]
+    timings.add("policy", total_ms)
+    timings.add("wire", max(0.0, total_ms - server_ms))
+    return chunk
+
+
+def run_episode(
+    env,
+    episode: int,
+    init_state: np.ndarray,
+    *,
+    act: Callable[[Observation], ActionChunk],
+    info: PolicyInfo,
+    rules: Rules,
+    session: str,
+    tick: Callable[[int], None] = lambda steps: None,
+) -> Record:
+    """Returns the record of `episode` of the task that `env` has loaded.
+
+    `tick(steps)` is called before every simulator step; what it raises ends the episode. Nothing is drawn in the
+    wait steps (objects fall into place) or between the actions of a chunk. Success ends the episode at once, but
+    does not count during the wait, as in the reference loop.
+    """
+    timings, began = Timings(), time.perf_counter()
+    with timings.stage("reset"):
+        env.reset(episode, init_state)
+    fixtures = env.fixture_poses()
+    start_hash = digest(env.sim_state(), *(fixtures[name] for name in sorted(fixtures)))
+    wait_action = np.asarray(rules.profile.wait_action, dtype=np.float32)
+    for _ in range(rules.profile.wait_steps):
+        tick(0)
+        with timings.stage("sim"):
+            env.step(wait_action)
+
+    actions: list[np.ndarray] = []
+    states = [env.sim_state()]
+    frames: dict[int, np.ndarray] = {}
+    success, requests = False, 0
+    while not success and len(actions) < rules.max_steps:
+        tick(len(actions))
+        observation, drawn = observe(env, rules, info, session, len(actions), timings)
+        if "agentview" in drawn:
+            frames[len(actions)] = drawn["agentview"]
+        chunk = environment_actions(ask(act, observation, timings), info)
+        requests += 1
+        for action in chunk[: rules.execute][: rules.max_steps - len(actions)]:
+            tick(len(actions))
+            with timings.stage("sim"):
+                success = bool(env.step(action))
+            actions.append(action)
+            states.append(env.sim_state())
+            if success:
+                break
+    timings.add("total", (time.perf_counter() - began) * 1e3)
+    return Record(
+        success,
+        len(actions),
+        requests,
+        np.asarray(actions, np.float32).reshape(-1, 7),
+        np.asarray(states),
+        frames,
+        start_hash,
+        digest(states[-1]),
+        timings,
+    )

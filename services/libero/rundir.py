@@ -1,0 +1,180 @@
+"""Run folders: making one, finding the one to resume, refusing one whose configuration has changed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.libero.config import LATEST, config_hash, differences
+from services.libero.store import RunStore, StoreError
+from vla_contract.errors import did_you_mean
+
+STORE = "run.sqlite"
+FOLDERS = ("episodes", "videos", "logs", "work")
+
+
+class RunRefused(Exception):
+    """The run that was asked for cannot be used; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """An open run and how it was come by."""
+
+    folder: Path
+    store: RunStore
+    resumed: bool
+    drift: list[str]
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+
+def find_runs(root: Path) -> list[Path]:
+    """Returns the run folders under `root`, oldest first."""
+    found = [path.parent for path in root.glob(f"*/{STORE}")]
+    return sorted(found, key=lambda folder: (_created(folder), folder.name))
+
+
+def _created(folder: Path) -> float:
+    try:
+        with RunStore(folder / STORE, readonly=True) as store:
+            return store.meta("created", 0.0)
+    except StoreError:
+        return (folder / STORE).stat().st_mtime
+
+
+def find_run(root: Path, name: str) -> Path:
+    """Returns the folder of the run called `name`, which may be a path; RunRefused, with the nearest, if there is none."""
+    if name == LATEST and (runs := find_runs(root)):
+        return runs[-1]
+    for folder in (root / name, Path(name)):
+        if (folder / STORE).is_file():
+            return folder.resolve()
+    known = [folder.name for folder in find_runs(root)]
+    raise RunRefused(f"run {name!r} not found in {root}{did_you_mean(name, known)}")
+
+
+def open_run(
+    root: Path,
+    identity: dict,
+    plan: list[tuple[int, int]],
+    *,
+    run_id: str | None,
+    resume: str | None,
+    label: str,
+    allow_drift: bool = False,
+) -> Run:
+    """Returns the run to work on: the one named (resumed or made), the latest that matches, or a new one.
+
+    RunRefused where a named run has another configuration (with the difference), or none is there to resume.
+    """
+    _make_root(root)
+    if resume == LATEST:
+        return _resume(_latest_match(root, identity), identity, allow_drift)
+    if resume is not None:
+        return _resume(find_run(root, resume), identity, allow_drift)
+    if run_id is not None and (root / run_id / STORE).exists():
+        return _resume(root / run_id, identity, allow_drift)
+    return _create(root / (run_id or _new_id(root, label)), identity, plan)
+
+
+def _make_root(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunRefused(explain_os_error(error, root)) from error
+
+
+def explain_os_error(error: OSError, place: Path) -> str:
+    """Returns what an error of the file system means here."""
+    if error.errno == errno.ENOSPC:
+        return f"no space left at {error.filename or place}: free some and resume; finished episodes are safe"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        what = f"{error.filename or place} cannot be written ({error.strerror})"
+        return f"{what}: make it writable or choose another --run-dir"
+    return f"{error.filename or place}: {error.strerror or error}; choose another --run-dir or repair it"
+
+
+def _new_id(root: Path, label: str) -> str:
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.") + time.strftime("-%Y%m%d-%H%M%S")
+    name, number = stem, 2
+    while (root / name).exists():
+        name, number = f"{stem}-{number}", number + 1
+    return name
+
+
+def _create(folder: Path, identity: dict, plan: list[tuple[int, int]]) -> Run:
+    try:
+        for name in FOLDERS:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        meta = {"run_id": folder.name, "identity": identity, "created": time.time()}
+        store = RunStore.create(
+            folder / STORE, suite=identity["suite"], config_hash=config_hash(identity), plan=plan, meta=meta
+        )
+        (folder / "config.json").write_text(json.dumps(identity, indent=2, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise RunRefused(explain_os_error(error, folder)) from error
+    return Run(folder, store, resumed=False, drift=[])
+
+
+def _resume(folder: Path, identity: dict, allow_drift: bool) -> Run:
+    store = RunStore(folder / STORE)
+    drift = differences(store.meta("identity"), identity)
+    if drift and not allow_drift:
+        store.close()
+        raise RunRefused(
+            f"run {folder.name!r} was made with another configuration; the difference:\n"
+            + "\n".join(f"  {line}" for line in drift)
+            + "\nGive it the old configuration, start a new run under another id, or add --allow-drift to mix the two."
+        )
+    for name in FOLDERS:
+        (folder / name).mkdir(exist_ok=True)
+    return Run(folder, store, resumed=True, drift=drift)
+
+
+def _latest_match(root: Path, identity: dict) -> Path:
+    wanted, nearest = config_hash(identity), None
+    for folder in reversed(find_runs(root)):
+        try:
+            with RunStore(folder / STORE, readonly=True) as store:
+                if store.config_hash == wanted:
+                    return folder
+                nearest = nearest or (folder, differences(store.meta("identity"), identity))
+        except StoreError:
+            continue  # a damaged run is no candidate; `runs list` shows it
+    if nearest is None:
+        raise RunRefused(f"there is no run to resume in {root}; leave --resume out to start one")
+    lines = "\n".join(f"  {line}" for line in nearest[1])
+    raise RunRefused(
+        f"no run in {root} has this configuration; the latest, {nearest[0].name!r}, differs in:\n{lines}\n"
+        "Leave --resume out to start a new run."
+    )
+
+
+@contextmanager
+def lock(folder: Path):
+    """Holds the run for this process alone; RunRefused if another evaluator has it. Ends with the process, however."""
+    with open(folder / "run.lock", "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "?"
+            raise RunRefused(f"process {holder} is working on run {folder.name!r}; wait for it or stop it") from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+            # a file system without locks: leases still make every episode count once
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

@@ -1,0 +1,87 @@
+"""Videos of episodes, drawn after the episode from its recorded simulator states.
+
+So an episode that needs no video costs no picture, and the loop that the policy is in is never slowed down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import av
+import numpy as np
+from PIL import Image
+
+from services.libero.images import upright
+
+CONTROL_HZ = 20  # LIBERO's control frequency
+STRIDE = 2  # every second state: smooth enough, half the drawing
+HOLD_S = 0.7  # the last frame stays, so that one sees how it ended
+SAMPLE = {True: 1, False: 3}  # how many successes and failures of a task the mode "sample" shows
+
+
+def wanted(mode: str, success: bool, shown: int) -> bool:
+    """Returns whether an episode gets a video, given how many of its task and outcome have one already."""
+    if mode == "sample":
+        return shown < SAMPLE[success]
+    return mode == "all" or (mode == "failures" and not success)
+
+
+def frame_steps(steps: int, stride: int = STRIDE) -> list[int]:
+    """Returns which states to draw of `steps` + 1: every `stride`-th and always the last."""
+    chosen = list(range(0, steps + 1, stride))
+    return chosen if chosen[-1] == steps else [*chosen, steps]
+
+
+def draw(env, states: np.ndarray, drawn: dict[int, np.ndarray], camera: str = "agentview") -> Iterator[np.ndarray]:
+    """Yields uint8 [H, W, 3] frames, upright, of the episode that `env` has just run.
+
+    `drawn` holds pictures that the episode itself needed, by step; they are not drawn again.
+    """
+    for step in frame_steps(len(states) - 1):
+        if step in drawn:
+            image = drawn[step]
+        else:
+            env.restore(states[step])
+            image = env.render(camera)
+        yield upright(image)
+
+
+def write(video_path: Path, still_path: Path, frames: Iterable[np.ndarray], stride: int = STRIDE) -> int:
+    """Writes an H.264 mp4 that browsers play and a JPEG of its last frame; returns the number of frames.
+
+    Both appear under their names only when they are complete.
+    """
+    partial = video_path.with_name(f".{video_path.name}.partial")
+    count, last = 0, None
+    try:
+        with av.open(str(partial), "w", format="mp4", options={"movflags": "+faststart"}) as container:
+            stream = container.add_stream(
+                "libx264", rate=CONTROL_HZ // stride, options={"preset": "veryfast", "crf": "23", "threads": "1"}
+            )
+            stream.pix_fmt = "yuv420p"
+            for last in frames:
+                if count == 0:
+                    stream.height, stream.width = last.shape[:2]
+                _encode(container, stream, last)
+                count += 1
+            for _ in range(round(HOLD_S * CONTROL_HZ / stride)):
+                _encode(container, stream, last)
+            for packet in stream.encode():
+                container.mux(packet)
+        _write_still(still_path, last)
+        partial.replace(video_path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return count
+
+
+def _encode(container, stream, image: np.ndarray) -> None:
+    for packet in stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")):
+        container.mux(packet)
+
+
+def _write_still(path: Path, image: np.ndarray) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    Image.fromarray(image).save(partial, format="JPEG", quality=85)
+    partial.replace(path)

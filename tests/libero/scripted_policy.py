@@ -1,0 +1,72 @@
+"""A tiny policy service for tests: a deterministic wave of small movements, no model, no pictures unless asked.
+
+`python tests/libero/scripted_policy.py --port 0 [--chunk 4] [--camera agentview] [--delay-ms 5] …`
+"""
+
+import argparse
+import hashlib
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "shared" / "contract")]
+
+import numpy as np  # noqa: E402
+from vla_contract import ActionChunk, PolicyInfo, serve  # noqa: E402
+
+
+class WavePolicy:
+    """Action t depends on the instruction and t alone, so equal episodes get equal actions however they are asked."""
+
+    def __init__(self, options):
+        self.options = options
+
+    def info(self) -> PolicyInfo:
+        o = self.options
+        return PolicyInfo(
+            name=o.name,
+            cameras=tuple(o.camera),
+            needs_state=o.state,
+            horizon=o.chunk,
+            max_batch=8,
+            suites=tuple(o.suite),
+            action_convention=o.convention,
+        )
+
+    def reset(self, session: str) -> None:
+        pass
+
+    def act(self, observations):
+        time.sleep(self.options.delay_ms / 1e3)
+        return [self.chunk(o.instruction, o.step) for o in observations]
+
+    def chunk(self, instruction: str, step: int) -> ActionChunk:
+        return ActionChunk(np.stack([self.action(instruction, step + k) for k in range(self.options.chunk)]))
+
+    def action(self, instruction: str, step: int) -> np.ndarray:
+        seed = hashlib.sha256(instruction.encode()).digest()[0]
+        phase = step / 4 + seed + np.arange(7)
+        action = (self.options.scale * np.sin(phase)).astype(np.float32)
+        action[6] = 1.0 if step // 5 % 2 else -1.0
+        return action
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--name", default="wave")
+    parser.add_argument("--chunk", type=int, default=4)
+    parser.add_argument("--camera", action="append", default=[])
+    parser.add_argument("--suite", action="append", default=[])
+    parser.add_argument("--state", action="store_true")
+    parser.add_argument("--convention", default="libero")
+    parser.add_argument("--scale", type=float, default=0.4)
+    parser.add_argument("--delay-ms", type=float, default=0.0)
+    parser.add_argument("--token")
+    options = parser.parse_args()
+    serve(WavePolicy(options), port=options.port, token=options.token, max_wait_ms=0)
+
+
+if __name__ == "__main__":
+    main()
