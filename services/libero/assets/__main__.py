@@ -1,0 +1,59 @@
+"""`python -m services.libero.assets {status|kit|official}`: shows or fetches the assets on the shared volume."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from services.libero.assets import official, resolve
+from services.libero.assets.sources import ensure_kit
+from vla_contract.volume import Volume
+
+
+@dataclass
+class AssetCommand:
+    """Shows which assets an evaluation would use, writes the kit, or fetches the official files."""
+
+    action: Annotated[Literal["status", "kit", "official"], tyro.conf.Positional] = "status"
+    volume: Path | None = None  # the shared volume; default $VLALAB_VOLUME, else shared/volume
+    assets: str | None = None  # what an evaluation would be given as --assets
+    threads: int = 4  # files fetched at a time
+
+
+def main(command: AssetCommand) -> None:
+    """Runs one command; prints what was found, raises ValueError or OSError with the reason otherwise."""
+    volume = Volume(command.volume).root
+    if command.action == "kit":
+        source = ensure_kit(volume)
+    elif command.action == "official":
+        _download(volume, command.threads)
+        source = resolve("official", volume)
+    else:
+        source = resolve(command.assets, volume)
+    print(f"assets: {source.kind}\nfolder: {source.path}\ndigest: {source.digest}")
+
+
+def _download(volume: Path, threads: int) -> None:
+    columns = TextColumn("LIBERO assets"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    with Progress(*columns, disable=not sys.stdout.isatty()) as bar:
+        task = bar.add_task("assets", total=None)
+
+        def show(done: int, total: int, path: str) -> None:
+            bar.update(task, completed=done, total=total)
+            if not sys.stdout.isatty() and done * 10 // total > getattr(show, "tenth", -1):
+                show.tenth = done * 10 // total
+                print(f"{done / 1e6:.0f} of about {total / 1e6:.0f} MB", flush=True)
+
+        official.download(volume, progress=show, threads=threads)
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(AssetCommand))
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {error}")

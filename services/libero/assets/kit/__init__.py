@@ -1,0 +1,8 @@
+"""The project's own asset kit: simple meshes, textures and MJCF for everything that LIBERO's tasks refer to.
+
+`build(folder)` writes it in the folder layout that LIBERO expects; the bytes depend on nothing but this package.
+"""
+
+from services.libero.assets.kit.build import build, catalogue, complete, digest
+
+__all__ = ["build", "catalogue", "complete", "digest"]

@@ -1,0 +1,170 @@
+"""Bowls, plates, mugs and pans: walls are rings of thin boxes, so that a gripper can hold a rim."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.libero.assets.kit.mesh import box, lathe, tube
+from services.libero.assets.kit.mjcf import Asset, Body, rot
+from services.libero.assets.kit.paint import Atlas, Colour, weave
+
+
+@dataclass(frozen=True)
+class Bowl:
+    """A round dish: outer profile points (radius, z) from foot to rim (m), wall thickness (m), mass (kg), colours."""
+
+    path: str
+    profile: tuple[tuple[float, float], ...]
+    thick: float
+    mass: float
+    outside: Colour
+    inside: Colour
+    rim: Colour
+    floor: float  # half height of the bottom plate
+    sides: tuple[int, ...] = (12, 16)  # boxes per wall tier
+
+
+SCANNED = "stable_scanned_objects"
+BOWLS = (
+    Bowl(f"{SCANNED}/akita_black_bowl/akita_black_bowl", ((0.025, 0.0016), (0.0440, 0.0160), (0.0530, 0.0521)), 0.0026, 0.0056,
+         (38, 36, 38), (56, 52, 52), (120, 84, 62), 0.0026),
+    Bowl(f"{SCANNED}/white_bowl/white_bowl", ((0.0175, 0.0006), (0.0310, 0.0112), (0.0402, 0.0351)), 0.0022, 0.0021,
+         (236, 234, 228), (246, 244, 240), (210, 206, 198), 0.0018),
+    Bowl(f"{SCANNED}/red_bowl/red_bowl", ((0.0175, 0.0006), (0.0310, 0.0112), (0.0402, 0.0351)), 0.0022, 0.0021,
+         (178, 36, 32), (200, 60, 52), (140, 24, 22), 0.0018),
+    Bowl(f"{SCANNED}/glazed_rim_porcelain_ramekin/glazed_rim_porcelain_ramekin", ((0.0360, 0.0007), (0.0435, 0.0427)), 0.0050, 0.0097,
+         (238, 236, 230), (246, 245, 241), (150, 112, 84), 0.0032, (14,)),
+    Bowl(f"{SCANNED}/plate/plate", ((0.0300, -0.0025), (0.0675, 0.0150)), 0.0046, 0.0115,
+         (232, 232, 230), (243, 243, 241), (196, 70, 60), 0.0030, (12,)),
+)  # fmt: skip
+
+
+def bowl(spec: Bowl) -> Asset:
+    """Returns a dish: a bottom plate and one ring of wall boxes per profile segment."""
+    atlas = Atlas(64)
+    outside, inside, rim = (atlas.flat(c) for c in (spec.outside, spec.inside, spec.rim))
+    t = spec.thick
+    inner = [(max(r - t, 0.004), z + t * 0.7) for r, z in spec.profile]
+    inner[-1] = (spec.profile[-1][0] - t, spec.profile[-1][1])
+    outline = [(0.0, spec.profile[0][1]), *spec.profile, *reversed(inner), (0.0, inner[0][1])]
+    # outside wall, then its last tenth and the edge in the rim's colour, then the inside
+    r1, z1 = spec.profile[-1]
+    r0, z0 = spec.profile[-2]
+    band = (r1 - 0.12 * (r1 - r0), z1 - 0.12 * (z1 - z0))
+    outline.insert(len(spec.profile), band)
+    walls = len(spec.profile) - 1
+    skins = [outside] * (1 + walls) + [rim] * 2 + [inside] * (walls + 1)
+    body = Body("object", mass=spec.mass).show(lathe(outline, skins, n=28))
+    foot_r, foot_z = spec.profile[0]
+    body.cylinder(foot_r * 0.98, spec.floor, (0, 0, foot_z + spec.floor))
+    for sides, low, high in zip(spec.sides, spec.profile, spec.profile[1:]):
+        body.ring(sides, low, high, t)
+    return Asset(spec.path, body, atlas.image, specular=0.5, shininess=0.7)
+
+
+@dataclass(frozen=True)
+class Mug:
+    """A mug: axis position, outer profile, wall, handle towards `side` (+1 or -1 along x) between two heights (m)."""
+
+    path: str
+    centre: tuple[float, float]
+    profile: tuple[tuple[float, float], ...]
+    thick: float
+    mass: float
+    side: int
+    handle: tuple[float, float, float]  # reach from the frame's origin, z low, z high
+    handle_half: tuple[float, float]  # half width across, half thickness
+    outside: Colour
+    inside: Colour
+    band: Colour | None = None
+    sides: tuple[int, ...] = (10, 12)
+
+
+TURBO = "turbosquid_objects"
+MUGS = (
+    Mug(f"{TURBO}/porcelain_mug/porcelain_mug", (0.0165, -0.0015), ((0.0300, 0.0024), (0.0425, 0.0425), (0.0428, 0.1085)),
+        0.0046, 0.0165, -1, (0.0633, 0.024, 0.092), (0.0080, 0.0038), (240, 240, 236), (250, 250, 247)),
+    Mug(f"{TURBO}/red_coffee_mug/red_coffee_mug", (-0.0153, -0.0020), ((0.0430, -0.0018), (0.0430, 0.1308)),
+        0.0060, 0.0294, 1, (0.0606, 0.028, 0.112), (0.0073, 0.0028), (190, 30, 28), (225, 215, 205), sides=(12,)),
+    Mug(f"{TURBO}/white_yellow_mug/white_yellow_mug", (-0.0180, 0.0), ((0.0400, 0.0002), (0.0465, 0.0160), (0.0465, 0.1031)),
+        0.0070, 0.0309, 1, (0.0682, 0.026, 0.080), (0.0088, 0.0041), (244, 242, 236), (240, 196, 60), (240, 190, 40)),
+)  # fmt: skip
+
+
+def mug(spec: Mug) -> Asset:
+    """Returns a mug with a three-bar handle that a gripper can hold by the wall's rim or by the handle."""
+    atlas = Atlas(64)
+    outside, inside = atlas.flat(spec.outside), atlas.flat(spec.inside)
+    band = atlas.flat(spec.band) if spec.band else outside
+    t, profile = spec.thick, spec.profile
+    top_r, top_z = profile[-1]
+    low_r, low_z = profile[-2]
+    stripes = [(low_r + f * (top_r - low_r), low_z + f * (top_z - low_z)) for f in (0.45, 0.95)]
+    outline = [(0, profile[0][1]), *profile[:-1], *stripes, profile[-1], (top_r - t, top_z)]
+    outline += [(max(profile[0][0] - t, 0.01), profile[0][1] + 0.010), (0, profile[0][1] + 0.010)]
+    before = len(profile) - 1
+    skins = [outside] * before + [outside, band, outside, outside, inside, inside]
+    x0, y0 = spec.centre
+    reach, z_low, z_high = spec.handle
+    across, thin = spec.handle_half
+    near = x0 + spec.side * (top_r - t)
+    far = spec.side * (reach - thin)
+    middle = (z_low + z_high) / 2
+    turn = np.linspace(-np.pi / 2, np.pi / 2, 9)
+    arc = [(near + (far - near) * np.cos(a) ** 0.6 if np.cos(a) > 0 else near, y0, middle + (z_high - z_low) / 2 * np.sin(a)) for a in turn]
+    body = Body("object", mass=spec.mass)
+    body.show(lathe(outline, skins, n=28).moved((x0, y0, 0)), tube(arc, across * 0.75, outside, n=8, flat=0.7))
+    body.cylinder(profile[0][0] * 0.95, 0.005, (x0, y0, profile[0][1] + 0.005))
+    for sides, low, high in zip(spec.sides, profile, profile[1:]):
+        body.ring(sides, low, high, t, pos=spec.centre)
+    body.box((thin, across, (z_high - z_low) / 2 - thin), (far, y0, middle))
+    bar = (abs(far - near) / 2 + thin, across, thin)
+    for z in (z_low + thin, z_high - thin):
+        body.box(bar, ((near + far) / 2, y0, z))
+    return Asset(spec.path, body, atlas.image, specular=0.6, shininess=0.8)
+
+
+def frypan() -> Asset:
+    """Returns the chefmate_8_frypan: a shallow pan whose handle rises towards +x."""
+    atlas = Atlas(64)
+    black, grey, wood = atlas.flat((42, 42, 46)), atlas.flat((74, 74, 80)), atlas.flat((120, 70, 40))
+    x0, y0 = 0.007, 0.0
+    outline = [(0, 0.0008), (0.074, 0.0008), (0.097, 0.0424), (0.0945, 0.0424), (0.0725, 0.006), (0, 0.006)]
+    pan = lathe(outline, [black, black, black, grey, grey], n=36).moved((x0, y0, 0))
+    handle = tube([(0.098, 0, 0.024), (0.128, 0, 0.034), (0.20, 0, 0.046), (0.259, 0, 0.054)], 0.0125, wood, n=10, flat=0.55)
+    body = Body("object", mass=0.0502).show(pan, handle)
+    body.cylinder(0.072, 0.0055, (x0, y0, 0.0063))
+    body.ring(16, (0.074, 0.0023), (0.097, 0.0424), 0.006, pos=(x0, y0))
+    body.box((0.0665, 0.0127, 0.0062), (0.1926, 0, 0.0441), rot("y", -7.4))
+    body.box((0.0200, 0.0110, 0.0075), (0.1170, 0, 0.0280), rot("y", -24))
+    return Asset(f"{SCANNED}/chefmate_8_frypan/chefmate_8_frypan", body, atlas.image, specular=0.4)
+
+
+def basket() -> Asset:
+    """Returns the woven basket: a bottom and four leaning walls around `contain_region`."""
+    atlas = Atlas(256)
+    cane = atlas.add(weave("basket", (196, 148, 92)))
+    dark = atlas.add(weave("basket rim", (150, 104, 60), 64, 6))
+    body = Body("object", mass=0.1361)
+    bottom = (0.0766, 0.0724, 0.0085)
+    body.box(bottom, (0.0025, 0, 0.0131)).show(box(bottom, cane).moved((0.0025, 0, 0.0131)))
+    half = (0.0067, 0.0724, 0.0637)
+    lean = 4.5
+    for pos, turn in (
+        ((0.0756, 0, 0.0766), rot("y", lean)),
+        ((-0.0727, 0, 0.0766), rot("y", -lean)),
+        ((0.0005, 0.0690, 0.0818), rot("z", 90) @ rot("y", lean)),
+        ((0.0, -0.0685, 0.0818), rot("z", -90) @ rot("y", lean)),
+    ):
+        body.box(half, pos, turn)
+        body.show(box(half, cane).moved(pos, turn))
+        body.show(box((0.0085, 0.0760, 0.005), dark).moved(np.asarray(pos) + turn @ (0, 0, 0.0625), turn))
+    body.site("contain_region", (0.06108, 0.06108, 0.06949), (0, 0, 0.07185), (0, 0, 0, 1), rgba=(0.8, 0, 0, 0))
+    return Asset(f"{SCANNED}/basket/basket", body, atlas.image, specular=0.1)
+
+
+def assets() -> list[Asset]:
+    """Returns every dish of the kit."""
+    return [*map(bowl, BOWLS), *map(mug, MUGS), frypan(), basket()]

@@ -1,0 +1,249 @@
+"""Furniture of the tasks: cabinets with three drawers, the stove, the microwave, the wine rack, the shelf.
+
+Joint names, axes, ranges and damping, drawer masses and the regions are LIBERO's: its predicates read them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from services.libero.assets.kit.mesh import box, lathe, tube
+from services.libero.assets.kit.mjcf import Asset, Body, rot
+from services.libero.assets.kit.paint import Atlas, Colour, metal, plaster, wood
+
+HALF_TURN_Y = (0.70711, 0.0, 0.70711, 0.0)
+HEAVY = (3.0, 1.0)  # mass (kg) and inertia (kg m2) of a drawer or knob: steady under a push
+
+
+def cabinet(name: str, frame: Colour, front: Colour, handle: Colour) -> Asset:
+    """Returns a three-drawer cabinet; drawers slide out towards -y, a bar handle on each."""
+    atlas = Atlas(512)
+    carcass = atlas.add(wood(f"{name} frame", frame, 192, 3))
+    face = atlas.add(wood(f"{name} front", front, 160, 2))
+    inside, grip = atlas.flat(tuple(int(0.72 * c) for c in frame)), atlas.add(metal(f"{name} grip", handle, 32))
+    base = Body("base", mass=0.1762)
+    for half, pos in (
+        ((0.1191, 0.0023, 0.1058), (0.0034, 0.1094, 0.1143)),  # back
+        ((0.1228, 0.0896, 0.0021), (0.0040, 0.0163, 0.0068)),  # bottom
+        ((0.0051, 0.0954, 0.1058), (-0.1122, 0.0163, 0.1143)),  # sides
+        ((0.0051, 0.0954, 0.1058), (0.1190, 0.0163, 0.1143)),
+        ((0.1100, 0.0840, 0.0010), (0.0034, 0.0240, 0.0793)),  # shelves between the drawers
+        ((0.1100, 0.0840, 0.0010), (0.0034, 0.0240, 0.1494)),
+        ((0.1273, 0.0941, 0.0015), (0.0039, 0.0158, 0.2216)),  # top
+    ):
+        base.box(half, pos).show(box(half, carcass).moved(pos))
+    base.site("top_side", (0.12534, 0.09438, 0.00147), (0.00354, 0.01567, 0.22152), rgba=(0.8, 0.8, 0, 0))
+    levels = (("top", 0.1831, 0.1839, 0.1551, 0.18563), ("middle", 0.1134, 0.1104, 0.0854, 0.1169), ("bottom", 0.0448, 0.0411, 0.0168, 0.04701))
+    for level, panel_z, grip_z, floor_z, region_z in levels:
+        base.children.append(_drawer(level, panel_z, grip_z, floor_z, region_z, face, inside, grip))
+    root = Body("object", children=[base])
+    return Asset(f"articulated_objects/{name}", root, atlas.image, bottom=-0.045, top=0.045, radius=0.045, specular=0.2)
+
+
+def _drawer(level, panel_z, grip_z, floor_z, region_z, face, inside, grip) -> Body:
+    joint = dict(name=f"{level}_level", type="slide", axis=(0, 1, 0), limited="true", range=(-0.16, 0.01), damping=50)
+    drawer = Body(f"cabinet_{level}", joint=joint, inertial=HEAVY)
+    for half, pos, skin in (
+        ((0.1093, 0.0055, 0.0341), (0.0033, -0.0725, panel_z), face),
+        ((0.1068, 0.0035, 0.0321), (0.0033, 0.0908, panel_z + 0.0005), inside),
+        ((0.0024, 0.0782, 0.0314), (-0.1019, 0.0111, panel_z + 0.0005), inside),
+        ((0.0024, 0.0782, 0.0314), (0.1089, 0.0111, panel_z + 0.0005), inside),
+        ((0.1070, 0.0782, 0.0040), (0.0035, 0.0111, floor_z), inside),
+    ):
+        drawer.box(half, pos).show(box(half, skin).moved(pos))
+    bar = [(-0.0473 + 0.0089 * k, -0.1016, grip_z) for k in (0, 5, 10)]
+    drawer.box((0.0445, 0.0077, 0.0082), (-0.0028, -0.1016, grip_z)).show(tube(bar, 0.0082, grip, 10))
+    for x in (0.0292, -0.0356):
+        post = [(x, -0.100, grip_z), (x, -0.086, grip_z), (x, -0.074, grip_z)]
+        drawer.box((0.0051, 0.0106, 0.0055), (x, -0.0835, grip_z)).show(tube(post, 0.0052, grip, 8))
+    return drawer.site(f"{level}_region", (0.02993, 0.07561, 0.10224), (0.00328, 0.01128, region_z), HALF_TURN_Y)
+
+
+def flat_stove() -> Asset:
+    """Returns a one-plate stove; the knob at the frame's origin turns about z and has a wing to grip or push."""
+    atlas = Atlas(256)
+    steel, plate = atlas.add(metal("stove", (168, 170, 174), 96)), atlas.flat((58, 58, 62))
+    knob, mark, ring = atlas.flat((36, 36, 38)), atlas.flat((220, 60, 40)), atlas.flat((84, 84, 88))
+    plain = dict(solimp=None, solref=None, friction=None)
+    burner = Body("burner", mass=1.48, pos=(0.15, 0, 0))
+    burner.box((0.095, 0.095, 0.02), name="base", **plain)
+    burner.box((0.095, 0.095, 0.0005), (0, 0, 0.025), name="collision_burner", **plain)
+    burner.show(box((0.095, 0.095, 0.02), steel))
+    grooves = [(0, 0.0190), (0.066, 0.0190), (0.066, 0.0225)]
+    for r in (0.060, 0.046, 0.032, 0.018):
+        grooves += [(r, 0.0245), (r - 0.006, 0.0245), (r - 0.008, 0.0228)]
+    grooves.append((0, 0.0228))
+    burner.show(lathe(grooves, [ring, ring] + [plate, ring, plate] * 4 + [plate], 28))
+    burner.site("cook_region", (0.075, 0.075, 0.0025), rgba=(0.8, 0.8, 0, 0))
+    burner.site("burner", (0.0625, 0.0005), (0, 0, 0.022), kind="cylinder", rgba=(0.9, 0.05, 0.05, 1))
+    joint = dict(name="button", type="hinge", axis=(0, 0, 1), limited="true", range=(-0.005, 2.1), damping=1)
+    button = Body("button", quat=(0.7071068, 0, 0, 0.7071068), joint=joint, inertial=HEAVY)
+    button.prism(8, 0.0455, 0.0004, 0.0128, pos=(0.0013, 0.0045))
+    button.show(lathe([(0, 0), (0.047, 0), (0.047, 0.0105), (0.044, 0.013), (0, 0.013)], knob, 24).moved((0.0013, 0.0045, 0)))
+    for half, pos in (
+        ((0.0120, 0.0345, 0.0243), (0.0013, 0.0174, 0.0257)),
+        ((0.0120, 0.0110, 0.0205), (0.0012, -0.0240, 0.0244)),
+        ((0.0120, 0.0042, 0.0166), (0.0011, -0.0368, 0.0172)),
+    ):
+        button.box(half, pos).show(box(half, knob).moved(pos))
+    button.show(box((0.003, 0.02, 0.0006), mark).moved((0.0013, 0.030, 0.0504)))
+    root = Body("object", children=[Body("base", children=[burner, button])])
+    return Asset("articulated_objects/flat_stove", root, atlas.image, bottom=-0.045, top=0.045, radius=0.045, specular=0.5)
+
+
+def microwave() -> Asset:
+    """Returns the microwave; its door hangs on the left and swings open towards -y with a bar handle."""
+    atlas = Atlas(256)
+    shell, black = atlas.add(metal("microwave", (188, 190, 194), 96)), atlas.flat((34, 34, 38))
+    inner, steel, green = atlas.flat((206, 206, 200)), atlas.flat((216, 218, 222)), atlas.flat((80, 230, 130))
+    soft = dict(solimp=(0.8, 0.9, 0.01), solref=(0.02, 1), friction=None, contype=0, conaffinity=1, margin=0.001)
+    root = Body("object", mass=3.0)
+    for half, pos in (
+        ((0.0145, 0.0995, 0.0935), (-0.158, 0.0115, 0.0935)),
+        ((0.0545, 0.0995, 0.0935), (0.118, 0.0115, 0.0935)),
+        ((0.1035, 0.0150, 0.0935), (-0.0405, 0.0955, 0.0935)),
+        ((0.1035, 0.0845, 0.0095), (-0.040, -0.0035, 0.1775)),
+        ((0.1035, 0.0840, 0.0120), (-0.040, -0.0040, 0.0120)),
+    ):
+        root.box(half, pos, **soft).show(box(half, inner, {"x+": inner, "x-": shell, "z+": shell, "y+": shell}).moved(pos))
+    root.show(box((0.1728, 0.1000, 0.0012), shell).moved((0, 0.0115, 0.1872)))
+    root.show(box((0.0004, 0.0995, 0.0935), shell).moved((0.1728, 0.0115, 0.0935)))
+    panel = (0.0425, 0.0120, 0.0935)
+    root.box(panel, (0.130, -0.0985, 0.0935), **soft).show(box(panel, black).moved((0.130, -0.0985, 0.0935)))
+    root.show(box((0.026, 0.0006, 0.010), green).moved((0.132, -0.1108, 0.158)))
+    for k in range(9):
+        spot = (0.112 + 0.019 * (k % 3), -0.1108, 0.122 - 0.022 * (k // 3))
+        root.show(box((0.006, 0.0008, 0.006), steel).moved(spot))
+    root.show(lathe([(0, 0), (0.014, 0), (0.012, 0.01), (0, 0.01)], steel, 16).moved((0.131, -0.110, 0.038), rot("x", 90)))
+    root.site("top_side", (0.12, 0.0835, 0.005), (0, 0.01, 0.20), rgba=(1, 0, 0, 0))
+    root.site("heating_region", (0.12, 0.0835, 0.08), (0, 0.01, 0.096), rgba=(1, 0, 0, 0))
+    root.children.append(_microwave_door(soft, black, steel))
+    return Asset("articulated_objects/microwave", root, atlas.image, bottom=-0.06, top=0.06, radius=0.015, specular=0.5)
+
+
+def _microwave_door(soft: dict, black, steel) -> Body:
+    joint = dict(name="microjoint", type="hinge", axis=(0, 0, 1), limited="true", range=(-2.094, 0), damping=0.5)
+    door = Body("microdoorroot", mass=0.26, pos=(-0.1725, -0.088, 0.096), joint=joint)
+    door.box((0.1295, 0.0120, 0.0925), (0.1295, -0.013, 0), **soft)
+    for half, pos in (
+        ((0.1295, 0.012, 0.0225), (0.1295, -0.013, 0.070)),
+        ((0.1295, 0.012, 0.0225), (0.1295, -0.013, -0.070)),
+        ((0.0200, 0.012, 0.0475), (0.0200, -0.013, 0)),
+        ((0.0350, 0.012, 0.0475), (0.2240, -0.013, 0)),
+    ):
+        door.show(box(half, black).moved(pos))
+    door.glass.append((box((0.0745, 0.004, 0.0475), (0, 0, 1, 1)).moved((0.1145, -0.013, 0)), (0.25, 0.27, 0.30, 0.55)))
+    door.capsule(0.010, 0.065, (0.2375, -0.054, 0), **soft)
+    bar = [(0.2375, -0.024, -0.066), (0.2375, -0.05, -0.064), (0.2375, -0.054, -0.05), (0.2375, -0.054, 0.05),
+           (0.2375, -0.05, 0.064), (0.2375, -0.024, 0.066)]  # fmt: skip
+    door.show(tube(bar, 0.010, steel, 10))
+    for z in (0.065, -0.065):
+        door.capsule(0.010, 0.015, (0.2375, -0.0375, z), rot("x", 90), **soft)
+    return door
+
+
+def wine_rack() -> Asset:
+    """Returns the wine rack: two boards that lean back on a stand, each with a ledge that holds a lying bottle."""
+    atlas = Atlas(256)
+    light = atlas.add(wood("rack board", (206, 166, 112), 120, 2))
+    dark = atlas.add(wood("rack stand", (104, 54, 36), 96, 1))
+    ledge = atlas.flat((148, 96, 60))
+    lean = 31.3
+    root = Body("object", mass=0.1527)
+    for y, z in ((-0.0061, 0.2512), (-0.0427, 0.1273)):
+        half = (0.1344, 0.0789, 0.0045)
+        root.box(half, (0, y, z), rot("x", lean)).show(box(half, light).moved((0, y, z), rot("x", lean)))
+    for y, z in ((-0.0748, 0.2207), (-0.1091, 0.0974)):
+        half = (0.1322, 0.0011, 0.0087)
+        root.box(half, (0, y, z), rot("x", lean)).show(box(half, ledge).moved((0, y, z), rot("x", lean)))
+    for half, pos, turn in (
+        ((0.0900, 0.0600, 0.0045), (0, 0.0693, 0.0101), rot("x", 7.5)),
+        ((0.0900, 0.0600, 0.0045), (0, -0.0643, 0.0126), rot("x", -8.0)),
+        ((0.0665, 0.0930, 0.0045), (0, 0, 0.0066), None),
+        ((0.0905, 0.0141, 0.0045), (0, 0, 0.0205), None),
+        ((0.0076, 0.0090, 0.1616), (0, 0.0089, 0.1703), rot("x", -15.8)),
+    ):
+        root.box(half, pos, turn).show(box(half, dark).moved(pos, turn))
+    root.site("top_region", (0.10087, 0.022, 0.00251), (0, -0.08003, 0.21745), (0.8549119, -0.5187733, 0, 0))
+    return Asset("turbosquid_objects/wine_rack/wine_rack", root, atlas.image, specular=0.2)
+
+
+def two_layer_shelf() -> Asset:
+    """Returns the open shelf with two compartments towards -y."""
+    atlas = Atlas(256)
+    oak, inner = atlas.add(wood("shelf", (170, 118, 74), 160, 2)), atlas.flat((128, 86, 54))
+    root = Body("object", mass=0.2063)
+    for half, pos in (
+        ((0.0071, 0.0954, 0.1044), (-0.1538, 0.0163, 0.1046)),
+        ((0.0071, 0.0954, 0.1044), (0.1631, 0.0163, 0.1046)),
+        ((0.1633, 0.0023, 0.1044), (0.0029, 0.1094, 0.1046)),
+        ((0.1532, 0.0893, 0.0011), (0.0052, 0.0187, 0.0701)),
+        ((0.1757, 0.0951, 0.0024), (0.0050, 0.0163, 0.2082)),
+    ):
+        root.box(half, pos).show(box(half, oak, {"y-": oak, "x+": inner if pos[0] < 0 else oak}).moved(pos))
+    root.site("top_side", (0.17557, 0.09438, 0.00147), (0.00496, 0.01567, 0.20688))
+    root.site("top_region", (0.06739, 0.08564, 0.15093), (0.00538, 0.01687, 0.13672), (0.70711, 0, -0.70711, 0))
+    root.site("bottom_region", (0.03528, 0.08564, 0.15580), (0.00555, 0.01687, 0.01407), HALF_TURN_Y)
+    return Asset("turbosquid_objects/wooden_two_layer_shelf/wooden_two_layer_shelf", root, atlas.image, specular=0.2)
+
+
+def wooden_tray() -> Asset:
+    """Returns the tray: a board with four low walls and posts that carry two handle bars."""
+    atlas = Atlas(256)
+    board, edge = atlas.add(wood("tray", (188, 136, 84), 160, 3)), atlas.add(wood("tray edge", (150, 100, 58), 64, 1))
+    root = Body("object", mass=0.0572)
+    centre = np.array([0.0070, -0.0050])
+    root.box((0.1480, 0.0790, 0.0040), (*centre, 0.0030)).show(box((0.1480, 0.0790, 0.0040), board).moved((*centre, 0.0030)))
+    for half, pos in (
+        ((0.0023, 0.0800, 0.0270), (-0.1392, -0.0050, 0.0300)),
+        ((0.0023, 0.0800, 0.0270), (0.1532, -0.0050, 0.0300)),
+        ((0.1440, 0.0028, 0.0290), (0.0078, -0.0845, 0.0320)),
+        ((0.1440, 0.0028, 0.0290), (0.0078, 0.0757, 0.0320)),
+        ((0.0067, 0.0786, 0.0018), (-0.1335, -0.0049, 0.0790)),
+        ((0.0067, 0.0786, 0.0018), (0.1471, -0.0049, 0.0790)),
+        *(((0.0062, 0.0055, 0.0385), (x, y, 0.0390)) for x in (-0.1321, 0.1453) for y in (-0.0780, 0.0685)),
+    ):
+        root.box(half, pos).show(box(half, edge).moved(pos))
+    root.site("contain_region", (0.04038, 0.07839, 0.13549), (0.00863, -0.00471, 0.04255), HALF_TURN_Y)
+    return Asset("turbosquid_objects/wooden_tray/wooden_tray", root, atlas.image, specular=0.2)
+
+
+def desk_caddy() -> Asset:
+    """Returns the desk caddy: two deep side compartments, a tall back one and a low front one."""
+    atlas = Atlas(256)
+    outside, inside = atlas.add(plaster("caddy", (176, 148, 112), 96)), atlas.flat((150, 122, 92))
+    root = Body("object", mass=0.2780)
+    t = 0.0040
+    for half, pos in (
+        ((0.0755, 0.2169, 0.0062), (0, 0, 0.0076)),
+        ((t, 0.2098, 0.0775), (0.0668, 0, 0.0905)),  # back
+        ((t, 0.2098, 0.0325), (-0.0669, 0, 0.0465)),  # front, low
+        ((t, 0.0766, 0.0425), (-0.0669, -0.1398, 0.1245)),  # front of the right compartment, high
+        ((0.0660, 0.0062, 0.0760), (0, -0.0680, 0.0900)),
+        ((0.0660, 0.0062, 0.0760), (0, -0.2094, 0.0900)),
+        ((t, 0.0590, 0.0430), (-0.0016, 0.0028, 0.0560)),
+    ):
+        root.box(half, pos).show(box(half, outside, {"x-": outside, "z+": inside}).moved(pos))
+    for y in (0.0706, 0.2086):  # side walls that step up towards the back
+        for half, pos in (((0.0660, 0.0036, 0.0325), (0, y, 0.0455)), ((0.0330, 0.0036, 0.0425), (0.0330, y, 0.1200))):
+            root.box(half, pos).show(box(half, outside, {"z+": inside}).moved(pos))
+    half_turn = (0, 0, 1, 0)
+    root.site("right_contain_region", (0.06196, 0.06216, 0.06046), (0.00631, -0.14339, 0.06558), half_turn)
+    root.site("left_contain_region", (0.06196, 0.06216, 0.06046), (0.00631, 0.14551, 0.06558), half_turn)
+    root.site("back_contain_region", (0.02775, 0.06216, 0.06046), (0.03364, -0.00064, 0.08558), half_turn)
+    root.site("front_contain_region", (0.02775, 0.03595, 0.06216), (-0.03102, -0.00064, 0.04054), (0, 0, 0.70711, -0.70711))
+    return Asset("turbosquid_objects/desk_caddy/desk_caddy", root, atlas.image, specular=0.1)
+
+
+def assets() -> list[Asset]:
+    """Returns every fixture of the kit, and the furniture that LIBERO places like one."""
+    return [
+        cabinet("wooden_cabinet", (150, 92, 52), (176, 114, 66), (70, 62, 56)),
+        cabinet("white_cabinet", (226, 224, 218), (240, 238, 232), (150, 152, 156)),
+        flat_stove(),
+        microwave(),
+        wine_rack(),
+        two_layer_shelf(),
+        wooden_tray(),
+        desk_caddy(),
+    ]

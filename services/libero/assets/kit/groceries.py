@@ -1,0 +1,167 @@
+"""Packages: flat boxes, cans, gable cartons and bottles, each with its product's name on the label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from PIL import Image
+
+from services.libero.assets.kit.mesh import box, lathe, merge
+from services.libero.assets.kit.mjcf import Asset, Body, rot
+from services.libero.assets.kit.paint import Atlas, Colour, label
+
+HOPE = "stable_hope_objects"
+
+
+@dataclass(frozen=True)
+class Package:
+    """One product: name, mass (kg), label text and colours, and the numbers of its shape.
+
+    `half` (m) is the half size of a box or carton body; bottles use `tiers` = (half x, half y, z low, z high).
+    """
+
+    name: str
+    mass: float
+    text: str
+    ground: Colour
+    ink: Colour
+    band: Colour | None = None
+    motif: str = ""
+    blob: Colour = (200, 60, 40)
+    half: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    centre: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    tiers: tuple[tuple[float, float, float, float], ...] = ()
+    cap: Colour = (240, 240, 240)
+    body: Colour = (200, 200, 200)
+    sites: tuple[float, float, float] = (-0.06, 0.04, 0.025)  # bottom, top, radius
+
+    def label(self, size=(160, 96)) -> Image.Image:
+        """Returns the product's label."""
+        return label(self.text, self.ground, self.ink, size, self.band, self.motif, self.blob)
+
+
+BOXES = (
+    Package("butter", 0.0052, "BUTTER", (250, 214, 70), (20, 60, 140), (255, 250, 230), half=(0.0381, 0.0198, 0.0087),
+            sites=(-0.02, 0.02, 0.02)),
+    Package("chocolate_pudding", 0.0102, "CHOCOLATE\nPUDDING", (92, 48, 28), (255, 240, 220), (140, 30, 40), "drops", (210, 160, 110),
+            half=(0.0401, 0.0232, 0.0137), centre=(-0.0005, 0, 0.0006)),
+    Package("cookies", 0.0096, "COOKIES", (196, 60, 44), (255, 246, 220), (120, 30, 26), "disc", (206, 150, 88),
+            half=(0.0310, 0.0413, 0.0094)),
+    Package("cream_cheese", 0.0062, "CREAM\nCHEESE", (226, 234, 244), (20, 70, 160), (255, 255, 255), half=(0.0406, 0.0213, 0.0089),
+            sites=(-0.025, 0.025, 0.03)),
+    Package("popcorn", 0.0052, "POPCORN", (206, 40, 44), (255, 250, 230), (30, 60, 150), half=(0.0310, 0.0210, 0.0100)),
+    Package("macaroni_and_cheese", 0.0250, "MACARONI\n& CHEESE", (24, 66, 156), (255, 230, 90), (14, 40, 110), "drops", (250, 180, 50),
+            half=(0.0422, 0.0582, 0.0127)),
+)  # fmt: skip
+
+CANS = (
+    Package("alphabet_soup", 0.0259, "ALPHABET\nSOUP", (190, 28, 36), (255, 250, 240), (120, 12, 22), "letters", (255, 214, 90),
+            sites=(-0.04, 0.04, 0.025)),
+    Package("tomato_sauce", 0.0266, "TOMATO\nSAUCE", (226, 232, 214), (170, 24, 24), (250, 250, 240), "disc", (206, 44, 34)),
+)  # fmt: skip
+
+CARTONS = (
+    Package("milk", 0.0317, "MILK", (240, 244, 250), (24, 70, 170), (205, 222, 246), "leaf", (60, 140, 210), cap=(24, 70, 170), sites=(-0.06, 0.04, 0.03)),
+    Package("orange_juice", 0.0317, "ORANGE\nJUICE", (250, 160, 40), (30, 90, 40), (255, 238, 200), "disc", (252, 130, 20), cap=(30, 110, 50)),
+)  # fmt: skip
+
+_SALAD = ((0.0173, 0.0173, -0.0727, -0.0620), (0.0264, 0.0173, -0.0620, 0.0010), (0.0180, 0.0173, 0.0005, 0.0128),
+          (0.0129, 0.0149, 0.0120, 0.0358), (0.0165, 0.0160, 0.0355, 0.0728))  # fmt: skip
+BOTTLES = (
+    Package("ketchup", 0.0232, "KETCHUP", (246, 240, 226), (180, 20, 24), (255, 255, 255), tiers=(
+        (0.0281, 0.0169, -0.0724, -0.0063), (0.0239, 0.0165, -0.0076, 0.0149), (0.0187, 0.0160, 0.0139, 0.0364),
+        (0.0160, 0.0160, 0.0362, 0.0732)), cap=(240, 240, 236), body=(186, 24, 22)),
+    Package("bbq_sauce", 0.0122, "BBQ\nSAUCE", (240, 190, 60), (90, 20, 10), (250, 220, 140), tiers=(
+        (0.0235, 0.0145, -0.0546, -0.0010), (0.0181, 0.0143, -0.0023, 0.0269), (0.0143, 0.0140, 0.0257, 0.0525)),
+        cap=(40, 30, 28), body=(74, 28, 18), sites=(-0.06, 0.06, 0.015)),
+    Package("salad_dressing", 0.0218, "SALAD\nDRESSING", (238, 246, 226), (30, 100, 40), (210, 232, 180), "leaf", (90, 160, 60), tiers=_SALAD,
+            cap=(40, 120, 60), body=(216, 206, 150)),
+    Package("new_salad_dressing", 0.0218, "SALAD\nDRESSING", (238, 246, 226), (30, 100, 40), (210, 232, 180), "leaf", (90, 160, 60),
+            tiers=tuple((x, y, a + 0.05, b + 0.05) for x, y, a, b in _SALAD), cap=(40, 120, 60), body=(216, 206, 150)),
+)  # fmt: skip
+
+
+def flat_box(p: Package) -> Asset:
+    """Returns a box that lies on its largest face, the label up."""
+    wide = p.half[0] >= p.half[1]
+    atlas = Atlas(256)
+    front = p.label((200, 128))
+    top = atlas.add(front if wide else front.rotate(90, expand=True))
+    side = atlas.add(replace(p, motif="").label((200, 48)))
+    plain = atlas.flat(p.ground)
+    skins = {"z+": top, "z-": top, "y+": side, "y-": side, "x+": side, "x-": side}
+    body = Body("object", mass=p.mass).box(p.half, p.centre)
+    body.show(box(p.half, plain, skins).moved(p.centre))
+    return _asset(p, body, atlas, "z")
+
+
+def can(p: Package) -> Asset:
+    """Returns a tin with rims, the label around it."""
+    atlas = Atlas(512, (180, 180, 184))
+    two = Image.new("RGB", (440, 150))
+    for k in range(2):
+        two.paste(p.label((220, 150)), (220 * k, 0))
+    wrap, tin, lid = atlas.add(two), atlas.flat((196, 198, 202)), atlas.flat((216, 218, 222))
+    r, z0, z1 = 0.0322, -0.0386, 0.0386
+    outline = [(0, z0), (r, z0), (r, z0 + 0.003), (r - 0.001, z0 + 0.004), (r - 0.001, z1 - 0.004), (r, z1 - 0.003), (r, z1),
+               (r - 0.002, z1), (r - 0.002, z1 - 0.002), (0, z1 - 0.002)]  # fmt: skip
+    body = Body("object", mass=p.mass).prism(12, 0.0313, z0, z1 - 0.001)
+    body.show(lathe(outline, [lid, tin, tin, wrap, tin, tin, tin, tin, lid], n=28).moved(rot=rot("z", 90)))
+    return _asset(p, body, atlas, "y")
+
+
+def carton(p: Package) -> Asset:
+    """Returns a gable-top carton that stands; the label is on all four sides."""
+    atlas = Atlas(256)
+    w, z0, z1, ridge = 0.0262, -0.0698, 0.0398, 0.0600
+    side = atlas.add(p.label((110, 220)))
+    roof, plain = atlas.flat(tuple(int(0.85 * c) for c in p.ground)), atlas.flat(p.ground)
+    cap = atlas.flat(p.cap)
+    tall = (w, w, (z1 - z0) / 2)
+    body = Body("object", mass=p.mass).box(tall, (0, 0, (z0 + z1) / 2))
+    slope = float(np.degrees(np.arctan2(ridge - z1, w)))
+    half = (w, float(np.hypot(w, ridge - z1)) / 2, 0.0022)
+    body.show(box(tall, plain, {f: side for f in ("x+", "x-", "y+", "y-")}).moved((0, 0, (z0 + z1) / 2)))
+    for s in (1, -1):
+        pos, turn = (0, s * w / 2, (z1 + ridge) / 2 - 0.002), rot("x", -s * slope)
+        body.box(half, pos, turn).show(box(half, roof).moved(pos, turn))
+    body.box((w, 0.0033, 0.0045), (0, 0, ridge - 0.003)).show(box((w, 0.003, 0.0085), plain).moved((0, 0, ridge + 0.002)))
+    body.show(lathe([(0, 0), (0.009, 0), (0.009, 0.008), (0, 0.008)], cap, 14).moved((0, -w / 2, 0.0505), rot("x", slope)))
+    return _asset(p, body, atlas, "y")
+
+
+def bottle(p: Package, up: str) -> Asset:
+    """Returns a squeeze bottle: rounded tiers, the label on front and back of the widest, a cap on top."""
+    atlas = Atlas(256)
+    strip = Image.new("RGB", (250, 80), p.body)
+    for k in (0, 1):  # u = 0.25 and 0.75 are the bottle's two broad sides
+        strip.paste(p.label((94, 76)), (16 + 125 * k, 2))
+    wrap, skin, cap = atlas.add(strip), atlas.flat(p.body), atlas.flat(p.cap)
+    body = Body("object", mass=p.mass)
+    widest = max(p.tiers, key=lambda t: t[0] * (t[3] - t[2]))
+    parts = []
+    for tier in p.tiers:
+        hx, hy, z0, z1 = tier
+        last = tier is p.tiers[-1]
+        mid = (0, 0, (z0 + z1) / 2)
+        body.box((hx, 0.62 * hy, (z1 - z0) / 2), mid).box((0.78 * hx, hy, (z1 - z0) / 2 - 0.0003), mid)
+        edge = 0.12 if last else 0.06
+        outline = [(0, z0), (1 - edge, z0), (1, z0 + 0.002), (1, z1 - 0.003), (1 - edge, z1), (0, z1)]
+        paint = cap if last else skin
+        skins = [paint, paint, wrap if tier is widest else paint, paint, paint]
+        parts.append(lathe(outline, skins, n=24).scaled(hx * 1.06, hy * 1.08, 1.0))
+    body.show(merge(parts))
+    return _asset(p, body, atlas, up)
+
+
+def _asset(p: Package, body: Body, atlas: Atlas, up: str) -> Asset:
+    bottom, top, radius = p.sites
+    path = f"{HOPE}/{p.name}/{p.name}"
+    return Asset(path, body, atlas.image, up=up, bottom=bottom, top=top, radius=radius, specular=0.15, shininess=0.2)
+
+
+def assets() -> list[Asset]:
+    """Returns every package of the kit."""
+    bottles = [bottle(p, "z" if p.name == "bbq_sauce" else "y") for p in BOTTLES]
+    return [*map(flat_box, BOXES), *map(can, CANS), *map(carton, CARTONS), *bottles]

@@ -1,0 +1,185 @@
+"""Small closed triangle meshes with normals and texture coordinates, written as MuJoCo `.msh` files.
+
+Every builder returns a `Mesh` whose faces are counter-clockwise seen from outside (MuJoCo culls back faces) and whose
+vertices are split at hard edges, so that the stored normals are what the renderer shows. A `Skin` is the rectangle
+(u0, v0, u1, v1) of the object's texture that a face shows; v = 0 is the top row of the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+Skin = tuple[float, float, float, float]
+HARD_EDGE_DEG = 35.0  # profile corners sharper than this get two normals
+
+
+class Mesh(NamedTuple):
+    """A triangle mesh: `pos` [n, 3] metres, `nrm` [n, 3] unit, `uv` [n, 2], `tri` [m, 3] vertex indices."""
+
+    pos: np.ndarray
+    nrm: np.ndarray
+    uv: np.ndarray
+    tri: np.ndarray
+
+    def moved(self, pos=(0.0, 0.0, 0.0), rot: np.ndarray | None = None) -> Mesh:
+        """Returns the mesh turned by the matrix `rot` [3, 3] about the origin and then shifted by `pos` (m)."""
+        rot = np.eye(3) if rot is None else rot
+        return Mesh(self.pos @ rot.T + np.asarray(pos, float), self.nrm @ rot.T, self.uv, self.tri)
+
+    def scaled(self, x: float, y: float, z: float) -> Mesh:
+        """Returns the mesh stretched along the axes by positive factors, normals kept perpendicular."""
+        factors = np.array([x, y, z])
+        nrm = self.nrm / factors
+        return Mesh(self.pos * factors, nrm / np.linalg.norm(nrm, axis=1, keepdims=True), self.uv, self.tri)
+
+    def tobytes(self) -> bytes:
+        """Returns the content of a `.msh` file: four counts, then float32 arrays, then int32 faces."""
+        counts = np.array([len(self.pos), len(self.nrm), len(self.uv), len(self.tri)], "<i4")
+        floats = [np.round(a, 6).astype("<f4").tobytes() for a in (self.pos, self.nrm, self.uv)]
+        return counts.tobytes() + b"".join(floats) + self.tri.astype("<i4").tobytes()
+
+
+def merge(meshes: Sequence[Mesh]) -> Mesh:
+    """Returns one mesh that holds all of `meshes`."""
+    offsets = np.cumsum([0] + [len(m.pos) for m in meshes[:-1]])
+    return Mesh(
+        np.concatenate([m.pos for m in meshes]),
+        np.concatenate([m.nrm for m in meshes]),
+        np.concatenate([m.uv for m in meshes]),
+        np.concatenate([m.tri + o for m, o in zip(meshes, offsets)]),
+    )
+
+
+# face name -> (outward axis, axis to the viewer's right, axis up), as signed unit vectors
+_FACES = {
+    "x+": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "x-": ((-1, 0, 0), (0, -1, 0), (0, 0, 1)),
+    "y+": ((0, 1, 0), (-1, 0, 0), (0, 0, 1)),
+    "y-": ((0, -1, 0), (1, 0, 0), (0, 0, 1)),
+    "z+": ((0, 0, 1), (1, 0, 0), (0, 1, 0)),
+    "z-": ((0, 0, -1), (-1, 0, 0), (0, 1, 0)),
+}
+
+
+def box(half: Sequence[float], skin: Skin, faces: dict[str, Skin] | None = None, skip: str = "") -> Mesh:
+    """Returns a box of half sizes `half` (m) around the origin; `faces` overrides the skin per face ("x+", "z-", ...).
+
+    `skip` lists faces to leave out, e.g. "z-,y+", for sides that nobody sees.
+    """
+    half = np.asarray(half, float)
+    pos, nrm, uv, tri = [], [], [], []
+    for name, axes in _FACES.items():
+        if name in skip.split(","):
+            continue
+        out, right, up = (np.array(a, float) for a in axes)
+        u0, v0, u1, v1 = (faces or {}).get(name, skin)
+        first = len(pos)
+        for sr, su, tex in ((-1, -1, (u0, v1)), (1, -1, (u1, v1)), (1, 1, (u1, v0)), (-1, 1, (u0, v0))):
+            pos.append((out + sr * right + su * up) * half)
+            nrm.append(out)
+            uv.append(tex)
+        tri += [(first, first + 1, first + 2), (first, first + 2, first + 3)]
+    return Mesh(np.array(pos), np.array(nrm), np.array(uv), np.array(tri))
+
+
+def lathe(profile: Sequence[tuple[float, float]], skins: Skin | Sequence[Skin], n: int = 24) -> Mesh:
+    """Returns the solid of revolution of `profile`, points (radius, z) from the bottom centre to the top centre.
+
+    `skins` is one skin or one per profile segment; u runs once around, v from the segment's end (top) to its start.
+    """
+    pts = np.asarray(profile, float)
+    per_segment = [skins] * (len(pts) - 1) if isinstance(skins[0], (int, float)) else list(skins)
+    if len(per_segment) != len(pts) - 1:
+        raise ValueError(f"{len(per_segment)} skins for a profile of {len(pts) - 1} segments; give one per segment")
+    step = np.diff(pts, axis=0)
+    seg_nrm = np.stack([step[:, 1], -step[:, 0]], axis=1) / np.linalg.norm(step, axis=1, keepdims=True)
+    angle = np.linspace(0, 2 * np.pi, n + 1)
+    ring = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    parts = []
+    for k, (u0, v0, u1, v1) in enumerate(per_segment):
+        ends = [_corner_normal(seg_nrm, k, k - 1), _corner_normal(seg_nrm, k, k + 1)]
+        pos, nrm, uv = [], [], []
+        for end, v in ((0, v1), (1, v0)):
+            (r, z), (nr, nz) = pts[k + end], ends[end]
+            pos.append(np.column_stack([r * ring, np.full(n + 1, z)]))
+            nrm.append(np.column_stack([nr * ring, np.full(n + 1, nz)]))
+            uv.append(np.column_stack([np.linspace(u0, u1, n + 1), np.full(n + 1, v)]))
+        i = np.arange(n)
+        tri = []
+        if pts[k][0] > 0:
+            tri.append(np.column_stack([i, i + 1, i + n + 2]))
+        if pts[k + 1][0] > 0:
+            tri.append(np.column_stack([i, i + n + 2, i + n + 1]))
+        parts.append(Mesh(np.concatenate(pos), np.concatenate(nrm), np.concatenate(uv), np.concatenate(tri)))
+    return merge(parts)
+
+
+def _corner_normal(seg_nrm: np.ndarray, k: int, other: int) -> np.ndarray:
+    """Returns segment k's normal (r, z), averaged with its neighbour's where their corner is soft."""
+    if not 0 <= other < len(seg_nrm) or seg_nrm[k] @ seg_nrm[other] < np.cos(np.radians(HARD_EDGE_DEG)):
+        return seg_nrm[k]
+    mean = seg_nrm[k] + seg_nrm[other]
+    return mean / np.linalg.norm(mean)
+
+
+def tube(path: Sequence[Sequence[float]], radius: float, skin: Skin, n: int = 8, flat: float = 1.0) -> Mesh:
+    """Returns a round bar of `radius` (m) along the points of `path` [k, 3]; `flat` squeezes its second axis."""
+    pts = np.asarray(path, float)
+    tangent = np.gradient(pts, axis=0)
+    tangent /= np.linalg.norm(tangent, axis=1, keepdims=True)
+    side = np.cross(tangent[0], [0.0, 0.0, 1.0] if abs(tangent[0][2]) < 0.9 else [0.0, 1.0, 0.0])
+    u0, v0, u1, v1 = skin
+    angle = np.linspace(0, 2 * np.pi, n + 1)
+    pos, nrm, uv = [], [], []
+    for k, (point, along) in enumerate(zip(pts, tangent)):
+        side = side - along * (side @ along)
+        side /= np.linalg.norm(side)
+        other = np.cross(along, side)
+        offset = np.cos(angle)[:, None] * side + flat * np.sin(angle)[:, None] * other
+        normal = flat * np.cos(angle)[:, None] * side + np.sin(angle)[:, None] * other
+        pos.append(point + radius * offset)
+        nrm.append(normal / np.linalg.norm(normal, axis=1, keepdims=True))
+        uv.append(np.column_stack([np.linspace(u0, u1, n + 1), np.full(n + 1, v0 + (v1 - v0) * k / (len(pts) - 1))]))
+    i, rows = np.arange(n), n + 1
+    tri = [
+        np.concatenate([np.column_stack([i, i + 1, i + 1 + rows]), np.column_stack([i, i + 1 + rows, i + rows])]) + k * rows
+        for k in range(len(pts) - 1)
+    ]
+    body = Mesh(np.concatenate(pos), np.concatenate(nrm), np.concatenate(uv), np.concatenate(tri))
+    ends = [_cap(pos[0], -tangent[0], skin, True), _cap(pos[-1], tangent[-1], skin, False)]
+    return merge([body, *ends])
+
+
+def _cap(loop: np.ndarray, normal: np.ndarray, skin: Skin, backwards: bool) -> Mesh:
+    """Returns the flat fan that closes a convex `loop` [n+1, 3] whose last point repeats the first."""
+    pos = loop[:-1]
+    n = len(pos)
+    i = np.arange(1, n - 1)
+    tri = np.column_stack([np.zeros_like(i), i + 1, i] if backwards else [np.zeros_like(i), i, i + 1])
+    centre = ((skin[0] + skin[2]) / 2, (skin[1] + skin[3]) / 2)
+    return Mesh(pos, np.tile(normal, (n, 1)), np.tile(centre, (n, 1)), tri)
+
+
+def prism(outline: Sequence[Sequence[float]], z0: float, z1: float, skin: Skin, top: Skin | None = None) -> Mesh:
+    """Returns the upright prism over a convex counter-clockwise `outline` [n, 2] from z0 to z1 (m), flat shaded."""
+    pts = np.asarray(outline, float)
+    u0, v0, u1, v1 = skin
+    parts = []
+    for a, b in zip(pts, np.roll(pts, -1, axis=0)):
+        out = np.array([b[1] - a[1], a[0] - b[0], 0.0])
+        pos = np.array([[*a, z0], [*b, z0], [*b, z1], [*a, z1]])
+        uv = np.array([(u0, v1), (u1, v1), (u1, v0), (u0, v0)])
+        parts.append(Mesh(pos, np.tile(out / np.linalg.norm(out), (4, 1)), uv, np.array([(0, 1, 2), (0, 2, 3)])))
+    loop = np.vstack([pts, pts[:1]])
+    parts.append(_cap(np.column_stack([loop, np.full(len(loop), z1)]), np.array([0, 0, 1.0]), top or skin, False))
+    parts.append(_cap(np.column_stack([loop, np.full(len(loop), z0)]), np.array([0, 0, -1.0]), skin, True))
+    return merge(parts)
+
+
+def regular(n: int, radius: float, turn: float = 0.0) -> np.ndarray:
+    """Returns the [n, 2] corners of a regular polygon whose flats lie at `radius`; `turn` in sides."""
+    angle = 2 * np.pi * (np.arange(n) + 0.5 + turn) / n
+    return radius / np.cos(np.pi / n) * np.column_stack([np.cos(angle), np.sin(angle)])

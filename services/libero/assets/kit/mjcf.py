@@ -1,0 +1,236 @@
+"""What an asset of the kit is made of, and how it is written as MJCF in LIBERO's folder layout.
+
+LIBERO (through robosuite's MujocoXMLObject) reads an object from `worldbody/body/body[@name="object"]`, keeps group 0
+for collision and group 1 for show, and takes the placement sites from the outer body. Designs use z up; `up="y"`
+stores them lying, for the objects whose official frame has y up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+
+from services.libero.assets.kit.mesh import Mesh, merge
+
+# contact parameters of LIBERO's movable objects; stiff, so that things neither sink nor creep
+STIFF = {"solimp": (0.998, 0.998, 0.001), "solref": (0.001, 1), "friction": (0.95, 0.3, 0.1)}
+Y_UP = np.array([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]])  # design (x, y, z) -> stored (x, z, -y)
+
+
+def rot(axis: str, deg: float) -> np.ndarray:
+    """Returns the [3, 3] rotation by `deg` degrees about "x", "y" or "z"."""
+    c, s = np.cos(np.radians(deg)), np.sin(np.radians(deg))
+    i, j = {"x": (1, 2), "y": (2, 0), "z": (0, 1)}[axis]
+    m = np.eye(3)
+    m[i, i] = m[j, j] = c
+    m[i, j], m[j, i] = -s, s
+    return m
+
+
+def quat_wxyz(m: np.ndarray) -> np.ndarray:
+    """Returns the unit quaternion (w, x, y, z), w >= 0, of a rotation matrix [3, 3]."""
+    k = np.array(
+        [
+            [m[0, 0] - m[1, 1] - m[2, 2], 0, 0, 0],
+            [m[0, 1] + m[1, 0], m[1, 1] - m[0, 0] - m[2, 2], 0, 0],
+            [m[0, 2] + m[2, 0], m[1, 2] + m[2, 1], m[2, 2] - m[0, 0] - m[1, 1], 0],
+            [m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1], np.trace(m)],
+        ]
+    )
+    x, y, z, w = np.linalg.eigh(k / 3)[1][:, -1]
+    q = np.array([w, x, y, z])
+    return q if w > 0 or (w == 0 and q[np.nonzero(q)[0][0]] > 0) else -q
+
+
+def xml(tag: str, children: list[str] | None = None, **attributes) -> str:
+    """Returns one XML element; numbers and arrays are written with six significant digits, None is left out."""
+    text = "".join(f" {k.rstrip('_')}={quoteattr(_text(v))}" for k, v in attributes.items() if v is not None)
+    if not children:
+        return f"<{tag}{text}/>"
+    inner = "\n".join(children).replace("\n", "\n  ")
+    return f"<{tag}{text}>\n  {inner}\n</{tag}>"
+
+
+def _text(value) -> str:
+    if isinstance(value, (str, int)):
+        return str(value)
+    return " ".join(f"{float(np.round(x, 6)) + 0.0:.6g}" for x in np.atleast_1d(value))
+
+
+@dataclass
+class Collider:
+    """A collision shape: MuJoCo `kind`, `size` as in MJCF, pose in the design frame, contact attributes."""
+
+    kind: str
+    size: tuple[float, ...]
+    pos: np.ndarray
+    rot: np.ndarray
+    attributes: dict
+
+    @property
+    def volume(self) -> float:
+        """The volume in cubic metres; it shares out the body's mass."""
+        if self.kind == "box":
+            return 8.0 * float(np.prod(self.size))
+        return float(np.pi * self.size[0] ** 2 * 2 * self.size[1])  # cylinder; capsule ends do not matter here
+
+
+@dataclass
+class Body:
+    """One rigid body of an asset: what is seen, what collides, sites, an optional joint and children.
+
+    `mass` (kg) is shared out over the colliders by volume; `inertial` = (mass, inertia) replaces that, as
+    LIBERO does for drawers and knobs.
+    """
+
+    name: str
+    mass: float = 0.0
+    pos: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    quat: tuple[float, ...] | None = None
+    joint: dict | None = None
+    inertial: tuple[float, float] | None = None
+    meshes: list[Mesh] = field(default_factory=list)
+    glass: list[tuple[Mesh, tuple]] = field(default_factory=list)
+    colliders: list[Collider] = field(default_factory=list)
+    sites: list[dict] = field(default_factory=list)
+    children: list[Body] = field(default_factory=list)
+
+    def show(self, *meshes: Mesh) -> Body:
+        """Adds meshes painted with the asset's texture."""
+        self.meshes.extend(meshes)
+        return self
+
+    def box(self, half, pos=(0, 0, 0), rot=None, **attributes) -> Body:
+        """Adds a collision box of half sizes `half` (m)."""
+        return self._collide("box", half, pos, rot, attributes)
+
+    def cylinder(self, radius, half_height, pos=(0, 0, 0), rot=None, **attributes) -> Body:
+        """Adds a collision cylinder (m), its axis along z unless turned."""
+        return self._collide("cylinder", (radius, half_height), pos, rot, attributes)
+
+    def capsule(self, radius, half_length, pos=(0, 0, 0), rot=None, **attributes) -> Body:
+        """Adds a collision capsule (m), its axis along z unless turned."""
+        return self._collide("capsule", (radius, half_length), pos, rot, attributes)
+
+    def _collide(self, kind, size, pos, rotation, attributes) -> Body:
+        turn = np.eye(3) if rotation is None else rotation
+        size = tuple(float(s) for s in size)
+        self.colliders.append(Collider(kind, size, np.asarray(pos, float), turn, {**STIFF, **attributes}))
+        return self
+
+    def prism(self, sides: int, radius, z0, z1, pos=(0, 0), inset=0.0005) -> Body:
+        """Adds a round post from z0 to z1 as crossed boxes whose flats touch `radius` (m).
+
+        Boxes, because box contacts give a parallel gripper several points to hold. Only the first two reach
+        the full height; the others end `inset` short, so that a standing post has 8 contacts and not 4 per box.
+        """
+        for k in range(sides // 2):
+            short = 0.0 if k in (0, sides // 4) else inset
+            half = (radius, radius * np.tan(np.pi / sides), (z1 - z0) / 2 - short)
+            self.box(half, (*pos, (z0 + z1) / 2), rot("z", 360 * k / sides))
+        return self
+
+    def ring(self, sides: int, low, high, thick, pos=(0, 0), skip=()) -> Body:
+        """Adds a wall of `sides` boxes whose outer face runs from `low` = (radius, z) to `high` (m)."""
+        (r0, z0), (r1, z1) = low, high
+        slope = np.array([r1 - r0, z1 - z0])
+        length = float(np.linalg.norm(slope))
+        slope = slope / length
+        out = np.array([slope[1], -slope[0]])
+        centre = np.array([(r0 + r1) / 2, (z0 + z1) / 2]) - out * thick / 2
+        half = (thick / 2, max(r0, r1) * np.tan(np.pi / sides), length / 2)
+        tilt = np.array([[out[0], 0, slope[0]], [0, 1, 0], [out[1], 0, slope[1]]])
+        for k in range(sides):
+            if k in skip:
+                continue
+            turn = rot("z", 360 * k / sides)
+            where = turn @ np.array([centre[0], 0, centre[1]]) + np.array([*pos, 0.0])
+            self.box(half, where, turn @ tilt)
+        return self
+
+    def site(self, name, size, pos=(0, 0, 0), quat=(1, 0, 0, 0), kind="box", rgba=(0.8, 0.8, 0.8, 0)) -> Body:
+        """Adds a named region that LIBERO's predicates look up."""
+        self.sites.append(dict(name=name, type=kind, size=size, pos=pos, quat=quat, rgba=rgba, group=0))
+        return self
+
+
+@dataclass
+class Asset:
+    """One object or fixture: its file path without ending, root body, texture, frame and placement sites.
+
+    `bottom`, `top` (m) and `radius` (m) are the placement sites' offsets; LIBERO's samplers use them, so they
+    are LIBERO's numbers and not the shape's.
+    """
+
+    path: str
+    root: Body
+    texture: object  # PIL.Image
+    up: str = "z"
+    bottom: float = -0.06
+    top: float = 0.04
+    radius: float = 0.025
+    specular: float = 0.3
+    shininess: float = 0.4
+
+    @property
+    def name(self) -> str:
+        """The category's name, e.g. "akita_black_bowl"."""
+        return self.path.rsplit("/", 1)[-1]
+
+    def files(self) -> dict[str, object]:
+        """Returns file contents by path below the asset folder: bytes, text or a PIL image (saved as PNG)."""
+        folder, name = self.path.rsplit("/", 1)
+        parts = folder if folder.endswith(f"/{name}") else self.path  # where meshes and texture lie
+        relative = "" if parts == folder else f"{name}/"
+        frame = Y_UP if self.up == "y" else np.eye(3)
+        out: dict[str, object] = {f"{parts}/texture.png": self.texture}
+        assets = [
+            xml("texture", type="2d", name=f"tex-{self.name}", file=f"{relative}texture.png"),
+            xml("material", name=self.name, texture=f"tex-{self.name}", specular=self.specular, shininess=self.shininess),
+        ]
+        body = self._body(self.root, frame, parts, relative, out, assets)
+        placement = [
+            xml("site", name=f"{n}_site", pos=p, size=0.005, rgba=(0, 0, 0, 0))
+            for n, p in (
+                ("bottom", (0, 0, self.bottom)),
+                ("top", (0, 0, self.top)),
+                ("horizontal_radius", (self.radius, self.radius, 0)),
+            )
+        ]
+        document = xml(
+            "mujoco",
+            [xml("compiler", angle="radian"), xml("asset", assets), xml("worldbody", [xml("body", [body, *placement])])],
+            model=self.name,
+        )
+        out[f"{self.path}.xml"] = document + "\n"
+        return out
+
+    def _body(self, body: Body, frame, parts, relative, out, assets) -> str:
+        inner = []
+        if body.inertial:
+            mass, inertia = body.inertial
+            inner.append(xml("inertial", pos=(0, 0, 0), mass=mass, diaginertia=(inertia,) * 3))
+        if body.joint:
+            inner.append(xml("joint", **body.joint))
+        show = dict(type="mesh", contype=0, conaffinity=0, group=1, mass=0.0)
+        shown = [(merge(body.meshes), None)] if body.meshes else []
+        for k, (mesh, rgba) in enumerate([*shown, *body.glass]):
+            mesh_name = f"{self.name}_{body.name}_{k}"
+            out[f"{parts}/{mesh_name}.msh"] = mesh.moved(rot=frame).tobytes()
+            assets.append(xml("mesh", name=mesh_name, file=f"{relative}{mesh_name}.msh"))
+            inner.append(xml("geom", mesh=mesh_name, material=self.name if rgba is None else None, rgba=rgba, **show))
+        total = sum(c.volume for c in body.colliders)
+        for c in body.colliders:
+            mass = 0.0 if body.inertial else body.mass * c.volume / total
+            quat = quat_wxyz(frame @ c.rot)
+            quat = None if abs(quat[0]) > 1 - 1e-9 else quat
+            pos = frame @ c.pos
+            inner.append(
+                xml("geom", type=c.kind, size=c.size, pos=pos, quat=quat, mass=mass, group=0, **c.attributes)
+            )
+        inner += [xml("site", **s) for s in body.sites]
+        inner += [self._body(child, frame, parts, relative, out, assets) for child in body.children]
+        at_origin = not any(body.pos)
+        return xml("body", inner, name=body.name, pos=None if at_origin else body.pos, quat=body.quat)

@@ -1,0 +1,184 @@
+"""The official asset files: downloaded from LIBERO's repository at the pinned commit, resumed, verified.
+
+Files are fetched one by one into a staging folder that survives interruptions, each checked against the git blob
+sha1 of `official.txt`; when all are there the folder is renamed into place with a sha256 manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import httpx
+
+from vla_contract.volume import require_space
+
+COMMIT = "8f1084e3132a39270c3a13ebe37270a43ece2a01"
+BASE_URL = f"https://raw.githubusercontent.com/Lifelong-Robot-Learning/LIBERO/{COMMIT}/libero/libero/assets"
+MIRROR_VARIABLE = "VLALAB_LIBERO_MIRROR"  # another address of the same folder
+MARKER = "MANIFEST.sha256"
+UNKNOWN_SIZE = 12_000_000  # bytes to expect where the manifest has no size; those are the largest files
+TRIES = 5
+CHUNK = 1 << 16
+
+Progress = Callable[[int, int, str], None]  # bytes so far, bytes expected, file just finished
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One official file: path below the asset folder, git blob sha1 (hex), size in bytes or None."""
+
+    path: str
+    sha1: str
+    size: int | None
+
+
+class DownloadError(OSError):
+    """A file could not be had, or is not the one that the manifest names; the text says what to do."""
+
+
+@lru_cache(maxsize=1)
+def manifest() -> tuple[Entry, ...]:
+    """Returns the files to fetch, from the list in this package."""
+    text = (Path(__file__).parent / "official.txt").read_text()
+    rows = [line.split(" ", 2) for line in text.splitlines() if not line.startswith("#")]
+    return tuple(Entry(path, sha1, None if size == "-" else int(size)) for sha1, size, path in rows)
+
+
+def digest() -> str:
+    """Returns the sha256 (hex) that names the official files: it depends on their git hashes alone."""
+    return hashlib.sha256("".join(f"{e.sha1} {e.path}\n" for e in manifest()).encode()).hexdigest()
+
+
+def folder(volume: Path) -> Path:
+    """Returns where the official files lie on the volume."""
+    return Path(volume) / "assets" / "libero"
+
+
+def base_url() -> str:
+    """Returns the address of the folder to download from, without a slash at its end."""
+    return (os.environ.get(MIRROR_VARIABLE) or BASE_URL).rstrip("/")
+
+
+def git_sha1(content: Path) -> str:
+    """Returns the hash that git gives the file's content."""
+    total = hashlib.sha1(f"blob {content.stat().st_size}\0".encode())
+    with content.open("rb") as stream:
+        while piece := stream.read(CHUNK):
+            total.update(piece)
+    return total.hexdigest()
+
+
+def download(volume: Path, entries: tuple[Entry, ...] | None = None, progress: Progress | None = None, threads: int = 4) -> Path:
+    """Returns the folder of the official files after fetching what is missing of them.
+
+    Raises DownloadError for a file that cannot be had or is not the right one, OSError where the disk is full. What
+    was fetched stays in the staging folder, and the next call goes on from there.
+    """
+    entries = manifest() if entries is None else entries
+    target = folder(volume)
+    if (target / MARKER).is_file() and not verify(target):
+        return target
+    if target.exists() and not (target / MARKER).is_file():
+        raise DownloadError(f"{target} exists but was not put there by this download; move it away or use it with --assets")
+    staging = target.with_name(f".libero-{COMMIT[:8]}")
+    expected = {e: e.size if e.size is not None else UNKNOWN_SIZE for e in entries}
+    missing = [e for e in entries if not (staging / e.path).is_file()]
+    require_space(target.parent, sum(expected[e] for e in missing))
+    done = sum(expected[e] for e in entries) - sum(expected[e] for e in missing)
+    with httpx.Client(timeout=httpx.Timeout(30.0), follow_redirects=True) as client:
+        with ThreadPoolExecutor(threads) as pool:
+            stop = threading.Event()
+            jobs = {pool.submit(_fetch, client, entry, staging, stop): entry for entry in missing}
+            try:
+                for job in as_completed(jobs):
+                    job.result()
+                    done += expected[jobs[job]]
+                    if progress:
+                        progress(done, sum(expected.values()), jobs[job].path)
+            except BaseException:
+                stop.set()
+                pool.shutdown(cancel_futures=True)
+                raise
+    return _place(staging, target, entries)
+
+
+def _fetch(client: httpx.Client, entry: Entry, staging: Path, stop: threading.Event) -> None:
+    """Fetches one file, going on where an earlier try broke off; a wrong file is fetched once more from its start."""
+    final = staging / entry.path
+    part = final.with_name(final.name + ".part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    url = f"{base_url()}/{entry.path}"
+    wrong = 0
+    for attempt in range(TRIES):
+        if stop.is_set():
+            return
+        try:
+            _receive(client, url, part)
+        except httpx.TransportError as error:
+            if attempt == TRIES - 1:
+                raise DownloadError(
+                    f"{url} broke off {TRIES} times ({type(error).__name__}: {error}); run the same command again to go on, "
+                    f"or set {MIRROR_VARIABLE} to a mirror of that folder"
+                ) from error
+            time.sleep(min(0.2 * 2**attempt, 5.0))
+            continue
+        found = git_sha1(part)
+        if found == entry.sha1:
+            part.replace(final)
+            return
+        part.unlink()
+        wrong += 1
+        if wrong == 2:
+            raise DownloadError(
+                f"{url} has git hash {found}, expected {entry.sha1}: not the file of LIBERO commit {COMMIT[:8]}; "
+                f"check {MIRROR_VARIABLE} or any proxy between here and there"
+            )
+    raise DownloadError(f"{url} could not be fetched in {TRIES} tries; run the same command again to go on")
+
+
+def _receive(client: httpx.Client, url: str, part: Path) -> None:
+    """Appends to `part` what is missing of it; starts over where the server does not serve ranges."""
+    have = part.stat().st_size if part.exists() else 0
+    headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={have}-"} if have else {})}
+    with client.stream("GET", url, headers=headers) as answer:
+        if answer.status_code == 416:  # nothing left to send: complete, or longer than the original
+            return
+        if answer.status_code >= 500 or answer.status_code == 429:
+            raise httpx.ReadError(f"HTTP {answer.status_code}")
+        if answer.status_code not in (200, 206):
+            raise DownloadError(f"{url} answers HTTP {answer.status_code}; set {MIRROR_VARIABLE} to a mirror that has this folder")
+        with part.open("ab" if answer.status_code == 206 else "wb") as stream:
+            for piece in answer.iter_raw(CHUNK):
+                stream.write(piece)
+
+
+def _place(staging: Path, target: Path, entries: tuple[Entry, ...]) -> Path:
+    """Writes the sha256 manifest into the finished staging folder and renames it to `target`."""
+    lines = []
+    for entry in sorted(entries, key=lambda e: e.path):
+        content = (staging / entry.path).read_bytes()
+        lines.append(f"{hashlib.sha256(content).hexdigest()}  {entry.path}\n")
+    (staging / MARKER).write_text("".join(lines))
+    if target.exists():  # an older, damaged copy
+        os.replace(target, target.with_name(f".libero-damaged-{time.time_ns()}"))
+    os.replace(staging, target)
+    return target
+
+
+def verify(target: Path) -> list[str]:
+    """Returns the paths below `target` that are missing or differ from its sha256 manifest."""
+    bad = []
+    for line in (target / MARKER).read_text().splitlines():
+        expected, path = line.split("  ", 1)
+        file = target / path
+        if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != expected:
+            bad.append(path)
+    return bad

@@ -1,0 +1,137 @@
+"""Chooses the asset folder of a run: a folder, else the official files, else the kit, generated on first use."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from services.libero.assets import kit, official
+
+VARIABLE = "VLALAB_LIBERO_ASSETS"
+# one file of each part that LIBERO's tasks load from; a folder with all of them is taken for an asset folder
+LANDMARKS = (
+    "scenes/libero_tabletop_base_style.xml",
+    "scenes/libero_floor_base_style.xml",
+    "scenes/libero_kitchen_tabletop_base_style.xml",
+    "scenes/libero_living_room_tabletop_base_style.xml",
+    "scenes/libero_study_base_style.xml",
+    "stable_hope_objects/cream_cheese/cream_cheese.xml",
+    "stable_scanned_objects/akita_black_bowl/akita_black_bowl.xml",
+    "turbosquid_objects/wine_rack/wine_rack.xml",
+    "articulated_objects/wooden_cabinet.xml",
+    "articulated_objects/flat_stove.xml",
+    "textures/light-gray-floor-tile.png",
+)
+
+
+@dataclass(frozen=True)
+class AssetSource:
+    """An asset folder and what it is: `digest` (sha256, hex) changes when the folder's content does."""
+
+    kind: Literal["folder", "official", "kit"]
+    path: Path
+    digest: str
+
+
+def resolve(flag: str | None, volume: Path) -> AssetSource:
+    """Returns the asset folder to use, generating the kit if nothing else is there.
+
+    Order: `flag`, the variable VLALAB_LIBERO_ASSETS, `volume`/assets/libero, the kit. A flag or variable is a folder,
+    or the word "official" or "kit" to insist on that source. Raises ValueError for a folder that is not an asset
+    folder and for official files that are not there, OSError where the kit cannot be written.
+    """
+    for origin, value in (("the flag", flag), (f"the variable {VARIABLE}", os.environ.get(VARIABLE))):
+        if value:
+            return _named(origin, value, Path(volume))
+    shared = official.folder(volume)
+    if (shared / official.MARKER).is_file():
+        return AssetSource("official", shared, official.digest())
+    if shared.exists():
+        return _folder("the shared volume", shared)
+    return ensure_kit(volume)
+
+
+def ensure_kit(volume: Path) -> AssetSource:
+    """Returns the kit below `volume`/assets, writing it there first if this version is not yet complete.
+
+    Safe under concurrent calls: everyone writes a folder of their own and the first rename wins.
+    """
+    digest = kit.digest()
+    target = Path(volume) / "assets" / f"libero-kit-{digest[:12]}"
+    if not kit.complete(target):
+        try:
+            _place(target)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise OSError(
+                error.errno, f"cannot write the asset kit to {target}: {reason}; make the volume writable or set VLALAB_VOLUME"
+            ) from error
+    return AssetSource("kit", target, digest)
+
+
+def _place(target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        kit.build(fresh)
+        fresh.chmod(0o755)
+        if target.exists() and not kit.complete(target):  # files are missing: somebody tidied up
+            os.replace(target, fresh / "replaced")
+            os.replace(fresh / "replaced", Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent)))
+        try:
+            os.rename(fresh, target)
+        except OSError:
+            if not kit.complete(target):
+                raise
+    finally:
+        for left in target.parent.glob(f".{target.name}-old-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _named(origin: str, value: str, volume: Path) -> AssetSource:
+    if value == "kit":
+        return ensure_kit(volume)
+    if value == "official":
+        shared = official.folder(volume)
+        if not (shared / official.MARKER).is_file():
+            raise ValueError(
+                f"{origin} asks for the official assets, which are not complete in {shared}; "
+                "fetch them with `invoke assets libero` or choose `kit`"
+            )
+        return AssetSource("official", shared, official.digest())
+    return _folder(origin, Path(value).expanduser())
+
+
+def _folder(origin: str, folder: Path) -> AssetSource:
+    """Returns `folder` as a source, raising ValueError that says what it lacks and what to do."""
+    if not folder.is_dir():
+        raise ValueError(
+            f"{origin} names the asset folder {str(folder)!r}, which does not exist; "
+            "give a folder with LIBERO's assets (scenes/, textures/, ...), or `kit`"
+        )
+    missing = [path for path in LANDMARKS if not (folder / path).is_file()]
+    if missing:
+        inner = folder / "libero" / "libero" / "assets"
+        hint = f"did you mean {str(inner)!r}?" if inner.is_dir() else "give LIBERO's folder `libero/libero/assets`, or `kit`"
+        shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
+        raise ValueError(
+            f"{origin} names {str(folder)!r}, which is not an asset folder: "
+            f"{len(missing)} of {len(LANDMARKS)} expected files are missing ({shown}); {hint}"
+        )
+    return AssetSource("folder", folder.resolve(), _fingerprint(folder))
+
+
+def _fingerprint(folder: Path) -> str:
+    """Returns the sha256 over names and sizes of all files and the text of the XML files (not of 100 MB of meshes)."""
+    total = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        total.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\n".encode())
+        if path.suffix == ".xml":
+            total.update(path.read_bytes())
+    return total.hexdigest()
