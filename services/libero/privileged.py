@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import mujoco
 import numpy as np
@@ -26,20 +27,22 @@ GEOM_TYPES = {  # mujoco's number -> name; a mesh is sent as the box around its 
     mujoco.mjtGeom.mjGEOM_MESH: "box",
 }
 JOINT_TYPES = ("free", "ball", "slide", "hinge")
+_ADDRESSES: WeakKeyDictionary = WeakKeyDictionary()  # domain -> (its model, addresses of the objects' joints)
 
 
 def observe(domain: Any, static: bool) -> dict[str, Any]:
     """Returns the state of a LIBERO problem (`LiberoEnv.domain`); `static` adds the part that never changes.
 
-    Keys: `eef_pos` [3], `eef_rot` [3, 3] (columns are the hand's axes: x is the closing axis, z points out of the
-    fingers), `eef_vel` [6] (linear m/s, angular rad/s), `gripper_qpos` [2], `robot_qpos` [7], `body_pos` [nb, 3], `body_quat_wxyz` [nb, 4], `joint_pos` [nj],
-    `contacts` int [nc, 2] (pairs of body indices, each once, smaller first), `goal_done` list of bool, and at the
-    first step `static` (see `describe`). Sites move with their bodies and are in `static`.
+    Keys: `eef_pos` [3]; `eef_rot` [3, 3], whose columns are the hand's axes (x: closing axis, z: out of the fingers);
+    `eef_vel` [6] (linear m/s, angular rad/s); `gripper_qpos` [2]; `robot_qpos` [7]; `body_pos` [nb, 3];
+    `body_quat_wxyz` [nb, 4]; `joint_pos` [nj]; `contacts` int [nc, 2] (pairs of body indices, each once, the smaller
+    first); `goal_done`, a list of bool (after the first step only where there is more than one goal: the last one to
+    hold ends the episode); at the first step `static` (see `describe`). Sites move with their bodies.
     """
     model, data = domain.sim.model._model, domain.sim.data._data
     robot = domain.robots[0]
     site = model.site(GRIP_SITE).id
-    joints = _object_joints(model)
+    joints = _joint_addresses(domain)
     state = {
         "eef_pos": data.site_xpos[site].copy(),
         "eef_rot": data.site_xmat[site].reshape(3, 3).copy(),
@@ -48,10 +51,12 @@ def observe(domain: Any, static: bool) -> dict[str, Any]:
         "robot_qpos": data.qpos[robot._ref_joint_pos_indexes].copy(),
         "body_pos": data.xpos.copy(),
         "body_quat_wxyz": data.xquat.copy(),
-        "joint_pos": data.qpos[model.jnt_qposadr[joints]].copy(),
+        "joint_pos": data.qpos[joints],
         "contacts": _touching_bodies(model, data),
-        "goal_done": [bool(domain._eval_predicate(p)) for p in domain.parsed_problem["goal_state"]],
     }
+    goal = domain.parsed_problem["goal_state"]
+    if static or len(goal) > 1:
+        state["goal_done"] = [bool(domain._eval_predicate(p)) for p in goal]
     if static:
         state["static"] = describe(domain)
     return state
@@ -74,7 +79,7 @@ def describe(domain: Any) -> dict[str, Any]:
 
 
 def _objects(domain: Any) -> dict[str, Any]:
-    """Movable objects and fixtures: category, root body, all bodies (indices), ranges that LIBERO calls open, closed, on."""
+    """Movable objects and fixtures: category, root body, all bodies (indices), ranges that mean open, closed, on."""
     model = domain.sim.model._model
     found = {}
     for table, movable in ((domain.objects_dict, True), (domain.fixtures_dict, False)):
@@ -94,7 +99,7 @@ def _objects(domain: Any) -> dict[str, Any]:
 
 
 def _regions(domain: Any) -> dict[str, Any]:
-    """Goal regions: LIBERO's site objects with the object they belong to ("" for the table) and the joints that move them."""
+    """Goal regions: LIBERO's site objects, the object each belongs to ("" for the table), the joints that move it."""
     return {
         name: {"parent": str(region.parent_name or ""), "joints": [str(j) for j in region.joints or []]}
         for name, region in domain.object_sites_dict.items()
@@ -113,7 +118,7 @@ def _is_below(model: mujoco.MjModel, body: int, root: int) -> bool:
 
 
 def _collision_geoms(model: mujoco.MjModel) -> dict[str, Any]:
-    """Collision shapes of everything but the robot, in their body's frame: `body`, `type`, `size`, `pos`, `quat_wxyz`."""
+    """Collision shapes of all but the robot, in their body's frame: `body`, `type`, `size`, `pos`, `quat_wxyz`."""
     robot = [model.body(i).name.startswith(ROBOT_PREFIXES) for i in range(model.nbody)]
     chosen = [
         i
@@ -141,7 +146,7 @@ def _collision_geoms(model: mujoco.MjModel) -> dict[str, Any]:
 
 
 def _sites(model: mujoco.MjModel) -> dict[str, Any]:
-    """All sites but the robot's, in their body's frame: `name`, `body`, `pos`, `quat_wxyz`, `size` (half extents of a box)."""
+    """All sites but the robot's, in their body's frame: `name`, `body`, `pos`, `quat_wxyz`, `size` (half extents)."""
     chosen = [i for i in range(model.nsite) if not model.site(i).name.startswith(ROBOT_PREFIXES)]
     return {
         "name": [model.site(i).name for i in chosen],
@@ -160,6 +165,15 @@ def _object_joints(model: mujoco.MjModel) -> list[int]:
         for i in range(model.njnt)
         if model.jnt_type[i] in moving and not model.joint(i).name.startswith(ROBOT_PREFIXES)
     ]
+
+
+def _joint_addresses(domain: Any) -> np.ndarray:
+    """Returns where in qpos the joints of objects are, int [nj]; looked up by name once per model."""
+    model = domain.sim.model._model
+    known = _ADDRESSES.get(domain)
+    if known is None or known[0] is not model:
+        known = _ADDRESSES[domain] = (model, model.jnt_qposadr[_object_joints(model)])
+    return known[1]
 
 
 def _joints(model: mujoco.MjModel) -> dict[str, Any]:
@@ -184,5 +198,6 @@ def _site_velocity(model: mujoco.MjModel, data: mujoco.MjData, site: int) -> np.
 
 def _touching_bodies(model: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
     """Returns the pairs of bodies in contact, int32 [nc, 2], each pair once with the smaller index first."""
-    pairs = np.sort(model.geom_bodyid[data.contact.geom[: data.ncon]].reshape(-1, 2), axis=1)
-    return np.unique(pairs, axis=0).astype(np.int32)
+    bodies = model.geom_bodyid[data.contact.geom[: data.ncon]].reshape(-1, 2)
+    code = np.unique(bodies.min(axis=1) * model.nbody + bodies.max(axis=1))
+    return np.stack([code // model.nbody, code % model.nbody], axis=1).astype(np.int32)

@@ -14,7 +14,8 @@ def example_state(cube_xy: tuple[float, float] = (0.0, 0.0), cube_yaw: float = 0
 
     `cube_xy` m and `cube_yaw` rad place the cube. The hand hovers 15 cm above the table's middle.
     """
-    body_pos = np.array([[0, 0, 0], [0, 0, TABLE_TOP - 0.025], [*cube_xy, TABLE_TOP + 0.02], [0, 0.2, TABLE_TOP + 0.005]])
+    table, cube, tray = [0, 0, TABLE_TOP - 0.025], [*cube_xy, TABLE_TOP + 0.02], [0, 0.2, TABLE_TOP + 0.005]
+    body_pos = np.array([[0, 0, 0], table, cube, tray], dtype=np.float64)
     quat = np.tile([1.0, 0, 0, 0], (len(body_pos), 1))
     quat[2] = [np.cos(cube_yaw / 2), 0, 0, np.sin(cube_yaw / 2)]
     return {
@@ -33,7 +34,7 @@ def example_state(cube_xy: tuple[float, float] = (0.0, 0.0), cube_yaw: float = 0
 
 
 def _static() -> dict[str, Any]:
-    empty = np.zeros((0, 3))
+    none, no_quat, no_body = np.zeros((0, 3)), np.zeros((0, 4)), np.zeros(0, np.int32)
     return {
         "instruction": "put the cube on the tray",
         "goal": [["on", "cube_1", "tray_1"]],
@@ -47,12 +48,10 @@ def _static() -> dict[str, Any]:
             "pos": np.zeros((3, 3)),
             "quat_wxyz": np.tile([1.0, 0, 0, 0], (3, 1)),
         },
-        "sites": {"name": [], "body": np.zeros(0, np.int32), "pos": empty, "quat_wxyz": np.zeros((0, 4)), "size": empty},
-        "joints": {
-            "name": [], "type": [], "body": np.zeros(0, np.int32), "pos": empty, "axis": empty, "range": np.zeros((0, 2)),
-        },
+        "sites": {"name": [], "body": no_body, "pos": none, "quat_wxyz": no_quat, "size": none},
+        "joints": {"name": [], "type": [], "body": no_body, "pos": none, "axis": none, "range": np.zeros((0, 2))},
         "robot_base_pos": np.array([-0.66, 0.0, TABLE_TOP]),
-    }  # fmt: skip
+    }
 
 
 def _movable(category: str, body: int) -> dict[str, Any]:

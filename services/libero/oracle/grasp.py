@@ -7,7 +7,7 @@ a box, a handle. Candidates whose way down from above would hit something are dr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from services.libero.oracle.motion import FINGERTIP, closing_axis, nearest_yaw, 
 from services.libero.oracle.scene import Pose, Scene
 from services.libero.oracle.shapes import Boxes, bounds, boxes_of, obstacles, overlap, solid_points
 
-# Panda hand in the frame of its grip site (x: closing, z: out of the fingers), measured on robosuite 1.4.0's collision meshes.
+# Panda hand in the frame of its grip site (x: closing, z: out of the fingers), from robosuite 1.4.0's collision meshes.
 OPENING = 0.077  # between the open pads
 PAD_HALF_WIDTH, PAD_HALF_HEIGHT = 0.008, 0.008
 PAD_RISE = 0.004  # the pads' middle is this far above the grip site
@@ -31,7 +31,8 @@ FOREARM = ((-0.30, -0.06, 0.17), (0.06, 0.06, 0.40))  # x: away from the base, z
 YAW_STEP = np.pi / 12
 SLICE_STEP = 0.008
 TABLE_CLEARANCE = 0.006  # m between fingertips and what the object stands on
-MAX_CHECKED = 400  # candidates whose way down is looked at
+MAX_CHECKED = 400  # candidates whose way down is looked at,
+BATCH = 16  # so many at a time
 
 
 @dataclass(frozen=True)
@@ -50,20 +51,18 @@ class Grasp:
         return orientation(self.yaw)
 
 
-def plan_grasps(scene: Scene, name: str, count: int = 6, margin: float = 0.004) -> list[Grasp]:
-    """Returns up to `count` collision-free grasps of an object, best first, each at least 1.5 cm or 30 degrees from the
-    others; `margin` widens the hand for the collision test."""
-    found: list[Grasp] = []
-    candidates = sorted(_candidates(scene, name), key=lambda g: g.cost)[:MAX_CHECKED]
+def find_grasp(scene: Scene, name: str, avoid: Sequence[Grasp] = (), margin: float = 0.004) -> Grasp | None:
+    """Returns the best grasp of an object that hits nothing with the hand `margin` wider than it is, and that differs
+    from those in `avoid`; None where there is none."""
+    candidates = [g for g in _candidates(scene, name) if all(differs(g, other) for other in avoid)]
+    candidates = sorted(candidates, key=lambda g: g.cost)[:MAX_CHECKED]
     blocked = _near_boxes(scene, name)
-    for start in range(0, len(candidates), 32):
-        batch = candidates[start : start + 32]
-        for grasp, free in zip(batch, ways_down(scene, batch, blocked, margin), strict=True):
-            if free and all(differs(grasp, other) for other in found):
-                found.append(grasp)
-        if len(found) >= count:
-            break
-    return found[:count]
+    for start in range(0, len(candidates), BATCH):
+        batch = candidates[start : start + BATCH]
+        free = ways_down(scene, batch, blocked, margin)
+        if free.any():
+            return batch[int(np.argmax(free))]
+    return None
 
 
 def ways_down(scene: Scene, grasps: list[Grasp], blocked: Boxes, margin: float) -> np.ndarray:
@@ -156,7 +155,7 @@ def spans(u: np.ndarray) -> list[tuple[float, float]]:
 
 
 def _cost(u, v, width: float, pos: np.ndarray, centre: np.ndarray, yaw: float, scene: Scene) -> float:
-    """Returns how bad a grasp is: far from the object's middle, on slanting sides, too wide, needing a turn of the hand."""
+    """Returns how bad a grasp is: far from the object's middle, on slanting sides, too wide, the hand turned far."""
     lever = np.linalg.norm(pos[:2] - centre[:2])
     slant = sum(_slant(side * u, v) for side in (1, -1))
     turn = abs(yaw - np.arctan2(*(pos - scene.world.base_pos)[1::-1]))

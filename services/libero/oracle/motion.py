@@ -35,8 +35,8 @@ def orientation(yaw: float = 0.0, pitch: float = 0.0, roll: float = 0.0) -> np.n
     """Returns a hand rotation [3, 3].
 
     At zero the fingers point down and close along world y. `pitch` (about y, applied first) < 0 swings the fingers
-    forward, away from the robot's base: -pi/2 points them along +x. `roll` (about x) > 0 swings them towards +y. `yaw`
-    (about the vertical, applied last) turns all of it: the closing axis becomes (-sin yaw, cos yaw, 0) for a level hand.
+    forward, away from the robot's base: -pi/2 points them along +x. `roll` (about x) > 0 swings them towards +y.
+    `yaw` (about the vertical, applied last) turns all of it: a level hand closes along (-sin yaw, cos yaw, 0).
     """
     return _about("z", yaw) @ _about("y", pitch) @ _about("x", roll) @ REST_ROT
 
@@ -47,7 +47,7 @@ def closing_axis(yaw: float) -> np.ndarray:
 
 
 def yaw_of(rot: np.ndarray) -> float:
-    """Returns the yaw in (-pi, pi] of a hand that points down: `orientation(yaw_of(r))` is the level hand nearest `r`."""
+    """Returns the yaw in (-pi, pi] of a hand that points down: `orientation(yaw_of(rot))` is `rot` made level."""
     return float(np.arctan2(-rot[0, 0], rot[1, 0]))
 
 
@@ -79,8 +79,11 @@ def move_to(
     speed: float = 1.0,
     timeout: int = 60,
 ) -> Skill:
-    """Moves the grip site to `pos` [3] m; `rot` (see `orientation`) overrides `yaw`. Ends within `tolerance` m and
-    `angle_tolerance` rad, or after `timeout` steps: check with `distance` where it matters, contact can hold the hand."""
+    """Moves the grip site to `pos` [3] m; `rot` (see `orientation`) overrides `yaw`.
+
+    Ends within `tolerance` m and `angle_tolerance` rad, or after `timeout` steps, for contact can hold the hand: check
+    with `distance` where it matters.
+    """
     pos = np.asarray(pos, dtype=np.float64)
     rot = orientation(yaw) if rot is None else rot
     for _ in range(timeout):

@@ -13,7 +13,7 @@ RULES: tuple[Rule, ...] = (*articulated.RULES, *pick_place.RULES)
 
 
 def solve(scene: Scene) -> Skill:
-    """Works on the goals that do not hold yet, again and again; never ends by itself: the episode's end is the caller's."""
+    """Works on the goals that do not hold yet, again and again; it never ends by itself, the episode does."""
     attempts: dict[Goal, int] = {}
     while True:
         goal = next_goal(scene, attempts)

@@ -1,4 +1,4 @@
-"""The oracle as a policy of the contract: one running script per session, fed with the state each observation brings."""
+"""The oracle as a policy of the contract: one running script per session, fed with the state of each observation."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo, UnknownSession
 
 from services.libero.oracle import plan
 from services.libero.oracle.example import example_state
 from services.libero.oracle.motion import Skill
 from services.libero.oracle.scene import Scene, World
+from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo, UnknownSession
 
 log = logging.getLogger(__name__)
 MAX_BATCH = 64  # it computes one observation after the other: a limit of politeness, not of memory
@@ -69,7 +69,7 @@ class OraclePolicy:
     def _start(self, observation: Observation) -> np.ndarray:
         state = _privileged(observation)
         if "static" not in state:
-            raise InvalidObservation("privileged has no 'static'; expected privileged.observe(domain, static=True) at step 0")
+            raise InvalidObservation("privileged has no 'static'; step 0 needs privileged.observe(domain, static=True)")
         world = read(World.from_static, state["static"])
         scene = read(Scene.from_state, world, state, observation.step)
         for goal in plan.unserved(scene):
@@ -82,8 +82,8 @@ class OraclePolicy:
         episode = self._episodes.get(observation.session)
         if episode is None or observation.step <= episode.step:
             raise UnknownSession(
-                f"session {observation.session!r} is not known at step {observation.step}; the oracle follows an episode "
-                "from its step 0 on: start it again"
+                f"session {observation.session!r} is not known at step {observation.step}; the oracle follows an "
+                "episode from its step 0 on: start it again"
             )
         episode.step = observation.step
         return episode.script.send(read(Scene.from_state, episode.world, _privileged(observation), observation.step))
@@ -91,7 +91,7 @@ class OraclePolicy:
 
 def _privileged(observation: Observation) -> Mapping[str, Any]:
     if observation.privileged is None:
-        raise InvalidObservation("privileged is missing; the oracle needs services.libero.privileged.observe(domain, …)")
+        raise InvalidObservation("privileged is missing; the oracle needs what services.libero.privileged sends")
     return observation.privileged
 
 
@@ -101,5 +101,5 @@ def read(parse: Callable[..., Any], *arguments: Any) -> Any:
         return parse(*arguments)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise InvalidObservation(
-            f"privileged cannot be read ({type(error).__name__}: {error}); expected what services.libero.privileged sends"
+            f"privileged cannot be read ({type(error).__name__}: {error}); send what services.libero.privileged makes"
         ) from error

@@ -43,7 +43,7 @@ class Goal(NamedTuple):
 
 @dataclass(frozen=True)
 class Thing:
-    """A movable object or a fixture: its category, its root body and all its bodies (indices), LIBERO's joint ranges."""
+    """A movable object or a fixture: category, root body and all bodies (indices), LIBERO's ranges of its joints."""
 
     name: str
     category: str
@@ -168,7 +168,7 @@ class Scene:
             body_rot=rotations(state["body_quat_wxyz"]),
             joint_pos=state["joint_pos"],
             contacts=state["contacts"],
-            goal_done=tuple(state["goal_done"]),
+            goal_done=tuple(state.get("goal_done", [False] * len(world.goals))),
         )
 
     def pose(self, name: str) -> Pose:

@@ -1,4 +1,4 @@
-"""Geometry of collision shapes: oriented boxes of things, exact overlap tests, solid points. Pure functions. Units: m."""
+"""Geometry of collision shapes: oriented boxes, exact overlap tests, solid points. Pure functions. Units: m."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def boxes_of(scene: Scene, name: str) -> Boxes:
 
 
 def obstacles(scene: Scene, around: np.ndarray, radius: float, exclude: Iterable[str] = ()) -> Boxes:
-    """Returns the boxes of the room and all objects but `exclude` that come within `radius` of `around` [3], horizontally."""
+    """Returns the boxes of the room and all objects but `exclude` within `radius` of `around` [3], horizontally."""
     skipped = set(exclude)
     everything = concatenate(boxes_of(scene, name) for name in ("", *scene.world.things) if name not in skipped)
     gap = np.abs(everything.pos - around) - everything.reach()
@@ -64,23 +64,31 @@ def bounds(boxes: Boxes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def overlap(first: Boxes, second: Boxes) -> np.ndarray:
-    """Returns bool [n, m]: which boxes intersect (separating axis theorem)."""
-    shift = second.pos[None] - first.pos[:, None]  # [n, m, 3]
-    turn = np.einsum("nki,mkj->nmij", first.rot, second.rot)  # axes of second in first's frame
-    mixed = np.abs(turn) + 1e-9
-    a, b = first.half[:, None], second.half[None]
-    ta = np.einsum("nki,nmk->nmi", first.rot, shift)
-    tb = np.einsum("mki,nmk->nmi", second.rot, shift)
-    apart = np.any(np.abs(ta) > a + np.einsum("nmij,nmj->nmi", mixed, np.broadcast_to(b, ta.shape)), axis=-1)
-    apart |= np.any(np.abs(tb) > b + np.einsum("nmij,nmi->nmj", mixed, np.broadcast_to(a, ta.shape)), axis=-1)
+    """Returns bool [n, m]: which boxes intersect. Exact: bounds first, then the separating axes of what is left."""
+    gap = np.abs(first.pos[:, None] - second.pos[None]) - first.reach()[:, None] - second.reach()[None]
+    hits = np.all(gap <= 0, axis=-1)
+    rows, columns = np.nonzero(hits)
+    hits[rows, columns] = intersect(first.select(rows), second.select(columns))
+    return hits
+
+
+def intersect(first: Boxes, second: Boxes) -> np.ndarray:
+    """Returns bool [n]: which pairs of boxes, first with second, intersect (separating axis theorem, 15 axes)."""
+    a, b = first.half, second.half
+    shift = second.pos - first.pos
+    turn = first.rot.transpose(0, 2, 1) @ second.rot  # axes of the second in the first's frame
+    size = np.abs(turn) + 1e-9  # parallel edges have no axis between them
+    ta = np.einsum("nki,nk->ni", first.rot, shift)
+    tb = np.einsum("nki,nk->ni", second.rot, shift)
+    apart = np.any(np.abs(ta) > a + np.einsum("nij,nj->ni", size, b), axis=1)
+    apart |= np.any(np.abs(tb) > b + np.einsum("nij,ni->nj", size, a), axis=1)
     for i in range(3):
         i1, i2 = (i + 1) % 3, (i + 2) % 3
         for j in range(3):
             j1, j2 = (j + 1) % 3, (j + 2) % 3
-            radius = a[..., i1] * mixed[..., i2, j] + a[..., i2] * mixed[..., i1, j]
-            radius = radius + b[..., j1] * mixed[..., i, j2] + b[..., j2] * mixed[..., i, j1]
-            offset = np.abs(ta[..., i2] * turn[..., i1, j] - ta[..., i1] * turn[..., i2, j])
-            apart |= offset > radius
+            reach = a[:, i1] * size[:, i2, j] + a[:, i2] * size[:, i1, j]
+            reach += b[:, j1] * size[:, i, j2] + b[:, j2] * size[:, i, j1]
+            apart |= np.abs(ta[:, i2] * turn[:, i1, j] - ta[:, i1] * turn[:, i2, j]) > reach
     return ~apart
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from vla_contract import Policy, Volume, serve
 
 from services.libero.provenance import lock_hash
+from vla_contract import Policy, Volume, serve
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
-from vla_contract import ActionChunk, Observation, PolicyInfo
 
 from services.libero.policies.sessions import episode_of
+from vla_contract import ActionChunk, Observation, PolicyInfo
 
 GRIPPER_PERIOD = 16  # steps between changes of mind about the gripper
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo
 
 from services.libero.policies.sessions import episode_of
 from services.libero.suites import load_suite
+from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo
 
 _RECORDING = re.compile(r"^(\d+)-(\d+)\.npz$")
 
@@ -60,7 +60,8 @@ class ReplayPolicy:
     def example(self) -> Observation:
         """Returns the first observation of the first recording."""
         task, episode = self.recorded()[0]
-        return Observation({}, None, load_suite(self.suite).tasks[task].instruction, f"{self.suite}/{task}/{episode}/0", 0)
+        instruction = load_suite(self.suite).tasks[task].instruction
+        return Observation({}, None, instruction, f"{self.suite}/{task}/{episode}/0", 0)
 
     def reset(self, session: str) -> None:
         """Does nothing: there is no state."""

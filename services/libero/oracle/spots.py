@@ -1,0 +1,76 @@
+"""Where a carried object shall end. Pure geometry. Units: m."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from services.libero.oracle.scene import Scene
+from services.libero.oracle.shapes import Boxes, bounds, boxes_of, obstacles, overlap
+
+UP = np.array([0.0, 0.0, 1.0])
+GRID = np.linspace(-0.7, 0.7, 8)  # of a region's half extents: the places looked at in it
+ELBOW_ROOM = 0.004  # kept free around an object that is put between others
+
+
+class Spot(NamedTuple):
+    """Where an object shall end: `pos` [3] for its root body, and what it will rest on ("" for the table)."""
+
+    pos: np.ndarray
+    support: str
+
+
+def on_object(scene: Scene, name: str, target: str) -> Spot:
+    """Returns where `name` rests in the middle of another object (LIBERO: contact, higher, less than 3 cm aside)."""
+    return Spot(resting_pos(scene, name, scene.pose(target).pos[:2], target), target)
+
+
+def in_region(scene: Scene, name: str, region: str) -> Spot:
+    """Returns a free place on a goal region: its middle, or the nearest to it where the object hits nothing."""
+    site, pose = scene.world.sites[region], scene.site(region)
+    parent = scene.world.regions[region].parent
+    support = parent if parent in scene.world.things else ""
+    others = obstacles(scene, pose.pos, 0.3, exclude=(name, support, ""))
+    offsets = np.array([[0.0, 0.0], *([x, y] for x in GRID for y in GRID)]) * np.abs(pose.rot @ site.size)[:2]
+    offsets = offsets[np.argsort(np.linalg.norm(offsets, axis=1), kind="stable")]
+    for offset in offsets:
+        spot = Spot(resting_pos(scene, name, pose.pos[:2] + offset, support), support)
+        if not overlap(_placed(scene, name, spot.pos, ELBOW_ROOM), others).any():
+            return spot
+    return Spot(resting_pos(scene, name, pose.pos[:2], support), support)
+
+
+def resting_pos(scene: Scene, name: str, xy: np.ndarray, support: str) -> np.ndarray:
+    """Returns the position of an object's root body [3] when it stands at `xy` on `support`, turned as it is now."""
+    under = boxes_of(scene, support)
+    start = np.append(xy, scene.pose(name).pos[2])
+    low, high = bounds(_placed(scene, name, start))
+    free = start[2] + top_under(under, low, high) - low[2] + 0.001  # bottom above the highest top: surely free
+    blocked = free - 0.2
+    for _ in range(8):  # halve the way down to where the shapes meet: 0.2 m / 2^8 is below 1 mm
+        height = (free + blocked) / 2
+        hits = overlap(_placed(scene, name, np.append(xy, height)), under).any()
+        free, blocked = (free, height) if hits else (height, blocked)
+    return np.append(xy, free)
+
+
+def top_under(boxes: Boxes, low: np.ndarray, high: np.ndarray) -> float:
+    """Returns the highest top of the boxes below or in the bounds `low`, `high` [3]; where there is none, the lowest
+    top of all."""
+    reach = boxes.reach()
+    under = np.all((boxes.pos - reach < high)[:, :2] & (boxes.pos + reach > low)[:, :2], axis=1)
+    tops = (boxes.pos + reach)[:, 2]
+    return float(tops[under].max() if under.any() else tops.min())
+
+
+def middle_of(scene: Scene, name: str) -> np.ndarray:
+    """Returns the middle [3] of an object's bounds."""
+    low, high = bounds(boxes_of(scene, name))
+    return (low + high) / 2
+
+
+def _placed(scene: Scene, name: str, pos: np.ndarray, margin: float = 0.0) -> Boxes:
+    """Returns an object's boxes as they would lie with its root body at `pos`, wider by `margin`."""
+    own = boxes_of(scene, name)
+    return Boxes(own.pos + (pos - scene.pose(name).pos), own.rot, own.half + margin)
