@@ -11,7 +11,7 @@ they were drawn. Two traits of the original must be kept or the stream of draws 
 """
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import mujoco
 import numpy as np
@@ -56,7 +56,26 @@ class FixturePose:
     quat: np.ndarray
 
 
-@dataclass
+@dataclass(frozen=True)
+class Layout:
+    """How one reset left the scene, as far as an init state does not overwrite it.
+
+    `warmstart` float64 [nv]: accelerations from which MuJoCo's next solve starts. Every forward pass of a reset leaves
+    its mark there, and the solver's last bits depend on it.
+    """
+
+    fixtures: tuple[FixturePose, ...]
+    warmstart: np.ndarray
+
+    def apply(self, model, data) -> None:
+        """Puts fixtures and warm start into place."""
+        for pose in self.fixtures:
+            model.body_pos[pose.body] = pose.pos
+            model.body_quat[pose.body] = pose.quat
+        data.qacc_warmstart[:] = self.warmstart
+
+
+@dataclass(frozen=True)
 class _Point:
     """The generator before a reset, and how often the model had been built by then."""
 
@@ -64,61 +83,84 @@ class _Point:
     builds: int
 
 
-@dataclass
 class ResetDraws:
     """Replays the resets of one task's reference loop, remembering the generator at every episode it has passed."""
 
-    domain: object
-    pristine: ModelSnapshot
-    seed: int
-    _points: list[_Point] = field(default_factory=list)
-    _fixtures: dict[int, tuple[FixturePose, ...]] = field(default_factory=dict)
+    def __init__(self, domain, pristine: ModelSnapshot, seed: int):
+        self._domain, self._pristine = domain, pristine
+        self._openings = tuple(domain.object_property_initializers)
+        self._points = [_Point(np.random.RandomState(seed).get_state(), builds=1)]
+        self._layouts: dict[int, Layout] = {}
+        self._warm = self._warmstart_of_build()
 
-    def __post_init__(self):
-        self._openings = tuple(self.domain.object_property_initializers)
-        self._points = [_Point(np.random.RandomState(self.seed).get_state(), builds=1)]
+    def layout(self, episode: int) -> Layout:
+        """Returns the layout of episode `episode` (from 0). The first time, the domain's simulation is written into.
 
-    def fixtures(self, episode: int) -> tuple[FixturePose, ...]:
-        """Returns the fixture poses of episode `episode` (from 0), writing into the domain's simulation as it draws."""
-        while episode not in self._fixtures:
-            index = min(episode, len(self._points) - 1)
-            self._fixtures[index] = self._replay(index)
-        return self._fixtures[episode]
+        Raises ValueError for a negative episode.
+        """
+        if episode < 0:
+            raise ValueError(f"episode {episode} is negative; the first one is 0")
+        if episode not in self._layouts:
+            while len(self._points) <= episode:
+                _, after = self._reset(self._points[-1])
+                self._points.append(after)
+            placed, _ = self._reset(self._points[episode])
+            self._layouts[episode] = self._settle(placed)
+        return self._layouts[episode]
 
-    def _replay(self, index: int) -> tuple[FixturePose, ...]:
+    def _warmstart_of_build(self) -> np.ndarray:
+        """Returns the warm start after the passes that precede the draws: model, render context, controller."""
+        self._rewind()
+        self._domain.sim.forward()
+        self._domain.sim.forward()
+        self._pose_arm()
+        self._domain.sim.forward()
+        return self._domain.sim.data.qacc_warmstart.copy()
+
+    def _rewind(self) -> None:
+        self._pristine.restore(self._domain.sim.model._model)
+        self._domain.sim.reset()
+
+    def _pose_arm(self) -> None:
+        robot = self._domain.robots[0]
+        self._domain.sim.data.qpos[robot._ref_joint_pos_indexes] = robot.init_qpos
+
+    def _reset(self, point: _Point) -> tuple[dict, _Point]:
+        """Returns (what was placed where, the generator afterwards), drawing again while a layout is impossible."""
         from robosuite.utils.errors import RandomizationError
 
-        point = self._points[index]
         builds = point.builds
         with global_rng(point.rng):
             while True:
                 builds += 1
                 try:
-                    drawn = self._draw(builds)
-                    break
+                    placed = self._draw(builds)
+                    return placed, _Point(np.random.get_state(), builds)
                 except RandomizationError:
                     continue
-            after = _Point(np.random.get_state(), builds)
-        if index + 1 == len(self._points):
-            self._points.append(after)
-        return drawn
 
-    def _draw(self, builds: int) -> tuple[FixturePose, ...]:
-        domain, model = self.domain, self.domain.sim.model._model
+    def _draw(self, builds: int) -> dict:
+        domain = self._domain
         robot = domain.robots[0]
         np.random.randn(len(robot.init_qpos))
-        self.pristine.restore(model)
-        domain.sim.reset()
-        domain.sim.data.qpos[robot._ref_joint_pos_indexes] = robot.init_qpos
+        self._rewind()
+        self._pose_arm()
         domain.sim.data.qpos[robot._ref_gripper_joint_pos_indexes] = robot.gripper.init_qpos
         for opening in self._openings * builds:
             domain.object_states_dict[opening.name].set_joint(opening.sample())
-        mujoco.mj_kinematics(model, domain.sim.data._data)  # samplers ask where drawers' sites are
+        mujoco.mj_kinematics(domain.sim.model._model, domain.sim.data._data)  # samplers ask where drawers' sites are
         placed = domain.placement_initializer.sample()
         placed = domain.conditional_placement_initializer.sample(domain.sim, placed)
-        placed = domain.conditional_placement_on_objects_initializer.sample(placed)
-        return tuple(
-            FixturePose(domain.sim.model.body_name2id(obj.root_body), np.array(pos, float), np.array(quat, float))
-            for pos, quat, obj in placed.values()
-            if obj.name in domain.fixtures_dict
-        )
+        return domain.conditional_placement_on_objects_initializer.sample(placed)
+
+    def _settle(self, placed: dict) -> Layout:
+        """Returns the layout that a reset's last forward pass leaves, with everything where it was drawn."""
+        sim, fixtures = self._domain.sim, []
+        for pos, quat, obj in placed.values():
+            if obj.name in self._domain.fixtures_dict:
+                fixtures.append(FixturePose(sim.model.body_name2id(obj.root_body), np.array(pos), np.array(quat)))
+            else:
+                sim.data.set_joint_qpos(obj.joints[-1], np.concatenate([np.array(pos), np.array(quat)]))
+        Layout(tuple(fixtures), self._warm).apply(sim.model._model, sim.data._data)
+        sim.forward()
+        return Layout(tuple(fixtures), sim.data.qacc_warmstart.copy())

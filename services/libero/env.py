@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from services.libero import runtime
+from services.libero.control import ArmControl
 from services.libero.draws import ModelSnapshot, ResetDraws, global_rng
 from services.libero.suites import Task
 
@@ -62,6 +63,7 @@ class LiberoEnv:
         self._gripper_qpos = np.array(robot._ref_gripper_joint_pos_indexes)
         self._grip_site = robot.eef_site_id
         self._hand_body = sim.model.body_name2id(robot.robot_model.eef_name)
+        self._control = self._make_control()
         self._vis_names = {
             obj.name: dict(obj.object_properties["vis_site_names"])
             for obj in (*self.domain.objects, *self.domain.fixtures)
@@ -75,26 +77,26 @@ class LiberoEnv:
         `set_init_state`; no earlier episode need have run. Raises ValueError for a state of the wrong size.
         """
         init_state = self._checked_state(init_state)
-        fixtures = self._draws[self.seed].fixtures(episode)
+        layout = self._draws[self.seed].layout(episode)
         self._pristine.restore(self._model)
-        for pose in fixtures:
-            self._model.body_pos[pose.body] = pose.pos
-            self._model.body_quat[pose.body] = pose.quat
-        self._reset_robot()
+        self.domain.sim.reset()
+        layout.apply(self._model, self._data)
+        self._control.reset()
         for name, sites in self._vis_names.items():
             self.domain.get_object(name).object_properties["vis_site_names"].update(sites)
         self.domain.visualize(vis_settings={vis: False for vis in self.domain._visualizations})
-        self.domain.sim.reset()
         self._set_state(init_state)
         self._since_sample = _PHYSICS_DT + _PHYSICS_DT  # the two forced updates of reset and set_init_state
         self._sampled = True
 
-    def _reset_robot(self) -> None:
-        robot = self.domain.robots[0]
-        robot.gripper.current_action = np.zeros(robot.gripper.dof)
+    def _make_control(self) -> ArmControl:
+        """Returns the arm's control loop, from a robot that robosuite resets in the model as compiled."""
+        self._pristine.restore(self._model)
         self.domain.sim.reset()
+        self.domain.sim.forward()
         with global_rng():
-            robot.reset()
+            self.domain.robots[0].reset()
+        return ArmControl(self.domain)
 
     def _checked_state(self, state) -> np.ndarray:
         state = np.asarray(state, np.float64)
@@ -121,15 +123,13 @@ class LiberoEnv:
         if action.shape != (7,) or not np.isfinite(action).all():
             raise ValueError(f"action {action} is not a finite vector of 7 numbers")
         self._flush_visuals()
-        domain, sim = self.domain, self.domain.sim
-        domain.timestep += 1
-        for index in range(SUBSTEPS):
+        goal, gripper = action[:6], float(action[6])
+        for _ in range(SUBSTEPS):
             samples = self._sample_now()
             if samples:
                 self._take_view(self._data.qpos)
-            sim.forward()
-            domain._pre_action(action, index == 0)
-            sim.step()
+            self._control.substep(goal, gripper)
+            goal = None
             if samples:
                 self._sample_proprio()
         self._visuals_due = True

@@ -74,7 +74,7 @@ class SceneRenderer:
         self._viewport = mujoco.MjrRect(0, 0, size, size)
 
     def draw(self, camera: int, qpos: np.ndarray) -> np.ndarray:
-        """Returns what camera number `camera` sees of the scene posed as `qpos`: uint8 [size, size, 3], bottom row first."""
+        """Returns what camera number `camera` sees at `qpos`: uint8 [size, size, 3], bottom row first."""
         self._gl.make_current()
         view = self._view
         view.qpos[:] = qpos

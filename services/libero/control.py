@@ -1,0 +1,176 @@
+"""robosuite's operational-space controller (OSC_POSE) and its control step, to the bit and without the detours.
+
+Per physics step the original runs MuJoCo's whole forward pass three times: once on its own, once when the controller
+reads its state, once inside `mj_step`. Kinematics, collisions and velocities come out the same each time; only the
+constraint solver does not, because each solve starts from the last one's result. So the solver runs as often as it did
+and everything before it once. Around that, names are looked up and limits computed once per model instead of per step.
+
+Dot products stay with the library that did them (numpy's or numba's BLAS) on arrays of the same memory order: another
+order may round differently in the last bit, and after a few contacts that is another rollout.
+"""
+
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+
+ARM_DOF = 7
+GRIPPER_SPEED = 0.01  # of its range [-1, 1], per physics step
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What the controller knows of the arm: gripper-site pose and velocity, joints, Jacobians, mass matrix."""
+
+    pos: np.ndarray  # [3]
+    mat: np.ndarray  # [3, 3]
+    vel_pos: np.ndarray  # [3]
+    vel_ori: np.ndarray  # [3]
+    joint_pos: np.ndarray  # [7]
+    joint_vel: np.ndarray  # [7]
+    jac_pos: np.ndarray  # [3, 7], Fortran order as all matrices below
+    jac_ori: np.ndarray  # [3, 7]
+    jac: np.ndarray  # [6, 7]
+    mass: np.ndarray  # [7, 7]
+
+
+class ArmControl:
+    """Drives one Panda by OSC_POSE actions: delta position in units of 5 cm, delta rotation of 0.5 rad, gripper ±1."""
+
+    def __init__(self, domain):
+        """Takes numbers and addresses from a domain whose robot has just been reset by robosuite."""
+        from robosuite.utils import control_utils
+
+        self._osc = control_utils
+        robot = domain.robots[0]
+        controller = robot.controller
+        _check_supported(controller)
+        self._model, self._data = domain.sim.model._model, domain.sim.data._data
+        self._site = domain.sim.model.site_name2id(controller.eef_name)
+        self._qpos, self._dof = _block(controller.qpos_index), _block(controller.qvel_index)
+        self._arm_ctrl = _block(robot._ref_joint_actuator_indexes)
+        self._kp, self._kd = controller.kp, controller.kd
+        self._torque_low, self._torque_high = robot.torque_limits
+        self._bind_gripper(robot)
+        self._bind_scaling(controller)
+        self._keep_start(controller)
+        nv = self._model.nv
+        self._mass = np.zeros((nv, nv))
+        self._jac_pos, self._jac_ori = np.zeros((3, nv)), np.zeros((3, nv))
+        self.reset()
+
+    def _bind_gripper(self, robot) -> None:
+        actuators = [self._model.actuator(name).id for name in robot.gripper.actuators]
+        span = self._model.actuator_ctrlrange[actuators]
+        self._finger_bias = (0.5 * (span[:, 1] + span[:, 0])).tolist()
+        self._finger_weight = (0.5 * (span[:, 1] - span[:, 0])).tolist()
+        self._finger_ctrl = _block(actuators)
+
+    def _bind_scaling(self, controller) -> None:
+        controller.scale_action(np.zeros(6))  # computes the three below
+        self._scale = controller.action_scale
+        self._shift_in, self._shift_out = controller.action_input_transform, controller.action_output_transform
+        self._input_low, self._input_high = controller.input_min, controller.input_max
+
+    def _keep_start(self, controller) -> None:
+        """Keeps what a fresh controller holds: it reads the arm before the init state is set, and acts on that once."""
+        self._start = _Reading(
+            controller.ee_pos,
+            controller.ee_ori_mat,
+            controller.ee_pos_vel,
+            controller.ee_ori_vel,
+            controller.joint_pos,
+            controller.joint_vel,
+            controller.J_pos,
+            controller.J_ori,
+            controller.J_full,
+            controller.mass_matrix,
+        )
+        self._rest_joints = controller.initial_joint
+        self._start_goal = controller.goal_pos.copy(), controller.goal_ori.copy()
+
+    def reset(self) -> None:
+        """Forgets goal and gripper, as a controller and gripper built anew."""
+        self._goal_pos, self._goal_ori = self._start_goal
+        self._fingers = (0.0, 0.0)
+        self._fresh = True
+
+    def substep(self, action: np.ndarray | None, gripper: float) -> None:
+        """Advances the simulation by one physics step (2 ms); `action` [6] sets a new goal, None keeps the last one."""
+        model, data = self._model, self._data
+        mujoco.mj_step1(model, data)
+        mujoco.mj_fwdActuation(model, data)
+        mujoco.mj_fwdAcceleration(model, data)
+        mujoco.mj_fwdConstraint(model, data)
+        if self._fresh:
+            reading, self._fresh = self._start, False
+        else:
+            mujoco.mj_fwdConstraint(model, data)
+            reading = self._read()
+        if action is not None:
+            self._set_goal(action, reading)
+        data.ctrl[self._arm_ctrl] = self._torques(reading)
+        data.ctrl[self._finger_ctrl] = self._move_fingers(gripper)
+        mujoco.mj_step2(model, data)
+
+    def _read(self) -> _Reading:
+        model, data, dof = self._model, self._data, self._dof
+        mujoco.mj_jacSite(model, data, self._jac_pos, self._jac_ori, self._site)
+        mujoco.mj_fullM(model, self._mass, data.qM)
+        jac = np.empty((6, ARM_DOF), order="F")
+        jac[:3], jac[3:] = self._jac_pos[:, dof], self._jac_ori[:, dof]
+        qvel = data.qvel
+        return _Reading(
+            data.site_xpos[self._site].copy(),
+            data.site_xmat[self._site].reshape(3, 3).copy(),
+            np.dot(self._jac_pos, qvel),
+            np.dot(self._jac_ori, qvel),
+            data.qpos[self._qpos].copy(),
+            qvel[dof].copy(),
+            jac[:3].copy(order="F"),
+            jac[3:].copy(order="F"),
+            jac,
+            self._mass[dof, dof].copy(order="F"),
+        )
+
+    def _set_goal(self, action: np.ndarray, reading: _Reading) -> None:
+        delta = (np.clip(action, self._input_low, self._input_high) - self._shift_in) * self._scale + self._shift_out
+        if delta[3:].any():  # without a rotation the old goal stands, not the current pose
+            self._goal_ori = self._osc.set_goal_orientation(delta[3:], reading.mat)
+        self._goal_pos = reading.pos + delta[:3]
+
+    def _torques(self, now: _Reading) -> np.ndarray:
+        """Returns joint torques [7] in Nm: both wrenches through their own inertia, gravity, and the null space."""
+        osc, kp, kd = self._osc, self._kp, self._kd
+        force = (self._goal_pos - now.pos) * kp[:3] + -now.vel_pos * kd[:3]
+        torque = osc.orientation_error(self._goal_ori, now.mat) * kp[3:6] + -now.vel_ori * kd[3:6]
+        _, inertia_pos, inertia_ori, null = osc.opspace_matrices(now.mass, now.jac, now.jac_pos, now.jac_ori)
+        wrench = np.concatenate([np.dot(inertia_pos, force), np.dot(inertia_ori, torque)])
+        joint = np.dot(now.jac.T, wrench) + self._data.qfrc_bias[self._dof]
+        joint += osc.nullspace_torques(now.mass, null, self._rest_joints, now.joint_pos, now.joint_vel)
+        return np.clip(joint, self._torque_low, self._torque_high)
+
+    def _move_fingers(self, gripper: float) -> tuple[float, float]:
+        """Returns both finger controls after moving their target one notch towards closed (+) or open (-)."""
+        notch = GRIPPER_SPEED * ((gripper > 0) - (gripper < 0))
+        left, right = self._fingers
+        left, right = max(-1.0, min(1.0, left - notch)), max(-1.0, min(1.0, right + notch))
+        self._fingers = left, right
+        bias, weight = self._finger_bias, self._finger_weight
+        return bias[0] + weight[0] * left, bias[1] + weight[1] * right
+
+
+def _block(indices) -> slice:
+    """Returns the slice that covers consecutive `indices`: it reads a view where a list would copy."""
+    first, last = int(indices[0]), int(indices[-1])
+    assert list(indices) == list(range(first, last + 1)), indices
+    return slice(first, last + 1)
+
+
+def _check_supported(controller) -> None:
+    plain = (
+        controller.impedance_mode == "fixed" and controller.use_delta and controller.use_ori and controller.uncoupling
+    )
+    limits = (controller.position_limits, controller.orientation_limits)
+    ramps = (controller.interpolator_pos, controller.interpolator_ori)
+    assert plain and limits == (None, None) and ramps == (None, None), "LIBERO's OSC_POSE settings have changed"
