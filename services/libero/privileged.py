@@ -9,24 +9,21 @@ name says otherwise; quaternions are MuJoCo's (w, x, y, z).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import mujoco
 import numpy as np
+
+if TYPE_CHECKING:  # at run time MuJoCo comes in with the simulator: it must not be imported before it is configured
+    import mujoco
 
 GRIP_SITE = "gripper0_grip_site"
 ROBOT_PREFIXES = ("robot0_", "gripper0_", "mount0_")
-GEOM_TYPES = {  # mujoco's number -> name; a mesh is sent as the box around its vertices
-    mujoco.mjtGeom.mjGEOM_PLANE: "plane",
-    mujoco.mjtGeom.mjGEOM_SPHERE: "sphere",
-    mujoco.mjtGeom.mjGEOM_CAPSULE: "capsule",
-    mujoco.mjtGeom.mjGEOM_ELLIPSOID: "ellipsoid",
-    mujoco.mjtGeom.mjGEOM_CYLINDER: "cylinder",
-    mujoco.mjtGeom.mjGEOM_BOX: "box",
-    mujoco.mjtGeom.mjGEOM_MESH: "box",
-}
-JOINT_TYPES = ("free", "ball", "slide", "hinge")
+MESH = 7
+# mujoco.mjtGeom -> name; a mesh is sent as the box around its vertices
+GEOM_TYPES = {0: "plane", 2: "sphere", 3: "capsule", 4: "ellipsoid", 5: "cylinder", 6: "box", MESH: "box"}
+SLIDE, HINGE = 2, 3
+JOINT_TYPES = {SLIDE: "slide", HINGE: "hinge"}  # mujoco.mjtJoint -> name
 _ADDRESSES: WeakKeyDictionary = WeakKeyDictionary()  # domain -> (its model, addresses of the objects' joints)
 
 
@@ -127,18 +124,14 @@ def _collision_geoms(model: mujoco.MjModel) -> dict[str, Any]:
         and not robot[model.geom_bodyid[i]]
         and model.geom_type[i] in GEOM_TYPES
     ]
-    mesh = [model.geom_type[i] == mujoco.mjtGeom.mjGEOM_MESH for i in chosen]
     pos, size = model.geom_pos[chosen].copy(), model.geom_size[chosen].copy()
     for row, i in enumerate(chosen):
-        if mesh[row]:
-            centre, half = model.geom_aabb[i][:3], model.geom_aabb[i][3:]
-            rotation = np.empty(9)
-            mujoco.mju_quat2Mat(rotation, model.geom_quat[i])
-            pos[row] += rotation.reshape(3, 3) @ centre
-            size[row] = half
+        if model.geom_type[i] == MESH:
+            pos[row] += _rotated(model.geom_aabb[i][:3], model.geom_quat[i])
+            size[row] = model.geom_aabb[i][3:]
     return {
         "body": model.geom_bodyid[chosen].astype(np.int32),
-        "type": [GEOM_TYPES[mujoco.mjtGeom(model.geom_type[i])] for i in chosen],
+        "type": [GEOM_TYPES[int(model.geom_type[i])] for i in chosen],
         "size": size,
         "pos": pos,
         "quat_wxyz": model.geom_quat[chosen].copy(),
@@ -159,11 +152,10 @@ def _sites(model: mujoco.MjModel) -> dict[str, Any]:
 
 def _object_joints(model: mujoco.MjModel) -> list[int]:
     """Indices of the slide and hinge joints that belong to objects (drawers, doors, knobs)."""
-    moving = (mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE)
     return [
         i
         for i in range(model.njnt)
-        if model.jnt_type[i] in moving and not model.joint(i).name.startswith(ROBOT_PREFIXES)
+        if model.jnt_type[i] in JOINT_TYPES and not model.joint(i).name.startswith(ROBOT_PREFIXES)
     ]
 
 
@@ -181,7 +173,7 @@ def _joints(model: mujoco.MjModel) -> dict[str, Any]:
     chosen = _object_joints(model)
     return {
         "name": [model.joint(i).name for i in chosen],
-        "type": [JOINT_TYPES[model.jnt_type[i]] for i in chosen],
+        "type": [JOINT_TYPES[int(model.jnt_type[i])] for i in chosen],
         "body": model.jnt_bodyid[chosen].astype(np.int32),
         "pos": model.jnt_pos[chosen].copy(),
         "axis": model.jnt_axis[chosen].copy(),
@@ -189,8 +181,16 @@ def _joints(model: mujoco.MjModel) -> dict[str, Any]:
     }
 
 
+def _rotated(vector: np.ndarray, quat_wxyz: np.ndarray) -> np.ndarray:
+    """Returns `vector` [3] turned by a unit quaternion."""
+    w, axis = quat_wxyz[0], quat_wxyz[1:]
+    return vector + 2 * np.cross(axis, np.cross(axis, vector) + w * vector)
+
+
 def _site_velocity(model: mujoco.MjModel, data: mujoco.MjData, site: int) -> np.ndarray:
     """Returns a site's velocity [6] in world axes: linear m/s, then angular rad/s."""
+    import mujoco
+
     velocity = np.empty(6)
     mujoco.mj_objectVelocity(model, data, mujoco.mjtObj.mjOBJ_SITE, site, velocity, 0)
     return np.concatenate([velocity[3:], velocity[:3]])
