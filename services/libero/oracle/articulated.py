@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.libero.oracle import drawer, knob, push
+from services.libero.oracle import drawer, incline, knob, push
 from services.libero.oracle.motion import Skill
 from services.libero.oracle.parts import openness
 from services.libero.oracle.rules import Rule
@@ -63,9 +63,14 @@ def _push(scene: Scene, goal: Goal, attempt: int) -> Skill:
     return (yield from push.push_to(scene, goal.args[0], target, attempt))
 
 
+def _is_incline(scene: Scene, goal: Goal) -> bool:
+    return goal.name == "on" and goal.args[1] in scene.world.regions and incline.is_slanted(scene, goal.args[1])
+
+
 RULES: tuple[Rule, ...] = (
     Rule("open a drawer", _needs_opening, _open_drawer, rank=0),
     Rule("turn a knob on", lambda scene, goal: goal.name == "turnon", _turn_on),
     Rule("turn a knob off", lambda scene, goal: goal.name == "turnoff", _turn_off),
+    Rule("put on a slope", _is_incline, incline.put_on_incline),
     Rule("push over the table", _is_push, _push),
 )
