@@ -26,6 +26,7 @@ class Bowl:
     sides: tuple[int, ...] = (12, 16)  # boxes per wall tier
 
 
+STEP = 0.0012  # a wall starts this far above the foot (m): a standing dish then has 8 contacts and not 4 per box
 SCANNED = "stable_scanned_objects"
 BOWLS = (
     Bowl(f"{SCANNED}/akita_black_bowl/akita_black_bowl", ((0.025, 0.0016), (0.0440, 0.0160), (0.0530, 0.0521)), 0.0026, 0.0056,
@@ -58,10 +59,15 @@ def bowl(spec: Bowl) -> Asset:
     skins = [outside] * (1 + walls) + [rim] * 2 + [inside] * (walls + 1)
     body = Body("object", mass=spec.mass).show(lathe(outline, skins, n=28))
     foot_r, foot_z = spec.profile[0]
-    body.cylinder(foot_r * 0.98, spec.floor, (0, 0, foot_z + spec.floor))
-    for sides, low, high in zip(spec.sides, spec.profile, spec.profile[1:]):
-        body.ring(sides, low, high, t)
+    body.prism(8, foot_r * 0.98, foot_z, foot_z + 2 * spec.floor, inset=STEP / 2)
+    _walls(body, spec.sides, spec.profile, t)
     return Asset(spec.path, body, atlas.image, specular=0.5, shininess=0.7)
+
+
+def _walls(body: Body, sides: tuple[int, ...], profile, thick: float, centre=(0, 0)) -> None:
+    """Adds one ring of boxes per profile segment; the lowest starts STEP above the foot, which alone carries."""
+    for k, (count, low, high) in enumerate(zip(sides, profile, profile[1:])):
+        body.ring(count, (low[0], low[1] + (STEP if k == 0 else 0.0)), high, thick, pos=centre)
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ TURBO = "turbosquid_objects"
 MUGS = (
     Mug(f"{TURBO}/porcelain_mug/porcelain_mug", (0.0165, -0.0015), ((0.0300, 0.0024), (0.0425, 0.0425), (0.0428, 0.1085)),
         0.0046, 0.0165, -1, (0.0633, 0.024, 0.092), (0.0080, 0.0038), (240, 240, 236), (250, 250, 247)),
-    Mug(f"{TURBO}/red_coffee_mug/red_coffee_mug", (-0.0153, -0.0020), ((0.0430, -0.0018), (0.0430, 0.1308)),
+    Mug(f"{TURBO}/red_coffee_mug/red_coffee_mug", (-0.0153, -0.0020), ((0.0440, -0.0018), (0.0440, 0.1308)),
         0.0060, 0.0294, 1, (0.0606, 0.028, 0.112), (0.0073, 0.0028), (190, 30, 28), (225, 215, 205), sides=(12,)),
     Mug(f"{TURBO}/white_yellow_mug/white_yellow_mug", (-0.0180, 0.0), ((0.0400, 0.0002), (0.0465, 0.0160), (0.0465, 0.1031)),
         0.0070, 0.0309, 1, (0.0682, 0.026, 0.080), (0.0088, 0.0041), (244, 242, 236), (240, 196, 60), (240, 190, 40)),
@@ -116,9 +122,8 @@ def mug(spec: Mug) -> Asset:
     arc = [(near + (far - near) * np.cos(a) ** 0.6 if np.cos(a) > 0 else near, y0, middle + (z_high - z_low) / 2 * np.sin(a)) for a in turn]
     body = Body("object", mass=spec.mass)
     body.show(lathe(outline, skins, n=28).moved((x0, y0, 0)), tube(arc, across * 0.75, outside, n=8, flat=0.7))
-    body.cylinder(profile[0][0] * 0.95, 0.005, (x0, y0, profile[0][1] + 0.005))
-    for sides, low, high in zip(spec.sides, profile, profile[1:]):
-        body.ring(sides, low, high, t, pos=spec.centre)
+    body.prism(8, profile[0][0] * 0.95, profile[0][1], profile[0][1] + 0.009, pos=spec.centre, inset=STEP / 2)
+    _walls(body, spec.sides, profile, t, spec.centre)
     body.box((thin, across, (z_high - z_low) / 2 - thin), (far, y0, middle))
     bar = (abs(far - near) / 2 + thin, across, thin)
     for z in (z_low + thin, z_high - thin):
@@ -135,7 +140,7 @@ def frypan() -> Asset:
     pan = lathe(outline, [black, black, black, grey, grey], n=36).moved((x0, y0, 0))
     handle = tube([(0.098, 0, 0.024), (0.128, 0, 0.034), (0.20, 0, 0.046), (0.259, 0, 0.054)], 0.0125, wood, n=10, flat=0.55)
     body = Body("object", mass=0.0502).show(pan, handle)
-    body.cylinder(0.072, 0.0055, (x0, y0, 0.0063))
+    body.prism(8, 0.072, 0.0008, 0.0118, pos=(x0, y0), inset=STEP / 2)
     body.ring(16, (0.074, 0.0023), (0.097, 0.0424), 0.006, pos=(x0, y0))
     body.box((0.0665, 0.0127, 0.0062), (0.1926, 0, 0.0441), rot("y", -7.4))
     body.box((0.0200, 0.0110, 0.0075), (0.1170, 0, 0.0280), rot("y", -24))

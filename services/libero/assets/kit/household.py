@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image, ImageDraw
 
-from services.libero.assets.kit.mesh import box, lathe, prism, regular, tube
+from services.libero.assets.kit.mesh import Mesh, box, lathe, merge, prism, regular, tube
 from services.libero.assets.kit.mjcf import Asset, Body, rot
 from services.libero.assets.kit.paint import Atlas, Colour, fitted, label, metal
 
@@ -72,7 +72,7 @@ def moka_pot() -> Asset:
     handle = [(0, 0.036, 0.060), (0, 0.058, 0.0640), (0, 0.080, 0.0570), (0, 0.0840, 0.044), (0, 0.0740, 0.0150), (0, 0.0600, -0.0030)]
     body.show(tube(handle, 0.0085, black, 8, flat=0.75))
     body.show(prism([(-0.012, -0.038), (0, -0.057), (0.012, -0.038)], 0.034, 0.063, bright))
-    body.prism(8, 0.0330, -0.0661, 0.0670, pos=(0, y0))
+    body.prism(8, 0.0350, -0.0661, 0.0670, pos=(0, y0))
     body.box((0.0170, 0.0050, 0.0245), (0, -0.0370, 0.0420)).box((0.0075, 0.0072, 0.0137), (0, -0.0485, 0.0462))
     body.box((0.0066, 0.0190, 0.0070), (0, 0.0530, 0.0603)).box((0.0066, 0.0071, 0.0170), (0, 0.0790, 0.0480), rot("x", 4))
     body.box((0.0066, 0.0065, 0.0210), (0, 0.0700, 0.0170), rot("x", -24))
@@ -82,8 +82,6 @@ def moka_pot() -> Asset:
 
 def _frustum(low: np.ndarray, z0: float, high: np.ndarray, z1: float, skin):
     """Returns the flat-shaded side wall between two polygons of equal corner count."""
-    from services.libero.assets.kit.mesh import Mesh, merge
-
     parts = []
     u0, v0, u1, v1 = skin
     for k in range(len(low)):
