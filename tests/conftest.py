@@ -1,0 +1,30 @@
+"""The two markers: a test that needs a GPU or a Docker engine is skipped, with the reason, where there is none."""
+
+import shutil
+import subprocess
+
+import pytest
+
+
+def _answers(command: list[str]) -> bool:
+    if shutil.which(command[0]) is None:
+        return False
+    try:
+        return subprocess.run(command, capture_output=True, timeout=20).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+NEEDS = {
+    "gpu": (["nvidia-smi", "-L"], "no NVIDIA GPU answers on this machine"),
+    "docker": (["docker", "info"], "no Docker engine answers on this machine"),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what this machine cannot run."""
+    for marker, (command, reason) in NEEDS.items():
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if marked and not _answers(command):
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))

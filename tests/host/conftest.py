@@ -1,0 +1,37 @@
+"""A copy of the repository's files, as a fresh clone has them."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def copy_clone(target: Path) -> Path:
+    """Copies what git would hand out (uncommitted work included) into `target`; returns it."""
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    if listed.returncode != 0:  # an unpacked archive
+        ignore = shutil.ignore_patterns(".venv", ".git", "__pycache__", "volume")
+        return Path(shutil.copytree(ROOT, target, ignore=ignore))
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    return target
+
+
+@pytest.fixture(scope="session", name="copy_clone")
+def the_copier():
+    """The function that makes a fresh clone in a folder of the test's choice."""
+    return copy_clone
+
+
+@pytest.fixture(scope="module")
+def fresh_clone(tmp_path_factory) -> Path:
+    """A fresh clone in a folder whose name has a space."""
+    return copy_clone(tmp_path_factory.mktemp("a place") / "vla lab")

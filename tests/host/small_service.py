@@ -1,0 +1,36 @@
+"""A service for the tests of the local runtime: ready after a while, and as ill-behaved as its flags ask for."""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+
+def main() -> None:
+    """Serves /readyz (503 until ready) on a port; prints one line at the start."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--ready-after", type=float, default=0.0)
+    parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
+    parser.add_argument("--crash", action="store_true", help="end with code 3 at once")
+    options = parser.parse_args()
+    print(f"small service, folder {os.environ.get('DATA')}", flush=True)
+    if options.crash:
+        sys.exit("cannot load the weights")
+    if options.deaf:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ready_at = time.monotonic() + options.ready_after
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if time.monotonic() >= ready_at else 503)
+            self.end_headers()
+
+    HTTPServer((options.host, options.port), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

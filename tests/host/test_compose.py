@@ -1,0 +1,111 @@
+"""Compose's rules for variables and forms, as the local runtime reads them."""
+
+import pytest
+
+from vlalab import compose
+from vlalab.console import LabError
+
+VARIABLES = {"SET": "value", "EMPTY": "", "OTHER": "b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain", "plain"),
+        ("$SET and ${SET}", "value and value"),
+        ("$$SET costs $$5", "$SET costs $5"),
+        ("${EMPTY:-default}", "default"),
+        ("${EMPTY-default}", ""),
+        ("${MISSING-default}", "default"),
+        ("${SET:-default}", "value"),
+        ("${MISSING}", ""),
+        ("${MISSING:-${OTHER:-x}}/y", "b/y"),
+        ("${MISSING:-${GONE:-x}}", "x"),
+        ("${SET:+other}", "other"),
+        ("${EMPTY:+other}", ""),
+        ("${EMPTY+other}", "other"),
+        ("${SET:?is needed}", "value"),
+        ("${OTHER}:${OTHER}", "b:b"),
+        ("${MISSING:-http://[::1]:80/a?b=c}", "http://[::1]:80/a?b=c"),
+    ],
+)
+def test_interpolation_follows_compose(text, expected):
+    assert compose.interpolate(text, VARIABLES) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("${MISSING:?set it in .env}", "MISSING: set it in .env"),
+        ("${EMPTY:?}", "EMPTY"),
+        ("${SET", "without its '}'"),
+        ("${SET%suffix}", "no variable"),
+        ("a $ sign", "'$$' for a dollar"),
+    ],
+)
+def test_what_cannot_be_filled_is_an_error(text, says):
+    with pytest.raises(LabError, match="compose.yaml") as caught:
+        compose.interpolate(text, VARIABLES)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "value"), [("10s", 10), ("1m30s", 90), ("500ms", 0.5), ("1h", 3600), ("1.5s", 1.5)])
+def test_durations(text, value):
+    assert compose.seconds(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["10", "ten", "5 s", "", "s"])
+def test_bad_durations_are_errors(text):
+    with pytest.raises(LabError, match="no duration"):
+        compose.seconds(text)
+
+
+def write(folder, body: str):
+    path = folder / "compose.yaml"
+    path.write_text("services:\n  one:\n" + "".join(f"    {line}\n" for line in body.splitlines()))
+    return path
+
+
+def test_a_service_is_read_with_its_variables(tmp_path):
+    path = write(
+        tmp_path,
+        """x-local: tiny
+command: python -m this --port "${ONE_PORT:-8001}"
+environment: [A=1, "B=${B:-two}"]
+ports: ["127.0.0.1:${ONE_PORT:-8001}:9"]
+volumes: ["./data:/volume:ro"]
+healthcheck: {test: [CMD, "true"], interval: 1s, retries: 5}
+stop_grace_period: 3s
+labels: {vla-lab.role: policy}""",
+    )
+    one = compose.read(path, {"ONE_PORT": "7000"})["one"]
+    assert one.command == ("python", "-m", "this", "--port", "7000")
+    assert one.environment == {"A": "1", "B": "two"}
+    assert one.ports == (compose.Port("127.0.0.1", 7000, 9),)
+    assert one.mounts == (("./data", "/volume"),)
+    assert (one.health.test, one.health.interval_s, one.health.retries) == (("true",), 1.0, 5)
+    assert (one.stop_grace_s, one.role, one.environment_name, one.restart) == (3.0, "policy", "tiny", "no")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("command: x", "x-local"),
+        ("x-local: tiny\nports: ['8001']", "address:port:port"),
+        ("x-local: tiny\nvolumes: ['data:/volume']", "mounts"),
+        ("x-local: tiny\nhealthcheck: {test: curl x}", "health check"),
+        ("x-local: tiny\nextends: other", "extends"),
+    ],
+)
+def test_forms_the_local_runtime_cannot_run_are_named(tmp_path, body, says):
+    with pytest.raises(LabError, match=says):
+        compose.read(write(tmp_path, body), {})
+
+
+def test_dotenv_gives_defaults_that_the_process_overrules(tmp_path, monkeypatch):
+    (tmp_path / ".env").write_text("# a comment\nA=1\nexport B='two words'\nC=x # why\nVLALAB_TEST_D=file\n")
+    monkeypatch.setenv("VLALAB_TEST_D", "process")
+    found = compose.environment_variables(tmp_path)
+    assert {name: found[name] for name in ("A", "B", "C", "VLALAB_TEST_D")} == {
+        "A": "1", "B": "two words", "C": "x", "VLALAB_TEST_D": "process",
+    }  # fmt: skip

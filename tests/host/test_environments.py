@@ -1,0 +1,146 @@
+"""Environments from locks: made once, brought up to a new lock, repaired, hash-checked; the search for a Python."""
+
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from vlalab import environments, pythons
+from vlalab.console import LabError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def pins(*names: str) -> str:
+    """Returns the entries of these packages in the host tool's lock."""
+    text = (ROOT / "requirements.lock").read_text()
+    found = [re.search(rf"(?ms)^{name}==.*?(?=^\S|\Z)", text)[0] for name in names]
+    return "".join(line for line in "".join(found).splitlines(keepends=True) if not line.strip().startswith("#"))
+
+
+@pytest.fixture
+def tiny(tmp_path) -> Path:
+    """The folder of an environment with one small package."""
+    if not any(pythons.find(version) for version in environments.VERSIONS):
+        pytest.skip("no Python 3.10 or 3.11 at hand")
+    folder = tmp_path / "images" / "tiny"
+    folder.mkdir(parents=True)
+    (folder / "requirements.lock").write_text(pins("iniconfig"))
+    return folder
+
+
+def ensure(tiny: Path) -> environments.Environment:
+    return environments.ensure("tiny", root=tiny.parents[1])
+
+
+def imports(env: environments.Environment, name: str) -> bool:
+    return subprocess.run([env.python, "-I", "-c", f"import {name}"], capture_output=True).returncode == 0
+
+
+def test_made_once_and_then_left_alone(tiny):
+    env = ensure(tiny)
+    assert env.is_ready() and imports(env, "iniconfig")
+    assert not imports(env, "pip")  # nothing but the lock
+    before = (env.venv / ".stamp").stat().st_mtime_ns
+    assert ensure(tiny) == env
+    assert (env.venv / ".stamp").stat().st_mtime_ns == before
+
+
+def test_follows_its_lock(tiny):
+    ensure(tiny)
+    (tiny / "requirements.lock").write_text(pins("iniconfig", "idna"))
+    assert not environments.named("tiny", tiny.parents[1]).is_ready()
+    assert imports(ensure(tiny), "idna")
+    (tiny / "requirements.lock").write_text(pins("idna"))
+    assert not imports(ensure(tiny), "iniconfig")
+
+
+def test_an_interrupted_set_up_is_done_again(tiny):
+    env = ensure(tiny)
+    (env.venv / ".stamp").unlink()
+    (env.venv / "half").write_text("left by the interrupted one")
+    env = ensure(tiny)
+    assert env.is_ready() and imports(env, "iniconfig")
+    assert not (env.venv / "half").exists()
+
+
+def test_a_moved_environment_is_made_again(tiny, tmp_path):
+    ensure(tiny)
+    moved = tmp_path / "elsewhere" / "images" / "tiny"
+    moved.parent.mkdir(parents=True)
+    tiny.rename(moved)
+    env = environments.named("tiny", moved.parents[1])
+    assert not env.is_ready()
+    assert ensure(moved).is_ready()
+
+
+def test_a_package_that_does_not_match_its_hash_is_refused(tiny):
+    wrong = re.sub(r"sha256:[0-9a-f]{64}", "sha256:" + "0" * 64, pins("idna"))
+    (tiny / "requirements.lock").write_text(wrong)
+    with pytest.raises(LabError, match="idna"):
+        ensure(tiny)
+    assert not environments.named("tiny", tiny.parents[1]).is_ready()
+
+
+def test_the_finishing_step_runs_inside_and_counts(tiny):
+    (tiny / "finish.py").write_text("import iniconfig, pathlib, sys; pathlib.Path(sys.prefix, 'finished').touch()")
+    assert (ensure(tiny).venv / "finished").exists()
+    (tiny / "finish.py").write_text("raise SystemExit('no macros here')")
+    with pytest.raises(LabError, match="no macros here"):
+        ensure(tiny)
+    assert not environments.named("tiny", tiny.parents[1]).is_ready()
+
+
+def test_two_calls_at_once_make_it_once(tiny, monkeypatch):
+    made = []
+    real = environments._make
+    monkeypatch.setattr(environments, "_make", lambda env: (made.append(env), real(env)))
+    threads = [threading.Thread(target=ensure, args=(tiny,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert environments.named("tiny", tiny.parents[1]).is_ready()
+
+
+def test_an_unknown_environment_lists_the_known_ones():
+    with pytest.raises(LabError, match="libero"):
+        environments.named("liberoo")
+
+
+def test_a_full_disk_is_told_before_anything_is_written(tiny, monkeypatch):
+    monkeypatch.setitem(environments.SIZE_GB, "tiny", 1e9)
+    with pytest.raises(LabError, match="GB free"):
+        ensure(tiny)
+    assert not (tiny / ".venv").exists()
+
+
+# --- Pythons ------------------------------------------------------------------------------------------------
+
+
+def test_a_shim_that_fails_is_no_python(tmp_path, monkeypatch):
+    shim = tmp_path / "python3.10"
+    shim.write_text("#!/bin/sh\necho 'pyenv: version not installed' >&2\nexit 127\n")
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert pythons.runs_as(shim, "3.10") is None
+    found = pythons.find("3.10")
+    assert found is None or (found != str(shim) and pythons.runs_as(found, "3.10"))
+
+
+def test_a_python_is_asked_for_its_version():
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert pythons.runs_as(sys.executable, version)
+    assert pythons.runs_as(sys.executable, "2.7") is None
+    assert pythons.runs_as("/nonexistent/python", version) is None
+
+
+def test_where_no_python_fits_the_way_out_is_named(tiny, monkeypatch):
+    monkeypatch.setattr(pythons, "find", lambda version: None)
+    monkeypatch.setattr(pythons, "download", lambda version: None)
+    with pytest.raises(LabError, match=r"needs Python 3\.10 or 3\.11.*Install it"):
+        ensure(tiny)

@@ -1,0 +1,223 @@
+"""The local runtime with a real child process: start, health, restart, stop, ports, and whom it never kills."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from vlalab import environments, local, paths
+from vlalab.console import LabError
+from vlalab.processes import Identity, identify
+
+SERVICE = Path(__file__).with_name("small_service.py")
+COMPOSE = """
+services:
+  small:
+    x-local: tiny
+    restart: {restart}
+    stop_grace_period: 1s
+    command: [python, "{script}", --host, "${{VLALAB_LISTEN:-0.0.0.0}}", --port, "${{VLALAB_SMALL_PORT:-{port}}}"{flags}]
+    environment: {{DATA: /data/sub}}
+    volumes: ["{data}:/data"]
+    ports: ["${{VLALAB_BIND:-127.0.0.1}}:${{VLALAB_SMALL_PORT:-{port}}}:${{VLALAB_SMALL_PORT:-{port}}}"]
+    healthcheck:
+      test: [CMD, python, -m, vla_contract.healthcheck, "http://127.0.0.1:${{VLALAB_SMALL_PORT:-{port}}}/readyz"]
+      timeout: 2s
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """A volume and an environment of its own; `lab(flags, restart)` starts the small service."""
+    folder = tmp_path / "images" / "tiny"
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    (folder / "requirements.lock").write_text("# nothing\n")
+    monkeypatch.setattr(environments, "ensure", lambda name: environments.Environment(name, folder))
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    monkeypatch.delenv("VLALAB_BIND", raising=False)
+
+    def start(flags: str = "", restart: str = "unless-stopped", **options) -> local.Instance:
+        path = tmp_path / "compose.yaml"
+        words = "".join(f', "{flag}"' for flag in flags.split())
+        path.write_text(
+            COMPOSE.format(restart=restart, script=SERVICE, port=start.port, flags=words, data=tmp_path / "data")
+        )
+        return local.start("small", compose_path=path, **options)
+
+    start.port = free_port()
+    yield start
+    for found in local.instances():
+        found.stop()
+
+
+def wait_for(condition, seconds: float = 15.0):
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+    return value
+
+
+def test_starts_gets_ready_and_stops(lab, tmp_path):
+    lab("--ready-after 0.5")
+    found = local.wait_ready("small", 20)
+    assert found.url == f"http://127.0.0.1:{lab.port}"
+    assert found.is_healthy()
+    assert [i.name for i in local.instances()] == ["small"]
+    assert f"folder {tmp_path}/data/sub" in found.last_words()  # the mount, translated
+    found.stop()
+    assert local.instances() == []
+    assert not found.child.is_alive()
+    assert not found.supervisor.is_alive()
+
+
+def test_a_killed_service_comes_back_at_the_same_address(lab):
+    lab()
+    before = local.wait_ready("small", 20)
+    before.child.send(signal.SIGKILL)
+    after = wait_for(lambda: (f := local.instance("small")) and f.starts == 2 and f.is_healthy() and f)
+    assert after.url == before.url
+    assert after.child != before.child
+    assert after.last_exit == -9
+    assert "ended with code -9" in after.last_words()
+
+
+def test_a_service_that_must_not_restart_leaves_no_trace(lab):
+    lab(restart='"no"')
+    local.wait_ready("small", 20).child.send(signal.SIGKILL)
+    wait_for(lambda: local.instances() == [])
+    assert not local._state_path("small").exists()
+
+
+def test_one_that_ignores_sigterm_is_killed_after_its_grace_period(lab):
+    lab("--deaf")
+    found = local.wait_ready("small", 20)
+    started = time.monotonic()
+    found.stop()
+    assert not found.child.is_alive()
+    assert 0.9 < time.monotonic() - started < 5
+
+
+def test_a_recycled_pid_is_never_ours(lab):
+    """A state file whose pid now belongs to somebody else is stale: taken away, and nobody is killed."""
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        real = identify(bystander.pid)
+        other = Identity(real.pid, real.start_ticks - 1, real.boot_id)
+        lab()
+        found = local.wait_ready("small", 20)
+        state_path = local._state_path("small")
+        state = json.loads(state_path.read_text())
+        found.stop()
+        state |= {"supervisor": asdict(other), "child": asdict(other)}
+        state_path.write_text(json.dumps(state))
+        assert local.instances() == []
+        assert not state_path.exists()
+        assert not other.send(signal.SIGKILL)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_an_earlier_boot_is_never_ours():
+    me = identify(os.getpid())
+    assert me.is_alive()
+    assert not Identity(me.pid, me.start_ticks, "another boot").is_alive()
+
+
+def test_a_taken_port_gives_way_to_the_next_one(lab, capsys):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        lab.port = other.getsockname()[1]
+        lab()
+        found = local.wait_ready("small", 20)
+    assert found.url != f"http://127.0.0.1:{lab.port}"
+    assert found.is_healthy()
+    assert f"port {lab.port} is taken" in capsys.readouterr().err
+
+
+def test_a_service_that_crashes_at_the_start_is_told_with_its_last_words(lab):
+    lab("--crash")
+    with pytest.raises(LabError, match="cannot load the weights"):
+        local.wait_ready("small", 20)
+
+
+def test_a_service_that_never_gets_ready_is_told(lab):
+    lab("--ready-after 60")
+    with pytest.raises(LabError, match="not ready within 1 s"):
+        local.wait_ready("small", 1)
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from vlalab import environments, local
+folder = Path({folder!r})
+environments.ensure = lambda name: environments.Environment(name, folder)
+local.start("small", instance_name="private", attached=True, compose_path=Path({compose!r}))
+local.wait_ready("private", 20)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_private_instance_ends_with_its_owner_even_by_kill_9(lab, tmp_path):
+    lab().stop()  # writes the compose file
+    code = OWNER.format(folder=str(tmp_path / "images" / "tiny"), compose=str(tmp_path / "compose.yaml"))
+    variables = {**os.environ, "PYTHONPATH": paths.python_path()}
+    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=variables)
+    try:
+        assert owner.stdout.readline().strip() == "ready"
+        found = local.instance("private")
+        assert found.attached and found.is_healthy()
+        owner.kill()
+        wait_for(lambda: not found.child.is_alive() and not found.supervisor.is_alive())
+        assert local.instance("private") is None
+    finally:
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
+
+
+def test_a_service_dies_with_its_supervisor(lab):
+    lab()
+    found = local.wait_ready("small", 20)
+    found.supervisor.send(signal.SIGKILL)
+    wait_for(lambda: not found.child.is_alive())
+    assert local.instances() == []
+
+
+def test_open_to_the_network_only_with_a_token(lab, monkeypatch):
+    monkeypatch.setenv("VLALAB_BIND", "0.0.0.0")
+    monkeypatch.delenv("VLALAB_TOKEN", raising=False)
+    with pytest.raises(LabError, match="VLALAB_TOKEN"):
+        lab()
+
+
+def test_a_volume_that_cannot_be_written_to_is_an_error(lab, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "file" / "volume"))
+    with pytest.raises(LabError, match="VLALAB_VOLUME"):
+        lab()
+
+
+def test_an_unknown_service_is_an_error_that_lists_the_known_ones(lab, tmp_path):
+    lab().stop()
+    with pytest.raises(LabError, match="known: small"):
+        local.start("big", compose_path=tmp_path / "compose.yaml")

@@ -1,0 +1,82 @@
+"""`invoke lock --check`: a lock fits its inputs, holds a hash per pin and was not edited by hand."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from vlalab import locks
+from vlalab.console import LabError
+
+ROOT = Path(__file__).resolve().parents[2]
+INPUTS = ("requirements.in", "requirements.lock", "excludes.txt")
+
+
+@pytest.fixture
+def copies(tmp_path) -> dict[str, locks.Lock]:
+    """Every lock of the repository with its inputs, as copies to spoil."""
+    wanted = [ROOT / "shared/contract/pyproject.toml"]
+    wanted += [ROOT / lock.folder / name for lock in locks.all_locks().values() for name in INPUTS]
+    for source in filter(Path.exists, wanted):
+        target = tmp_path / source.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+    return locks.all_locks(tmp_path)
+
+
+def every(copies):
+    assert {"host", "libero"} <= set(copies)
+    return copies.values()
+
+
+def test_untouched_locks_are_in_order(copies):
+    assert [problem for lock in every(copies) for problem in locks.problems(lock)] == []
+
+
+def test_a_comment_is_no_change(copies):
+    for lock in every(copies):
+        lock.source.write_text("# a word more\n" + lock.source.read_text())
+        assert locks.problems(lock) == []
+
+
+def test_a_new_requirement_without_a_new_lock_is_found(copies):
+    for lock in every(copies):
+        lock.source.write_text(lock.source.read_text() + "\nsix==1.17.0\n")
+        assert any(f"invoke lock {lock.name}" in problem for problem in locks.problems(lock))
+
+
+def test_a_lock_edited_by_hand_is_found(copies):
+    for lock in every(copies):
+        text = lock.target.read_text()
+        first = next(line for line in text.splitlines() if "==" in line and not line.startswith("#"))
+        lock.target.write_text(text.replace(first, first.replace("==", "==9."), 1))
+        assert any("by hand" in problem for problem in locks.problems(lock))
+
+
+def test_a_pin_without_a_hash_is_found(copies):
+    lock = copies["host"]
+    lock.target.write_text(lock.target.read_text() + "six==1.17.0\n")
+    assert any("no hash for six==1.17.0" in problem for problem in locks.problems(lock))
+
+
+def test_a_change_of_the_contract_reaches_the_environments(copies):
+    lock = copies["libero"]
+    project = lock.contract_project
+    project.write_text(project.read_text().replace('"numpy>=1.24"', '"numpy>=1.25"'))
+    assert any("other requirements" in problem for problem in locks.problems(lock))
+
+
+def test_a_missing_lock_is_found(copies):
+    copies["host"].target.unlink()
+    assert locks.problems(copies["host"]) == ["requirements.lock is missing; run: invoke lock host"]
+
+
+def test_the_command_writes_no_index_address():
+    for lock in locks.all_locks().values():
+        command = lock.command(Path("out"))
+        assert {"--generate-hashes", "--no-emit-index-url", "--universal"} <= set(command)
+
+
+def test_an_unknown_lock_lists_the_known_ones():
+    with pytest.raises(LabError, match="known: host"):
+        locks.choose(["hots"])
