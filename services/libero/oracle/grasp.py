@@ -30,6 +30,8 @@ HAND_PARTS = (  # (low corner, high corner); z reaches far up: the hand comes do
 FOREARM = ((-0.30, -0.06, 0.17), (0.06, 0.06, 0.40))  # x: away from the base, z: up from the grip site
 YAW_STEP = np.pi / 12
 SLICE_STEP = 0.008
+STRIP, STRIPS = 0.004, (-0.008, -0.004, 0.0, 0.004)  # of a pad's width
+MAX_SLANT = 0.007  # m across a pad's width: fingers slip off steeper sides
 TABLE_CLEARANCE = 0.006  # m between fingertips and what the object stands on
 MAX_CHECKED = 400  # candidates whose way down is looked at,
 BATCH = 16  # so many at a time
@@ -98,10 +100,9 @@ def _near_boxes(scene: Scene, name: str) -> Boxes:
 
 def _candidates(scene: Scene, name: str) -> Iterator[Grasp]:
     points = solid_points(scene, name)
-    low, high = points.min(axis=0), points.max(axis=0)
     azimuth = np.arctan2(*(points.mean(axis=0) - scene.world.base_pos)[1::-1])
     for yaw in yaws(boxes_of(scene, name)):
-        yield from _at_yaw(scene, name, points, nearest_yaw(yaw, azimuth), low[2], high[2])
+        yield from _at_yaw(scene, name, points, nearest_yaw(yaw, azimuth), azimuth)
 
 
 def yaws(boxes: Boxes) -> np.ndarray:
@@ -115,15 +116,15 @@ def yaws(boxes: Boxes) -> np.ndarray:
     return every[np.diff(every, prepend=-1.0) > 0.03]
 
 
-def _at_yaw(scene: Scene, name: str, points: np.ndarray, yaw: float, bottom: float, top: float) -> Iterator[Grasp]:
+def _at_yaw(scene: Scene, name: str, points: np.ndarray, yaw: float, azimuth: float) -> Iterator[Grasp]:
     """Yields the candidates of one yaw: all slices across the closing axis, at all heights."""
     u_axis, v_axis = closing_axis(yaw), np.array([np.cos(yaw), np.sin(yaw), 0.0])
     u, v, z = points @ u_axis, points @ v_axis, points[:, 2]
-    centre = points.mean(axis=0)
+    centre, levels = points.mean(axis=0), heights(z.min(), z.max())
     object_pose = scene.pose(name)
     for v0 in np.arange(v.min() + 0.004, v.max(), SLICE_STEP):
         column = np.abs(v - v0) < PAD_HALF_WIDTH
-        for z0 in heights(bottom, top):
+        for z0 in levels:
             pad = column & (np.abs(z - z0 - PAD_RISE) < PAD_HALF_HEIGHT)
             above = column & (z > z0 - PAD_HALF_HEIGHT)
             for left, right in spans(u[pad]):
@@ -133,8 +134,10 @@ def _at_yaw(scene: Scene, name: str, points: np.ndarray, yaw: float, bottom: flo
                 u0 = (left + right) / 2
                 pos = u0 * u_axis + v0 * v_axis + np.array([0, 0, z0])
                 side = pad & (u >= left) & (u <= right)
-                cost = _cost(u[side], v[side] - v0, right - left, pos, centre, yaw, scene)
-                yield Grasp(pos, yaw, right - left, cost, object_pose.inverse_apply(pos))
+                slant = max(_slant(u[side], v[side] - v0), _slant(-u[side], v[side] - v0))
+                if slant < MAX_SLANT:
+                    cost = _cost(right - left, slant, pos, centre, yaw - azimuth)
+                    yield Grasp(pos, yaw, right - left, cost, object_pose.inverse_apply(pos))
 
 
 def heights(bottom: float, top: float) -> list[float]:
@@ -154,18 +157,17 @@ def spans(u: np.ndarray) -> list[tuple[float, float]]:
     return [(float(u[a]), float(u[b])) for a, b in zip(starts, ends, strict=True)]
 
 
-def _cost(u, v, width: float, pos: np.ndarray, centre: np.ndarray, yaw: float, scene: Scene) -> float:
-    """Returns how bad a grasp is: far from the object's middle, on slanting sides, too wide, the hand turned far."""
-    lever = np.linalg.norm(pos[:2] - centre[:2])
-    slant = sum(_slant(side * u, v) for side in (1, -1))
-    turn = abs(yaw - np.arctan2(*(pos - scene.world.base_pos)[1::-1]))
+def _cost(width: float, slant: float, pos: np.ndarray, centre: np.ndarray, turn: float) -> float:
+    """Returns how bad a grasp is: far from the object's middle, on slanting sides, wide, the hand turned far."""
+    lever = np.hypot(*(pos - centre)[:2])
     too_wide = max(0.0, width - 0.065)
-    return float(lever + 0.5 * slant + 4 * too_wide + 0.006 * turn + 0.5 * abs(pos[2] - centre[2]))
+    return float(lever + 3 * slant + 0.5 * width + 4 * too_wide + 0.003 * abs(turn) + 0.5 * abs(pos[2] - centre[2]))
 
 
 def _slant(u: np.ndarray, v: np.ndarray) -> float:
-    """Returns by how much (m) the outermost material differs between the two halves of a pad's width."""
-    left, right = u[v < -0.002], u[v > 0.002]
-    if not len(left) or not len(right):
-        return 0.02
-    return abs(float(left.max() - right.max()))
+    """Returns by how much (m) the outermost material recedes across a pad's width, strip by strip: 0 on a flat face,
+    12 mm at 45 degrees. `u` grows towards the pad, `v` runs along its width from its middle."""
+    edges = [u[(v >= low) & (v < low + STRIP)].max(initial=-np.inf) for low in STRIPS]
+    found = [edge for edge in edges if edge > -np.inf]
+    missing = 0.001 * (len(edges) - len(found))  # an edge of the object: little to hold on to
+    return float(max(found) - min(found)) + missing

@@ -11,6 +11,7 @@ from services.libero.oracle.shapes import Boxes, bounds, boxes_of, obstacles, ov
 
 UP = np.array([0.0, 0.0, 1.0])
 GRID = np.linspace(-0.7, 0.7, 8)  # of a region's half extents: the places looked at in it
+DEEPEST = 0.2  # how far below its support's rim an object may rest
 ELBOW_ROOM = 0.004  # kept free around an object that is put between others
 
 
@@ -46,12 +47,12 @@ def resting_pos(scene: Scene, name: str, xy: np.ndarray, support: str) -> np.nda
     under = boxes_of(scene, support)
     start = np.append(xy, scene.pose(name).pos[2])
     low, high = bounds(_placed(scene, name, start))
-    free = start[2] + top_under(under, low, high) - low[2] + 0.001  # bottom above the highest top: surely free
-    blocked = free - 0.2
-    for _ in range(8):  # halve the way down to where the shapes meet: 0.2 m / 2^8 is below 1 mm
-        height = (free + blocked) / 2
-        hits = overlap(_placed(scene, name, np.append(xy, height)), under).any()
-        free, blocked = (free, height) if hits else (height, blocked)
+    top, bottom = top_under(under, low, high), bounds(under)[0][2]
+    free = start[2] + top - low[2] + 0.001  # bottom above the highest top: surely free
+    for step in (0.005, 0.001):  # down until the shapes meet, then again more finely
+        lowest = max(free - (top - bottom), free - DEEPEST)
+        while free > lowest and not overlap(_placed(scene, name, np.append(xy, free - step)), under).any():
+            free -= step
     return np.append(xy, free)
 
 

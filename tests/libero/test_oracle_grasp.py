@@ -1,0 +1,170 @@
+"""Grasps, shapes and spots as pure functions, on a made-up table with a cube and a tray."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+from services.libero.oracle import grasp, pick_place, spots
+from services.libero.oracle.example import TABLE_TOP, example_state
+from services.libero.oracle.motion import nearest_yaw, orientation
+from services.libero.oracle.scene import Scene, World, rotations
+from services.libero.oracle.shapes import Boxes, bounds, boxes_of, overlap, solid_points
+
+NO_BOXES = Boxes(np.zeros((0, 3)), np.zeros((0, 3, 3)), np.zeros((0, 3)))
+
+
+def scene_of(state: dict) -> Scene:
+    return Scene.from_state(World.from_static(state["static"]), state, 0)
+
+
+def with_box(state: dict, name: str, pos, half, quat_wxyz=(1.0, 0, 0, 0)) -> dict:
+    """Returns the state with one more movable box."""
+    state = copy.deepcopy(state)
+    static, geoms = state["static"], state["static"]["geoms"]
+    body = len(static["bodies"])
+    static["bodies"].append(name)
+    static["objects"][name] = {"category": "box", "movable": True, "root": body, "bodies": [body], "ranges": {}}
+    geoms["body"] = np.append(geoms["body"], body).astype(np.int32)
+    geoms["type"].append("box")
+    geoms["size"] = np.vstack([geoms["size"], half])
+    geoms["pos"] = np.vstack([geoms["pos"], np.zeros(3)])
+    geoms["quat_wxyz"] = np.vstack([geoms["quat_wxyz"], [1.0, 0, 0, 0]])
+    state["body_pos"] = np.vstack([state["body_pos"], pos])
+    state["body_quat_wxyz"] = np.vstack([state["body_quat_wxyz"], quat_wxyz])
+    return state
+
+
+def random_boxes(rng, count: int) -> Boxes:
+    quat = rng.normal(size=(count, 4))
+    quat /= np.linalg.norm(quat, axis=1, keepdims=True)
+    return Boxes(rng.uniform(-0.3, 0.3, (count, 3)), rotations(quat), rng.uniform(0.02, 0.2, (count, 3)))
+
+
+def test_overlap_agrees_with_points_inside_both_boxes():
+    rng = np.random.default_rng(0)
+    first, second = random_boxes(rng, 30), random_boxes(rng, 30)
+    hits = overlap(first, second)
+    grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 15)] * 3), -1).reshape(-1, 3)
+    for i in range(30):
+        points = first.pos[i] + (grid * first.half[i]) @ first.rot[i].T
+        for j in range(30):
+            inside = np.all(np.abs((points - second.pos[j]) @ second.rot[j]) <= second.half[j], axis=1)
+            assert hits[i, j] or not inside.any()  # a common point means an overlap
+    assert 0 < hits.sum() < hits.size
+    np.testing.assert_array_equal(hits, overlap(second, first).T)
+
+
+def test_boxes_apart_by_an_edge_do_not_overlap():
+    turned = rotations(np.array([[np.cos(np.pi / 8), 0, 0, np.sin(np.pi / 8)]]))
+    one = Boxes(np.zeros((1, 3)), np.eye(3)[None], np.full((1, 3), 0.1))
+    for gap, expected in ((0.001, False), (-0.001, True)):
+        other = Boxes(np.array([[0.1 + 0.1 * np.sqrt(2) + gap, 0, 0]]), turned, np.full((1, 3), 0.1))
+        assert overlap(one, other)[0, 0] == expected
+    assert overlap(one, NO_BOXES).shape == (1, 0)
+
+
+@pytest.mark.parametrize("cube_yaw", np.linspace(0, np.pi, 9))
+@pytest.mark.parametrize("cube_xy", ((0.0, 0.0), (-0.2, -0.25), (0.15, -0.1)))
+def test_a_cube_is_grasped_across_its_sides_clear_of_the_table(cube_xy, cube_yaw):
+    scene = scene_of(example_state(cube_xy, cube_yaw))
+    found = grasp.find_grasp(scene, "cube_1")
+    assert found is not None
+    assert found.width == pytest.approx(0.04, abs=0.003)
+    assert abs((found.yaw - cube_yaw + np.pi / 4) % (np.pi / 2) - np.pi / 4) < 0.05
+    assert np.linalg.norm(found.pos[:2] - cube_xy) < 0.012
+    assert TABLE_TOP + grasp.FINGERTIP < found.pos[2] < TABLE_TOP + 0.04
+    hand = grasp.hand_boxes(scene, found.pos, found.yaw, 0.003)
+    assert not overlap(hand, boxes_of(scene, "")).any() and not overlap(hand, boxes_of(scene, "cube_1")).any()
+
+
+def test_neighbours_decide_between_the_sides():
+    state = example_state()
+    for i, side in enumerate((-1, 1)):  # walls beside the cube in y: only grasps along x are left
+        state = with_box(state, f"wall_{i}", [0, side * 0.055, TABLE_TOP + 0.05], [0.1, 0.01, 0.05])
+    found = grasp.find_grasp(scene_of(state), "cube_1")
+    assert found is not None and abs(nearest_yaw(found.yaw - np.pi / 2)) < 0.3
+    for i, side in enumerate((-1, 1)):
+        state = with_box(state, f"end_{i}", [side * 0.055, 0, TABLE_TOP + 0.05], [0.01, 0.1, 0.05])
+    assert grasp.find_grasp(scene_of(state), "cube_1") is None
+
+
+def test_what_has_failed_is_avoided_and_what_is_too_wide_refused():
+    scene = scene_of(example_state())
+    first = grasp.find_grasp(scene, "cube_1")
+    second = grasp.find_grasp(scene, "cube_1", avoid=[first])
+    assert second is not None and grasp.differs(first, second)
+    wide = scene_of(with_box(example_state(), "crate_1", [0.2, -0.2, TABLE_TOP + 0.05], [0.06, 0.06, 0.05]))
+    assert grasp.find_grasp(wide, "crate_1") is None
+
+
+def test_a_plan_without_a_grasp_waits_instead_of_failing():
+    state = example_state()
+    for i, (x, y) in enumerate(((0.045, 0), (-0.045, 0), (0, 0.045), (0, -0.045))):
+        half = [0.01, 0.1, 0.05] if x else [0.1, 0.01, 0.05]
+        state = with_box(state, f"wall_{i}", [x, y, TABLE_TOP + 0.05], half)
+    scene = scene_of(state)
+    script = pick_place.pick(scene, "cube_1")
+    with pytest.raises(StopIteration) as end:
+        next(script)
+    assert end.value.value is scene
+
+
+def test_the_hand_turned_by_half_a_turn_is_the_same_hand():
+    scene = scene_of(example_state())
+    for yaw in (0.2, -1.0):
+        one, other = (grasp.hand_boxes(scene, np.array([0, 0, 1.0]), y, 0.0) for y in (yaw, yaw + np.pi))
+        for low_high in zip(bounds(one), bounds(other), strict=True):
+            np.testing.assert_allclose(*low_high, atol=0.005)
+        np.testing.assert_allclose(orientation(yaw)[:, 0], -orientation(yaw + np.pi)[:, 0], atol=1e-12)
+
+
+def test_spans_split_at_gaps():
+    assert grasp.spans(np.array([])) == []
+    assert grasp.spans(np.array([0.0, 0.004, 0.05, 0.008, 0.054])) == [(0.0, 0.008), (0.05, 0.054)]
+
+
+def test_solid_points_fill_the_cube():
+    scene = scene_of(example_state((0.1, 0.05), 0.4))
+    points = solid_points(scene, "cube_1")
+    local = scene.pose("cube_1").inverse_apply(points)
+    assert np.abs(local).max() == pytest.approx(0.02) and len(points) > 500
+    np.testing.assert_allclose(points.mean(axis=0), scene.pose("cube_1").pos, atol=1e-9)
+
+
+def test_resting_height_is_the_supports_top():
+    scene = scene_of(example_state())
+    spot = spots.on_object(scene, "cube_1", "tray_1")
+    np.testing.assert_allclose(spot.pos, [0, 0.2, TABLE_TOP + 0.01 + 0.02], atol=0.002)
+    on_table = spots.resting_pos(scene, "cube_1", np.array([0.3, -0.3]), "")
+    np.testing.assert_allclose(on_table, [0.3, -0.3, TABLE_TOP + 0.02], atol=0.002)
+
+
+def test_a_region_is_filled_where_it_is_free():
+    state = example_state()
+    sites = state["static"]["sites"]
+    sites.update(
+        name=["tray_1_region"],
+        body=np.array([3], np.int32),
+        pos=np.array([[0, 0, 0.006]]),
+        quat_wxyz=np.array([[1.0, 0, 0, 0]]),
+        size=np.array([[0.06, 0.06, 0.001]]),
+    )
+    state["static"]["regions"] = {"tray_1_region": {"parent": "tray_1", "joints": []}}
+    free = spots.in_region(scene_of(state), "cube_1", "tray_1_region")
+    np.testing.assert_allclose(free.pos[:2], [0, 0.2])
+    taken = with_box(state, "can_1", [0, 0.2, TABLE_TOP + 0.03], [0.015, 0.015, 0.02])
+    beside = spots.in_region(scene_of(taken), "cube_1", "tray_1_region")
+    away = np.abs(beside.pos[:2] - [0, 0.2])
+    assert away.max() > 0.035 and away.max() <= 0.06 and beside.support == "tray_1"
+
+
+def test_travel_height_passes_over_what_stands_in_the_way():
+    tall = with_box(example_state(), "tower_1", [0, 0.1, TABLE_TOP + 0.15], [0.02, 0.02, 0.15])
+    start, end = np.array([0, 0, 1.0]), np.array([0, 0.2, 1.0])
+    over = pick_place.travel_height(scene_of(tall), start, end, below=0.02)
+    assert over == pytest.approx(TABLE_TOP + 0.3 + 0.02 + pick_place.CLEARANCE)
+    around = pick_place.travel_height(scene_of(tall), start, -end * [1, 1, -1], below=0.02)
+    assert around < TABLE_TOP + 0.1

@@ -1,0 +1,139 @@
+"""Motion as pure functions: orientations, the servo's bounds, and scripts that end where they should."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from services.libero.oracle import motion
+from services.libero.oracle.example import example_state
+from services.libero.oracle.motion import CLOSE, OPEN, orientation
+from services.libero.oracle.scene import Pose, Scene, World
+
+ANGLES = np.linspace(-3, 3, 13)
+
+
+@pytest.fixture
+def scene() -> Scene:
+    state = example_state()
+    return Scene.from_state(World.from_static(state["static"]), state, 0)
+
+
+def turned(vector: np.ndarray) -> np.ndarray:
+    """Returns the rotation matrix of a rotation vector [3] (Rodrigues)."""
+    angle = np.linalg.norm(vector)
+    k = vector / angle
+    cross = np.array([[0, -k[2], k[1]], [k[2], 0, -k[0]], [-k[1], k[0], 0]])
+    return np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
+
+
+def run(script, scene: Scene, limit: int = 200, reach: float = 1.0) -> tuple[Scene, list[np.ndarray]]:
+    """Plays a script against an arm that follows every command at once (`reach` of it); returns last scene, actions."""
+    actions = []
+    try:
+        action = next(script)
+        for _ in range(limit):
+            actions.append(action)
+            pos = scene.eef.pos + reach * 0.3 * motion.POSITION_SCALE * np.clip(action[:3], -1, 1)
+            turn = 0.3 * motion.ROTATION_SCALE * np.clip(action[3:6], -1, 1).astype(float)
+            rot = turned(turn) @ scene.eef.rot if np.any(turn) else scene.eef.rot
+            gap = np.clip(scene.gripper_gap - 0.02 * action[6], 0.0, 0.08)
+            scene = replace(scene, step=scene.step + 1, eef=Pose(pos, rot), gripper_gap=float(gap))
+            action = script.send(scene)
+    except StopIteration as end:
+        return end.value, actions
+    pytest.fail(f"the script still runs after {limit} steps")
+
+
+@pytest.mark.parametrize("yaw", ANGLES)
+def test_level_hand_points_down_and_closes_along_its_yaw(yaw):
+    rot = orientation(yaw)
+    np.testing.assert_allclose(rot[:, 2], [0, 0, -1], atol=1e-12)
+    np.testing.assert_allclose(rot[:, 0], motion.closing_axis(yaw), atol=1e-12)
+    assert np.linalg.det(rot) == pytest.approx(1)
+    assert motion.yaw_of(rot) == pytest.approx(yaw)
+
+
+def test_pitch_and_roll_swing_the_fingers_as_documented():
+    np.testing.assert_allclose(orientation(pitch=-np.pi / 2)[:, 2], [1, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(orientation(roll=np.pi / 2)[:, 2], [0, 1, 0], atol=1e-12)
+
+
+@pytest.mark.parametrize("yaw", ANGLES)
+@pytest.mark.parametrize("current", (-1.0, 0.0, 2.0))
+def test_nearest_yaw_is_the_same_gripper_at_most_a_quarter_turn_away(yaw, current):
+    near = motion.nearest_yaw(yaw, current)
+    assert abs(near - current) <= np.pi / 2 + 1e-12
+    assert np.isclose(np.sin(near - yaw), 0, atol=1e-9)
+
+
+def test_rotation_vector_inverts_rodrigues():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        vector = rng.normal(size=3)
+        vector *= rng.uniform(1e-3, np.pi - 1e-3) / np.linalg.norm(vector)
+        np.testing.assert_allclose(motion.rotation_vector(turned(vector)), vector, atol=1e-9)
+    for axis in (*np.eye(3), np.array([0.6, -0.8, 0])):  # half a turn: either sign is right
+        found = motion.rotation_vector(turned(np.pi * axis))
+        np.testing.assert_allclose(turned(found), turned(np.pi * axis), atol=1e-6)
+
+
+def test_servo_stays_within_the_controllers_limits(scene):
+    rng = np.random.default_rng(1)
+    for _ in range(100):
+        speed = rng.uniform(0.1, 1)
+        action = motion.servo(scene, rng.normal(size=3), orientation(rng.uniform(-3, 3)), OPEN, speed)
+        assert action.dtype == np.float32 and action.shape == (7,) and np.isfinite(action).all()
+        assert np.linalg.norm(action[:3]) <= speed + 1e-6 and np.linalg.norm(action[3:6]) <= 1 + 1e-6
+        assert action[6] == OPEN
+
+
+def test_servo_holds_still_where_it_is(scene):
+    np.testing.assert_allclose(motion.servo(scene, *scene.eef, CLOSE)[:6], 0, atol=1e-6)
+
+
+def test_move_to_arrives_with_the_yaw_asked_for(scene):
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        goal, yaw = scene.eef.pos + rng.uniform(-0.2, 0.2, 3), rng.uniform(-1.5, 1.5)
+        end, actions = run(motion.move_to(scene, goal, gripper=CLOSE, yaw=yaw), scene)
+        assert motion.distance(end, goal) < 0.006
+        assert motion.yaw_of(end.eef.rot) == pytest.approx(yaw, abs=0.08)
+        assert all(action[6] == CLOSE for action in actions)
+
+
+def test_move_to_gives_up_when_the_hand_is_blocked(scene):
+    target = scene.eef.pos + np.array([0.1, 0, 0])
+    script = motion.move_to(scene, target, gripper=OPEN, timeout=17)
+    end, actions = run(script, scene, reach=0.0)
+    assert len(actions) == 17 and motion.distance(end, scene.eef.pos) == 0
+
+
+def test_follow_passes_every_waypoint(scene):
+    points = [scene.eef.pos + np.array(d) for d in ([0, 0, 0.1], [0.1, 0.1, 0.1], [0.1, 0.1, 0])]
+    seen = []
+    script = motion.follow(scene, points, gripper=OPEN)
+
+    def watched():
+        now = scene
+        action = next(script)
+        while True:
+            seen.append(now.eef.pos)
+            now = yield action
+            try:
+                action = script.send(now)
+            except StopIteration as end:
+                return end.value
+
+    end, _ = run(watched(), scene)
+    assert all(min(np.linalg.norm(p - q) for p in seen) < 0.031 for q in points)
+    assert motion.distance(end, points[-1]) < 0.006
+
+
+def test_gripper_scripts_end_when_the_fingers_stop(scene):
+    closed, actions = run(motion.close_gripper(scene), scene)
+    assert closed.gripper_gap == 0 and len(actions) < 10
+    opened, _ = run(motion.open_gripper(closed), closed)
+    assert opened.gripper_gap == pytest.approx(0.08)
