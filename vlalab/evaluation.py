@@ -133,17 +133,21 @@ def supervise(command: list[str], variables: dict[str, str], folder: Path = path
 
     The command gets a session of its own, so that one Ctrl-C reaches it once: through here.
     """
-    ask_kernel = die_with_parent()
-    process = subprocess.Popen(
-        command, env=variables, cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=ask_kernel
-    )
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
 
     def pass_on(number: int, _: object) -> None:
-        process.send_signal(number)
+        early.append(number) if process is None else process.send_signal(number)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
+        process = subprocess.Popen(
+            command, env=variables, cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True,
+            preexec_fn=die_with_parent(),
+        )  # fmt: skip
+        for number in early:
+            process.send_signal(number)
         code = process.wait()
     finally:
         for number, handler in before.items():

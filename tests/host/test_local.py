@@ -23,7 +23,8 @@ services:
     x-local: tiny
     restart: {restart}
     stop_grace_period: 1s
-    command: [python, "{script}", --host, "${{VLALAB_LISTEN:-0.0.0.0}}", --port, "${{VLALAB_SMALL_PORT:-{port}}}"{flags}]
+    command:
+      [python, "{script}", --host, "${{VLALAB_LISTEN:-0.0.0.0}}", --port, "${{VLALAB_SMALL_PORT:-{port}}}"{flags}]
     environment: {{DATA: /data/sub}}
     volumes: ["{data}:/data"]
     ports: ["${{VLALAB_BIND:-127.0.0.1}}:${{VLALAB_SMALL_PORT:-{port}}}:${{VLALAB_SMALL_PORT:-{port}}}"]

@@ -1,0 +1,119 @@
+"""The command line: plain words, help with examples, errors in words, nothing started by a typing mistake."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from vlalab import cli, programs
+from vlalab.paths import ROOT
+
+TASKS = cli.load_tasks()
+NAMES = sorted(cli.Lab(TASKS).namespace.tasks)
+
+
+def lab(*words: str, **variables: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-I", "-m", "vlalab", *words],
+        capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**os.environ, **variables},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["up", "a", "b"], ["up", "--names=a,b"]),
+        (["up", "--runtime", "local", "a"], ["up", "--names=a", "--runtime", "local"]),
+        (["up", "a", "--runtime=local", "b"], ["up", "--names=a,b", "--runtime=local"]),
+        (["up", "--dry-run", "a"], ["up", "--names=a", "--dry-run"]),
+        (["up"], ["up"]),
+        (["eval", "libero_goal"], ["eval", "libero_goal"]),
+        ([], []),
+    ],
+)
+def test_plain_words_are_gathered(argv, expected):
+    assert cli.gather_words(argv, {"up": "names"}, {"--runtime"}) == expected
+
+
+def test_the_list_holds_every_task_in_a_days_order():
+    listed = lab("--list").stdout
+    assert lab().stdout == listed
+    places = [listed.index(f"\n  {name} ") for name in TASKS.ORDER]
+    assert places == sorted(places)
+    assert set(TASKS.ORDER) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_says_what_a_task_does_and_explains_every_flag(name):
+    shown = lab(name, "--help")
+    assert shown.returncode == 0
+    assert shown.stdout.startswith(f"Usage: ./lab {name}")
+    arguments = cli.Lab(TASKS)._arguments(name)
+    assert all(argument.help for argument in arguments.values()), arguments
+    assert not arguments or f"./lab {name}" in shown.stdout.partition("\n")[2], "no example"
+    assert lab("help", name).stdout == shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["evla"], "did you mean 'eval'"),
+        (["eval"], "needs SUITE (libero_spatial"),
+        (["eval", "libero_gaol"], "did you mean 'libero_goal'"),
+        (["eval", "libero_goal", "--trails", "2"], "did you mean '--trials'"),
+        (["eval", "libero_goal", "--policy", "orcale"], "did you mean 'oracle'"),
+        (["eval", "libero_goal", "--runtime", "docker"], "--runtime local"),
+        (["up", "orcale"], "did you mean 'oracle'"),
+        (["up"], "Known: oracle"),
+        (["down", "oracle"], "not up"),
+        (["logs", "oracle"], "no log"),
+        (["bench", "simm"], "Known:"),
+        (["assets", "liberoo"], "did you mean 'libero'"),
+        (["test", "hots"], "known: lint"),
+        (["lock", "hots", "--check"], "known: host"),
+        (["env", "liberoo"], "known: libero"),
+    ],
+)
+def test_mistakes_are_told_in_words(words, says, tmp_path):
+    done = lab(*words, VLALAB_VOLUME=str(tmp_path / "volume"))
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_dry_run_prints_the_commands_and_starts_nothing(tmp_path):
+    volume = tmp_path / "volume"
+    done = lab("eval", "libero_goal", "--trials", "2", "--dry-run", VLALAB_VOLUME=str(volume))
+    assert done.returncode == 0
+    assert "services.libero.policies oracle" in done.stdout
+    assert "services.libero.evaluate libero_goal --policy-url" in done.stdout
+    assert done.stdout.strip().endswith("--trials 2")
+    assert not volume.exists()
+
+
+def test_status_of_a_quiet_machine(tmp_path):
+    done = lab("status", VLALAB_VOLUME=str(tmp_path))
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in ("oracle", "random", "replay", "down", str(tmp_path)))
+
+
+def test_flags_for_programs():
+    given = {"max_steps": "5", "resume": True, "video": None, "allow_drift": False, "retries": 0}
+    assert TASKS.flags_of(given) == ["--max-steps", "5", "--resume", "--retries", "0"]
+
+
+def test_paths_are_made_absolute_and_names_are_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    assert programs.absolute_if_path("here") == str(tmp_path / "here")
+    assert programs.absolute_if_path("a/b") == str(tmp_path / "a/b")
+    assert programs.absolute_if_path("kit", ("kit",)) == "kit"
+    assert programs.absolute_if_path("libero_goal-oracle-1") == "libero_goal-oracle-1"
+    assert programs.absolute_if_path(None) is None
+
+
+def test_the_host_tool_needs_no_service_package():
+    """numpy and its like belong to the environments; the host tool must start without them."""
+    code = "import sys; from vlalab import cli; cli.load_tasks(); sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

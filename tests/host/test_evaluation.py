@@ -1,0 +1,129 @@
+"""The walk of `eval`: names are checked first, the policy is chosen in words, signals and exit codes are passed on."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from vlalab import evaluation, local, runtimes
+from vlalab.console import LabError
+from vlalab.evaluation import FALLBACK, Request, choose_policy
+from vlalab.processes import Identity
+
+POLICIES = ["oracle", "random", "replay"]
+
+
+def up(service: str, port: int) -> local.Instance:
+    nobody = Identity(0, 0, "")
+    return local.Instance(
+        name=service, service=service, url=f"http://127.0.0.1:{port}", role="policy", attached=False,
+        log_path=Path("log"), health=(), health_timeout_s=1, stop_grace_s=1, started_at=0, supervisor=nobody,
+        child=nobody, starts=1, last_exit=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("suite", "says"),
+    [("libero_goall", "did you mean 'libero_goal'"), ("goal", "Known: libero_spatial"), ("", "Known")],
+)
+def test_an_unknown_suite_is_told_at_once(suite, says):
+    with pytest.raises(LabError, match=says):
+        Request(suite)
+
+
+def test_auto_takes_the_service_that_is_up_and_says_so():
+    choice = choose_policy("auto", [up("random", 8002)], POLICIES)
+    assert (choice.url, choice.service) == ("http://127.0.0.1:8002", None)
+    assert "random" in choice.why and "is up" in choice.why
+
+
+def test_auto_falls_back_to_the_oracle_and_says_so():
+    choice = choose_policy("auto", [], POLICIES)
+    assert (choice.url, choice.service) == (None, FALLBACK)
+    assert FALLBACK in choice.why
+
+
+def test_auto_names_the_services_it_did_not_take():
+    assert "replay up too" in choose_policy("auto", [up("random", 1), up("replay", 2)], POLICIES).why
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_named_policy_is_used_if_up_and_started_otherwise(name):
+    running = [up("other", 1), up(name, 2)]
+    assert choose_policy(name, running, [*POLICIES, "other"]).url == "http://127.0.0.1:2"
+    assert choose_policy(name, running[:1], [*POLICIES, "other"]).service == name
+
+
+def test_a_url_is_taken_as_it_is():
+    assert choose_policy("http://gpu-box:8000/", [up("oracle", 1)], POLICIES).url == "http://gpu-box:8000"
+
+
+def test_an_unknown_policy_is_told_with_the_nearest():
+    with pytest.raises(LabError, match="did you mean 'oracle'"):
+        choose_policy("orcale", [], POLICIES)
+
+
+def test_docker_is_answered_honestly():
+    assert runtimes.choose("auto") == "local"
+    with pytest.raises(LabError, match="--runtime local"):
+        runtimes.choose("docker")
+    with pytest.raises(LabError, match="known: auto"):
+        runtimes.choose("dokcer")
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 130])
+def test_the_exit_code_is_passed_on(code):
+    assert evaluation.supervise([sys.executable, "-c", f"raise SystemExit({code})"], {}) == code
+
+
+def test_death_by_signal_becomes_its_shell_code():
+    assert evaluation.supervise([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], {}) == 137
+
+
+COUNT = """
+import signal, time
+seen = []
+signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+open({path!r}, "w").close()
+end = time.monotonic() + 20
+while not seen and time.monotonic() < end: time.sleep(0.02)
+time.sleep(0.5)
+raise SystemExit(40 + len(seen))
+"""
+
+
+def test_ctrl_c_reaches_the_evaluator_once(tmp_path):
+    """A whole process group gets the signal, as from a terminal; the program below counts one."""
+    ready = tmp_path / "ready"
+    code = COUNT.format(path=str(ready))
+    host = f"import sys; from vlalab.evaluation import supervise; sys.exit(supervise([sys.executable, '-c', {code!r}], {{}}))"
+    process = subprocess.Popen([sys.executable, "-c", host], start_new_session=True)
+
+    def press() -> None:
+        while not ready.exists():
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    assert process.wait(timeout=30) == 41
+
+
+def test_the_evaluator_does_not_outlive_the_host_tool(tmp_path):
+    pid_file = tmp_path / "pid"
+    code = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    host = f"import sys; from vlalab.evaluation import supervise; supervise([sys.executable, '-c', {code!r}], {{}})"
+    process = subprocess.Popen([sys.executable, "-c", host])
+    while not (pid_file.exists() and pid_file.read_text()):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid_file.read_text()}/cmdline").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    status = Path(f"/proc/{pid_file.read_text()}/stat")
+    assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
