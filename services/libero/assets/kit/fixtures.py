@@ -15,11 +15,11 @@ HALF_TURN_Y = (0.70711, 0.0, 0.70711, 0.0)
 HEAVY = (3.0, 1.0)  # mass (kg) and inertia (kg m2) of a drawer or knob: steady under a push
 
 
-def cabinet(name: str, frame: Colour, front: Colour, handle: Colour) -> Asset:
-    """Returns a three-drawer cabinet; drawers slide out towards -y, a bar handle on each."""
+def cabinet(name: str, frame: Colour, front: Colour, handle: Colour, grain: float = 0.16) -> Asset:
+    """Returns a three-drawer cabinet; drawers slide out towards -y, a bar handle on each; `grain` 0 is lacquer."""
     atlas = Atlas(512)
-    carcass = atlas.add(wood(f"{name} frame", frame, 192, 3))
-    face = atlas.add(wood(f"{name} front", front, 160, 2))
+    carcass = atlas.add(wood(f"{name} frame", frame, 192, 3, grain))
+    face = atlas.add(wood(f"{name} front", front, 160, 2, grain))
     inside, grip = atlas.flat(tuple(int(0.72 * c) for c in frame)), atlas.add(metal(f"{name} grip", handle, 32))
     base = Body("base", mass=0.1762)
     for half, pos in (
@@ -29,7 +29,7 @@ def cabinet(name: str, frame: Colour, front: Colour, handle: Colour) -> Asset:
         ((0.0051, 0.0954, 0.1058), (0.1190, 0.0163, 0.1143)),
         ((0.1100, 0.0840, 0.0010), (0.0034, 0.0240, 0.0793)),  # shelves between the drawers
         ((0.1100, 0.0840, 0.0010), (0.0034, 0.0240, 0.1494)),
-        ((0.1273, 0.0941, 0.0015), (0.0039, 0.0158, 0.2216)),  # top
+        ((0.1273, 0.0941, 0.0021), (0.0039, 0.0158, 0.2209)),  # top
     ):
         base.box(half, pos).show(box(half, carcass).moved(pos))
     base.site("top_side", (0.12534, 0.09438, 0.00147), (0.00354, 0.01567, 0.22152), rgba=(0.8, 0.8, 0, 0))
@@ -67,13 +67,14 @@ def flat_stove() -> Asset:
     plain = dict(solimp=None, solref=None, friction=None)
     burner = Body("burner", mass=1.48, pos=(0.15, 0, 0))
     burner.box((0.095, 0.095, 0.02), name="base", **plain)
-    burner.box((0.095, 0.095, 0.0005), (0, 0, 0.025), name="collision_burner", **plain)
+    burner.box((0.095, 0.095, 0.0028), (0, 0, 0.0227), name="collision_burner", **plain)
     burner.show(box((0.095, 0.095, 0.02), steel))
-    grooves = [(0, 0.0190), (0.066, 0.0190), (0.066, 0.0225)]
-    for r in (0.060, 0.046, 0.032, 0.018):
-        grooves += [(r, 0.0245), (r - 0.006, 0.0245), (r - 0.008, 0.0228)]
-    grooves.append((0, 0.0228))
-    burner.show(lathe(grooves, [ring, ring] + [plate, ring, plate] * 4 + [plate], 28))
+    # the glowing disc (site "burner", up to z = 0.0225) shows between the rings when LIBERO turns it visible
+    grooves = [(0, 0.0190), (0.066, 0.0190), (0.066, 0.0245)]
+    for r in (0.060, 0.047, 0.034, 0.021):
+        grooves += [(r, 0.0250), (r - 0.0005, 0.0206), (r - 0.006, 0.0206), (r - 0.0065, 0.0250)]
+    grooves.append((0, 0.0250))
+    burner.show(lathe(grooves, [ring, ring] + [plate, plate, ring, plate] * 4 + [plate], 28))
     burner.site("cook_region", (0.075, 0.075, 0.0025), rgba=(0.8, 0.8, 0, 0))
     burner.site("burner", (0.0625, 0.0005), (0, 0, 0.022), kind="cylinder", rgba=(0.9, 0.05, 0.05, 1))
     joint = dict(name="button", type="hinge", axis=(0, 0, 1), limited="true", range=(-0.005, 2.1), damping=1)
@@ -239,7 +240,7 @@ def assets() -> list[Asset]:
     """Returns every fixture of the kit, and the furniture that LIBERO places like one."""
     return [
         cabinet("wooden_cabinet", (150, 92, 52), (176, 114, 66), (70, 62, 56)),
-        cabinet("white_cabinet", (226, 224, 218), (240, 238, 232), (150, 152, 156)),
+        cabinet("white_cabinet", (226, 224, 218), (240, 238, 232), (150, 152, 156), 0.03),
         flat_stove(),
         microwave(),
         wine_rack(),

@@ -170,5 +170,7 @@ class Atlas:
         return ((x + 1.5) / size, (y + 1.5) / size, (x + w - 1.5) / size, (y + h - 1.5) / size)
 
     def flat(self, colour: Colour) -> Skin:
-        """Returns the skin of a plain colour."""
-        return self.add(Image.new("RGB", (10, 10), colour))
+        """Returns the skin of a plain colour: the middle of its patch, away from the neighbours' colours."""
+        u0, v0, u1, v1 = self.add(Image.new("RGB", (10, 10), colour))
+        u, v, inset = (u0 + u1) / 2, (v0 + v1) / 2, 0.1 * (u1 - u0)
+        return (u - inset, v - inset, u + inset, v + inset)

@@ -61,7 +61,10 @@ def _walls(corners: bool) -> Mesh:
     return merge([box(half, SKIN_2M).moved(pos, rot("z", deg)) for half, pos, deg in parts])
 
 
-LIGHT = dict(diffuse=(0.8, 0.8, 0.8), dir=(0, -0.15, -1), directional="false", specular=(0.3, 0.3, 0.3), castshadow="false")
+LIGHT = dict(diffuse=(0.52, 0.52, 0.50), dir=(0, -0.15, -1), directional="false", specular=(0.25, 0.25, 0.25), castshadow="false")
+# from behind the cameras, so that the sides that they see are not in the dark
+FILL = dict(name="fill", pos=(2.5, 1, 3), dir=(-1, -0.45, -0.75), directional="true", castshadow="false",
+            diffuse=(0.55, 0.55, 0.55), specular=(0.15, 0.15, 0.15))  # fmt: skip
 CAMERAS = {
     "frontview": ((1.0, 0, 1.45), (0.56, 0.43, 0.43, 0.56)),
     "birdview": ((-0.2, 0, 3.0), (0.7071, 0, 0, 0.7071)),
@@ -123,7 +126,7 @@ def _room(scene: str, out: dict, walls: bool, floor_body: bool, table: str | Non
         if name != "table":
             world.append(xml("geom", name=f"{name}_visual", type="mesh", mesh=name, material="scenery", **SHOWN))
     world += [table] if table else []
-    world += [xml("light", name="light1", pos=(1, 1, 4), **LIGHT), xml("light", name="light2", pos=(-3, -3, 4), **LIGHT)]
+    world += [xml("light", name="light1", pos=(1, 1, 4), **LIGHT), xml("light", name="light2", pos=(-3, -3, 4), **LIGHT), xml("light", **FILL)]
     world += [xml("camera", name=n, mode="fixed", pos=p, quat=q) for n, (p, q) in CAMERAS.items()]
     out[f"{folder}.xml"] = xml("mujoco", [xml("asset", assets), xml("worldbody", world)], model=scene) + "\n"
 
