@@ -109,11 +109,12 @@ class ResetDraws:
         return self._layouts[episode]
 
     def _warmstart_of_build(self) -> np.ndarray:
-        """Returns the warm start after the passes that precede the draws: model, render context, controller."""
+        """Returns the warm start after the passes before the draws: model, render context, twice the controller."""
         self._rewind()
         self._domain.sim.forward()
         self._domain.sim.forward()
         self._pose_arm()
+        self._domain.sim.forward()
         self._domain.sim.forward()
         return self._domain.sim.data.qacc_warmstart.copy()
 

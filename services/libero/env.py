@@ -15,8 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from services.libero import runtime
-from services.libero.control import ArmControl
-from services.libero.draws import ModelSnapshot, ResetDraws, global_rng
 from services.libero.suites import Task
 
 SUBSTEPS = 25  # 20 Hz control over 2 ms physics
@@ -47,14 +45,16 @@ class LiberoEnv:
     def load_task(self, task: Task, seed: int = 0) -> None:
         """Builds `task` unless it is loaded already, and rewinds its stream of resets to `seed`."""
         if self.task != task:
+            from services.libero import problem  # not above: it imports MuJoCo, which runtime.configure must precede
+
             self._drop_task()
-            self.domain, self._pristine = _build(task)
-            self.task = task
+            self._problem = problem.build(task)
+            self.domain, self.task = self._problem.domain, task
             self._bind()
             self._draws = {}
         self.seed = seed
         if seed not in self._draws:
-            self._draws[seed] = ResetDraws(self.domain, self._pristine, seed)
+            self._draws[seed] = self._problem.draws(seed)
 
     def _bind(self) -> None:
         sim = self.domain.sim
@@ -63,7 +63,7 @@ class LiberoEnv:
         self._gripper_qpos = np.array(robot._ref_gripper_joint_pos_indexes)
         self._grip_site = robot.eef_site_id
         self._hand_body = sim.model.body_name2id(robot.robot_model.eef_name)
-        self._control = self._make_control()
+        self._control = self._problem.control
         self._vis_names = {
             obj.name: dict(obj.object_properties["vis_site_names"])
             for obj in (*self.domain.objects, *self.domain.fixtures)
@@ -78,7 +78,7 @@ class LiberoEnv:
         """
         init_state = self._checked_state(init_state)
         layout = self._draws[self.seed].layout(episode)
-        self._pristine.restore(self._model)
+        self._problem.pristine.restore(self._model)
         self.domain.sim.reset()
         layout.apply(self._model, self._data)
         self._control.reset()
@@ -88,15 +88,6 @@ class LiberoEnv:
         self._set_state(init_state)
         self._since_sample = _PHYSICS_DT + _PHYSICS_DT  # the two forced updates of reset and set_init_state
         self._sampled = True
-
-    def _make_control(self) -> ArmControl:
-        """Returns the arm's control loop, from a robot that robosuite resets in the model as compiled."""
-        self._pristine.restore(self._model)
-        self.domain.sim.reset()
-        self.domain.sim.forward()
-        with global_rng():
-            self.domain.robots[0].reset()
-        return ArmControl(self.domain)
 
     def _checked_state(self, state) -> np.ndarray:
         state = np.asarray(state, np.float64)
@@ -213,41 +204,7 @@ class LiberoEnv:
             self._renderer = None
         if self.domain is not None:
             self.domain.close()
-            self.domain = self.task = None
-
-
-def _build(task: Task):
-    """Returns (problem, its model as compiled, before any reset wrote into it)."""
-    from libero.libero.envs import TASK_MAPPING, bddl_utils
-    from robosuite import load_controller_config
-
-    if not task.bddl_path.exists():
-        raise ValueError(f"task file {task.bddl_path} is missing; reinstall hf-libero")
-    problem = TASK_MAPPING[bddl_utils.get_problem_info(str(task.bddl_path))["problem_name"]]
-    domain, pristine = problem.__new__(problem), []
-
-    def first_reset():
-        pristine.append(ModelSnapshot.take(domain.sim.model._model))
-        del domain._reset_internal
-        domain._reset_internal()
-
-    domain._reset_internal = first_reset
-    with global_rng(np.random.RandomState(0).get_state()):
-        domain.__init__(
-            str(task.bddl_path),
-            robots=["Panda"],
-            controller_configs=load_controller_config(default_controller="OSC_POSE"),
-            gripper_types="default",
-            initialization_noise=None,
-            use_camera_obs=False,
-            has_renderer=False,
-            has_offscreen_renderer=False,
-            control_freq=20,
-            horizon=1000,
-            ignore_done=True,
-            hard_reset=False,
-        )
-    return domain, pristine[0]
+            self.domain = self.task = self._problem = None
 
 
 def quat_xyzw_to_axis_angle(quat: np.ndarray) -> np.ndarray:

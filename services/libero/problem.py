@@ -1,0 +1,80 @@
+"""Builds LIBERO's problem objects. Imports MuJoCo: import it only after `runtime.configure`."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from libero.libero.envs import TASK_MAPPING, bddl_utils
+from robosuite import load_controller_config
+from robosuite.utils.errors import RandomizationError
+
+from services.libero.control import ArmControl
+from services.libero.draws import ModelSnapshot, ResetDraws, global_rng
+from services.libero.suites import Task
+
+_BUILD_TRIES = 20
+
+
+@dataclass
+class Problem:
+    """A task's problem object, its model as compiled, and what drives and resets it."""
+
+    domain: object
+    pristine: ModelSnapshot
+    control: ArmControl
+
+    def draws(self, seed: int) -> ResetDraws:
+        """Returns the resets of the reference loop that seeds with `seed`."""
+        return ResetDraws(self.domain, self.pristine, seed)
+
+
+def build(task: Task) -> Problem:
+    """Returns `task`'s problem, without renderer, cameras or stock observations being used.
+
+    Raises ValueError when the task's file is missing, RuntimeError when no initial layout can be drawn.
+    """
+    if not task.bddl_path.exists():
+        raise ValueError(f"task file {task.bddl_path} is missing; reinstall hf-libero")
+    with global_rng(np.random.RandomState(0).get_state()):
+        for _ in range(_BUILD_TRIES):
+            try:
+                domain, pristine = _construct(task)
+                break
+            except RandomizationError:
+                continue
+        else:
+            raise RuntimeError(
+                f"no layout for {task.name} in {_BUILD_TRIES} tries; are objects larger than their regions?"
+            )
+        pristine.restore(domain.sim.model._model)
+        domain.sim.reset()
+        domain.sim.forward()
+        domain.robots[0].reset()
+    return Problem(domain, pristine, ArmControl(domain))
+
+
+def _construct(task: Task):
+    """Returns (problem object, its model before the constructor's own reset wrote into it)."""
+    problem = TASK_MAPPING[bddl_utils.get_problem_info(str(task.bddl_path))["problem_name"]]
+    domain, pristine = problem.__new__(problem), []
+
+    def first_reset():
+        pristine.append(ModelSnapshot.take(domain.sim.model._model))
+        del domain._reset_internal
+        domain._reset_internal()
+
+    domain._reset_internal = first_reset
+    domain.__init__(
+        str(task.bddl_path),
+        robots=["Panda"],
+        controller_configs=load_controller_config(default_controller="OSC_POSE"),
+        gripper_types="default",
+        initialization_noise=None,
+        use_camera_obs=False,
+        has_renderer=False,
+        has_offscreen_renderer=False,
+        control_freq=20,
+        horizon=1000,
+        ignore_done=True,
+        hard_reset=False,
+    )
+    return domain, pristine[0]

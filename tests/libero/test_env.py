@@ -1,0 +1,192 @@
+"""`LiberoEnv` against LIBERO's own OffScreenRenderEnv, bit for bit: states, pictures, proprioception, success."""
+
+import numpy as np
+import pytest
+
+from services.libero import suites
+from services.libero.env import quat_xyzw_to_axis_angle
+
+STEPS = 7
+PARTS = ("state", "warm start", "picture", "proprioception", "success")
+# One task of each problem class of the suites, and each way a scene can start: drawers open, things in and on things.
+ROLLOUTS = [
+    ("libero_spatial", 4),
+    ("libero_object", 0),
+    ("libero_goal", 0),
+    ("libero_10", 3),
+    ("libero_10", 0),
+    ("libero_10", 5),
+]
+
+
+def task_of(suite, index):
+    return suites.load_suite(suite).tasks[index]
+
+
+def some_actions(seed, steps=STEPS):
+    """Float64 [steps, 7]: beyond the limits, without rotation, without anything, gripper both ways and still."""
+    rng = np.random.RandomState(seed)
+    actions = rng.uniform(-1.4, 1.4, (steps, 7))
+    actions[1, 3:6] = 0.0
+    actions[2, :] = 0.0
+    actions[:, 6] = rng.choice([-1.0, 0.0, 1.0, 0.3], steps)
+    return actions
+
+
+def stock_view(env, observation, done=False):
+    state = [observation["robot0_eef_pos"], quat_xyzw_to_axis_angle(observation["robot0_eef_quat"])]
+    state = np.concatenate([*state, observation["robot0_gripper_qpos"]]).astype(np.float32)
+    return env.get_sim_state(), env.sim.data.qacc_warmstart.copy(), observation["agentview_image"], state, bool(done)
+
+
+def our_view(env, done=False):
+    return env.sim_state(), env._data.qacc_warmstart.copy(), env.render("agentview"), env.state(), done
+
+
+def assert_same(stock, ours, where):
+    for name, expected, got in zip(PARTS, stock, ours, strict=True):
+        assert np.array_equal(expected, got), f"{name} differs {where}"
+
+
+def record_stock(make, task, init_state, actions, cameras=("agentview",)):
+    """Returns what LIBERO's own loop saw: after the reset, then after each action. Finished before ours draws: the
+    stock renderer takes for granted that its GL context is the current one."""
+    stock = make(task, cameras)
+    try:
+        stock.seed(0)
+        stock.reset()
+        views = [stock_view(stock, stock.set_init_state(init_state))]
+        for action in actions:
+            observation, _, done, _ = stock.step(action.tolist())
+            views.append(stock_view(stock, observation, done))
+    finally:
+        stock.close()
+    return views
+
+
+def assert_same_rollout(views, env, init_state, actions):
+    """Plays episode 0 in our environment and compares every step."""
+    env.reset(0, init_state)
+    assert_same(views[0], our_view(env), "after the reset")
+    for number, action in enumerate(actions, start=1):
+        done = env.step(action)
+        assert_same(views[number], our_view(env, done), f"after step {number}")
+
+
+@pytest.mark.parametrize(("suite", "index"), ROLLOUTS)
+def test_rollout_has_the_stock_loops_bits(suite, index, libero_env, stock_env):
+    task = task_of(suite, index)
+    init_state, actions = suites.init_states(task)[0], some_actions(seed=index)
+    views = record_stock(stock_env, task, init_state, actions)
+    libero_env.load_task(task, seed=0)
+    assert_same_rollout(views, libero_env, init_state, actions)
+
+
+def test_burner_lights_at_the_same_step(libero_env, stock_env):
+    """The knob turns past its threshold in mid-episode; pictures show it one step late, as the stock ones do."""
+    task = next(t for t in suites.load_suite("libero_goal").tasks if t.name == "turn_on_the_stove")
+    libero_env.load_task(task, seed=0)
+    model = libero_env.domain.sim.model
+    knob = next(name for name in model.joint_names if "flat_stove" in name)
+    state = suites.init_states(task)[1].copy()
+    state[1 + model.get_joint_qpos_addr(knob)] = 0.45
+    state[1 + model.nq + model.get_joint_qvel_addr(knob)] = 3.0
+    actions = np.zeros((4, 7))
+    views = record_stock(stock_env, task, state, actions)
+    libero_env.reset(0, state)
+    assert not libero_env.success()
+    assert_same_rollout(views, libero_env, state, actions)
+    assert libero_env.success()
+
+
+def test_wrist_camera_is_the_stock_one(libero_env, stock_env):
+    task = task_of("libero_goal", 3)
+    init_state = suites.init_states(task)[2]
+    stock = stock_env(task)
+    try:
+        stock.seed(0)
+        stock.reset()
+        expected = stock.set_init_state(init_state)
+    finally:
+        stock.close()
+    libero_env.load_task(task, seed=0)
+    libero_env.reset(0, init_state)
+    for camera in ("robot0_eye_in_hand", "agentview"):
+        assert np.array_equal(expected[f"{camera}_image"], libero_env.render(camera))
+
+
+def test_drawing_leaves_the_rollout_alone(libero_env):
+    task = task_of("libero_goal", 1)
+    init_state = suites.init_states(task)[0]
+    libero_env.load_task(task)
+    ends = []
+    for draw in (False, True):
+        libero_env.reset(0, init_state)
+        for action in some_actions(9, steps=4):
+            libero_env.step(action)
+            if draw:
+                libero_env.render("agentview")
+        ends.append(libero_env.sim_state())
+    assert np.array_equal(*ends)
+
+
+def test_an_episode_leaves_no_trace_in_the_next(libero_env):
+    task = next(t for t in suites.load_suite("libero_goal").tasks if t.name == "turn_on_the_stove")
+    init_state = suites.init_states(task)[0]
+    libero_env.load_task(task)
+
+    def start():
+        libero_env.reset(0, init_state)
+        picture = libero_env.render("agentview")
+        libero_env.step(np.full(7, 0.2))
+        return picture, libero_env.sim_state(), libero_env._model.site_rgba.copy()
+
+    before = start()
+    libero_env.domain.sim.data.qpos[:] += 0.7  # burner on, everything astray
+    for action in some_actions(3):
+        libero_env.step(action)
+    for expected, got in zip(before, start(), strict=True):
+        assert np.array_equal(expected, got)
+
+
+def test_restore_poses_a_recorded_state(libero_env):
+    task = task_of("libero_goal", 2)
+    libero_env.load_task(task)
+    libero_env.reset(1, suites.init_states(task)[1])
+    libero_env.step(np.full(7, 0.5))
+    state, picture = libero_env.sim_state(), None
+    libero_env.restore(state)
+    picture = libero_env.render("agentview")
+    libero_env.step(np.full(7, -1.0))
+    libero_env.restore(state)
+    assert np.array_equal(libero_env.sim_state(), state)
+    assert np.array_equal(libero_env.render("agentview"), picture)
+
+
+def test_numpys_generator_stays_as_it_was(libero_env):
+    task = task_of("libero_goal", 4)
+    np.random.seed(77)
+    before = np.random.get_state()[1].copy()
+    libero_env.load_task(task, seed=3)
+    libero_env.reset(2, suites.init_states(task)[0])
+    libero_env.step(np.zeros(7))
+    assert np.array_equal(np.random.get_state()[1], before)
+
+
+@pytest.mark.parametrize(
+    "action", [np.zeros(6), np.full(7, np.nan), np.array([0, 0, np.inf, 0, 0, 0, 1.0]), np.zeros((1, 7))]
+)
+def test_bad_actions_are_refused(action, libero_env):
+    task = task_of("libero_goal", 4)
+    libero_env.load_task(task)
+    libero_env.reset(0, suites.init_states(task)[0])
+    with pytest.raises(ValueError, match="finite vector of 7"):
+        libero_env.step(action)
+
+
+def test_another_tasks_init_state_is_refused(libero_env):
+    libero_env.load_task(task_of("libero_goal", 4))
+    with pytest.raises(ValueError, match="does not fit"):
+        libero_env.reset(0, suites.init_states(task_of("libero_object", 0))[0])
+    with pytest.raises(ValueError, match="negative"):
+        libero_env.reset(-1, suites.init_states(task_of("libero_goal", 4))[0])
