@@ -7,6 +7,7 @@ Request  {"image": A, "instruction": text[, "unnorm_key": text][, "state": A]}, 
 
 import base64
 import binascii
+import difflib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from vla_contract.codec import check_shape
-from vla_contract.errors import InvalidObservation, did_you_mean
+from vla_contract.errors import InvalidObservation
 from vla_contract.info import PolicyInfo
 from vla_contract.plain import DTYPES
 from vla_contract.types import ActionChunk, Observation
 
 MEDIA_TYPE = "application/json"
-_FIELDS = ("image", "instruction", "unnorm_key", "state")
 _ND = "__numpy__"
 
 
@@ -73,11 +73,10 @@ def refuse_unservable(info: PolicyInfo) -> None:
 def _observation(payload: dict, info: PolicyInfo, session: str) -> Observation:
     for name in ("image", "instruction"):
         if name not in payload:
-            raise InvalidObservation(f"the body has no {name!r}, only {sorted(payload)}; expected image and instruction")
-    for name in payload:
-        guess = did_you_mean(name, _FIELDS)
-        if name not in _FIELDS and "did you mean" in guess:  # other fields are ignored, as upstream ignores them
-            raise InvalidObservation(f"unknown field {name!r}{guess}")
+            raise InvalidObservation(f"the body has no {name!r}; expected image and instruction")
+    for name in payload:  # others are ignored, as upstream does, but a misspelt key would un-normalise wrongly
+        if name != "unnorm_key" and difflib.get_close_matches(name, ["unnorm_key"], cutoff=0.7):
+            raise InvalidObservation(f"unknown field {name!r}; did you mean 'unnorm_key'?")
     state = payload.get("state")
     if state is not None:
         if not isinstance(state, np.ndarray) or state.dtype.kind not in "fiu":
@@ -112,7 +111,7 @@ def _array_or_dict(items: dict) -> Any:
 
 def _object(value: Any) -> dict:
     if not isinstance(value, dict):
-        raise InvalidObservation(f"the body holds a {type(value).__name__}; expected an object with image and instruction")
+        raise InvalidObservation(f"the body holds a {type(value).__name__}; expected {{'image': …, 'instruction': …}}")
     return value
 
 

@@ -63,7 +63,8 @@ def create_app(
         yield
         engine.stop()
 
-    app = FastAPI(title="vla-lab policy", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    pages = {"docs_url": None, "redoc_url": None, "openapi_url": None}  # they load scripts from elsewhere
+    app = FastAPI(title="vla-lab policy", lifespan=lifespan, redirect_slashes=False, **pages)
     app.state.engine, app.state.metrics = engine, metrics
     for method, route, handler, media_types, guard in (
         ("POST", "/v1/act", service.v1_act, codec.MEDIA_TYPES, check),

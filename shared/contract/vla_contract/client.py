@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from vla_contract import codec
-from vla_contract.errors import ContractError, PolicyRefused, PolicyUnavailable, SessionLost
+from vla_contract.errors import PolicyRefused, PolicyUnavailable, SessionLost
 from vla_contract.info import PolicyInfo
 from vla_contract.messages import decode_chunk, encode_observation
 from vla_contract.retry import Deadline, RetryRule
@@ -41,9 +41,7 @@ class PolicyClient:
         retries: int = 8,
         rule: RetryRule | None = None,
     ):
-        url = httpx.URL(base_url)
-        if url.scheme not in ("http", "https") or not url.host:
-            raise ValueError(f"policy address {base_url!r} is no URL; expected for example http://127.0.0.1:8001")
+        url = _url(base_url)
         if timeout_s <= 0 or deadline_s <= 0:
             raise ValueError(f"timeout_s={timeout_s}, deadline_s={deadline_s}; expected seconds > 0")
         self.base_url = str(url).rstrip("/")
@@ -143,6 +141,16 @@ class PolicyClient:
             attempt += 1
 
 
+def _url(text: str) -> httpx.URL:
+    try:
+        url = httpx.URL(text)
+    except (httpx.InvalidURL, TypeError):
+        url = httpx.URL("")
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError(f"policy address {text!r} is no URL; expected for example http://127.0.0.1:8001")
+    return url
+
+
 def _fault(url: str, answer: httpx.Response) -> tuple[PolicyUnavailable | PolicyRefused, float | None]:
     problem, status = _problem(answer), answer.status_code
     text = f"{url} answered {status}: {problem.get('detail') or problem.get('title') or answer.reason_phrase}"
@@ -168,6 +176,3 @@ def _seconds(value: Any) -> float | None:
 
 def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-__all__ = ["ContractError", "PolicyClient"]

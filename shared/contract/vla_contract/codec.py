@@ -22,7 +22,10 @@ _ND = "__nd__"
 
 
 def pack(value: Any) -> bytes:
-    """Returns the message of a plain tree. Raises InvalidObservation for anything else in it."""
+    """Returns the message of a plain tree. Raises InvalidObservation for what cannot travel.
+
+    bytes and keys that are no text do travel but are refused on arrival: the types let neither in.
+    """
     try:
         return msgpack.packb(value, default=encode_special, use_bin_type=True)
     except (TypeError, OverflowError, ValueError) as error:
@@ -84,7 +87,11 @@ class _Count:
 
     def dict(self, items: dict) -> Any:
         self._one()
-        return decode_array(items[_ND]) if len(items) == 1 and _ND in items else items
+        if len(items) == 1 and _ND in items:
+            return decode_array(items[_ND])
+        if not all(type(key) is str for key in items):
+            raise InvalidObservation("the message has a key that is no text")
+        return items
 
     def _one(self) -> None:
         self.left -= 1

@@ -108,7 +108,8 @@ class Engine:
             results = [self._called(items[0])] if isinstance(items[0], Call) else self._inferred(items)
         except BaseException as error:  # the thread must not die with requests waiting on it
             log.exception("answering a batch failed")
-            results = [(item.future, Problem("internal", f"the server failed with {type(error).__name__}")) for item in items]
+            failure = Problem("internal", f"the server failed with {type(error).__name__}; see the service's log")
+            results = [(item.future, failure) for item in items]
         self._hand_over(results)
 
     def _hand_over(self, results: list[tuple]) -> None:
@@ -122,7 +123,7 @@ class Engine:
             return call.future, call.function()
         except Exception:
             log.exception("the policy's reset failed")
-            return call.future, Problem("policy-failed", "the policy failed to reset the session; see the service's log")
+            return call.future, Problem("policy-failed", "the policy could not reset the session; see its log")
 
     def _inferred(self, jobs: list[Job]) -> list[tuple]:
         self.metrics.queue_length.set(len(self.queue))

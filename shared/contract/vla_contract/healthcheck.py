@@ -4,6 +4,7 @@ Only the standard library, so that a check every few seconds costs little.
 """
 
 import argparse
+import http.client
 import json
 import sys
 import urllib.error
@@ -13,7 +14,7 @@ import urllib.request
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status; prints one line."""
     parser = argparse.ArgumentParser(prog="python -m vla_contract.healthcheck", description=main.__doc__)
-    parser.add_argument("url", help="the service, for example http://127.0.0.1:8001; /readyz is asked unless a path is given")
+    parser.add_argument("url", help="for example http://127.0.0.1:8001; asks /readyz unless the URL has a path")
     parser.add_argument("--timeout", type=float, default=5.0, help="seconds")
     options = parser.parse_args(arguments)
     ready, text = check(options.url, options.timeout)
@@ -33,7 +34,7 @@ def check(url: str, timeout_s: float) -> tuple[bool, str]:
             return True, f"{target}: {answer.status}"
     except urllib.error.HTTPError as error:
         return False, f"{target}: {error.code} {_detail(error.read(65536))}"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         return False, f"{target}: {error}"
 
 

@@ -13,9 +13,7 @@ class Metrics:
 
     def __init__(self):
         self.registry = CollectorRegistry()
-        self._requests = Counter(
-            "vla_requests", "Answered requests", ("route", "status"), registry=self.registry
-        )
+        self._requests = Counter("vla_requests", "Answered requests", ("route", "status"), registry=self.registry)
         latency = Histogram(
             "vla_latency_seconds", "Time per stage of a request", ("stage",), buckets=_SECONDS, registry=self.registry
         )
@@ -25,7 +23,7 @@ class Metrics:
         )
         self.queue_length = Gauge("vla_queue_length", "Requests waiting for inference", registry=self.registry)
         self.sessions = Gauge("vla_sessions", "Sessions a stateful policy holds", registry=self.registry)
-        self.ready = Gauge("vla_ready", "1 once weights are loaded and a warm inference is done", registry=self.registry)
+        self.ready = Gauge("vla_ready", "1 once loaded and warm, else 0", registry=self.registry)
         self._children = {}
 
     def request(self, route: str, status: int) -> None:

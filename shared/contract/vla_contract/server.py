@@ -4,8 +4,10 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import uvicorn
+from fastapi import FastAPI
 
 from vla_contract.app import create_app
 from vla_contract.types import Policy
@@ -38,15 +40,30 @@ def serve(
         timer.start()
 
     app = create_app(policy, on_failure=on_failure, **settings)
-    server = uvicorn.Server(_config(app, log_level))
+    server = uvicorn.Server(uvicorn_config(app, log_level))
     listener = listen(host, port)
     if host not in LOOPBACK and not settings.get("token"):
         log.warning("listening on %s without a token: whoever reaches this machine can use the policy", host)
     log.info("listening on %s", address(listener))
-    with listener:
+    with listener, suppress(KeyboardInterrupt):  # uvicorn raises it again after the orderly end
         server.run(sockets=[listener])
     if failed.is_set():
         raise SystemExit(1)
+
+
+def uvicorn_config(app: FastAPI, log_level: str) -> uvicorn.Config:
+    """Returns the settings every policy service is served with."""
+    return uvicorn.Config(
+        app,
+        log_level=log_level,
+        log_config=None,
+        access_log=False,  # the metrics count requests; a line per step would drown everything else
+        ws="none",
+        server_header=False,
+        timeout_keep_alive=120,  # longer than the client keeps an idle connection, so that the client closes first
+        timeout_graceful_shutdown=10,
+        limit_concurrency=1024,
+    )
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -72,20 +89,6 @@ def address(listener: socket.socket) -> str:
     """Returns the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _config(app, log_level: str) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        log_level=log_level,
-        log_config=None,
-        access_log=False,  # the metrics count requests; a line per step would drown everything else
-        ws="none",
-        server_header=False,
-        timeout_keep_alive=120,  # longer than the client keeps an idle connection, so that the client closes first
-        timeout_graceful_shutdown=10,
-        limit_concurrency=1024,
-    )
 
 
 def _log_to_stderr(level: str) -> None:

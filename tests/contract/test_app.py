@@ -1,0 +1,368 @@
+"""The routes over real HTTP: readiness, conventions, and every way to be refused."""
+
+import json
+import socket
+import threading
+import time
+
+import httpx
+import numpy as np
+import pytest
+from fakes import BrokenLoader, EchoPolicy, GatedPolicy, PerRequestPolicy, PickyPolicy, chunk_of, observe, picture
+
+from vla_contract import PolicyClient, PolicyInfo, PolicyRefused, PolicyUnavailable, create_app
+from vla_contract.codec import MEDIA_TYPE
+from vla_contract.messages import decode_chunk, encode_observation
+from vla_contract.problems import KINDS, TYPE_PREFIX
+
+PACKED = {"Content-Type": MEDIA_TYPE}
+
+
+def post(url, body=None, headers=PACKED, **kwargs):
+    body = encode_observation(observe()) if body is None else body
+    return httpx.post(url + "/v1/act", content=body, headers=headers, **kwargs)
+
+
+def assert_problem(answer, status, kind, *texts):
+    members = answer.json()
+    assert answer.status_code == status == members["status"]
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert members["type"] == TYPE_PREFIX + kind
+    assert members["title"] == KINDS[kind][1]
+    assert "Traceback" not in answer.text
+    for text in texts:
+        assert text in members["detail"]
+    return members
+
+
+def test_an_action_comes_back(service, client):
+    policy = EchoPolicy(horizon=3)
+    chunk = client(service(policy).url).act(observe(step=5))
+    assert np.array_equal(chunk.actions, np.full((3, 7), 5, np.float32))
+    assert {"decode", "queue", "infer", "encode", "round_trip"} <= set(chunk.timings_ms)
+    assert np.array_equal(policy.batches[-1][0].images["agentview"], picture())
+    assert len(policy.threads) == 1 and threading.get_ident() not in policy.threads
+
+
+def test_info_is_what_the_policy_says(service, client):
+    policy = EchoPolicy(needs_state=True, suites=("libero_goal",), details={"attention": "none"})
+    assert client(service(policy).url).info() == policy.info()
+
+
+def test_request_ids_are_kept_or_made(service):
+    url = service(EchoPolicy()).url
+    assert post(url, headers={**PACKED, "X-Request-Id": "abc-1.2"}).headers["x-request-id"] == "abc-1.2"
+    for bad in ("a b", "x" * 65, "<script>"):
+        made = post(url, headers={**PACKED, "X-Request-Id": bad}).headers["x-request-id"]
+        assert made != bad and len(made) == 32
+
+
+def test_it_is_alive_while_it_loads_and_ready_only_after_a_warm_inference(service):
+    release, warming = threading.Event(), threading.Event()
+
+    class Warm(EchoPolicy):
+        def act(self, observations):
+            warming.set()
+            assert release.wait(20)
+            return super().act(observations)
+
+    policy = Warm(cameras=("agentview", "wrist"), needs_state=True, unnorm_keys=("a", "b"))
+    running = service(lambda: policy, wait=False)
+    assert warming.wait(20)
+    assert httpx.get(running.url + "/livez").status_code == 200
+    for route in ("/readyz", "/v1/info"):
+        answer = httpx.get(running.url + route)
+        assert_problem(answer, 503, "loading", "a first inference is running", "wait for /readyz")
+        assert int(answer.headers["Retry-After"]) >= 1
+    assert_problem(post(running.url), 503, "loading")
+    release.set()
+    with PolicyClient(running.url) as client:
+        client.wait_ready(20)
+    assert httpx.get(running.url + "/readyz").json() == {"status": "ready", "policy": "echo"}
+    warm = policy.batches[0][0]
+    assert set(warm.images) == {"agentview", "wrist"} and warm.state is not None and warm.unnorm_key == "a"
+    assert policy.resets == [warm.session]
+
+
+@pytest.mark.parametrize(
+    ("loader", "text"),
+    [
+        (BrokenLoader(), "RuntimeError: weights.safetensors is 3 bytes long; expected 15 GB"),
+        (lambda: PickyPolicy(needs_state="yes"), "needs_state"),
+        (lambda: object(), "the loader returned a object without info, reset and act"),
+        (lambda: PerRequestPolicy({"warm up": [1, 2]}), "returned a list; expected an ActionChunk"),
+        (lambda: PerRequestPolicy({"warm up": ZeroDivisionError("boom")}), "ZeroDivisionError: boom"),
+    ],
+)
+def test_a_failed_start_is_told(service, client, loader, text):
+    failed = threading.Event()
+    url = service(loader, wait=False, on_failure=failed.set).url
+    assert failed.wait(20)
+    assert_problem(httpx.get(url + "/readyz"), 503, "load-failed", text)
+    assert httpx.get(url + "/livez").status_code == 200
+    start = time.monotonic()
+    with pytest.raises(PolicyUnavailable, match="could not be loaded"):
+        client(url).wait_ready(20)
+    with pytest.raises(PolicyUnavailable, match="could not be loaded"):
+        client(url).act(observe())  # not tried again: waiting would not help
+    assert time.monotonic() - start < 5
+
+
+def test_an_example_warms_a_policy_that_needs_privileged_state(service):
+    class Exemplary(EchoPolicy):
+        def example(self):
+            return observe(session="mine", privileged={"bowl": np.zeros(3)})
+
+    warmed, unwarmed = Exemplary(needs_privileged=True), EchoPolicy(needs_privileged=True)
+    service(warmed), service(unwarmed)
+    assert [batch[0].session for batch in warmed.batches] == ["mine"] and warmed.resets == ["mine"]
+    assert unwarmed.batches == []
+
+
+def test_the_policy_is_closed_at_the_end():
+    from vla_contract.testing import running
+
+    closed = threading.Event()
+    policy = EchoPolicy()
+    policy.close = closed.set
+    with running(policy):
+        assert not closed.is_set()
+    assert closed.is_set()
+
+
+NEEDS = {
+    "camera": ({"cameras": ("wrist",)}, {}, "no picture of camera 'wrist' (sent: agentview)"),
+    "size": ({"image_hw": (16, 16)}, {}, "images['agentview'] is 16x24; policy 'echo' takes 16x16"),
+    "state": ({"needs_state": True}, {}, "state is missing"),
+    "privileged": ({"needs_privileged": True}, {}, "privileged is missing"),
+    "no key": ({"unnorm_keys": ("a", "b")}, {}, "choose one of a, b"),
+    "wrong key": ({"unnorm_keys": ("libero_goal",)}, {"unnorm_key": "libero_gaol"}, "did you mean 'libero_goal'"),
+    "unwanted key": ({}, {"unnorm_key": "x"}, "unknown unnorm_key 'x'"),
+}
+
+
+@pytest.mark.parametrize(("info", "changes", "text"), NEEDS.values(), ids=list(NEEDS))
+def test_what_the_policy_needs_is_asked_for(service, client, info, changes, text):
+    url = service(EchoPolicy(**info)).url
+    members = assert_problem(post(url, encode_observation(observe(**changes))), 422, "invalid-observation", text)
+    if "unnorm_keys" in info:
+        assert members["unnorm_keys"] == list(info["unnorm_keys"])
+    with pytest.raises(PolicyRefused) as caught:
+        client(url).act(observe(**changes))
+    assert text in str(caught.value) and caught.value.status == 422
+
+
+def test_malformed_bodies_are_refused_and_harm_nobody(service, client):
+    from test_codec import MALFORMED
+
+    url = service(EchoPolicy()).url
+    for body in MALFORMED.values():
+        assert_problem(post(url, body), 422, "invalid-observation")
+    assert client(url).act(observe(step=3)).actions[0, 0] == 3
+
+
+@pytest.mark.parametrize("headers", [{}, {"Content-Type": "application/json"}, {"Content-Type": "msgpack"}])
+def test_wrong_types_are_refused(service, headers):
+    url = service(EchoPolicy()).url
+    assert_problem(post(url, headers=headers), 415, "wrong-type", "expected application/msgpack")
+    assert post(url, headers={"Content-Type": "Application/MsgPack; charset=binary"}).status_code == 200
+
+
+def test_unknown_routes_and_methods_are_problems(service):
+    url = service(EchoPolicy()).url
+    assert_problem(httpx.get(url + "/v2/act"), 404, "not-found", "'/v2/act'", "/v1/act")
+    answer = httpx.get(url + "/v1/act")
+    assert_problem(answer, 405, "method-not-allowed", "POST")
+    assert answer.headers["allow"] == "POST"
+
+
+def chunked(size, piece=65536):
+    for _ in range(size // piece):
+        yield b"\0" * piece
+
+
+@pytest.mark.parametrize("body", [b"\0" * 300_000, lambda: chunked(300_000), lambda: chunked(100_000_000)])
+def test_too_large_bodies_are_cut_off(service, client, body):
+    url = service(EchoPolicy(), max_body_bytes=200_000).url
+    body = body() if callable(body) else body
+    try:
+        answer = post(url, body)
+    except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+        assert not isinstance(body, bytes)  # an endless sender is cut off before it reads the answer
+    else:
+        members = assert_problem(answer, 413, "too-large", "expected at most 200000")
+        assert members["max_body_bytes"] == 200_000
+    with pytest.raises(PolicyRefused, match="413"):
+        client(url).act(observe(images={"agentview": picture(0, 400, 400)}))
+    assert client(url).act(observe()).actions.shape == (1, 7)
+
+
+def test_a_claimed_length_is_refused_before_the_body(service):
+    host, port = service(EchoPolicy()).url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as raw:
+        raw.sendall(
+            b"POST /v1/act HTTP/1.1\r\nHost: x\r\nContent-Type: application/msgpack\r\n"
+            b"Content-Length: 99999999999\r\n\r\n"
+        )
+        assert raw.recv(65536).startswith(b"HTTP/1.1 413")
+
+
+def test_a_connection_cut_in_mid_body_harms_nobody(service, client):
+    url = service(EchoPolicy()).url
+    host, port = url.removeprefix("http://").split(":")
+    for _ in range(5):
+        with socket.create_connection((host, int(port)), 10) as raw:
+            head = b"POST /v1/act HTTP/1.1\r\nHost: x\r\nContent-Type: application/msgpack\r\n"
+            raw.sendall(head + b"Content-Length: 90000\r\n\r\nxx")
+    assert client(url).act(observe()).actions.shape == (1, 7)
+
+
+TOKEN = "correct-horse-battery"
+
+
+def test_a_token_guards_all_but_the_probes(service, client):
+    url = service(EchoPolicy(), token=TOKEN).url
+    for route in ("/livez", "/readyz"):
+        assert httpx.get(url + route).status_code == 200
+    for sent in (
+        None,
+        "",
+        TOKEN,
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        f"Bearer{TOKEN}",
+        f"Basic {TOKEN}",
+        "Basic abc",
+    ):
+        headers = {} if sent is None else {"Authorization": sent}
+        for answer in (
+            httpx.get(url + "/v1/info", headers=headers),
+            httpx.get(url + "/metrics", headers=headers),
+            httpx.post(url + "/act", json={}, headers=headers),
+            httpx.post(url + "/v1/reset", content=b"", headers=headers),
+            post(url, headers={**PACKED, **headers}),
+        ):
+            assert_problem(answer, 401, "unauthorized")
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert TOKEN not in answer.text
+    for wrong in (None, TOKEN + "x"):
+        with pytest.raises(PolicyRefused, match="401"):
+            client(url, token=wrong).act(observe())
+    assert httpx.get(url + "/v1/info", headers={"Authorization": f"bearer {TOKEN}"}).status_code == 200
+    with client(url, token=TOKEN) as right:
+        assert right.info().name == "echo" and right.act(observe()).actions.shape == (1, 7)
+
+
+@pytest.mark.parametrize("token", ["", "short", "two words here", "ünicode-token", "new\nline-token"])
+def test_unusable_tokens_are_refused_at_start(token):
+    with pytest.raises(ValueError, match="token") as caught:
+        create_app(EchoPolicy(), token=token)
+    assert not token or token not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"max_batch": 0}, {"max_wait_ms": -1}, {"queue_size": 0}, {"max_body_bytes": 10}, {"max_wait_ms": 1e9}]
+)
+def test_bad_settings_are_refused_at_start(setting):
+    with pytest.raises(ValueError, match=next(iter(setting))):
+        create_app(EchoPolicy(), **setting)
+
+
+def bad_outputs():
+    spoiled = chunk_of(0)
+    spoiled.actions[0, 3] = np.nan  # after it was checked
+    wrong = chunk_of(0)
+    object.__setattr__(wrong, "actions", np.zeros((1, 6), np.float32))
+    return {
+        "NaN": (spoiled, "invalid-action", "actions[0, 3] is nan"),
+        "six numbers": (wrong, "invalid-action", "[1, 6]"),
+        "longer than the horizon": (chunk_of(0, 5), "invalid-action", "horizon 1"),
+        "an array": (np.zeros((1, 7), np.float32), "invalid-action", "ndarray"),
+        "an exception": (RuntimeError("/secret"), "policy-failed", "RuntimeError"),
+    }
+
+
+@pytest.mark.parametrize(("result", "kind", "text"), bad_outputs().values(), ids=list(bad_outputs()))
+def test_bad_output_is_never_sent(service, client, result, kind, text):
+    class Returns(EchoPolicy):
+        def answer(self, observation):
+            return result if observation.instruction == "bad" else super().answer(observation)
+
+    url = service(Returns()).url
+    answer = post(url, encode_observation(observe(instruction="bad")))
+    assert_problem(answer, 500, kind, text)
+    assert "secret" not in answer.text
+    with pytest.raises(PolicyUnavailable, match="500"):
+        client(url).act(observe(instruction="bad"))
+    assert client(url).act(observe(step=2)).actions[0, 0] == 2
+
+
+@pytest.mark.parametrize("results", [[], [chunk_of(0)] * 2, None, iter([chunk_of(0)])])
+def test_a_wrong_number_of_results_is_never_sent(service, results):
+    class Miscounts(EchoPolicy):
+        def act(self, observations):
+            return super().act(observations) if observations[0].session == "warm-up" else results
+
+    assert_problem(post(service(Miscounts()).url), 500, "invalid-action", "for 1 observations")
+
+
+def test_failures_are_logged_with_their_traceback(service, caplog):
+    url = service(PickyPolicy()).url
+    assert_problem(post(url, encode_observation(observe(instruction="bad"))), 500, "policy-failed")
+    assert any("secret path" in str(record.exc_info) for record in caplog.records)
+
+
+def test_metrics_count_what_happened(service, client):
+    url = service(EchoPolicy()).url
+    for step in range(3):
+        client(url).act(observe(step=step))
+    post(url, b"nonsense")
+    page = httpx.get(url + "/metrics").text
+    assert 'vla_requests_total{route="/v1/act",status="200"} 3.0' in page
+    assert 'vla_requests_total{route="/v1/act",status="422"} 1.0' in page
+    for stage in ("decode", "queue", "infer", "encode"):
+        assert f'vla_latency_seconds_count{{stage="{stage}"}} 3.0' in page
+    assert "vla_batch_size_count 3.0" in page and "vla_ready 1.0" in page and "vla_queue_length 0.0" in page
+
+
+def test_each_service_has_metrics_of_its_own(service):
+    first, second = service(EchoPolicy()), service(EchoPolicy())
+    post(first.url)
+    assert "/v1/act" not in httpx.get(second.url + "/metrics").text
+
+
+def test_pictures_and_chunks_of_any_size_travel(service, client):
+    policy = EchoPolicy(horizon=50)
+    c = client(service(policy).url)
+    for height, width in ((1, 1), (224, 224), (256, 256), (720, 1280)):
+        sent = observe(images={"agentview": picture(1, height, width)})
+        assert c.act(sent).actions.shape == (50, 7)
+        assert np.array_equal(policy.batches[-1][0].images["agentview"], sent.images["agentview"])
+
+
+def test_stopping_fails_what_waits_and_finishes_what_runs(client):
+    from vla_contract.testing import running
+
+    policy, outcome = GatedPolicy(), []
+    with running(policy) as it:
+        c = client(it.url, retries=0)
+        thread = threading.Thread(target=lambda: outcome.append(c.act(observe(step=4))))
+        thread.start()
+        assert policy.entered.wait(10)
+        threading.Timer(0.3, policy.gate.set).start()
+    thread.join(10)
+    assert outcome[0].actions[0, 0] == 4
+
+
+def test_problem_bodies_are_json(service):
+    answer = post(service(EchoPolicy()).url, b"\xc1", headers={**PACKED, "X-Request-Id": "r1"})
+    assert json.loads(answer.content)["request_id"] == "r1" == answer.headers["x-request-id"]
+
+
+def test_info_never_holds_nan():
+    with pytest.raises(ValueError):
+        PolicyInfo("x", horizon=float("nan"))
+
+
+def test_answers_decode_without_the_client(service):
+    assert decode_chunk(post(service(EchoPolicy()).url).content).actions.shape == (1, 7)

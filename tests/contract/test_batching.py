@@ -1,0 +1,255 @@
+"""Requests of many workers become batches; one that fails does not take others along; the queue is bounded."""
+
+import threading
+import time
+from asyncio import Future
+from collections.abc import Callable
+
+import httpx
+import numpy as np
+import pytest
+from fakes import EchoPolicy, GatedPolicy, PerRequestPolicy, PickyPolicy, SlowPolicy, chunk_of, observe
+
+from vla_contract import InvalidObservation, PolicyClient, PolicyRefused, PolicyUnavailable
+from vla_contract.batching import BatchQueue, Call, Job
+from vla_contract.codec import MEDIA_TYPE
+from vla_contract.messages import encode_observation
+from vla_contract.problems import Problem
+
+
+def together(count: int, act: Callable[[int], object]) -> list:
+    """Returns what `act(i)` returned or raised for each i, all called at once."""
+    results: list = [None] * count
+    barrier = threading.Barrier(count)
+
+    def one(index):
+        barrier.wait()
+        try:
+            results[index] = act(index)
+        except Exception as error:
+            results[index] = error
+
+    threads = [threading.Thread(target=one, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return results
+
+
+def sizes(policy):
+    return [len(batch) for batch in policy.batches if batch[0].session != "warm-up"]
+
+
+@pytest.mark.parametrize(("max_batch", "own", "largest"), [(None, 16, 16), (4, 16, 4), (16, 2, 2), (None, 1, 1)])
+def test_workers_share_batches(service, client, max_batch, own, largest):
+    policy = SlowPolicy(0.05, max_batch=own)
+    c = client(service(policy, max_batch=max_batch).url)
+    results = together(12, lambda i: [c.act(observe(f"s{i}", step)) for step in range(3)])
+    assert [[chunk.actions[0, 0] for chunk in chunks] for chunks in results] == [[0, 1, 2]] * 12
+    assert sum(sizes(policy)) == 36
+    assert max(sizes(policy)) <= largest
+    if largest > 1:
+        assert len(sizes(policy)) <= 36 / min(largest, 12) + 8
+
+
+def test_everyone_gets_the_answer_to_his_own_question(service, client):
+    class Pixel(SlowPolicy):
+        def answer(self, observation):
+            return chunk_of(float(observation.images["agentview"][0, 0, 0]))
+
+    c = client(service(Pixel(0.01)).url)
+
+    def ask(i):
+        image = np.full((8, 8, 3), i, np.uint8)
+        return [c.act(observe(f"s{i}", step, images={"agentview": image})).actions[0, 0] for step in range(5)]
+
+    assert together(16, ask) == [[i] * 5 for i in range(16)]
+
+
+def test_one_that_fails_fails_alone(service, client):
+    c = client(service(SlowStart(PickyPolicy())).url)
+    results = together(6, lambda i: c.act(observe(f"s{i}", 3, instruction="bad" if i == 2 else "good")))
+    assert isinstance(results.pop(2), PolicyUnavailable)
+    assert [chunk.actions[0, 0] for chunk in results] == [3] * 5
+
+
+class SlowStart:
+    """Passes everything on to another policy, 50 ms later."""
+
+    def __init__(self, policy):
+        self.policy, self.info, self.reset = policy, policy.info, policy.reset
+
+    def act(self, observations):
+        time.sleep(0.05)
+        return self.policy.act(observations)
+
+
+def test_a_policy_may_fail_requests_one_by_one(service, client):
+    policy = PerRequestPolicy(
+        {"refuse": InvalidObservation("the bowl is upside down; turn it"), "fail": KeyError("bowl")}, stateful=True
+    )
+    c = client(service(SlowStart(policy)).url)
+    words = ["good", "refuse", "good", "fail", "good"]
+    results = together(5, lambda i: c.act(observe(f"s{i}", instruction=words[i])))
+    assert isinstance(results[1], PolicyRefused) and "turn it" in str(results[1])
+    assert isinstance(results[3], PolicyUnavailable) and "KeyError" in str(results[3])
+    assert [results[i].actions.shape for i in (0, 2, 4)] == [(1, 7)] * 3
+
+
+def post(url, session, **headers):
+    body = encode_observation(observe(session))
+    return httpx.post(url + "/v1/act", content=body, headers={"Content-Type": MEDIA_TYPE, **headers}, timeout=30)
+
+
+def test_a_full_queue_answers_429(service):
+    policy = GatedPolicy(max_batch=1)
+    url = service(policy, queue_size=2).url
+    answers: list = []
+    first = threading.Thread(target=lambda: answers.append(post(url, "first")))
+    first.start()
+    assert policy.entered.wait(10)
+    waiting = [threading.Thread(target=lambda i=i: answers.append(post(url, f"w{i}"))) for i in range(2)]
+    for thread in waiting:
+        thread.start()
+    while "vla_queue_length 2.0" not in httpx.get(url + "/metrics").text:
+        time.sleep(0.01)
+    refused = post(url, "one too many")
+    assert refused.status_code == 429 and int(refused.headers["Retry-After"]) >= 1
+    assert refused.json()["queue_size"] == 2 and refused.json()["retry_after_s"] >= 0
+    assert httpx.get(url + "/readyz").status_code == 200  # busy is not broken
+    policy.gate.set()
+    for thread in [first, *waiting]:
+        thread.join(10)
+    assert [answer.status_code for answer in answers] == [200] * 3
+
+
+def test_clients_come_back_after_429(service):
+    policy = SlowPolicy(0.02, max_batch=1)
+    url = service(policy, queue_size=1).url
+
+    def ask(i):
+        with PolicyClient(url, retries=50) as c:
+            return [c.act(observe(f"s{i}", step)).actions[0, 0] for step in range(2)]
+
+    assert together(6, ask) == [[0, 1]] * 6
+    assert sum(sizes(policy)) == 12
+
+
+def test_nobody_works_for_a_sender_that_has_gone(service, client):
+    policy = GatedPolicy(max_batch=1)
+    url = service(policy).url
+    results: list = []
+    first = threading.Thread(target=lambda: results.append(post(url, "first").status_code))
+    first.start()
+    assert policy.entered.wait(10)
+    late = threading.Thread(target=lambda: results.append(post(url, "late", **{"X-Timeout-S": "0.05"})))
+    late.start()
+    time.sleep(0.3)
+    policy.gate.set()
+    first.join(10), late.join(10)
+    answer = next(result for result in results if result != 200)
+    assert answer.status_code == 504 and answer.json()["type"].endswith("expired")
+    assert [batch[0].session for batch in policy.batches] == ["warm-up", "first"]
+
+
+def test_resets_take_their_turn_on_the_policy_thread(service, client):
+    policy = EchoPolicy()
+    c = client(service(policy).url)
+    c.act(observe("a"))
+    c.reset("a")
+    assert policy.resets == ["warm-up", "a"] and len(policy.threads) == 1
+
+
+def test_a_failing_reset_is_a_problem(service, client):
+    class Stubborn(EchoPolicy):
+        def reset(self, session):
+            assert session == "warm-up", "no"
+
+    c = client(service(Stubborn()).url)
+    with pytest.raises(PolicyUnavailable, match="could not reset"):
+        c.reset("a")
+    assert c.act(observe()).actions.shape == (1, 7)
+
+
+def job(client, queued=None):
+    return Job(observe(client), None, client, time.monotonic() + 60, queued or time.monotonic())
+
+
+class TestQueue:
+    """The rules by which batches are cut, without a server."""
+
+    def queue(self, infer_s=1.0, **settings):
+        queue = BatchQueue(**{"size": 8, "max_wait_s": 0.2, **settings})
+        queue.max_batch = 4
+        queue.inferred(infer_s)
+        return queue
+
+    def timed(self, queue):
+        start = time.perf_counter()
+        batch = queue.take()
+        return len(batch), time.perf_counter() - start
+
+    def test_a_lone_client_does_not_wait(self):
+        queue = self.queue(max_wait_s=5.0)
+        queue.put(job("a"))
+        size, seconds = self.timed(queue)
+        assert size == 1 and seconds < 1
+
+    def test_a_full_batch_does_not_wait(self):
+        queue = self.queue(max_wait_s=5.0)
+        for client in "abcdef":
+            queue.put(job(client))
+        assert self.timed(queue)[0] == 4
+        queue.put(job("g")), queue.put(job("h"))
+        assert self.timed(queue)[0] == 4 and len(queue) == 0
+
+    def test_the_wait_ends_when_the_last_known_client_asks(self):
+        queue = self.queue(max_wait_s=5.0)
+        for client in "ab":
+            queue.put(job(client))
+        assert len(queue.take()) == 2
+        queue.put(job("a"))
+        threading.Timer(0.05, lambda: queue.put(job("b"))).start()
+        size, seconds = self.timed(queue)
+        assert size == 2 and seconds < 2
+
+    def test_the_wait_is_bounded(self):
+        queue = self.queue(max_wait_s=0.1)
+        queue.put(job("a")), queue.put(job("b")), queue.take()
+        queue.put(job("a"))
+        size, seconds = self.timed(queue)
+        assert size == 1 and 0.05 < seconds < 2
+
+    def test_nobody_waits_longer_than_a_fast_policy_is_worth(self):
+        queue = self.queue(infer_s=0.0001, max_wait_s=5.0)
+        queue.put(job("a")), queue.put(job("b")), queue.take()
+        queue.put(job("a"))
+        size, seconds = self.timed(queue)
+        assert size == 1 and seconds < 1
+
+    def test_calls_keep_their_place(self):
+        queue = self.queue()
+        call = Call(lambda: None, Future.__new__(Future))
+        queue.put(job("a")), queue.put(call), queue.put(job("b"))
+        assert [len(queue.take()), queue.take(), len(queue.take())] == [1, call, 1]
+
+    def test_a_full_queue_says_when_to_come_back(self):
+        queue = self.queue(infer_s=3.0, size=8)
+        for client in "abcdefgh":
+            queue.put(job(client))
+        with pytest.raises(Problem) as caught:
+            queue.put(job("i"))
+        assert caught.value.status == 429
+        assert caught.value.extra["retry_after_s"] == 6.0 and caught.value.headers["Retry-After"] == "6"
+
+    def test_closing_wakes_the_taker_and_refuses_more(self):
+        queue = self.queue()
+        taken = []
+        thread = threading.Thread(target=lambda: taken.append(queue.take()))
+        thread.start()
+        queue.close()
+        thread.join(10)
+        assert taken == [None]
+        with pytest.raises(Problem, match="stopping"):
+            queue.put(job("a"))

@@ -1,0 +1,178 @@
+"""The server as a process of its own: address, signals, failed loading, killed and restarted in mid-stream."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from fakes import observe
+
+from vla_contract import PolicyUnavailable, SessionLost
+from vla_contract.healthcheck import main as healthcheck
+from vla_contract.server import listen
+
+PROGRAM = Path(__file__).with_name("slow_service.py")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "shared" / "contract")}
+
+
+class Process:
+    """A service in a process of its own; its log is read to the end by a thread."""
+
+    def __init__(self, kind, port=0, seconds=0.0):
+        command = [sys.executable, str(PROGRAM), kind, str(port), str(seconds)]
+        self.process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, env=ENVIRONMENT
+        )
+        self.log: list[str] = []
+        self._address = threading.Event()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self.process.stderr:
+            self.log.append(line)
+            if found := re.search(r"listening on (http://\S+)", line):
+                self.found = found[1]
+                self._address.set()
+
+    @property
+    def url(self):
+        assert self._address.wait(60), "".join(self.log)
+        return self.found
+
+    def end(self, sign=signal.SIGTERM):
+        if self.process.poll() is None:
+            self.process.send_signal(sign)
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def process():
+    started = []
+
+    def start(*arguments):
+        started.append(Process(*arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.end(signal.SIGKILL)
+        one.process.stderr.close()
+
+
+def test_the_log_names_the_address_and_sigterm_ends_it(process, client):
+    service = process("slow")
+    c = client(service.url)
+    c.wait_ready(30)
+    assert c.act(observe(step=2)).actions[0, 0] == 2
+    assert service.end() in (0, -signal.SIGTERM)
+    assert "Traceback" not in "".join(service.log)
+
+
+def test_answers_do_not_wait_for_delayed_acknowledgements(process, client):
+    """Head and body of an answer are two writes; without TCP_NODELAY each answer takes 40 ms longer."""
+    listener = listen("127.0.0.1", 0)
+    assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    with listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_request_that_runs_is_finished_before_the_end(process, client):
+    service = process("slow", 0, 0.6)
+    c = client(service.url, retries=0)
+    c.wait_ready(30)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(c.act(observe(step=9))))
+    thread.start()
+    time.sleep(0.3)
+    service.end()
+    thread.join(10)
+    assert results[0].actions[0, 0] == 9
+
+
+def test_a_failed_load_is_told_and_ends_the_process(process, client):
+    service = process("broken", 0, 0.5)
+    with pytest.raises(PolicyUnavailable, match=r"RuntimeError: weights.safetensors is 3 bytes long"):
+        client(service.url).wait_ready(30)
+    assert httpx.get(service.url + "/readyz").json()["type"].endswith("load-failed")
+    assert healthcheck([service.url]) == 1
+    assert service.process.wait(30) == 1
+    assert "Traceback" in "".join(service.log)
+
+
+def test_a_killed_server_may_come_back_in_mid_stream(process, client):
+    service = process("slow")
+    port = int(service.url.rsplit(":", 1)[1])
+    c = client(service.url, deadline_s=60, retries=100)
+    c.wait_ready(30)
+    for step in range(40):
+        if step in (10, 25):
+            service.end(signal.SIGKILL)
+            service = process("slow", port)  # comes up while the client is already trying again
+        assert c.act(observe(step=step)).actions[0, 0] == step
+
+
+def test_a_killed_server_loses_its_sessions_and_the_episode_begins_again(process, client):
+    service = process("counting")
+    port = int(service.url.rsplit(":", 1)[1])
+    c = client(service.url, deadline_s=60, retries=100)
+    c.wait_ready(30)
+    assert [c.act(observe("a", step)).actions[0, 0] for step in range(3)] == [1, 2, 3]
+    service.end(signal.SIGKILL)
+    process("counting", port)
+    with pytest.raises(SessionLost):
+        c.act(observe("a", 3))
+    assert [c.act(observe("a again", step)).actions[0, 0] for step in range(3)] == [1, 2, 3]
+
+
+def test_a_taken_port_is_named(process):
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}.*choose another port"):
+            listen("127.0.0.1", port)
+
+
+def test_the_health_check(service, capsys):
+    from fakes import EchoPolicy
+
+    url = service(EchoPolicy()).url
+    assert healthcheck([url]) == 0 and healthcheck([url + "/livez"]) == 0 and healthcheck([url + "/readyz/"]) == 1
+    assert "readyz: 200" in capsys.readouterr().out
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+    for bad in (f"http://127.0.0.1:{port}", "nonsense", "http://", "http://127.0.0.1:port"):
+        assert healthcheck([bad, "--timeout", "1"]) == 1
+
+
+def imported(code, among, *flags):
+    """Returns which modules of `among` are loaded after `code` ran in a fresh interpreter."""
+    code = f"import sys; {code}; print([name for name in {among!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, *flags, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_health_check_needs_only_the_standard_library():
+    assert imported("import vla_contract.healthcheck", ["numpy", "fastapi", "httpx"], "-S") == "[]"
+
+
+def test_a_client_needs_no_web_framework():
+    assert imported("from vla_contract import PolicyClient, Observation", ["fastapi", "uvicorn", "starlette"]) == "[]"
+
+
+def test_every_name_is_there():
+    import vla_contract
+
+    for name in vla_contract.__all__:
+        assert getattr(vla_contract, name).__module__.startswith("vla_contract.")
+    with pytest.raises(AttributeError, match="it has ActionChunk"):
+        _ = vla_contract.Polciy
+    assert imported("import vla_contract.app, vla_contract.images", ["torch", "tensorflow", "cv2"]) == "[]"
