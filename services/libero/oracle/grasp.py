@@ -9,25 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from services.libero.oracle.motion import FINGERTIP, closing_axis, nearest_yaw, orientation
 from services.libero.oracle.scene import Pose, Scene
-from services.libero.oracle.shapes import Boxes, bounds, boxes_of, obstacles, overlap, solid_points
+from services.libero.oracle.shapes import (
+    Boxes,
+    bounds,
+    boxes_of,
+    concatenate,
+    from_corners,
+    obstacles,
+    overlap,
+    solid_points,
+)
 
 # Panda hand in the frame of its grip site (x: closing, z: out of the fingers), from robosuite 1.4.0's collision meshes.
 OPENING = 0.077  # between the open pads
 PAD_HALF_WIDTH, PAD_HALF_HEIGHT = 0.008, 0.008
 PAD_RISE = 0.004  # the pads' middle is this far above the grip site
 PALM = 0.031  # from the grip site up to the palm: nothing taller than this above the grip fits between the fingers
-HAND_PARTS = (  # (low corner, high corner); z reaches far up: the hand comes down from there
+HAND = from_corners(  # z reaches far up: the hand comes down from there
     ((0.038, -0.010, -0.300), (0.054, 0.010, FINGERTIP)),
     ((-0.054, -0.010, -0.300), (-0.038, 0.010, FINGERTIP)),
     ((-0.066, -0.011, -0.300), (0.066, 0.011, -PALM + 0.004)),
     ((-0.104, -0.032, -0.300), (0.104, 0.032, -PALM)),
 )
-FOREARM = ((-0.30, -0.06, 0.17), (0.06, 0.06, 0.40))  # x: away from the base, z: up from the grip site
+FOREARM = from_corners(((-0.30, -0.06, 0.17), (0.06, 0.06, 0.40)))  # x: away from the base, z: up from the grip site
+FINGER_ROOM = 0.003  # m on both sides of the material while the fingers come down
 YAW_STEP = np.pi / 12
 SLICE_STEP = 0.008
 STRIP, STRIPS = 0.004, (-0.008, -0.004, 0.0, 0.004)  # of a pad's width
@@ -69,22 +80,17 @@ def find_grasp(scene: Scene, name: str, avoid: Sequence[Grasp] = (), margin: flo
 
 def ways_down(scene: Scene, grasps: list[Grasp], blocked: Boxes, margin: float) -> np.ndarray:
     """Returns bool [n]: for which grasps the open hand comes straight down without touching one of the boxes."""
-    parts = [hand_boxes(scene, g.pos, g.yaw, margin) for g in grasps]
-    all_parts = Boxes(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    return ~overlap(all_parts, blocked).any(axis=1).reshape(len(grasps), -1).any(axis=1)
+    hands = concatenate(hand_boxes(scene, g.pos, g.yaw, margin) for g in grasps)
+    return ~overlap(hands, blocked).any(axis=1).reshape(len(grasps), -1).any(axis=1)
 
 
 def hand_boxes(scene: Scene, pos: np.ndarray, yaw: float, margin: float) -> Boxes:
     """Returns the boxes of the open hand at a grasp, drawn out upwards, and of the forearm above it."""
-    corners = np.array(HAND_PARTS)
-    hand = Boxes(corners.mean(axis=1), np.tile(np.eye(3), (len(corners), 1, 1)), np.ptp(corners, axis=1) / 2 + margin)
     away = pos[:2] - scene.world.base_pos[:2]
-    forward = np.append(away / np.linalg.norm(away), 0.0)
-    rot = np.stack([forward, np.cross([0, 0, 1], forward), [0, 0, 1]], axis=1)
-    low, high = np.array(FOREARM)
-    forearm = Boxes((low + high)[None] / 2, np.eye(3)[None], (high - low)[None] / 2)
-    placed = (hand.moved(Pose(pos, orientation(yaw))), forearm.moved(Pose(pos, rot)))
-    return Boxes(*(np.concatenate(column) for column in zip(*placed, strict=True)))
+    x, y = away / np.linalg.norm(away)
+    outwards = np.array([[x, -y, 0.0], [y, x, 0.0], [0.0, 0.0, 1.0]])
+    hand = Boxes(HAND.pos, HAND.rot, HAND.half + margin).moved(Pose(pos, orientation(yaw)))
+    return concatenate((hand, FOREARM.moved(Pose(pos, outwards))))
 
 
 def differs(one: Grasp, other: Grasp) -> bool:
@@ -99,10 +105,16 @@ def _near_boxes(scene: Scene, name: str) -> Boxes:
 
 
 def _candidates(scene: Scene, name: str) -> Iterator[Grasp]:
-    points = solid_points(scene, name)
-    azimuth = np.arctan2(*(points.mean(axis=0) - scene.world.base_pos)[1::-1])
+    """Yields what could be gripped from above, whatever stands around it."""
+    points, pose = solid_points(scene, name), scene.pose(name)
+    centre, levels = points.mean(axis=0), heights(points[:, 2].min(), points[:, 2].max())
+    azimuth = np.arctan2(*(centre - scene.world.base_pos)[1::-1])
     for yaw in yaws(boxes_of(scene, name)):
-        yield from _at_yaw(scene, name, points, nearest_yaw(yaw, azimuth), azimuth)
+        yaw = nearest_yaw(yaw, azimuth)
+        for part in slices(points, yaw):
+            for pos, width, slant in _grips(part, levels):
+                cost = _cost(width, slant, pos - centre, yaw - azimuth)
+                yield Grasp(pos, yaw, width, cost, pose.inverse_apply(pos))
 
 
 def yaws(boxes: Boxes) -> np.ndarray:
@@ -116,28 +128,41 @@ def yaws(boxes: Boxes) -> np.ndarray:
     return every[np.diff(every, prepend=-1.0) > 0.03]
 
 
-def _at_yaw(scene: Scene, name: str, points: np.ndarray, yaw: float, azimuth: float) -> Iterator[Grasp]:
-    """Yields the candidates of one yaw: all slices across the closing axis, at all heights."""
+class Slice(NamedTuple):
+    """The points of an object that a finger pad's width covers, seen by a hand: `u` [n] along its closing axis, `v` [n]
+    along the pad's width from `middle`, `z` [n] up."""
+
+    u: np.ndarray
+    v: np.ndarray
+    z: np.ndarray
+    middle: float
+    u_axis: np.ndarray
+    v_axis: np.ndarray
+
+
+def slices(points: np.ndarray, yaw: float) -> Iterator[Slice]:
+    """Yields an object's slices across the closing axis of a hand with this yaw, every `SLICE_STEP`."""
     u_axis, v_axis = closing_axis(yaw), np.array([np.cos(yaw), np.sin(yaw), 0.0])
     u, v, z = points @ u_axis, points @ v_axis, points[:, 2]
-    centre, levels = points.mean(axis=0), heights(z.min(), z.max())
-    object_pose = scene.pose(name)
-    for v0 in np.arange(v.min() + 0.004, v.max(), SLICE_STEP):
-        column = np.abs(v - v0) < PAD_HALF_WIDTH
-        for z0 in levels:
-            pad = column & (np.abs(z - z0 - PAD_RISE) < PAD_HALF_HEIGHT)
-            above = column & (z > z0 - PAD_HALF_HEIGHT)
-            for left, right in spans(u[pad]):
-                inside = above & (u > left - 0.03) & (u < right + 0.03)
-                if right - left > OPENING - 0.006 or z[inside].max() > z0 + PALM - 0.002:
-                    continue
-                u0 = (left + right) / 2
-                pos = u0 * u_axis + v0 * v_axis + np.array([0, 0, z0])
-                side = pad & (u >= left) & (u <= right)
-                slant = max(_slant(u[side], v[side] - v0), _slant(-u[side], v[side] - v0))
-                if slant < MAX_SLANT:
-                    cost = _cost(right - left, slant, pos, centre, yaw - azimuth)
-                    yield Grasp(pos, yaw, right - left, cost, object_pose.inverse_apply(pos))
+    for middle in np.arange(v.min() + 0.004, v.max(), SLICE_STEP):
+        inside = np.flatnonzero(np.abs(v - middle) < PAD_HALF_WIDTH)
+        yield Slice(u[inside], v[inside] - middle, z[inside], middle, u_axis, v_axis)
+
+
+def _grips(part: Slice, levels: Sequence[float]) -> Iterator[tuple[np.ndarray, float, float]]:
+    """Yields (place of the grip site [3], width of the material, slant of its sides) that fit between the fingers."""
+    for level in levels:
+        pad = np.abs(part.z - level - PAD_RISE) < PAD_HALF_HEIGHT
+        for left, right in spans(part.u[pad]):
+            near = (part.u > left - 0.03) & (part.u < right + 0.03)
+            too_wide = right - left > OPENING - 2 * FINGER_ROOM
+            if too_wide or part.z[near].max() > level + PALM - 0.002:  # the palm would sit on it
+                continue
+            held = pad & (part.u >= left) & (part.u <= right)
+            slant = max(_slant(side * part.u[held], part.v[held]) for side in (1, -1))
+            if slant < MAX_SLANT:
+                pos = (left + right) / 2 * part.u_axis + part.middle * part.v_axis + level * np.array([0.0, 0.0, 1.0])
+                yield pos, right - left, slant
 
 
 def heights(bottom: float, top: float) -> list[float]:
@@ -157,11 +182,11 @@ def spans(u: np.ndarray) -> list[tuple[float, float]]:
     return [(float(u[a]), float(u[b])) for a, b in zip(starts, ends, strict=True)]
 
 
-def _cost(width: float, slant: float, pos: np.ndarray, centre: np.ndarray, turn: float) -> float:
+def _cost(width: float, slant: float, offset: np.ndarray, turn: float) -> float:
     """Returns how bad a grasp is: far from the object's middle, on slanting sides, wide, the hand turned far."""
-    lever = np.hypot(*(pos - centre)[:2])
-    too_wide = max(0.0, width - 0.065)
-    return float(lever + 3 * slant + 0.5 * width + 4 * too_wide + 0.003 * abs(turn) + 0.5 * abs(pos[2] - centre[2]))
+    lever, height = np.hypot(*offset[:2]), abs(offset[2])
+    tight = max(0.0, width - 0.065)
+    return float(lever + 0.5 * height + 3 * slant + 0.5 * width + 4 * tight + 0.003 * abs(turn))
 
 
 def _slant(u: np.ndarray, v: np.ndarray) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,12 @@ class Boxes(NamedTuple):
     def moved(self, pose: Pose) -> Boxes:
         """Returns the boxes carried along by a pose: local -> world."""
         return Boxes(pose.apply(self.pos), pose.rot @ self.rot, self.half)
+
+
+def from_corners(*corners: tuple[Sequence[float], Sequence[float]]) -> Boxes:
+    """Returns level boxes, each from its lowest and its highest corner [3]."""
+    low, high = np.array(corners, dtype=np.float64).transpose(1, 0, 2)
+    return Boxes((low + high) / 2, np.tile(np.eye(3), (len(low), 1, 1)), (high - low) / 2)
 
 
 def concatenate(parts: Iterable[Boxes]) -> Boxes:
