@@ -92,7 +92,10 @@ def run(request: Request, typed: str) -> int:
     command, variables = local.resolve(services[EVALUATOR], env)
     variables["VLALAB_COMMAND"] = typed
     with _policy_url(choice) as url:
-        return supervise([*command, request.suite, "--policy-url", url, *request.flags], variables)
+        code = supervise([*command, request.suite, "--policy-url", url, *request.flags], variables)
+    if code == 0:
+        _private_log(choice).unlink(missing_ok=True)  # after a failure somebody will want to read it
+    return code
 
 
 def _policies_up() -> list[Instance]:
@@ -106,6 +109,10 @@ def _show(request: Request, choice: PolicyChoice, services: dict[str, compose.Se
     print(shlex.join([*services[EVALUATOR].command, request.suite, "--policy-url", url, *request.flags]))
 
 
+def _private_log(choice: PolicyChoice) -> Path:
+    return paths.volume() / "logs" / f"{choice.service}-{os.getpid()}.log"
+
+
 @contextmanager
 def _policy_url(choice: PolicyChoice) -> Iterator[str]:
     """Yields the URL of a policy that is ready; one that was started for it is stopped afterwards."""
@@ -113,8 +120,8 @@ def _policy_url(choice: PolicyChoice) -> Iterator[str]:
         yield choice.url
         return
     assert choice.service is not None
-    name = f"{choice.service}-{os.getpid()}"
-    log_path = paths.volume() / "logs" / f"{name}.log"
+    log_path = _private_log(choice)
+    name = log_path.stem
     with status(f"starting {choice.service}") as line:
         started = local.start(choice.service, instance_name=name, attached=True, log_path=log_path)
         try:

@@ -85,6 +85,12 @@ def test_death_by_signal_becomes_its_shell_code():
     assert evaluation.supervise([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], {}) == 137
 
 
+HOST = """
+import sys
+from vlalab.evaluation import supervise
+sys.exit(supervise([sys.executable, "-c", {code!r}], {{}}))
+"""
+
 COUNT = """
 import signal, time
 seen = []
@@ -101,7 +107,7 @@ def test_ctrl_c_reaches_the_evaluator_once(tmp_path):
     """A whole process group gets the signal, as from a terminal; the program below counts one."""
     ready = tmp_path / "ready"
     code = COUNT.format(path=str(ready))
-    host = f"import sys; from vlalab.evaluation import supervise; sys.exit(supervise([sys.executable, '-c', {code!r}], {{}}))"
+    host = HOST.format(code=code)
     process = subprocess.Popen([sys.executable, "-c", host], start_new_session=True)
 
     def press() -> None:
@@ -116,7 +122,7 @@ def test_ctrl_c_reaches_the_evaluator_once(tmp_path):
 def test_the_evaluator_does_not_outlive_the_host_tool(tmp_path):
     pid_file = tmp_path / "pid"
     code = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-    host = f"import sys; from vlalab.evaluation import supervise; supervise([sys.executable, '-c', {code!r}], {{}})"
+    host = HOST.format(code=code)
     process = subprocess.Popen([sys.executable, "-c", host])
     while not (pid_file.exists() and pid_file.read_text()):
         time.sleep(0.02)

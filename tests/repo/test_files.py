@@ -1,0 +1,256 @@
+"""Files held against each other: compose ↔ images ↔ services ↔ .env.example ↔ README ↔ tasks."""
+
+import ast
+import importlib.util
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vlalab import cli, compose, evaluation, gl, locks, paths, ports
+
+ROOT = paths.ROOT
+SERVICES = compose.read(variables={})
+README = (ROOT / "README.md").read_text()
+COMPOSE = (ROOT / "compose.yaml").read_text()
+
+
+def tracked() -> list[Path]:
+    """Returns every file git tracks or would, as text can be read from it."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout: there is no list of its files")
+    return [path for name in filter(None, listed.stdout.split("\0")) if (path := ROOT / name).is_file()]
+
+
+def texts() -> dict[str, str]:
+    """Returns the text of every tracked file that is text."""
+    found = {}
+    for path in tracked():
+        data = path.read_bytes()
+        if b"\0" not in data[:4096]:
+            found[str(path.relative_to(ROOT))] = data.decode("utf-8", errors="replace")
+    return found
+
+
+def constant(path: str, name: str) -> object:
+    """Returns the value of a module-level constant, without importing the module."""
+    for node in ast.parse((ROOT / path).read_text()).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == name:
+            return ast.literal_eval(node.value)
+    raise AssertionError(f"{path} defines no constant {name}")
+
+
+# --- compose.yaml -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_has_its_image_folder_and_its_code(name):
+    wanted = SERVICES[name].environment_name
+    assert (ROOT / "images" / wanted / "requirements.lock").is_file()
+    assert (ROOT / "services" / wanted / "__init__.py").is_file()
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_that_stays_up_has_health_a_port_and_a_row_in_the_readme(name):
+    service = SERVICES[name]
+    if service.role == "job":
+        assert service.profiles, "a job must not start with `docker compose up`"
+        return
+    assert service.health is not None and "vla_contract.healthcheck" in service.health.test
+    (port,) = service.ports
+    assert (port.bind, port.published) == ("127.0.0.1", port.target)
+    moved = compose.read(variables={ports.port_variable(name): "4321"})[name]
+    assert moved.ports[0].published == 4321
+    assert "4321" in moved.command and any(":4321/" in word for word in moved.health.test)
+    assert re.search(rf"(?m)^\| `{name}` \|.*\b{port.published}\b", README), f"no row for {name} in the README"
+
+
+def test_ports_differ():
+    published = [port.published for service in SERVICES.values() for port in service.ports]
+    assert len(published) == len(set(published))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_module_a_service_runs_exists(name):
+    command = SERVICES[name].command
+    module = command[command.index("-m") + 1].replace(".", "/")
+    assert any((ROOT / end).is_file() for end in (f"{module}.py", f"{module}/__main__.py"))
+
+
+def test_every_variable_is_documented_and_every_documented_one_is_read():
+    document = yaml.safe_load(COMPOSE)
+    used = set(re.findall(r"\$\{(\w+)", yaml.safe_dump(document)))
+    documented = set(re.findall(r"(?m)^#?(\w+)=", (ROOT / ".env.example").read_text()))
+    assert used <= documented
+    elsewhere = " ".join(text for name, text in texts().items() if name != ".env.example")
+    assert [name for name in documented if not re.search(rf"\b{name}\b", elsewhere)] == []
+
+
+def test_compose_itself_accepts_the_file():
+    document = yaml.safe_load(COMPOSE)
+    assert all("image" in body for body in document["services"].values())
+    assert {name for name in document if not name.startswith("x-")} == {"name", "services"}
+
+
+def test_the_volume_has_one_layout():
+    folders = constant("shared/contract/vla_contract/volume.py", "FOLDERS")
+    source = (ROOT / "vlalab/local.py").read_text() + (ROOT / "vlalab/services.py").read_text()
+    used = set(re.findall(r'volume\(\) / "(\w+)"', source))
+    assert used and used <= set(folders)
+
+
+# --- host tool ↔ services -----------------------------------------------------------------------------------
+
+
+def test_the_suites_are_the_simulators():
+    assert constant("services/libero/suites.py", "SUITES") == evaluation.SUITES
+
+
+def test_eval_passes_every_flag_the_evaluator_has():
+    """What the host decides itself (the policy's address, the volume's folders, the token) is no flag of eval."""
+    body = ast.parse((ROOT / "services/libero/config.py").read_text()).body
+    config = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == "EvalConfig")
+    theirs = {node.target.id for node in config.body if isinstance(node, ast.AnnAssign)}
+    tasks = cli.load_tasks()
+    ours = {name.replace("-", "_") for name in cli.Lab(tasks)._arguments("eval")}
+    hosts_own = {"policy", "runtime", "dry_run"}
+    set_by_host = {"policy_url", "token", "run_dir", "lease_s"}
+    assert ours - hosts_own == theirs - set_by_host
+
+
+def test_both_sides_name_the_same_system_packages():
+    source = (ROOT / "services/libero/gl.py").read_text()
+    assert f"apt-get install -y {' '.join(gl.PACKAGES)}" in source
+
+
+def test_every_environment_has_a_lock():
+    assert set(paths.image_names()) | {"host", "contract"} == set(locks.all_locks())
+    for lock in locks.all_locks().values():
+        assert locks.problems(lock) == []
+
+
+# --- README -------------------------------------------------------------------------------------------------
+
+
+def test_the_readmes_two_commands_are_its_first_and_exist():
+    commands = re.findall(r"(?m)^\./lab (\w+)", README)
+    assert commands[:2] == ["eval", "test"]
+    tasks = cli.Lab(cli.load_tasks()).namespace.tasks
+    assert [name for name in re.findall(r"\./lab ([a-z]\w*)", README) if name not in tasks] == []
+
+
+def test_the_readmes_task_table_holds_every_task():
+    rows = re.findall(r"(?m)^\| `(\w+)[^|`]*` \|", README)
+    for name in cli.load_tasks().ORDER:
+        assert name in rows, f"task {name} has no row in the README"
+
+
+def test_the_readmes_map_is_the_tree():
+    """Every folder and file that the map names exists, and every folder at the top is in it."""
+    tree = README.split("## The tree")[1].split("```")[1]
+    stack: list[str] = []
+    named = set()
+    for line in tree.splitlines()[1:]:
+        if not line.strip():
+            continue
+        depth = (len(line) - len(line.lstrip())) // 2
+        names = [word for word in re.split(r"\s{2,}", line.strip())[0].split(", ") if word]
+        stack = [*stack[:depth], names[0]]
+        for name in names:
+            path = "/".join([*stack[:depth], name]).replace("//", "/")
+            named.add(path.rstrip("/"))
+            if path != "shared/volume/":
+                assert (ROOT / path).exists(), f"the README's map names {path}, which is not there"
+    tops = {str(path.relative_to(ROOT)).split("/")[0] for path in tracked() if path.parent != ROOT}
+    assert {top for top in tops if not top.startswith(".")} <= {name.split("/")[0] for name in named}
+
+
+def test_links_between_documents_lead_somewhere():
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)", path.read_text()):
+            if not target.startswith(("http://", "https://")):
+                assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_ci_runs_the_readmes_test_command():
+    script = (ROOT / ".ci/run").read_text()
+    assert "./lab test" in script
+    assert subprocess.run(["bash", "-n", str(ROOT / ".ci/run")]).returncode == 0
+
+
+# --- the code -----------------------------------------------------------------------------------------------
+
+
+def modules() -> dict[str, str]:
+    return {name: text for name, text in texts().items() if name.endswith(".py")}
+
+
+def test_every_module_says_what_it_is():
+    silent = [name for name, text in modules().items() if text.strip() and not ast.get_docstring(ast.parse(text))]
+    assert silent == []
+
+
+def imported(text: str) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def test_imports_go_one_way():
+    """services → contract; vlalab imports neither, and no service another one."""
+    for name, text in modules().items():
+        found = {other.split(".")[0] for other in imported(text)}
+        if name.startswith("services/"):
+            assert "vlalab" not in found, name
+            own = name.split("/")[1]
+            others = {o.split(".")[1] for o in imported(text) if o.startswith("services.")}
+            assert others <= {own}, name
+        elif name.startswith("shared/contract/"):
+            assert not found & {"vlalab", "services"}, name
+        elif name.startswith("vlalab/"):
+            assert not found & {"services", "vla_contract"}, name
+
+
+def test_the_contract_needs_no_torch():
+    heavy = {"torch", "transformers", "tensorflow", "robosuite", "libero", "mujoco"}
+    for name, text in modules().items():
+        if name.startswith("shared/contract/"):
+            assert not {other.split(".")[0] for other in imported(text)} & heavy, name
+    assert importlib.util.find_spec("torch") is None, "the host tool's environment has grown a model"
+
+
+# --- what must never be committed ---------------------------------------------------------------------------
+
+
+def test_no_package_index_is_named():
+    address = re.compile(r"https?://[^\s\"'`)]*/simple\b|--(?:extra-)?index-url[ =]https?://|https?://pypi\.")
+    configured = subprocess.run(["pip", "config", "list"], capture_output=True, text=True).stdout
+    hosts = {host for host in re.findall(r"https?://([^/\s']+)", configured) if "." in host}
+    for name, text in texts().items():
+        assert not address.search(text), name
+        assert not [host for host in hosts if host in text], name
+        if name.endswith(".lock") or "requirements" in name:
+            assert not re.search(r"https?://(?!github\.com/)", text), name
+
+
+def test_no_path_of_one_machine_is_written_down():
+    here = {f"{ROOT}/", f"{Path.home()}/"} - {"/", "//"}
+    anyones = re.compile(r"(?<![\w.$}])/(?:home|Users)/[a-z]\w*/")
+    for name, text in texts().items():
+        assert not [path for path in here if re.search(rf"(?<![\w.]){re.escape(path)}", text)], name
+        assert not anyones.search(text), name
+
+
+def test_nothing_is_left_unfinished():
+    words = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|NotImplemented" + "Error")
+    for name, text in texts().items():
+        if name.endswith((".py", ".sh", ".md", ".yaml")) or name == "lab":
+            assert not words.search(text), name
