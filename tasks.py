@@ -78,7 +78,8 @@ def flags_of(values: dict[str, object]) -> list[str]:
 def evaluate(
     c, suite, policy="auto", workers=None, trials=None, tasks=None, episodes=None, seed=None, cameras=None, render=None,
     video=None, resume=None, run_id=None, assets=None, profile=None, execute=None, max_steps=None, unnorm_key=None,
-    retries=None, policy_timeout_s=None, act_timeout_s=None, allow_other_suite=False, allow_drift=False, runtime="auto", dry_run=False,
+    retries=None, policy_timeout_s=None, act_timeout_s=None, allow_other_suite=False, allow_drift=False,
+    runtime="auto", dry_run=False,
 ):  # fmt: skip
     """Evaluate a policy on a LIBERO suite; ends with the success rate and the report's path.
 
