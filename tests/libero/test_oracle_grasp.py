@@ -9,7 +9,7 @@ import pytest
 
 from services.libero.oracle import grasp, pick_place, spots
 from services.libero.oracle.example import TABLE_TOP, example_state
-from services.libero.oracle.motion import nearest_yaw, orientation
+from services.libero.oracle.motion import OPEN, nearest_yaw, orientation
 from services.libero.oracle.scene import Scene, World, rotations
 from services.libero.oracle.shapes import Boxes, bounds, boxes_of, overlap, solid_points
 
@@ -105,11 +105,15 @@ def test_a_plan_without_a_grasp_waits_instead_of_failing():
     for i, (x, y) in enumerate(((0.045, 0), (-0.045, 0), (0, 0.045), (0, -0.045))):
         half = [0.01, 0.1, 0.05] if x else [0.1, 0.01, 0.05]
         state = with_box(state, f"wall_{i}", [x, y, TABLE_TOP + 0.05], half)
-    scene = scene_of(state)
-    script = pick_place.pick(scene, "cube_1")
-    with pytest.raises(StopIteration) as end:
-        next(script)
-    assert end.value.value is scene
+    actions = []
+    script = pick_place.pick(scene_of(state), "cube_1")
+    action = next(script)
+    with pytest.raises(StopIteration):
+        while len(actions) < 100:
+            actions.append(action)
+            action = script.send(scene_of(state))
+    assert len(actions) == pick_place.PAUSE
+    assert all(action[6] == OPEN and not action[:6].any() for action in actions)
 
 
 def test_the_hand_turned_by_half_a_turn_is_the_same_hand():

@@ -30,15 +30,16 @@ CLEARANCE = 0.03  # m between a carried object and what it passes over
 WAY_HALF_WIDTH = 0.07  # m on both sides of the straight way that must be passed over
 DROP_HEIGHT = 0.004  # m above its resting place where an object is let go
 LOST = 0.05  # m that an object may shift in the hand before it counts as dropped
+PAUSE = 10  # steps before looking again where there was no grasp: something may still be moving
 FALL_STEPS = 10  # for a dropped object to come to rest
 
 
 def pick(scene: Scene, name: str) -> Skill:
-    """Grasps an object and lifts it a little; tries up to three grasps. Ask `holds` whether it worked."""
+    """Grasps an object and lifts it a little; tries up to three grasps, if there are any. `holds` says if it worked."""
     for _ in range(TRIES):
         grasp = choose_grasp(scene, name)
         if grasp is None:
-            return scene
+            return (yield from hold(scene, PAUSE, gripper=OPEN))
         scene = yield from grasp_at(scene, grasp)
         before = scene.pose(name).pos[2]
         scene = yield from move_by(scene, LIFT * UP, gripper=CLOSE, tolerance=0.015, timeout=12)
