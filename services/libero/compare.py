@@ -74,7 +74,7 @@ def check_scenes(pairs: list[tuple[Finished, Finished]]) -> None:
         if x.result.get("start_hash") != y.result.get("start_hash"):
             raise Unpaired(
                 f"task {x.task} episode {x.episode} began from different states in the two runs ("
-                f"{x.result.get('start_hash')} and {y.result.get('start_hash')}); were they made with different versions?"
+                f"{x.result.get('start_hash')} and {y.result.get('start_hash')}); made with different versions?"
             )
 
 

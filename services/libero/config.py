@@ -76,6 +76,8 @@ class EvalConfig:
     """How long to wait for the policy to get ready, at the start and when it goes away."""
     act_timeout_s: float = 120.0
     """How long one answer of the policy may take."""
+    lease_s: float = 30.0
+    """Silence after which a worker is taken for dead and its episode given to another."""
     allow_other_suite: bool = False
     """Evaluate a checkpoint on a suite it was not made for."""
     allow_drift: bool = False
@@ -84,12 +86,19 @@ class EvalConfig:
     def __post_init__(self):
         if self.suite not in SUITES:
             raise ValueError(f"suite {self.suite!r} not found{did_you_mean(self.suite, SUITES)}")
-        for name in ("workers", "trials", "max_steps", "execute"):
+        least = {
+            "workers": 1,
+            "trials": 1,
+            "max_steps": 1,
+            "execute": 1,
+            "retries": 0,
+            "lease_s": 1,
+            "act_timeout_s": 0.1,
+        }
+        for name, bound in least.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"--{name.replace('_', '-')} {value} makes no sense; expected 1 or more")
-        if self.retries < 0:
-            raise ValueError(f"--retries {self.retries} makes no sense; expected 0 or more")
+            if value is not None and value < bound:
+                raise ValueError(f"--{name.replace('_', '-')} {value} makes no sense; expected {bound} or more")
         if self.trials is not None and self.episodes is not None:
             raise ValueError("--trials and --episodes both choose episodes; give one of them")
         if self.run_id is not None and self.resume is not None:
@@ -182,7 +191,7 @@ def differences(old: Mapping, new: Mapping) -> list[str]:
     before, after = flatten(old), flatten(new)
     lines = []
     for key in sorted({*before, *after}):
-        if before.get(key) != after.get(key):
+        if key not in before or key not in after or before[key] != after[key]:
             lines.append(f"{key}: {_shown(before, key)} → {_shown(after, key)}")
     return lines
 

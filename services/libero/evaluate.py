@@ -11,6 +11,7 @@ import shlex
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,7 +31,6 @@ from vla_contract import ContractError, PolicyClient, PolicyInfo, Volume
 from vla_contract.volume import require_space
 
 POLL_S = 0.25
-LEASE_S = 30.0
 WORKER_GB = 1.6  # resident size of a worker that draws
 EPISODE_BYTES = 500_000  # states and actions, with some video
 
@@ -75,6 +75,7 @@ def reach_policy(config: EvalConfig) -> PolicyInfo:
 def identify(plan: Plan, info: PolicyInfo, source: assets.AssetSource) -> dict:
     """Returns everything that an episode's outcome depends on, as JSON types; a run never mixes two of these."""
     config, profile = plan.config, plan.profile
+    cameras = list(dict.fromkeys((*info.cameras, *config.extra_cameras)))
     facts = {
         "suite": config.suite,
         "tasks": [task.index for task in plan.tasks],
@@ -83,13 +84,13 @@ def identify(plan: Plan, info: PolicyInfo, source: assets.AssetSource) -> dict:
         "seed": profile.env_seed if config.seed is None else config.seed,
         "max_steps": config.max_steps or profile.steps_for(config.suite),
         "execute": config.execute,
-        "cameras": list(dict.fromkeys((*info.cameras, *config.extra_cameras))),
+        "cameras": cameras,
         "unnorm_key": choose_unnorm_key(info, profile.unnorm_keys_for(config.suite), config.unnorm_key),
         "render": config.render,
         "policy": info.to_dict(),
         "assets": {"kind": source.kind, "digest": source.digest},
         "versions": provenance.versions(),
-        "code": provenance.code_digest(),
+        "code": provenance.code_digest(bool(cameras), info.needs_privileged),
         "lock": provenance.lock_hash(),
     }
     return json.loads(json.dumps(facts))  # as the store will give it back: lists for tuples
@@ -107,7 +108,7 @@ def make_job(config: EvalConfig, identity: dict, source: assets.AssetSource) -> 
         retries=config.retries,
         policy_timeout_s=config.policy_timeout_s,
         act_timeout_s=config.act_timeout_s,
-        lease_s=LEASE_S,
+        lease_s=config.lease_s,
     )
 
 
@@ -120,16 +121,16 @@ def choose_workers(asked: int | None, episodes: int) -> int:
 
 
 def resume_command(run: Run) -> str:
-    """Returns the command that goes on with this run, as the user would type it."""
+    """Returns the command that goes on with this run, as the user would type it; a token stays out of it."""
     typed = os.environ.get("VLALAB_COMMAND") or shlex.join(["python", "-m", "services.libero.evaluate", *sys.argv[1:]])
-    words, kept = shlex.split(typed), []
-    skip = False
-    for word in words:
-        if skip and not word.startswith("-"):
-            skip = False
+    replaced = ("--resume", "--run-id", "--token")
+    kept, skip_value = [], False
+    for word in shlex.split(typed):
+        if skip_value and not word.startswith("-"):
+            skip_value = False
             continue
-        skip = word in ("--resume", "--run-id")
-        if not skip and not word.startswith(("--resume=", "--run-id=")):
+        skip_value = word in replaced
+        if word.split("=")[0] not in replaced:
             kept.append(word)
     return shlex.join([*kept, "--resume", run.id])
 
@@ -138,8 +139,20 @@ class Interrupted(Exception):
     """Ctrl-C or SIGTERM."""
 
 
-def _interrupt(*_) -> None:
-    raise Interrupted
+@contextmanager
+def interruptible():
+    """Turns the signals that ask a process to end into Interrupted while it lasts."""
+
+    def interrupt(*_) -> None:
+        raise Interrupted
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def work(run: Run, plan: Plan, workers: int) -> None:
@@ -237,11 +250,9 @@ def print_result(run: Run, summary: Summary, code: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    signal.signal(signal.SIGINT, _interrupt)
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGHUP, _interrupt)
     try:
-        return evaluate(parse_args(arguments))
+        with interruptible():
+            return evaluate(parse_args(arguments))
     except (ValueError, RunRefused, StoreError, ContractError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

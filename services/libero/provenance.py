@@ -13,16 +13,18 @@ from pathlib import Path
 import vla_contract
 
 PACKAGES = ("hf-libero", "robosuite", "bddl", "mujoco", "numpy", "pillow", "simplejpeg")
-DECISIVE = (  # the modules that decide what an episode does; a change in any of them is drift
+SIMULATION = (
     "env.py",
-    "sim.py",
+    "problem.py",
+    "control.py",
+    "draws.py",
     "suites.py",
     "initstates.py",
     "profiles.py",
-    "images.py",
     "rollout.py",
-    "privileged.py",
 )
+PICTURES = ("render.py", "gl.py", "images.py")
+PRIVILEGED = ("privileged.py",)
 
 
 def versions() -> dict[str, str]:
@@ -36,14 +38,18 @@ def versions() -> dict[str, str]:
     return found
 
 
-def code_digest() -> str:
-    """Returns 16 hex digits over the source of the decisive modules."""
+def code_digest(pictures: bool, privileged: bool) -> str:
+    """Returns 16 hex digits over the source of the modules that decide what an episode does and shows the policy.
+
+    A change in any of them is drift; what draws or describes the scene counts only where a policy gets to see it.
+    """
     here = Path(__file__).resolve().parent
-    shared = Path(vla_contract.__file__).resolve().parent
+    files = [here / name for name in SIMULATION + PICTURES * pictures + PRIVILEGED * privileged]
+    if pictures:
+        files.append(Path(vla_contract.__file__).resolve().parent / "images.py")
     digest = hashlib.sha256()
-    for path in [*(here / name for name in DECISIVE), shared / "images.py"]:
-        if path.is_file():
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in files:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -122,7 +122,7 @@ def environment_actions(chunk: ActionChunk, info: PolicyInfo) -> np.ndarray:
         step, dimension = np.argwhere(np.abs(actions) > limits)[0]
         raise PolicyFault(
             f"policy {info.name!r} answered {actions[step, dimension]:.3g} in action {step}, dimension {dimension}; at "
-            f"most {limits[dimension]:g} makes sense (1.0 moves 5 cm): are its actions un-normalised with the right key?"
+            f"most {limits[dimension]:g} makes sense (1.0 is 5 cm): are the actions un-normalised with the right key?"
         )
     if info.action_convention == "openvla":
         actions = actions.copy()

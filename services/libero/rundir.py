@@ -53,7 +53,7 @@ def _created(folder: Path) -> float:
 
 
 def find_run(root: Path, name: str) -> Path:
-    """Returns the folder of the run called `name`, which may be a path; RunRefused, with the nearest, if there is none."""
+    """Returns the folder of the run called `name` (or of that path); RunRefused, with the nearest, if there is none."""
     if name == LATEST and (runs := find_runs(root)):
         return runs[-1]
     for folder in (root / name, Path(name)):
@@ -95,7 +95,9 @@ def _make_root(root: Path) -> None:
 
 
 def explain_os_error(error: OSError, place: Path) -> str:
-    """Returns what an error of the file system means here."""
+    """Returns what an error of the file system means here; an error that explains itself is left as it is."""
+    if error.filename is None and error.errno and error.strerror != os.strerror(error.errno):
+        return error.strerror
     if error.errno == errno.ENOSPC:
         return f"no space left at {error.filename or place}: free some and resume; finished episodes are safe"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):

@@ -77,7 +77,7 @@ class Supervisor:
         self.children[name] = Child(name, process, log)
 
     def step(self, now: float) -> list[str]:
-        """Looks after the workers once and returns what happened, in words; RunFailed where nothing more can be done."""
+        """Looks after the workers once and returns what happened, in words; RunFailed where nothing can be done."""
         news = []
         for fault in self.store.expire(now, self.retries):
             news.append(f"{fault.worker} is stuck in task {fault.task} episode {fault.episode}; replacing it")

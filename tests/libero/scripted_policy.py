@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "shared" / "contract")]
 
 import numpy as np  # noqa: E402
+
 from vla_contract import ActionChunk, PolicyInfo, serve  # noqa: E402
 
 

@@ -212,7 +212,7 @@ def why_not_comparable(identity: Mapping, profile: Profile | None, complete: boo
     if kind == "kit":
         return "assets: kit, objects and scenes look and weigh differently"
     if kind != "official":
-        return "assets from a folder, which nothing vouches for"
+        return "assets come from a folder, whose content was not verified"
     first = list(range(profile.trials))
     changed = {
         "not all tasks": identity["tasks"] != list(range(len(load_suite(identity["suite"]).tasks))),

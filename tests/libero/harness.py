@@ -1,0 +1,149 @@
+"""What the evaluator's tests share: a real policy service and a real evaluator, as processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from services.libero.store import RunStore, StoreError
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "shared" / "contract")]),
+    "PYTHONUNBUFFERED": "1",
+}
+TIMEOUT_S = 120.0
+
+
+def wait_for(condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S):
+    """Returns the first true value of `condition`."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not happen within {timeout_s:g} s")
+
+
+class PolicyService:
+    """tests/libero/scripted_policy.py on a port of its own; it can be killed and started again on that port."""
+
+    def __init__(self, log: Path, *options: str):
+        self.log, self.options = log, options
+        self.port = 0
+        self.start()
+
+    def start(self) -> None:
+        self.log.write_text("")
+        command = [sys.executable, str(Path(__file__).with_name("scripted_policy.py")), "--port", str(self.port)]
+        with open(self.log, "w") as output:
+            self.process = subprocess.Popen(
+                [*command, *self.options], stdout=output, stderr=output, env=ENVIRONMENT, start_new_session=True
+            )
+        self.port = int(wait_for(lambda: self.said(r"listening on http://\S+:(\d+)"), "the policy's start")[1])
+        wait_for(lambda: self.said("is ready"), "the policy's readiness")
+
+    def said(self, pattern: str) -> re.Match | None:
+        text = self.log.read_text()
+        assert self.process.poll() is None, text
+        return re.search(pattern, text)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> PolicyService:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.kill()
+
+
+class Evaluation:
+    """One evaluator process working on `folder`."""
+
+    def __init__(self, root: Path, run_id: str, *arguments: str, suite: str = "libero_goal"):
+        self.folder = root / run_id
+        self.log = root / f"{run_id}.{time.monotonic_ns()}.txt"
+        command = [sys.executable, "-m", "services.libero.evaluate", suite, "--run-dir", str(root)]
+        if "--resume" not in arguments:
+            arguments = ("--run-id", run_id, *arguments)
+        root.mkdir(parents=True, exist_ok=True)
+        with open(self.log, "w") as output:
+            self.process = subprocess.Popen(
+                [*command, *arguments],
+                cwd=ROOT,
+                env=ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Evaluation:
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text()
+
+    def end(self, code: int = 0) -> str:
+        """Waits for the evaluator's end and returns what it printed."""
+        self.process.wait(TIMEOUT_S)
+        logs = "".join(path.read_text() for path in self.folder.glob("logs/*.log"))
+        assert self.process.returncode == code, f"{self.output}\n{logs}"
+        return self.output
+
+    def peek(self, sql: str) -> list:
+        """Returns rows of the run's store while others write to it; none before it exists."""
+        with contextlib.suppress(StoreError), RunStore(self.folder / "run.sqlite", readonly=True) as store:
+            return [tuple(row) for row in store.db.execute(sql)]
+        return []
+
+    def wait_mid_episode(self, done: int = 1, steps: int = 3) -> str:
+        """Waits until `done` episodes are finished and another is under way; returns the name of its worker."""
+        sql = (
+            f"SELECT worker FROM episodes WHERE status = 'leased' AND steps >= {steps} "
+            f"AND (SELECT COUNT(*) FROM episodes WHERE status = 'done') >= {done}"
+        )
+        return wait_for(lambda: self.peek(sql), "an episode under way")[0][0]
+
+    def workers(self) -> dict[str, int]:
+        """Returns the process ids of this run's workers by name."""
+        found = {}
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = path.read_bytes().decode(errors="replace").split("\0")
+                if "services.libero.worker" in words and str(self.folder) in words:
+                    found[words[words.index(str(self.folder)) + 1]] = int(path.parent.name)
+        return found
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+def results(folder: Path) -> dict[tuple[int, int], tuple]:
+    """Returns what each finished episode did, by (task, episode): outcome, steps and hashes."""
+    with RunStore(folder / "run.sqlite", readonly=True) as store:
+        rows = [(f.task, f.episode, f) for f in store.finished()]
+    assert len({(task, episode) for task, episode, _ in rows}) == len(rows)
+    keys = ("start_hash", "end_hash", "actions_hash")
+    return {(task, episode): (f.success, f.steps, *(f.result[k] for k in keys)) for task, episode, f in rows}

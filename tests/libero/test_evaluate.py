@@ -1,0 +1,315 @@
+"""The evaluator as a whole: what it refuses, how a run is shared among workers, what is resumed and what is not."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from services.libero import agreement, evaluate, provenance, rundir
+from services.libero.config import EvalConfig, differences, parse_args, parse_ranges, show_ranges
+from services.libero.profiles import PROFILES
+from services.libero.store import RunStore
+from services.libero.suites import SUITES, load_suite
+from tests.libero.harness import ENVIRONMENT, Evaluation, PolicyService, results
+from vla_contract import PolicyInfo
+
+# --- configuration ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("0", [0]), ("0,2-4", [0, 2, 3, 4]), (" 3 - 5 , 4", [3, 4, 5]), ("7,1", [1, 7])]
+)
+def test_ranges(text, numbers):
+    assert parse_ranges(text) == numbers
+    assert parse_ranges(show_ranges(numbers)) == numbers
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-1", "1,,2", "-1"])
+def test_ranges_that_are_none(text):
+    with pytest.raises(ValueError, match="expected something like"):
+        parse_ranges(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["libero_goall"], "suite 'libero_goall' not found; did you mean 'libero_goal'"),
+        (["libero_goal", "--workers", "0"], "--workers 0 makes no sense"),
+        (["libero_goal", "--trials", "5", "--episodes", "0"], "give one of them"),
+        (["libero_goal", "--run-id", "a", "--resume", "b"], "give one of them"),
+        (["libero_goal", "--run-id", "../x"], "not a folder name"),
+        (["libero_goal", "--cameras", "agentveiw"], "did you mean 'agentview'"),
+    ],
+)
+def test_flags_that_make_no_sense(arguments, message, capsys):
+    with pytest.raises(SystemExit) as error:
+        parse_args(arguments)
+    assert error.value.code == 2
+    said = capsys.readouterr().err.replace("│", " ")
+    assert message in " ".join(said.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["libero_goal", "--resume"], ["--resume", "libero_goal"], ["libero_goal", "--resume", "--trials", "2"]],
+)
+def test_resume_without_a_name_means_the_latest(arguments):
+    assert parse_args(arguments).resume == "latest"
+    assert parse_args(["libero_goal", "--resume", "x"]).resume == "x"
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_suite_has_a_plan(suite):
+    plan = evaluate.make_plan(EvalConfig(suite=suite))
+    assert len(plan.units) == len(load_suite(suite).tasks) * PROFILES["openvla"].trials
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"tasks": "12"}, "tasks 0-9"),
+        ({"tasks": "put_the_bowl_on_the_stov"}, "did you mean 'put_the_bowl_on_the_stove'"),
+        ({"trials": 51}, "init states 0-49"),
+        ({"episodes": "3,60"}, "--episodes asks for episode 60"),
+        ({"profile": "openvlaa"}, "did you mean 'openvla'"),
+    ],
+)
+def test_a_plan_that_cannot_be(flags, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate.make_plan(EvalConfig(suite="libero_goal", **flags))
+
+
+def test_differences_are_named():
+    assert differences({"a": 1, "p": {"x": [1]}}, {"a": 1, "p": {"x": [2], "y": None}}) == [
+        "p.x: [1] → [2]",
+        "p.y: (absent) → null",
+    ]
+
+
+def test_workers_follow_cores_memory_and_episodes(monkeypatch):
+    monkeypatch.setattr(provenance, "cores", lambda: 8)
+    monkeypatch.setattr(provenance, "free_memory_gb", lambda: 5.0)
+    assert evaluate.choose_workers(None, 500) == 3
+    assert evaluate.choose_workers(None, 2) == 2
+    assert evaluate.choose_workers(6, 500) == 6
+    monkeypatch.setattr(provenance, "free_memory_gb", lambda: 0.1)
+    assert evaluate.choose_workers(None, 500) == 1
+
+
+def test_the_resume_command_is_what_was_typed(monkeypatch, tmp_path):
+    run = rundir.Run(tmp_path / "goal-7", None, True, [])
+    monkeypatch.setenv("VLALAB_COMMAND", "./lab eval libero_goal --trials 2 --resume old --video all")
+    assert evaluate.resume_command(run) == "./lab eval libero_goal --trials 2 --video all --resume goal-7"
+    monkeypatch.setenv("VLALAB_COMMAND", "./lab eval libero_goal --run-id=x --token=secret --tasks '0, 2'")
+    assert evaluate.resume_command(run) == "./lab eval libero_goal --tasks '0, 2' --resume goal-7"
+
+
+# --- agreement of policy and suite ---------------------------------------------------------------------------
+
+VLA = PolicyInfo(
+    name="vla", cameras=("agentview",), suites=("libero_goal",), unnorm_keys=("libero_goal_no_noops", "bridge")
+)
+
+
+def test_a_checkpoint_for_another_suite_is_refused():
+    with pytest.raises(ValueError, match=r"made for libero_goal, not for libero_10.*--allow-other-suite"):
+        agreement.check_policy(VLA, "libero_10", 224)
+    agreement.check_policy(VLA, "libero_10", 224, allow_other_suite=True)
+    agreement.check_policy(VLA, "libero_goal", 224)
+
+
+def test_a_camera_that_libero_lacks_is_refused():
+    with pytest.raises(ValueError, match="camera 'agent_view', which LIBERO does not have; did you mean 'agentview'"):
+        agreement.check_policy(replace(VLA, cameras=("agent_view",)), "libero_goal", 224)
+
+
+def test_a_picture_size_that_the_protocol_does_not_send_is_refused():
+    with pytest.raises(ValueError, match="takes pictures of 320×240, the protocol sends 224×224"):
+        agreement.check_policy(replace(VLA, image_hw=(240, 320)), "libero_goal", 224)
+
+
+def test_unnorm_keys():
+    usual = PROFILES["openvla"].unnorm_keys_for
+    assert agreement.choose_unnorm_key(VLA, usual("libero_goal")) == "libero_goal_no_noops"
+    assert agreement.choose_unnorm_key(VLA, usual("libero_10"), "bridge") == "bridge"
+    assert agreement.choose_unnorm_key(PolicyInfo(name="p"), usual("libero_10")) is None
+    with pytest.raises(ValueError, match="libero_goal_no_noops, bridge"):
+        agreement.choose_unnorm_key(VLA, usual("libero_10"))
+    with pytest.raises(ValueError, match="has no such keys"):
+        agreement.choose_unnorm_key(PolicyInfo(name="p"), usual("libero_10"), "bridge")
+
+
+# --- runs that are refused before they begin -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    options = ("--chunk", "4", "--token", "s3cret-token", "--camera", "agentview")
+    with PolicyService(tmp_path_factory.mktemp("policy") / "log.txt", *options) as service:
+        yield service
+
+
+@pytest.fixture
+def refuse(policy, libero_assets, tmp_path, monkeypatch, capsys):
+    """Runs the evaluator in this process and returns why it refused."""
+    monkeypatch.setenv("VLALAB_TOKEN", "s3cret-token")
+
+    def run(*arguments, url=policy.url, root=tmp_path / "runs"):
+        flags = ["--policy-url", url, "--assets", str(libero_assets), "--run-dir", str(root)]
+        assert evaluate.main(["libero_goal", *flags, *arguments]) == 2
+        return capsys.readouterr().err
+
+    return run
+
+
+def test_a_policy_that_never_gets_ready(refuse):
+    message = refuse("--policy-timeout-s", "1", url="http://127.0.0.1:9")
+    assert "http://127.0.0.1:9 is not ready after 1 s" in message and "refused" in message
+
+
+def test_a_wrong_token(refuse, monkeypatch):
+    monkeypatch.setenv("VLALAB_TOKEN", "wrong")
+    assert "401" in refuse("--tasks", "0")
+
+
+def test_an_asset_folder_that_is_none(refuse, tmp_path):
+    assert str(tmp_path) in refuse("--assets", str(tmp_path))
+
+
+def test_a_run_folder_that_cannot_be_written(refuse, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "another --run-dir" in refuse(root=tmp_path / "file")
+    assert "another --run-dir" in refuse(root=Path("/proc/runs"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_readonly_run_folder(refuse, tmp_path):
+    (tmp_path / "runs").mkdir(mode=0o555)
+    assert "cannot be written" in refuse()
+
+
+def test_a_full_disk_is_seen_before_the_run_begins(refuse, monkeypatch):
+    monkeypatch.setattr(evaluate, "EPISODE_BYTES", 10**15)
+    assert "free some space" in refuse("--tasks", "0")
+
+
+def test_a_run_that_does_not_exist(refuse):
+    assert "there is no run to resume" in refuse("--resume")
+    assert "run 'goal' not found" in refuse("--resume", "goal")
+
+
+# --- real episodes ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sharded(policy, libero_assets, tmp_path_factory):
+    """The same two tasks × five episodes by 1, 2 and 3 workers; one of them draws every video."""
+    root = tmp_path_factory.mktemp("sharded")
+    ENVIRONMENT["VLALAB_TOKEN"] = "s3cret-token"
+    for workers, video in ((1, "none"), (2, "all"), (3, "none")):
+        flags = (
+            "--policy-url", policy.url, "--assets", str(libero_assets), "--tasks", "1,7", "--trials", "5",
+            "--max-steps", "8", "--workers", str(workers), "--video", video,
+        )  # fmt: skip
+        with Evaluation(root, f"by-{workers}", *flags) as run:
+            run.end()
+    return root
+
+
+def test_episodes_do_not_depend_on_how_a_run_is_shared(sharded):
+    alone = results(sharded / "by-1")
+    assert sorted(alone) == [(task, episode) for task in (1, 7) for episode in range(5)]
+    assert results(sharded / "by-2") == alone
+    assert results(sharded / "by-3") == alone
+    assert len({row[2] for row in alone.values()}) == 10, "every episode begins from its own state"
+
+
+def test_all_workers_took_part_and_kept_their_task(sharded):
+    with RunStore(sharded / "by-2" / "run.sqlite", readonly=True) as store:
+        finished = store.finished()
+    first = {e.worker: e.task for e in sorted(finished, key=lambda e: e.ended_at, reverse=True)}
+    assert sorted(first.values()) == [1, 7]
+
+
+def test_recordings_hold_what_was_done(sharded):
+    with RunStore(sharded / "by-1" / "run.sqlite", readonly=True) as store:
+        for episode in store.finished():
+            with np.load(sharded / "by-1" / episode.result["recording"]) as recording:
+                assert recording["actions"].shape == (8, 7) and recording["actions"].dtype == np.float32
+                assert len(recording["states"]) == 9
+                assert any(name.startswith("fixture_") for name in recording.files)
+
+
+def test_videos_are_there_when_asked_for(sharded):
+    assert len(list((sharded / "by-2" / "videos").glob("*.mp4"))) == 10
+    assert not list((sharded / "by-1" / "videos").iterdir())
+
+
+def test_the_report_and_its_companions(sharded):
+    summary = json.loads((sharded / "by-2" / "summary.json").read_text())
+    assert (summary["success_rate"], summary["episodes"], summary["complete"]) == (0.0, 10, True)
+    assert summary["provenance"]["policy"]["name"] == "wave"
+    assert len((sharded / "by-2" / "episodes.jsonl").read_text().splitlines()) == 10
+    page = (sharded / "by-2" / "report.html").read_text()
+    assert page.count("data:video/mp4;base64,") == 10
+
+
+def test_the_token_is_nowhere_on_disk(sharded):
+    for path in sharded.rglob("*"):
+        assert not path.is_file() or b"s3cret-token" not in path.read_bytes(), path
+
+
+def test_a_changed_configuration_is_refused_with_the_difference(sharded, policy, libero_assets):
+    def again(*changes, code):
+        flags = (
+            "--policy-url", policy.url, "--assets", str(libero_assets), "--tasks", "1,7", "--trials", "5",
+            "--max-steps", "8", *changes,
+        )  # fmt: skip
+        with Evaluation(sharded, "by-1", *flags) as run:
+            return run.end(code)
+
+    assert "max_steps: 8 → 9" in again("--max-steps", "9", code=2)
+    assert 'episodes: "0-4" → "0-3"' in again("--trials", "4", code=2)
+    before = results(sharded / "by-1")
+    assert "0 of 10 to do" in again("--workers", "2", "--video", "all", code=0), "this changes no outcome"
+    assert results(sharded / "by-1") == before
+
+
+def test_a_damaged_store_is_left_alone(sharded, policy, libero_assets, tmp_path):
+    folder = tmp_path / "hurt"
+    folder.mkdir()
+    data = (sharded / "by-1" / "run.sqlite").read_bytes()
+    (folder / "run.sqlite").write_bytes(b"\0" * 200 + data[200:])
+    flags = ("--policy-url", policy.url, "--assets", str(libero_assets), "--tasks", "0", "--trials", "1")
+    with Evaluation(tmp_path, "hurt", *flags) as run:
+        assert "damaged and was left as it is" in run.end(code=2)
+    assert (folder / "run.sqlite").read_bytes()[200:] == data[200:]
+
+
+def test_one_evaluator_per_run(sharded):
+    folder = sharded / "by-3"
+    refused = pytest.raises(rundir.RunRefused, match="is working on run 'by-3'")
+    with rundir.lock(folder), refused, rundir.lock(folder):
+        pass
+
+
+def runs(*arguments) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "services.libero.runs", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**ENVIRONMENT, "COLUMNS": "160"}, check=False)
+
+
+def test_runs_are_listed_reported_and_compared(sharded):
+    listed = runs("--run-dir", str(sharded), "list")
+    assert listed.returncode == 0 and listed.stdout.count("complete") == 3
+    (sharded / "by-3" / "report.html").unlink()
+    assert runs("--run-dir", str(sharded), "report", "by-3").returncode == 0
+    assert (sharded / "by-3" / "report.html").is_file()
+    compared = runs("--run-dir", str(sharded), "compare", "by-1", "by-3")
+    assert "exact McNemar p = 1" in compared.stdout, compared.stderr
+    unknown = runs("--run-dir", str(sharded), "compare", "by-1", "by-4")
+    assert unknown.returncode == 2 and "did you mean 'by-" in unknown.stderr

@@ -1,0 +1,175 @@
+"""The loop itself, with an environment that only writes down what is asked of it."""
+
+import numpy as np
+import pytest
+
+from services.libero.profiles import PROFILES
+from services.libero.rollout import PolicyFault, Rules, environment_actions, run_episode
+from vla_contract import ActionChunk, PolicyInfo
+
+PROFILE = PROFILES["openvla"]
+
+
+class DiaryEnv:
+    """Counts and orders calls; succeeds after `success_after` policy steps."""
+
+    instruction, domain = "put the bowl on the stove", None
+
+    def __init__(self, success_after=10**9):
+        self.calls, self.executed, self.success_after = [], [], success_after
+
+    def reset(self, episode, init_state):
+        self.calls.append("reset")
+
+    def step(self, action):
+        self.calls.append("step")
+        self.executed.append(np.array(action))
+        return len(self.executed) - PROFILE.wait_steps >= self.success_after
+
+    def render(self, camera):
+        self.calls.append(f"render {camera}")
+        return np.zeros((256, 256, 3), np.uint8)
+
+    def state(self):
+        return np.zeros(8, np.float32)
+
+    def sim_state(self):
+        return np.full(5, float(len(self.executed)))
+
+    def fixture_poses(self):
+        return {"stove": np.zeros(7)}
+
+
+def rules(**changes):
+    facts = {"profile": PROFILE, "max_steps": 20, "seed": 0, "cameras": ()} | changes
+    return Rules(**facts)
+
+
+def constant(length, gripper=1.0):
+    actions = np.tile(np.array([0.1] * 6 + [gripper], np.float32), (length, 1))
+    return lambda observation: ActionChunk(actions, {"infer": 0.0})
+
+
+def play(env, act, info=None, **changes):
+    return run_episode(
+        env, 0, np.zeros(5), act=act, info=info or PolicyInfo(name="p", horizon=8), rules=rules(**changes), session="s"
+    )
+
+
+def test_the_scene_settles_with_the_wait_action_before_the_policy_is_asked():
+    env = DiaryEnv()
+    asked_at = []
+    play(env, lambda o: asked_at.append(len(env.executed)) or constant(1)(o), max_steps=3)
+    assert asked_at == [10, 11, 12]
+    assert all((action == PROFILE.wait_action).all() for action in env.executed[:10])
+
+
+def test_nothing_is_drawn_while_waiting_inside_a_chunk_or_for_a_policy_without_cameras():
+    env = DiaryEnv()
+    record = play(env, constant(8), cameras=("agentview",))
+    drawn_at = [i for i, call in enumerate(env.calls) if call.startswith("render")]
+    assert len(drawn_at) == record.requests == 3  # 8 + 8 + 4 steps
+    assert env.calls[: drawn_at[0]] == ["reset"] + ["step"] * 10
+    blind = DiaryEnv()
+    play(blind, constant(8))
+    assert not any(call.startswith("render") for call in blind.calls)
+
+
+def test_only_the_cameras_asked_for_are_drawn_and_sent_as_the_profile_says():
+    seen = []
+    env = DiaryEnv()
+    play(env, lambda o: seen.append(o) or constant(1)(o), cameras=("agentview", "robot0_eye_in_hand"), max_steps=1)
+    assert sorted(seen[0].images) == ["agentview", "robot0_eye_in_hand"]
+    assert seen[0].images["agentview"].shape == (PROFILE.image_size, PROFILE.image_size, 3)
+    assert seen[0].state is None and seen[0].privileged is None
+    needy = PolicyInfo(name="p", needs_state=True)
+    play(env, lambda o: seen.append(o) or constant(1)(o), info=needy, max_steps=1)
+    assert seen[-1].state.shape == (8,) and seen[-1].images == {}
+
+
+def test_success_ends_the_episode_in_the_middle_of_a_chunk():
+    record = play(DiaryEnv(success_after=5), constant(8))
+    assert (record.success, record.steps, record.requests) == (True, 5, 1)
+    assert record.actions.shape == (5, 7) and record.states.shape == (6, 5)
+
+
+def test_success_while_waiting_does_not_count():
+    assert play(DiaryEnv(success_after=-5), constant(1)).steps == 1
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8, 50])
+def test_the_step_limit_holds_for_every_chunk_length(chunk):
+    record = play(DiaryEnv(), constant(chunk))
+    assert (record.success, record.steps) == (False, 20)
+
+
+def test_execute_asks_again_before_a_chunk_is_used_up():
+    steps = []
+    record = play(DiaryEnv(), lambda o: steps.append(o.step) or constant(8)(o), execute=3, max_steps=9)
+    assert steps == [0, 3, 6] and record.steps == 9
+
+
+def test_timings_are_split_and_do_not_exceed_the_whole():
+    record = play(DiaryEnv(), lambda o: ActionChunk(constant(1)(o).actions, {"infer": 0.001}), cameras=("agentview",))
+    ms = record.timings.ms
+    assert {"reset", "sim", "render", "preprocess", "policy", "wire", "server_infer", "total"} <= set(ms)
+    assert ms["server_infer"] == pytest.approx(0.02)
+    assert sum(ms[k] for k in ("reset", "sim", "render", "preprocess", "policy")) <= ms["total"]
+
+
+def test_a_tick_that_raises_ends_the_episode_before_the_next_step():
+    env = DiaryEnv()
+
+    def tick(steps):
+        if steps == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_episode(
+            env, 0, np.zeros(5), act=constant(8), info=PolicyInfo(name="p"), rules=rules(), session="s", tick=tick
+        )
+    assert len(env.executed) == 12
+
+
+# --- actions ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("convention", "raw", "executed"),
+    [
+        ("libero", [-1.0, -0.2, 0.0, 1.0], [-1.0, -0.2, 0.0, 1.0]),
+        ("openvla", [0.0, 0.2, 0.5, 0.996, 1.0], [1.0, 1.0, 0.0, -1.0, -1.0]),  # 1 = open, and open is −1 here
+    ],
+)
+def test_gripper_conventions(convention, raw, executed):
+    actions = np.zeros((len(raw), 7), np.float32)
+    actions[:, 6] = raw
+    info = PolicyInfo(name="p", action_convention=convention, horizon=8)
+    result = environment_actions(ActionChunk(actions), info)
+    assert result[:, 6].tolist() == pytest.approx(executed)
+    assert (actions[:, 6] == np.array(raw, np.float32)).all(), "the policy's own array must stay as it was"
+
+
+class Answer:
+    """What a service that is not ours may answer: unchecked."""
+
+    def __init__(self, actions):
+        self.actions, self.timings_ms = actions, {}
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        (np.full((2, 7), np.nan), r"answered nan in action 0, dimension 0"),
+        (np.full((2, 7), np.inf), r"answered inf in action 0, dimension 0"),
+        (np.zeros((2, 6)), r"shape \(2, 6\); expected \[T, 7\]"),
+        (np.zeros((0, 7)), r"T ≥ 1"),
+        (np.full((1, 7), 200.0), r"answered 200 in action 0, dimension 0; .*un-normalised"),
+        (np.array([[0, 0, 0, 0, 0, 0, 3.0]]), r"answered 3 in action 0, dimension 6"),
+    ],
+)
+def test_actions_that_must_not_be_executed(actions, message):
+    env = DiaryEnv()
+    with pytest.raises(PolicyFault, match=message):
+        play(env, lambda o: Answer(actions))
+    assert len(env.executed) == PROFILE.wait_steps
