@@ -10,7 +10,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
@@ -38,6 +38,11 @@ class Entry:
     path: str
     sha1: str
     size: int | None
+
+    @property
+    def bytes(self) -> int:
+        """The size, or a guess where it is not known; for progress and the space needed."""
+        return UNKNOWN_SIZE if self.size is None else self.size
 
 
 class DownloadError(OSError):
@@ -76,7 +81,9 @@ def git_sha1(content: Path) -> str:
     return total.hexdigest()
 
 
-def download(volume: Path, entries: tuple[Entry, ...] | None = None, progress: Progress | None = None, threads: int = 4) -> Path:
+def download(
+    volume: Path, entries: tuple[Entry, ...] | None = None, progress: Progress | None = None, threads: int = 4
+) -> Path:
     """Returns the folder of the official files after fetching what is missing of them.
 
     Raises DownloadError for a file that cannot be had or is not the right one, OSError where the disk is full. What
@@ -84,30 +91,36 @@ def download(volume: Path, entries: tuple[Entry, ...] | None = None, progress: P
     """
     entries = manifest() if entries is None else entries
     target = folder(volume)
-    if (target / MARKER).is_file() and not verify(target):
-        return target
     if target.exists() and not (target / MARKER).is_file():
-        raise DownloadError(f"{target} exists but was not put there by this download; move it away or use it with --assets")
+        raise DownloadError(f"{target} was not put there by this download; move it away, or name it with --assets")
+    if target.exists() and not verify(target):
+        return target
     staging = target.with_name(f".libero-{COMMIT[:8]}")
-    expected = {e: e.size if e.size is not None else UNKNOWN_SIZE for e in entries}
     missing = [e for e in entries if not (staging / e.path).is_file()]
-    require_space(target.parent, sum(expected[e] for e in missing))
-    done = sum(expected[e] for e in entries) - sum(expected[e] for e in missing)
-    with httpx.Client(timeout=httpx.Timeout(30.0), follow_redirects=True) as client:
-        with ThreadPoolExecutor(threads) as pool:
-            stop = threading.Event()
-            jobs = {pool.submit(_fetch, client, entry, staging, stop): entry for entry in missing}
-            try:
-                for job in as_completed(jobs):
-                    job.result()
-                    done += expected[jobs[job]]
-                    if progress:
-                        progress(done, sum(expected.values()), jobs[job].path)
-            except BaseException:
-                stop.set()
-                pool.shutdown(cancel_futures=True)
-                raise
+    require_space(target.parent, sum(e.bytes for e in missing))
+    total = sum(e.bytes for e in entries)
+    done = total - sum(e.bytes for e in missing)
+    for entry in _fetched(missing, staging, threads):
+        done += entry.bytes
+        if progress:
+            progress(done, total, entry.path)
     return _place(staging, target, entries)
+
+
+def _fetched(entries: list[Entry], staging: Path, threads: int) -> Iterator[Entry]:
+    """Yields each entry when its file has arrived; the first error stops the others."""
+    stop = threading.Event()
+    timeout = httpx.Timeout(30.0)
+    with httpx.Client(timeout=timeout, follow_redirects=True) as client, ThreadPoolExecutor(threads) as pool:
+        jobs = {pool.submit(_fetch, client, entry, staging, stop): entry for entry in entries}
+        try:
+            for job in as_completed(jobs):
+                job.result()
+                yield jobs[job]
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _fetch(client: httpx.Client, entry: Entry, staging: Path, stop: threading.Event) -> None:
@@ -125,8 +138,8 @@ def _fetch(client: httpx.Client, entry: Entry, staging: Path, stop: threading.Ev
         except httpx.TransportError as error:
             if attempt == TRIES - 1:
                 raise DownloadError(
-                    f"{url} broke off {TRIES} times ({type(error).__name__}: {error}); run the same command again to go on, "
-                    f"or set {MIRROR_VARIABLE} to a mirror of that folder"
+                    f"{url} broke off {TRIES} times ({type(error).__name__}: {error}); run the same command again "
+                    f"to go on, or set {MIRROR_VARIABLE} to a mirror of that folder"
                 ) from error
             time.sleep(min(0.2 * 2**attempt, 5.0))
             continue
@@ -154,9 +167,11 @@ def _receive(client: httpx.Client, url: str, part: Path) -> None:
         if answer.status_code >= 500 or answer.status_code == 429:
             raise httpx.ReadError(f"HTTP {answer.status_code}")
         if answer.status_code not in (200, 206):
-            raise DownloadError(f"{url} answers HTTP {answer.status_code}; set {MIRROR_VARIABLE} to a mirror that has this folder")
+            raise DownloadError(
+                f"{url} answers HTTP {answer.status_code}; set {MIRROR_VARIABLE} to a mirror that has this folder"
+            )
         with part.open("ab" if answer.status_code == 206 else "wb") as stream:
-            for piece in answer.iter_raw(CHUNK):
+            for piece in answer.iter_raw():
                 stream.write(piece)
 
 

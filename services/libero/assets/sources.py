@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from services.libero.assets import kit, official
+from vla_contract.volume import make_folder
 
 VARIABLE = "VLALAB_LIBERO_ASSETS"
 # one file of each part that LIBERO's tasks load from; a folder with all of them is taken for an asset folder
@@ -69,29 +70,36 @@ def ensure_kit(volume: Path) -> AssetSource:
         except OSError as error:
             reason = error.strerror or str(error)
             raise OSError(
-                error.errno, f"cannot write the asset kit to {target}: {reason}; make the volume writable or set VLALAB_VOLUME"
+                error.errno,
+                f"cannot write the asset kit to {target}: {reason}; "
+                "free some space or make the volume writable, or set VLALAB_VOLUME to another folder",
             ) from error
     return AssetSource("kit", target, digest)
 
 
 def _place(target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    parent = make_folder(target.parent)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=parent))
     try:
-        kit.build(fresh)
-        fresh.chmod(0o755)
-        if target.exists() and not kit.complete(target):  # files are missing: somebody tidied up
-            os.replace(target, fresh / "replaced")
-            os.replace(fresh / "replaced", Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent)))
+        kit.build(fresh / "kit")
+        _give_to_owner(fresh, parent)
+        if target.exists() and not kit.complete(target):  # somebody removed files from it
+            os.rename(target, fresh / "damaged")
         try:
-            os.rename(fresh, target)
+            os.rename(fresh / "kit", target)
         except OSError:
-            if not kit.complete(target):
+            if not kit.complete(target):  # else another process was first, with the same bytes
                 raise
     finally:
-        for left in target.parent.glob(f".{target.name}-old-*"):
-            shutil.rmtree(left, ignore_errors=True)
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _give_to_owner(tree: Path, like: Path) -> None:
+    """Gives what root wrote to the owner of the folder around it: the volume belongs to a person."""
+    owner = like.stat()
+    if os.geteuid() == 0 and (owner.st_uid, owner.st_gid) != (0, 0):
+        for path in (tree, *tree.rglob("*")):
+            os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _named(origin: str, value: str, volume: Path) -> AssetSource:
@@ -118,7 +126,11 @@ def _folder(origin: str, folder: Path) -> AssetSource:
     missing = [path for path in LANDMARKS if not (folder / path).is_file()]
     if missing:
         inner = folder / "libero" / "libero" / "assets"
-        hint = f"did you mean {str(inner)!r}?" if inner.is_dir() else "give LIBERO's folder `libero/libero/assets`, or `kit`"
+        hint = (
+            f"did you mean {str(inner)!r}?"
+            if inner.is_dir()
+            else "give LIBERO's folder `libero/libero/assets`, or `kit`"
+        )
         shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
         raise ValueError(
             f"{origin} names {str(folder)!r}, which is not an asset folder: "

@@ -29,17 +29,59 @@ class Bowl:
 STEP = 0.0012  # a wall starts this far above the foot (m): a standing dish then has 8 contacts and not 4 per box
 SCANNED = "stable_scanned_objects"
 BOWLS = (
-    Bowl(f"{SCANNED}/akita_black_bowl/akita_black_bowl", ((0.025, 0.0016), (0.0440, 0.0160), (0.0530, 0.0521)), 0.0026, 0.0056,
-         (38, 36, 38), (56, 52, 52), (120, 84, 62), 0.0026),
-    Bowl(f"{SCANNED}/white_bowl/white_bowl", ((0.0175, 0.0006), (0.0310, 0.0112), (0.0402, 0.0351)), 0.0022, 0.0021,
-         (236, 234, 228), (246, 244, 240), (210, 206, 198), 0.0018),
-    Bowl(f"{SCANNED}/red_bowl/red_bowl", ((0.0175, 0.0006), (0.0310, 0.0112), (0.0402, 0.0351)), 0.0022, 0.0021,
-         (178, 36, 32), (200, 60, 52), (140, 24, 22), 0.0018),
-    Bowl(f"{SCANNED}/glazed_rim_porcelain_ramekin/glazed_rim_porcelain_ramekin", ((0.0360, 0.0007), (0.0435, 0.0427)), 0.0050, 0.0097,
-         (238, 236, 230), (246, 245, 241), (150, 112, 84), 0.0032, (14,)),
-    Bowl(f"{SCANNED}/plate/plate", ((0.0300, -0.0025), (0.0675, 0.0150)), 0.0046, 0.0115,
-         (232, 232, 230), (243, 243, 241), (196, 70, 60), 0.0030, (12,)),
-)  # fmt: skip
+    Bowl(
+        f"{SCANNED}/akita_black_bowl/akita_black_bowl",
+        ((0.025, 0.0016), (0.0440, 0.0160), (0.0530, 0.0521)),
+        0.0026,
+        0.0056,
+        (38, 36, 38),
+        (56, 52, 52),
+        (120, 84, 62),
+        0.0026,
+    ),
+    Bowl(
+        f"{SCANNED}/white_bowl/white_bowl",
+        ((0.0175, 0.0006), (0.0310, 0.0112), (0.0402, 0.0351)),
+        0.0022,
+        0.0021,
+        (236, 234, 228),
+        (246, 244, 240),
+        (210, 206, 198),
+        0.0018,
+    ),
+    Bowl(
+        f"{SCANNED}/red_bowl/red_bowl",
+        ((0.0175, 0.0006), (0.0310, 0.0112), (0.0402, 0.0351)),
+        0.0022,
+        0.0021,
+        (178, 36, 32),
+        (200, 60, 52),
+        (140, 24, 22),
+        0.0018,
+    ),
+    Bowl(
+        f"{SCANNED}/glazed_rim_porcelain_ramekin/glazed_rim_porcelain_ramekin",
+        ((0.0360, 0.0007), (0.0435, 0.0427)),
+        0.0050,
+        0.0097,
+        (238, 236, 230),
+        (246, 245, 241),
+        (150, 112, 84),
+        0.0032,
+        (14,),
+    ),
+    Bowl(
+        f"{SCANNED}/plate/plate",
+        ((0.0300, -0.0025), (0.0675, 0.0150)),
+        0.0046,
+        0.0115,
+        (232, 232, 230),
+        (243, 243, 241),
+        (196, 70, 60),
+        0.0030,
+        (12,),
+    ),
+)
 
 
 def bowl(spec: Bowl) -> Asset:
@@ -66,7 +108,7 @@ def bowl(spec: Bowl) -> Asset:
 
 def _walls(body: Body, sides: tuple[int, ...], profile, thick: float, centre=(0, 0)) -> None:
     """Adds one ring of boxes per profile segment; the lowest starts STEP above the foot, which alone carries."""
-    for k, (count, low, high) in enumerate(zip(sides, profile, profile[1:])):
+    for k, (count, low, high) in enumerate(zip(sides, profile, profile[1:], strict=False)):
         body.ring(count, (low[0], low[1] + (STEP if k == 0 else 0.0)), high, thick, pos=centre)
 
 
@@ -90,13 +132,45 @@ class Mug:
 
 TURBO = "turbosquid_objects"
 MUGS = (
-    Mug(f"{TURBO}/porcelain_mug/porcelain_mug", (0.0165, -0.0015), ((0.0300, 0.0024), (0.0425, 0.0425), (0.0428, 0.1085)),
-        0.0046, 0.0165, -1, (0.0633, 0.024, 0.092), (0.0080, 0.0038), (240, 240, 236), (250, 250, 247)),
-    Mug(f"{TURBO}/red_coffee_mug/red_coffee_mug", (-0.0153, -0.0020), ((0.0440, -0.0018), (0.0440, 0.1308)),
-        0.0060, 0.0294, 1, (0.0606, 0.028, 0.112), (0.0073, 0.0028), (190, 30, 28), (225, 215, 205), sides=(12,)),
-    Mug(f"{TURBO}/white_yellow_mug/white_yellow_mug", (-0.0180, 0.0), ((0.0400, 0.0002), (0.0465, 0.0160), (0.0465, 0.1031)),
-        0.0070, 0.0309, 1, (0.0682, 0.026, 0.080), (0.0088, 0.0041), (244, 242, 236), (240, 196, 60), (240, 190, 40)),
-)  # fmt: skip
+    Mug(
+        f"{TURBO}/porcelain_mug/porcelain_mug",
+        (0.0165, -0.0015),
+        ((0.0300, 0.0024), (0.0425, 0.0425), (0.0428, 0.1085)),
+        0.0046,
+        0.0165,
+        -1,
+        (0.0633, 0.024, 0.092),
+        (0.0080, 0.0038),
+        (240, 240, 236),
+        (250, 250, 247),
+    ),
+    Mug(
+        f"{TURBO}/red_coffee_mug/red_coffee_mug",
+        (-0.0153, -0.0020),
+        ((0.0440, -0.0018), (0.0440, 0.1308)),
+        0.0060,
+        0.0294,
+        1,
+        (0.0606, 0.028, 0.112),
+        (0.0073, 0.0028),
+        (190, 30, 28),
+        (225, 215, 205),
+        sides=(12,),
+    ),
+    Mug(
+        f"{TURBO}/white_yellow_mug/white_yellow_mug",
+        (-0.0180, 0.0),
+        ((0.0400, 0.0002), (0.0465, 0.0160), (0.0465, 0.1031)),
+        0.0070,
+        0.0309,
+        1,
+        (0.0682, 0.026, 0.080),
+        (0.0088, 0.0041),
+        (244, 242, 236),
+        (240, 196, 60),
+        (240, 190, 40),
+    ),
+)
 
 
 def mug(spec: Mug) -> Asset:
@@ -119,7 +193,14 @@ def mug(spec: Mug) -> Asset:
     far = spec.side * (reach - thin)
     middle = (z_low + z_high) / 2
     turn = np.linspace(-np.pi / 2, np.pi / 2, 9)
-    arc = [(near + (far - near) * np.cos(a) ** 0.6 if np.cos(a) > 0 else near, y0, middle + (z_high - z_low) / 2 * np.sin(a)) for a in turn]
+    arc = [
+        (
+            near + (far - near) * np.cos(a) ** 0.6 if np.cos(a) > 0 else near,
+            y0,
+            middle + (z_high - z_low) / 2 * np.sin(a),
+        )
+        for a in turn
+    ]
     body = Body("object", mass=spec.mass)
     body.show(lathe(outline, skins, n=28).moved((x0, y0, 0)), tube(arc, across * 0.75, outside, n=8, flat=0.7))
     body.prism(8, profile[0][0] * 0.95, profile[0][1], profile[0][1] + 0.009, pos=spec.centre, inset=STEP / 2)
@@ -138,7 +219,9 @@ def frypan() -> Asset:
     x0, y0 = 0.007, 0.0
     outline = [(0, 0.0008), (0.074, 0.0008), (0.097, 0.0424), (0.0945, 0.0424), (0.0725, 0.006), (0, 0.006)]
     pan = lathe(outline, [black, black, black, grey, grey], n=36).moved((x0, y0, 0))
-    handle = tube([(0.098, 0, 0.024), (0.128, 0, 0.034), (0.20, 0, 0.046), (0.259, 0, 0.054)], 0.0125, wood, n=10, flat=0.55)
+    handle = tube(
+        [(0.098, 0, 0.024), (0.128, 0, 0.034), (0.20, 0, 0.046), (0.259, 0, 0.054)], 0.0125, wood, n=10, flat=0.55
+    )
     body = Body("object", mass=0.0502).show(pan, handle)
     body.prism(8, 0.072, 0.0008, 0.0118, pos=(x0, y0), inset=STEP / 2)
     body.ring(16, (0.074, 0.0023), (0.097, 0.0424), 0.006, pos=(x0, y0))

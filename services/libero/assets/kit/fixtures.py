@@ -33,7 +33,11 @@ def cabinet(name: str, frame: Colour, front: Colour, handle: Colour, grain: floa
     ):
         base.box(half, pos).show(box(half, carcass).moved(pos))
     base.site("top_side", (0.12534, 0.09438, 0.00147), (0.00354, 0.01567, 0.22152), rgba=(0.8, 0.8, 0, 0))
-    levels = (("top", 0.1831, 0.1839, 0.1551, 0.18563), ("middle", 0.1134, 0.1104, 0.0854, 0.1169), ("bottom", 0.0448, 0.0411, 0.0168, 0.04701))
+    levels = (
+        ("top", 0.1831, 0.1839, 0.1551, 0.18563),
+        ("middle", 0.1134, 0.1104, 0.0854, 0.1169),
+        ("bottom", 0.0448, 0.0411, 0.0168, 0.04701),
+    )
     for level, panel_z, grip_z, floor_z, region_z in levels:
         base.children.append(_drawer(level, panel_z, grip_z, floor_z, region_z, face, inside, grip))
     root = Body("object", children=[base])
@@ -80,7 +84,9 @@ def flat_stove() -> Asset:
     joint = dict(name="button", type="hinge", axis=(0, 0, 1), limited="true", range=(-0.005, 2.1), damping=1)
     button = Body("button", quat=(0.7071068, 0, 0, 0.7071068), joint=joint, inertial=HEAVY)
     button.prism(8, 0.0455, 0.0004, 0.0128, pos=(0.0013, 0.0045))
-    button.show(lathe([(0, 0), (0.047, 0), (0.047, 0.0105), (0.044, 0.013), (0, 0.013)], knob, 24).moved((0.0013, 0.0045, 0)))
+    button.show(
+        lathe([(0, 0), (0.047, 0), (0.047, 0.0105), (0.044, 0.013), (0, 0.013)], knob, 24).moved((0.0013, 0.0045, 0))
+    )
     for half, pos in (
         ((0.0120, 0.0345, 0.0243), (0.0013, 0.0174, 0.0257)),
         ((0.0120, 0.0110, 0.0205), (0.0012, -0.0240, 0.0244)),
@@ -89,7 +95,9 @@ def flat_stove() -> Asset:
         button.box(half, pos).show(box(half, knob).moved(pos))
     button.show(box((0.003, 0.02, 0.0006), mark).moved((0.0013, 0.030, 0.0504)))
     root = Body("object", children=[Body("base", children=[burner, button])])
-    return Asset("articulated_objects/flat_stove", root, atlas.image, bottom=-0.045, top=0.045, radius=0.045, specular=0.5)
+    return Asset(
+        "articulated_objects/flat_stove", root, atlas.image, bottom=-0.045, top=0.045, radius=0.045, specular=0.5
+    )
 
 
 def microwave() -> Asset:
@@ -106,7 +114,9 @@ def microwave() -> Asset:
         ((0.1035, 0.0845, 0.0095), (-0.040, -0.0035, 0.1775)),
         ((0.1035, 0.0840, 0.0120), (-0.040, -0.0040, 0.0120)),
     ):
-        root.box(half, pos, **soft).show(box(half, inner, {"x+": inner, "x-": shell, "z+": shell, "y+": shell}).moved(pos))
+        root.box(half, pos, **soft).show(
+            box(half, inner, {"x+": inner, "x-": shell, "z+": shell, "y+": shell}).moved(pos)
+        )
     root.show(box((0.1728, 0.1000, 0.0012), shell).moved((0, 0.0115, 0.1872)))
     root.show(box((0.0004, 0.0995, 0.0935), shell).moved((0.1728, 0.0115, 0.0935)))
     panel = (0.0425, 0.0120, 0.0935)
@@ -115,7 +125,9 @@ def microwave() -> Asset:
     for k in range(9):
         spot = (0.112 + 0.019 * (k % 3), -0.1108, 0.122 - 0.022 * (k // 3))
         root.show(box((0.006, 0.0008, 0.006), steel).moved(spot))
-    root.show(lathe([(0, 0), (0.014, 0), (0.012, 0.01), (0, 0.01)], steel, 16).moved((0.131, -0.110, 0.038), rot("x", 90)))
+    root.show(
+        lathe([(0, 0), (0.014, 0), (0.012, 0.01), (0, 0.01)], steel, 16).moved((0.131, -0.110, 0.038), rot("x", 90))
+    )
     root.site("top_side", (0.12, 0.0835, 0.005), (0, 0.01, 0.20), rgba=(1, 0, 0, 0))
     root.site("heating_region", (0.12, 0.0835, 0.08), (0, 0.01, 0.096), rgba=(1, 0, 0, 0))
     root.children.append(_microwave_door(soft, black, steel))
@@ -135,8 +147,14 @@ def _microwave_door(soft: dict, black, steel) -> Body:
         door.show(box(half, black).moved(pos))
     door.glass.append((box((0.0745, 0.004, 0.0475), (0, 0, 1, 1)).moved((0.1145, -0.013, 0)), (0.25, 0.27, 0.30, 0.55)))
     door.capsule(0.010, 0.065, (0.2375, -0.054, 0), **soft)
-    bar = [(0.2375, -0.024, -0.066), (0.2375, -0.05, -0.064), (0.2375, -0.054, -0.05), (0.2375, -0.054, 0.05),
-           (0.2375, -0.05, 0.064), (0.2375, -0.024, 0.066)]  # fmt: skip
+    bar = [
+        (0.2375, -0.024, -0.066),
+        (0.2375, -0.05, -0.064),
+        (0.2375, -0.054, -0.05),
+        (0.2375, -0.054, 0.05),
+        (0.2375, -0.05, 0.064),
+        (0.2375, -0.024, 0.066),
+    ]
     door.show(tube(bar, 0.010, steel, 10))
     for z in (0.065, -0.065):
         door.capsule(0.010, 0.015, (0.2375, -0.0375, z), rot("x", 90), **soft)
@@ -194,7 +212,9 @@ def wooden_tray() -> Asset:
     board, edge = atlas.add(wood("tray", (188, 136, 84), 160, 3)), atlas.add(wood("tray edge", (150, 100, 58), 64, 1))
     root = Body("object", mass=0.0572)
     centre = np.array([0.0070, -0.0050])
-    root.box((0.1480, 0.0790, 0.0040), (*centre, 0.0030)).show(box((0.1480, 0.0790, 0.0040), board).moved((*centre, 0.0030)))
+    root.box((0.1480, 0.0790, 0.0040), (*centre, 0.0030)).show(
+        box((0.1480, 0.0790, 0.0040), board).moved((*centre, 0.0030))
+    )
     for half, pos in (
         ((0.0023, 0.0800, 0.0270), (-0.1392, -0.0050, 0.0300)),
         ((0.0023, 0.0800, 0.0270), (0.1532, -0.0050, 0.0300)),
@@ -232,7 +252,9 @@ def desk_caddy() -> Asset:
     root.site("right_contain_region", (0.06196, 0.06216, 0.06046), (0.00631, -0.14339, 0.06558), half_turn)
     root.site("left_contain_region", (0.06196, 0.06216, 0.06046), (0.00631, 0.14551, 0.06558), half_turn)
     root.site("back_contain_region", (0.02775, 0.06216, 0.06046), (0.03364, -0.00064, 0.08558), half_turn)
-    root.site("front_contain_region", (0.02775, 0.03595, 0.06216), (-0.03102, -0.00064, 0.04054), (0, 0, 0.70711, -0.70711))
+    root.site(
+        "front_contain_region", (0.02775, 0.03595, 0.06216), (-0.03102, -0.00064, 0.04054), (0, 0, 0.70711, -0.70711)
+    )
     return Asset("turbosquid_objects/desk_caddy/desk_caddy", root, atlas.image, specular=0.1)
 
 

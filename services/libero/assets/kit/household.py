@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from PIL import Image, ImageDraw
 
@@ -22,13 +24,13 @@ def book(name: str, half, centre, mass: float, cover: Colour, ink: Colour, title
     draw.line((40, 150, 130, 150), fill=ink, width=3)
     front, skin = atlas.add(picture), atlas.flat(cover)
     pages = atlas.add(metal("pages", (236, 228, 206), 48))
-    hx, hy, hz = half
+    (hx, hy, hz), (cx, cy, cz) = half, centre
     body = Body("object", mass=mass).box(half, centre)
     for side in (1, -1):
         face = {"x+" if side > 0 else "x-": front}
-        body.show(box((0.0012, hy, hz), skin, face).moved(np.array(centre) + (side * (hx - 0.0012), 0, 0)))
-    body.show(box((hx - 0.0024, hy - 0.003, hz - 0.003), pages).moved(np.array(centre) + (0, 0.001, 0)))
-    body.show(box((hx, 0.0012, hz), skin).moved(np.array(centre) + (0, -hy + 0.0012, 0)))
+        body.show(box((0.0012, hy, hz), skin, face).moved((cx + side * (hx - 0.0012), cy, cz)))
+    body.show(box((hx - 0.0024, hy - 0.003, hz - 0.003), pages).moved((cx, cy + 0.001, cz)))
+    body.show(box((hx, 0.0012, hz), skin).moved((cx, cy - hy + 0.0012, cz)))
     return Asset(f"{TURBO}/{name}/{name}", body, atlas.image, specular=0.2)
 
 
@@ -42,8 +44,20 @@ def wine_bottle() -> Asset:
         strip.paste(paper.resize((96, 78)), (14 + 125 * k, 0))
     wrap = atlas.add(strip)
     r = 0.0208
-    outline = [(0, 0.0011), (r, 0.0011), (r, 0.012), (r, 0.062), (r, 0.070), (0.017, 0.080), (0.0095, 0.091), (0.0076, 0.100),
-               (0.0072, 0.126), (0.0074, 0.127), (0.0074, 0.157), (0, 0.158)]  # fmt: skip
+    outline = [
+        (0, 0.0011),
+        (r, 0.0011),
+        (r, 0.012),
+        (r, 0.062),
+        (r, 0.070),
+        (0.017, 0.080),
+        (0.0095, 0.091),
+        (0.0076, 0.100),
+        (0.0072, 0.126),
+        (0.0074, 0.127),
+        (0.0074, 0.157),
+        (0, 0.158),
+    ]
     skins = [glass, glass, wrap, *[glass] * 5, foil, foil, foil]
     body = Body("object", mass=0.0154).show(lathe(outline, skins, 24))
     body.prism(8, 0.0200, 0.0011, 0.0720)
@@ -60,8 +74,15 @@ def moka_pot() -> Asset:
     black = atlas.flat((30, 30, 32))
     body = Body("object", mass=0.0682)
     y0 = 0.0018
-    tiers = [(0.0395, -0.0661), (0.0365, -0.0150), (0.0290, -0.0040), (0.0300, 0.0030), (0.0375, 0.0620), (0.0380, 0.0670)]
-    for (r0, z0), (r1, z1) in zip(tiers, tiers[1:]):
+    tiers = [
+        (0.0395, -0.0661),
+        (0.0365, -0.0150),
+        (0.0290, -0.0040),
+        (0.0300, 0.0030),
+        (0.0375, 0.0620),
+        (0.0380, 0.0670),
+    ]
+    for (r0, z0), (r1, z1) in itertools.pairwise(tiers):
         flat = [(regular(8, r), z) for r, z in ((r0, z0), (r1, z1))]
         body.show(_frustum(*flat[0], *flat[1], steel).moved((0, y0, 0)))
     body.show(prism(regular(8, 0.0395), -0.0662, -0.0655, steel).moved((0, y0, 0)))
@@ -69,12 +90,21 @@ def moka_pot() -> Asset:
     body.show(lathe(lid, bright, 16).moved((0, y0, 0)))
     knob = [(0, 0.074), (0.005, 0.074), (0.0062, 0.080), (0.005, 0.0857), (0, 0.0862)]
     body.show(lathe(knob, black, 12).moved((0, -0.0013, 0)))
-    handle = [(0, 0.036, 0.060), (0, 0.058, 0.0640), (0, 0.080, 0.0570), (0, 0.0840, 0.044), (0, 0.0740, 0.0150), (0, 0.0600, -0.0030)]
+    handle = [
+        (0, 0.036, 0.060),
+        (0, 0.058, 0.0640),
+        (0, 0.080, 0.0570),
+        (0, 0.0840, 0.044),
+        (0, 0.0740, 0.0150),
+        (0, 0.0600, -0.0030),
+    ]
     body.show(tube(handle, 0.0085, black, 8, flat=0.75))
     body.show(prism([(-0.012, -0.038), (0, -0.057), (0.012, -0.038)], 0.034, 0.063, bright))
     body.prism(8, 0.0350, -0.0661, 0.0670, pos=(0, y0))
     body.box((0.0170, 0.0050, 0.0245), (0, -0.0370, 0.0420)).box((0.0075, 0.0072, 0.0137), (0, -0.0485, 0.0462))
-    body.box((0.0066, 0.0190, 0.0070), (0, 0.0530, 0.0603)).box((0.0066, 0.0071, 0.0170), (0, 0.0790, 0.0480), rot("x", 4))
+    body.box((0.0066, 0.0190, 0.0070), (0, 0.0530, 0.0603)).box(
+        (0.0066, 0.0071, 0.0170), (0, 0.0790, 0.0480), rot("x", 4)
+    )
     body.box((0.0066, 0.0065, 0.0210), (0, 0.0700, 0.0170), rot("x", -24))
     body.box((0.0055, 0.0058, 0.0110), (0, -0.0013, 0.0747))
     return Asset(f"{TURBO}/moka_pot/moka_pot", body, atlas.image, specular=0.8, shininess=0.7)
@@ -96,8 +126,24 @@ def _frustum(low: np.ndarray, z0: float, high: np.ndarray, z1: float, skin):
 def assets() -> list[Asset]:
     """Returns the household things of the kit."""
     return [
-        book("black_book", (0.0143, 0.0552, 0.0672), (-0.0005, -0.0121, 0.0694), 0.0425, (34, 34, 40), (222, 196, 120), "NOTES"),
-        book("yellow_book", (0.0118, 0.0489, 0.0611), (0.0016, 0.0001, 0.0631), 0.0281, (242, 200, 60), (50, 40, 30), "ATLAS"),
+        book(
+            "black_book",
+            (0.0143, 0.0552, 0.0672),
+            (-0.0005, -0.0121, 0.0694),
+            0.0425,
+            (34, 34, 40),
+            (222, 196, 120),
+            "NOTES",
+        ),
+        book(
+            "yellow_book",
+            (0.0118, 0.0489, 0.0611),
+            (0.0016, 0.0001, 0.0631),
+            0.0281,
+            (242, 200, 60),
+            (50, 40, 30),
+            "ATLAS",
+        ),
         wine_bottle(),
         moka_pot(),
     ]

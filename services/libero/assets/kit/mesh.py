@@ -49,7 +49,7 @@ def merge(meshes: Sequence[Mesh]) -> Mesh:
         np.concatenate([m.pos for m in meshes]),
         np.concatenate([m.nrm for m in meshes]),
         np.concatenate([m.uv for m in meshes]),
-        np.concatenate([m.tri + o for m, o in zip(meshes, offsets)]),
+        np.concatenate([m.tri + o for m, o in zip(meshes, offsets, strict=True)]),
     )
 
 
@@ -134,7 +134,7 @@ def tube(path: Sequence[Sequence[float]], radius: float, skin: Skin, n: int = 8,
     u0, v0, u1, v1 = skin
     angle = np.linspace(0, 2 * np.pi, n + 1)
     pos, nrm, uv = [], [], []
-    for k, (point, along) in enumerate(zip(pts, tangent)):
+    for k, (point, along) in enumerate(zip(pts, tangent, strict=True)):
         side = side - along * (side @ along)
         side /= np.linalg.norm(side)
         other = np.cross(along, side)
@@ -145,7 +145,8 @@ def tube(path: Sequence[Sequence[float]], radius: float, skin: Skin, n: int = 8,
         uv.append(np.column_stack([np.linspace(u0, u1, n + 1), np.full(n + 1, v0 + (v1 - v0) * k / (len(pts) - 1))]))
     i, rows = np.arange(n), n + 1
     tri = [
-        np.concatenate([np.column_stack([i, i + 1, i + 1 + rows]), np.column_stack([i, i + 1 + rows, i + rows])]) + k * rows
+        np.concatenate([np.column_stack([i, i + 1, i + 1 + rows]), np.column_stack([i, i + 1 + rows, i + rows])])
+        + k * rows
         for k in range(len(pts) - 1)
     ]
     body = Mesh(np.concatenate(pos), np.concatenate(nrm), np.concatenate(uv), np.concatenate(tri))
@@ -168,7 +169,7 @@ def prism(outline: Sequence[Sequence[float]], z0: float, z1: float, skin: Skin, 
     pts = np.asarray(outline, float)
     u0, v0, u1, v1 = skin
     parts = []
-    for a, b in zip(pts, np.roll(pts, -1, axis=0)):
+    for a, b in zip(pts, np.roll(pts, -1, axis=0), strict=True):
         out = np.array([b[1] - a[1], a[0] - b[0], 0.0])
         pos = np.array([[*a, z0], [*b, z0], [*b, z1], [*a, z1]])
         uv = np.array([(u0, v1), (u1, v1), (u1, v0), (u0, v0)])

@@ -188,7 +188,9 @@ class Asset:
         out: dict[str, object] = {f"{parts}/texture.png": self.texture}
         assets = [
             xml("texture", type="2d", name=f"tex-{self.name}", file=f"{relative}texture.png"),
-            xml("material", name=self.name, texture=f"tex-{self.name}", specular=self.specular, shininess=self.shininess),
+            xml(
+                "material", name=self.name, texture=f"tex-{self.name}", specular=self.specular, shininess=self.shininess
+            ),
         ]
         body = self._body(self.root, frame, parts, relative, out, assets)
         placement = [
@@ -201,7 +203,11 @@ class Asset:
         ]
         document = xml(
             "mujoco",
-            [xml("compiler", angle="radian"), xml("asset", assets), xml("worldbody", [xml("body", [body, *placement])])],
+            [
+                xml("compiler", angle="radian"),
+                xml("asset", assets),
+                xml("worldbody", [xml("body", [body, *placement])]),
+            ],
             model=self.name,
         )
         out[f"{self.path}.xml"] = document + "\n"
@@ -227,9 +233,7 @@ class Asset:
             quat = quat_wxyz(frame @ c.rot)
             quat = None if abs(quat[0]) > 1 - 1e-9 else quat
             pos = frame @ c.pos
-            inner.append(
-                xml("geom", type=c.kind, size=c.size, pos=pos, quat=quat, mass=mass, group=0, **c.attributes)
-            )
+            inner.append(xml("geom", type=c.kind, size=c.size, pos=pos, quat=quat, mass=mass, group=0, **c.attributes))
         inner += [xml("site", **s) for s in body.sites]
         inner += [self._body(child, frame, parts, relative, out, assets) for child in body.children]
         at_origin = not any(body.pos)

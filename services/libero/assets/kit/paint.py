@@ -7,7 +7,7 @@ Colours are RGB 0 to 255.
 from __future__ import annotations
 
 import zlib
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -22,7 +22,7 @@ def rng(name: str) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(name.encode()))
 
 
-@lru_cache(maxsize=None)
+@cache
 def font(size: int) -> ImageFont.ImageFont:
     """Returns Pillow's own font at `size` pixels; no font file of the machine is used."""
     return ImageFont.load_default(size=size)
@@ -108,7 +108,13 @@ def fitted(draw: ImageDraw.ImageDraw, text: str, centre, width: float, height: f
 
 
 def label(
-    text: str, ground: Colour, ink: Colour, size=(192, 128), band: Colour | None = None, motif: str = "", blob: Colour = (200, 60, 40)
+    text: str,
+    ground: Colour,
+    ink: Colour,
+    size=(192, 128),
+    band: Colour | None = None,
+    motif: str = "",
+    blob: Colour = (200, 60, 40),
 ) -> Image.Image:
     """Returns a product label: ground colour, an optional band behind the name, a simple motif below it.
 

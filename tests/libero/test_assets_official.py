@@ -1,0 +1,173 @@
+"""The download of the official files, against a real HTTP server on loopback that misbehaves as networks do."""
+
+import hashlib
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from services.libero.assets import official, resolve
+from services.libero.assets.official import DownloadError, Entry
+
+FILES = {
+    "scenes/room.xml": b"<mujoco/>" * 40,
+    "textures/wood.png": bytes(range(256)) * 900,  # several chunks
+    "empty.mtl": b"",
+}
+
+
+def git_sha1(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+ENTRIES = tuple(Entry(path, git_sha1(data), len(data) if k else None) for k, (path, data) in enumerate(FILES.items()))
+
+
+class Mirror(ThreadingHTTPServer):
+    """Serves FILES; `cut` breaks transfers off, `spoil` changes bytes, `broken` answers with a status."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.cut: dict[str, int] = {}  # path -> how many more transfers break off half-way
+        self.spoil: set[str] = set()
+        self.broken: dict[str, list[int]] = {}  # path -> statuses to answer with first
+        self.ranges = True
+        self.asked: list[tuple[str, str | None]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/assets/"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        mirror = self.server
+        path, wanted = self.path.removeprefix("/assets/"), self.headers.get("Range")
+        mirror.asked.append((path, wanted))
+        if mirror.broken.get(path):
+            return self.send_error(mirror.broken[path].pop(0))
+        if path not in FILES:
+            return self.send_error(404)
+        data = FILES[path]
+        if path in mirror.spoil:
+            data = data[:-1] + b"!"
+        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and mirror.ranges else 0
+        if wanted and mirror.ranges and start >= len(data):
+            return self.send_error(416)
+        body = data[start:]
+        self.send_response(206 if wanted and mirror.ranges else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if mirror.cut.get(path, 0) > 0:
+            mirror.cut[path] -= 1
+            self.wfile.write(body[: len(body) // 2])
+            self.wfile.flush()
+            return self.connection.close()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def mirror(monkeypatch):
+    server = Mirror()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv(official.MIRROR_VARIABLE, server.url)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(official.time, "sleep", lambda _: None)
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_files_arrive_verified_with_a_manifest_and_are_not_fetched_again(mirror, tmp_path):
+    seen = []
+    target = official.download(tmp_path, ENTRIES, progress=lambda done, total, path: seen.append((done, total, path)))
+    assert target == tmp_path / "assets" / "libero"
+    assert {path: (target / path).read_bytes() for path in FILES} == FILES
+    assert official.verify(target) == []
+    assert {path for _, _, path in seen} == FILES.keys()
+    assert seen[-1][0] == seen[-1][1]
+    asked = len(mirror.asked)
+    assert official.download(tmp_path, ENTRIES) == target
+    assert len(mirror.asked) == asked
+
+
+def test_a_transfer_that_breaks_off_goes_on_from_where_it_stopped(mirror, tmp_path):
+    mirror.cut["textures/wood.png"] = 2
+    target = official.download(tmp_path, ENTRIES)
+    assert (target / "textures/wood.png").read_bytes() == FILES["textures/wood.png"]
+    ranges = [wanted for path, wanted in mirror.asked if path == "textures/wood.png"]
+    size = len(FILES["textures/wood.png"])
+    assert ranges == [None, f"bytes={size // 2}-", f"bytes={size // 2 + size // 4}-"]
+
+
+def test_an_interrupted_download_is_resumed_by_the_next_call(mirror, tmp_path):
+    mirror.cut["textures/wood.png"] = 99
+    with pytest.raises(DownloadError, match=r"broke off 5 times.*run the same command again"):
+        official.download(tmp_path, ENTRIES)
+    assert not official.folder(tmp_path).exists()
+    mirror.cut.clear()
+    mirror.asked.clear()
+    official.download(tmp_path, ENTRIES)
+    assert all(path == "textures/wood.png" and wanted for path, wanted in mirror.asked if path == "textures/wood.png")
+
+
+def test_a_server_without_ranges_starts_over(mirror, tmp_path):
+    mirror.ranges = False
+    mirror.cut["textures/wood.png"] = 1
+    target = official.download(tmp_path, ENTRIES)
+    assert (target / "textures/wood.png").read_bytes() == FILES["textures/wood.png"]
+
+
+def test_a_file_with_other_content_is_refused_and_nothing_is_put_in_place(mirror, tmp_path):
+    mirror.spoil.add("scenes/room.xml")
+    with pytest.raises(DownloadError, match="scenes/room.xml has git hash .* expected"):
+        official.download(tmp_path, ENTRIES)
+    assert not official.folder(tmp_path).exists()
+    mirror.spoil.clear()
+    assert official.verify(official.download(tmp_path, ENTRIES)) == []
+
+
+def test_busy_servers_are_retried_and_missing_files_are_not(mirror, tmp_path):
+    mirror.broken["scenes/room.xml"] = [503, 429]
+    official.download(tmp_path / "a", ENTRIES)
+    mirror.asked.clear()
+    with pytest.raises(DownloadError, match="HTTP 404.*VLALAB_LIBERO_MIRROR"):
+        official.download(tmp_path / "b", (Entry("gone.xml", "0" * 40, 5),))
+    assert [path for path, _ in mirror.asked] == ["gone.xml"]
+
+
+def test_a_disk_without_room_is_noticed_before_anything_is_fetched(mirror, tmp_path):
+    with pytest.raises(OSError, match="needed"):
+        official.download(tmp_path, (Entry("huge.msh", "0" * 40, 10**15),))
+    assert mirror.asked == []
+
+
+def test_a_folder_of_somebody_else_is_left_alone(mirror, tmp_path):
+    (official.folder(tmp_path) / "mine").mkdir(parents=True)
+    with pytest.raises(DownloadError, match="not put there by this download"):
+        official.download(tmp_path, ENTRIES)
+
+
+def test_damage_is_found_and_repaired(mirror, tmp_path):
+    target = official.download(tmp_path, ENTRIES)
+    (target / "scenes/room.xml").write_bytes(b"<damaged/>")
+    assert official.verify(target) == ["scenes/room.xml"]
+    assert official.verify(official.download(tmp_path, ENTRIES)) == []
+
+
+def test_downloaded_files_are_the_official_source(mirror, tmp_path, monkeypatch):
+    monkeypatch.delenv("VLALAB_LIBERO_ASSETS", raising=False)
+    official.download(tmp_path, ENTRIES)
+    source = resolve(None, tmp_path)
+    assert (source.kind, source.path) == ("official", official.folder(tmp_path))
+    assert source.digest == official.digest()
+
+
+def test_the_list_of_official_files_is_sound():
+    entries = official.manifest()
+    assert len({e.path for e in entries}) == len(entries) > 300
+    assert all(len(e.sha1) == 40 and ".." not in e.path and not e.path.startswith("/") for e in entries)
+    assert "articulated_objects/wooden_cabinet.xml" in {e.path for e in entries}
