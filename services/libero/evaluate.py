@@ -30,7 +30,7 @@ from services.libero.worker import Job
 from vla_contract import ContractError, PolicyClient, PolicyInfo, Volume
 from vla_contract.volume import require_space
 
-POLL_S = 0.25
+POLL_S = 0.5  # often enough for a person, rare enough to leave the cores to the workers
 WORKER_GB = 1.6  # resident size of a worker that draws
 EPISODE_BYTES = 500_000  # states and actions, with some video
 
@@ -173,9 +173,9 @@ def work(run: Run, plan: Plan, workers: int) -> None:
             while not supervisor.finished():
                 for line in supervisor.step(time.time()):
                     progress.say(line)
-                progress.update(run.store.counts(), run.store.workers())
+                progress.update(supervisor.counts, run.store.workers())
                 time.sleep(POLL_S)
-            progress.update(run.store.counts(), {})
+            progress.update(supervisor.counts, {})
         outcome = "complete"
     except Interrupted:
         outcome = "interrupted"

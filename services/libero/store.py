@@ -209,7 +209,7 @@ class RunStore:
                 raise
 
     def _scalar(self, sql: str, *values):
-        row = self.db.execute(sql, values).fetchone()
+        row = self.db.execute(sql, values[0] if values and isinstance(values[0], dict) else values).fetchone()
         return None if row is None else row[0]
 
     # --- facts about the run -------------------------------------------------------------------------
@@ -396,6 +396,11 @@ class RunStore:
             row["broken"] = row["planned"] - row["done"] - row["leased"] - row["pending"]
         return {row.pop("task"): row for row in rows}
 
+    def open(self) -> bool:
+        """Returns whether any episode is still pending or under way."""
+        with self._reading():
+            return bool(self._scalar("SELECT 1 FROM episodes WHERE status IN ('pending', 'leased') LIMIT 1"))
+
     def plan(self) -> list[tuple[int, int]]:
         """Returns the planned (task, episode) pairs in order."""
         with self._reading():
@@ -431,14 +436,16 @@ class RunStore:
             for r in wanted
         ]
 
-    def videos(self, task: int, success: bool) -> int:
-        """Returns how many finished episodes of a task and outcome have a video."""
+    def place(self, lease: Lease) -> int:
+        """Returns how many episodes of the same task and outcome were finished before this one."""
         with self._reading():
             return self._scalar(
-                """SELECT COUNT(*) FROM episodes WHERE status = 'done' AND task = ? AND success = ?
-                   AND json_extract(result, '$.video') IS NOT NULL""",
-                task,
-                int(success),
+                """SELECT COUNT(*) FROM episodes AS other, episodes AS own
+                    WHERE own.config_hash = :config_hash AND own.suite = :suite AND own.task = :task
+                    AND own.episode = :episode AND own.attempt = :attempt AND other.status = 'done'
+                    AND other.task = own.task AND other.success = own.success
+                    AND (other.ended_at, other.episode) < (own.ended_at, own.episode)""",
+                lease.__dict__,
             )
 
     # --- small news from the workers -----------------------------------------------------------------------

@@ -48,6 +48,7 @@ class Supervisor:
         self.children: dict[str, Child] = {}
         self.names = [f"worker-{number}" for number in range(workers)]
         self.deaths, self.done_at_death = 0, 0
+        self.counts = store.counts()  # as of the last step
 
     def start(self) -> None:
         for name in self.names:
@@ -87,6 +88,7 @@ class Supervisor:
             code = child.process.poll()
             if code is not None:
                 news += self.bury(child, code, now)
+        self.counts = self.store.counts()
         self.check_broken()
         return news
 
@@ -96,14 +98,14 @@ class Supervisor:
         if code == FATAL:
             raise RunFailed(child.last_words().removeprefix("stop: "))
         if code == 0:
-            if self.work_left():
+            if work_left(self.store.counts()):
                 self.spawn(child.name)
             return []
         reason = f"{child.name} {how_it_ended(code)}"
         detail = "" if code < 0 else f": {child.last_words()}"
         lost = self.store.take_back(child.name, now, self.retries, reason + detail)
         self.count_death(reason + detail)
-        if self.work_left():
+        if work_left(self.store.counts()):
             self.spawn(child.name)
         where = "".join(f" in task {fault.task} episode {fault.episode}" for fault in lost)
         return [f"{reason}{where}{detail}; starting another"]
@@ -117,20 +119,17 @@ class Supervisor:
             raise RunFailed(f"workers keep dying ({self.deaths} in a row); the last: {reason}; logs: {logs}")
 
     def check_broken(self) -> None:
-        broken = sum(row["broken"] for row in self.store.counts().values())
-        if broken >= BROKEN_LIMIT or (broken and not self.work_left()):
+        broken = sum(row["broken"] for row in self.counts.values())
+        if broken >= BROKEN_LIMIT or (broken and not work_left(self.counts)):
             last = self.store.faults(self.session)[-1]
             raise RunFailed(
                 f"{broken} episode{'s' if broken > 1 else ''} could not be run in {self.retries + 1} tries each; "
                 f"the last error, in task {last.task} episode {last.episode}: {last.error}"
             )
 
-    def work_left(self) -> bool:
-        return any(row["pending"] or row["leased"] for row in self.store.counts().values())
-
     def finished(self) -> bool:
         """Returns whether all is done and every worker has ended (some may still draw a video)."""
-        return not self.children and not self.work_left()
+        return not self.children and not work_left(self.counts)
 
     def stop(self) -> None:
         """Ends the workers: asks first, kills what does not end in time."""
@@ -150,6 +149,10 @@ class Supervisor:
         """Ends the workers at once."""
         for child in self.children.values():
             child.process.kill()
+
+
+def work_left(counts: dict[int, dict[str, int]]) -> bool:
+    return any(row["pending"] or row["leased"] for row in counts.values())
 
 
 def how_it_ended(code: int) -> str:

@@ -20,10 +20,10 @@ HOLD_S = 0.7  # the last frame stays, so that one sees how it ended
 SAMPLE = {True: 1, False: 3}  # how many successes and failures of a task the mode "sample" shows
 
 
-def wanted(mode: str, success: bool, shown: int) -> bool:
-    """Returns whether an episode gets a video, given how many of its task and outcome have one already."""
+def wanted(mode: str, success: bool, place: int) -> bool:
+    """Returns whether an episode gets a video; `place` of its task and outcome were finished before it."""
     if mode == "sample":
-        return shown < SAMPLE[success]
+        return place < SAMPLE[success]
     return mode == "all" or (mode == "failures" and not success)
 
 

@@ -114,7 +114,7 @@ class Worker:
         while not self.told_to_stop:
             lease = self.store.lease(self.name, self.session, time.time(), self.job.lease_s, task)
             if lease is None:
-                if not any(row["leased"] or row["pending"] for row in self.store.counts().values()):
+                if not self.store.open():
                     return
                 time.sleep(IDLE_S)  # another worker's episode may come back
                 continue
@@ -222,7 +222,7 @@ class Worker:
 
     def draw(self, env, lease: Lease, record) -> None:
         """Draws the episode's video where one is wanted. The episode counts whatever happens here."""
-        if not video.wanted(self.job.video, record.success, self.store.videos(lease.task, record.success)):
+        if not video.wanted(self.job.video, record.success, self.store.place(lease)):
             return
         self.store.say(self.name, self.session, "drawing a video", time.time())
         stem = f"videos/{lease.task:02d}-{lease.episode:02d}"

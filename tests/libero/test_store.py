@@ -151,6 +151,14 @@ def test_facts_can_be_added_to_a_finished_episode_by_its_own_worker_only(store):
     assert store.finished()[0].result["video"] == "videos/0-0.mp4"
 
 
+def test_places_follow_the_order_of_finishing_per_task_and_outcome(store):
+    session = store.begin_session(0.0)
+    leases = [store.lease("a", session, 0.0, LEASE_S, prefer_task=0) for _ in range(4)]
+    for lease, success, at in zip(leases, (True, False, True, True), (3.0, 4.0, 1.0, 3.0), strict=True):
+        store.finish(lease, result(success), at)
+    assert [store.place(lease) for lease in leases] == [1, 0, 0, 2]
+
+
 WORKER = """
 import sys, time
 from pathlib import Path

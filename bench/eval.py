@@ -1,0 +1,128 @@
+"""Does a second worker pay? The same evaluation by one worker and by two, in turns, the policy on the same cores.
+
+    PYTHONPATH=.:shared/contract python bench/eval.py [--quick] [--assets kit|official|FOLDER]
+
+The oracle solves one task over and over; no videos. The figure is the steady state: for each worker, its steps per
+second from the end of its first episode to the end of its last, summed over the workers. Start-up (importing and
+building the simulator, some seconds per worker, all at once) is left out; the whole run's wall time is printed too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.common import figure
+from services.libero.provenance import cores
+from services.libero.store import Finished, RunStore
+
+ROOT = Path(__file__).resolve().parents[1]
+VARIABLES = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "shared" / "contract")]),
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+SUITE, TASK = "libero_goal", "7"  # turn on the stove: about 65 steps, solved every time
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run: steps per second in its steady state, milliseconds per step, and its whole wall time in s."""
+
+    steps_per_s: float
+    episode_ms_per_step: float
+    wall_s: float
+
+
+@contextmanager
+def oracle(log: Path):
+    """Serves the oracle; yields its address."""
+    command = [sys.executable, "-m", "services.libero.policies", "oracle", "--port", "0"]
+    with open(log, "w") as output:
+        process = subprocess.Popen(command, cwd=ROOT, env=VARIABLES, stdout=output, stderr=output)
+    try:
+        yield wait_for_address(log, process)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def wait_for_address(log: Path, process: subprocess.Popen, timeout_s: float = 120.0) -> str:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and process.poll() is None:
+        if found := re.search(r"listening on (http://\S+)", log.read_text()):
+            return found[1]
+        time.sleep(0.1)
+    raise RuntimeError(f"the oracle did not start: {log.read_text()}")
+
+
+def measure(root: Path, url: str, workers: int, episodes: int, assets: str | None, number: int) -> Measured:
+    """Runs the evaluator once as users do."""
+    run_id = f"workers-{workers}-{number}"
+    command = [
+        *(sys.executable, "-m", "services.libero.evaluate", SUITE, "--policy-url", url, "--run-dir", str(root)),
+        *("--run-id", run_id, "--tasks", TASK, "--trials", str(episodes), "--workers", str(workers), "--video", "none"),
+        *(("--assets", assets) if assets else ()),
+    ]
+    begun = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, env=VARIABLES, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    wall_s = time.monotonic() - begun
+    with RunStore(root / run_id / "run.sqlite", readonly=True) as store:
+        finished = store.finished()
+    episode_ms = sum(e.result["timings_ms"]["total"] for e in finished)
+    return Measured(steady_rate(finished), episode_ms / sum(e.steps for e in finished), wall_s)
+
+
+def steady_rate(finished: list[Finished]) -> float:
+    """Returns the sum over the workers of steps per second, from the end of each one's first episode on."""
+    total = 0.0
+    for worker in {e.worker for e in finished}:
+        mine = sorted((e for e in finished if e.worker == worker), key=lambda e: e.ended_at)
+        if len(mine) > 1:
+            total += sum(e.steps for e in mine[1:]) / (mine[-1].ended_at - mine[0].ended_at)
+    return total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="One worker against two.")
+    parser.add_argument("--quick", action="store_true", help="one round of each: at most a minute")
+    parser.add_argument("--assets", help="kit, official or a folder")
+    options = parser.parse_args()
+    rounds, episodes = (1, 16) if options.quick else (3, 50)
+    measured: dict[int, list[Measured]] = {1: [], 2: []}
+    with tempfile.TemporaryDirectory() as folder, oracle(Path(folder) / "oracle.log") as url:
+        for number in range(rounds):
+            for workers, results in measured.items():
+                results.append(measure(Path(folder), url, workers, episodes, options.assets, number))
+    show(measured, episodes)
+
+
+def show(measured: dict[int, list[Measured]], episodes: int) -> None:
+    """Prints the table and the figure; the ratio is the median over the rounds."""
+    print(f"{SUITE} task {TASK}, {episodes} episodes, oracle on the same {cores()} cores\n")
+    print("workers  steps/s  ms/step in an episode  whole run s")
+    for workers, results in measured.items():
+        for result in results:
+            print(f"{workers:7d} {result.steps_per_s:8.1f} {result.episode_ms_per_step:22.2f} {result.wall_s:12.1f}")
+    one, two = measured[1], measured[2]
+    print()
+    walls = statistics.median(a.wall_s / b.wall_s for a, b in zip(one, two, strict=True))
+    print(f"whole run, start-up included: {walls:.2f} times as fast")
+    ratio = statistics.median(b.steps_per_s / a.steps_per_s for a, b in zip(one, two, strict=True))
+    figure("eval_two_workers_over_one", ratio, "x", ">=1.8")
+
+
+if __name__ == "__main__":
+    main()
