@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.libero.oracle import drawer, incline, knob, push
+from services.libero.oracle import drawer, fill, incline, knob, push
 from services.libero.oracle.motion import Skill
 from services.libero.oracle.parts import openness
 from services.libero.oracle.rules import Rule
 from services.libero.oracle.scene import Goal, Joint, Scene
 
-ROOM = 0.8  # how far a drawer or door must be open before something goes in
+ROOM = 0.8  # how far a drawer must be open before something goes in
+ROOMY = 0.86  # how far it is pulled for that: wider open it hangs over what stands before the cabinet
 
 
 def joint_of(scene: Scene, name: str) -> Joint | None:
@@ -34,12 +35,24 @@ def _is_drawer(scene: Scene, name: str) -> bool:
 def _needs_opening(scene: Scene, goal: Goal) -> bool:
     if goal.name == "open":
         return _is_drawer(scene, goal.args[0])
-    inside = goal.name == "in" and _is_drawer(scene, goal.args[1])
-    return inside and openness(scene, joint_of(scene, goal.args[1])) < ROOM
+    return _into_drawer(scene, goal) and openness(scene, joint_of(scene, goal.args[1])) < ROOM
 
 
 def _open_drawer(scene: Scene, goal: Goal, attempt: int) -> Skill:
-    return (yield from drawer.open_drawer(scene, joint_of(scene, goal.args[-1]), attempt))
+    until = drawer.WIDE_OPEN if goal.name == "open" else ROOMY
+    return (yield from drawer.open_drawer(scene, joint_of(scene, goal.args[-1]), attempt, until))
+
+
+def _into_drawer(scene: Scene, goal: Goal) -> bool:
+    return goal.name == "in" and _is_drawer(scene, goal.args[1])
+
+
+def _fill_drawer(scene: Scene, goal: Goal, attempt: int) -> Skill:
+    return (yield from fill.put_in_drawer(scene, goal.args[0], joint_of(scene, goal.args[1])))
+
+
+def _close_drawer(scene: Scene, goal: Goal, attempt: int) -> Skill:
+    return (yield from drawer.close_drawer(scene, joint_of(scene, goal.args[0]), attempt))
 
 
 def _turn_on(scene: Scene, goal: Goal, attempt: int) -> Skill:
@@ -69,6 +82,8 @@ def _is_incline(scene: Scene, goal: Goal) -> bool:
 
 RULES: tuple[Rule, ...] = (
     Rule("open a drawer", _needs_opening, _open_drawer, rank=0),
+    Rule("put into a drawer", _into_drawer, _fill_drawer),
+    Rule("close a drawer", lambda s, goal: goal.name == "close" and _is_drawer(s, goal.args[0]), _close_drawer, rank=2),
     Rule("turn a knob on", lambda scene, goal: goal.name == "turnon", _turn_on),
     Rule("turn a knob off", lambda scene, goal: goal.name == "turnoff", _turn_off),
     Rule("put on a slope", _is_incline, incline.put_on_incline),

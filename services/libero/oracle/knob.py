@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from services.libero.oracle.drawer import facing
+from services.libero.oracle.hand import about, facing
 from services.libero.oracle.motion import CLOSE, OPEN, Skill, close_gripper, move_by, move_to, open_gripper, servo
 from services.libero.oracle.parts import openness, opening_sign, wing_of
 from services.libero.oracle.scene import Joint, Scene
@@ -45,10 +43,3 @@ def _turn(scene: Scene, joint: Joint, attempt: int, sign: float, enough) -> Skil
         scene = yield servo(scene, grasp, about(up, turned) @ rot, CLOSE)
     scene = yield from open_gripper(scene)
     return (yield from move_by(scene, ABOVE * up, gripper=OPEN, timeout=20, tolerance=0.02))
-
-
-def about(axis: np.ndarray, angle: float) -> np.ndarray:
-    """Returns the rotation [3, 3] by `angle` rad about the unit vector `axis`."""
-    x, y, z = axis
-    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
-    return np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross

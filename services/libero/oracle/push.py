@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.libero.oracle.drawer import facing
+from services.libero.oracle.hand import UP, leaning, level
 from services.libero.oracle.motion import FINGERTIP, OPEN, Skill, move_by, move_to, servo
 from services.libero.oracle.parts import boxes_of
 from services.libero.oracle.scene import Scene
@@ -12,11 +12,13 @@ from services.libero.oracle.scene import Scene
 CLEARANCE = 0.003  # m between the fingertips and what the thing stands on
 BEHIND = 0.018  # m between the thing's edge and the place where the fingertips come down
 ABOVE = 0.07
-LEAN_DOWN, LEAN_PUSH = 0.8, 0.35  # rad that the hand leans over the thing: it needs little room behind it, as a rake does
+LEAN_DOWN, LEAN_PUSH = (
+    0.8,
+    0.35,
+)  # rad that the hand leans over the thing: it needs little room behind it, as a rake does
 LEAD = 0.04  # m that the pushing hand aims ahead of itself
 STEER = 1.5  # how strongly the hand moves sideways to stay behind the thing, seen from the target
 NEAR = 0.012  # m from the target that counts as there
-UP = np.array([0.0, 0.0, 1.0])
 
 
 def push_to(scene: Scene, name: str, target: np.ndarray, attempt: int = 0) -> Skill:
@@ -37,12 +39,6 @@ def route(scene: Scene, name: str, target: np.ndarray) -> list[np.ndarray]:
     return min(ways, key=lambda way: _obstruction(scene, name, [start, *way]) + 0.01 * len(way))
 
 
-def rake(away: np.ndarray, lean: float, current: np.ndarray) -> np.ndarray:
-    """Returns the hand rotation [3, 3] for a push along the level unit vector `away` [3]: fingers side by side across
-    it, pointing down and back by `lean` rad; of the two, the one nearer to the rotation `current`."""
-    return facing(-np.cos(lean) * UP - np.sin(lean) * away, np.cos(lean) * away - np.sin(lean) * UP, current)
-
-
 def is_flat(scene: Scene, name: str) -> bool:
     """Returns whether an object is a plate or the like: at least four times as wide as it is high."""
     boxes = boxes_of(scene, scene.world.things[name].bodies)
@@ -60,8 +56,8 @@ def _push_straight(scene: Scene, name: str, target: np.ndarray) -> Skill:
     """Comes down behind the object with the open fingers side by side, which cradle it, and pushes to `target` [2]."""
     boxes = boxes_of(scene, scene.world.things[name].bodies)
     centre = scene.pose(name).pos[:2]
-    away = _heading(target - centre)
-    rot = rake(away, LEAN_DOWN, scene.eef.rot)
+    away = level(target - centre)
+    rot = leaning(away, LEAN_DOWN, scene.eef.rot)
     bottom = min(-box.reach(-UP) for box in boxes)
     edge = max(box.reach(-away) for box in boxes) + centre @ away[:2]
     start = np.append(centre, bottom + CLEARANCE) - (edge + BEHIND) * away - FINGERTIP * rot[:, 2]
@@ -77,14 +73,14 @@ def _push_straight(scene: Scene, name: str, target: np.ndarray) -> Skill:
 def _follow(scene: Scene, name: str, target: np.ndarray, height: float) -> Skill:
     for _ in range(120):
         centre = scene.pose(name).pos[:2]
-        away = _heading(target - centre)
+        away = level(target - centre)
         offset = np.append(scene.eef.pos[:2] - centre, 0.0)
         if np.linalg.norm(target - centre) < NEAR or offset @ away > 0:
             break
         sideways = offset - away * (offset @ away)
         aim = scene.eef.pos + LEAD * away - STEER * sideways
         aim[2] = height
-        scene = yield servo(scene, aim, rake(away, LEAN_PUSH, scene.eef.rot), OPEN)
+        scene = yield servo(scene, aim, leaning(away, LEAN_PUSH, scene.eef.rot), OPEN)
     return scene
 
 
@@ -103,8 +99,3 @@ def _to_segment(point: np.ndarray, start: np.ndarray, end: np.ndarray) -> float:
     along = end - start
     part = np.clip((point - start) @ along / max(along @ along, 1e-12), 0.0, 1.0)
     return float(np.linalg.norm(point - start - part * along))
-
-
-def _heading(level: np.ndarray) -> np.ndarray:
-    """Returns the unit vector [3] of a direction [2] on the table."""
-    return np.array([*level, 0.0]) / max(np.linalg.norm(level), 1e-9)

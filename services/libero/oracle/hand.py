@@ -1,0 +1,44 @@
+"""Hand rotations for work that is not straight down: fronts, handles, things to push. Pure functions.
+
+A rotation is [3, 3]; its columns are the closing axis, the axis across it, and the direction that the fingers point.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+UP = np.array([0.0, 0.0, 1.0])
+
+
+def facing(approach: np.ndarray, along: np.ndarray, current: np.ndarray) -> np.ndarray:
+    """Returns the hand rotation whose fingers point along `approach` and close across the direction `along`.
+
+    Of the two such rotations, half a turn apart, the one nearer to the rotation `current`.
+    """
+    closing = np.cross(along, approach)
+    closing /= np.linalg.norm(closing)
+    one, other = _hand(closing, approach), _hand(-closing, approach)
+    return one if np.trace(current.T @ one) >= np.trace(current.T @ other) else other
+
+
+def leaning(away: np.ndarray, lean: float, current: np.ndarray) -> np.ndarray:
+    """Returns the hand rotation for work along the level unit vector `away` [3]: fingers side by side across it,
+    pointing down and, for `lean` > 0 rad, back, as a rake does; for `lean` < 0 forward, as a finger at a button."""
+    return facing(-np.cos(lean) * UP - np.sin(lean) * away, np.cos(lean) * away - np.sin(lean) * UP, current)
+
+
+def about(axis: np.ndarray, angle: float) -> np.ndarray:
+    """Returns the rotation by `angle` rad about the unit vector `axis` [3]."""
+    x, y, z = axis
+    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    return np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
+
+
+def level(vector: np.ndarray) -> np.ndarray:
+    """Returns the unit vector [3] of the horizontal part of a direction [2] or [3]."""
+    flat = np.array([vector[0], vector[1], 0.0])
+    return flat / max(np.linalg.norm(flat), 1e-9)
+
+
+def _hand(closing: np.ndarray, approach: np.ndarray) -> np.ndarray:
+    return np.stack([closing, np.cross(approach, closing), approach], axis=1)
