@@ -67,7 +67,7 @@ def test_boxes_apart_by_an_edge_do_not_overlap():
 
 
 @pytest.mark.parametrize("cube_yaw", np.linspace(0, np.pi, 9))
-@pytest.mark.parametrize("cube_xy", ((0.0, 0.0), (-0.2, -0.25), (0.15, -0.1)))
+@pytest.mark.parametrize("cube_xy", ((0.0, 0.0), (-0.2, -0.25), (0.08, -0.1)))
 def test_a_cube_is_grasped_across_its_sides_clear_of_the_table(cube_xy, cube_yaw):
     scene = scene_of(example_state(cube_xy, cube_yaw))
     found = grasp.find_grasp(scene, "cube_1")
@@ -172,3 +172,9 @@ def test_travel_height_passes_over_what_stands_in_the_way():
     assert over == pytest.approx(TABLE_TOP + 0.3 + 0.02 + pick_place.CLEARANCE)
     around = pick_place.travel_height(scene_of(tall), start, -end * [1, 1, -1], below=0.02)
     assert around < TABLE_TOP + 0.1
+
+
+def test_no_grasp_is_out_of_the_arms_reach():
+    base = scene_of(example_state()).world.base_pos
+    assert grasp.find_grasp(scene_of(example_state((0.3, 0.0))), "cube_1") is None
+    assert grasp.stretch(base + [0.5, 0, 0.1], base) < grasp.COMFORTABLE < grasp.stretch(base + [0.8, 0, 0.1], base)

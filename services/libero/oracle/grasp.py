@@ -39,6 +39,9 @@ HAND = from_corners(  # z reaches far up: the hand comes down from there
 )
 FOREARM = from_corners(((-0.30, -0.06, 0.17), (0.06, 0.06, 0.40)))  # x: away from the base, z: up from the grip site
 FINGER_ROOM = 0.003  # m on both sides of the material while the fingers come down
+# Panda arm (its data sheet): shoulder over the base, wrist over the grip site of a level hand, hand before the wrist
+SHOULDER_HEIGHT, WRIST_HEIGHT, WRIST_TO_HAND = 0.333, 0.204, 0.088
+FARTHEST, COMFORTABLE = 0.705, 0.66  # m between shoulder and wrist
 YAW_STEP = np.pi / 12
 SLICE_STEP = 0.008
 STRIP, STRIPS = 0.004, (-0.008, -0.004, 0.0, 0.004)  # of a pad's width
@@ -113,7 +116,10 @@ def _candidates(scene: Scene, name: str) -> Iterator[Grasp]:
         yaw = nearest_yaw(yaw, azimuth)
         for part in slices(points, yaw):
             for pos, width, slant in _grips(part, levels):
-                cost = _cost(width, slant, pos - centre, yaw - azimuth)
+                stretched = stretch(pos, scene.world.base_pos)
+                if stretched > FARTHEST:
+                    continue
+                cost = _cost(width, slant, pos - centre, yaw - azimuth) + 2 * max(0.0, stretched - COMFORTABLE)
                 yield Grasp(pos, yaw, width, cost, pose.inverse_apply(pos))
 
 
@@ -126,6 +132,13 @@ def yaws(boxes: Boxes) -> np.ndarray:
     around = np.arange(0, np.pi, YAW_STEP)
     every = np.sort(np.concatenate([along, around]))
     return every[np.diff(every, prepend=-1.0) > 0.03]
+
+
+def stretch(pos: np.ndarray, base_pos: np.ndarray) -> float:
+    """Returns how far the wrist is from the shoulder, m, when a level hand grips at `pos`: the elbow of the Panda is
+    straight, and the arm can neither go on nor turn freely, at about 0.716 m."""
+    out = np.hypot(*(pos - base_pos)[:2]) - WRIST_TO_HAND
+    return float(np.hypot(out, pos[2] + WRIST_HEIGHT - base_pos[2] - SHOULDER_HEIGHT))
 
 
 class Slice(NamedTuple):

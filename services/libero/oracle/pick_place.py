@@ -31,6 +31,7 @@ WAY_HALF_WIDTH = 0.07  # m on both sides of the straight way that must be passed
 DROP_HEIGHT = 0.004  # m above its resting place where an object is let go
 LOST = 0.05  # m that an object may shift in the hand before it counts as dropped
 PAUSE = 10  # steps before looking again where there was no grasp: something may still be moving
+STANDSTILL, PATIENCE = 0.01, 6  # m/s; a hand slower than that for so many steps is stuck
 FALL_STEPS = 10  # for a dropped object to come to rest
 
 
@@ -105,13 +106,15 @@ def travel_height(scene: Scene, start: np.ndarray, end: np.ndarray, below: float
 def carry(
     scene: Scene, name: str, target: np.ndarray, *, tolerance: float = 0.008, speed: float = 1.0, timeout: int = 60
 ) -> Skill:
-    """Moves a held object so that its root body comes to `target` [3]; ends early when it is dropped."""
+    """Moves a held object so that its root body comes to `target` [3]; ends early when it is dropped or stuck."""
     rot = scene.eef.rot.copy()
     grip = scene.pose(name).pos - scene.eef.pos
+    stuck = 0
     for _ in range(timeout):
         pos = scene.pose(name).pos
         dropped = np.linalg.norm(pos - scene.eef.pos - grip) > LOST
-        if dropped or np.linalg.norm(target - pos) < tolerance:
+        stuck = 0 if np.linalg.norm(scene.eef_vel[:3]) > STANDSTILL else stuck + 1
+        if dropped or stuck > PATIENCE or np.linalg.norm(target - pos) < tolerance:
             break
         scene = yield servo(scene, scene.eef.pos + (target - pos), rot, CLOSE, speed)
     return scene
