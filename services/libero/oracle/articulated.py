@@ -13,8 +13,8 @@ from services.libero.oracle.parts import openness
 from services.libero.oracle.rules import Rule
 from services.libero.oracle.scene import Goal, Joint, Scene
 
-ROOM = 0.8  # how far a drawer must be open before something goes in
-ROOMY = 0.86  # how far it is pulled for that: wider open it hangs over what stands before the cabinet
+ROOM = 0.7  # how far a drawer must be open before something goes in
+ROOMY = 0.8  # how far it is pulled for that: wider open it hangs over what stands before the cabinet
 
 
 def joint_of(scene: Scene, name: str) -> Joint | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from services.libero.oracle.hand import UP
 from services.libero.oracle.motion import CLOSE, OPEN, Skill, hold, move_by, open_gripper
 from services.libero.oracle.pick_place import carry, holds, pick, travel_height
 from services.libero.oracle.scene import Goal, Scene
@@ -12,6 +13,7 @@ from services.libero.oracle.shapes import bounds, boxes_of
 SLANTED = 0.9  # a region whose normal is less upright than this is on a slope
 UP_SLOPE = 0.035  # m from the region's plate to the object's origin: LIBERO allows 0 to 0.1
 ABOVE = 0.06
+PRESS = 0.01  # m that the hand aims below the spot: contact ends the way
 
 
 def is_slanted(scene: Scene, region: str) -> bool:
@@ -28,12 +30,12 @@ def put_on_incline(scene: Scene, goal: Goal, attempt: int) -> Skill:
     spot = resting_point(scene, region)
     below = scene.eef.pos[2] - bounds(boxes_of(scene, name))[0][2]
     height = max(travel_height(scene, scene.eef.pos, spot, below, carried=name), spot[2] + below + ABOVE)
-    scene = yield from carry(scene, name, scene.pose(name).pos + [0, 0, height - scene.eef.pos[2]], tolerance=0.03)
+    scene = yield from carry(scene, name, scene.pose(name).pos + (height - scene.eef.pos[2]) * UP, tolerance=0.03)
     scene = yield from carry(scene, name, np.append(spot[:2], scene.pose(name).pos[2]), tolerance=0.012)
-    scene = yield from carry(scene, name, spot - [0, 0, 0.01], tolerance=0.004, timeout=30, speed=0.6)
+    scene = yield from carry(scene, name, spot - PRESS * UP, tolerance=0.004, timeout=30, speed=0.6)
     scene = yield from hold(scene, 5, gripper=CLOSE)
     scene = yield from open_gripper(scene)
-    return (yield from move_by(scene, (0, 0, ABOVE), gripper=OPEN, tolerance=0.02))
+    return (yield from move_by(scene, ABOVE * UP, gripper=OPEN, tolerance=0.02))
 
 
 def resting_point(scene: Scene, region: str) -> np.ndarray:

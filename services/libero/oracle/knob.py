@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.libero.oracle.hand import about, facing
 from services.libero.oracle.motion import CLOSE, OPEN, Skill, close_gripper, move_by, move_to, open_gripper, servo
-from services.libero.oracle.parts import openness, opening_sign, wing_of
+from services.libero.oracle.parts import opening_sign, openness, wing_of
 from services.libero.oracle.scene import Joint, Scene
 
 ABOVE = 0.08  # m over the knob where the hand turns to the wing

@@ -91,14 +91,6 @@ def handle_of(scene: Scene, joint: Joint) -> Box:
     return max((box for box in boxes if box.reach(out) > farthest - 0.002), key=lambda box: box.half.max())
 
 
-def front_of(scene: Scene, joint: Joint) -> float:
-    """Returns the coordinate along the opening direction of a drawer's front, the widest plate behind its handle, m."""
-    out = opening_direction(scene, joint)
-    boxes = boxes_of(scene, [joint.body])
-    plates = [box for box in boxes if box.half.max() > 1.5 * handle_of(scene, joint).half.max()]
-    return max(box.reach(out) for box in plates) if plates else handle_of(scene, joint).reach(out) - 0.04
-
-
 def wing_of(scene: Scene, joint: Joint, depth: float = 0.015) -> Box:
     """Returns the part of a knob to hold: a box around the shapes that reach within `depth` m of its top."""
     up = scene.axis_of(joint.name)
@@ -108,7 +100,7 @@ def wing_of(scene: Scene, joint: Joint, depth: float = 0.015) -> Box:
 
 
 def _tightest(boxes: list[Box], up: np.ndarray, steps: int = 18) -> Box:
-    """Returns the bounding box with one edge along `up` whose thinnest side is thinnest, searched by turning about `up`."""
+    """Returns, of the bounding boxes with an edge along `up`, the one with the thinnest side."""
     side = np.cross(up, [1.0, 0.0, 0.0]) if abs(up[0]) < 0.9 else np.cross(up, [0.0, 1.0, 0.0])
     side /= np.linalg.norm(side)
     other = np.cross(up, side)

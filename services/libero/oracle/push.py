@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from services.libero.oracle.hand import UP, leaning, level
@@ -90,7 +92,7 @@ def _obstruction(scene: Scene, name: str, way: list[np.ndarray]) -> float:
     total = 0.0
     for other, thing in scene.world.things.items():
         if thing.movable and other != name:
-            gap = min(_to_segment(scene.pose(other).pos[:2], a, b) for a, b in zip(way, way[1:], strict=False))
+            gap = min(_to_segment(scene.pose(other).pos[:2], a, b) for a, b in pairwise(way))
             total += max(0.0, radius + radius_of(scene, other) - gap)
     return total
 
