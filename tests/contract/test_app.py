@@ -16,6 +16,7 @@ from vla_contract.messages import decode_chunk, encode_observation
 from vla_contract.problems import KINDS, TYPE_PREFIX
 
 PACKED = {"Content-Type": MEDIA_TYPE}
+TOKEN = "correct-horse-battery"
 
 
 def post(url, body=None, headers=PACKED, **kwargs):
@@ -198,13 +199,54 @@ def test_too_large_bodies_are_cut_off(service, client, body):
 
 
 def test_a_claimed_length_is_refused_before_the_body(service):
-    host, port = service(EchoPolicy()).url.removeprefix("http://").split(":")
+    answer = exchange(service(EchoPolicy()).url, HEAD + b"Content-Length: 99999999999\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 413") and b"connection: close" in answer.lower()
+
+
+def exchange(url, head, *pieces, pause_s=0.0):
+    """Returns what a server answers to raw bytes sent in pieces."""
+    host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), 10) as raw:
-        raw.sendall(
-            b"POST /v1/act HTTP/1.1\r\nHost: x\r\nContent-Type: application/msgpack\r\n"
-            b"Content-Length: 99999999999\r\n\r\n"
-        )
-        assert raw.recv(65536).startswith(b"HTTP/1.1 413")
+        for piece in (head, *pieces):
+            raw.sendall(piece)
+            time.sleep(pause_s)
+        answer = b""
+        while data := raw.recv(65536):
+            answer += data
+        return answer
+
+
+HEAD = b"POST /v1/act HTTP/1.1\r\nHost: x\r\nContent-Type: application/msgpack\r\n"
+
+
+def test_a_body_that_comes_too_slowly_is_given_up(service):
+    running = service(EchoPolicy())
+    route = next(route for route in running.app.router.routes if route.path == "/v1/act")
+    route.app.body_timeout_s = 0.3
+    answer = exchange(running.url, HEAD + b"Content-Length: 9000\r\n\r\n", b"abc")
+    assert answer.startswith(b"HTTP/1.1 408") and b"slow-request" in answer and b"connection: close" in answer.lower()
+    assert post(running.url).status_code == 200
+
+
+def test_a_body_in_many_pieces_is_one(service):
+    body = encode_observation(observe(step=5))
+    pieces = [body[i : i + 300] for i in range(0, len(body), 300)]
+    head = HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    answer = exchange(service(EchoPolicy()).url, head, *pieces, pause_s=0.01)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert decode_chunk(answer.partition(b"\r\n\r\n")[2]).actions[0, 0] == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "headers", "status"),
+    [({"token": TOKEN}, {}, 401), ({}, {"Content-Type": "text/plain"}, 415), ({"max_body_bytes": 10**6}, {}, 413)],
+)
+def test_a_refused_body_is_read_so_that_the_answer_is_seen(service, settings, headers, status):
+    with httpx.Client() as client:
+        url = service(EchoPolicy(), **settings).url
+        for _ in range(5):
+            answer = client.post(url + "/v1/act", content=b"x" * 3_000_000, headers={**PACKED, **headers})
+            assert answer.status_code == status and "connection" not in answer.headers
 
 
 def test_a_connection_cut_in_mid_body_harms_nobody(service, client):
@@ -212,12 +254,8 @@ def test_a_connection_cut_in_mid_body_harms_nobody(service, client):
     host, port = url.removeprefix("http://").split(":")
     for _ in range(5):
         with socket.create_connection((host, int(port)), 10) as raw:
-            head = b"POST /v1/act HTTP/1.1\r\nHost: x\r\nContent-Type: application/msgpack\r\n"
-            raw.sendall(head + b"Content-Length: 90000\r\n\r\nxx")
+            raw.sendall(HEAD + b"Content-Length: 90000\r\n\r\nxx")
     assert client(url).act(observe()).actions.shape == (1, 7)
-
-
-TOKEN = "correct-horse-battery"
 
 
 def test_a_token_guards_all_but_the_probes(service, client):

@@ -6,13 +6,12 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import httpx
-
 from vla_contract import codec
 from vla_contract.errors import PolicyRefused, PolicyUnavailable, SessionLost
 from vla_contract.info import PolicyInfo
 from vla_contract.messages import decode_chunk, encode_observation
 from vla_contract.retry import Deadline, RetryRule
+from vla_contract.transport import FAULTS, Reply, Transport
 from vla_contract.types import ActionChunk, Observation
 
 _PACKED = {"Content-Type": codec.MEDIA_TYPE}
@@ -23,7 +22,7 @@ _FINAL = "load-failed"  # a 503 that waiting will not change
 class PolicyClient:
     """Talks to one policy service. Use one per process; safe to share between threads.
 
-    timeout_s    for one try, from connecting to the last byte of the answer's next piece
+    timeout_s    for one try: for connecting, and for every wait on the socket
     deadline_s   for one call with all its tries and pauses
     retries      tries after the first, for 429, 503 and connection errors
 
@@ -41,23 +40,25 @@ class PolicyClient:
         retries: int = 8,
         rule: RetryRule | None = None,
     ):
-        url = _url(base_url)
         if timeout_s <= 0 or deadline_s <= 0:
             raise ValueError(f"timeout_s={timeout_s}, deadline_s={deadline_s}; expected seconds > 0")
-        self.base_url = str(url).rstrip("/")
         self.timeout_s, self.deadline_s = timeout_s, deadline_s
         self._rule = rule or RetryRule(retries=retries)
-        self._http = httpx.Client(
-            headers={"Authorization": f"Bearer {token}"} if token else {},
-            limits=httpx.Limits(max_keepalive_connections=8, keepalive_expiry=60.0),
-            trust_env=url.scheme == "https",  # a proxy from the environment has no business before a lab's own service
-        )
+        self._transport = Transport(base_url)
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise ValueError("the token cannot travel in a header; expected printable ASCII")
+        self._token = {"Authorization": f"Bearer {token}"} if token else {}
+
+    @property
+    def base_url(self) -> str:
+        """The service's address."""
+        return self._transport.base_url
 
     def info(self) -> PolicyInfo:
         """Returns what the policy says about itself."""
         answer = self._call("GET", "/v1/info")
         try:
-            return PolicyInfo.from_dict(answer.json())
+            return PolicyInfo.from_dict(json.loads(answer.body))
         except (ValueError, TypeError, AttributeError) as error:
             raise PolicyRefused(f"{self.base_url}/v1/info answered no valid PolicyInfo: {error}") from error
 
@@ -66,7 +67,7 @@ class PolicyClient:
         start = time.perf_counter()
         answer = self._call("POST", "/v1/act", encode_observation(observation))
         try:
-            chunk = decode_chunk(answer.content)
+            chunk = decode_chunk(answer.body)
         except ValueError as error:
             raise PolicyUnavailable(f"{self.base_url}/v1/act answered no valid action chunk: {error}") from error
         chunk.timings_ms["round_trip"] = (time.perf_counter() - start) * 1e3
@@ -94,7 +95,7 @@ class PolicyClient:
 
     def close(self) -> None:
         """Closes the connections."""
-        self._http.close()
+        self._transport.close()
 
     def __enter__(self) -> "PolicyClient":
         return self
@@ -104,35 +105,24 @@ class PolicyClient:
 
     def _not_ready(self, timeout_s: float) -> str | None:
         try:
-            answer = self._http.get(self.base_url + "/readyz", timeout=timeout_s)
-        except httpx.HTTPError as error:
+            answer = self._transport.request("GET", "/readyz", timeout_s, {})
+        except FAULTS as error:
             return _text(error)
-        if answer.status_code == 200:
+        if answer.status == 200:
             return None
         problem = _problem(answer)
         if str(problem.get("type", "")).endswith(_FINAL):
-            raise PolicyUnavailable(f"{self.base_url}: {problem.get('detail')}", answer.status_code, problem)
-        return str(problem.get("detail") or f"HTTP {answer.status_code}")
+            raise PolicyUnavailable(f"{self.base_url}: {problem.get('detail')}", answer.status, problem)
+        return str(problem.get("detail") or f"HTTP {answer.status}")
 
-    def _call(self, method: str, route: str, body: bytes | None = None) -> httpx.Response:
+    def _call(self, method: str, route: str, body: bytes | None = None) -> Reply:
         deadline = Deadline(self.deadline_s)
-        headers = {"X-Request-Id": uuid.uuid4().hex, **(_PACKED if body is not None else {})}
+        headers = {"X-Request-Id": uuid.uuid4().hex, **self._token, **(_PACKED if body is not None else {})}
         attempt = 0
         while True:
-            asked_s, fault = None, None
-            try:
-                timeout_s = min(self.timeout_s, max(deadline.left_s(), 0.001))
-                headers["X-Timeout-S"] = f"{timeout_s:.3f}"  # past it the server need not begin
-                url = self.base_url + route
-                answer = self._http.request(method, url, content=body, headers=headers, timeout=timeout_s)
-            except httpx.HTTPError as error:
-                fault = PolicyUnavailable(f"{self.base_url}{route}: {_text(error)}")
-            else:
-                if answer.status_code == 200:
-                    return answer
-                fault, asked_s = _fault(self.base_url + route, answer)
-                if answer.status_code not in _AGAIN or str(fault.problem.get("type", "")).endswith(_FINAL):
-                    raise fault
+            answer, fault, asked_s = self._try(method, route, headers, body, deadline)
+            if fault is None:
+                return answer
             wait_s = self._rule.wait_s(attempt, asked_s)
             if attempt >= self._rule.retries or wait_s >= deadline.left_s():
                 spent = f"{attempt + 1} tries in {self.deadline_s - deadline.left_s():.1f} s"
@@ -140,28 +130,36 @@ class PolicyClient:
             time.sleep(wait_s)
             attempt += 1
 
+    def _try(
+        self, method: str, route: str, headers: dict, body: bytes | None, deadline: Deadline
+    ) -> tuple[Reply | None, PolicyUnavailable | None, float | None]:
+        """Returns the answer, or a fault that may pass and the pause the server asked for; raises one that stays."""
+        timeout_s = min(self.timeout_s, max(deadline.left_s(), 0.001))
+        headers["X-Timeout-S"] = f"{timeout_s:.3f}"  # past it the server need not begin
+        try:
+            answer = self._transport.request(method, route, timeout_s, headers, body)
+        except FAULTS as error:
+            text = f"no answer within {timeout_s:.3g} s" if isinstance(error, TimeoutError) else _text(error)
+            return None, PolicyUnavailable(f"{self.base_url}{route}: {text}"), None
+        if answer.status == 200:
+            return answer, None, None
+        fault, asked_s = _fault(self.base_url + route, answer)
+        if answer.status not in _AGAIN or str(fault.problem.get("type", "")).endswith(_FINAL):
+            raise fault
+        return None, fault, asked_s
 
-def _url(text: str) -> httpx.URL:
-    try:
-        url = httpx.URL(text)
-    except (httpx.InvalidURL, TypeError):
-        url = httpx.URL("")
-    if url.scheme not in ("http", "https") or not url.host:
-        raise ValueError(f"policy address {text!r} is no URL; expected for example http://127.0.0.1:8001")
-    return url
 
-
-def _fault(url: str, answer: httpx.Response) -> tuple[PolicyUnavailable | PolicyRefused, float | None]:
-    problem, status = _problem(answer), answer.status_code
-    text = f"{url} answered {status}: {problem.get('detail') or problem.get('title') or answer.reason_phrase}"
+def _fault(url: str, answer: Reply) -> tuple[PolicyUnavailable | PolicyRefused, float | None]:
+    problem, status = _problem(answer), answer.status
+    text = f"{url} answered {status}: {problem.get('detail') or problem.get('title') or answer.reason}"
     kind = PolicyRefused if 300 <= status < 500 and status not in _AGAIN else PolicyUnavailable
     asked = problem.get("retry_after_s", answer.headers.get("Retry-After"))
     return (SessionLost if status == 409 else kind)(text, status, problem), _seconds(asked)
 
 
-def _problem(answer: httpx.Response) -> Mapping[str, Any]:
+def _problem(answer: Reply) -> Mapping[str, Any]:
     try:
-        members = json.loads(answer.content)
+        members = json.loads(answer.body)
     except ValueError:
         members = {}
     return members if isinstance(members, dict) else {}

@@ -60,6 +60,7 @@ def uvicorn_config(app: FastAPI, log_level: str) -> uvicorn.Config:
         access_log=False,  # the metrics count requests; a line per step would drown everything else
         ws="none",
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=120,  # longer than the client keeps an idle connection, so that the client closes first
         timeout_graceful_shutdown=10,
         limit_concurrency=1024,

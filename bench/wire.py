@@ -1,0 +1,162 @@
+"""The wire: one observation's round trip on `/v1/act`, on `/act`, and as raw bytes.
+
+All three send the same 256×256×3 picture over one kept connection each to the same process, in turns, with the same
+no-op policy and the same HTTP client; only what the project itself adds differs:
+v1   `PolicyClient.act`: types checked on both sides, msgpack, batching, an action chunk back
+act  JSON with the picture in base64, as OpenVLA's clients send it; types and batching as above
+raw  the picture's bytes to a route that reads them and answers 28 bytes: the floor
+
+`python bench/wire.py [--quick]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import socket
+import threading
+from collections.abc import Callable
+
+import numpy as np
+from starlette.routing import Route
+
+from bench.common import figure, interleaved, median_ms
+from vla_contract import ActionChunk, Observation, PolicyClient, PolicyInfo, create_app
+from vla_contract.act_json import loads, to_json
+from vla_contract.server import address, listen, uvicorn_config
+from vla_contract.transport import Transport
+
+ACTIONS = np.zeros((1, 7), np.float32)
+INSTRUCTION = "put the bowl on the stove"
+
+
+class NoOpPolicy:
+    """Answers with zeros at once."""
+
+    def info(self) -> PolicyInfo:
+        return PolicyInfo("no-op", cameras=("agentview",), max_batch=8)
+
+    def reset(self, session: str) -> None:
+        pass
+
+    def act(self, observations: list[Observation]) -> list[ActionChunk]:
+        return [ActionChunk(ACTIONS) for _ in observations]
+
+
+class Raw:
+    """The floor: reads the body, answers as many bytes as one action has."""
+
+    async def __call__(self, scope, receive, send) -> None:
+        parts, more = [], True
+        while more:
+            message = await receive()
+            parts.append(message.get("body", b""))
+            more = message.get("more_body", False)
+        answer = b"".join(parts)[:28]
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"28")]})
+        await send({"type": "http.response.body", "body": answer})
+
+
+def serve_forever(pipe) -> None:
+    """Serves the no-op policy and the floor in this process; sends the address through the pipe."""
+    import uvicorn
+
+    app = create_app(NoOpPolicy())
+    app.router.routes.append(Route("/raw", Raw(), methods=["POST"]))
+    with listen("127.0.0.1", 0) as listener:
+        pipe.send(address(listener))
+        uvicorn.Server(uvicorn_config(app, "warning")).run(sockets=[listener])
+
+
+def sides(url: str, image: np.ndarray) -> dict[str, Callable[[], np.ndarray]]:
+    """Returns the three ways to ask, each with a connection of its own; each returns the action float [7]."""
+    client = PolicyClient(url)
+    plain = {name: Transport(url) for name in ("act", "raw")}
+    step = iter(range(2**31))
+
+    def v1() -> np.ndarray:
+        return client.act(Observation({"agentview": image}, None, INSTRUCTION, "bench", next(step))).actions[0]
+
+    def act() -> np.ndarray:
+        body = json.dumps({"image": to_json(image), "instruction": INSTRUCTION})
+        answer = plain["act"].request("POST", "/act", 30.0, {"Content-Type": "application/json"}, body.encode())
+        return loads(answer.body)
+
+    def raw() -> np.ndarray:
+        answer = plain["raw"].request("POST", "/raw", 30.0, {}, image.tobytes())
+        return np.frombuffer(answer.body, np.float32)
+
+    return {"v1": v1, "act": act, "raw": raw}
+
+
+def wire_bytes(url: str, name: str, image: np.ndarray) -> tuple[int, int]:
+    """Returns the bytes that one round trip sends and receives, headers included, as counted by a relay."""
+    counted = [0, 0]
+    host, port = url.removeprefix("http://").split(":")
+    with listen("127.0.0.1", 0) as listener:
+        near_url = address(listener)
+
+        def relay() -> None:
+            near, _ = listener.accept()
+            with near, socket.create_connection((host, int(port))) as far:
+                back = threading.Thread(target=pump, args=(far, near, counted, 1), daemon=True)
+                back.start()
+                pump(near, far, counted, 0)
+                back.join(5)
+
+        thread = threading.Thread(target=relay, daemon=True)
+        thread.start()
+        ask = sides(near_url, image)[name]
+        ask()
+        before = tuple(counted)
+        ask()
+        return counted[0] - before[0], counted[1] - before[1]
+
+
+def pump(source: socket.socket, target: socket.socket, counted: list[int], index: int) -> None:
+    """Copies until the source ends, adding up the bytes."""
+    while data := source.recv(65536):
+        counted[index] += len(data)
+        target.sendall(data)
+
+
+def main() -> None:
+    """Prints the table and the FIGURE lines."""
+    parser = argparse.ArgumentParser(description="Round trip of one observation: /v1/act, /act, raw bytes.")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: some seconds")
+    rounds = 400 if parser.parse_args().quick else 3000
+    image = np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8)
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=serve_forever, args=(there,), daemon=True)
+    process.start()
+    try:
+        report(here.recv(), image, rounds)
+    finally:
+        process.terminate()
+        process.join()
+
+
+def report(url: str, image: np.ndarray, rounds: int) -> None:
+    """Measures and prints."""
+    with PolicyClient(url) as client:
+        client.wait_ready(60)
+    seconds = interleaved(sides(url, image), rounds, warmup=50)
+    sent = {name: wire_bytes(url, name, image) for name in seconds}
+    ms = {name: median_ms(values) for name, values in seconds.items()}
+    print(f"one 256x256x3 picture there, one action back; median of {rounds} round trips, in turns\n")
+    print(f"{'side':6} {'median ms':>10} {'p10 ms':>8} {'p90 ms':>8} {'bytes sent':>11} {'received':>9}")
+    for name, values in seconds.items():
+        p10, p90 = np.percentile(values, [10, 90]) * 1e3
+        print(f"{name:6} {ms[name]:10.3f} {p10:8.3f} {p90:8.3f} {sent[name][0]:11,} {sent[name][1]:9,}")
+    print()
+    figure("wire_act_over_v1", ms["act"] / ms["v1"], "ratio", ">=1.8")
+    figure("wire_v1_over_raw", ms["v1"] - ms["raw"], "ms", "<=0.6")
+    figure("wire_v1_round_trip", ms["v1"], "ms", "<=1.5")
+    figure("wire_act_bytes_over_v1", sent["act"][0] / sent["v1"][0], "ratio", ">=1.3")
+    figure("wire_v1_bytes_over_picture", sent["v1"][0] / image.nbytes, "ratio", "<=1.005")
+
+
+if __name__ == "__main__":
+    main()
