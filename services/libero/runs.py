@@ -29,19 +29,23 @@ def list_runs(root: Path, console: Console) -> None:
     for name in ("run", "policy", "episodes", "success", "95 %", "assets", "state", "started"):
         justify = "right" if name in ("episodes", "success", "95 %") else "left"
         table.add_column(name, justify=justify, no_wrap=name != "run")
+    problems = []
     for folder in folders:
-        table.add_row(*run_row(folder))
+        try:
+            table.add_row(*run_row(folder))
+        except StoreError as error:
+            table.add_row(folder.name, "", "", "", "", "", "damaged", "")
+            problems.append(f"{folder.name}: {error}")
     console.print(table)
+    for problem in problems:
+        console.print(problem, style="red", highlight=False, soft_wrap=True)
 
 
 def run_row(folder: Path) -> list[str]:
-    """Returns the cells of one run; a damaged one still has a row."""
-    try:
-        with RunStore(folder / STORE, readonly=True) as store:
-            counts, identity, sessions = store.counts().values(), store.meta("identity"), store.sessions()
-            created = store.meta("created")
-    except StoreError as error:
-        return [folder.name, "", "", "", "", "", f"unreadable: {error}", ""]
+    """Returns the cells of one run. StoreError if its store cannot be read."""
+    with RunStore(folder / STORE, readonly=True) as store:
+        counts, identity, sessions = store.counts().values(), store.meta("identity"), store.sessions()
+        created = store.meta("created")
     planned = sum(row["planned"] for row in counts)
     rate = Rate(sum(row["successes"] for row in counts), sum(row["done"] for row in counts))
     outcome = (sessions[-1]["outcome"] or "running or cut off") if sessions else "not started"

@@ -1,0 +1,263 @@
+"""Report, progress, comparison: from a store alone, no simulator."""
+
+import io
+import json
+import re
+from copy import deepcopy
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from services.libero import compare, report, runs, video
+from services.libero.config import config_hash
+from services.libero.profiles import PROFILES
+from services.libero.progress import LiveProgress, Pace, PlainProgress, show_seconds
+from services.libero.report import data, page
+from services.libero.store import RunStore
+from services.libero.suites import SUITES, load_suite
+
+IDENTITY = {
+    "suite": "libero_goal", "tasks": list(range(10)), "episodes": "0-49", "profile": "openvla", "seed": 0,
+    "max_steps": 300, "execute": None, "cameras": ["agentview"], "unnorm_key": "libero_goal", "render": "auto",
+    "policy": {"name": "vla", "needs_privileged": False, "checkpoint": {"repo": "lab/vla", "revision": "abc"}},
+    "assets": {"kind": "official", "digest": "d"}, "versions": {"mujoco": "3.2.3"}, "code": "c", "lock": "l",
+}  # fmt: skip
+
+
+def episode_result(success, steps=100, **facts):
+    timings = {"sim": 5.0 * steps, "render": 20.0 * steps, "policy": 9.0 * steps, "wire": 1.0 * steps,
+               "server_infer": 8.0 * steps, "total": 36.0 * steps}  # fmt: skip
+    return {"success": success, "steps": steps, "requests": steps, "timings_ms": timings, "start_hash": "s"} | facts
+
+
+def make_run(
+    root, name="run", outcome=lambda task, episode: True, trials=50, task_count=10, files=0, left=0, **changes
+):
+    """Writes a run with invented results; `files` episodes get a real video, `left` are not done."""
+    identity = deepcopy(IDENTITY) | changes
+    folder = root / name
+    for sub in ("videos", "episodes", "logs"):
+        (folder / sub).mkdir(parents=True)
+    plan = [(task, episode) for task in range(task_count) for episode in range(trials)]
+    meta = {"identity": identity, "created": 1.0}
+    store = RunStore.create(
+        folder / "run.sqlite", suite=identity["suite"], config_hash=config_hash(identity), plan=plan, meta=meta
+    )
+    session = store.begin_session(0.0, {"workers": 2, "commit": "f00", "machine": {"cores": 2}, "drift": []})
+    for count in range(len(plan) - left):
+        lease = store.lease("w", session, 0.0, 60.0, prefer_task=plan[count][0])
+        result = episode_result(outcome(lease.task, lease.episode), start_hash=f"{lease.task}.{lease.episode}")
+        if count < files:
+            stem = f"videos/{lease.task:02d}-{lease.episode:02d}"
+            frames = np.random.default_rng(count).integers(0, 255, (4, 64, 64, 3), np.uint8)
+            video.write(folder / f"{stem}.mp4", folder / f"{stem}.jpg", iter(frames))
+            result |= {"video": f"{stem}.mp4", "still": f"{stem}.jpg"}
+        store.finish(lease, result, 1.0)
+    if not left:
+        store.end_session(session, 60.0, "complete")
+    return folder, store
+
+
+def test_summary_json_says_what_happened(tmp_path):
+    folder, store = make_run(tmp_path, outcome=lambda task, episode: task != 3 and episode % 5 != 0)
+    report.build(folder, store)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["success_rate"] == 0.72 and summary["successes"] == 360 and summary["complete"]
+    assert summary["wilson_95"] == pytest.approx([0.679, 0.7575], abs=1e-3)
+    assert [task["success_rate"] for task in summary["tasks"]] == [0.8] * 3 + [0.0] + [0.8] * 6
+    assert summary["ms_per_step"]["rendering"] == 20.0
+    assert summary["provenance"]["versions"] == {"mujoco": "3.2.3"}
+    rows = [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
+    assert len(rows) == 500 and rows[0]["instruction"] == load_suite("libero_goal").tasks[0].instruction
+
+
+def test_the_time_adds_up(tmp_path):
+    _, store = make_run(tmp_path, trials=1)
+    stages = data.load(tmp_path / "run", store).stages()
+    assert sum(share for *_, share in stages) == pytest.approx(1.0)
+    assert dict((words, ms) for words, _, ms, _ in stages)["other"] == pytest.approx(2.0)
+
+
+def test_the_page_needs_no_network_and_nothing_beside_it(tmp_path):
+    folder, store = make_run(tmp_path, trials=2, outcome=lambda task, episode: episode == 0, files=4)
+    report.build(folder, store)
+    html = (folder / "report.html").read_text()
+    assert not re.search(r"""(src|href|poster)\s*=\s*["'](?!data:)""", html)
+    assert not re.search(r"@import|url\(|https?://(?!www\.w3\.org)", html)
+    assert html.count("data:video/mp4;base64,") == 4 and html.count("data:image/jpeg;base64,") == 4
+    assert html.count('<svg class="bar"') == 11
+
+
+def test_beyond_the_budget_videos_are_linked_failures_last(tmp_path):
+    folder, store = make_run(tmp_path, trials=2, outcome=lambda task, episode: episode == 0, files=20)
+    sizes = [path.stat().st_size for path in folder.glob("videos/*")]
+    html = page.render(folder, data.load(folder, store), embed_bytes=sum(sizes) * 2 // 3)
+    failures, successes = html.split("<h2>Successes")
+    assert failures.count("data:video/mp4") == 10, "failures are embedded first"
+    assert 'src="videos/' in successes and "links into the run" in html
+
+
+def test_names_from_outside_are_escaped(tmp_path):
+    evil = {"policy": {"name": "<script>alert(1)</script>", "needs_privileged": False}}
+    folder, store = make_run(tmp_path, trials=1, **evil)
+    report.build(folder, store)
+    assert "<script>" not in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize("left", [0, 7, 20])
+def test_an_unfinished_run_has_a_report_that_says_so(tmp_path, left):
+    folder, store = make_run(tmp_path, trials=2, left=left)
+    report.build(folder, store)
+    html = (folder / "report.html").read_text()
+    assert ("Not complete:" in html) == (left > 0)
+
+
+# --- published figures ----------------------------------------------------------------------------------------
+
+
+def test_a_full_run_on_official_assets_stands_beside_the_published_figure(tmp_path):
+    folder, store = make_run(tmp_path)
+    report.build(folder, store)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert [row["percent"] for row in summary["published"]] == [79.2]
+    assert summary["comparable_with_published"]
+    assert "published: 79.2 %" in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"assets": {"kind": "kit", "digest": "k"}}, "assets: kit"),
+        ({"assets": {"kind": "folder", "digest": "k"}}, "not verified"),
+        ({"seed": 7}, "another seed"),
+        ({"max_steps": 299}, "another step limit"),
+        ({"episodes": "0-48"}, "not the first 50 init states"),
+        ({"tasks": [0, 1]}, "not all tasks"),
+        ({"execute": 1}, "only part of each action chunk"),
+        ({"policy": {"name": "oracle", "needs_privileged": True}}, "privileged state"),
+    ],
+)
+def test_every_departure_from_the_protocol_keeps_published_figures_away(tmp_path, changes, reason):
+    folder, store = make_run(tmp_path, trials=1, **changes)
+    report.build(folder, store)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert not summary["comparable_with_published"] and summary["published"] == []
+    assert reason in summary["why_not_comparable"]
+    assert "published:" not in (folder / "report.html").read_text()
+
+
+def test_a_run_on_the_kit_says_so_at_the_top(tmp_path):
+    folder, store = make_run(tmp_path, trials=1, assets={"kind": "kit", "digest": "k"})
+    report.build(folder, store)
+    assert "assets: kit — not comparable with published numbers" in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_suite_can_be_reported(tmp_path, suite):
+    tasks = len(load_suite(suite).tasks)
+    changes = {"suite": suite, "tasks": list(range(tasks)), "max_steps": PROFILES["openvla"].steps_for(suite)}
+    folder, store = make_run(tmp_path, trials=1, task_count=tasks, **changes)
+    assert report.build(folder, store).done == tasks
+
+
+# --- comparison ------------------------------------------------------------------------------------------------
+
+
+def test_two_runs_are_paired_by_episode(tmp_path):
+    _, a = make_run(tmp_path, "a", lambda task, episode: episode >= 10, trials=20)
+    _, b = make_run(tmp_path, "b", lambda task, episode: episode >= 5, trials=20)
+    result = compare.compare(a, b)
+    assert (result.a.value, result.b.value, result.only_a, result.only_b) == (0.5, 0.75, 0, 50)
+    assert result.difference == pytest.approx(0.25) and result.interval[0] > 0.15
+    assert result.p_value < 1e-10
+    back = compare.compare(b, a)
+    assert back.difference == pytest.approx(-0.25)
+    assert back.interval == pytest.approx((-result.interval[1], -result.interval[0]))
+
+
+def test_only_common_episodes_are_paired_and_the_rest_is_counted(tmp_path):
+    _, a = make_run(tmp_path, "a", trials=4)
+    _, b = make_run(tmp_path, "b", trials=6, left=2)
+    result = compare.compare(a, b)
+    assert (result.pairs, result.left_out) == (40, 18)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"suite": "libero_10"}, {"max_steps": 9}, {"seed": 1}, {"assets": {"kind": "kit", "digest": "d"}}]
+)
+def test_other_protocols_are_not_paired(tmp_path, changes):
+    _, a = make_run(tmp_path, "a", trials=1)
+    _, b = make_run(tmp_path, "b", trials=1, **changes)
+    with pytest.raises(compare.Unpaired, match=f"differ in .*{next(iter(changes))}"):
+        compare.compare(a, b)
+
+
+def test_episodes_that_began_differently_are_not_paired(tmp_path):
+    _, a = make_run(tmp_path, "a", trials=1)
+    _, b = make_run(tmp_path, "b", trials=1)
+    b.db.execute("UPDATE episodes SET result = json_set(result, '$.start_hash', 'else') WHERE task = 4")
+    with pytest.raises(compare.Unpaired, match="task 4 episode 0 began from different states"):
+        compare.compare(a, b)
+
+
+def test_a_damaged_run_is_listed_among_the_others(tmp_path):
+    make_run(tmp_path, "good", trials=1)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.sqlite").write_bytes(b"nothing like a database" * 100)
+    console = Console(file=io.StringIO(), width=160)
+    runs.list_runs(tmp_path, console)
+    text = console.file.getvalue()
+    assert "good" in text and "complete" in text and "damaged" in text
+    assert "bad: run store" in text
+
+
+# --- progress --------------------------------------------------------------------------------------------------
+
+
+def counts(done):
+    row = {"planned": 10, "done": done, "successes": done // 2, "leased": 1, "pending": 9 - done, "broken": 0}
+    return {0: row | {"steps": done * 50}, 3: row | {"steps": 0}}
+
+
+def test_pace_counts_this_session_only():
+    pace = Pace(counts(2), now=100.0)
+    totals = pace.totals(counts(4), now=110.0)
+    assert (totals.done, totals.planned) == (8, 20)
+    assert totals.steps_per_s == pytest.approx(10.0)
+    assert totals.left_s == pytest.approx(30.0)  # 4 episodes in 10 s, 12 to go
+    assert pace.totals(counts(2), now=101.0).left_s is None
+
+
+@pytest.mark.parametrize(("s", "text"), [(None, "?"), (4.4, "4 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")])
+def test_durations(s, text):
+    assert show_seconds(s) == text
+
+
+def test_plain_lines_for_logs():
+    out = io.StringIO()
+    with PlainProgress({0: "a", 3: "b"}, counts(0), out) as progress:
+        progress.update(counts(0), {})
+        progress.update(counts(2), {})  # too soon after the last line
+        progress.update(counts(10), {})
+    lines = out.getvalue().splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["0/20", "20/20"]
+    assert "success 50.0 %" in lines[1] and "\x1b" not in out.getvalue()
+
+
+def test_a_live_table_for_people():
+    console = Console(file=io.StringIO(), force_terminal=True, width=110, height=30)
+    with LiveProgress({0: "open the drawer", 3: "push the plate"}, counts(0), console) as progress:
+        progress.update(counts(4), {"worker-0": "task 0 episode 3", "worker-1": "waiting for the policy (refused)"})
+        progress.say("worker-1 was killed by SIGKILL; starting another")
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console.file.getvalue())
+    assert "open the drawer" in text and "4/10" in text and "50 %" in text
+    assert "1 × waiting for the policy (refused)" in text
+    assert "8/20 episodes, success 50.0 %" in text and "worker-1 was killed" in text
+
+
+def test_a_long_suite_fits_on_the_screen():
+    console = Console(file=io.StringIO(), force_terminal=True, width=110, height=24)
+    many = {task: counts(3)[0] | {"leased": int(task == 77)} for task in range(90)}
+    progress = LiveProgress({task: str(task) for task in many}, many, console)
+    assert 77 in progress.shown(many) and len(progress.shown(many)) <= 16
