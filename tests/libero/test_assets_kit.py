@@ -4,7 +4,6 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 
-import mujoco
 import numpy as np
 import pytest
 
@@ -19,7 +18,7 @@ STANDARD_SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(libero_runtime, tmp_path_factory):  # the runtime first: it must be configured before MuJoCo is imported
     where = tmp_path_factory.mktemp("kit")
     kit.build(where)
     return where
@@ -32,6 +31,8 @@ def compiled(folder, asset):
     for element in root.iter():
         if element.get("file"):
             element.set("file", str((folder / asset.path).parent / element.get("file")))
+    import mujoco
+
     return mujoco.MjModel.from_xml_string(ET.tostring(root, encoding="unicode"))
 
 
@@ -85,6 +86,8 @@ def test_asset_compiles_light_enough_to_draw_and_collide(folder, name):
 
 
 def test_what_is_picked_up_fits_the_gripper_somewhere(folder):
+    import mujoco
+
     for name in ("butter", "cream_cheese", "cookies", "milk", "orange_juice", "ketchup", "alphabet_soup", "moka_pot"):
         model = compiled(folder, CATALOGUE[name])
         data = mujoco.MjData(model)
@@ -98,6 +101,8 @@ def test_what_is_picked_up_fits_the_gripper_somewhere(folder):
 
 
 def test_drawers_slide_and_their_regions_move_along(folder):
+    import mujoco
+
     for name in ("wooden_cabinet", "white_cabinet"):
         model = compiled(folder, CATALOGUE[name])
         data = mujoco.MjData(model)
