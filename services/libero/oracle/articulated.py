@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.libero.oracle import drawer, fill, incline, knob, push
+from services.libero.oracle import aside, drawer, fill, incline, knob, push
 from services.libero.oracle.motion import Skill
 from services.libero.oracle.parts import openness
 from services.libero.oracle.rules import Rule
@@ -39,8 +39,12 @@ def _needs_opening(scene: Scene, goal: Goal) -> bool:
 
 
 def _open_drawer(scene: Scene, goal: Goal, attempt: int) -> Skill:
-    until = drawer.WIDE_OPEN if goal.name == "open" else ROOMY
-    return (yield from drawer.open_drawer(scene, joint_of(scene, goal.args[-1]), attempt, until))
+    joint = joint_of(scene, goal.args[-1])
+    if goal.name == "open":
+        return (yield from drawer.open_drawer(scene, joint, attempt))
+    if not aside.within_reach(scene, goal.args[0], joint, ROOMY):
+        scene = yield from aside.set_aside(scene, goal.args[0], joint)
+    return (yield from drawer.open_drawer(scene, joint, attempt, ROOMY))
 
 
 def _into_drawer(scene: Scene, goal: Goal) -> bool:

@@ -78,9 +78,15 @@ def open_limit(scene: Scene, joint: Joint) -> float:
 
 def openness(scene: Scene, joint: Joint) -> float:
     """Returns how far the joint has moved from its closed end: 0 closed, 1 wide open."""
+    closed = joint_at(scene, joint, 0.0)
+    return (scene.joint(joint.name) - closed) / (open_limit(scene, joint) - closed)
+
+
+def joint_at(scene: Scene, joint: Joint, openness: float) -> float:
+    """Returns the joint's coordinate, m or rad, at which it is open by `openness` (0 to 1)."""
     end = open_limit(scene, joint)
     closed = joint.range[0] if end == joint.range[1] else joint.range[1]
-    return (scene.joint(joint.name) - closed) / (end - closed)
+    return closed + openness * (end - closed)
 
 
 def handle_of(scene: Scene, joint: Joint) -> Box:
