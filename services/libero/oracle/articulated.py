@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.libero.oracle import aside, drawer, fill, incline, knob, push
+from services.libero.oracle import aside, door, drawer, fill, incline, knob, oven, push
 from services.libero.oracle.motion import Skill
 from services.libero.oracle.parts import openness
 from services.libero.oracle.rules import Rule
@@ -59,6 +59,32 @@ def _close_drawer(scene: Scene, goal: Goal, attempt: int) -> Skill:
     return (yield from drawer.close_drawer(scene, joint_of(scene, goal.args[0]), attempt))
 
 
+def _is_door(scene: Scene, name: str) -> bool:
+    joint = joint_of(scene, name)
+    return joint is not None and joint.type == "hinge"
+
+
+def _close_door(scene: Scene, goal: Goal, attempt: int) -> Skill:
+    return (yield from door.close_door(scene, joint_of(scene, goal.args[0]), attempt))
+
+
+def _behind_door(scene: Scene, goal: Goal) -> bool:
+    """Something goes into a region of a thing with a door."""
+    region = scene.world.regions.get(goal.args[-1])
+    return (
+        goal.name == "in"
+        and region is not None
+        and region.parent in scene.world.things
+        and _is_door(scene, region.parent)
+    )
+
+
+def _put_behind_door(scene: Scene, goal: Goal, attempt: int) -> Skill:
+    name, region = goal.args
+    hinge = joint_of(scene, scene.world.regions[region].parent)
+    return (yield from oven.put_in_front(scene, name, region, hinge))
+
+
 def _turn_on(scene: Scene, goal: Goal, attempt: int) -> Skill:
     return (yield from knob.turn_on(scene, joint_of(scene, goal.args[0]), attempt))
 
@@ -88,6 +114,8 @@ RULES: tuple[Rule, ...] = (
     Rule("open a drawer", _needs_opening, _open_drawer, rank=0),
     Rule("put into a drawer", _into_drawer, _fill_drawer),
     Rule("close a drawer", lambda s, goal: goal.name == "close" and _is_drawer(s, goal.args[0]), _close_drawer, rank=2),
+    Rule("put in by the front", _behind_door, _put_behind_door),
+    Rule("close a door", lambda s, goal: goal.name == "close" and _is_door(s, goal.args[0]), _close_door, rank=2),
     Rule("turn a knob on", lambda scene, goal: goal.name == "turnon", _turn_on),
     Rule("turn a knob off", lambda scene, goal: goal.name == "turnoff", _turn_off),
     Rule("put on a slope", _is_incline, incline.put_on_incline),

@@ -1,0 +1,53 @@
+"""Doors on a vertical hinge: push them shut; put something in behind them through the open front."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from services.libero.oracle.hand import UP, about, facing, level
+from services.libero.oracle.motion import CLOSE, Skill, move_by, move_to, servo
+from services.libero.oracle.parts import Box, boxes_of, opening_sign, openness
+from services.libero.oracle.scene import Joint, Scene
+
+GRIP = 0.7  # of the way from hinge to free edge where the door is pushed
+BELOW_TOP = 0.025  # m from the door's top edge down to the grip site: the palm stays above the door
+BEFORE = 0.06  # m in front of the door where the hand comes down
+FINGER = 0.012  # m from the grip site to the side of the closed fingers
+ABOVE = 0.12
+LEAD = 0.35  # rad that the pushing hand aims ahead of the door
+SHUT = 0.001  # of the door's travel
+
+
+def close_door(scene: Scene, joint: Joint, attempt: int = 0) -> Skill:
+    """Pushes a door shut from outside with the closed fingers, following its turn."""
+    start = _push_pose(scene, joint, -BEFORE)
+    scene = yield from move_to(
+        scene, start[0] + ABOVE * UP, gripper=CLOSE, rot=start[1], tolerance=0.03, angle_tolerance=0.3
+    )
+    scene = yield from move_to(scene, start[0], gripper=CLOSE, rot=start[1], tolerance=0.015, timeout=40)
+    for _ in range(100):
+        if openness(scene, joint) < SHUT:
+            break
+        pos, rot = _push_pose(scene, joint, 0.0, LEAD)
+        scene = yield servo(scene, pos, rot, CLOSE)
+    return (yield from move_by(scene, ABOVE * UP, gripper=CLOSE, timeout=15, tolerance=0.05))
+
+
+def _push_pose(scene: Scene, joint: Joint, gap: float, ahead: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Returns where the grip site [3] and the hand [3, 3] are to touch the door's outside; `gap` < 0 m stays off it,
+    `ahead` is how far, in rad, the door should have turned on."""
+    axis, anchor = scene.axis_of(joint.name), scene.joint_axis(joint.name).pos
+    panel = panel_of(scene, joint)
+    across = level(panel.pose.pos - anchor)  # from the hinge to the free edge
+    shut = -opening_sign(scene, joint) * np.cross(axis, across)  # the way the door moves when it closes
+    radius = GRIP * max((corner - anchor) @ across for corner in panel.corners)
+    outside = -panel.reach(-shut) - anchor @ shut - FINGER + gap
+    pos = anchor + radius * across + outside * shut
+    pos[2] = panel.reach(UP) - BELOW_TOP
+    turn = about(axis, -opening_sign(scene, joint) * ahead)
+    return anchor + turn @ (pos - anchor), facing(-UP, turn @ shut, scene.eef.rot)
+
+
+def panel_of(scene: Scene, joint: Joint) -> Box:
+    """Returns the door's panel, the biggest of its shapes."""
+    return max(boxes_of(scene, [joint.body]), key=lambda box: box.half.prod())
