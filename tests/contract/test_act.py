@@ -103,7 +103,9 @@ def test_bad_requests_are_not_answered_with_200(service, body, text):
     assert_problem(requests.post(url + "/act", json=body, timeout=10), 422, "invalid-observation", text)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"image": NaN}', b"[" * 50_000, b'"' + b"x" * 100])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"\xff", b'{"image": NaN}', b"[" * 50_000, b"[" * 900, b'"' + b"x" * 100, b"1" * 9000]
+)
 def test_what_is_no_json_is_refused(service, body):
     headers = {"Content-Type": "application/json"}
     answer = requests.post(service(policy()).url + "/act", data=body, headers=headers, timeout=10)

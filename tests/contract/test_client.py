@@ -3,9 +3,12 @@
 import http.client
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from fakes import CountingPolicy, EchoPolicy, SlowPolicy, observe
@@ -292,19 +295,26 @@ def test_old_connections_are_not_used(service, client, monkeypatch):
     assert len(opened) == 2
 
 
-def test_a_fork_does_not_share_connections(service, client):
-    c = client(service(EchoPolicy()).url)
-    c.act(observe(step=1))
-    child = os.fork()
-    if child == 0:
-        answer = None
-        try:
-            answer = c.act(observe("child", 2)).actions[0, 0]
-        finally:
-            os._exit(0 if answer == 2 else 1)
-    assert c.act(observe(step=3)).actions[0, 0] == 3
+FORK = """
+import os, sys
+from fakes import observe
+from vla_contract import PolicyClient
+
+client = PolicyClient(sys.argv[1])
+assert client.act(observe(step=1)).actions[0, 0] == 1
+child = os.fork()
+for step in range(50):  # both at once, over what was one connection
+    assert client.act(observe(str(child), step)).actions[0, 0] == step
+if child:
     assert os.waitpid(child, 0)[1] == 0
-    assert c.act(observe(step=4)).actions[0, 0] == 4
+"""
+
+
+def test_a_fork_does_not_share_connections(service):
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parents[1] / "shared" / "contract")])
+    command = [sys.executable, "-c", FORK, service(EchoPolicy()).url]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True, timeout=60)
 
 
 def test_the_address_may_have_a_path(scripted, client):

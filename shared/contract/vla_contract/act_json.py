@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_contract.codec import check_shape
+from vla_contract.codec import MAX_CONTAINERS, view
 from vla_contract.errors import InvalidObservation
 from vla_contract.info import PolicyInfo
 from vla_contract.plain import DTYPES
@@ -52,9 +52,14 @@ def to_json(array: np.ndarray) -> dict[str, Any]:
 
 def loads(text: bytes | str) -> Any:
     """Returns the JSON value with its arrays, which are read-only. Raises InvalidObservation."""
+    opening = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
+    if sum(text.count(mark) for mark in opening) > MAX_CONTAINERS:  # no base64 has them: they are lists and objects
+        raise InvalidObservation(f"the body holds more than {MAX_CONTAINERS} lists and objects; send arrays")
     try:
         return json.loads(text, object_hook=_array_or_dict, parse_constant=_no_constant)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except InvalidObservation:
+        raise
+    except (ValueError, RecursionError) as error:
         raise InvalidObservation(f"the body is no valid JSON: {error}") from error
 
 
@@ -105,8 +110,7 @@ def _array_or_dict(items: dict) -> Any:
         raw = base64.b64decode(items[_ND], validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidObservation(f"an array's data is no base64: {error}") from error
-    check_shape(items["shape"], DTYPES[name].itemsize, len(raw))
-    return np.frombuffer(raw, DTYPES[name]).reshape(items["shape"])
+    return view(raw, DTYPES[name], items["shape"])
 
 
 def _object(value: Any) -> dict:

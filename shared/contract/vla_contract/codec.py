@@ -4,14 +4,13 @@ Encoding hands the array's own memory to the packer; decoding views the received
 Sizes, nesting and the number of containers are bounded before anything large is built from a message.
 """
 
-import math
 from typing import Any
 
 import msgpack
 import numpy as np
 
 from vla_contract.errors import InvalidObservation
-from vla_contract.plain import DTYPES, MAX_DEPTH, MAX_ITEMS, MAX_NDIM, check_plain, wire_dtype
+from vla_contract.plain import DTYPES, MAX_ITEMS, MAX_NDIM, check_plain, wire_dtype
 
 MEDIA_TYPE = "application/msgpack"
 MEDIA_TYPES = (MEDIA_TYPE, "application/x-msgpack", "application/vnd.msgpack")
@@ -101,33 +100,31 @@ class _Count:
 
 def decode_array(parts: Any) -> np.ndarray:
     """Returns the array of [dtype, shape, bytes] as a read-only view of the bytes."""
-    if not isinstance(parts, (list, tuple)) or len(parts) != 3:
+    if type(parts) is not list or len(parts) != 3:
         raise InvalidObservation(f"{_ND} is {_short(parts)}; expected [dtype, shape, bytes]")
     name, shape, raw = parts
-    if not isinstance(name, str) or name not in DTYPES:
+    dtype = DTYPES.get(name) if type(name) is str else None
+    if dtype is None:
         raise InvalidObservation(f"an array has dtype {_short(name)}; expected one of {', '.join(DTYPES)}")
-    if not isinstance(raw, bytes):
+    if type(raw) is not bytes:
         raise InvalidObservation(f"an array's data is {_short(raw)}; expected bytes")
-    dtype = DTYPES[name]
-    check_shape(shape, dtype.itemsize, len(raw))
-    return np.frombuffer(raw, dtype).reshape(shape)
+    return view(raw, dtype, shape)
 
 
-def check_shape(shape: Any, itemsize: int, size: int) -> None:
-    """Raises InvalidObservation unless `shape` is a list of ints >= 0 that accounts for `size` bytes."""
-    if not isinstance(shape, (list, tuple)) or len(shape) > MAX_NDIM:
+def view(raw: bytes, dtype: np.dtype, shape: Any) -> np.ndarray:
+    """Returns bytes as a read-only array. Raises InvalidObservation unless the shape accounts for all of them."""
+    if type(shape) is not list or len(shape) > MAX_NDIM:
         raise InvalidObservation(f"an array has shape {_short(shape)}; expected a list of at most {MAX_NDIM} sizes")
-    if not all(type(side) is int and 0 <= side < 2**31 for side in shape):
-        raise InvalidObservation(f"an array has shape {_short(shape)}; expected whole numbers >= 0")
-    if math.prod(shape) * itemsize != size:
-        raise InvalidObservation(
-            f"an array of shape {list(shape)} came with {size} bytes; expected {math.prod(shape) * itemsize}"
-        )
+    size = dtype.itemsize
+    for side in shape:
+        if type(side) is not int or not 0 <= side < 2**31:
+            raise InvalidObservation(f"an array has shape {_short(shape)}; expected whole numbers >= 0")
+        size *= side
+    if size != len(raw):
+        raise InvalidObservation(f"an array of shape {shape} came with {len(raw)} bytes; expected {size}")
+    return np.frombuffer(raw, dtype).reshape(shape)
 
 
 def _short(value: Any) -> str:
     text = repr(value) if isinstance(value, (str, int, float, type(None), list, tuple)) else type(value).__name__
     return text if len(text) <= 80 else text[:77] + "…"
-
-
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MEDIA_TYPE", "MEDIA_TYPES", "check_shape", "decode_array", "pack", "unpack"]

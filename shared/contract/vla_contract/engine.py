@@ -42,7 +42,7 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="policy", daemon=True)
         self._thread.start()
 
-    def stop(self, timeout_s: float = 10.0) -> None:
+    def stop(self, timeout_s: float = 3.0) -> None:
         """Fails what still waits, lets the inference that runs finish, and closes the policy."""
         for item in self.queue.close():
             _settle([(item.future, _stopping())])

@@ -9,7 +9,6 @@ import numpy as np
 
 from vla_contract.codec import encode_special, pack, unpack
 from vla_contract.errors import InvalidObservation, did_you_mean
-from vla_contract.plain import check_plain
 from vla_contract.types import ActionChunk, Observation
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Observation))
@@ -68,6 +67,3 @@ def _mapping(tree: Any, what: str) -> dict:
     if not isinstance(tree, dict):
         raise InvalidObservation(f"the body holds a {type(tree).__name__}; expected a map with the fields of {what}")
     return tree
-
-
-__all__ = ["check_plain", "decode_chunk", "decode_observation", "decode_session", "encode_chunk", "encode_observation"]

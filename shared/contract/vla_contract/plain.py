@@ -19,10 +19,39 @@ MAX_DEPTH = 12
 MAX_ITEMS = 4096  # in one dict or list
 MAX_NDIM = 8
 _SCALARS = (str, int, float, bool, type(None), np.bool_, np.integer, np.floating)
+_COMMON = frozenset({str, int, float, bool, type(None)})
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-def check_plain(value: object, path: str = "value", depth: int = 0) -> None:
+def check_plain(value: object, path: str = "value") -> None:
     """Raises InvalidObservation naming the path of the first thing that is not part of a plain tree."""
+    if not _is_plain(value, 0):
+        _name_fault(value, path, 0)
+
+
+def wire_dtype(dtype: np.dtype, path: str = "array") -> str:
+    """Returns the little-endian name of an allowed dtype ("<f4"), whatever its byte order in memory."""
+    name = _NAMES.get(dtype) or dtype.newbyteorder("<").str
+    if name not in DTYPES:
+        raise InvalidObservation(f"{path} has dtype {dtype}; expected one of {', '.join(DTYPES)}")
+    return name
+
+
+def _is_plain(value: object, depth: int) -> bool:
+    """Tells whether `_name_fault` would find nothing. Both ends of the wire ask this at every step: no texts here."""
+    kind = type(value)
+    if kind in _COMMON:
+        return True
+    if kind is np.ndarray:
+        return value.dtype in _NAMES and value.ndim <= MAX_NDIM
+    if depth >= MAX_DEPTH or kind not in (dict, list, tuple) or len(value) > MAX_ITEMS:
+        return False
+    if kind is dict:
+        return all(type(key) is str for key in value) and all(_is_plain(item, depth + 1) for item in value.values())
+    return all(_is_plain(item, depth + 1) for item in value)
+
+
+def _name_fault(value: object, path: str, depth: int) -> None:
     if isinstance(value, np.ndarray):
         wire_dtype(value.dtype, path)
         if value.ndim > MAX_NDIM:
@@ -32,20 +61,11 @@ def check_plain(value: object, path: str = "value", depth: int = 0) -> None:
             raise InvalidObservation(f"{path} is nested deeper than {MAX_DEPTH} levels")
         if len(value) > MAX_ITEMS:
             raise InvalidObservation(f"{path} has {len(value)} items; expected at most {MAX_ITEMS}: send an array")
-        items = value.items() if isinstance(value, Mapping) else enumerate(value)
-        for key, item in items:
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             if isinstance(value, Mapping) and not isinstance(key, str):
                 raise InvalidObservation(f"{path} has the key {key!r}; expected texts as keys")
-            check_plain(item, f"{path}[{key!r}]", depth + 1)
+            _name_fault(item, f"{path}[{key!r}]", depth + 1)
     elif not isinstance(value, _SCALARS):
         raise InvalidObservation(
             f"{path} is a {type(value).__name__}; expected dict, list, str, number, bool, None or ndarray"
         )
-
-
-def wire_dtype(dtype: np.dtype, path: str = "array") -> str:
-    """Returns the little-endian name of an allowed dtype ("<f4"), whatever its byte order in memory."""
-    name = dtype.newbyteorder("<").str
-    if name not in DTYPES:
-        raise InvalidObservation(f"{path} has dtype {dtype}; expected one of {', '.join(DTYPES)}")
-    return name

@@ -62,7 +62,7 @@ def uvicorn_config(app: FastAPI, log_level: str) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=120,  # longer than the client keeps an idle connection, so that the client closes first
-        timeout_graceful_shutdown=10,
+        timeout_graceful_shutdown=6,  # with the engine's own wait, less than Compose's 10 s before it kills
         limit_concurrency=1024,
     )
 
@@ -94,4 +94,4 @@ def address(listener: socket.socket) -> str:
 
 def _log_to_stderr(level: str) -> None:
     if not logging.getLogger().handlers:
-        logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(message)s")
