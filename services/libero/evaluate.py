@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -184,7 +184,8 @@ def work(run: Run, plan: Plan, workers: int) -> None:
     finally:
         signal.signal(signal.SIGINT, lambda *_: supervisor.kill())
         supervisor.stop()
-        run.store.end_session(session, time.time(), outcome)
+        with suppress(StoreError):  # a full disk has been told already
+            run.store.end_session(session, time.time(), outcome)
 
 
 def evaluate(config: EvalConfig) -> int:
@@ -216,11 +217,25 @@ def evaluate(config: EvalConfig) -> int:
                 work(run, plan, workers)
         except Interrupted:
             code = 130
-        except RunFailed as error:
+        except (RunFailed, StoreError, OSError) as error:
             code = 1
-            print(f"error: {error}", flush=True)
-        print_result(run, report.build(run.folder, run.store), code)
+            print(f"error: {in_words(error, run.folder)}", flush=True)
+        return conclude(run, code)
+
+
+def conclude(run: Run, code: int) -> int:
+    """Writes the report and prints the result; returns the exit code."""
+    try:
+        summary = report.build(run.folder, run.store)
+    except (StoreError, OSError) as error:
+        print(f"error: no report: {in_words(error, run.folder)}; go on with\n  {resume_command(run)}", flush=True)
+        return code or 1
+    print_result(run, summary, code)
     return code
+
+
+def in_words(error: Exception, place: Path) -> str:
+    return explain_os_error(error, place) if isinstance(error, OSError) else str(error)
 
 
 def print_header(run: Run, plan: Plan, info: PolicyInfo, source: assets.AssetSource, left: int, workers: int) -> None:
@@ -257,10 +272,10 @@ def main(arguments: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"error: {explain_os_error(error, Path())}", file=sys.stderr)
+        print(f"error: {in_words(error, Path())}", file=sys.stderr)
         return 2
     except Interrupted:
-        print("stopped before the run began", file=sys.stderr)
+        print("stopped; a run that had begun can be resumed", file=sys.stderr)
         return 130
 
 

@@ -121,10 +121,11 @@ class LiveProgress:
         table.add_column(max_width=52, no_wrap=True, overflow="ellipsis")
         table.add_column(width=BAR_WIDTH)
         table.add_column(justify="right", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
         for task in self.shown(counts):
             row = counts[task]
             rate = f"{100 * row['successes'] / row['done']:.0f} %" if row["done"] else ""
-            table.add_row(str(task), self.names[task], bar(row), f"{row['done']}/{row['planned']}  {rate:>5}")
+            table.add_row(str(task), self.names[task], bar(row), f"{row['done']}/{row['planned']}", rate)
         waiting = sorted({status for status in workers.values() if not status.startswith("task ")})
         grid = Table.grid()
         grid.add_row(table)

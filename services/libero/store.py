@@ -17,7 +17,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,12 +108,15 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
 class RunStore:
     """One connection to a run's store. Every process and every thread opens its own."""
 
-    def __init__(self, path: Path, readonly: bool = False):
-        """Opens an existing store; StoreError if it is missing, damaged or of another version."""
+    def __init__(self, path: Path, readonly: bool = False, check: bool = True):
+        """Opens an existing store; StoreError if it is missing, damaged or of another version.
+
+        `check` reads all of it in search of damage, which takes a moment when it is large.
+        """
         self.path = Path(path)
         if not self.path.is_file():
             raise StoreError(f"run store {path} does not exist; `runs list` shows the runs there are")
-        self._connect(readonly)
+        self._connect(readonly, check)
         with self._reading():
             version = self._scalar("PRAGMA user_version")
             if version != SCHEMA_VERSION:
@@ -161,21 +164,21 @@ class RunStore:
                 draft.unlink()
         return cls(path)
 
-    def _connect(self, readonly: bool) -> None:
-        mode = "ro" if readonly else "rw"
+    def _connect(self, readonly: bool, check: bool) -> None:
+        mode = "mode=ro" if readonly else "mode=rw"
+        if readonly and not os.access(self.path.parent, os.W_OK):
+            mode += "&immutable=1"  # nobody writes here, and SQLite could not make its shared-memory file either
+        address = f"{self.path.absolute().as_uri()}?{mode}"
         with self._reading():
-            self.db = sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?mode={mode}",
-                uri=True,
-                timeout=60,
-                isolation_level=None,
-                check_same_thread=False,
-            )
+            self.db = sqlite3.connect(address, uri=True, timeout=60, isolation_level=None, check_same_thread=False)
             self.db.row_factory = sqlite3.Row
             if not readonly:
-                self.db.execute("PRAGMA journal_mode = WAL")  # stays with the rollback journal where WAL is impossible
+                with suppress(
+                    sqlite3.OperationalError
+                ):  # a file system without shared memory keeps the rollback journal
+                    self.db.execute("PRAGMA journal_mode = WAL")
                 self.db.execute("PRAGMA synchronous = FULL")  # a committed row survives a power cut, not just kill -9
-            problem = self.db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            problem = self.db.execute("PRAGMA quick_check(1)").fetchone()[0] if check else "ok"
             if problem != "ok":
                 raise sqlite3.DatabaseError(f"malformed: {problem}")
 

@@ -75,7 +75,7 @@ class Worker:
 
     def __init__(self, folder: Path, name: str, session: int, parent: int):
         self.folder, self.name, self.session, self.parent = folder, name, session, parent
-        self.store = RunStore(folder / "run.sqlite")
+        self.store = RunStore(folder / "run.sqlite", check=False)
         self.job = Job(**self.store.meta("job"))
         self.info = PolicyInfo.from_dict(self.job.policy)
         self.tasks = {task.index: task for task in load_suite(self.job.suite).tasks}
@@ -263,16 +263,23 @@ class Heartbeat:
             raise LeaseLost
 
     def beat(self) -> None:
-        job = self.worker.job
-        with RunStore(self.worker.store.path) as store:
+        """Renews the lease until the episode ends; opens the store only for an episode that takes that long."""
+        job, store = self.worker.job, None
+        try:
             while not self.ended.wait(job.lease_s / 6):
                 if os.getppid() != self.worker.parent:
                     os._exit(1)
                 if time.monotonic() - self.last_tick > self.patience_s:
                     continue
+                store = store or RunStore(self.worker.store.path, check=False)
                 if not store.heartbeat(self.lease, time.time(), job.lease_s, self.steps):
                     self.lost = not self.ended.is_set()
                     return
+        except StoreError as error:
+            logging.warning("no heartbeat: %s", error)  # the episode's own report will say it again, aloud
+        finally:
+            if store is not None:
+                store.close()
 
     def __enter__(self) -> Heartbeat:
         self.thread.start()

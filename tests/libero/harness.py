@@ -76,7 +76,7 @@ class Evaluation:
 
     def __init__(self, root: Path, run_id: str, *arguments: str, suite: str = "libero_goal"):
         self.folder = root / run_id
-        self.log = root / f"{run_id}.{time.monotonic_ns()}.txt"
+        self.log = root.parent / f"{run_id}.{time.monotonic_ns()}.txt"
         command = [sys.executable, "-m", "services.libero.evaluate", suite, "--run-dir", str(root)]
         if "--resume" not in arguments:
             arguments = ("--run-id", run_id, *arguments)

@@ -1,7 +1,10 @@
 """Real episodes over real HTTP while something is killed: every episode once, no fault counted against the policy."""
 
+import contextlib
 import os
+import shutil
 import signal
+import subprocess
 import time
 
 import pytest
@@ -110,6 +113,36 @@ def test_ctrl_c_saves_and_says_how_to_go_on(policy, flags, undisturbed, tmp_path
     with Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags, "--resume") as run:
         run.end()
         assert check(run, undisturbed) == [], "a clean stop is no fault"
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 4 MB, where this machine lets us mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no right to mount a small file system")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+def test_a_disk_that_fills_up_in_mid_run(policy, flags, undisturbed, small_disk):
+    with Evaluation(small_disk, "run", "--policy-url", policy.url, *flags) as run:
+        run.wait_mid_episode()
+        filler = small_disk / "filler"
+        with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+        output = run.end(code=1)
+        assert run.workers() == {} and "--resume run" in output
+        assert "free some" in output, output
+    filler.unlink()
+    done_before = results(run.folder)
+    assert len(done_before) >= 1
+    with Evaluation(small_disk, "run", "--policy-url", policy.url, *flags) as run:
+        run.end()
+        check(run, undisturbed)
 
 
 def test_a_policy_that_stays_away_ends_the_run_and_loses_nothing(flags, undisturbed, tmp_path):
