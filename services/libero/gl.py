@@ -118,8 +118,8 @@ def _software(devices: list[EglDevice] | None, note: str) -> GlChoice:
 
 def _asked_device(environ, devices: list[EglDevice]) -> EglDevice | None:
     """Returns the device of MUJOCO_EGL_DEVICE_ID, None when it is unset."""
-    value = environ.get("MUJOCO_EGL_DEVICE_ID")
-    if value is None:
+    value = environ.get("MUJOCO_EGL_DEVICE_ID", "")
+    if value == "":
         return None
     if not value.isdigit() or int(value) >= len(devices):
         raise ValueError(

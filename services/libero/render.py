@@ -6,6 +6,7 @@ import mujoco
 import numpy as np
 
 from services.libero import gl, runtime
+from services.libero.culling import Culling
 
 log = logging.getLogger("services.libero")
 
@@ -60,10 +61,10 @@ class SceneRenderer:
     def __init__(self, context: GlContext, model: mujoco.MjModel, size: int):
         self._gl, self._model, self._size = context, model, size
         self._view = mujoco.MjData(model)
+        self._culling = Culling(model)
         self._gl.make_current()
-        model.vis.global_.offwidth = max(size, model.vis.global_.offwidth)
-        model.vis.global_.offheight = max(size, model.vis.global_.offheight)
-        self._mjr = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_150)
+        model.vis.global_.offwidth = model.vis.global_.offheight = size
+        self._mjr = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._mjr)
         self._scene = mujoco.MjvScene(model, maxgeom=1000)
         self._option = mujoco.MjvOption()
@@ -82,12 +83,21 @@ class SceneRenderer:
         mujoco.mj_comPos(self._model, view)
         mujoco.mj_camlight(self._model, view)
         self._camera.fixedcamid = camera
-        everything = mujoco.mjtCatBit.mjCAT_ALL
-        mujoco.mjv_updateScene(self._model, view, self._option, self._perturb, self._camera, everything, self._scene)
+        self._update_scene(camera)
         mujoco.mjr_render(self._viewport, self._scene, self._mjr)
         pixels = np.empty((self._size, self._size, 3), np.uint8)
         mujoco.mjr_readPixels(pixels, None, self._viewport, self._mjr)
         return pixels
+
+    def _update_scene(self, camera: int) -> None:
+        everything = mujoco.mjtCatBit.mjCAT_ALL
+        self._culling.hide(self._culling.outside(self._view, camera))
+        try:
+            mujoco.mjv_updateScene(
+                self._model, self._view, self._option, self._perturb, self._camera, everything, self._scene
+            )
+        finally:
+            self._culling.show_all()
 
     def free(self) -> None:
         self._gl.make_current()

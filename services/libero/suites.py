@@ -64,8 +64,9 @@ def instruction_of(name: str) -> str:
 
 def did_you_mean(value: str, known) -> str:
     """Returns "; did you mean 'x'?" when something known is close to `value`, else nothing."""
-    close = difflib.get_close_matches(value, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else "."
+    names = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(value.lower(), names, n=1, cutoff=0.5)
+    return f"; did you mean {names[close[0]]!r}?" if close else "."
 
 
 @cache

@@ -1,0 +1,200 @@
+"""LiberoEnv against LIBERO's stock OffScreenRenderEnv loop, in one run, in turns, on the same bits.
+
+    PYTHONPATH=.:shared/contract python bench/sim.py [--quick] [--assets kit|official|FOLDER] [--task libero_goal:0]
+
+Every round plays the same actions on all sides; states (and the pictures of sides that draw) are compared afterwards
+and a difference ends the run. Frames are drawn on the CPU, in one thread, unless --render says otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from bench.common import figure, interleaved, median_ms
+from services.libero import assets, runtime, suites
+from vla_contract.volume import Volume
+
+CHUNK = 8
+
+
+class StockLoop:
+    """LIBERO's own environment, driven as evaluation scripts drive it."""
+
+    def __init__(self, task, cameras):
+        from libero.libero.envs import OffScreenRenderEnv
+
+        self.env = OffScreenRenderEnv(
+            bddl_file_name=str(task.bddl_path),
+            camera_heights=256,
+            camera_widths=256,
+            **({"camera_names": cameras} if cameras else {"use_camera_obs": False}),
+        )
+        self.env.seed(0)
+        self.seen = []
+
+    def own_gl(self):
+        """Makes its GL context current: it takes for granted that it is, and we draw in the same process."""
+        self.env.sim._render_context_offscreen.gl_ctx.make_current()
+
+    def reset(self, init_state):
+        self.own_gl()
+        self.env.reset()
+        self.observation = self.env.set_init_state(init_state)
+
+    def play(self, actions):
+        self.own_gl()
+        for action in actions:
+            self.observation, *_ = self.env.step(action)
+
+    def state(self):
+        return self.env.get_sim_state()
+
+    def picture(self):
+        return self.observation["agentview_image"]
+
+    def close(self):
+        self.own_gl()
+        self.env.close()
+
+
+class OurLoop:
+    """LiberoEnv that draws agentview after every `draw_every` steps (0: never)."""
+
+    def __init__(self, task, folder, draw_every):
+        from services.libero.env import LiberoEnv
+
+        self.env, self.draw_every = LiberoEnv(folder), draw_every
+        self.env.load_task(task, seed=0)
+        self.episode, self.seen = -1, []
+
+    def reset(self, init_state):
+        self.episode += 1
+        self.env.reset(self.episode, init_state)
+
+    def play(self, actions):
+        for number, action in enumerate(actions, start=1):
+            self.env.step(action)
+            if self.draw_every and number % self.draw_every == 0:
+                self.drawn = self.env.render("agentview")
+
+    def state(self):
+        return self.env.sim_state()
+
+    def picture(self):
+        return self.drawn
+
+    def close(self):
+        self.env.close()
+
+
+def assert_equal(sides):
+    """Raises AssertionError unless all sides have gone through the same states and drawn the same pictures."""
+    first, *others = sides
+    for other in others:
+        assert len(first.seen) == len(other.seen) > 0
+        for number, (expected, got) in enumerate(zip(first.seen, other.seen, strict=True)):
+            assert np.array_equal(expected, got), f"round {number} differs"
+
+
+def smooth_actions(count, seed=0):
+    """Returns float lists [count][7]: a wandering arm that reaches down, closes and opens."""
+    rng, time = np.random.RandomState(seed), np.arange(count)[:, None]
+    actions = 0.5 * np.sin(time / 9 + np.arange(7)) + 0.2 * rng.randn(count, 7)
+    actions[:, 2] -= 0.3
+    actions[:, 6] = np.where((time[:, 0] // 20) % 2, 1.0, -1.0)
+    return np.clip(actions, -1, 1).tolist()
+
+
+def time_resets(sides, init_states, rounds):
+    """Returns seconds per reset and init state. Episode numbers advance, so that every reset draws anew."""
+    numbers = {name: iter(range(rounds + 1)) for name in sides}
+
+    def resetter(name, side):
+        def reset():
+            side.reset(init_states[next(numbers[name])])
+            side.seen.append(side.state())
+
+        return reset
+
+    seconds = interleaved({name: resetter(name, side) for name, side in sides.items()}, rounds)
+    assert_equal(sides.values())
+    return seconds
+
+
+def time_steps(sides, rounds, pictures):
+    """Returns seconds per step (not per round of CHUNK steps)."""
+    actions = smooth_actions((rounds + 1) * CHUNK)
+    numbers = {name: iter(range(rounds + 1)) for name in sides}
+
+    def player(name, side):
+        def play():
+            start = next(numbers[name]) * CHUNK
+            side.play(actions[start : start + CHUNK])
+            side.seen.append(side.state())
+            if pictures:
+                side.seen.append(side.picture())
+
+        return play
+
+    seconds = interleaved({name: player(name, side) for name, side in sides.items()}, rounds)
+    assert_equal(sides.values())
+    return {name: [value / CHUNK for value in values] for name, values in seconds.items()}
+
+
+def report(title, seconds, baseline):
+    print(f"\n{title}")
+    for name, values in seconds.items():
+        ratio = median_ms(seconds[baseline]) / median_ms(values)
+        print(f"  {name:<28} {median_ms(values):9.2f} ms   {ratio:7.2f} x")
+    return {name: median_ms(seconds[baseline]) / median_ms(values) for name, values in seconds.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: below a minute")
+    parser.add_argument("--assets", help="kit, official or a folder; default as in an evaluation")
+    parser.add_argument("--task", default="libero_goal:0", help="suite:index")
+    parser.add_argument("--render", default="cpu", choices=("cpu", "gpu", "auto"))
+    args = parser.parse_args()
+    suite, index = args.task.split(":")
+    task = suites.load_suite(suite).tasks[int(index)]
+    init_states = suites.init_states(task)
+    source = assets.resolve(args.assets, Volume().root)
+    with tempfile.TemporaryDirectory() as work:
+        runtime.configure(source.path, Path(work), args.render)
+        print(f"assets: {source.kind}   task: {task.suite}/{task.name}")
+        run(task, init_states, source, args.quick)
+
+
+def run(task, init_states, source, quick):
+    both = ["agentview", "robot0_eye_in_hand"]
+    blind = {"stock, no cameras": StockLoop(task, None), "LiberoEnv": OurLoop(task, source.path, 0)}
+    resets = report("reset and init state", time_resets(blind, init_states, 2 if quick else 6), "stock, no cameras")
+    steps = report("one step, nothing drawn", time_steps(blind, 15 if quick else 40, False), "stock, no cameras")
+    blind["LiberoEnv"].close()
+    blind["stock, no cameras"].close()
+
+    seeing = {
+        "stock, two cameras": StockLoop(task, both),
+        "LiberoEnv, agentview": OurLoop(task, source.path, 1),
+        f"LiberoEnv, chunks of {CHUNK}": OurLoop(task, source.path, CHUNK),
+    }
+    for side in seeing.values():
+        side.reset(init_states[0])
+    drawn = report("one step with its observation", time_steps(seeing, 4 if quick else 12, True), "stock, two cameras")
+    for side in seeing.values():
+        side.close()
+    chunk_target = ">=6" if source.kind == "official" else ">=4"
+    print()
+    figure("sim_step_speedup", steps["LiberoEnv"], "x", ">=1.35")
+    figure("sim_observation_speedup", drawn["LiberoEnv, agentview"], "x", ">=1.7")
+    figure("sim_chunk8_speedup", drawn[f"LiberoEnv, chunks of {CHUNK}"], "x", chunk_target)
+    figure("sim_reset_speedup", resets["LiberoEnv"], "x", ">=4")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""The picture pipeline against direct formulas in float64, and by its properties."""
+
+import numpy as np
+import pytest
+
+from services.libero import images as libero_images
+from services.libero.profiles import PROFILES
+from vla_contract import images
+
+JPEG_RAMP = np.array(
+    [
+        [0, 0, 0],
+        [72, 1, 35],
+        [150, 0, 74],
+        [227, 3, 115],
+        [3, 77, 40],
+        [81, 81, 81],
+        [157, 81, 119],
+        [236, 86, 158],
+        [2, 154, 79],
+        [81, 159, 119],
+        [157, 159, 156],
+        [234, 163, 197],
+        [10, 236, 124],
+        [88, 240, 163],
+        [165, 239, 202],
+        [244, 244, 244],
+    ]
+)
+
+
+def photo(height=256, width=256, seed=0):
+    """A smooth picture with edges and noise, uint8 [height, width, 3]."""
+    rng, (y, x) = np.random.RandomState(seed), np.mgrid[:height, :width]
+    waves = [127 + 90 * np.sin(x / (9 + 7 * c) + y / (13 + 5 * c)) for c in range(3)]
+    picture = np.stack(waves, axis=-1) + rng.normal(0, 12, (height, width, 3))
+    picture[40:90, 60:140] = (250, 10, 30)
+    return picture.clip(0, 255).astype(np.uint8)
+
+
+def lanczos3_exact(image, size):
+    """The definition, one output at a time: weights L(offset / widening), normalised, in float64."""
+
+    def along(values):
+        count = values.shape[0]
+        scale = count / size
+        widen = max(scale, 1.0)
+        result = np.empty((size, *values.shape[1:]))
+        for out in range(size):
+            centre = (out + 0.5) * scale
+            taps = np.arange(count)
+            x = np.abs(taps + 0.5 - centre) / widen
+            weights = np.where(x < 3, np.sinc(x) * np.sinc(x / 3), 0.0)
+            result[out] = np.tensordot(weights / weights.sum(), values, axes=1)
+        return result
+
+    rows = along(image.astype(np.float64))
+    return along(rows.transpose(1, 0, 2)).transpose(1, 0, 2)
+
+
+def crop_exact(image, area):
+    """Bilinear sampling of the centred square of that area, corners on corners, in float64."""
+    height, width = image.shape[:2]
+    side = np.sqrt(area)
+    start = (1 - side) / 2
+
+    def places(count):
+        return start * (count - 1) + np.arange(count) * side
+
+    def interpolate(values, at):
+        low = np.floor(at).astype(int)
+        high = np.minimum(low + 1, values.shape[0] - 1)
+        weight = (at - low).reshape(-1, *[1] * (values.ndim - 1))
+        return values[low] * (1 - weight) + values[high] * weight
+
+    rows = interpolate(image / 255.0, places(height))
+    return interpolate(rows.transpose(1, 0, 2), places(width)).transpose(1, 0, 2) * 255.5
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "size"), [(256, 256, 224), (480, 640, 224), (128, 128, 224), (224, 100, 64)]
+)
+def test_lanczos_is_the_formula(height, width, size):
+    image = photo(height, width)
+    exact = lanczos3_exact(image, size).clip(0, 255)
+    resized = images.resize_lanczos3(image, size)
+    assert resized.dtype == np.uint8 and resized.shape == (size, size, 3)
+    assert np.abs(resized - exact).max() <= 0.5 + 1e-3
+    ties = np.abs(exact - np.floor(exact) - 0.5) < 1e-3
+    assert np.array_equal(resized[~ties], np.rint(exact)[~ties])
+
+
+def test_lanczos_weights():
+    first, weights = images.lanczos3_taps(256, 224)
+    assert np.allclose(weights.sum(axis=1), 1, atol=1e-6)
+    assert first[0] == 0 and (np.diff(first) >= 0).all()
+    # the first output's centre is 4/7 into pixel 0; its weights, from the formula by hand
+    centre, widen = 0.5 * 8 / 7, 8 / 7
+    x = np.abs(np.arange(4) + 0.5 - centre) / widen
+    expected = np.sinc(x) * np.sinc(x / 3)
+    assert np.allclose(weights[0, :4] / weights[0, 0], expected / expected[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [0, 1, 127, 200, 255])
+def test_flat_pictures_stay_flat(value):
+    flat = np.full((256, 256, 3), value, np.uint8)
+    assert (images.resize_lanczos3(flat, 224) == value).all()
+    assert (images.centre_crop(flat[:224, :224]) == value).all()
+    assert np.abs(images.jpeg_round_trip(flat).astype(int) - value).max() <= 1
+
+
+def test_resizing_to_the_same_size_changes_nothing():
+    image = photo(224, 224)
+    assert np.array_equal(images.resize_lanczos3(image, 224), image)
+
+
+@pytest.mark.parametrize("area", [0.9, 0.5])
+def test_crop_is_the_formula(area):
+    image = photo(224, 224)
+    exact = crop_exact(image, area)
+    cropped = images.centre_crop(image, area)
+    sure = np.abs(exact - np.rint(exact)) > 1e-3  # elsewhere float32 may fall on the other side
+    assert np.array_equal(cropped[sure], np.floor(exact)[sure].clip(0, 255))
+    assert np.abs(cropped.astype(int) - np.floor(exact).clip(0, 255)).max() <= 1
+    assert sure.mean() > 0.99
+
+
+def test_crop_of_everything_changes_nothing():
+    image = photo(224, 224)
+    assert np.array_equal(images.centre_crop(image, 1.0), image)
+    for area in (0.0, 1.1, -1.0):
+        with pytest.raises(ValueError, match="crop area"):
+            images.centre_crop(image, area)
+
+
+def test_crop_looks_at_the_middle():
+    """Side √0.9: 5.7 of 223 pixel steps are lost at each edge."""
+    ramp = np.repeat(np.arange(224, dtype=np.uint8)[None, :, None], 224, axis=0).repeat(3, axis=2)
+    cropped = images.centre_crop(ramp)
+    lost = (1 - np.sqrt(0.9)) / 2 * 223
+    assert cropped[0, 0, 0] == int(lost * 255.5 / 255) == 5
+    assert cropped[0, -1, 0] == int((223 - lost) * 255.5 / 255) == 217
+
+
+def test_turning():
+    image = photo(20, 30)
+    turned = images.rotate_180(image)
+    assert np.array_equal(turned[0, 0], image[-1, -1]) and np.array_equal(turned[3, 7], image[-4, -8])
+    assert np.array_equal(images.rotate_180(turned), image) and turned.flags.c_contiguous
+
+
+def test_jpeg_is_the_stored_vector():
+    """A 16 × 16 ramp: levels written down once from the decoder whose bits equal TensorFlow's."""
+    y, x = np.mgrid[:16, :16]
+    ramp = np.stack([x * 16, y * 16, (x + y) * 8], axis=-1).astype(np.uint8)
+    decoded = images.jpeg_round_trip(ramp)
+    assert np.array_equal(decoded[::5, ::5].reshape(-1, 3), JPEG_RAMP)
+    assert np.abs(decoded.astype(int) - ramp).mean() < 12  # 4:2:0 blurs colours
+
+
+def test_jpeg_halves_the_colours_resolution():
+    """Red and blue columns in turn: 4:2:0 cannot keep them apart, 4:4:4 would."""
+    stripes = np.zeros((64, 64, 3), np.uint8)
+    stripes[:, ::2, 0], stripes[:, 1::2, 2] = 200, 200
+    decoded = images.jpeg_round_trip(stripes).astype(int)
+    assert np.abs(decoded[:, ::2, 0] - decoded[:, 1::2, 0]).mean() < 80
+
+
+def test_prepare_is_the_chain():
+    profile, frame = PROFILES["openvla"], photo(seed=3)
+    turned = images.rotate_180(frame)
+    expected = images.centre_crop(images.resize_lanczos3(images.jpeg_round_trip(turned), 224), 0.9)
+    prepared = libero_images.prepare(frame, profile)
+    assert prepared.shape == (224, 224, 3) and prepared.dtype == np.uint8 and prepared.flags.c_contiguous
+    assert np.array_equal(prepared, expected)
+    assert np.array_equal(prepared, libero_images.prepare(frame, profile))
+
+
+@pytest.mark.parametrize(
+    "image",
+    [np.zeros((4, 4, 3)), np.zeros((4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8), np.zeros((0, 4, 3), np.uint8)],
+)
+def test_other_arrays_are_refused(image):
+    with pytest.raises(ValueError, match=r"expected uint8 \[H, W, 3\]"):
+        libero_images.prepare(image, PROFILES["openvla"])

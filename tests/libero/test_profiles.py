@@ -1,0 +1,62 @@
+"""The openvla profile, constant by constant, and what every profile must satisfy."""
+
+import dataclasses
+
+import pytest
+
+from services.libero import suites
+from services.libero.profiles import PROFILES, profile
+
+
+def test_openvla_is_the_reference_script():
+    """experiments/robot/libero/run_libero_eval.py and its helpers, openvla@c8f03f48."""
+    reference = PROFILES["openvla"]
+    assert dict(reference.max_steps) == {
+        "libero_spatial": 220,
+        "libero_object": 280,
+        "libero_goal": 300,
+        "libero_10": 520,
+        "libero_90": 400,
+    }
+    assert (reference.wait_steps, reference.wait_action) == (10, (0, 0, 0, 0, 0, 0, -1))
+    assert (reference.trials, reference.env_seed) == (50, 0)
+    assert (reference.cameras, reference.camera_size) == (("agentview",), 256)
+    assert (reference.rotate_180, reference.jpeg_quality) == (True, 95)
+    assert (reference.image_size, reference.crop_area) == (224, 0.9)
+    assert (reference.gripper, reference.prompt_suffix_token) == ("openvla", 29871)
+    asked = "In: What action should the robot take to put the bowl on the stove?\nOut:"
+    assert reference.prompt_for("Put the bowl on the STOVE") == asked
+    assert reference.unnorm_keys_for("libero_goal") == ("libero_goal", "libero_goal_no_noops")
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_profile(name):
+    one = profile(name)
+    assert one.name == name and one.source
+    for suite in suites.SUITES:
+        assert one.steps_for(suite) > one.wait_steps
+    assert len(one.wait_action) == 7 and one.wait_action[6] == -1.0
+    for row in one.published:
+        assert row.source and all(0 < percent <= 100 for percent in row.success_percent.values())
+        assert set(row.success_percent) <= set(suites.SUITES)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.trials = 1
+    with pytest.raises(TypeError):
+        one.max_steps["libero_goal"] = 1
+
+
+def test_published_figures():
+    rows = {row.model: row for row in PROFILES["openvla"].published_for("libero_10")}
+    reference = [row for row in rows.values() if row.comparable]
+    assert len(reference) == 1
+    figures = reference[0].success_percent
+    assert [figures[name] for name in suites.SUITES[:4]] == [84.7, 88.4, 79.2, 53.7]
+    assert round(sum(figures.values()) / 4, 1) == 76.5
+    assert PROFILES["openvla"].published_for("libero_90") == ()
+
+
+def test_unknown_names():
+    with pytest.raises(ValueError, match="did you mean 'openvla'"):
+        profile("openvl")
+    with pytest.raises(ValueError, match="no step limit"):
+        profile("openvla").steps_for("libero_100")

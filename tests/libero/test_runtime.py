@@ -1,0 +1,165 @@
+"""LIBERO starts without a prompt, a download, stray files or noise; and the right device draws."""
+
+import ctypes.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from services.libero import gl, runtime
+from services.libero.gl import EglDevice, choose
+
+EPISODE = """
+import json, socket, sys
+def refuse(*args, **kwargs):
+    raise AssertionError("LIBERO wants the network")
+socket.socket.connect = refuse
+from services.libero import runtime, suites
+from services.libero.env import LiberoEnv
+configured = runtime.configure(sys.argv[1], sys.argv[2], sys.argv[3])
+task = suites.load_suite("libero_goal").tasks[0]
+env = LiberoEnv(configured.assets)
+env.load_task(task)
+env.reset(0, suites.init_states(task)[0])
+env.step([0.0] * 7)
+frame = env.render() if sys.argv[3] != "none" else None
+result = {"shape": None, "sum": None} if frame is None else {"shape": frame.shape, "sum": int(frame.sum())}
+print(json.dumps(result | {"torch": "torch" in sys.modules, "gl": configured.gl.backend}))
+"""
+
+
+def run_episode(assets, folder, render="cpu", before="", **environment):
+    """Runs `before`, then plays one step, in a fresh process with stdin closed and empty home, temporary and current folders."""
+    for name in ("home", "tmp", "cwd"):
+        (folder / name).mkdir()
+    env = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "tmp"),
+        **environment,
+    }
+    command = [sys.executable, "-c", before + EPISODE, str(assets), str(folder / "work"), render]
+    return subprocess.run(
+        command, env=env, cwd=folder / "cwd", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_quiet_start_in_an_empty_home(libero_assets, tmp_path):
+    run = run_episode(libero_assets, tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    said = json.loads(run.stdout)
+    assert (said["shape"], said["torch"]) == ([256, 256, 3], False)
+    strays = [str(path) for name in ("home", "tmp", "cwd") for path in (tmp_path / name).rglob("*") if path.is_file()]
+    assert [path for path in strays if "mesa_shader_cache" not in path] == []
+    assert (tmp_path / "work" / "libero" / "config.yaml").exists()
+
+
+def test_without_gl_everything_but_pictures_works(libero_assets, tmp_path):
+    run = run_episode(libero_assets, tmp_path, render="none", CUDA_VISIBLE_DEVICES="3", MUJOCO_EGL_DEVICE_ID="0")
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["gl"] == "disable"
+
+
+def test_osmesa_draws_the_same_where_egl_is_missing(libero_assets, tmp_path):
+    """Both are llvmpipe."""
+    if not ctypes.util.find_library("OSMesa") or choose("cpu", environ={}).backend != "egl":
+        pytest.skip("this machine has not both, EGL in software and OSMesa")
+    said = {}
+    for backend, before in (("egl", ""), ("osmesa", "from services.libero import gl; gl.egl_devices = lambda: None")):
+        (tmp_path / backend).mkdir()
+        run = run_episode(libero_assets, tmp_path / backend, before=before)
+        assert (run.returncode, run.stderr) == (0, ""), run.stderr
+        said[backend] = json.loads(run.stdout)
+        assert said[backend]["gl"] == backend
+    assert said["egl"]["sum"] == said["osmesa"]["sum"]
+
+
+@pytest.fixture
+def devices(monkeypatch):
+    """Sets what EGL shows."""
+
+    def show(*found):
+        monkeypatch.setattr(gl, "egl_devices", lambda: list(found))
+
+    return show
+
+
+GPU0, GPU1, SOFT = EglDevice(0, False, 1), EglDevice(1, False, 0), EglDevice(2, True, None)
+
+
+def test_modes_choose_their_device(devices):
+    devices(GPU0, GPU1, SOFT)
+    assert choose("cpu", environ={}).device == 2
+    assert choose("auto", environ={}).device == 0
+    assert choose("gpu", environ={}).device == 0
+    assert not choose("gpu", environ={}).software
+    assert choose("none", environ={}).backend == "disable"
+
+
+def test_cuda_order_is_translated_to_egls(devices):
+    """CUDA's device 0 is EGL's second one here; robosuite would take the number for EGL's."""
+    devices(GPU0, GPU1, SOFT)
+    assert choose("gpu", environ={"CUDA_VISIBLE_DEVICES": "0"}).device == 1
+    assert choose("gpu", environ={"CUDA_VISIBLE_DEVICES": "1,0"}).device == 0
+    assert choose("gpu", environ={"CUDA_VISIBLE_DEVICES": "1", "MUJOCO_EGL_DEVICE_ID": "1"}).device == 1
+
+
+@pytest.mark.parametrize("value", ["7", "-1", "GPU-12"])
+def test_a_device_that_is_not_there_is_refused(value, devices):
+    devices(GPU0, SOFT)
+    with pytest.raises(ValueError, match="MUJOCO_EGL_DEVICE_ID"):
+        choose("gpu", environ={"MUJOCO_EGL_DEVICE_ID": value})
+
+
+def test_no_gpu(devices, monkeypatch):
+    devices(SOFT)
+    with pytest.raises(RuntimeError, match="NVIDIA_DRIVER_CAPABILITIES"):
+        choose("gpu", environ={})
+    monkeypatch.setattr(gl, "has_nvidia_gpu", lambda: False)
+    assert choose("auto", environ={}) == gl.GlChoice("egl", 2, software=True)
+    monkeypatch.setattr(gl, "has_nvidia_gpu", lambda: True)
+    assert "EGL shows none" in choose("auto", environ={}).note
+
+
+def test_nothing_can_draw(devices, monkeypatch):
+    monkeypatch.setattr(gl.ctypes.util, "find_library", lambda name: None)
+    devices(GPU0)
+    with pytest.raises(RuntimeError, match="apt-get install"):
+        choose("cpu", environ={})
+    monkeypatch.setattr(gl, "egl_devices", lambda: None)
+    for mode in ("cpu", "gpu", "auto"):
+        with pytest.raises(RuntimeError, match=r"libEGL\.so\.1 is missing.*apt-get install"):
+            choose(mode, environ={})
+
+
+def test_unknown_mode():
+    with pytest.raises(ValueError, match="auto, cpu, gpu, none"):
+        choose("fast", environ={})
+
+
+def test_a_process_is_configured_once(libero_runtime, tmp_path):
+    assert runtime.configure(libero_runtime.assets, tmp_path, "cpu") is libero_runtime
+    assert runtime.active() is libero_runtime
+    with pytest.raises(RuntimeError, match="start another process"):
+        runtime.configure(libero_runtime.assets, tmp_path, "none")
+
+
+def test_folders_that_hold_no_assets(tmp_path):
+    code = "import sys; from services.libero import runtime; runtime.configure(sys.argv[1], sys.argv[1], 'none')"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=env, capture_output=True, text=True)
+    assert "is no LIBERO asset folder" in run.stderr
+
+
+def test_importing_mujoco_first_is_caught(libero_assets, tmp_path):
+    code = (
+        "import sys, mujoco; from services.libero import runtime; runtime.configure(sys.argv[1], sys.argv[2], 'none')"
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "MUJOCO_GL": "disable"}
+    command = [sys.executable, "-c", code, str(libero_assets), str(tmp_path)]
+    run = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert "imported before runtime.configure()" in run.stderr
