@@ -23,6 +23,7 @@ from vlalab.processes import die_with_parent
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 EVALUATOR = "libero"  # its service in compose.yaml
 FALLBACK = "oracle"  # needs no model and no GPU
+INTERRUPTED = 130  # the evaluator's exit code after Ctrl-C
 READY_TIMEOUT_S = 900.0  # a large checkpoint is read from a slow disk
 
 
@@ -93,7 +94,7 @@ def run(request: Request, typed: str) -> int:
     variables["VLALAB_COMMAND"] = typed
     with _policy_url(choice) as url:
         code = supervise([*command, request.suite, "--policy-url", url, *request.flags], variables)
-    if code == 0:
+    if code in (0, INTERRUPTED):
         _private_log(choice).unlink(missing_ok=True)  # after a failure somebody will want to read it
     return code
 

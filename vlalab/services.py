@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 
 from rich.console import Console
@@ -71,7 +72,7 @@ def show_status() -> None:
     table = Table("service", "state", "health", "url", "up for", "restarts", "process", box=None, pad_edge=False)
     for name in [*long_lived(), *(set(running) - set(long_lived()))]:
         table.add_row(name, *_row(running.get(name)))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
     print(f"\nvolume {paths.volume()}   runtime local")
 
 

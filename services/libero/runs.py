@@ -28,7 +28,8 @@ def list_runs(root: Path, console: Console) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("run", "policy", "episodes", "success", "95 %", "assets", "state", "started"):
         justify = "right" if name in ("episodes", "success", "95 %") else "left"
-        table.add_column(name, justify=justify, no_wrap=name != "run")
+        is_name = name == "run"  # the one to be typed again: it folds on a narrow terminal, the others are cut
+        table.add_column(name, justify=justify, no_wrap=not is_name, overflow="fold", min_width=16 if is_name else None)
     problems = []
     for folder in folders:
         try:
@@ -116,7 +117,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str]) -> int:
     asked = make_parser().parse_args(arguments)
-    root, console = asked.run_dir or Volume().path("runs"), Console()
+    root, console = asked.run_dir or Volume().path("runs"), Console(width=None if sys.stdout.isatty() else 160)
     try:
         if asked.command == "list":
             list_runs(root, console)
