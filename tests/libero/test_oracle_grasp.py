@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 
-from services.libero.oracle import grasp, pick_place, spots
+from services.libero.oracle import arm, grasp, pick_place, spots
 from services.libero.oracle.example import TABLE_TOP, example_state
 from services.libero.oracle.motion import OPEN, nearest_yaw, orientation
 from services.libero.oracle.scene import Scene, World, rotations
@@ -178,4 +178,16 @@ def test_no_grasp_is_out_of_the_arms_reach():
     base = scene_of(example_state()).world.base_pos
     assert grasp.find_grasp(scene_of(example_state((0.3, 0.0))), "cube_1") is None
     near, far = (base + np.array([x, 0, 0.1]) for x in (0.5, 0.8))
-    assert grasp.stretch(near, base) < grasp.COMFORTABLE < grasp.FARTHEST < grasp.stretch(far, base)
+    assert arm.stretch(near, base) < arm.COMFORTABLE < arm.FARTHEST < arm.stretch(far, base)
+
+
+def test_targets_are_pulled_back_into_the_arms_reach():
+    base = np.array([-0.66, 0.1, 0.9])
+    for pos in base + np.random.default_rng(0).uniform(-1.2, 1.2, (300, 3)):
+        nearer = arm.within_reach(pos, base)
+        assert arm.stretch(nearer, base) <= arm.FARTHEST + 1e-9 or np.hypot(*(pos - base)[:2]) < arm.WRIST_TO_HAND
+        if arm.stretch(pos, base) <= arm.FARTHEST:
+            np.testing.assert_array_equal(nearer, pos)
+        else:  # in the same direction, no farther out
+            assert abs(np.cross((nearer - base)[:2], (pos - base)[:2])) < 1e-9
+            assert np.hypot(*(nearer - base)[:2]) <= np.hypot(*(pos - base)[:2]) + 1e-9

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from services.libero.oracle.arm import COMFORTABLE, FARTHEST, stretch
 from services.libero.oracle.motion import FINGERTIP, closing_axis, nearest_yaw, orientation
 from services.libero.oracle.scene import Pose, Scene
 from services.libero.oracle.shapes import (
@@ -39,14 +40,13 @@ HAND = from_corners(  # z reaches far up: the hand comes down from there
 )
 FOREARM = from_corners(((-0.30, -0.06, 0.17), (0.06, 0.06, 0.40)))  # x: away from the base, z: up from the grip site
 FINGER_ROOM = 0.003  # m on both sides of the material while the fingers come down
-# Panda arm (its data sheet): shoulder over the base, wrist over the grip site of a level hand, hand before the wrist
-SHOULDER_HEIGHT, WRIST_HEIGHT, WRIST_TO_HAND = 0.333, 0.204, 0.088
-FARTHEST, COMFORTABLE = 0.705, 0.66  # m between shoulder and wrist
 YAW_STEP = np.pi / 12
 SLICE_STEP = 0.008
 STRIP, STRIPS = 0.004, (-0.008, -0.004, 0.0, 0.004)  # of a pad's width
 MAX_SLANT = 0.007  # m across a pad's width: fingers slip off steeper sides
 TABLE_CLEARANCE = 0.006  # m between fingertips and what the object stands on
+RAISED = np.array([0.0, 0.0, 0.06])  # m that the hand must be able to rise
+MARGINS = (0.006, 0.003, 0.0)  # m around the hand that must be free, if possible
 MAX_CHECKED = 400  # candidates whose way down is looked at,
 BATCH = 16  # so many at a time
 
@@ -67,17 +67,18 @@ class Grasp:
         return orientation(self.yaw)
 
 
-def find_grasp(scene: Scene, name: str, avoid: Sequence[Grasp] = (), margin: float = 0.004) -> Grasp | None:
-    """Returns the best grasp of an object that hits nothing with the hand `margin` wider than it is, and that differs
-    from those in `avoid`; None where there is none."""
+def find_grasp(scene: Scene, name: str, avoid: Sequence[Grasp] = ()) -> Grasp | None:
+    """Returns the best grasp of an object that hits nothing on its way down and differs from those in `avoid`; with
+    plenty of room around the hand if there is such a grasp, else with less. None where there is none."""
     candidates = [g for g in _candidates(scene, name) if all(differs(g, other) for other in avoid)]
     candidates = sorted(candidates, key=lambda g: g.cost)[:MAX_CHECKED]
     blocked = _near_boxes(scene, name)
-    for start in range(0, len(candidates), BATCH):
-        batch = candidates[start : start + BATCH]
-        free = ways_down(scene, batch, blocked, margin)
-        if free.any():
-            return batch[int(np.argmax(free))]
+    for margin in MARGINS:
+        for start in range(0, len(candidates), BATCH):
+            batch = candidates[start : start + BATCH]
+            free = ways_down(scene, batch, blocked, margin)
+            if free.any():
+                return batch[int(np.argmax(free))]
     return None
 
 
@@ -109,17 +110,17 @@ def _near_boxes(scene: Scene, name: str) -> Boxes:
 
 def _candidates(scene: Scene, name: str) -> Iterator[Grasp]:
     """Yields what could be gripped from above, whatever stands around it."""
-    points, pose = solid_points(scene, name), scene.pose(name)
+    points, pose, base = solid_points(scene, name), scene.pose(name), scene.world.base_pos
     centre, levels = points.mean(axis=0), heights(points[:, 2].min(), points[:, 2].max())
-    azimuth = np.arctan2(*(centre - scene.world.base_pos)[1::-1])
+    azimuth = np.arctan2(*(centre - base)[1::-1])
     for yaw in yaws(boxes_of(scene, name)):
         yaw = nearest_yaw(yaw, azimuth)
         for part in slices(points, yaw):
             for pos, width, slant in _grips(part, levels):
-                stretched = stretch(pos, scene.world.base_pos)
-                if stretched > FARTHEST:
+                if stretch(pos, base) > FARTHEST:
                     continue
-                cost = _cost(width, slant, pos - centre, yaw - azimuth) + 2 * max(0.0, stretched - COMFORTABLE)
+                strain = max(0.0, stretch(pos + RAISED, base) - COMFORTABLE)
+                cost = _cost(width, slant, pos - centre, yaw - azimuth) + 2 * strain
                 yield Grasp(pos, yaw, width, cost, pose.inverse_apply(pos))
 
 
@@ -132,13 +133,6 @@ def yaws(boxes: Boxes) -> np.ndarray:
     around = np.arange(0, np.pi, YAW_STEP)
     every = np.sort(np.concatenate([along, around]))
     return every[np.diff(every, prepend=-1.0) > 0.03]
-
-
-def stretch(pos: np.ndarray, base_pos: np.ndarray) -> float:
-    """Returns how far the wrist is from the shoulder, m, when a level hand grips at `pos`: the elbow of the Panda is
-    straight, and the arm can neither go on nor turn freely, at about 0.716 m."""
-    out = np.hypot(*(pos - base_pos)[:2]) - WRIST_TO_HAND
-    return float(np.hypot(out, pos[2] + WRIST_HEIGHT - base_pos[2] - SHOULDER_HEIGHT))
 
 
 class Slice(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from services.libero.oracle import spots
+from services.libero.oracle.arm import within_reach
 from services.libero.oracle.grasp import Grasp, find_grasp
 from services.libero.oracle.motion import (
     CLOSE,
@@ -53,14 +54,13 @@ def pick(scene: Scene, name: str) -> Skill:
 
 
 def choose_grasp(scene: Scene, name: str) -> Grasp | None:
-    """Returns the best grasp that has not failed in this episode, with less and less room around the hand if need be;
-    None (and a clean slate for the next time) where all have failed."""
-    for margin in (0.006, 0.003, 0.0):
-        grasp = find_grasp(scene, name, avoid=failed_grasps(scene, name), margin=margin)
-        if grasp is not None:
-            return grasp
-    failed_grasps(scene, name).clear()
-    return None
+    """Returns the best grasp that has not failed in this episode; None (and a clean slate for the next time) where
+    all have."""
+    failed = failed_grasps(scene, name)
+    grasp = find_grasp(scene, name, avoid=failed)
+    if grasp is None:
+        failed.clear()
+    return grasp
 
 
 def failed_grasps(scene: Scene, name: str) -> list[Grasp]:
@@ -73,6 +73,7 @@ def grasp_at(scene: Scene, grasp: Grasp) -> Skill:
     above = grasp.pos + HOVER * UP
     height = max(above[2], travel_height(scene, scene.eef.pos, above, 0.0))
     way = [*rising_path(scene, np.append(above[:2], height)), above]
+    way = [within_reach(point, scene.world.base_pos) for point in way]
     scene = yield from follow(scene, way, gripper=OPEN, yaw=grasp.yaw, tolerance=0.012)
     scene = yield from move_to(scene, grasp.pos, gripper=OPEN, yaw=grasp.yaw, tolerance=0.004, timeout=25)
     return (yield from close_gripper(scene))
@@ -116,7 +117,8 @@ def carry(
         stuck = 0 if np.linalg.norm(scene.eef_vel[:3]) > STANDSTILL else stuck + 1
         if dropped or stuck > PATIENCE or np.linalg.norm(target - pos) < tolerance:
             break
-        scene = yield servo(scene, scene.eef.pos + (target - pos), rot, CLOSE, speed)
+        aim = within_reach(scene.eef.pos + (target - pos), scene.world.base_pos)
+        scene = yield servo(scene, aim, rot, CLOSE, speed)
     return scene
 
 
