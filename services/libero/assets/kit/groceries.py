@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image
 
-from services.libero.assets.kit.mesh import box, lathe, merge
+from services.libero.assets.kit.mesh import Skin, box, lathe, loft
 from services.libero.assets.kit.mjcf import Asset, Body, rot
 from services.libero.assets.kit.paint import Atlas, Colour, label
 
@@ -278,20 +278,30 @@ def bottle(p: Package, up: str) -> Asset:
         strip.paste(p.label((94, 76)), (16 + 125 * k, 2))
     wrap, skin, cap = atlas.add(strip), atlas.flat(p.body), atlas.flat(p.cap)
     body = Body("object", mass=p.mass)
-    widest = max(p.tiers, key=lambda t: t[0] * (t[3] - t[2]))
-    parts = []
-    for tier in p.tiers:
-        hx, hy, z0, z1 = tier
-        last = tier is p.tiers[-1]
+    for hx, hy, z0, z1 in p.tiers:
         mid = (0, 0, (z0 + z1) / 2)
         body.box((hx, 0.62 * hy, (z1 - z0) / 2), mid).box((0.78 * hx, hy, (z1 - z0) / 2 - 0.0003), mid)
-        edge = 0.12 if last else 0.06
-        outline = [(0, z0), (1 - edge, z0), (1, z0 + 0.002), (1, z1 - 0.003), (1 - edge, z1), (0, z1)]
-        paint = cap if last else skin
-        skins = [paint, paint, wrap if tier is widest else paint, paint, paint]
-        parts.append(lathe(outline, skins, n=24).scaled(hx * 1.06, hy * 1.08, 1.0))
-    body.show(merge(parts))
+    widest = max(p.tiers, key=lambda tier: tier[0] * (tier[3] - tier[2]))
+    sections, skins = _silhouette(p.tiers, widest, wrap, skin, cap)
+    body.show(loft(sections, skins, 24))
     return _asset(p, body, atlas, up)
+
+
+def _silhouette(tiers, widest, wrap: Skin, skin: Skin, cap: Skin):
+    """Returns the ellipses (half x, half y, z) of a bottle over its `tiers`, and a skin per stretch between them."""
+    grow_x, grow_y = 1.06, 1.08  # the boxes lie inside the round shape
+    sections, skins = [(0, 0, tiers[0][2])], []
+    for hx, hy, z0, z1 in tiers:
+        last, x, y = (hx, hy, z0, z1) == tiers[-1], hx * grow_x, hy * grow_y
+        paint, soft = (cap if last else skin), 0.004 if last else 0.22 * (z1 - z0)
+        low, high = (z0 + 0.0005, z1) if last else (z0 + soft, z1 - soft)
+        sections += [(x, y, low), (x, y, high)]
+        skins += [skin, wrap if (hx, hy, z0, z1) == widest else paint]
+    sections.append((0, 0, tiers[-1][3] + 0.0005))
+    skins.append(cap)
+    first = sections[1]
+    sections.insert(1, (first[0] * 0.9, first[1] * 0.9, tiers[0][2]))
+    return sections, [skin, *skins]
 
 
 def _asset(p: Package, body: Body, atlas: Atlas, up: str) -> Asset:

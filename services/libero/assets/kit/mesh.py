@@ -90,39 +90,43 @@ def lathe(profile: Sequence[tuple[float, float]], skins: Skin | Sequence[Skin], 
 
     `skins` is one skin or one per profile segment; u runs once around, v from the segment's end (top) to its start.
     """
-    pts = np.asarray(profile, float)
-    per_segment = [skins] * (len(pts) - 1) if isinstance(skins[0], (int, float)) else list(skins)
-    if len(per_segment) != len(pts) - 1:
-        raise ValueError(f"{len(per_segment)} skins for a profile of {len(pts) - 1} segments; give one per segment")
-    step = np.diff(pts, axis=0)
-    seg_nrm = np.stack([step[:, 1], -step[:, 0]], axis=1) / np.linalg.norm(step, axis=1, keepdims=True)
+    return loft([(r, r, z) for r, z in profile], skins, n)
+
+
+def loft(sections: Sequence[tuple[float, float, float]], skins: Skin | Sequence[Skin], n: int = 24) -> Mesh:
+    """Returns the solid over ellipses (half x, half y, z), the first and last of them points; skins as in `lathe`."""
+    points = np.asarray(sections, float)
+    per_segment = [skins] * (len(points) - 1) if isinstance(skins[0], (int, float)) else list(skins)
+    if len(per_segment) != len(points) - 1:
+        raise ValueError(f"{len(per_segment)} skins for {len(points) - 1} segments; give one skin, or one per segment")
     angle = np.linspace(0, 2 * np.pi, n + 1)
-    ring = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    around = np.column_stack([np.cos(angle), np.sin(angle), np.ones(n + 1)])
+    rings = points[:, None] * around  # [sections, n + 1, 3]
+    along = np.diff(rings, axis=0)
+    size = (points[1:, :2] + points[:-1, :2])[:, None] / 2
+    across = np.concatenate([size * around[:, [1, 0]] * (-1, 1), np.zeros((len(size), n + 1, 1))], axis=2)
+    facing = np.cross(across, along)
+    facing /= np.linalg.norm(facing, axis=2, keepdims=True)
+    i = np.arange(n)
+    low_fan, high_fan = np.column_stack([i, i + 1, i + n + 2]), np.column_stack([i, i + n + 2, i + n + 1])
     parts = []
     for k, (u0, v0, u1, v1) in enumerate(per_segment):
-        ends = [_corner_normal(seg_nrm, k, k - 1), _corner_normal(seg_nrm, k, k + 1)]
-        pos, nrm, uv = [], [], []
-        for end, v in ((0, v1), (1, v0)):
-            (r, z), (nr, nz) = pts[k + end], ends[end]
-            pos.append(np.column_stack([r * ring, np.full(n + 1, z)]))
-            nrm.append(np.column_stack([nr * ring, np.full(n + 1, nz)]))
-            uv.append(np.column_stack([np.linspace(u0, u1, n + 1), np.full(n + 1, v)]))
-        i = np.arange(n)
-        tri = []
-        if pts[k][0] > 0:
-            tri.append(np.column_stack([i, i + 1, i + n + 2]))
-        if pts[k + 1][0] > 0:
-            tri.append(np.column_stack([i, i + n + 2, i + n + 1]))
-        parts.append(Mesh(np.concatenate(pos), np.concatenate(nrm), np.concatenate(uv), np.concatenate(tri)))
+        u = np.linspace(u0, u1, n + 1)
+        uv = np.concatenate([np.column_stack([u, np.full(n + 1, v)]) for v in (v1, v0)])
+        nrm = np.concatenate([_softened(facing, k, k - 1), _softened(facing, k, k + 1)])
+        fans = [fan for fan, end in ((low_fan, k), (high_fan, k + 1)) if points[end, 0] > 0]
+        parts.append(Mesh(np.concatenate(rings[k : k + 2]), nrm, uv, np.concatenate(fans)))
     return merge(parts)
 
 
-def _corner_normal(seg_nrm: np.ndarray, k: int, other: int) -> np.ndarray:
-    """Returns segment k's normal (r, z), averaged with its neighbour's where their corner is soft."""
-    if not 0 <= other < len(seg_nrm) or seg_nrm[k] @ seg_nrm[other] < np.cos(np.radians(HARD_EDGE_DEG)):
-        return seg_nrm[k]
-    mean = seg_nrm[k] + seg_nrm[other]
-    return mean / np.linalg.norm(mean)
+def _softened(facing: np.ndarray, k: int, other: int) -> np.ndarray:
+    """Returns segment k's normals [n + 1, 3], averaged with its neighbour's where their edge is soft."""
+    if not 0 <= other < len(facing):
+        return facing[k]
+    soft = np.einsum("ij,ij->i", facing[k], facing[other]) > np.cos(np.radians(HARD_EDGE_DEG))
+    mean = facing[k] + facing[other]
+    norm = np.linalg.norm(mean, axis=1, keepdims=True)
+    return np.where(soft[:, None], mean / np.where(norm > 0, norm, 1), facing[k])
 
 
 def tube(path: Sequence[Sequence[float]], radius: float, skin: Skin, n: int = 8, flat: float = 1.0) -> Mesh:
