@@ -50,6 +50,8 @@ class WavePolicy:
         phase = step / 4 + seed + np.arange(7)
         action = (self.options.scale * np.sin(phase)).astype(np.float32)
         action[6] = 1.0 if step // 5 % 2 else -1.0
+        if step == self.options.nan_at:
+            action[0] = np.nan
         return action
 
 
@@ -64,6 +66,7 @@ def main() -> None:
     parser.add_argument("--convention", default="libero")
     parser.add_argument("--scale", type=float, default=0.4)
     parser.add_argument("--delay-ms", type=float, default=0.0)
+    parser.add_argument("--nan-at", type=int, default=-1)
     parser.add_argument("--token")
     options = parser.parse_args()
     serve(WavePolicy(options), port=options.port, token=options.token, max_wait_ms=0)

@@ -115,6 +115,14 @@ def test_ctrl_c_saves_and_says_how_to_go_on(policy, flags, undisturbed, tmp_path
         assert check(run, undisturbed) == [], "a clean stop is no fault"
 
 
+def test_a_policy_that_answers_nan_ends_the_run_with_its_words(flags, tmp_path):
+    with PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--nan-at", "3") as service:
+        with Evaluation(tmp_path, "run", "--policy-url", service.url, *flags) as run:
+            output = run.end(code=1)
+        assert "could not be run in 3 tries each" in output and "nan" in output, output
+        assert results(run.folder) == {}, "such an episode is no failure of the policy at the task"
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 4 MB, where this machine lets us mount one."""
