@@ -91,7 +91,7 @@ class Transport:
                 # a server that refuses a body closes early, and may have said why before
                 connection.request(method, self._path + route, body, headers)
             with connection.getresponse() as response:
-                reply = Reply(response.status, response.reason, response.headers, response.read(MAX_ANSWER))
+                reply = Reply(response.status, response.reason, response.headers, _whole(response))
                 ended = response.isclosed() and not response.will_close
         except BaseException:
             connection.close()
@@ -101,6 +101,16 @@ class Transport:
         else:
             connection.close()
         return reply
+
+
+def _whole(response: http.client.HTTPResponse) -> bytes:
+    """Returns the body. The library takes a connection cut in the head or the body for the end; here it is a fault."""
+    if response.length is None and not response.chunked:
+        raise http.client.IncompleteRead(b"")  # no length in the head: whether the body is whole cannot be known
+    body = response.read(MAX_ANSWER)
+    if response.length:
+        raise http.client.IncompleteRead(body, response.length)
+    return body
 
 
 def _split(text: object) -> SplitResult:
