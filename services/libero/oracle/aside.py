@@ -16,7 +16,6 @@ from services.libero.oracle.scene import Joint, Scene
 from services.libero.oracle.shapes import Boxes, boxes_of, obstacles, overlap
 from services.libero.oracle.spots import Spot, resting_pos
 
-MARGIN = 0.003  # m around the hand for a grasp to count
 GAP = 0.01  # m to other objects at the new place
 SHIFTS = tuple(product((0.04, 0.06, 0.08), (0.0, -0.03, 0.03, -0.06, 0.06)))  # m away from the cabinet, and sideways
 
@@ -24,7 +23,7 @@ SHIFTS = tuple(product((0.04, 0.06, 0.08), (0.0, -0.03, 0.03, -0.06, 0.06)))  # 
 def within_reach(scene: Scene, name: str, joint: Joint, openness: float) -> bool:
     """Returns whether an object could be grasped if the drawer were open by `openness` (0 to 1)."""
     drawer_out = opened(scene, joint, openness)
-    return find_grasp(drawer_out, name, margin=MARGIN) is not None
+    return find_grasp(drawer_out, name) is not None
 
 
 def opened(scene: Scene, joint: Joint, openness: float) -> Scene:
