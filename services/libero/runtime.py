@@ -107,6 +107,7 @@ def _set_environment(choice: gl.GlChoice, work: Path) -> None:
         os.environ["PYOPENGL_PLATFORM"] = choice.backend
     if choice.device is not None:
         os.environ["MUJOCO_EGL_DEVICE_ID"] = str(choice.device)
+    os.environ.setdefault("MPLCONFIGDIR", str(work / "matplotlib"))  # else a folder in the user's home, or a warning
     if not os.access(_robosuite_folder() / "utils", os.W_OK):
         os.environ.setdefault("NUMBA_CACHE_DIR", str(work / "numba"))  # numba caches beside its source where it can
 
