@@ -166,6 +166,22 @@ def test_downloaded_files_are_the_official_source(mirror, tmp_path, monkeypatch)
     assert source.digest == official.digest()
 
 
+def test_files_that_went_missing_since_are_said(mirror, tmp_path, monkeypatch):
+    monkeypatch.delenv("VLALAB_LIBERO_ASSETS", raising=False)
+    (official.download(tmp_path, ENTRIES) / "empty.mtl").unlink()
+    with pytest.raises(ValueError, match=r"1 official asset files are gone .*empty.mtl.*invoke assets libero"):
+        resolve(None, tmp_path)
+
+
+def test_an_error_keeps_what_has_arrived_of_the_other_files(mirror, tmp_path):
+    stop = official.threading.Event()
+    stop.set()
+    entry = ENTRIES[1]
+    with official.httpx.Client() as client, pytest.raises(official.Stopped):
+        official._fetch(client, entry, tmp_path, stop)
+    assert (tmp_path / f"{entry.path}.part").stat().st_size > 0
+
+
 def test_the_list_of_official_files_is_sound():
     entries = official.manifest()
     assert len({e.path for e in entries}) == len(entries) > 300

@@ -57,3 +57,5 @@ if __name__ == "__main__":
         main(tyro.cli(AssetCommand))
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command goes on from here")

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import httpx
 
-from vla_contract.volume import require_space
+from services.libero.assets.ownership import give_to_owner
+from vla_contract.volume import make_folder, require_space
 
 COMMIT = "8f1084e3132a39270c3a13ebe37270a43ece2a01"
 BASE_URL = f"https://raw.githubusercontent.com/Lifelong-Robot-Learning/LIBERO/{COMMIT}/libero/libero/assets"
@@ -47,6 +48,10 @@ class Entry:
 
 class DownloadError(OSError):
     """A file could not be had, or is not the one that the manifest names; the text says what to do."""
+
+
+class Stopped(Exception):
+    """Another file failed, or the person pressed Ctrl-C: what has arrived of this one is kept."""
 
 
 @lru_cache(maxsize=1)
@@ -96,11 +101,11 @@ def download(
     if target.exists() and not verify(target):
         return target
     staging = target.with_name(f".libero-{COMMIT[:8]}")
-    missing = [e for e in entries if not (staging / e.path).is_file()]
-    require_space(target.parent, sum(e.bytes for e in missing))
+    wanted = [e for e in entries if not (staging / e.path).is_file()]
+    require_space(make_folder(target.parent), sum(e.bytes for e in wanted))
     total = sum(e.bytes for e in entries)
-    done = total - sum(e.bytes for e in missing)
-    for entry in _fetched(missing, staging, threads):
+    done = total - sum(e.bytes for e in wanted)
+    for entry in _fetched(wanted, staging, threads):
         done += entry.bytes
         if progress:
             progress(done, total, entry.path)
@@ -131,10 +136,8 @@ def _fetch(client: httpx.Client, entry: Entry, staging: Path, stop: threading.Ev
     url = f"{base_url()}/{entry.path}"
     wrong = 0
     for attempt in range(TRIES):
-        if stop.is_set():
-            return
         try:
-            _receive(client, url, part)
+            _receive(client, url, part, stop)
         except httpx.TransportError as error:
             if attempt == TRIES - 1:
                 raise DownloadError(
@@ -157,7 +160,7 @@ def _fetch(client: httpx.Client, entry: Entry, staging: Path, stop: threading.Ev
     raise DownloadError(f"{url} could not be fetched in {TRIES} tries; run the same command again to go on")
 
 
-def _receive(client: httpx.Client, url: str, part: Path) -> None:
+def _receive(client: httpx.Client, url: str, part: Path, stop: threading.Event) -> None:
     """Appends to `part` what is missing of it; starts over where the server does not serve ranges."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={have}-"} if have else {})}
@@ -173,6 +176,8 @@ def _receive(client: httpx.Client, url: str, part: Path) -> None:
         with part.open("ab" if answer.status_code == 206 else "wb") as stream:
             for piece in answer.iter_raw():
                 stream.write(piece)
+                if stop.is_set():
+                    raise Stopped(url)
 
 
 def _place(staging: Path, target: Path, entries: tuple[Entry, ...]) -> Path:
@@ -182,10 +187,17 @@ def _place(staging: Path, target: Path, entries: tuple[Entry, ...]) -> Path:
         content = (staging / entry.path).read_bytes()
         lines.append(f"{hashlib.sha256(content).hexdigest()}  {entry.path}\n")
     (staging / MARKER).write_text("".join(lines))
+    give_to_owner(staging, target.parent)
     if target.exists():  # an older, damaged copy
         os.replace(target, target.with_name(f".libero-damaged-{time.time_ns()}"))
     os.replace(staging, target)
     return target
+
+
+def missing(target: Path) -> list[str]:
+    """Returns the paths of its sha256 manifest that `target` does not have; quick, nothing is read."""
+    lines = (target / MARKER).read_text().splitlines()
+    return [path for _, path in (line.split("  ", 1) for line in lines) if not (target / path).is_file()]
 
 
 def verify(target: Path) -> list[str]:

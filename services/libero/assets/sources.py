@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from services.libero.assets import kit, official
+from services.libero.assets.ownership import give_to_owner
 from vla_contract.volume import make_folder
 
 VARIABLE = "VLALAB_LIBERO_ASSETS"
@@ -51,7 +52,7 @@ def resolve(flag: str | None, volume: Path) -> AssetSource:
             return _named(origin, value, Path(volume))
     shared = official.folder(volume)
     if (shared / official.MARKER).is_file():
-        return AssetSource("official", shared, official.digest())
+        return _official(shared)
     if shared.exists():
         return _folder("the shared volume", shared)
     return ensure_kit(volume)
@@ -82,7 +83,7 @@ def _place(target: Path) -> None:
     fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=parent))
     try:
         kit.build(fresh / "kit")
-        _give_to_owner(fresh, parent)
+        give_to_owner(fresh, parent)
         if target.exists() and not kit.complete(target):  # somebody removed files from it
             os.rename(target, fresh / "damaged")
         try:
@@ -92,14 +93,6 @@ def _place(target: Path) -> None:
                 raise
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _give_to_owner(tree: Path, like: Path) -> None:
-    """Gives what root wrote to the owner of the folder around it: the volume belongs to a person."""
-    owner = like.stat()
-    if os.geteuid() == 0 and (owner.st_uid, owner.st_gid) != (0, 0):
-        for path in (tree, *tree.rglob("*")):
-            os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _named(origin: str, value: str, volume: Path) -> AssetSource:
@@ -112,8 +105,18 @@ def _named(origin: str, value: str, volume: Path) -> AssetSource:
                 f"{origin} asks for the official assets, which are not complete in {shared}; "
                 "fetch them with `invoke assets libero` or choose `kit`"
             )
-        return AssetSource("official", shared, official.digest())
+        return _official(shared)
     return _folder(origin, Path(value).expanduser())
+
+
+def _official(shared: Path) -> AssetSource:
+    """Returns the downloaded files as a source, raising ValueError where some have gone since."""
+    if missing := official.missing(shared):
+        raise ValueError(
+            f"{len(missing)} official asset files are gone from {shared} ({missing[0]}, ...); "
+            "`invoke assets libero` fetches them again"
+        )
+    return AssetSource("official", shared, official.digest())
 
 
 def _folder(origin: str, folder: Path) -> AssetSource:
