@@ -72,7 +72,7 @@ def test_a_cube_is_grasped_across_its_sides_clear_of_the_table(cube_xy, cube_yaw
     scene = scene_of(example_state(cube_xy, cube_yaw))
     found = grasp.find_grasp(scene, "cube_1")
     assert found is not None
-    assert found.width == pytest.approx(0.04, abs=0.003)
+    assert 0.039 < found.width < 0.047
     assert abs((found.yaw - cube_yaw + np.pi / 4) % (np.pi / 2) - np.pi / 4) < 0.2
     assert np.linalg.norm(found.pos[:2] - cube_xy) < 0.012
     assert TABLE_TOP + grasp.FINGERTIP < found.pos[2] < TABLE_TOP + 0.04

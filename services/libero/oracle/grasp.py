@@ -36,15 +36,19 @@ HAND = from_corners(  # z reaches far up: the hand comes down from there
     ((0.038, -0.010, -0.300), (0.054, 0.010, FINGERTIP)),
     ((-0.054, -0.010, -0.300), (-0.038, 0.010, FINGERTIP)),
     ((-0.066, -0.011, -0.300), (0.066, 0.011, -PALM + 0.004)),
-    ((-0.104, -0.032, -0.300), (0.104, 0.032, -PALM)),
+    ((-0.094, -0.016, -0.300), (0.094, 0.016, -PALM)),
+    ((-0.101, -0.021, -0.300), (0.101, 0.021, -0.034)),
+    ((-0.104, -0.032, -0.300), (0.104, 0.032, -0.050)),
 )
 FOREARM = from_corners(((-0.30, -0.06, 0.17), (0.06, 0.06, 0.40)))  # x: away from the base, z: up from the grip site
 FINGER_ROOM = 0.003  # m on both sides of the material while the fingers come down
 YAW_STEP = np.pi / 12
 SLICE_STEP = 0.008
 STRIP, STRIPS = 0.004, (-0.008, -0.004, 0.0, 0.004)  # of a pad's width
-MAX_SLANT = 0.007  # m across a pad's width: fingers slip off steeper sides
+MAX_WEDGE = 0.007  # m that the material may get thinner across a pad's width: it would be squeezed out
+MAX_LEAN = 0.012  # m that its middle may shift across it: closing fingers turn a box that leans less
 TABLE_CLEARANCE = 0.006  # m between fingertips and what the object stands on
+ASIDE = np.array([1.0, 1.0, 0.3])  # of that, less below the fingertips: they stop above the table
 RAISED = np.array([0.0, 0.0, 0.06])  # m that the hand must be able to rise
 MARGINS = (0.006, 0.003, 0.0)  # m around the hand that must be free, if possible
 MAX_CHECKED = 400  # candidates whose way down is looked at,
@@ -93,7 +97,7 @@ def hand_boxes(scene: Scene, pos: np.ndarray, yaw: float, margin: float) -> Boxe
     away = pos[:2] - scene.world.base_pos[:2]
     x, y = away / np.linalg.norm(away)
     outwards = np.array([[x, -y, 0.0], [y, x, 0.0], [0.0, 0.0, 1.0]])
-    hand = Boxes(HAND.pos, HAND.rot, HAND.half + margin).moved(Pose(pos, orientation(yaw)))
+    hand = Boxes(HAND.pos, HAND.rot, HAND.half + margin * ASIDE).moved(Pose(pos, orientation(yaw)))
     return concatenate((hand, FOREARM.moved(Pose(pos, outwards))))
 
 
@@ -157,7 +161,7 @@ def slices(points: np.ndarray, yaw: float) -> Iterator[Slice]:
 
 
 def _grips(part: Slice, levels: Sequence[float]) -> Iterator[tuple[np.ndarray, float, float]]:
-    """Yields (place of the grip site [3], width of the material, slant of its sides) that fit between the fingers."""
+    """Yields (place of the grip site [3], width of the material, slant of its sides) where the fingers fit."""
     for level in levels:
         pad = np.abs(part.z - level - PAD_RISE) < PAD_HALF_HEIGHT
         for left, right in spans(part.u[pad]):
@@ -166,10 +170,10 @@ def _grips(part: Slice, levels: Sequence[float]) -> Iterator[tuple[np.ndarray, f
             if too_wide or part.z[near].max() > level + PALM - 0.002:  # the palm would sit on it
                 continue
             held = pad & (part.u >= left) & (part.u <= right)
-            slant = max(_slant(side * part.u[held], part.v[held]) for side in (1, -1))
-            if slant < MAX_SLANT:
+            wedge, lean = wedge_and_lean(part.u[held], part.v[held])
+            if wedge < MAX_WEDGE and lean < MAX_LEAN:
                 pos = (left + right) / 2 * part.u_axis + part.middle * part.v_axis + level * np.array([0.0, 0.0, 1.0])
-                yield pos, right - left, slant
+                yield pos, right - left, 3 * wedge + lean
 
 
 def heights(bottom: float, top: float) -> list[float]:
@@ -193,13 +197,13 @@ def _cost(width: float, slant: float, offset: np.ndarray, turn: float) -> float:
     """Returns how bad a grasp is: far from the object's middle, on slanting sides, wide, the hand turned far."""
     lever, height = np.hypot(*offset[:2]), abs(offset[2])
     tight = max(0.0, width - 0.065)
-    return float(lever + 0.5 * height + 3 * slant + 0.5 * width + 4 * tight + 0.003 * abs(turn))
+    return float(lever + 0.5 * height + slant + 0.5 * width + 4 * tight + 0.003 * abs(turn))
 
 
-def _slant(u: np.ndarray, v: np.ndarray) -> float:
-    """Returns by how much (m) the outermost material recedes across a pad's width, strip by strip: 0 on a flat face,
-    12 mm at 45 degrees. `u` grows towards the pad, `v` runs along its width from its middle."""
-    edges = [u[(v >= low) & (v < low + STRIP)].max(initial=-np.inf) for low in STRIPS]
-    found = [edge for edge in edges if edge > -np.inf]
-    missing = 0.001 * (len(edges) - len(found))  # an edge of the object: little to hold on to
-    return float(max(found) - min(found)) + missing
+def wedge_and_lean(u: np.ndarray, v: np.ndarray) -> tuple[float, float]:
+    """Returns by how much (m) the thickness of what is held, and its middle, change over the strips of a pad's width:
+    (0, 0) between faces square to the pads. `u` runs along the closing axis, `v` along the width, from its middle."""
+    strips = [u[(v >= low) & (v < low + STRIP)] for low in STRIPS]
+    ends = np.array([(strip.min(), strip.max()) for strip in strips if len(strip)])
+    edge = 0.001 * (len(strips) - len(ends))  # where the object ends within the pad there is less to hold on to
+    return float(np.ptp(ends[:, 1] - ends[:, 0])) + edge, float(np.ptp(ends.mean(axis=1)))
