@@ -23,7 +23,8 @@ from pathlib import Path
 
 from bench.common import figure
 from services.libero.provenance import cores
-from services.libero.store import Finished, RunStore
+from services.libero.records import Finished
+from services.libero.store import RunStore
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIABLES = {

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.libero.config import flatten
+from services.libero.records import Finished
 from services.libero.stats import Rate, mcnemar_exact, paired_difference
-from services.libero.store import Finished, RunStore
+from services.libero.store import RunStore
 
 PROTOCOL = ("suite", "profile", "seed", "max_steps", "assets.kind", "assets.digest")
 

@@ -21,9 +21,9 @@ from services.libero.config import EvalConfig, parse_args, show_ranges, token_of
 from services.libero.profiles import Profile
 from services.libero.profiles import profile as find_profile
 from services.libero.progress import make_progress
+from services.libero.records import StoreError
 from services.libero.report.data import Summary
 from services.libero.rundir import Run, RunRefused, explain_os_error, lock, open_run
-from services.libero.store import StoreError
 from services.libero.suites import Task, init_states, load_suite, select_tasks
 from services.libero.supervisor import RunFailed, Supervisor
 from services.libero.worker import Job
@@ -238,12 +238,16 @@ def in_words(error: Exception, place: Path) -> str:
     return explain_os_error(error, place) if isinstance(error, OSError) else str(error)
 
 
+def plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def print_header(run: Run, plan: Plan, info: PolicyInfo, source: assets.AssetSource, left: int, workers: int) -> None:
     total = len(plan.units)
     print(f"run {run.id} in {run.folder}{' (resumed)' if run.resumed else ''}")
     print(
-        f"{plan.config.suite}: {len(plan.tasks)} tasks × {len(plan.episodes)} episodes, {left} of {total} to do, "
-        f"policy {info.name}, {workers} worker{'s' if workers > 1 else ''}, assets: {source.kind}"
+        f"{plan.config.suite}: {plural(len(plan.tasks), 'task')} × {plural(len(plan.episodes), 'episode')}, "
+        f"{left} of {total} to do, policy {info.name}, {plural(workers, 'worker')}, assets: {source.kind}"
     )
     for line in run.drift:
         print(f"drift allowed: {line}")

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.libero.config import LATEST, config_hash, differences
-from services.libero.store import RunStore, StoreError
+from services.libero.records import StoreError
+from services.libero.store import RunStore
 from vla_contract.errors import did_you_mean
 
 STORE = "run.sqlite"

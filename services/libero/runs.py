@@ -12,9 +12,10 @@ from rich.table import Table
 
 from services.libero import report
 from services.libero.compare import Comparison, compare
+from services.libero.records import StoreError
 from services.libero.rundir import STORE, RunRefused, find_run, find_runs
 from services.libero.stats import Rate
-from services.libero.store import RunStore, StoreError
+from services.libero.store import RunStore
 from services.libero.suites import load_suite
 from vla_contract import Volume
 

@@ -18,91 +18,11 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-SCHEMA_VERSION = 1
-SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE sessions (id INTEGER PRIMARY KEY, started REAL NOT NULL, ended REAL, outcome TEXT, notes TEXT NOT NULL);
-CREATE TABLE workers (worker TEXT PRIMARY KEY, session INTEGER NOT NULL, status TEXT NOT NULL, at REAL NOT NULL);
-CREATE TABLE episodes (
-    config_hash TEXT NOT NULL, suite TEXT NOT NULL, task INTEGER NOT NULL, episode INTEGER NOT NULL,
-    attempt INTEGER NOT NULL, status TEXT NOT NULL CHECK (status IN ('pending', 'leased', 'done', 'error', 'lost')),
-    session INTEGER, worker TEXT, token TEXT, leased_at REAL, expires_at REAL, ended_at REAL,
-    success INTEGER, steps INTEGER, result TEXT, error TEXT,
-    PRIMARY KEY (config_hash, suite, task, episode, attempt)
-);
-CREATE UNIQUE INDEX counted_once ON episodes (config_hash, suite, task, episode) WHERE status = 'done';
-CREATE UNIQUE INDEX open_once ON episodes (config_hash, suite, task, episode) WHERE status IN ('pending', 'leased');
-CREATE INDEX by_status ON episodes (status, task);
-"""
+from services.libero.records import SCHEMA, SCHEMA_VERSION, Fault, Finished, Lease, StoreError, explain
+
 EPISODE_KEY = "config_hash = :config_hash AND suite = :suite AND task = :task AND episode = :episode"
-
-
-class StoreError(Exception):
-    """The store cannot be read or written; the message says why and what to do."""
-
-
-@dataclass(frozen=True)
-class Lease:
-    """The right to run one attempt at one episode until `expires_at` (s since the epoch)."""
-
-    config_hash: str
-    suite: str
-    task: int
-    episode: int
-    attempt: int
-    token: str
-    expires_at: float
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A finished episode: the one row that counts."""
-
-    task: int
-    episode: int
-    attempt: int
-    success: bool
-    steps: int
-    worker: str
-    ended_at: float
-    result: dict
-
-
-@dataclass(frozen=True)
-class Fault:
-    """An attempt that ended without a result: `status` is 'error' (reported) or 'lost' (worker gone)."""
-
-    task: int
-    episode: int
-    attempt: int
-    status: str
-    session: int
-    worker: str
-    error: str
-
-
-def explain(error: sqlite3.Error, path: Path) -> StoreError:
-    """Returns what a SQLite error means for the person who runs the evaluation."""
-    text = str(error)
-    if "full" in text:
-        hint = "the disk is full: free some space, then resume this run; finished episodes are safe"
-    elif "readonly" in text or "read-only" in text:
-        hint = "the volume is read-only: make it writable or choose another --run-dir"
-    elif "malformed" in text or "not a database" in text:
-        hint = (
-            "the file is damaged and was left as it is: restore it from a backup, or move its run folder away "
-            f"and start a new run; `sqlite3 {path.name} .recover` may save its rows"
-        )
-    elif "locked" in text:
-        hint = "another process holds it; is a second evaluator or a database browser open?"
-    elif "disk I/O" in text or "unable to open" in text:
-        hint = "check that the folder exists, is writable and its disk is healthy"
-    else:
-        hint = "unexpected; the file was left as it is"
-    return StoreError(f"run store {path}: {text}; {hint}")
 
 
 class RunStore:

@@ -13,7 +13,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,9 +21,11 @@ from pathlib import Path
 import numpy as np
 
 from services.libero import video
+from services.libero.heartbeat import Heartbeat, LeaseLost
 from services.libero.profiles import profile as find_profile
+from services.libero.records import Lease, StoreError
 from services.libero.rollout import PolicyFault, Rules, run_episode
-from services.libero.store import Lease, RunStore, StoreError
+from services.libero.store import RunStore
 from services.libero.suites import init_states, load_suite
 from vla_contract import ContractError, PolicyClient, PolicyInfo, PolicyRefused, PolicyUnavailable
 
@@ -34,10 +35,6 @@ IDLE_S = 0.2
 
 class Stop(Exception):
     """The worker was told to end."""
-
-
-class LeaseLost(Exception):
-    """Somebody else has this episode now."""
 
 
 class RunOver(Exception):
@@ -134,7 +131,7 @@ class Worker:
 
     def attempt(self, env, lease: Lease) -> None:
         """Runs one leased episode to its end, whichever that is."""
-        with Heartbeat(self, lease) as heartbeat:
+        with self.heartbeat(lease) as heartbeat:
             try:
                 with self.interruption():
                     record = self.play(env, lease, heartbeat)
@@ -151,6 +148,10 @@ class Worker:
             saved = self.save(lease, record, env.fixture_poses())
         if saved:
             self.draw(env, lease, record)
+
+    def heartbeat(self, lease: Lease) -> Heartbeat:
+        patience_s = 2 * self.job.act_timeout_s + 120.0  # longer than any answer, reset or construction may take
+        return Heartbeat(self.store.path, lease, self.job.lease_s, patience_s, self.parent)
 
     def play(self, env, lease: Lease, heartbeat: Heartbeat):
         profile = find_profile(self.job.profile)
@@ -239,55 +240,6 @@ class Worker:
         for frame in frames:
             self.check_stop()
             yield frame
-
-
-class Heartbeat:
-    """Keeps a lease alive from a thread while its episode makes progress, and no longer.
-
-    A worker that hangs in a driver or a lost connection stops calling `tick`; then the lease runs out and the
-    supervisor replaces the worker.
-    """
-
-    def __init__(self, worker: Worker, lease: Lease):
-        self.worker, self.lease = worker, lease
-        self.steps, self.lost = 0, False
-        self.last_tick = time.monotonic()
-        self.patience_s = 2 * worker.job.act_timeout_s + 120.0
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self.beat, name="heartbeat", daemon=True)
-
-    def tick(self, steps: int) -> None:
-        """Tells that the episode is alive, with the actions executed so far; raises where it has to end."""
-        self.steps, self.last_tick = steps, time.monotonic()
-        if self.lost:
-            raise LeaseLost
-
-    def beat(self) -> None:
-        """Renews the lease until the episode ends; opens the store only for an episode that takes that long."""
-        job, store = self.worker.job, None
-        try:
-            while not self.ended.wait(job.lease_s / 6):
-                if os.getppid() != self.worker.parent:
-                    os._exit(1)
-                if time.monotonic() - self.last_tick > self.patience_s:
-                    continue
-                store = store or RunStore(self.worker.store.path, check=False)
-                if not store.heartbeat(self.lease, time.time(), job.lease_s, self.steps):
-                    self.lost = not self.ended.is_set()
-                    return
-        except StoreError as error:
-            logging.warning("no heartbeat: %s", error)  # the episode's own report will say it again, aloud
-        finally:
-            if store is not None:
-                store.close()
-
-    def __enter__(self) -> Heartbeat:
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.ended.set()
-        self.thread.join(timeout=5)
 
 
 def die_with_parent(parent: int) -> None:

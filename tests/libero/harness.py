@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from services.libero.store import RunStore, StoreError
+from services.libero.records import StoreError
+from services.libero.store import RunStore
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from services.libero.store import RunStore, StoreError
+from services.libero.records import StoreError
+from services.libero.store import RunStore
 
 PLAN = [(task, episode) for task in range(3) for episode in range(4)]
 LEASE_S = 10.0

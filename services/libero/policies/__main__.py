@@ -80,7 +80,10 @@ def main() -> None:
         policy = program.load()
     except ValueError as error:
         raise SystemExit(str(error)) from None
-    serve(policy, host=program.host, port=program.port, token=os.environ.get("VLALAB_TOKEN") or None)
+    token = os.environ.get("VLALAB_TOKEN") or None
+    serve(
+        policy, host=program.host, port=program.port, token=token, max_wait_ms=0
+    )  # batches gain these policies nothing
 
 
 if __name__ == "__main__":

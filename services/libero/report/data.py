@@ -8,8 +8,9 @@ from pathlib import Path
 
 from services.libero.config import parse_ranges
 from services.libero.profiles import PROFILES, Profile
+from services.libero.records import Fault, Finished
 from services.libero.stats import Rate
-from services.libero.store import Fault, Finished, RunStore
+from services.libero.store import RunStore
 from services.libero.suites import load_suite
 
 STAGES = (  # parts of an episode's time that do not overlap: key in the store, words, what it is
