@@ -74,7 +74,8 @@ class Collider:
         """The volume in cubic metres; it shares out the body's mass."""
         if self.kind == "box":
             return 8.0 * float(np.prod(self.size))
-        return float(np.pi * self.size[0] ** 2 * 2 * self.size[1])  # cylinder; capsule ends do not matter here
+        radius, half_length = self.size  # a capsule
+        return float(np.pi * radius**2 * (2 * half_length + 4 / 3 * radius))
 
 
 @dataclass
@@ -106,10 +107,6 @@ class Body:
         """Adds a collision box of half sizes `half` (m)."""
         return self._collide("box", half, pos, rot, attributes)
 
-    def cylinder(self, radius, half_height, pos=(0, 0, 0), rot=None, **attributes) -> Body:
-        """Adds a collision cylinder (m), its axis along z unless turned."""
-        return self._collide("cylinder", (radius, half_height), pos, rot, attributes)
-
     def capsule(self, radius, half_length, pos=(0, 0, 0), rot=None, **attributes) -> Body:
         """Adds a collision capsule (m), its axis along z unless turned."""
         return self._collide("capsule", (radius, half_length), pos, rot, attributes)
@@ -132,7 +129,7 @@ class Body:
             self.box(half, (*pos, (z0 + z1) / 2), rot("z", 360 * k / sides))
         return self
 
-    def ring(self, sides: int, low, high, thick, pos=(0, 0), skip=()) -> Body:
+    def ring(self, sides: int, low, high, thick, pos=(0, 0)) -> Body:
         """Adds a wall of `sides` boxes whose outer face runs from `low` = (radius, z) to `high` (m)."""
         (r0, z0), (r1, z1) = low, high
         slope = np.array([r1 - r0, z1 - z0])
@@ -143,8 +140,6 @@ class Body:
         half = (thick / 2, max(r0, r1) * np.tan(np.pi / sides), length / 2)
         tilt = np.array([[out[0], 0, slope[0]], [0, 1, 0], [out[1], 0, slope[1]]])
         for k in range(sides):
-            if k in skip:
-                continue
             turn = rot("z", 360 * k / sides)
             where = turn @ np.array([centre[0], 0, centre[1]]) + np.array([*pos, 0.0])
             self.box(half, where, turn @ tilt)
@@ -181,60 +176,66 @@ class Asset:
 
     def files(self) -> dict[str, object]:
         """Returns file contents by path below the asset folder: bytes, text or a PIL image (saved as PNG)."""
-        folder, name = self.path.rsplit("/", 1)
-        parts = folder if folder.endswith(f"/{name}") else self.path  # where meshes and texture lie
-        relative = "" if parts == folder else f"{name}/"
-        frame = Y_UP if self.up == "y" else np.eye(3)
-        out: dict[str, object] = {f"{parts}/texture.png": self.texture}
-        assets = [
-            xml("texture", type="2d", name=f"tex-{self.name}", file=f"{relative}texture.png"),
-            xml(
-                "material", name=self.name, texture=f"tex-{self.name}", specular=self.specular, shininess=self.shininess
-            ),
-        ]
-        body = self._body(self.root, frame, parts, relative, out, assets)
-        placement = [
-            xml("site", name=f"{n}_site", pos=p, size=0.005, rgba=(0, 0, 0, 0))
-            for n, p in (
-                ("bottom", (0, 0, self.bottom)),
-                ("top", (0, 0, self.top)),
-                ("horizontal_radius", (self.radius, self.radius, 0)),
-            )
-        ]
-        document = xml(
-            "mujoco",
-            [
-                xml("compiler", angle="radian"),
-                xml("asset", assets),
-                xml("worldbody", [xml("body", [body, *placement])]),
-            ],
-            model=self.name,
-        )
-        out[f"{self.path}.xml"] = document + "\n"
-        return out
+        return _Writer(self).files()
 
-    def _body(self, body: Body, frame, parts, relative, out, assets) -> str:
+
+class _Writer:
+    """Turns one asset into its files: an XML file, a texture, and a mesh per body that shows something."""
+
+    def __init__(self, asset: Asset):
+        self.asset = asset
+        folder = asset.path.rsplit("/", 1)[0]
+        own_folder = folder.endswith(f"/{asset.name}")
+        self.parts = folder if own_folder else asset.path  # where meshes and texture lie
+        self.relative = "" if own_folder else f"{asset.name}/"  # the same, seen from the XML file
+        self.frame = Y_UP if asset.up == "y" else np.eye(3)
+        self.meshes: dict[str, bytes] = {}
+
+    def files(self) -> dict[str, object]:
+        asset = self.asset
+        placement = {
+            "bottom": (0, 0, asset.bottom),
+            "top": (0, 0, asset.top),
+            "horizontal_radius": (asset.radius, asset.radius, 0),
+        }
+        sites = [xml("site", name=f"{n}_site", pos=p, size=0.005, rgba=(0, 0, 0, 0)) for n, p in placement.items()]
+        world = xml("worldbody", [xml("body", [self.body(asset.root), *sites])])
+        picture, shine = f"tex-{asset.name}", dict(specular=asset.specular, shininess=asset.shininess)
+        materials = [
+            xml("texture", type="2d", name=picture, file=f"{self.relative}texture.png"),
+            xml("material", name=asset.name, texture=picture, **shine),
+        ]
+        meshes = [xml("mesh", name=name, file=f"{self.relative}{name}.msh") for name in self.meshes]
+        parts = [xml("compiler", angle="radian"), xml("asset", [*materials, *meshes]), world]
+        return {
+            f"{asset.path}.xml": xml("mujoco", parts, model=asset.name) + "\n",
+            f"{self.parts}/texture.png": asset.texture,
+            **{f"{self.parts}/{name}.msh": content for name, content in self.meshes.items()},
+        }
+
+    def body(self, body: Body) -> str:
         inner = []
         if body.inertial:
             mass, inertia = body.inertial
             inner.append(xml("inertial", pos=(0, 0, 0), mass=mass, diaginertia=(inertia,) * 3))
         if body.joint:
             inner.append(xml("joint", **body.joint))
-        show = dict(type="mesh", contype=0, conaffinity=0, group=1, mass=0.0)
-        shown = [(merge(body.meshes), None)] if body.meshes else []
-        for k, (mesh, rgba) in enumerate([*shown, *body.glass]):
-            mesh_name = f"{self.name}_{body.name}_{k}"
-            out[f"{parts}/{mesh_name}.msh"] = mesh.moved(rot=frame).tobytes()
-            assets.append(xml("mesh", name=mesh_name, file=f"{relative}{mesh_name}.msh"))
-            inner.append(xml("geom", mesh=mesh_name, material=self.name if rgba is None else None, rgba=rgba, **show))
-        total = sum(c.volume for c in body.colliders)
-        for c in body.colliders:
-            mass = 0.0 if body.inertial else body.mass * c.volume / total
-            quat = quat_wxyz(frame @ c.rot)
-            quat = None if abs(quat[0]) > 1 - 1e-9 else quat
-            pos = frame @ c.pos
-            inner.append(xml("geom", type=c.kind, size=c.size, pos=pos, quat=quat, mass=mass, group=0, **c.attributes))
+        painted = [(merge(body.meshes), None)] if body.meshes else []
+        for k, (mesh, rgba) in enumerate([*painted, *body.glass]):
+            inner.append(self.shown(mesh, f"{self.asset.name}_{body.name}_{k}", rgba))
+        density = 0.0 if body.inertial else body.mass / max(sum(c.volume for c in body.colliders), 1e-12)
+        inner += [self.collider(c, density * c.volume) for c in body.colliders]
         inner += [xml("site", **s) for s in body.sites]
-        inner += [self._body(child, frame, parts, relative, out, assets) for child in body.children]
-        at_origin = not any(body.pos)
-        return xml("body", inner, name=body.name, pos=None if at_origin else body.pos, quat=body.quat)
+        inner += [self.body(child) for child in body.children]
+        return xml("body", inner, name=body.name, pos=body.pos if any(body.pos) else None, quat=body.quat)
+
+    def shown(self, mesh: Mesh, name: str, rgba: tuple | None) -> str:
+        self.meshes[name] = mesh.moved(rot=self.frame).tobytes()
+        look = dict(material=self.asset.name) if rgba is None else dict(rgba=rgba)
+        return xml("geom", type="mesh", mesh=name, **look, group=1, contype=0, conaffinity=0, mass=0.0)
+
+    def collider(self, c: Collider, mass: float) -> str:
+        quat = quat_wxyz(self.frame @ c.rot)
+        turned = quat if abs(quat[0]) < 1 - 1e-9 else None
+        pose = dict(pos=self.frame @ c.pos, quat=turned)
+        return xml("geom", type=c.kind, size=c.size, **pose, mass=mass, group=0, **c.attributes)
