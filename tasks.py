@@ -9,7 +9,7 @@ from invoke import Exit
 from invoke import task as invoke_task
 
 from vlalab import environments, evaluation, locks, programs, services, testing
-from vlalab.console import LabError
+from vlalab.console import LabError, unknown
 
 # Plain words after a task go into this list argument: `./lab up oracle random` is `./lab up --names=oracle,random`.
 WORDS = {"up": "names", "down": "names", "test": "parts", "env": "names", "lock": "names"}
@@ -192,7 +192,7 @@ def assets(c, what):
     """
     known = {"libero": "official", "official": "official", "kit": "kit", "status": "status"}
     if what not in known:
-        raise LabError(evaluation.unknown("assets", what, list(known)))
+        raise LabError(unknown("assets", what, list(known)))
     finish(programs.run_module("libero", "services.libero.assets", [known[what]]))
 
 

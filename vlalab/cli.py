@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from invoke import Argument, Collection, Exit, ParseError, Program
+from invoke import Argument, Collection, ParseError, Program
 
 from vlalab import compose
-from vlalab.console import LabError
+from vlalab.console import LabError, unknown
 from vlalab.paths import ROOT
 
 
@@ -82,11 +82,9 @@ class Lab(Program):
         return {f"--{name}" for name, argument in self._arguments(task).items() if argument.takes_value}
 
     def _check_task(self, arguments: list[str]) -> None:
-        known = list(self.namespace.task_names)
+        known = sorted(self.namespace.tasks)
         if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
-            close = difflib.get_close_matches(arguments[0], known, 1)
-            hint = f"; did you mean '{close[0]}'?" if close else "."
-            raise ParseError(f"lab: no task '{arguments[0]}'{hint} Known: {', '.join(sorted(known))}")
+            raise LabError(unknown("task", arguments[0], known))
 
     def parse_tasks(self) -> None:
         """Parses a task's words and flags; says what is wrong with them in this program's words."""
@@ -133,20 +131,15 @@ class Lab(Program):
 
 def _settle_variables() -> None:
     """Takes .env into the process, and makes folders absolute: what is started does not run where the caller is."""
+    folders = ("VLALAB_VOLUME", "VLALAB_LIBERO_ASSETS")
+    for name in filter(os.environ.get, folders):
+        os.environ[name] = str(Path(os.environ[name]).expanduser().absolute())
     for name, value in compose.read_dotenv(ROOT / ".env").items():
-        os.environ.setdefault(name, value)
-    for name in ("VLALAB_VOLUME", "VLALAB_LIBERO_ASSETS"):
-        if os.environ.get(name):
-            os.environ[name] = str(Path(os.environ[name]).expanduser().absolute())
+        is_folder = name in folders and value
+        os.environ.setdefault(name, str(ROOT / Path(value).expanduser()) if is_folder else value)
 
 
 def main() -> None:
     """Runs the command line and exits with its code."""
-    try:
-        _settle_variables()
-        Lab(load_tasks()).run(["lab", *sys.argv[1:]])
-    except LabError as error:
-        print(f"lab: {error}", file=sys.stderr)
-        sys.exit(1)
-    except Exit as error:
-        sys.exit(error.code)
+    _settle_variables()
+    Lab(load_tasks()).run(["lab", *sys.argv[1:]])

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import difflib
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from invoke import Exit
 
-class LabError(Exception):
-    """Something the user can act on. The text says what was found, what was expected and what to do next."""
+
+class LabError(Exit):
+    """Something the user can act on. The text says what was found, what was expected and what to do next.
+
+    Invoke prints it without a traceback and exits with 1.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(message=f"lab: {text}", code=1)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def unknown(kind: str, value: str, known: Iterable[str]) -> str:
+    """Returns the sentence for a name that does not exist, with the nearest one that does."""
+    names = list(known)
+    close = difflib.get_close_matches(value, names, 1, 0.5)
+    hint = f"; did you mean '{close[0]}'?" if close else "."
+    return f"{kind} '{value}' not found{hint} Known: {', '.join(names)}"
 
 
 def say(text: str) -> None:

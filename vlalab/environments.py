@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vlalab import pythons
-from vlalab.console import LabError, Status, say, status
+from vlalab.console import LabError, Status, say, status, unknown
 from vlalab.paths import ROOT, image_names, python_path
 
 VERSIONS = ("3.10", "3.11")  # in the order of preference; every lock serves both
@@ -82,7 +82,7 @@ def named(name: str, root: Path = ROOT) -> Environment:
     """Returns the environment of that name. Raises LabError when images/ has no such folder or no lock."""
     env = Environment(name, root / "images" / name)
     if not env.lock.exists():
-        raise LabError(f"environment '{name}' has no lock; known: {', '.join(image_names())}")
+        raise LabError(unknown("environment", name, image_names()))
     return env
 
 

@@ -5,7 +5,6 @@ The evaluator itself (services/libero/evaluate.py) runs in the libero environmen
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 import signal
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vlalab import compose, environments, gl, local, paths, runtimes
-from vlalab.console import LabError, say, status
+from vlalab.console import LabError, say, status, unknown
 from vlalab.local import Instance
 from vlalab.processes import die_with_parent
 
@@ -41,13 +40,6 @@ class Request:
     def __post_init__(self) -> None:
         if self.suite not in SUITES:
             raise LabError(unknown("suite", self.suite, SUITES))
-
-
-def unknown(kind: str, value: str, known: tuple[str, ...] | list[str]) -> str:
-    """Returns the sentence for a name that does not exist, with the nearest one that does."""
-    close = difflib.get_close_matches(value, known, 1, 0.5)
-    hint = f"; did you mean '{close[0]}'?" if close else "."
-    return f"{kind} '{value}' not found{hint} Known: {', '.join(known)}"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vlalab import pythons
-from vlalab.console import LabError, status
+from vlalab.console import LabError, status, unknown
 from vlalab.paths import ROOT, image_names
 
 if sys.version_info >= (3, 11):
@@ -96,7 +96,7 @@ def choose(names: list[str]) -> list[Lock]:
     known = all_locks()
     for name in names:
         if name not in known:
-            raise LabError(f"no lock '{name}'; known: {', '.join(known)}")
+            raise LabError(unknown("lock", name, known))
     return [known[name] for name in names or known]
 
 

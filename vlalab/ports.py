@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vlalab import compose
 from vlalab.compose import Service
-from vlalab.console import LabError, say
+from vlalab.console import LabError, say, unknown
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -21,7 +21,7 @@ def service_on_free_port(path: Path, name: str, known: Mapping[str, str], any_po
         raise LabError(f"VLALAB_BIND={bind} opens services to the network; set VLALAB_TOKEN too")
     services = compose.read(path, known)
     if name not in services:
-        raise LabError(f"service '{name}' is not in compose.yaml; known: {', '.join(services)}")
+        raise LabError(unknown("service", name, services))
     service = services[name]
     if not service.ports:
         return service

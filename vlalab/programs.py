@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from vlalab import environments, evaluation, gl, local, paths
-from vlalab.console import LabError
+from vlalab.console import LabError, unknown
 
 DEFAULT_ENVIRONMENT = "libero"
 
@@ -29,7 +29,7 @@ def environment_of(script: Path) -> str:
 def run_benchmark(name: str, flags: list[str]) -> int:
     """Runs a benchmark with its flags; returns its exit code."""
     if name not in benchmarks():
-        raise LabError(evaluation.unknown("benchmark", name, benchmarks()))
+        raise LabError(unknown("benchmark", name, benchmarks()))
     script = paths.ROOT / "bench" / f"{name}.py"
     wanted = environment_of(script)
     if wanted == "host":

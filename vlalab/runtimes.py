@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vlalab.console import LabError
+from vlalab.console import LabError, unknown
 
 NAMES = ("auto", "local", "docker")
 
@@ -10,7 +10,7 @@ NAMES = ("auto", "local", "docker")
 def choose(name: str = "auto") -> str:
     """Returns the runtime for `name`. Raises LabError for an unknown one, and for docker: its images come later."""
     if name not in NAMES:
-        raise LabError(f"runtime '{name}' not found; known: {', '.join(NAMES)}")
+        raise LabError(unknown("runtime", name, NAMES))
     if name == "docker":
         raise LabError(
             "runtime 'docker' has no images yet: this version runs every service as local processes, from the same "

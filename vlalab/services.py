@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from vlalab import compose, local, paths, runtimes
-from vlalab.console import LabError, say, status
+from vlalab.console import LabError, say, status, unknown
 from vlalab.environments import ensure, exclusive
-from vlalab.evaluation import READY_TIMEOUT_S, unknown
+from vlalab.evaluation import READY_TIMEOUT_S
 from vlalab.local import Instance
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vlalab import environments, gl, local, paths, pythons
-from vlalab.console import LabError, say
+from vlalab.console import LabError, say, unknown
 
 CONTRACT_PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
@@ -94,7 +94,7 @@ def run(names: list[str], quick: bool = False) -> int:
     """
     for name in names:
         if name not in PARTS:
-            raise LabError(f"no part '{name}' of the tests; known: {', '.join(PARTS)}")
+            raise LabError(unknown("part", name, PARTS))
     chosen = names or [name for name in PARTS if not (quick and name == "libero")]
     results = [_run_part(name, quick) for name in chosen]
     if quick and not names:

@@ -11,11 +11,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def copy_clone(target: Path) -> Path:
     """Copies what git would hand out (uncommitted work included) into `target`; returns it."""
-    listed = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        capture_output=True, text=True,
-    )  # fmt: skip
-    if listed.returncode != 0:  # an unpacked archive
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, capture_output=True, text=True) if shutil.which("git") else None
+    if listed is None or listed.returncode != 0:  # an unpacked archive
         ignore = shutil.ignore_patterns(".venv", ".git", "__pycache__", "volume")
         return Path(shutil.copytree(ROOT, target, ignore=ignore))
     for name in filter(None, listed.stdout.split("\0")):

@@ -72,7 +72,7 @@ def test_docker_is_answered_honestly():
     assert runtimes.choose("auto") == "local"
     with pytest.raises(LabError, match="--runtime local"):
         runtimes.choose("docker")
-    with pytest.raises(LabError, match="known: auto"):
+    with pytest.raises(LabError, match="Known: auto"):
         runtimes.choose("dokcer")
 
 

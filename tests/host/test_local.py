@@ -220,5 +220,5 @@ def test_a_volume_that_cannot_be_written_to_is_an_error(lab, tmp_path, monkeypat
 
 def test_an_unknown_service_is_an_error_that_lists_the_known_ones(lab, tmp_path):
     lab().stop()
-    with pytest.raises(LabError, match="known: small"):
+    with pytest.raises(LabError, match="Known: small"):
         local.start("big", compose_path=tmp_path / "compose.yaml")

@@ -78,5 +78,5 @@ def test_the_command_writes_no_index_address():
 
 
 def test_an_unknown_lock_lists_the_known_ones():
-    with pytest.raises(LabError, match="known: host"):
+    with pytest.raises(LabError, match="Known: host"):
         locks.choose(["hots"])
