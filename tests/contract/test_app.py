@@ -392,6 +392,21 @@ def test_stopping_fails_what_waits_and_finishes_what_runs(client):
     assert outcome[0].actions[0, 0] == 4
 
 
+def test_an_inference_that_does_not_end_is_told(service):
+    policy = GatedPolicy()
+    running = service(policy)
+    running.app.state.engine.stuck_s = 0.2
+    thread = threading.Thread(target=lambda: post(running.url, timeout=30))
+    thread.start()
+    assert policy.entered.wait(10)
+    time.sleep(0.4)
+    assert_problem(httpx.get(running.url + "/readyz"), 503, "stuck", "restart")
+    assert httpx.get(running.url + "/livez").status_code == 200
+    policy.gate.set()
+    thread.join(10)
+    assert httpx.get(running.url + "/readyz").status_code == 200
+
+
 def test_problem_bodies_are_json(service):
     answer = post(service(EchoPolicy()).url, b"\xc1", headers={**PACKED, "X-Request-Id": "r1"})
     assert json.loads(answer.content)["request_id"] == "r1" == answer.headers["x-request-id"]

@@ -106,11 +106,19 @@ def _array_or_dict(items: dict) -> Any:
     name = items["dtype"]
     if not isinstance(name, str) or name not in DTYPES:
         raise InvalidObservation(f"an array has dtype {str(name)[:40]!r}; expected one of {', '.join(DTYPES)}")
+    raw = _from_base64(items[_ND])
+    return view(raw, DTYPES[name], items["shape"])
+
+
+def _from_base64(text: str) -> bytes:
+    """Returns the bytes. Strict like b64decode(validate=True), which takes three times as long in Python 3.10."""
     try:
-        raw = base64.b64decode(items[_ND], validate=True)
+        raw = binascii.a2b_base64(text)  # skips what is not of the alphabet …
     except (binascii.Error, ValueError) as error:
         raise InvalidObservation(f"an array's data is no base64: {error}") from error
-    return view(raw, DTYPES[name], items["shape"])
+    if len(text) != 4 * -(-len(raw) // 3):  # … and then the text is longer than its bytes need
+        raise InvalidObservation("an array's data is no base64: it holds other characters")
+    return raw
 
 
 def _object(value: Any) -> dict:

@@ -17,6 +17,7 @@ from vla_contract.warm import warm_up
 
 log = logging.getLogger("vla_contract")
 LOADING, READY, FAILED, STOPPED = "loading", "ready", "failed", "stopped"
+STUCK_S = 120.0  # an inference that takes longer has met a dead device or a deadlock
 
 
 @dataclass(eq=False)
@@ -35,6 +36,8 @@ class Engine:
     _loop: asyncio.AbstractEventLoop | None = None
     _thread: threading.Thread | None = None
     _started: float = field(default_factory=time.monotonic)
+    _busy_since: float | None = None
+    stuck_s: float = STUCK_S
 
     def start(self) -> None:
         """Starts loading in the background."""
@@ -60,6 +63,15 @@ class Engine:
             raise _stopping()
         seconds = time.monotonic() - self._started
         raise Problem.retry_after("loading", f"{self.reason}, for {seconds:.0f} s so far; wait for /readyz", 1.0)
+
+    def require_alive(self) -> PolicyInfo:
+        """Returns the policy's info; Problem (503) too while one inference has been running for very long."""
+        info, since = self.require_ready(), self._busy_since
+        if since is not None and (seconds := time.monotonic() - since) > self.stuck_s:
+            raise Problem(
+                "stuck", f"one inference has been running for {seconds:.0f} s; look at the device and restart"
+            )
+        return info
 
     def submit(self, observation: Observation, client: str, timeout_s: float) -> "asyncio.Future[Outcome]":
         """Returns a future of the outcome. Raises Problem (429) when the queue is full."""
@@ -132,7 +144,11 @@ class Engine:
         gone = [(job.future, _expired()) for job in jobs if job.expires <= now]
         if not live:
             return gone
-        outcomes = run_batch(self.policy, self.info, [job.observation for job in live])
+        self._busy_since = now
+        try:
+            outcomes = run_batch(self.policy, self.info, [job.observation for job in live])
+        finally:
+            self._busy_since = None
         infer_s = time.monotonic() - now
         self.queue.inferred(infer_s)
         self.metrics.batch_size.observe(len(live))

@@ -29,6 +29,7 @@ KINDS = {
     "internal": (500, "The server failed"),
     "loading": (503, "The policy is loading"),
     "load-failed": (503, "The policy could not be loaded"),
+    "stuck": (503, "An inference does not end"),
     "stopping": (503, "The server is stopping"),
     "expired": (504, "The request waited too long"),
 }

@@ -80,8 +80,8 @@ class Service:
         return _json({"status": "alive"})
 
     async def readyz(self, request: Request) -> Answer:
-        """GET /readyz: weights are loaded and one inference is done."""
-        return _json({"status": "ready", "policy": self._engine.require_ready().name})
+        """GET /readyz: weights are loaded, one inference is done, and none hangs."""
+        return _json({"status": "ready", "policy": self._engine.require_alive().name})
 
     async def prometheus(self, request: Request) -> Answer:
         """GET /metrics"""
