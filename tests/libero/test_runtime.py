@@ -31,7 +31,7 @@ print(json.dumps(result | {"torch": "torch" in sys.modules, "gl": configured.gl.
 
 
 def run_episode(assets, folder, render="cpu", before="", **environment):
-    """Runs `before`, then plays one step, in a fresh process with stdin closed and empty home, temporary and current folders."""
+    """Runs `before` and one step in a fresh process: stdin closed, home, temporary and current folder empty."""
     for name in ("home", "tmp", "cwd"):
         (folder / name).mkdir()
     env = {
