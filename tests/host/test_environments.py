@@ -1,5 +1,6 @@
 """Environments from locks: made once, brought up to a new lock, repaired, hash-checked; the search for a Python."""
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -144,3 +145,34 @@ def test_where_no_python_fits_the_way_out_is_named(tiny, monkeypatch):
     monkeypatch.setattr(pythons, "download", lambda version: None)
     with pytest.raises(LabError, match=r"needs Python 3\.10 or 3\.11.*Install it"):
         ensure(tiny)
+
+
+# --- images/libero/finish.py --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def robosuite(tmp_path, monkeypatch):
+    """A package of robosuite's shape, whose import would warn."""
+    folder = tmp_path / "robosuite"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return folder
+
+
+def finish():
+    spec = importlib.util.spec_from_file_location("finish", ROOT / "images" / "libero" / "finish.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_robosuites_settings_are_its_own_with_file_logging_off(robosuite):
+    (robosuite / "macros.py").write_text('A = 1\nFILE_LOGGING_LEVEL = "DEBUG"\nB = 2\n')
+    assert finish().write_macros().read_text() == "A = 1\nFILE_LOGGING_LEVEL = None\nB = 2\n"
+
+
+def test_another_robosuite_is_told(robosuite):
+    (robosuite / "macros.py").write_text("A = 1\n")
+    with pytest.raises(ValueError, match="0 times"):
+        finish().write_macros()
