@@ -156,8 +156,9 @@ def slices(points: np.ndarray, yaw: float) -> Iterator[Slice]:
     u_axis, v_axis = closing_axis(yaw), np.array([np.cos(yaw), np.sin(yaw), 0.0])
     u, v, z = points @ u_axis, points @ v_axis, points[:, 2]
     for middle in np.arange(v.min() + 0.004, v.max(), SLICE_STEP):
-        inside = np.flatnonzero(np.abs(v - middle) < PAD_HALF_WIDTH)
-        yield Slice(u[inside], v[inside] - middle, z[inside], middle, u_axis, v_axis)
+        aside = v - middle + 1e-6  # so that rounding does not tear a row of points between two strips
+        inside = np.flatnonzero(np.abs(aside) < PAD_HALF_WIDTH)
+        yield Slice(u[inside], aside[inside], z[inside], middle, u_axis, v_axis)
 
 
 def _grips(part: Slice, levels: Sequence[float]) -> Iterator[tuple[np.ndarray, float, float]]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from services.libero.oracle import spots
 from services.libero.oracle.arm import within_reach
-from services.libero.oracle.grasp import Grasp, find_grasp
+from services.libero.oracle.grasp import PALM, Grasp, find_grasp
 from services.libero.oracle.motion import (
     CLOSE,
     OPEN,
@@ -28,7 +28,8 @@ TRIES = 3  # grasps tried before the plan may turn to another goal
 HOVER = 0.06  # m above the grasp where the hand stops coming across and starts coming down
 LIFT = 0.05  # m of the first lift, after which the grasp is checked
 CLEARANCE = 0.03  # m between a carried object and what it passes over
-WAY_HALF_WIDTH = 0.07  # m on both sides of the straight way that must be passed over
+WAY_STEP = 0.03  # m between the places on the way that are looked at
+FINGERS_ASIDE, PALM_ASIDE = 0.07, 0.12  # m on all sides of the grip site that fingers (with a load) and palm need
 DROP_HEIGHT = 0.004  # m above its resting place where an object is let go
 LOST = 0.05  # m that an object may shift in the hand before it counts as dropped
 PAUSE = 10  # steps before looking again where there was no grasp: something may still be moving
@@ -92,16 +93,18 @@ def rising_path(scene: Scene, end: np.ndarray) -> list[np.ndarray]:
 
 
 def travel_height(scene: Scene, start: np.ndarray, end: np.ndarray, below: float, carried: str | None = None) -> float:
-    """Returns the lowest height of the hand, m, at which something that reaches `below` m under the grip site passes
-    over all that stands between `start` and `end` [3]."""
-    way = (end - start)[:2]
+    """Returns the lowest height of the hand, m, at which it passes over all that stands between `start` and `end` [3]
+    (of the grip site), with fingers and what they carry reaching `below` m under the grip site."""
     skipped = () if carried is None else (carried,)
-    boxes = obstacles(scene, (start + end) / 2, float(np.abs(way).max() / 2 + 0.2), exclude=skipped)
-    along = np.clip((boxes.pos[:, :2] - start[:2]) @ way / max(float(way @ way), 1e-9), 0, 1)
-    off = np.abs(boxes.pos[:, :2] - (start[:2] + along[:, None] * way))
-    in_way = np.all(off < boxes.reach()[:, :2] + WAY_HALF_WIDTH, axis=1)
-    tops = (boxes.pos + boxes.reach())[in_way, 2]
-    return float(tops.max(initial=-np.inf) + below + CLEARANCE)
+    boxes = obstacles(scene, (start + end) / 2, float(np.abs(end - start)[:2].max() / 2 + 0.2), exclude=skipped)
+    count = 2 + int(np.hypot(*(end - start)[:2]) / WAY_STEP)
+    way = np.linspace(start[:2], end[:2], count)
+    off = np.abs(boxes.pos[:, None, :2] - way) - boxes.reach()[:, None, :2]  # [boxes, points, 2]
+    aside = off.max(axis=2).min(axis=1)
+    tops = (boxes.pos + boxes.reach())[:, 2]
+    over_fingers = tops[aside < FINGERS_ASIDE].max(initial=-np.inf) + below
+    over_palm = tops[aside < PALM_ASIDE].max(initial=-np.inf) - PALM
+    return float(max(over_fingers, over_palm) + CLEARANCE)
 
 
 def carry(
@@ -124,7 +127,8 @@ def carry(
 
 def carry_over(scene: Scene, name: str, target: np.ndarray, height: float = -np.inf) -> Skill:
     """Raises a held object until it clears its way (the hand to at least `height` m) and takes it over `target` [3]."""
-    height = max(height, travel_height(scene, scene.eef.pos, target, reach_below(scene, name), carried=name))
+    end = target + (scene.eef.pos - scene.pose(name).pos)
+    height = max(height, travel_height(scene, scene.eef.pos, end, reach_below(scene, name), carried=name))
     lift = max(0.0, height - scene.eef.pos[2])
     scene = yield from carry(scene, name, scene.pose(name).pos + lift * UP, tolerance=0.03)
     return (yield from carry(scene, name, np.append(target[:2], scene.pose(name).pos[2]), tolerance=0.012))
