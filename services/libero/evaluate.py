@@ -255,17 +255,18 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, source: assets.AssetSou
 
 
 def print_result(run: Run, summary: Summary, code: int) -> None:
-    """Prints the lines that a person and a script look for at the end."""
+    """Prints what a person and a script look for at the end: the report's path, then the result in one line."""
+    print(f"\nreport: {run.folder / 'report.html'}")
+    for row in summary.published:
+        print(f"published: {row.percent:g} % {row.model} ({row.episodes} episodes, {row.source})")
+    kind = summary.identity["assets"]["kind"]
+    if not summary.comparable and kind != "kit":
+        print(f"not comparable with published figures: {summary.why_not_comparable}")
+    beside = "".join(f", published {row.percent:g} %" for row in summary.published)
+    print(f"{summary.suite}: success rate {summary.rate}{beside}, assets: {kind}", flush=True)
     if code:
         print(f"\nnot complete: {summary.done} of {summary.planned} episodes done, nothing lost; go on with")
-        print(f"  {resume_command(run)}")
-    print(f"\nsuccess rate {summary.rate}")
-    for row in summary.published:
-        print(f"published    {row.percent:g} % {row.model} ({row.episodes} episodes, {row.source})")
-    print(f"assets: {summary.identity['assets']['kind']}")
-    if not summary.comparable:
-        print(f"not comparable with published figures: {summary.why_not_comparable}")
-    print(f"report: {run.folder / 'report.html'}", flush=True)
+        print(f"  {resume_command(run)}", flush=True)
 
 
 def main(arguments: list[str]) -> int:
