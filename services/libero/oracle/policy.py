@@ -52,7 +52,7 @@ class OraclePolicy:
         self._episodes.pop(session, None)
 
     def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
-        """Returns one action per observation, or the InvalidObservation or UnknownSession that it deserves."""
+        """Returns one action per observation, or the error that it deserves: bad state, lost session, failed skill."""
         return [self._act_or_refuse(observation) for observation in observations]
 
     def example(self) -> Observation:
@@ -62,7 +62,7 @@ class OraclePolicy:
     def _act_or_refuse(self, observation: Observation) -> ActionChunk | Exception:
         try:
             action = self._start(observation) if observation.step == 0 else self._continue(observation)
-        except (InvalidObservation, UnknownSession) as error:
+        except Exception as error:  # returned, not raised: one episode's fault must not end its batch's others
             return error
         return ActionChunk(action[None])
 

@@ -2,14 +2,6 @@
 
 import hashlib
 import hmac
-import os
-
-VARIABLE = "VLALAB_TOKEN"
-
-
-def token_from_env() -> str | None:
-    """Returns $VLALAB_TOKEN, or None where it is unset or empty."""
-    return os.environ.get(VARIABLE) or None
 
 
 class TokenCheck:
