@@ -35,7 +35,6 @@ class Request:
     runtime: str = "auto"
     flags: tuple[str, ...] = ()
     dry_run: bool = False
-    needs_gl: bool = True
 
     def __post_init__(self) -> None:
         if self.suite not in SUITES:
@@ -80,8 +79,7 @@ def run(request: Request, typed: str) -> int:
         _show(request, choice, services)
         return 0
     env = environments.ensure(services[EVALUATOR].environment_name)
-    if request.needs_gl:
-        gl.ensure()
+    gl.ensure()
     command, variables = local.resolve(services[EVALUATOR], env)
     variables["VLALAB_COMMAND"] = typed
     with _policy_url(choice) as url:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -148,53 +148,55 @@ def start(
     instance_name: str | None = None,
     attached: bool = False,
     log_path: Path | None = None,
-    variables: Mapping[str, str] | None = None,
-    compose_path: Path | None = None,
+    compose_path: Path = paths.ROOT / "compose.yaml",
 ) -> Instance:
     """Returns a new instance of a service, started but perhaps not ready yet.
 
     attached: it ends with this process, and takes any free port; otherwise the port of compose.yaml, or the next
-    free one. variables: compose variables over the process's own.
+    free one.
     """
     name = instance_name or service_name
-    path = compose_path or paths.ROOT / "compose.yaml"
-    known = {**compose.environment_variables(path.parent), **(variables or {})}
-    service = service_on_free_port(path, service_name, known, any_port=attached)
+    known = compose.environment_variables(compose_path.parent)
+    service = service_on_free_port(compose_path, service_name, known, any_port=attached)
     env = environments.ensure(service.environment_name)
     state_path = _writable(_state_path(name))
     command, environment = resolve(service, env)
-    port = service.ports[0] if service.ports else None
-    address = reachable(port.bind) if port else ""
-    check = service.health or Health((), 10.0, 5.0, 3, 0.0)
-    health, _ = resolve(replace(service, command=check.test), env)
     facts = {
         "name": name,
         "service": service_name,
-        "url": f"http://{address}:{port.published}" if port else "",
         "role": service.role,
         "attached": attached,
         "log_path": str(log_path or paths.volume() / "logs" / f"{name}.log"),
-        "health": [word.replace("//127.0.0.1:", f"//{address}:") for word in health],  # inside is outside here
-        "health_timeout_s": check.timeout_s,
         "stop_grace_s": service.stop_grace_s,
         "started_at": time.time(),
+        **_reach(service, env),
     }
     spec = {
         "command": command,
         "environment": environment,
         "folder": str(paths.ROOT),
         "restart": service.restart,
-        "stop_grace_s": service.stop_grace_s,
-        "attached": attached,
         "state_path": str(state_path),
-        "log_path": facts["log_path"],
         "facts": facts,
     }
     return _launch(spec, state_path)
 
 
+def _reach(service: Service, env: Environment) -> dict[str, object]:
+    """Returns where the service answers, and its health check as this machine runs it."""
+    port = service.ports[0] if service.ports else None
+    address = reachable(port.bind) if port else ""
+    check = service.health or Health((), 10.0, 5.0, 3, 0.0)
+    words, _ = resolve(replace(service, command=check.test), env)
+    return {
+        "url": f"http://{address}:{port.published}" if port else "",
+        "health": [word.replace("//127.0.0.1:", f"//{address}:") for word in words],  # inside is outside here
+        "health_timeout_s": check.timeout_s,
+    }
+
+
 def _launch(spec: dict, state_path: Path) -> Instance:
-    log_path = Path(spec["log_path"])
+    log_path = Path(spec["facts"]["log_path"])
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("a") as log:
         supervisor = subprocess.Popen(
@@ -205,7 +207,7 @@ def _launch(spec: dict, state_path: Path) -> Instance:
     assert supervisor.stdin is not None
     supervisor.stdin.write(json.dumps(spec) + "\n")
     supervisor.stdin.flush()
-    if spec["attached"]:
+    if spec["facts"]["attached"]:
         _HELD.append(supervisor.stdin)  # closed when this process ends, however it ends
     else:
         supervisor.stdin.close()

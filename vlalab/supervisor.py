@@ -52,7 +52,7 @@ class Supervisor:
     def __init__(self, spec: dict) -> None:
         self.spec = spec
         self.state_path = Path(spec["state_path"])
-        self.log = Log(Path(spec["log_path"]))
+        self.log = Log(Path(spec["facts"]["log_path"]))
         self.stopping = False
         self.starts = 0
         self.last_exit: int | None = None
@@ -63,7 +63,7 @@ class Supervisor:
         """Runs until told to stop, or until the command ended and is not to be restarted."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask_to_stop)
-        if self.spec["attached"]:
+        if self.spec["facts"]["attached"]:
             self.selector.register(sys.stdin, selectors.EVENT_READ, "owner")
         pause_s = PAUSE_S[0]
         while not self.stopping:
@@ -143,11 +143,12 @@ class Supervisor:
             return
         self.log.note("stopping")
         _signal_group(self.child.pid, signal.SIGTERM)
-        end = time.monotonic() + self.spec["stop_grace_s"]
+        grace_s = self.spec["facts"]["stop_grace_s"]
+        end = time.monotonic() + grace_s
         while self.child.poll() is None and time.monotonic() < end:
             self._handle_events(0.05)
         if self.child.poll() is None:
-            self.log.note(f"not gone after {self.spec['stop_grace_s']:.0f} s; killing it")
+            self.log.note(f"not gone after {grace_s:.0f} s; killing it")
             _signal_group(self.child.pid, signal.SIGKILL)
         self.child.wait()
         self._drain()
