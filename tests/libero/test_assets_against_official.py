@@ -7,7 +7,6 @@ import os
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-import mujoco
 import numpy as np
 import pytest
 
@@ -15,6 +14,7 @@ from services.libero.assets import kit, official
 from vla_contract.volume import Volume
 
 CATALOGUE = kit.catalogue()
+CAPSULE = 3  # mjtGeom.mjGEOM_CAPSULE
 WITHIN_M = 0.009  # of the corners of the collision shapes' bounding box
 WITHIN_MASS = 0.06  # of the official mass
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(OFFICIAL is None, reason="needs the official ass
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(libero_runtime, tmp_path_factory):  # the runtime first: it must be configured before MuJoCo is imported
     where = tmp_path_factory.mktemp("kit")
     kit.build(where)
     return where
@@ -50,6 +50,8 @@ def compiled(file: Path):
         for geom in default.iter("geom"):
             geom.attrib.pop("mesh", None)
     root.insert(0, ET.Element("compiler", angle="radian", inertiagrouprange="0 0"))
+    import mujoco
+
     model = mujoco.MjModel.from_xml_string(ET.tostring(root, encoding="unicode"))
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
@@ -83,7 +85,7 @@ def extent(model, data):
 
 def half_sizes(model, shapes):
     sizes = model.geom_size[shapes].copy()
-    capsule = model.geom_type[shapes] == mujoco.mjtGeom.mjGEOM_CAPSULE
+    capsule = model.geom_type[shapes] == CAPSULE
     sizes[capsule] = np.column_stack([sizes[capsule, 0], sizes[capsule, 0], sizes[capsule, 0] + sizes[capsule, 1]])
     return sizes
 
