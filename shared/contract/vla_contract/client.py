@@ -82,16 +82,19 @@ class PolicyClient:
 
         Raises PolicyUnavailable when that takes longer than `timeout_s` or when loading has failed.
         """
-        deadline = Deadline(timeout_s)
+        deadline, pause_s, told_s = Deadline(timeout_s), 0.05, -1.0
         while True:
             reason = self._not_ready(min(self.timeout_s, max(deadline.left_s(), 0.1)))
             if reason is None:
                 return
             if deadline.left_s() <= 0:
                 raise PolicyUnavailable(f"{self.base_url} is not ready after {timeout_s:g} s: {reason}")
-            if on_wait:
-                on_wait(timeout_s - deadline.left_s(), reason)
-            time.sleep(min(1.0, max(deadline.left_s(), 0.0)))
+            waited_s = timeout_s - deadline.left_s()
+            if on_wait and waited_s - told_s >= 1.0:
+                on_wait(waited_s, reason)
+                told_s = waited_s
+            time.sleep(min(pause_s, max(deadline.left_s(), 0.0)))
+            pause_s = min(1.5 * pause_s, 1.0)
 
     def close(self) -> None:
         """Closes the connections."""
