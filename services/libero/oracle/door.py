@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.libero.oracle.hand import UP, about, facing, level
+from services.libero.oracle.hand import NEUTRAL, UP, about, facing, level
 from services.libero.oracle.motion import CLOSE, Skill, move_by, move_to, servo
 from services.libero.oracle.parts import Box, boxes_of, opening_sign, openness
-from services.libero.oracle.scene import Joint, Scene
+from services.libero.oracle.scene import Joint, Pose, Scene
 
 GRIP = 0.7  # of the way from hinge to free edge where the door is pushed
 BELOW_TOP = 0.025  # m from the door's top edge down to the grip site: the palm stays above the door
@@ -20,22 +20,22 @@ SHUT = 0.001  # of the door's travel
 
 def close_door(scene: Scene, joint: Joint, attempt: int = 0) -> Skill:
     """Pushes a door shut from outside with the closed fingers, following its turn."""
-    start = _push_pose(scene, joint, -BEFORE)
+    start = _push_pose(scene, joint, NEUTRAL, -BEFORE)
     scene = yield from move_to(
-        scene, start[0] + ABOVE * UP, gripper=CLOSE, rot=start[1], tolerance=0.03, angle_tolerance=0.3
+        scene, start.pos + ABOVE * UP, gripper=CLOSE, rot=start.rot, tolerance=0.03, angle_tolerance=0.3
     )
-    scene = yield from move_to(scene, start[0], gripper=CLOSE, rot=start[1], tolerance=0.015, timeout=40)
+    scene = yield from move_to(scene, start.pos, gripper=CLOSE, rot=start.rot, tolerance=0.015, timeout=40)
     for _ in range(100):
         if openness(scene, joint) < SHUT:
             break
-        pos, rot = _push_pose(scene, joint, 0.0, LEAD)
+        pos, rot = _push_pose(scene, joint, scene.eef.rot, 0.0, LEAD)
         scene = yield servo(scene, pos, rot, CLOSE)
     return (yield from move_by(scene, ABOVE * UP, gripper=CLOSE, timeout=15, tolerance=0.05))
 
 
-def _push_pose(scene: Scene, joint: Joint, gap: float, ahead: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """Returns where the grip site [3] and the hand [3, 3] are to touch the door's outside; `gap` < 0 m stays off it,
-    `ahead` is how far, in rad, the door should have turned on."""
+def _push_pose(scene: Scene, joint: Joint, near: np.ndarray, gap: float, ahead: float = 0.0) -> Pose:
+    """Returns where the hand touches the door's outside, of the two ways round the one nearer to `near`; `gap` < 0 m
+    stays off it, `ahead` is how far, in rad, the door should have turned on."""
     axis, anchor = scene.axis_of(joint.name), scene.joint_axis(joint.name).pos
     panel = panel_of(scene, joint)
     across = level(panel.pose.pos - anchor)  # from the hinge to the free edge
@@ -45,7 +45,7 @@ def _push_pose(scene: Scene, joint: Joint, gap: float, ahead: float = 0.0) -> tu
     pos = anchor + radius * across + outside * shut
     pos[2] = panel.reach(UP) - BELOW_TOP
     turn = about(axis, -opening_sign(scene, joint) * ahead)
-    return anchor + turn @ (pos - anchor), facing(-UP, turn @ shut, scene.eef.rot)
+    return Pose(anchor + turn @ (pos - anchor), facing(-UP, turn @ shut, near))
 
 
 def panel_of(scene: Scene, joint: Joint) -> Box:

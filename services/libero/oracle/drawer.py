@@ -22,6 +22,8 @@ from services.libero.oracle.scene import Joint, Scene
 APPROACH = 0.10  # m in front of the handle where the hand turns towards it
 GRASP_DEPTH = 0.005  # m that the grip site goes beyond the bar's middle, so that the pads hold all of it
 LEAD = 0.05  # m that the pulling hand aims ahead of the handle
+NARROW = 0.055  # m between the fingers on their way to the bar
+STAY = 0.0  # the gripper's command to stay as it is
 SLOW = 0.012  # m of lead that is left at the end, so that the drawer stops where it should
 SLIPPED = 0.02  # m between hand and bar that says the bar is lost
 LEAN = 1.2  # rad from the vertical towards the drawer: the palm keeps off the handles above
@@ -35,10 +37,11 @@ def open_drawer(scene: Scene, joint: Joint, attempt: int = 0, until: float = WID
     Ends early when the bar slips out of the fingers; the next attempt takes it deeper.
     """
     out = opening_direction(scene, joint)
-    rot = facing(-out, handle_of(scene, joint).long_axis, scene.eef.rot)
+    rot = facing(-out, handle_of(scene, joint).long_axis)
     depth = GRASP_DEPTH + 0.003 * (attempt % 3)
     scene = yield from move_to(scene, _grasp_point(scene, joint) + APPROACH * out, gripper=OPEN, rot=rot, timeout=70)
-    scene = yield from move_to(scene, _grasp_point(scene, joint) - depth * out, gripper=OPEN, rot=rot, timeout=40)
+    scene = yield from _narrow(scene, rot)
+    scene = yield from move_to(scene, _grasp_point(scene, joint) - depth * out, gripper=STAY, rot=rot, timeout=40)
     scene = yield from close_gripper(scene)
     scene = yield from _pull(scene, joint, rot, depth, until)
     scene = yield from open_gripper(scene)
@@ -46,10 +49,18 @@ def open_drawer(scene: Scene, joint: Joint, attempt: int = 0, until: float = WID
     return (yield from move_by(scene, 0.12 * UP, gripper=OPEN, timeout=15, tolerance=0.05))
 
 
+def _narrow(scene: Scene, rot: np.ndarray) -> Skill:
+    """Closes the fingers halfway, so that they pass between the handles of neighbouring drawers."""
+    pos = scene.eef.pos
+    while scene.gripper_gap > NARROW:
+        scene = yield servo(scene, pos, rot, CLOSE)
+    return scene
+
+
 def close_drawer(scene: Scene, joint: Joint, attempt: int = 0) -> Skill:
     """Pushes a drawer shut by its handle with the closed fingertips, the hand leaning away from the cabinet."""
     out = opening_direction(scene, joint)
-    rot = leaning(-out, -LEAN, scene.eef.rot)
+    rot = leaning(-out, -LEAN)
     start = _push_point(scene, joint, rot) + APPROACH * out
     scene = yield from move_to(scene, start + APPROACH * UP, gripper=CLOSE, rot=rot, tolerance=0.03)
     scene = yield from move_to(scene, start, gripper=CLOSE, rot=rot, tolerance=0.015, timeout=30)

@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import numpy as np
 
+from services.libero.oracle.motion import orientation
+
 UP = np.array([0.0, 0.0, 1.0])
+NEUTRAL = orientation(0.4)  # the last wrist joint is nearer to the middle of its range than at the start
 
 
-def facing(approach: np.ndarray, along: np.ndarray, current: np.ndarray) -> np.ndarray:
+def facing(approach: np.ndarray, along: np.ndarray, near: np.ndarray = NEUTRAL) -> np.ndarray:
     """Returns the hand rotation whose fingers point along `approach` and close across the direction `along`.
 
-    Of the two such rotations, half a turn apart, the one nearer to the rotation `current`.
+    Of the two such rotations, half a turn apart, the one nearer to the rotation `near`: the default keeps the wrist
+    off its limits; a hand that follows something gives its own rotation, so that it does not flip on the way.
     """
     closing = np.cross(along, approach)
     closing /= np.linalg.norm(closing)
     one, other = _hand(closing, approach), _hand(-closing, approach)
-    return one if np.trace(current.T @ one) >= np.trace(current.T @ other) else other
+    return one if np.trace(near.T @ one) >= np.trace(near.T @ other) else other
 
 
-def leaning(away: np.ndarray, lean: float, current: np.ndarray) -> np.ndarray:
+def leaning(away: np.ndarray, lean: float, near: np.ndarray = NEUTRAL) -> np.ndarray:
     """Returns the hand rotation for work along the level unit vector `away` [3]: fingers side by side across it,
     pointing down and, for `lean` > 0 rad, back, as a rake does; for `lean` < 0 forward, as a finger at a button."""
-    return facing(-np.cos(lean) * UP - np.sin(lean) * away, np.cos(lean) * away - np.sin(lean) * UP, current)
+    return facing(-np.cos(lean) * UP - np.sin(lean) * away, np.cos(lean) * away - np.sin(lean) * UP, near)
 
 
 def about(axis: np.ndarray, angle: float) -> np.ndarray:

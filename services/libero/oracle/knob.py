@@ -29,7 +29,7 @@ def _turn(scene: Scene, joint: Joint, attempt: int, sign: float, enough) -> Skil
     wing = wing_of(scene, joint)
     up = scene.axis_of(joint.name)
     length = wing.pose.rot[:, 0] if wing.half[0] > wing.half[1] else wing.pose.rot[:, 1]
-    rot = facing(-up, length, scene.eef.rot)
+    rot = facing(-up, length)
     grasp = scene.joint_axis(joint.name).pos
     grasp = grasp + up * (wing.reach(up) - grasp @ up - GRIP_DEPTH - 0.003 * (attempt % 3))
     scene = yield from move_to(scene, grasp + ABOVE * up, gripper=OPEN, rot=rot)

@@ -51,7 +51,7 @@ def put_in_front(scene: Scene, name: str, region: str, joint: Joint) -> Skill:
 def pick_by_handle(scene: Scene, name: str) -> Skill:
     """Grasps the bar of a cup's handle from above and outside, and lifts the cup."""
     bar, outward = handle_of(scene, name)
-    rot = leaning(-outward, -LEAN, scene.eef.rot)
+    rot = leaning(-outward, -LEAN)
     grip = bar.pose.pos + GRIP_RISE * UP
     scene = yield from move_to(scene, grip - APPROACH * rot[:, 2], gripper=OPEN, rot=rot, tolerance=0.015)
     scene = yield from move_to(scene, grip, gripper=OPEN, rot=rot, tolerance=0.005, timeout=30)

@@ -59,7 +59,7 @@ def _push_straight(scene: Scene, name: str, target: np.ndarray) -> Skill:
     boxes = boxes_of(scene, scene.world.things[name].bodies)
     centre = scene.pose(name).pos[:2]
     away = level(target - centre)
-    rot = leaning(away, LEAN_DOWN, scene.eef.rot)
+    rot = leaning(away, LEAN_DOWN)
     bottom = min(-box.reach(-UP) for box in boxes)
     edge = max(box.reach(-away) for box in boxes) + centre @ away[:2]
     start = np.append(centre, bottom + CLEARANCE) - (edge + BEHIND) * away - FINGERTIP * rot[:, 2]
