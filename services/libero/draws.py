@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
+_TRIES = 1000  # the original tries for ever
+
 
 @contextmanager
 def global_rng(state=None):
@@ -132,13 +134,14 @@ class ResetDraws:
 
         builds = point.builds
         with global_rng(point.rng):
-            while True:
+            for _ in range(_TRIES):
                 builds += 1
                 try:
                     placed = self._draw(builds)
                     return placed, _Point(np.random.get_state(), builds)
                 except RandomizationError:
                     continue
+        raise RuntimeError(f"no layout in {_TRIES} tries; are the assets' objects larger than the task's regions?")
 
     def _draw(self, builds: int) -> dict:
         domain = self._domain

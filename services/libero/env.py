@@ -34,7 +34,8 @@ class LiberoEnv:
             )
         self.cameras, self.camera_size = tuple(cameras), camera_size
         self.task: Task | None = None
-        self.domain = None
+        self.domain = None  # robosuite's problem; its own observations, controller and step count stand still
+        self._view_qpos = None  # the pose that pictures show, None before the first reset
         self._renderer = None
         self._gl = None
 
@@ -58,6 +59,7 @@ class LiberoEnv:
 
     def _bind(self) -> None:
         sim = self.domain.sim
+        self._view_qpos = None
         self._model, self._data = sim.model._model, sim.data._data
         robot = self.domain.robots[0]
         self._gripper_qpos = np.array(robot._ref_gripper_joint_pos_indexes)
@@ -76,6 +78,8 @@ class LiberoEnv:
         The scene equals, to the bit, the one that the reference loop has after seeding, `episode + 1` resets and
         `set_init_state`; no earlier episode need have run. Raises ValueError for a state of the wrong size.
         """
+        if self.task is None:
+            raise RuntimeError("no task is loaded; call load_task() first")
         init_state = self._checked_state(init_state)
         layout = self._draws[self.seed].layout(episode)
         self._problem.pristine.restore(self._model)
@@ -88,6 +92,10 @@ class LiberoEnv:
         self._set_state(init_state)
         self._since_sample = _PHYSICS_DT + _PHYSICS_DT  # the two forced updates of reset and set_init_state
         self._sampled = True
+
+    def _require_episode(self) -> None:
+        if self._view_qpos is None:
+            raise RuntimeError("no episode has begun; call load_task() and then reset()")
 
     def _checked_state(self, state) -> np.ndarray:
         state = np.asarray(state, np.float64)
@@ -110,6 +118,7 @@ class LiberoEnv:
 
     def step(self, action) -> bool:
         """Executes one control step (50 ms) and returns whether the task's goal holds. `action`: finite [7]."""
+        self._require_episode()
         action = np.asarray(action, np.float64)
         if action.shape != (7,) or not np.isfinite(action).all():
             raise ValueError(f"action {action} is not a finite vector of 7 numbers")
@@ -159,6 +168,7 @@ class LiberoEnv:
 
     def render(self, camera: str = "agentview") -> np.ndarray:
         """Returns `camera`'s picture as the stock `<camera>_image`: uint8 [size, size, 3], bottom row first."""
+        self._require_episode()
         if self._renderer is None:
             from services.libero.render import GlContext, SceneRenderer
 
@@ -204,7 +214,9 @@ class LiberoEnv:
             self._renderer = None
         if self.domain is not None:
             self.domain.close()
-            self.domain = self.task = self._problem = None
+            self.domain = self.task = self._problem = self._view_qpos = None
+            self._control = self._model = self._data = None
+            self._draws = {}
 
 
 def quat_xyzw_to_axis_angle(quat: np.ndarray) -> np.ndarray:

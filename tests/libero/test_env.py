@@ -208,6 +208,20 @@ def test_bad_actions_are_refused(action, libero_env):
         libero_env.step(action)
 
 
+def test_what_needs_an_episode_says_so(libero_runtime):
+    from services.libero.env import LiberoEnv
+
+    env = LiberoEnv(libero_runtime.assets)
+    with pytest.raises(RuntimeError, match="load_task"):
+        env.reset(0, np.zeros(10))
+    for act in (lambda: env.step(np.zeros(7)), env.render):
+        with pytest.raises(RuntimeError, match="reset"):
+            act()
+    for other in ({"assets": "/elsewhere"}, {"assets": libero_runtime.assets, "render": "gpu"}):
+        with pytest.raises(ValueError, match="configured with"):
+            LiberoEnv(**other)
+
+
 def test_another_tasks_init_state_is_refused(libero_env):
     libero_env.load_task(task_of("libero_goal", 4))
     with pytest.raises(ValueError, match="does not fit"):
