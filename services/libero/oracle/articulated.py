@@ -14,7 +14,7 @@ from services.libero.oracle.rules import Rule
 from services.libero.oracle.scene import Goal, Joint, Scene
 
 ROOM = 0.7  # how far a drawer must be open before something goes in
-ROOMY = 0.8  # how far it is pulled for that: wider open it hangs over what stands before the cabinet
+ROOMY, OVERSHOOT = 0.8, 0.04  # how far it is pulled for that: wider open it hangs over what stands before the cabinet
 
 
 def joint_of(scene: Scene, name: str) -> Joint | None:
@@ -42,7 +42,7 @@ def _open_drawer(scene: Scene, goal: Goal, attempt: int) -> Skill:
     joint = joint_of(scene, goal.args[-1])
     if goal.name == "open":
         return (yield from drawer.open_drawer(scene, joint, attempt))
-    if not aside.within_reach(scene, goal.args[0], joint, ROOMY):
+    if not aside.within_reach(scene, goal.args[0], joint, ROOMY + OVERSHOOT):
         scene = yield from aside.set_aside(scene, goal.args[0], joint)
     return (yield from drawer.open_drawer(scene, joint, attempt, ROOMY))
 

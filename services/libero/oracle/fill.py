@@ -11,6 +11,7 @@ from services.libero.oracle.pick_place import LOST, carry, holds, pick, reach_be
 from services.libero.oracle.scene import Joint, Scene
 
 DROP = 0.012  # m above the drawer's floor where the object is let go
+MAX_RISE = 0.06
 CLEAR = 0.02  # m kept from the open drawer while the object is raised beside it
 RETREAT = 0.12
 
@@ -36,11 +37,15 @@ def put_in_drawer(scene: Scene, name: str, joint: Joint) -> Skill:
 
 
 def _out_from_under(scene: Scene, name: str, joint: Joint) -> Skill:
-    """Takes a held object out from under the open drawer, so that it can be raised."""
+    """Takes a held object out from under the open drawer, over what stands before it, so that it can be raised."""
     out = opening_direction(scene, joint)
-    reach = handle_of(scene, joint).reach(out)
-    back = min(-box.reach(-out) for box in boxes_of(scene, scene.world.things[name].bodies))
-    shift = max(0.0, reach + CLEAR - back)
+    boxes = boxes_of(scene, scene.world.things[name].bodies)
+    shift = handle_of(scene, joint).reach(out) + CLEAR + max(box.reach(-out) for box in boxes)
+    if shift <= 0:
+        return scene
+    below = min(-box.reach(-UP) for box in boxes_of(scene, [joint.body]))
+    rise = np.clip(below - CLEAR - max(box.reach(UP) for box in boxes), 0.0, MAX_RISE)
+    scene = yield from carry(scene, name, scene.pose(name).pos + rise * UP, tolerance=0.01, timeout=20)
     return (yield from carry(scene, name, scene.pose(name).pos + shift * out, tolerance=0.02))
 
 
