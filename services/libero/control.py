@@ -9,7 +9,7 @@ Dot products stay with the library that did them (numpy's or numba's BLAS) on ar
 order may round differently in the last bit, and after a few contacts that is another rollout.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import mujoco
 import numpy as np
@@ -18,8 +18,7 @@ ARM_DOF = 7
 GRIPPER_SPEED = 0.01  # of its range [-1, 1], per physics step
 
 
-@dataclass(frozen=True)
-class _Reading:
+class _Reading(NamedTuple):
     """What the controller knows of the arm: gripper-site pose and velocity, joints, Jacobians, mass matrix."""
 
     pos: np.ndarray  # [3]
@@ -49,15 +48,26 @@ class ArmControl:
         self._site = domain.sim.model.site_name2id(controller.eef_name)
         self._qpos, self._dof = _block(controller.qpos_index), _block(controller.qvel_index)
         self._arm_ctrl = _block(robot._ref_joint_actuator_indexes)
-        self._kp, self._kd = controller.kp, controller.kd
+        kp, kd = controller.kp, controller.kd
+        self._gains_pos, self._gains_ori = (kp[:3], kd[:3]), (kp[3:6], kd[3:6])
+        self._wrench = np.zeros(6)
         self._torque_low, self._torque_high = robot.torque_limits
         self._bind_gripper(robot)
         self._bind_scaling(controller)
         self._keep_start(controller)
+        self._bind_views()
         nv = self._model.nv
         self._mass = np.zeros((nv, nv))
         self._jac_pos, self._jac_ori = np.zeros((3, nv)), np.zeros((3, nv))
         self.reset()
+
+    def _bind_views(self) -> None:
+        """Keeps windows into MuJoCo's memory: a look-up through its bindings costs as much as a small product."""
+        data, dof = self._data, self._dof
+        self._site_pos, self._site_mat = data.site_xpos[self._site], data.site_xmat[self._site].reshape(3, 3)
+        self._qvel, self._arm_qpos, self._arm_qvel = data.qvel, data.qpos[self._qpos], data.qvel[dof]
+        self._gravity, self._inertia = data.qfrc_bias[dof], data.qM
+        self._arm_torque, self._finger_target = data.ctrl[self._arm_ctrl], data.ctrl[self._finger_ctrl]
 
     def _bind_gripper(self, robot) -> None:
         actuators = [self._model.actuator(name).id for name in robot.gripper.actuators]
@@ -109,24 +119,23 @@ class ArmControl:
             reading = self._read()
         if action is not None:
             self._set_goal(action, reading)
-        data.ctrl[self._arm_ctrl] = self._torques(reading)
-        data.ctrl[self._finger_ctrl] = self._move_fingers(gripper)
+        self._arm_torque[:] = self._torques(reading)
+        self._finger_target[:] = self._move_fingers(gripper)
         mujoco.mj_step2(model, data)
 
     def _read(self) -> _Reading:
         model, data, dof = self._model, self._data, self._dof
         mujoco.mj_jacSite(model, data, self._jac_pos, self._jac_ori, self._site)
-        mujoco.mj_fullM(model, self._mass, data.qM)
+        mujoco.mj_fullM(model, self._mass, self._inertia)
         jac = np.empty((6, ARM_DOF), order="F")
         jac[:3], jac[3:] = self._jac_pos[:, dof], self._jac_ori[:, dof]
-        qvel = data.qvel
         return _Reading(
-            data.site_xpos[self._site].copy(),
-            data.site_xmat[self._site].reshape(3, 3).copy(),
-            np.dot(self._jac_pos, qvel),
-            np.dot(self._jac_ori, qvel),
-            data.qpos[self._qpos].copy(),
-            qvel[dof].copy(),
+            self._site_pos,
+            self._site_mat,
+            np.dot(self._jac_pos, self._qvel),
+            np.dot(self._jac_ori, self._qvel),
+            self._arm_qpos,
+            self._arm_qvel,
             jac[:3].copy(order="F"),
             jac[3:].copy(order="F"),
             jac,
@@ -141,14 +150,15 @@ class ArmControl:
 
     def _torques(self, now: _Reading) -> np.ndarray:
         """Returns joint torques [7] in Nm: both wrenches through their own inertia, gravity, and the null space."""
-        osc, kp, kd = self._osc, self._kp, self._kd
-        force = (self._goal_pos - now.pos) * kp[:3] + -now.vel_pos * kd[:3]
-        torque = osc.orientation_error(self._goal_ori, now.mat) * kp[3:6] + -now.vel_ori * kd[3:6]
+        osc, wrench, (kp_pos, kd_pos), (kp_ori, kd_ori) = self._osc, self._wrench, self._gains_pos, self._gains_ori
+        force = (self._goal_pos - now.pos) * kp_pos + -now.vel_pos * kd_pos
+        torque = osc.orientation_error(self._goal_ori, now.mat) * kp_ori + -now.vel_ori * kd_ori
         _, inertia_pos, inertia_ori, null = osc.opspace_matrices(now.mass, now.jac, now.jac_pos, now.jac_ori)
-        wrench = np.concatenate([np.dot(inertia_pos, force), np.dot(inertia_ori, torque)])
-        joint = np.dot(now.jac.T, wrench) + self._data.qfrc_bias[self._dof]
+        np.dot(inertia_pos, force, out=wrench[:3])
+        np.dot(inertia_ori, torque, out=wrench[3:])
+        joint = np.dot(now.jac.T, wrench) + self._gravity
         joint += osc.nullspace_torques(now.mass, null, self._rest_joints, now.joint_pos, now.joint_vel)
-        return np.clip(joint, self._torque_low, self._torque_high)
+        return np.minimum(np.maximum(joint, self._torque_low, out=joint), self._torque_high, out=joint)
 
     def _move_fingers(self, gripper: float) -> tuple[float, float]:
         """Returns both finger controls after moving their target one notch towards closed (+) or open (-)."""
