@@ -14,6 +14,7 @@ from services.libero.store import RunStore
 from services.libero.worker import FATAL
 
 GRACE_S = 20.0  # between SIGTERM and SIGKILL: long enough to save a result
+LAST_VIDEO_S = 300.0
 BROKEN_LIMIT = 3  # episodes out of tries before the whole run stops
 DEATHS_IN_A_ROW = 3  # per worker, without any episode finishing in between
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -48,6 +49,7 @@ class Supervisor:
         self.children: dict[str, Child] = {}
         self.names = [f"worker-{number}" for number in range(workers)]
         self.deaths, self.done_at_death = 0, 0
+        self.done_at: float | None = None  # when the last episode was found done
         self.counts = store.counts()  # as of the last step
 
     def start(self) -> None:
@@ -128,8 +130,11 @@ class Supervisor:
             )
 
     def finished(self) -> bool:
-        """Returns whether all is done and every worker has ended (some may still draw a video)."""
-        return not self.children and not work_left(self.counts)
+        """Returns whether all is done and every worker has ended, or had time enough to draw its last video."""
+        if work_left(self.counts):
+            return False
+        self.done_at = self.done_at or time.monotonic()
+        return not self.children or time.monotonic() - self.done_at > LAST_VIDEO_S
 
     def stop(self) -> None:
         """Ends the workers: asks first, kills what does not end in time."""
