@@ -42,9 +42,7 @@ HAND = from_corners(  # z reaches far up: the hand comes down from there
 )
 FOREARM = from_corners(((-0.30, -0.06, 0.17), (0.06, 0.06, 0.40)))  # x: away from the base, z: up from the grip site
 FINGER_ROOM = 0.003  # m on both sides of the material while the fingers come down
-YAW_STEP = np.pi / 12
-SLICE_STEP = 0.008
-STRIP, STRIPS = 0.004, (-0.008, -0.004, 0.0, 0.004)  # of a pad's width
+STRIP, STRIPS = 0.004, 4  # m, and how many make a pad's width
 MAX_WEDGE = 0.007  # m that the material may get thinner across a pad's width: it would be squeezed out
 MAX_LEAN = 0.012  # m that its middle may shift across it: closing fingers turn a box that leans less
 TABLE_CLEARANCE = 0.006  # m between fingertips and what the object stands on
@@ -53,6 +51,16 @@ RAISED = np.array([0.0, 0.0, 0.06])  # m that the hand must be able to rise
 MARGINS = (0.006, 0.003, 0.0)  # m around the hand that must be free, if possible
 MAX_CHECKED = 400  # candidates whose way down is looked at,
 BATCH = 16  # so many at a time
+
+
+class Raster(NamedTuple):
+    """How closely an object is looked at: every `yaw` rad of the hand, a slice every `slice` m."""
+
+    yaw: float
+    slice: float
+
+
+RASTERS = (Raster(np.pi / 9, 0.012), Raster(np.pi / 18, 0.006))  # the closer look only where the first finds nothing
 
 
 @dataclass(frozen=True)
@@ -74,15 +82,16 @@ class Grasp:
 def find_grasp(scene: Scene, name: str, avoid: Sequence[Grasp] = ()) -> Grasp | None:
     """Returns the best grasp of an object that hits nothing on its way down and differs from those in `avoid`; with
     plenty of room around the hand if there is such a grasp, else with less. None where there is none."""
-    candidates = [g for g in _candidates(scene, name) if all(differs(g, other) for other in avoid)]
-    candidates = sorted(candidates, key=lambda g: g.cost)[:MAX_CHECKED]
     blocked = _near_boxes(scene, name)
-    for margin in MARGINS:
-        for start in range(0, len(candidates), BATCH):
-            batch = candidates[start : start + BATCH]
-            free = ways_down(scene, batch, blocked, margin)
-            if free.any():
-                return batch[int(np.argmax(free))]
+    for raster in RASTERS:
+        candidates = [g for g in _candidates(scene, name, raster) if all(differs(g, other) for other in avoid)]
+        candidates = sorted(candidates, key=lambda g: g.cost)[:MAX_CHECKED]
+        for margin in MARGINS:
+            for start in range(0, len(candidates), BATCH):
+                batch = candidates[start : start + BATCH]
+                free = ways_down(scene, batch, blocked, margin)
+                if free.any():
+                    return batch[int(np.argmax(free))]
     return None
 
 
@@ -112,14 +121,14 @@ def _near_boxes(scene: Scene, name: str) -> Boxes:
     return obstacles(scene, (low + high) / 2, float(np.max(high - low) / 2 + 0.15))
 
 
-def _candidates(scene: Scene, name: str) -> Iterator[Grasp]:
+def _candidates(scene: Scene, name: str, raster: Raster) -> Iterator[Grasp]:
     """Yields what could be gripped from above, whatever stands around it."""
     points, pose, base = solid_points(scene, name), scene.pose(name), scene.world.base_pos
     centre, levels = points.mean(axis=0), heights(points[:, 2].min(), points[:, 2].max())
     azimuth = np.arctan2(*(centre - base)[1::-1])
-    for yaw in yaws(boxes_of(scene, name)):
+    for yaw in yaws(boxes_of(scene, name), raster.yaw):
         yaw = nearest_yaw(yaw, azimuth)
-        for part in slices(points, yaw):
+        for part in slices(points, yaw, raster.slice):
             for pos, width, slant in _grips(part, levels):
                 if stretch(pos, base) > FARTHEST:
                     continue
@@ -128,37 +137,39 @@ def _candidates(scene: Scene, name: str) -> Iterator[Grasp]:
                 yield Grasp(pos, yaw, width, cost, pose.inverse_apply(pos))
 
 
-def yaws(boxes: Boxes) -> np.ndarray:
+def yaws(boxes: Boxes, step: float) -> np.ndarray:
     """Returns the yaws [k] in [0, pi) to look at: along the sides of the object's biggest boxes and all around."""
     biggest = boxes.select(np.argsort(-boxes.half.prod(axis=1))[:4])
     level = np.abs(biggest.rot[:, 2, :]) < 0.2  # axes [n, 3] that lie flat
     axes = biggest.rot.transpose(0, 2, 1)[level]
     along = np.arctan2(-axes[:, 0], axes[:, 1]) % np.pi
-    around = np.arange(0, np.pi, YAW_STEP)
+    around = np.arange(0, np.pi, step)
     every = np.sort(np.concatenate([along, around]))
     return every[np.diff(every, prepend=-1.0) > 0.03]
 
 
 class Slice(NamedTuple):
-    """The points of an object that a finger pad's width covers, seen by a hand: `u` [n] along its closing axis, `v` [n]
-    along the pad's width from `middle`, `z` [n] up."""
+    """The points of an object that a finger pad's width covers, seen by a hand: `u` [n] along its closing axis, `z` [n]
+    up, `strip` [n], which of the strips of `STRIP` m across the pad's width they lie in."""
 
     u: np.ndarray
-    v: np.ndarray
     z: np.ndarray
+    strip: np.ndarray
     middle: float
     u_axis: np.ndarray
     v_axis: np.ndarray
 
 
-def slices(points: np.ndarray, yaw: float) -> Iterator[Slice]:
-    """Yields an object's slices across the closing axis of a hand with this yaw, every `SLICE_STEP`."""
+def slices(points: np.ndarray, yaw: float, step: float) -> Iterator[Slice]:
+    """Yields an object's slices across the closing axis of a hand with this yaw: its middle, and every `step` m."""
     u_axis, v_axis = closing_axis(yaw), np.array([np.cos(yaw), np.sin(yaw), 0.0])
     u, v, z = points @ u_axis, points @ v_axis, points[:, 2]
-    for middle in np.arange(v.min() + 0.004, v.max(), SLICE_STEP):
+    centre, count = (v.min() + v.max()) / 2, int((v.max() - v.min() - PAD_HALF_WIDTH) / 2 / step)
+    for middle in centre + step * np.arange(-count, count + 1):
         aside = v - middle + 1e-6  # so that rounding does not tear a row of points between two strips
         inside = np.flatnonzero(np.abs(aside) < PAD_HALF_WIDTH)
-        yield Slice(u[inside], aside[inside], z[inside], middle, u_axis, v_axis)
+        strip = np.floor(aside[inside] / STRIP).astype(int)
+        yield Slice(u[inside], z[inside], strip, middle, u_axis, v_axis)
 
 
 def _grips(part: Slice, levels: Sequence[float]) -> Iterator[tuple[np.ndarray, float, float]]:
@@ -171,7 +182,7 @@ def _grips(part: Slice, levels: Sequence[float]) -> Iterator[tuple[np.ndarray, f
             if too_wide or part.z[near].max() > level + PALM - 0.002:  # the palm would sit on it
                 continue
             held = pad & (part.u >= left) & (part.u <= right)
-            wedge, lean = wedge_and_lean(part.u[held], part.v[held])
+            wedge, lean = wedge_and_lean(part.u[held], part.strip[held])
             if wedge < MAX_WEDGE and lean < MAX_LEAN:
                 pos = (left + right) / 2 * part.u_axis + part.middle * part.v_axis + level * np.array([0.0, 0.0, 1.0])
                 yield pos, right - left, 3 * wedge + lean
@@ -185,13 +196,14 @@ def heights(bottom: float, top: float) -> list[float]:
 
 
 def spans(u: np.ndarray) -> list[tuple[float, float]]:
-    """Returns the stretches (from, to) of a line on which points lie, split where 1 cm or more is empty."""
-    if not len(u):
-        return []
-    u = np.sort(u)
-    gaps = np.flatnonzero(np.diff(u) > 0.010)
-    starts, ends = np.append(0, gaps + 1), np.append(gaps, len(u) - 1)
-    return [(float(u[a]), float(u[b])) for a, b in zip(starts, ends, strict=True)]
+    """Returns the stretches (from, to) of a line on which points lie, split where more than 1 cm is empty."""
+    found: list[list[float]] = []
+    for value in sorted(u.tolist()):
+        if found and value - found[-1][1] <= 0.010:
+            found[-1][1] = value
+        else:
+            found.append([value, value])
+    return [(start, end) for start, end in found]
 
 
 def _cost(width: float, slant: float, offset: np.ndarray, turn: float) -> float:
@@ -201,10 +213,14 @@ def _cost(width: float, slant: float, offset: np.ndarray, turn: float) -> float:
     return float(lever + 0.5 * height + slant + 0.5 * width + 4 * tight + 0.003 * abs(turn))
 
 
-def wedge_and_lean(u: np.ndarray, v: np.ndarray) -> tuple[float, float]:
+def wedge_and_lean(u: np.ndarray, strip: np.ndarray) -> tuple[float, float]:
     """Returns by how much (m) the thickness of what is held, and its middle, change over the strips of a pad's width:
-    (0, 0) between faces square to the pads. `u` runs along the closing axis, `v` along the width, from its middle."""
-    strips = [u[(v >= low) & (v < low + STRIP)] for low in STRIPS]
-    ends = np.array([(strip.min(), strip.max()) for strip in strips if len(strip)])
-    edge = 0.001 * (len(strips) - len(ends))  # where the object ends within the pad there is less to hold on to
-    return float(np.ptp(ends[:, 1] - ends[:, 0])) + edge, float(np.ptp(ends.mean(axis=1)))
+    (0, 0) between faces square to the pads. `u` [n] runs along the closing axis, `strip` [n] numbers the strips."""
+    ends: dict[int, tuple[float, float]] = {}
+    for value, key in zip(u.tolist(), strip.tolist(), strict=True):
+        low, high = ends.get(key, (value, value))
+        ends[key] = (min(low, value), max(high, value))
+    thickness = [high - low for low, high in ends.values()]
+    middle = [(high + low) / 2 for low, high in ends.values()]
+    edge = 0.001 * (STRIPS - len(ends))  # where the object ends within the pad there is less to hold on to
+    return max(thickness) - min(thickness) + edge, max(middle) - min(middle)

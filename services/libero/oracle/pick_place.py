@@ -30,6 +30,7 @@ LIFT = 0.05  # m of the first lift, after which the grasp is checked
 CLEARANCE = 0.03  # m between a carried object and what it passes over
 WAY_STEP = 0.03  # m between the places on the way that are looked at
 FINGERS_ASIDE, PALM_ASIDE = 0.07, 0.12  # m on all sides of the grip site that fingers (with a load) and palm need
+NEAR = 0.04  # m above its resting place where lowering an object slows down
 DROP_HEIGHT = 0.004  # m above its resting place where an object is let go
 LOST = 0.05  # m that an object may shift in the hand before it counts as dropped
 PAUSE = 10  # steps before looking again where there was no grasp: something may still be moving
@@ -142,6 +143,7 @@ def reach_below(scene: Scene, name: str) -> float:
 def place(scene: Scene, name: str, spot: Spot) -> Skill:
     """Carries a held object over its spot, lowers it until it touches its support, lets go and moves away upwards."""
     scene = yield from carry_over(scene, name, spot.pos)
+    scene = yield from carry(scene, name, spot.pos + NEAR * UP, tolerance=0.015)
     scene = yield from lower(scene, name, spot)
     scene = yield from open_gripper(scene)
     return (yield from move_by(scene, HOVER * UP, gripper=OPEN, tolerance=0.02))
