@@ -45,6 +45,15 @@ class Culling:
             hidden &= self._unmirrored(data, geom, planes, eye)
         return hidden
 
+    def mirrors(self, data: mujoco.MjData, camera: int) -> bool:
+        """Returns whether `camera`'s picture may hold a mirror; without one the mirrored pass draws nothing."""
+        planes = _side_planes(self._model.cam_fovy[camera], data.cam_xmat[camera].reshape(3, 3))
+        offsets = data.geom_xpos[self._mirrors] - data.cam_xpos[camera]
+        size = self._model.geom_size[self._mirrors]
+        endless = (self._model.geom_type[self._mirrors] == _PLANE) & (size[:, :2] <= 0).any(axis=1)
+        reach = np.linalg.norm(size, axis=1) + _SLACK_M
+        return bool((endless | ((offsets @ planes.T + reach[:, None]).min(axis=1) >= 0)).any())
+
     def _unmirrored(self, data, geom: int, planes: np.ndarray, eye: np.ndarray) -> np.ndarray:
         """Returns which geoms have no mirror image in the view by the reflective geom `geom`."""
         mat, place, size = data.geom_xmat[geom].reshape(3, 3), data.geom_xpos[geom], self._model.geom_size[geom]

@@ -91,6 +91,7 @@ class SceneRenderer:
 
     def _update_scene(self, camera: int) -> None:
         everything = mujoco.mjtCatBit.mjCAT_ALL
+        self._scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = self._culling.mirrors(self._view, camera)
         self._culling.hide(self._culling.outside(self._view, camera))
         try:
             mujoco.mjv_updateScene(

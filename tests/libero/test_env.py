@@ -133,6 +133,7 @@ def test_culling_changes_no_pixel(suite_index, libero_env, monkeypatch):
             picture = libero_env.render(camera)
             with monkeypatch.context() as patch:
                 patch.setattr(Culling, "outside", lambda self, data, camera: find(self, data, camera) & False)
+                patch.setattr(Culling, "mirrors", lambda self, data, camera: True)
                 assert np.array_equal(picture, libero_env.render(camera))
             number_id = libero_env.domain.sim.model.camera_name2id(camera)
             culled += find(libero_env._renderer._culling, libero_env._renderer._view, number_id).sum()
