@@ -221,6 +221,14 @@ def test_imports_go_one_way():
             assert not found & {"services", "vla_contract"}, name
 
 
+def test_the_simulators_tests_import_it_after_it_is_configured():
+    """MuJoCo binds to a renderer when it is imported, so a test file must not do that while tests are collected."""
+    for name, text in modules().items():
+        if name.startswith("tests/libero/"):
+            top = ast.Module([n for n in ast.parse(text).body if isinstance(n, (ast.Import, ast.ImportFrom))], [])
+            assert not {o.split(".")[0] for o in imported(ast.unparse(top))} & {"mujoco", "robosuite", "libero"}, name
+
+
 def test_the_contract_needs_no_torch():
     heavy = {"torch", "transformers", "tensorflow", "robosuite", "libero", "mujoco"}
     for name, text in modules().items():
