@@ -12,20 +12,21 @@ from pathlib import Path
 import numpy as np
 from numpy.core.multiarray import _reconstruct
 
-_ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): lambda text, encoding: _latin1(text, encoding),
-}
-
 
 def _latin1(text: str, encoding: str) -> bytes:
     """Returns the bytes of protocol-2 pickles' text form; any other codec is refused."""
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"codec {encoding!r} in an init-state file; expected 'latin1'")
     return text.encode("latin1")
+
+
+_ALLOWED = {
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): _latin1,
+}
 
 
 class _ArrayUnpickler(pickle.Unpickler):
