@@ -23,7 +23,7 @@ SIMULATION = (
     "profiles.py",
     "rollout.py",
 )
-PICTURES = ("render.py", "gl.py", "images.py")
+PICTURES = ("render.py", "culling.py", "gl.py", "images.py")
 PRIVILEGED = ("privileged.py",)
 
 
