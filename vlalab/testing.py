@@ -14,6 +14,7 @@ from pathlib import Path
 
 from vlalab import environments, gl, local, paths, pythons
 from vlalab.console import LabError, say, unknown
+from vlalab.processes import die_with_parent
 
 CONTRACT_PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
@@ -125,8 +126,9 @@ def run_pytest(name: str, python: str, folders: list[str], variables: Mapping[st
         report = Path(folder) / "junit.xml"
         command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *there]
         done = subprocess.run(
-            command, cwd=paths.ROOT, env={**local.service_variables(), **variables}, stdin=subprocess.DEVNULL
-        )
+            command, cwd=paths.ROOT, env={**local.service_variables(), **variables}, stdin=subprocess.DEVNULL,
+            preexec_fn=die_with_parent(),
+        )  # fmt: skip
         result = read_junit(name, report)
     if done.returncode not in (0, 1) and result.failed == 0:
         say(f"pytest ended with code {done.returncode}")
