@@ -17,7 +17,7 @@ from services.libero.oracle.motion import (
     servo,
 )
 from services.libero.oracle.parts import handle_of, opening_direction, openness
-from services.libero.oracle.scene import Joint, Scene
+from services.libero.oracle.scene import Joint, Pose, Scene
 
 APPROACH = 0.10  # m in front of the handle where the hand turns towards it
 GRASP_DEPTH = 0.005  # m that the grip site goes beyond the bar's middle, so that the pads hold all of it
@@ -26,7 +26,8 @@ NARROW = 0.055  # m between the fingers on their way to the bar
 STAY = 0.0  # the gripper's command to stay as it is
 SLOW = 0.012  # m of lead that is left at the end, so that the drawer stops where it should
 SLIPPED = 0.02  # m between hand and bar that says the bar is lost
-LEAN = 1.2  # rad from the vertical towards the drawer: the palm keeps off the handles above
+LEAN_OPEN, LEAN_SHUT = -0.6, -1.2  # rad that the hand leans back when it pushes a drawer: from wide open to shut
+BEFORE = 0.05  # m in front of the handle where the push starts
 SHUT = 0.02  # of the joint's travel; LIBERO asks for less than 0.06
 WIDE_OPEN = 0.96  # of the joint's travel; LIBERO calls 0.88 of it open
 
@@ -58,26 +59,30 @@ def _narrow(scene: Scene, rot: np.ndarray) -> Skill:
 
 
 def close_drawer(scene: Scene, joint: Joint, attempt: int = 0) -> Skill:
-    """Pushes a drawer shut by its handle with the closed fingertips, the hand leaning away from the cabinet."""
+    """Pushes a drawer shut by its handle with the closed fingertips."""
     out = opening_direction(scene, joint)
-    rot = leaning(-out, -LEAN)
-    start = _push_point(scene, joint, rot) + APPROACH * out
-    scene = yield from move_to(scene, start + APPROACH * UP, gripper=CLOSE, rot=rot, tolerance=0.03)
-    scene = yield from move_to(scene, start, gripper=CLOSE, rot=rot, tolerance=0.015, timeout=30)
+    start = _push_pose(scene, joint, BEFORE * out)
+    above = start.pos + BEFORE * (out + UP)
+    scene = yield from move_to(scene, above, gripper=CLOSE, rot=start.rot, tolerance=0.03, angle_tolerance=0.3)
+    scene = yield from move_to(scene, start.pos, gripper=CLOSE, rot=start.rot, tolerance=0.015, timeout=30)
     for _ in range(80):
         if openness(scene, joint) < SHUT:
             break
-        aim = _push_point(scene, joint, rot) - LEAD * out
-        scene = yield servo(scene, aim, rot, CLOSE)
-    return (yield from move_by(scene, APPROACH * (UP + out), gripper=CLOSE, timeout=15, tolerance=0.05))
+        pose = _push_pose(scene, joint, -LEAD * out)
+        scene = yield servo(scene, pose.pos, pose.rot, CLOSE)
+    return (yield from move_by(scene, BEFORE * (UP + out), gripper=CLOSE, timeout=15, tolerance=0.05))
 
 
-def _push_point(scene: Scene, joint: Joint, rot: np.ndarray) -> np.ndarray:
-    """Returns where the grip site is when the fingertips touch the front of the handle."""
+def _push_pose(scene: Scene, joint: Joint, shift: np.ndarray) -> Pose:
+    """Returns where the hand is when its fingertips touch the front of the handle, moved by `shift` [3] m.
+
+    The hand leans back the more, the farther the drawer is in: its palm keeps off the handles above.
+    """
     out = opening_direction(scene, joint)
     bar = handle_of(scene, joint)
     front = bar.pose.pos + (bar.reach(out) - bar.pose.pos @ out) * out
-    return front - FINGERTIP * rot[:, 2]
+    rot = leaning(-out, LEAN_SHUT + (LEAN_OPEN - LEAN_SHUT) * openness(scene, joint), scene.eef.rot)
+    return Pose(front - FINGERTIP * rot[:, 2] + shift, rot)
 
 
 def _grasp_point(scene: Scene, joint: Joint) -> np.ndarray:
