@@ -11,6 +11,7 @@ from services.libero.oracle.shapes import Boxes, bounds, boxes_of, obstacles, ov
 
 UP = np.array([0.0, 0.0, 1.0])
 GRID = np.linspace(-0.7, 0.7, 8)  # of a region's half extents: the places looked at in it
+SIDE = 0.6  # of a region's half extents: where things stand that share it
 DEEPEST = 0.2  # how far below its support's rim an object may rest
 ELBOW_ROOM = 0.004  # kept free around an object that is put between others
 
@@ -28,18 +29,31 @@ def on_object(scene: Scene, name: str, target: str) -> Spot:
 
 
 def in_region(scene: Scene, name: str, region: str) -> Spot:
-    """Returns a free place on a goal region: its middle, or the nearest to it where the object hits nothing."""
+    """Returns a free place on a goal region: its middle, or the nearest to it where the object hits nothing. Where more
+    than one object shall go to the region, one side of it takes the place of the middle."""
     site, pose = scene.world.sites[region], scene.site(region)
     parent = scene.world.regions[region].parent
     support = parent if parent in scene.world.things else ""
+    half = np.abs(pose.rot @ site.size)[:2]
     others = obstacles(scene, pose.pos, 0.3, exclude=(name, support, ""))
-    offsets = np.array([[0.0, 0.0], *([x, y] for x in GRID for y in GRID)]) * np.abs(pose.rot @ site.size)[:2]
-    offsets = offsets[np.argsort(np.linalg.norm(offsets, axis=1), kind="stable")]
-    for offset in offsets:
-        spot = Spot(resting_pos(scene, name, pose.pos[:2] + offset, support), support)
+    anchors = pose.pos[:2] + _anchors(scene, name, region) * half
+    places = pose.pos[:2] + np.array([[0.0, 0.0], *([x, y] for x in GRID for y in GRID)]) * half
+    away = np.linalg.norm(places[:, None] - anchors, axis=2).min(axis=1)
+    for xy in (*anchors, *places[np.argsort(away, kind="stable")]):
+        spot = Spot(resting_pos(scene, name, xy, support), support)
         if not overlap(_placed(scene, name, spot.pos, ELBOW_ROOM), others).any():
             return spot
-    return Spot(resting_pos(scene, name, pose.pos[:2], support), support)
+    return Spot(resting_pos(scene, name, anchors[0], support), support)
+
+
+def _anchors(scene: Scene, name: str, region: str) -> np.ndarray:
+    """Returns the places [k, 2] of a region to try first, in its half extents: the middle, or two sides next to which
+    things stand with their narrow sides together."""
+    if sum(goal.args[-1] == region for goal in scene.world.goals) < 2:
+        return np.zeros((1, 2))
+    low, high = bounds(boxes_of(scene, name))
+    narrow = np.eye(2)[np.argmin((high - low)[:2])]
+    return np.array([-SIDE * narrow, SIDE * narrow])
 
 
 def resting_pos(scene: Scene, name: str, xy: np.ndarray, support: str) -> np.ndarray:
