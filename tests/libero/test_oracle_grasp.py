@@ -130,6 +130,23 @@ def test_spans_split_at_gaps():
     assert grasp.spans(np.array([0.0, 0.004, 0.05, 0.008, 0.054])) == [(0.0, 0.008), (0.05, 0.054)]
 
 
+def test_slanting_sides_are_told_apart():
+    strip = np.repeat([-2, -1, 0, 1], 2)
+    across = np.tile([-0.02, 0.02], 4)
+    assert grasp.wedge_and_lean(across, strip) == (0, 0)
+    wedge, lean = grasp.wedge_and_lean(across * (1 + 0.1 * strip), strip)
+    assert wedge == pytest.approx(0.012) and lean == 0
+    wedge, lean = grasp.wedge_and_lean(across + 0.002 * strip, strip)
+    assert wedge == pytest.approx(0) and lean == pytest.approx(0.006)
+
+
+def test_a_roof_tapers_and_a_funnel_does_not():
+    z = np.repeat([0.001, 0.005, 0.009], 2)
+    roof = np.array([-1, 1, -0.8, 0.8, -0.6, 0.6]) * 0.02
+    assert grasp.taper(roof, z) == pytest.approx(0.016)
+    assert grasp.taper(roof, 0.01 - z) == 0
+
+
 def test_solid_points_fill_the_cube():
     scene = scene_of(example_state((0.1, 0.05), 0.4))
     points = solid_points(scene, "cube_1")

@@ -43,7 +43,7 @@ HAND = from_corners(  # z reaches far up: the hand comes down from there
 FOREARM = from_corners(((-0.30, -0.06, 0.17), (0.06, 0.06, 0.40)))  # x: away from the base, z: up from the grip site
 FINGER_ROOM = 0.003  # m on both sides of the material while the fingers come down
 STRIP, STRIPS = 0.004, 4  # m, and how many make a pad's width
-MAX_WEDGE = 0.007  # m that the material may get thinner across a pad's width: it would be squeezed out
+MAX_WEDGE = 0.007  # m that the material may get thinner across a pad: it would be squeezed out
 MAX_LEAN = 0.012  # m that its middle may shift across it: closing fingers turn a box that leans less
 TABLE_CLEARANCE = 0.006  # m between fingertips and what the object stands on
 ASIDE = np.array([1.0, 1.0, 0.3])  # of that, less below the fingertips: they stop above the table
@@ -183,6 +183,7 @@ def _grips(part: Slice, levels: Sequence[float]) -> Iterator[tuple[np.ndarray, f
                 continue
             held = pad & (part.u >= left) & (part.u <= right)
             wedge, lean = wedge_and_lean(part.u[held], part.strip[held])
+            wedge = max(wedge, taper(part.u[held], part.z[held] - level))
             if wedge < MAX_WEDGE and lean < MAX_LEAN:
                 pos = (left + right) / 2 * part.u_axis + part.middle * part.v_axis + level * np.array([0.0, 0.0, 1.0])
                 yield pos, right - left, 3 * wedge + lean
@@ -216,11 +217,23 @@ def _cost(width: float, slant: float, offset: np.ndarray, turn: float) -> float:
 def wedge_and_lean(u: np.ndarray, strip: np.ndarray) -> tuple[float, float]:
     """Returns by how much (m) the thickness of what is held, and its middle, change over the strips of a pad's width:
     (0, 0) between faces square to the pads. `u` [n] runs along the closing axis, `strip` [n] numbers the strips."""
-    ends: dict[int, tuple[float, float]] = {}
-    for value, key in zip(u.tolist(), strip.tolist(), strict=True):
-        low, high = ends.get(key, (value, value))
-        ends[key] = (min(low, value), max(high, value))
-    thickness = [high - low for low, high in ends.values()]
-    middle = [(high + low) / 2 for low, high in ends.values()]
+    ends = _ends(u, strip).values()
+    thickness, middle = [high - low for low, high in ends], [(high + low) / 2 for low, high in ends]
     edge = 0.001 * (STRIPS - len(ends))  # where the object ends within the pad there is less to hold on to
     return max(thickness) - min(thickness) + edge, max(middle) - min(middle)
+
+
+def taper(u: np.ndarray, z: np.ndarray) -> float:
+    """Returns how much thinner (m) what is held is at its top than at its bottom, like a roof: fingers slip off it."""
+    ends = _ends(u, np.floor(z / STRIP))
+    (low, high), (top_low, top_high) = ends[min(ends)], ends[max(ends)]
+    return max(0.0, (high - low) - (top_high - top_low))
+
+
+def _ends(u: np.ndarray, part: np.ndarray) -> dict[float, tuple[float, float]]:
+    """Returns the lowest and the highest `u` [n] of the points in each part; `part` [n] numbers the parts."""
+    ends: dict[float, tuple[float, float]] = {}
+    for value, key in zip(u.tolist(), part.tolist(), strict=True):
+        low, high = ends.get(key, (value, value))
+        ends[key] = (min(low, value), max(high, value))
+    return ends
