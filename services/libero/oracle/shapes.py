@@ -108,11 +108,11 @@ def _local_boxes(world: World, name: str) -> tuple[list[Geom], Boxes]:
     key = ("boxes", name)
     if key not in world.cache:
         geoms = world.geoms_of(name) if name else [g for g in world.geoms if not world.owner[g.body]]
-        world.cache[key] = (geoms, concatenate(_box(g) for g in geoms))
+        world.cache[key] = (geoms, concatenate(box_around(g) for g in geoms))
     return world.cache[key]
 
 
-def _box(geom: Geom) -> Boxes:
+def box_around(geom: Geom) -> Boxes:
     """Returns the box around one shape, in its body's frame."""
     size, pose = geom.size, geom.local
     if geom.type == "plane":
@@ -140,7 +140,7 @@ def _local_points(world: World, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _fill(geom: Geom) -> np.ndarray:
     """Returns points [n, 3] in one shape, its faces included, in its body's frame."""
-    half = _box(geom).half[0]
+    half = box_around(geom).half[0]
     axes = [np.linspace(-h, h, max(2, int(np.ceil(2 * h / POINT_SPACING)) + 1)) for h in half]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
     if geom.type in ("sphere", "ellipsoid"):
