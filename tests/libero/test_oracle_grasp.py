@@ -91,6 +91,19 @@ def test_neighbours_decide_between_the_sides():
     assert grasp.find_grasp(scene_of(state), "cube_1") is None
 
 
+def test_the_hand_has_room_where_the_object_goes():
+    """Walls beside the tray leave only grasps along y; the cube itself stands free."""
+    state = example_state()
+    for i, side in enumerate((-1, 1)):
+        state = with_box(state, f"wall_{i}", [side * 0.055, 0.2, TABLE_TOP + 0.06], [0.01, 0.1, 0.06])
+    scene = scene_of(state)
+    spot = spots.on_object(scene, "cube_1", "tray_1")
+    assert abs(nearest_yaw(grasp.find_grasp(scene, "cube_1", spot=spot).yaw)) < 0.3
+    for i, side in enumerate((-1, 1)):  # no room at all there: any grasp will do
+        state = with_box(state, f"end_{i}", [0, 0.2 + side * 0.055, TABLE_TOP + 0.06], [0.1, 0.01, 0.06])
+    assert grasp.find_grasp(scene_of(state), "cube_1", spot=spot) is not None
+
+
 def test_what_has_failed_is_avoided_and_what_is_too_wide_refused():
     scene = scene_of(example_state())
     first = grasp.find_grasp(scene, "cube_1")

@@ -26,6 +26,7 @@ from services.libero.oracle.shapes import (
     overlap,
     solid_points,
 )
+from services.libero.oracle.spots import Spot
 
 # Panda hand in the frame of its grip site (x: closing, z: out of the fingers), from robosuite 1.4.0's collision meshes.
 OPENING = 0.077  # between the open pads
@@ -79,26 +80,46 @@ class Grasp:
         return orientation(self.yaw)
 
 
-def find_grasp(scene: Scene, name: str, avoid: Sequence[Grasp] = ()) -> Grasp | None:
-    """Returns the best grasp of an object that hits nothing on its way down and differs from those in `avoid`; with
-    plenty of room around the hand if there is such a grasp, else with less. None where there is none."""
-    blocked = _near_boxes(scene, name)
+def find_grasp(scene: Scene, name: str, avoid: Sequence[Grasp] = (), spot: Spot | None = None) -> Grasp | None:
+    """Returns the best grasp of an object that hits nothing on its way down, neither here nor, if possible, at the spot
+    where the object shall go, and differs from those in `avoid`. Room around the hand is wanted, less will do. None
+    where there is no grasp."""
+    ways = [_way_here(scene, name)] if spot is None else [_way_here(scene, name), _way_there(scene, name, spot)]
     for raster in RASTERS:
         candidates = [g for g in _candidates(scene, name, raster) if all(differs(g, other) for other in avoid)]
         candidates = sorted(candidates, key=lambda g: g.cost)[:MAX_CHECKED]
         for margin in MARGINS:
             for start in range(0, len(candidates), BATCH):
                 batch = candidates[start : start + BATCH]
-                free = ways_down(scene, batch, blocked, margin)
+                free = np.all([ways_down(scene, batch, way, margin) for way in ways], axis=0)
                 if free.any():
                     return batch[int(np.argmax(free))]
-    return None
+    return find_grasp(scene, name, avoid) if spot is not None else None
 
 
-def ways_down(scene: Scene, grasps: list[Grasp], blocked: Boxes, margin: float) -> np.ndarray:
-    """Returns bool [n]: for which grasps the open hand comes straight down without touching one of the boxes."""
-    hands = concatenate(hand_boxes(scene, g.pos, g.yaw, margin) for g in grasps)
-    return ~overlap(hands, blocked).any(axis=1).reshape(len(grasps), -1).any(axis=1)
+class Way(NamedTuple):
+    """A place where the hand comes straight down: its `shift` [3] from the grasp, and what stands around."""
+
+    shift: np.ndarray
+    blocked: Boxes
+
+
+def _way_here(scene: Scene, name: str) -> Way:
+    low, high = bounds(boxes_of(scene, name))
+    return Way(np.zeros(3), obstacles(scene, (low + high) / 2, float(np.max(high - low) / 2 + 0.15)))
+
+
+def _way_there(scene: Scene, name: str, spot: Spot) -> Way:
+    around = obstacles(scene, spot.pos, 0.2, exclude=(name, spot.support))
+    return Way(spot.pos - scene.pose(name).pos, around)
+
+
+def ways_down(scene: Scene, grasps: Sequence[Grasp], way: Way, margin: float) -> np.ndarray:
+    """Returns bool [n]: for which grasps the open hand comes down without touching a box or stretching the arm."""
+    places = [g.pos + way.shift for g in grasps]
+    hands = concatenate(hand_boxes(scene, pos, g.yaw, margin) for g, pos in zip(grasps, places, strict=True))
+    touches = overlap(hands, way.blocked).any(axis=1).reshape(len(grasps), -1).any(axis=1)
+    return ~touches & [stretch(pos, scene.world.base_pos) <= FARTHEST for pos in places]
 
 
 def hand_boxes(scene: Scene, pos: np.ndarray, yaw: float, margin: float) -> Boxes:
@@ -116,11 +137,6 @@ def differs(one: Grasp, other: Grasp) -> bool:
     return bool(np.linalg.norm(one.local - other.local) > 0.015 or turned > np.pi / 6)
 
 
-def _near_boxes(scene: Scene, name: str) -> Boxes:
-    low, high = bounds(boxes_of(scene, name))
-    return obstacles(scene, (low + high) / 2, float(np.max(high - low) / 2 + 0.15))
-
-
 def _candidates(scene: Scene, name: str, raster: Raster) -> Iterator[Grasp]:
     """Yields what could be gripped from above, whatever stands around it."""
     points, pose, base = solid_points(scene, name), scene.pose(name), scene.world.base_pos
@@ -130,8 +146,6 @@ def _candidates(scene: Scene, name: str, raster: Raster) -> Iterator[Grasp]:
         yaw = nearest_yaw(yaw, azimuth)
         for part in slices(points, yaw, raster.slice):
             for pos, width, slant in _grips(part, levels):
-                if stretch(pos, base) > FARTHEST:
-                    continue
                 strain = max(0.0, stretch(pos + RAISED, base) - COMFORTABLE)
                 cost = _cost(width, slant, pos - centre, yaw - azimuth) + 2 * strain
                 yield Grasp(pos, yaw, width, cost, pose.inverse_apply(pos))

@@ -38,10 +38,11 @@ STANDSTILL, PATIENCE = 0.01, 6  # m/s; a hand slower than that for so many steps
 FALL_STEPS = 10  # for a dropped object to come to rest
 
 
-def pick(scene: Scene, name: str) -> Skill:
-    """Grasps an object and lifts it a little; tries up to three grasps, if there are any. `holds` says if it worked."""
+def pick(scene: Scene, name: str, spot: Spot | None = None) -> Skill:
+    """Grasps an object and lifts it a little; tries up to three grasps, if there are any. `holds` says if it worked.
+    `spot` is where the object shall go: a grasp is preferred with which the hand has room there."""
     for _ in range(TRIES):
-        grasp = choose_grasp(scene, name)
+        grasp = choose_grasp(scene, name, spot)
         if grasp is None:
             return (yield from hold(scene, PAUSE, gripper=OPEN))
         scene = yield from grasp_at(scene, grasp)
@@ -55,11 +56,11 @@ def pick(scene: Scene, name: str) -> Skill:
     return scene
 
 
-def choose_grasp(scene: Scene, name: str) -> Grasp | None:
-    """Returns the best grasp that has not failed in this episode; None (and a clean slate for the next time) where
-    all have."""
+def choose_grasp(scene: Scene, name: str, spot: Spot | None) -> Grasp | None:
+    """Returns the best grasp that has not failed in this episode and that suits the spot, if it can; None (and a clean
+    slate for the next time) where all have failed."""
     failed = failed_grasps(scene, name)
-    grasp = find_grasp(scene, name, avoid=failed)
+    grasp = find_grasp(scene, name, failed, spot)
     if grasp is None:
         failed.clear()
     return grasp
@@ -166,7 +167,7 @@ def lower(scene: Scene, name: str, spot: Spot, timeout: int = 40) -> Skill:
 def put_on_object(scene: Scene, goal: Goal, attempt: int) -> Skill:
     """Serves On(object, object)."""
     name, target = goal.args
-    scene = yield from pick(scene, name)
+    scene = yield from pick(scene, name, spots.on_object(scene, name, target))
     if holds(scene, name):
         scene = yield from place(scene, name, spots.on_object(scene, name, target))
     return scene
@@ -175,7 +176,7 @@ def put_on_object(scene: Scene, goal: Goal, attempt: int) -> Skill:
 def put_on_region(scene: Scene, goal: Goal, attempt: int) -> Skill:
     """Serves On(object, region): a burner, the top of a cabinet, a part of the table."""
     name, region = goal.args
-    scene = yield from pick(scene, name)
+    scene = yield from pick(scene, name, spots.in_region(scene, name, region))
     if holds(scene, name):
         scene = yield from place(scene, name, spots.in_region(scene, name, region))
     return scene
