@@ -6,7 +6,7 @@ import numpy as np
 
 from services.libero.oracle.hand import NEUTRAL, UP, about, facing, level
 from services.libero.oracle.motion import CLOSE, Skill, move_by, move_to, servo
-from services.libero.oracle.parts import Box, boxes_of, opening_sign, openness
+from services.libero.oracle.parts import opening_sign, openness, panel_of
 from services.libero.oracle.scene import Joint, Pose, Scene
 
 GRIP = 0.7  # of the way from hinge to free edge where the door is pushed
@@ -40,14 +40,9 @@ def _push_pose(scene: Scene, joint: Joint, near: np.ndarray, gap: float, ahead: 
     panel = panel_of(scene, joint)
     across = level(panel.pose.pos - anchor)  # from the hinge to the free edge
     shut = -opening_sign(scene, joint) * np.cross(axis, across)  # the way the door moves when it closes
-    radius = GRIP * max((corner - anchor) @ across for corner in panel.corners)
-    outside = -panel.reach(-shut) - anchor @ shut - FINGER + gap
+    radius = GRIP * (panel.high(across) - anchor @ across)
+    outside = panel.low(shut) - anchor @ shut - FINGER + gap
     pos = anchor + radius * across + outside * shut
-    pos[2] = panel.reach(UP) - BELOW_TOP
+    pos[2] = panel.high(UP) - BELOW_TOP
     turn = about(axis, -opening_sign(scene, joint) * ahead)
     return Pose(anchor + turn @ (pos - anchor), facing(-UP, turn @ shut, near))
-
-
-def panel_of(scene: Scene, joint: Joint) -> Box:
-    """Returns the door's panel, the biggest of its shapes."""
-    return max(boxes_of(scene, [joint.body]), key=lambda box: box.half.prod())

@@ -80,7 +80,7 @@ def _push_pose(scene: Scene, joint: Joint, shift: np.ndarray) -> Pose:
     """
     out = opening_direction(scene, joint)
     bar = handle_of(scene, joint)
-    front = bar.pose.pos + (bar.reach(out) - bar.pose.pos @ out) * out
+    front = bar.pose.pos + (bar.high(out) - bar.pose.pos @ out) * out
     rot = leaning(-out, LEAN_SHUT + (LEAN_OPEN - LEAN_SHUT) * openness(scene, joint), scene.eef.rot)
     return Pose(front - FINGERTIP * rot[:, 2] + shift, rot)
 

@@ -6,7 +6,16 @@ import numpy as np
 
 from services.libero.oracle.hand import UP, facing
 from services.libero.oracle.motion import CLOSE, OPEN, Skill, move_by, open_gripper, servo
-from services.libero.oracle.parts import Box, boxes_of, handle_of, opening_direction
+from services.libero.oracle.parts import (
+    Box,
+    handle_of,
+    high,
+    low,
+    object_parts,
+    opening_direction,
+    other_parts,
+    parts_of,
+)
 from services.libero.oracle.pick_place import LOST, carry, holds, pick, reach_below, travel_height
 from services.libero.oracle.scene import Joint, Scene
 
@@ -39,12 +48,12 @@ def put_in_drawer(scene: Scene, name: str, joint: Joint) -> Skill:
 def _out_from_under(scene: Scene, name: str, joint: Joint) -> Skill:
     """Takes a held object out from under the open drawer, over what stands before it, so that it can be raised."""
     out = opening_direction(scene, joint)
-    boxes = boxes_of(scene, scene.world.things[name].bodies)
-    shift = handle_of(scene, joint).reach(out) + CLEAR + max(box.reach(-out) for box in boxes)
+    parts = object_parts(scene, name)
+    shift = handle_of(scene, joint).high(out) + CLEAR - low(parts, out)
     if shift <= 0:
         return scene
-    below = min(-box.reach(-UP) for box in boxes_of(scene, [joint.body]))
-    rise = np.clip(below - CLEAR - max(box.reach(UP) for box in boxes), 0.0, MAX_RISE)
+    below = low(parts_of(scene, [joint.body]), UP)
+    rise = np.clip(below - CLEAR - high(parts, UP), 0.0, MAX_RISE)
     scene = yield from carry(scene, name, scene.pose(name).pos + rise * UP, tolerance=0.01, timeout=20)
     return (yield from carry(scene, name, scene.pose(name).pos + shift * out, tolerance=0.02))
 
@@ -53,26 +62,23 @@ def opening_middle(scene: Scene, joint: Joint) -> np.ndarray:
     """Returns the middle [3] of a drawer's floor as far as nothing hangs over it: out from under the cabinet and the
     handles above."""
     out = opening_direction(scene, joint)
-    drawer, others = inside_of(scene, joint)
-    front = min(-box.reach(-out) for box in drawer if _is_front(box, drawer, out))
-    floor = min(drawer, key=lambda box: box.reach(UP))
-    back = max(box.reach(out) for box in others if box.reach(UP) > floor.reach(UP))
+    plates = plates_of(scene, joint)
+    floor = min(plates, key=lambda plate: plate.high(UP))
+    front = low((plate for plate in plates if _is_front(plate, plates, out)), out)
+    back = high((box for box in other_parts(scene, joint) if box.high(UP) > floor.high(UP)), out)
     middle = floor.pose.pos + out * ((front + back) / 2 - floor.pose.pos @ out)
-    return np.append(middle[:2], floor.reach(UP))
+    return np.append(middle[:2], floor.high(UP))
 
 
-def inside_of(scene: Scene, joint: Joint) -> tuple[list[Box], list[Box]]:
-    """Returns the shapes of a drawer without its handle, and all others of its cabinet."""
-    handle = handle_of(scene, joint)
-    plates = [box for box in boxes_of(scene, [joint.body]) if box.half.max() > handle.half.max() * 1.2]
-    owner = scene.world.things[scene.world.owner[joint.body]]
-    return plates, boxes_of(scene, [body for body in owner.bodies if body != joint.body])
+def plates_of(scene: Scene, joint: Joint) -> list[Box]:
+    """Returns the walls, front and floor of a drawer: its shapes that are longer than the handle's bar."""
+    bar = handle_of(scene, joint)
+    return [box for box in parts_of(scene, [joint.body]) if box.half.max() > 1.2 * bar.half.max()]
 
 
-def _is_front(box: Box, plates: list[Box], out: np.ndarray) -> bool:
+def _is_front(plate: Box, plates: list[Box], out: np.ndarray) -> bool:
     """Whether a plate is (part of) the drawer's front: thin along `out` and farthest that way."""
-    thickness = box.reach(out) + box.reach(-out)
-    return thickness < 0.02 and box.reach(out) > max(plate.reach(out) for plate in plates) - 0.02
+    return plate.high(out) - plate.low(out) < 0.02 and plate.high(out) > high(plates, out) - 0.02
 
 
 def bring(

@@ -31,7 +31,7 @@ def _turn(scene: Scene, joint: Joint, attempt: int, sign: float, enough) -> Skil
     length = wing.pose.rot[:, 0] if wing.half[0] > wing.half[1] else wing.pose.rot[:, 1]
     rot = facing(-up, length)
     grasp = scene.joint_axis(joint.name).pos
-    grasp = grasp + up * (wing.reach(up) - grasp @ up - GRIP_DEPTH - 0.003 * (attempt % 3))
+    grasp = grasp + up * (wing.high(up) - grasp @ up - GRIP_DEPTH - 0.003 * (attempt % 3))
     scene = yield from move_to(scene, grasp + ABOVE * up, gripper=OPEN, rot=rot)
     scene = yield from move_to(scene, grasp, gripper=OPEN, rot=rot, timeout=30)
     scene = yield from close_gripper(scene)

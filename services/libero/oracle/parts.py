@@ -1,7 +1,7 @@
-"""Geometry of things that move on joints, measured from their collision shapes: handles, wings, doors, faces.
+"""Geometry of things that move on joints, measured from their collision shapes: handles, wings, openings.
 
 Nothing here knows a model by name, so a real asset and a stand-in of another shape are handled alike. Units: m, rad,
-world frame; `Box` is an oriented box.
+world frame.
 """
 
 from __future__ import annotations
@@ -12,47 +12,54 @@ from typing import NamedTuple
 import numpy as np
 
 from services.libero.oracle.scene import Geom, Joint, Pose, Scene
-
-SIGNS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], dtype=np.float64)
+from services.libero.oracle.shapes import box_around
 
 
 class Box(NamedTuple):
-    """An oriented box: centre and axes in `pose`, half extents `half` [3] m."""
+    """The oriented box around one shape: centre and axes in `pose`, half extents `half` [3] m."""
 
     pose: Pose
     half: np.ndarray
-
-    @property
-    def corners(self) -> np.ndarray:
-        """The corners [8, 3]."""
-        return self.pose.apply(SIGNS * self.half)
 
     @property
     def long_axis(self) -> np.ndarray:
         """The unit vector [3] along the longest edge."""
         return self.pose.rot[:, int(np.argmax(self.half))]
 
-    def reach(self, direction: np.ndarray) -> float:
-        """Returns the largest coordinate of the box along `direction` [3]."""
-        return float(np.max(self.corners @ direction))
+    def high(self, direction: np.ndarray) -> float:
+        """Returns the largest coordinate of the box along the unit vector `direction` [3]."""
+        return float(self.pose.pos @ direction + np.abs(direction @ self.pose.rot) @ self.half)
+
+    def low(self, direction: np.ndarray) -> float:
+        """Returns the smallest coordinate of the box along `direction`."""
+        return -self.high(-direction)
 
 
-def box_of(scene: Scene, geom: Geom) -> Box:
-    """Returns the box around a collision shape, at its place in the world."""
-    return Box(scene.body_pose(geom.body) @ geom.local, _half_extents(geom))
+def high(boxes: Iterable[Box], direction: np.ndarray) -> float:
+    """Returns the largest coordinate of all boxes along the unit vector `direction` [3]."""
+    return max(box.high(direction) for box in boxes)
 
 
-def boxes_of(scene: Scene, bodies: Iterable[int]) -> list[Box]:
+def low(boxes: Iterable[Box], direction: np.ndarray) -> float:
+    """Returns the smallest coordinate of all boxes along the unit vector `direction` [3]."""
+    return min(box.low(direction) for box in boxes)
+
+
+def parts_of(scene: Scene, bodies: Iterable[int]) -> list[Box]:
     """Returns the boxes around all collision shapes of some bodies."""
     chosen = set(bodies)
-    return [box_of(scene, geom) for geom in scene.world.geoms if geom.body in chosen]
+    return [_placed(scene, geom) for geom in scene.world.geoms if geom.body in chosen]
 
 
-def bounds(boxes: Iterable[Box], axes: np.ndarray) -> Box:
-    """Returns the smallest box with the columns of `axes` [3, 3] as edges that holds all `boxes`."""
-    points = np.concatenate([box.corners for box in boxes]) @ axes
-    low, high = points.min(axis=0), points.max(axis=0)
-    return Box(Pose(axes @ ((low + high) / 2), axes), (high - low) / 2)
+def object_parts(scene: Scene, name: str) -> list[Box]:
+    """Returns the boxes around all collision shapes of an object."""
+    return parts_of(scene, scene.world.things[name].bodies)
+
+
+def other_parts(scene: Scene, joint: Joint) -> list[Box]:
+    """Returns the boxes around all shapes of what a drawer or door belongs to, without itself."""
+    owner = scene.world.things[scene.world.owner[joint.body]]
+    return parts_of(scene, [body for body in owner.bodies if body != joint.body])
 
 
 def opening_sign(scene: Scene, joint: Joint) -> float:
@@ -92,38 +99,43 @@ def joint_at(scene: Scene, joint: Joint, openness: float) -> float:
 def handle_of(scene: Scene, joint: Joint) -> Box:
     """Returns the bar to pull a drawer by: of its shapes, the one that sticks out farthest in the opening direction."""
     out = opening_direction(scene, joint)
-    boxes = boxes_of(scene, [joint.body])
-    farthest = max(box.reach(out) for box in boxes)
-    return max((box for box in boxes if box.reach(out) > farthest - 0.002), key=lambda box: box.half.max())
+    boxes = parts_of(scene, [joint.body])
+    farthest = high(boxes, out)
+    return max((box for box in boxes if box.high(out) > farthest - 0.002), key=lambda box: box.half.max())
+
+
+def panel_of(scene: Scene, joint: Joint) -> Box:
+    """Returns a door's panel, the biggest of its shapes."""
+    return max(parts_of(scene, [joint.body]), key=lambda box: box.half.prod())
 
 
 def wing_of(scene: Scene, joint: Joint, depth: float = 0.015) -> Box:
-    """Returns the part of a knob to hold: a box around the shapes that reach within `depth` m of its top."""
+    """Returns the part of a knob to hold: a box around the shapes that reach within `depth` m of its top, its third
+    axis along the joint, turned so that its thin side is as thin as can be."""
     up = scene.axis_of(joint.name)
-    boxes = boxes_of(scene, [joint.body])
-    top = max(box.reach(up) for box in boxes)
-    return _tightest([box for box in boxes if box.reach(up) > top - depth], up)
+    boxes = parts_of(scene, [joint.body])
+    top = high(boxes, up)
+    boxes = [box for box in boxes if box.high(up) > top - depth]
+    return min((_around(boxes, axes) for axes in _turns(up)), key=lambda box: min(box.half[:2]))
 
 
-def _tightest(boxes: list[Box], up: np.ndarray, steps: int = 18) -> Box:
-    """Returns, of the bounding boxes with an edge along `up`, the one with the thinnest side."""
-    side = np.cross(up, [1.0, 0.0, 0.0]) if abs(up[0]) < 0.9 else np.cross(up, [0.0, 1.0, 0.0])
+def _around(boxes: list[Box], axes: np.ndarray) -> Box:
+    """Returns the smallest box with the columns of `axes` [3, 3] as edges that holds all `boxes`."""
+    least = np.array([low(boxes, axis) for axis in axes.T])
+    most = np.array([high(boxes, axis) for axis in axes.T])
+    return Box(Pose(axes @ ((least + most) / 2), axes), (most - least) / 2)
+
+
+def _turns(up: np.ndarray, steps: int = 18) -> list[np.ndarray]:
+    """Returns rotations [3, 3] with `up` as third axis, over a quarter turn about it."""
+    side = np.cross(up, [1.0, 0.0, 0.0] if abs(up[0]) < 0.9 else [0.0, 1.0, 0.0])
     side /= np.linalg.norm(side)
     other = np.cross(up, side)
-    found = []
-    for angle in np.linspace(0, np.pi / 2, steps, endpoint=False):
-        x = np.cos(angle) * side + np.sin(angle) * other
-        found.append(bounds(boxes, np.stack([x, np.cross(up, x), up], axis=1)))
-    return min(found, key=lambda box: min(box.half[:2]))
+    angles = np.linspace(0, np.pi / 2, steps, endpoint=False)
+    firsts = [np.cos(angle) * side + np.sin(angle) * other for angle in angles]
+    return [np.stack([first, np.cross(up, first), up], axis=1) for first in firsts]
 
 
-def _half_extents(geom: Geom) -> np.ndarray:
-    """Returns the half extents [3] of the box around a shape, from MuJoCo's sizes."""
-    a, b, c = geom.size
-    if geom.type == "sphere":
-        return np.array([a, a, a])
-    if geom.type == "capsule":
-        return np.array([a, a, a + b])
-    if geom.type == "cylinder":
-        return np.array([a, a, b])
-    return np.array([a, b, c])
+def _placed(scene: Scene, geom: Geom) -> Box:
+    local = box_around(geom)
+    return Box(scene.body_pose(geom.body) @ Pose(local.pos[0], local.rot[0]), local.half[0])

@@ -8,16 +8,13 @@ import numpy as np
 
 from services.libero.oracle.hand import UP, leaning, level
 from services.libero.oracle.motion import FINGERTIP, OPEN, Skill, move_by, move_to, servo
-from services.libero.oracle.parts import boxes_of
+from services.libero.oracle.parts import high, low, object_parts
 from services.libero.oracle.scene import Scene
 
 CLEARANCE = 0.003  # m between the fingertips and what the thing stands on
 BEHIND = 0.018  # m between the thing's edge and the place where the fingertips come down
 ABOVE = 0.07
-LEAN_DOWN, LEAN_PUSH = (
-    0.8,
-    0.35,
-)  # rad that the hand leans over the thing: it needs little room behind it, as a rake does
+LEAN_DOWN, LEAN_PUSH = 0.8, 0.35  # rad that the hand leans over the thing, as a rake: it needs little room behind
 LEAD = 0.04  # m that the pushing hand aims ahead of itself
 STEER = 1.5  # how strongly the hand moves sideways to stay behind the thing, seen from the target
 NEAR = 0.012  # m from the target that counts as there
@@ -43,26 +40,26 @@ def route(scene: Scene, name: str, target: np.ndarray) -> list[np.ndarray]:
 
 def is_flat(scene: Scene, name: str) -> bool:
     """Returns whether an object is a plate or the like: at least four times as wide as it is high."""
-    boxes = boxes_of(scene, scene.world.things[name].bodies)
-    height = max(box.reach(UP) for box in boxes) + max(box.reach(-UP) for box in boxes)
-    return 2 * radius_of(scene, name) > 4 * height
+    boxes = object_parts(scene, name)
+    return 2 * radius_of(scene, name) > 4 * (high(boxes, UP) - low(boxes, UP))
 
 
 def radius_of(scene: Scene, name: str) -> float:
-    """Returns the radius of the upright cylinder about the object's origin that holds it, m."""
-    corners = np.concatenate([box.corners for box in boxes_of(scene, scene.world.things[name].bodies)])
-    return float(np.max(np.linalg.norm(corners[:, :2] - scene.pose(name).pos[:2], axis=1)))
+    """Returns how far an object reaches from its origin over the table, m: the largest of twelve directions."""
+    boxes, middle = object_parts(scene, name), scene.pose(name).pos
+    turns = np.linspace(0, 2 * np.pi, 12, endpoint=False)
+    ways = np.stack([np.cos(turns), np.sin(turns), np.zeros(12)], axis=1)
+    return max(high(boxes, way) - float(middle @ way) for way in ways)
 
 
 def _push_straight(scene: Scene, name: str, target: np.ndarray) -> Skill:
     """Comes down behind the object with the open fingers side by side, which cradle it, and pushes to `target` [2]."""
-    boxes = boxes_of(scene, scene.world.things[name].bodies)
+    boxes = object_parts(scene, name)
     centre = scene.pose(name).pos[:2]
     away = level(target - centre)
     rot = leaning(away, LEAN_DOWN)
-    bottom = min(-box.reach(-UP) for box in boxes)
-    edge = max(box.reach(-away) for box in boxes) + centre @ away[:2]
-    start = np.append(centre, bottom + CLEARANCE) - (edge + BEHIND) * away - FINGERTIP * rot[:, 2]
+    back = centre @ away[:2] - low(boxes, away) + BEHIND
+    start = np.append(centre, low(boxes, UP) + CLEARANCE) - back * away - FINGERTIP * rot[:, 2]
     over = np.append(centre, start[2] + 2 * ABOVE) + 0.03 * away
     scene = yield from move_to(scene, over, gripper=OPEN, rot=rot, tolerance=0.03, angle_tolerance=0.3)
     scene = yield from move_to(scene, start + ABOVE * UP, gripper=OPEN, rot=rot, tolerance=0.015, timeout=40)
