@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.libero.oracle.hand import NEUTRAL, UP, about, facing, level
+from services.libero.oracle.hand import NEUTRAL, UP, about, facing
 from services.libero.oracle.motion import CLOSE, Skill, move_by, move_to, servo
-from services.libero.oracle.parts import opening_sign, openness, panel_of
+from services.libero.oracle.parts import door_direction, opening_sign, openness, panel_of
 from services.libero.oracle.scene import Joint, Pose, Scene
 
 GRIP = 0.7  # of the way from hinge to free edge where the door is pushed
@@ -38,7 +38,7 @@ def _push_pose(scene: Scene, joint: Joint, near: np.ndarray, gap: float, ahead: 
     stays off it, `ahead` is how far, in rad, the door should have turned on."""
     axis, anchor = scene.axis_of(joint.name), scene.joint_axis(joint.name).pos
     panel = panel_of(scene, joint)
-    across = level(panel.pose.pos - anchor)  # from the hinge to the free edge
+    across = door_direction(scene, joint)
     shut = -opening_sign(scene, joint) * np.cross(axis, across)  # the way the door moves when it closes
     radius = GRIP * (panel.high(across) - anchor @ across)
     outside = panel.low(shut) - anchor @ shut - FINGER + gap

@@ -7,7 +7,7 @@ import numpy as np
 from services.libero.oracle.fill import bring
 from services.libero.oracle.hand import UP, about, leaning, level
 from services.libero.oracle.motion import CLOSE, OPEN, Skill, close_gripper, move_by, move_to, open_gripper
-from services.libero.oracle.parts import Box, high, joint_at, low, object_parts, other_parts, panel_of
+from services.libero.oracle.parts import Box, door_direction, high, joint_at, low, object_parts, other_parts
 from services.libero.oracle.pick_place import holds
 from services.libero.oracle.scene import Joint, Scene
 
@@ -68,8 +68,7 @@ def cup_handle(scene: Scene, name: str) -> tuple[Box, np.ndarray]:
 def inward(scene: Scene, region: str, joint: Joint) -> np.ndarray:
     """Returns the level unit vector [3] through the opening: across the closed door, towards the region's middle."""
     axis, anchor = scene.axis_of(joint.name), scene.joint_axis(joint.name).pos
-    across = level(panel_of(scene, joint).pose.pos - anchor)
-    closed = about(axis, joint_at(scene, joint, 0.0) - scene.joint(joint.name)) @ across
+    closed = about(axis, joint_at(scene, joint, 0.0) - scene.joint(joint.name)) @ door_direction(scene, joint)
     to_middle = scene.site(region).pos - anchor
     return level(to_middle - (to_middle @ closed) * closed)
 

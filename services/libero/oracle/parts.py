@@ -109,6 +109,15 @@ def panel_of(scene: Scene, joint: Joint) -> Box:
     return max(parts_of(scene, [joint.body]), key=lambda box: box.half.prod())
 
 
+def door_direction(scene: Scene, joint: Joint) -> np.ndarray:
+    """Returns the unit vector [3] along a door, across its hinge, from the hinge to the free edge."""
+    panel, hinge = panel_of(scene, joint), scene.axis_of(joint.name)
+    flat = np.abs(hinge @ panel.pose.rot) < 0.5
+    across = panel.pose.rot[:, int(np.argmax(np.where(flat, panel.half, 0.0)))]
+    to_middle = panel.pose.pos - scene.joint_axis(joint.name).pos
+    return across if across @ to_middle > 0 else -across
+
+
 def wing_of(scene: Scene, joint: Joint, depth: float = 0.015) -> Box:
     """Returns the part of a knob to hold: a box around the shapes that reach within `depth` m of its top, its third
     axis along the joint, turned so that its thin side is as thin as can be."""
