@@ -1,5 +1,8 @@
-"""How far the arm reaches with a level hand. The Panda's elbow is straight when the wrist is 0.716 m from the shoulder:
-there it can neither go on nor find its way back, so targets are kept a little nearer. Pure functions. Units: m."""
+"""How far the arm reaches with a level hand. Pure functions. Units: m.
+
+The Panda's elbow stops at its limit (joint 4 at -0.07 rad) when the wrist is 0.694 m from the shoulder. A hand that gets
+there tilts and may not find its way back: targets are kept nearer.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import numpy as np
 
 # from the Panda's data sheet: shoulder over the base, wrist over the grip site, hand before the wrist
 SHOULDER_HEIGHT, WRIST_HEIGHT, WRIST_TO_HAND = 0.333, 0.204, 0.088
-FARTHEST = 0.70  # between shoulder and wrist
+FARTHEST = 0.69  # between shoulder and wrist
 COMFORTABLE = 0.66  # up to here the hand moves as freely as anywhere
 
 
