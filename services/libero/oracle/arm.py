@@ -1,7 +1,7 @@
 """How far the arm reaches with a level hand. Pure functions. Units: m.
 
-The Panda's elbow stops at its limit (joint 4 at -0.07 rad) when the wrist is 0.694 m from the shoulder. A hand that gets
-there tilts and may not find its way back: targets are kept nearer.
+The Panda's elbow stops at its limit (joint 4 at -0.07 rad) when the wrist is 0.694 m from the shoulder. A hand that
+gets there tilts and may not find its way back: targets are kept nearer.
 """
 
 from __future__ import annotations
