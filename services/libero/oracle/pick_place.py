@@ -26,6 +26,7 @@ from services.libero.oracle.spots import UP, Spot
 
 TRIES = 3  # grasps tried before the plan may turn to another goal
 HOVER = 0.06  # m above the grasp where the hand stops coming across and starts coming down
+RISEN = 0.005  # m that an object must have come up with it; it may hang askew
 LIFT_SPEED = 0.5  # of the full speed: what hangs in the fingers by a rim slips out of a jerk
 LIFT = 0.05  # m of the first lift, after which the grasp is checked
 CLEARANCE = 0.03  # m between a carried object and what it passes over
@@ -49,7 +50,7 @@ def pick(scene: Scene, name: str, spot: Spot | None = None) -> Skill:
         scene = yield from grasp_at(scene, grasp)
         before = scene.pose(name).pos[2]
         scene = yield from move_by(scene, LIFT * UP, gripper=CLOSE, tolerance=0.015, speed=LIFT_SPEED, timeout=16)
-        if holds(scene, name) and scene.pose(name).pos[2] > before + LIFT / 3:
+        if holds(scene, name) and scene.pose(name).pos[2] > before + RISEN:
             return scene
         failed_grasps(scene, name).append(grasp)
         scene = yield from open_gripper(scene)
