@@ -5,8 +5,6 @@ Order of work (`rank`): open before filling (0), turn and push with the rest (1)
 
 from __future__ import annotations
 
-import numpy as np
-
 from services.libero.oracle import aside, door, drawer, fill, incline, knob, oven, push
 from services.libero.oracle.motion import Skill
 from services.libero.oracle.parts import openness
@@ -56,7 +54,7 @@ def _fill_drawer(scene: Scene, goal: Goal, attempt: int) -> Skill:
 
 
 def _close_drawer(scene: Scene, goal: Goal, attempt: int) -> Skill:
-    return (yield from drawer.close_drawer(scene, joint_of(scene, goal.args[0]), attempt))
+    return (yield from drawer.close_drawer(scene, joint_of(scene, goal.args[0])))
 
 
 def _is_door(scene: Scene, name: str) -> bool:
@@ -65,18 +63,14 @@ def _is_door(scene: Scene, name: str) -> bool:
 
 
 def _close_door(scene: Scene, goal: Goal, attempt: int) -> Skill:
-    return (yield from door.close_door(scene, joint_of(scene, goal.args[0]), attempt))
+    return (yield from door.close_door(scene, joint_of(scene, goal.args[0])))
 
 
 def _behind_door(scene: Scene, goal: Goal) -> bool:
     """Something goes into a region of a thing with a door."""
     region = scene.world.regions.get(goal.args[-1])
-    return (
-        goal.name == "in"
-        and region is not None
-        and region.parent in scene.world.things
-        and _is_door(scene, region.parent)
-    )
+    owner = region.parent if region is not None else ""
+    return goal.name == "in" and owner in scene.world.things and _is_door(scene, owner)
 
 
 def _put_behind_door(scene: Scene, goal: Goal, attempt: int) -> Skill:
@@ -102,8 +96,7 @@ def _is_push(scene: Scene, goal: Goal) -> bool:
 
 
 def _push(scene: Scene, goal: Goal, attempt: int) -> Skill:
-    target: np.ndarray = scene.site(goal.args[1]).pos[:2]
-    return (yield from push.push_to(scene, goal.args[0], target, attempt))
+    return (yield from push.push_to(scene, goal.args[0], scene.site(goal.args[1]).pos[:2]))
 
 
 def _is_incline(scene: Scene, goal: Goal) -> bool:

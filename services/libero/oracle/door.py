@@ -1,4 +1,4 @@
-"""Doors on a vertical hinge: push them shut; put something in behind them through the open front."""
+"""Doors on a vertical hinge: push them shut."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAD = 0.35  # rad that the pushing hand aims ahead of the door
 SHUT = 0.001  # of the door's travel
 
 
-def close_door(scene: Scene, joint: Joint, attempt: int = 0) -> Skill:
+def close_door(scene: Scene, joint: Joint) -> Skill:
     """Pushes a door shut from outside with the closed fingers, following its turn."""
     start = _push_pose(scene, joint, NEUTRAL, -BEFORE)
     scene = yield from move_to(

@@ -1,4 +1,4 @@
-"""Drawers: pull one open by its handle, push one shut by its front."""
+"""Drawers: pull one open by its handle, push one shut by it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from services.libero.oracle.parts import handle_of, opening_direction, openness
 from services.libero.oracle.scene import Joint, Pose, Scene
 
 APPROACH = 0.10  # m in front of the handle where the hand turns towards it
+RETREAT = 0.12  # m upwards afterwards
 GRASP_DEPTH = 0.005  # m that the grip site goes beyond the bar's middle, so that the pads hold all of it
 LEAD = 0.05  # m that the pulling hand aims ahead of the handle
 NARROW = 0.055  # m between the fingers on their way to the bar
@@ -47,19 +48,21 @@ def open_drawer(scene: Scene, joint: Joint, attempt: int = 0, until: float = WID
     scene = yield from _pull(scene, joint, rot, depth, until)
     scene = yield from open_gripper(scene)
     scene = yield from move_by(scene, APPROACH * out, gripper=OPEN, timeout=15, tolerance=0.03)
-    return (yield from move_by(scene, 0.12 * UP, gripper=OPEN, timeout=15, tolerance=0.05))
+    return (yield from move_by(scene, RETREAT * UP, gripper=OPEN, timeout=15, tolerance=0.05))
 
 
 def _narrow(scene: Scene, rot: np.ndarray) -> Skill:
     """Closes the fingers halfway, so that they pass between the handles of neighbouring drawers."""
     pos = scene.eef.pos
-    while scene.gripper_gap > NARROW:
+    for _ in range(8):
+        if scene.gripper_gap <= NARROW:
+            break
         scene = yield servo(scene, pos, rot, CLOSE)
     return scene
 
 
-def close_drawer(scene: Scene, joint: Joint, attempt: int = 0) -> Skill:
-    """Pushes a drawer shut by its handle with the closed fingertips."""
+def close_drawer(scene: Scene, joint: Joint) -> Skill:
+    """Pushes a drawer shut by its handle with the closed fingertips; LIBERO's `Close` wants it past its zero."""
     out = opening_direction(scene, joint)
     start = _push_pose(scene, joint, BEFORE * out)
     above = start.pos + BEFORE * (out + UP)

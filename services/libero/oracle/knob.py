@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from services.libero.oracle.hand import about, facing
 from services.libero.oracle.motion import CLOSE, OPEN, Skill, close_gripper, move_by, move_to, open_gripper, servo
 from services.libero.oracle.parts import opening_sign, openness, wing_of
@@ -11,7 +13,8 @@ ABOVE = 0.08  # m over the knob where the hand turns to the wing
 GRIP_DEPTH = 0.015  # m that the grip site goes below the wing's top
 LEAD = 0.6  # rad that the turning hand aims ahead of the knob
 TRAVEL = 0.45  # of the joint's range to turn to; LIBERO calls 0.24 of it on
-OFF = 0.01
+OFF = 0.01  # of the range that still counts as the end
+DEEPER = 0.003  # m more at each further attempt
 
 
 def turn_on(scene: Scene, joint: Joint, attempt: int = 0) -> Skill:
@@ -24,14 +27,14 @@ def turn_off(scene: Scene, joint: Joint, attempt: int = 0) -> Skill:
     return (yield from _turn(scene, joint, attempt, -opening_sign(scene, joint), lambda s: openness(s, joint) < OFF))
 
 
-def _turn(scene: Scene, joint: Joint, attempt: int, sign: float, enough) -> Skill:
-    """Grasps the wing across its thin side and turns until `enough(scene)`; the hand turns at most a quarter beyond."""
+def _turn(scene: Scene, joint: Joint, attempt: int, sign: float, enough: Callable[[Scene], bool]) -> Skill:
+    """Grasps the wing across its thin side and turns the hand on, `LEAD` ahead of the knob, until `enough(scene)`."""
     wing = wing_of(scene, joint)
     up = scene.axis_of(joint.name)
     length = wing.pose.rot[:, 0] if wing.half[0] > wing.half[1] else wing.pose.rot[:, 1]
     rot = facing(-up, length)
     grasp = scene.joint_axis(joint.name).pos
-    grasp = grasp + up * (wing.high(up) - grasp @ up - GRIP_DEPTH - 0.003 * (attempt % 3))
+    grasp = grasp + up * (wing.high(up) - grasp @ up - GRIP_DEPTH - DEEPER * (attempt % 3))
     scene = yield from move_to(scene, grasp + ABOVE * up, gripper=OPEN, rot=rot)
     scene = yield from move_to(scene, grasp, gripper=OPEN, rot=rot, timeout=30)
     scene = yield from close_gripper(scene)

@@ -31,19 +31,28 @@ def put_in_front(scene: Scene, name: str, region: str, joint: Joint) -> Skill:
         return scene
     into = inward(scene, region, joint)
     rot = leaning(into, -LEAN, scene.eef.rot)
-    height = floor_of(scene, region, joint) + SILL + _reach(scene, name, -UP)
-    before = np.append(scene.site(region).pos[:2], height)
-    before += into * (low(other_parts(scene, joint), into) - BEFORE - _reach(scene, name, into) - before @ into)
-    scene = yield from bring(scene, name, np.append(scene.pose(name).pos[:2], height), rot, tolerance=0.03)
-    scene = yield from bring(scene, name, before, rot, tolerance=0.01)
-    inside = before + _sideways(scene, name, region, joint, into)
-    scene = yield from bring(scene, name, inside, rot, tolerance=0.008, timeout=30)
-    depth = _region_front(scene, region, into) + INSIDE - inside @ into
-    scene = yield from bring(scene, name, inside + depth * into, rot, tolerance=0.006, timeout=40, speed=0.7)
-    scene = yield from bring(scene, name, inside + depth * into - SILL * UP, rot, tolerance=0.006, timeout=10)
+    scene = yield from _bring_before(scene, name, region, joint, rot)
+    inside = scene.pose(name).pos
+    inside = inside + (_region_front(scene, region, into) + INSIDE - inside @ into) * into
+    scene = yield from bring(scene, name, inside, rot, tolerance=0.006, timeout=40, speed=0.7)
+    scene = yield from bring(scene, name, inside - SILL * UP, rot, tolerance=0.006, timeout=10)
     scene = yield from open_gripper(scene)
     scene = yield from move_by(scene, -RETREAT * into, gripper=OPEN, tolerance=0.02, timeout=20)
     return (yield from move_by(scene, RETREAT * UP, gripper=OPEN, tolerance=0.03, timeout=20))
+
+
+def _bring_before(scene: Scene, name: str, region: str, joint: Joint, rot: np.ndarray) -> Skill:
+    """Takes a held cup before the opening: over the sill, turned with the hand to `rot`, midway between the walls."""
+    into = inward(scene, region, joint)
+    height = floor_of(scene, region, joint) + SILL + _reach(scene, name, -UP)
+    before = np.append(scene.site(region).pos[:2], height)
+    front = low(other_parts(scene, joint), into)
+    before += (front - BEFORE - _reach(scene, name, into) - before @ into) * into
+    raised = np.append(scene.pose(name).pos[:2], height)
+    scene = yield from bring(scene, name, raised, rot, tolerance=0.03)
+    scene = yield from bring(scene, name, before, rot, tolerance=0.01)
+    before = before + _sideways(scene, name, region, joint, into)
+    return (yield from bring(scene, name, before, rot, tolerance=0.008, timeout=30))
 
 
 def pick_by_handle(scene: Scene, name: str) -> Skill:

@@ -20,7 +20,7 @@ STEER = 1.5  # how strongly the hand moves sideways to stay behind the thing, se
 NEAR = 0.012  # m from the target that counts as there
 
 
-def push_to(scene: Scene, name: str, target: np.ndarray, attempt: int = 0) -> Skill:
+def push_to(scene: Scene, name: str, target: np.ndarray) -> Skill:
     """Pushes the object `name` until its origin is within `NEAR` m of `target` [2] (world x, y), around what stands
     in the way. It ends early when the object slips past the hand: call again."""
     for point in route(scene, name, target):
