@@ -158,7 +158,7 @@ def logs(c, name, lines=50, follow=False):
 @task()
 def runs(c):
     """List the evaluation runs on the volume."""
-    finish(programs.run_module("libero", "services.libero.runs", ["list"]))
+    finish(programs.run_module("libero", "services.libero.evaluator.runs", ["list"]))
 
 
 @task(positional=["run"], help={"run": "name of a run, or its folder"})
@@ -167,7 +167,7 @@ def report(c, run):
 
     ./lab report libero_goal-oracle-1
     """
-    finish(programs.run_module("libero", "services.libero.runs", ["report", programs.absolute_if_path(run)]))
+    finish(programs.run_module("libero", "services.libero.evaluator.runs", ["report", programs.absolute_if_path(run)]))
 
 
 @task(positional=["a", "b"], help={"a": "a run", "b": "another run"})
@@ -177,7 +177,7 @@ def compare(c, a, b):
     ./lab compare libero_goal-oracle-1 libero_goal-random-1
     """
     folders = [programs.absolute_if_path(run) for run in (a, b)]
-    finish(programs.run_module("libero", "services.libero.runs", ["compare", *folders]))
+    finish(programs.run_module("libero", "services.libero.evaluator.runs", ["compare", *folders]))
 
 
 @task(

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.common import figure
-from services.libero.provenance import cores
-from services.libero.records import Finished
-from services.libero.store import RunStore
+from services.libero.evaluator.provenance import cores
+from services.libero.evaluator.records import Finished
+from services.libero.evaluator.store import RunStore
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIABLES = {
@@ -71,7 +71,8 @@ def measure(root: Path, url: str, workers: int, episodes: int, assets: str | Non
     """Runs the evaluator once as users do."""
     run_id = f"workers-{workers}-{number}"
     command = [
-        *(sys.executable, "-m", "services.libero.evaluate", SUITE, "--policy-url", url, "--run-dir", str(root)),
+        *(sys.executable, "-m", "services.libero.evaluator.evaluate", SUITE),
+        *("--policy-url", url, "--run-dir", str(root)),
         *("--run-id", run_id, "--tasks", TASK, "--trials", str(episodes), "--workers", str(workers), "--video", "none"),
         *(("--assets", assets) if assets else ()),
     ]

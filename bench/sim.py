@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.common import figure, interleaved, median_ms
-from services.libero import assets, runtime, suites
+from services.libero import assets
+from services.libero.simulator import runtime, suites
 from vla_contract.volume import Volume
 
 CHUNK = 8
@@ -65,7 +66,7 @@ class OurLoop:
     """LiberoEnv that draws agentview after every `draw_every` steps (0: never)."""
 
     def __init__(self, task, folder, draw_every):
-        from services.libero.env import LiberoEnv
+        from services.libero.simulator.env import LiberoEnv
 
         self.env, self.draw_every = LiberoEnv(folder), draw_every
         self.env.load_task(task, seed=0)

@@ -1,6 +1,6 @@
 """The main job, `eval SUITE`: finds or starts a policy, waits for it, runs the evaluator, stops what it started.
 
-The evaluator itself (services/libero/evaluate.py) runs in the libero environment; its exit code is passed on.
+The evaluator itself (services/libero/evaluator/evaluate.py) runs in the libero environment; its exit code is passed on.
 """
 
 from __future__ import annotations

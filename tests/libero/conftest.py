@@ -23,7 +23,7 @@ def libero_assets() -> Path:
 @pytest.fixture(scope="session")
 def libero_runtime(libero_assets, tmp_path_factory):
     """This process, configured for LIBERO with CPU rendering."""
-    from services.libero import runtime
+    from services.libero.simulator import runtime
 
     return runtime.configure(libero_assets, tmp_path_factory.mktemp("libero"), render="cpu")
 
@@ -31,7 +31,7 @@ def libero_runtime(libero_assets, tmp_path_factory):
 @pytest.fixture(scope="session")
 def libero_env(libero_runtime):
     """One `LiberoEnv` that tests share, as a worker shares it over tasks and episodes."""
-    from services.libero.env import LiberoEnv
+    from services.libero.simulator.env import LiberoEnv
 
     env = LiberoEnv(libero_runtime.assets)
     yield env

@@ -7,10 +7,10 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from services.libero import suites
 from services.libero.assets import kit
 from services.libero.assets.kit.mesh import box, lathe, merge, tube
 from services.libero.assets.sources import LANDMARKS
+from services.libero.simulator import suites
 
 GRIPPER_OPENING_M = 0.08
 CATALOGUE = kit.catalogue()

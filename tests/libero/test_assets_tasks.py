@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.libero import suites
 from services.libero.assets import check
+from services.libero.simulator import suites
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10")
 TASKS = [task for suite in SUITES for task in suites.load_suite(suite).tasks]

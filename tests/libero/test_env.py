@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from services.libero import suites
-from services.libero.env import quat_xyzw_to_axis_angle
+from services.libero.simulator import suites
+from services.libero.simulator.env import quat_xyzw_to_axis_angle
 
 STEPS = 7
 PARTS = ("state", "warm start", "picture", "proprioception", "success")
@@ -118,7 +118,7 @@ def test_wrist_camera_is_the_stock_one(libero_env, stock_env):
 @pytest.mark.parametrize("suite_index", [("libero_goal", 0), ("libero_10", 0)])
 def test_culling_changes_no_pixel(suite_index, libero_env, monkeypatch):
     """Over random arm poses and both cameras; libero_goal's stove may mirror what the camera cannot see."""
-    from services.libero.culling import Culling
+    from services.libero.simulator.culling import Culling
 
     task = task_of(*suite_index)
     libero_env.load_task(task)
@@ -210,7 +210,7 @@ def test_bad_actions_are_refused(action, libero_env):
 
 
 def test_what_needs_an_episode_says_so(libero_runtime):
-    from services.libero.env import LiberoEnv
+    from services.libero.simulator.env import LiberoEnv
 
     env = LiberoEnv(libero_runtime.assets)
     with pytest.raises(RuntimeError, match="load_task"):

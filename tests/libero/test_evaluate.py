@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.libero import agreement, evaluate, provenance, rundir
-from services.libero.config import EvalConfig, differences, parse_args, parse_ranges, show_ranges
-from services.libero.profiles import PROFILES
-from services.libero.store import RunStore
-from services.libero.suites import SUITES, load_suite
+from services.libero.evaluator import agreement, evaluate, provenance, rundir
+from services.libero.evaluator.config import EvalConfig, differences, parse_args, parse_ranges, show_ranges
+from services.libero.evaluator.profiles import PROFILES
+from services.libero.evaluator.store import RunStore
+from services.libero.simulator.suites import SUITES, load_suite
 from tests.libero.harness import ENVIRONMENT, Evaluation, PolicyService, results
 from vla_contract import PolicyInfo
 
@@ -299,7 +299,7 @@ def test_one_evaluator_per_run(sharded):
 
 
 def runs(*arguments) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "services.libero.runs", *arguments]
+    command = [sys.executable, "-m", "services.libero.evaluator.runs", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env={**ENVIRONMENT, "COLUMNS": "160"}, check=False)
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from services.libero import images as libero_images
-from services.libero.profiles import PROFILES
+from services.libero.evaluator import images as libero_images
+from services.libero.evaluator.profiles import PROFILES
 from vla_contract import images
 
 JPEG_RAMP = np.array(

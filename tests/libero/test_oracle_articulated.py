@@ -10,8 +10,8 @@ import pytest
 from services.libero.oracle import aside, drawer, fill, hand, incline, oven, parts, plan, push
 from services.libero.oracle.motion import OPEN, orientation, servo
 from services.libero.oracle.scene import Scene, World
-from services.libero.privileged import observe
-from services.libero.suites import init_states, load_suite
+from services.libero.simulator.privileged import observe
+from services.libero.simulator.suites import init_states, load_suite
 
 EPISODES = {  # skill: (suite, part of the task's name, steps that are plenty)
     "open a drawer": ("libero_goal", "open_the_middle_drawer", 200),

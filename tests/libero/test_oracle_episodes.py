@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from services.libero.suites import init_states, load_suite
+from services.libero.simulator.suites import init_states, load_suite
 from tests.libero.test_policies import served
 from vla_contract import codec
 
@@ -42,8 +42,8 @@ def scene_at_rest(libero_env):
 
 @pytest.mark.parametrize("family", EPISODES)
 def test_the_oracle_solves_an_episode_of_every_family(family, libero_env, oracle):
-    from services.libero.profiles import PROFILES
-    from services.libero.rollout import Rules, run_episode
+    from services.libero.evaluator.profiles import PROFILES
+    from services.libero.evaluator.rollout import Rules, run_episode
 
     suite, index, episode = EPISODES[family]
     task, profile = load_suite(suite).tasks[index], PROFILES["openvla"]
@@ -64,7 +64,7 @@ def test_the_oracle_solves_an_episode_of_every_family(family, libero_env, oracle
 @pytest.mark.parametrize("suite", ("libero_spatial", "libero_object", "libero_goal", "libero_10"))
 def test_privileged_state_is_plain_small_and_complete(suite, scene_at_rest):
     from services.libero.oracle.scene import Scene, World
-    from services.libero.privileged import observe
+    from services.libero.simulator.privileged import observe
 
     env = scene_at_rest(suite, 0)
     first, later = observe(env.domain, static=True), observe(env.domain, static=False)
@@ -84,7 +84,7 @@ def test_privileged_state_is_plain_small_and_complete(suite, scene_at_rest):
 
 
 def test_observing_does_not_disturb_the_simulation(scene_at_rest):
-    from services.libero.privileged import observe
+    from services.libero.simulator.privileged import observe
 
     def drive(watch: bool) -> np.ndarray:
         env = scene_at_rest("libero_goal", 8)

@@ -20,7 +20,7 @@ from services.libero.oracle.policy import OraclePolicy
 from services.libero.policies.random_policy import RandomPolicy
 from services.libero.policies.replay import ReplayPolicy
 from services.libero.policies.sessions import episode_of
-from services.libero.suites import load_suite
+from services.libero.simulator.suites import load_suite
 from vla_contract import InvalidObservation, Observation, PolicyClient, PolicyRefused, SessionLost, UnknownSession
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from services.libero import suites
-from services.libero.profiles import PROFILES, profile
+from services.libero.evaluator.profiles import PROFILES, profile
+from services.libero.simulator import suites
 
 
 def test_openvla_is_the_reference_script():

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from services.libero import compare, report, runs, video
-from services.libero.config import config_hash
-from services.libero.profiles import PROFILES
-from services.libero.progress import LiveProgress, Pace, PlainProgress, show_seconds
-from services.libero.report import data, page
-from services.libero.store import RunStore
-from services.libero.suites import SUITES, load_suite
+from services.libero.evaluator import compare, report, runs, video
+from services.libero.evaluator.config import config_hash
+from services.libero.evaluator.profiles import PROFILES
+from services.libero.evaluator.progress import LiveProgress, Pace, PlainProgress, show_seconds
+from services.libero.evaluator.report import data, page
+from services.libero.evaluator.store import RunStore
+from services.libero.simulator.suites import SUITES, load_suite
 
 IDENTITY = {
     "suite": "libero_goal", "tasks": list(range(10)), "episodes": "0-49", "profile": "openvla", "seed": 0,

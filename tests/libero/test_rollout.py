@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from services.libero.profiles import PROFILES
-from services.libero.rollout import PolicyFault, Rules, environment_actions, run_episode
+from services.libero.evaluator.profiles import PROFILES
+from services.libero.evaluator.rollout import PolicyFault, Rules, environment_actions, run_episode
 from vla_contract import ActionChunk, PolicyInfo
 
 PROFILE = PROFILES["openvla"]

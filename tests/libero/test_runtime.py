@@ -8,16 +8,16 @@ import sys
 
 import pytest
 
-from services.libero import gl, runtime
-from services.libero.gl import EglDevice, choose
+from services.libero.simulator import gl, runtime
+from services.libero.simulator.gl import EglDevice, choose
 
 EPISODE = """
 import json, socket, sys
 def refuse(*args, **kwargs):
     raise AssertionError("LIBERO wants the network")
 socket.socket.connect = refuse
-from services.libero import runtime, suites
-from services.libero.env import LiberoEnv
+from services.libero.simulator import runtime, suites
+from services.libero.simulator.env import LiberoEnv
 configured = runtime.configure(sys.argv[1], sys.argv[2], sys.argv[3])
 task = suites.load_suite("libero_goal").tasks[0]
 env = LiberoEnv(configured.assets)
@@ -69,7 +69,8 @@ def test_osmesa_draws_the_same_where_egl_is_missing(libero_assets, tmp_path):
     if not ctypes.util.find_library("OSMesa") or choose("cpu", environ={}).backend != "egl":
         pytest.skip("this machine has not both, EGL in software and OSMesa")
     said = {}
-    for backend, before in (("egl", ""), ("osmesa", "from services.libero import gl; gl.egl_devices = lambda: None")):
+    no_egl = "from services.libero.simulator import gl; gl.egl_devices = lambda: None"
+    for backend, before in (("egl", ""), ("osmesa", no_egl)):
         (tmp_path / backend).mkdir()
         run = run_episode(libero_assets, tmp_path / backend, before=before)
         assert (run.returncode, run.stderr) == (0, ""), run.stderr
@@ -149,7 +150,9 @@ def test_a_process_is_configured_once(libero_runtime, tmp_path):
 
 
 def test_folders_that_hold_no_assets(tmp_path):
-    code = "import sys; from services.libero import runtime; runtime.configure(sys.argv[1], sys.argv[1], 'none')"
+    code = (
+        "import sys; from services.libero.simulator import runtime; runtime.configure(sys.argv[1], sys.argv[1], 'none')"
+    )
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=env, capture_output=True, text=True)
     assert "is no LIBERO asset folder" in run.stderr
@@ -157,7 +160,8 @@ def test_folders_that_hold_no_assets(tmp_path):
 
 def test_importing_mujoco_first_is_caught(libero_assets, tmp_path):
     code = (
-        "import sys, mujoco; from services.libero import runtime; runtime.configure(sys.argv[1], sys.argv[2], 'none')"
+        "import sys, mujoco; from services.libero.simulator import runtime; "
+        "runtime.configure(sys.argv[1], sys.argv[2], 'none')"
     )
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "MUJOCO_GL": "disable"}
     command = [sys.executable, "-c", code, str(libero_assets), str(tmp_path)]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from services.libero import suites
+from services.libero.simulator import suites
 
 TASKS = [("libero_goal", 5), ("libero_spatial", 4)]  # the second one starts with a drawer drawn open
 EPISODES = 5

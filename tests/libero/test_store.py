@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from services.libero.records import StoreError
-from services.libero.store import RunStore
+from services.libero.evaluator.records import StoreError
+from services.libero.evaluator.store import RunStore
 
 PLAN = [(task, episode) for task in range(3) for episode in range(4)]
 LEASE_S = 10.0
@@ -163,7 +163,7 @@ def test_places_follow_the_order_of_finishing_per_task_and_outcome(store):
 WORKER = """
 import sys, time
 from pathlib import Path
-from services.libero.store import RunStore
+from services.libero.evaluator.store import RunStore
 store, name = RunStore(Path(sys.argv[1])), sys.argv[2]
 while lease := store.lease(name, 1, time.time(), 30.0):
     store.heartbeat(lease, time.time(), 30.0)

@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from services.libero import initstates, suites
+from services.libero.simulator import initstates, suites
 
 TEN = [name for name in suites.SUITES if name != "libero_90"]
 ALL = [task for name in suites.SUITES for task in suites.load_suite(name).tasks]
@@ -43,7 +43,7 @@ def test_suite_is_the_benchmarks(name, stock_benchmark):
 def test_reading_suites_imports_neither_libero_nor_torch():
     import subprocess
 
-    code = "from services.libero import suites; import sys; [suites.load_suite(n) for n in suites.SUITES];"
+    code = "from services.libero.simulator import suites; import sys; [suites.load_suite(n) for n in suites.SUITES];"
     code += "suites.init_states(suites.load_suite('libero_goal').tasks[0]);"
     code += "print([m for m in ('torch', 'libero.libero', 'robosuite', 'mujoco') if m in sys.modules])"
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from services.libero import video
+from services.libero.evaluator import video
 
 
 @pytest.mark.parametrize(

@@ -109,12 +109,12 @@ def test_the_volume_has_one_layout():
 
 
 def test_the_suites_are_the_simulators():
-    assert constant("services/libero/suites.py", "SUITES") == evaluation.SUITES
+    assert constant("services/libero/simulator/suites.py", "SUITES") == evaluation.SUITES
 
 
 def test_eval_passes_every_flag_the_evaluator_has():
     """What the host decides itself (the policy's address, the volume's folders, the token) is no flag of eval."""
-    body = ast.parse((ROOT / "services/libero/config.py").read_text()).body
+    body = ast.parse((ROOT / "services/libero/evaluator/config.py").read_text()).body
     config = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == "EvalConfig")
     theirs = {node.target.id for node in config.body if isinstance(node, ast.AnnAssign)}
     tasks = cli.load_tasks()
@@ -125,7 +125,7 @@ def test_eval_passes_every_flag_the_evaluator_has():
 
 
 def test_both_sides_name_the_same_system_packages():
-    source = (ROOT / "services/libero/gl.py").read_text()
+    source = (ROOT / "services/libero/simulator/gl.py").read_text()
     assert f"apt-get install -y {' '.join(gl.PACKAGES)}" in source
 
 

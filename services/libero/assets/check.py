@@ -14,8 +14,8 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from services.libero import runtime, suites
 from services.libero.assets import resolve
+from services.libero.simulator import runtime, suites
 from vla_contract.volume import Volume
 
 WAIT_STEPS = 10  # things fall from a few centimetres, or rise out of the floor, before a policy acts
@@ -90,7 +90,7 @@ def main(command: CheckCommand) -> int:
     bad = 0
     with tempfile.TemporaryDirectory() as work:
         runtime.configure(source.path, Path(work), render="none")
-        from services.libero.env import LiberoEnv
+        from services.libero.simulator.env import LiberoEnv
 
         env = LiberoEnv(source.path, cameras=())
         for name in command.suite:

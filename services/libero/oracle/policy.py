@@ -91,7 +91,7 @@ class OraclePolicy:
 
 def _privileged(observation: Observation) -> Mapping[str, Any]:
     if observation.privileged is None:
-        raise InvalidObservation("privileged is missing; the oracle needs what services.libero.privileged sends")
+        raise InvalidObservation("privileged is missing; the oracle needs what simulator/privileged.py sends")
     return observation.privileged
 
 
@@ -101,5 +101,5 @@ def read(parse: Callable[..., Any], *arguments: Any) -> Any:
         return parse(*arguments)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise InvalidObservation(
-            f"privileged cannot be read ({type(error).__name__}: {error}); send what services.libero.privileged makes"
+            f"privileged cannot be read ({type(error).__name__}: {error}); send what simulator/privileged.py makes"
         ) from error

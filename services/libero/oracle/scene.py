@@ -1,6 +1,6 @@
 """What the oracle knows: `World` (fixed within an episode) and `Scene` (one moment of it).
 
-Both are read from the plain data of `services.libero.privileged`. Units: m, rad, world frame unless a name says
+Both are read from the plain data of `simulator/privileged.py`. Units: m, rad, world frame unless a name says
 otherwise. Rotations are 3 x 3 matrices whose columns are the axes of the rotated frame.
 """
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from services.libero.provenance import lock_hash
+from services.libero.evaluator.provenance import lock_hash
 from vla_contract import Policy, Volume, serve
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from services.libero.policies.sessions import episode_of
-from services.libero.suites import load_suite
+from services.libero.simulator.suites import load_suite
 from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo
 
 _RECORDING = re.compile(r"^(\d+)-(\d+)\.npz$")

@@ -1,4 +1,4 @@
-"""What there is on the volume: `python -m services.libero.runs list | report RUN | compare A B [--run-dir DIR]`."""
+"""Runs on the volume: `python -m services.libero.evaluator.runs list | report RUN | compare A B [--run-dir DIR]`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from services.libero import report
-from services.libero.compare import Comparison, compare
-from services.libero.records import StoreError
-from services.libero.rundir import STORE, RunRefused, find_run, find_runs
-from services.libero.stats import Rate
-from services.libero.store import RunStore
-from services.libero.suites import load_suite
+from services.libero.evaluator import report
+from services.libero.evaluator.compare import Comparison, compare
+from services.libero.evaluator.records import StoreError
+from services.libero.evaluator.rundir import STORE, RunRefused, find_run, find_runs
+from services.libero.evaluator.stats import Rate
+from services.libero.evaluator.store import RunStore
+from services.libero.simulator.suites import load_suite
 from vla_contract import Volume
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from services.libero.records import SCHEMA, SCHEMA_VERSION, Fault, Finished, Lease, StoreError, explain
+from services.libero.evaluator.records import SCHEMA, SCHEMA_VERSION, Fault, Finished, Lease, StoreError, explain
 
 EPISODE_KEY = "config_hash = :config_hash AND suite = :suite AND task = :task AND episode = :episode"
 

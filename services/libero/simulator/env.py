@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from services.libero import runtime
-from services.libero.suites import Task
+from services.libero.simulator import runtime
+from services.libero.simulator.suites import Task
 
 SUBSTEPS = 25  # 20 Hz control over 2 ms physics
 _PHYSICS_DT, _SAMPLE_DT = 0.002, 0.05
@@ -46,7 +46,9 @@ class LiberoEnv:
     def load_task(self, task: Task, seed: int = 0) -> None:
         """Builds `task` unless it is loaded already, and rewinds its stream of resets to `seed`."""
         if self.task != task:
-            from services.libero import problem  # not above: it imports MuJoCo, which runtime.configure must precede
+            from services.libero.simulator import (
+                problem,  # not above: it imports MuJoCo, which runtime.configure must precede
+            )
 
             self._drop_task()
             self._problem = problem.build(task)
@@ -170,7 +172,7 @@ class LiberoEnv:
         """Returns `camera`'s picture as the stock `<camera>_image`: uint8 [size, size, 3], bottom row first."""
         self._require_episode()
         if self._renderer is None:
-            from services.libero.render import GlContext, SceneRenderer
+            from services.libero.simulator.render import GlContext, SceneRenderer
 
             self._gl = self._gl or GlContext()
             self._renderer = SceneRenderer(self._gl, self._model, self.camera_size)

@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.libero.store import RunStore
-from services.libero.worker import FATAL
+from services.libero.evaluator.store import RunStore
+from services.libero.evaluator.worker import FATAL
 
 GRACE_S = 20.0  # between SIGTERM and SIGKILL: long enough to save a result
 LAST_VIDEO_S = 300.0
@@ -62,7 +62,7 @@ class Supervisor:
         command = [
             sys.executable,
             "-m",
-            "services.libero.worker",
+            "services.libero.evaluator.worker",
             str(self.folder),
             name,
             str(self.session),

@@ -5,8 +5,8 @@ import logging
 import mujoco
 import numpy as np
 
-from services.libero import gl, runtime
-from services.libero.culling import Culling
+from services.libero.simulator import gl, runtime
+from services.libero.simulator.culling import Culling
 
 log = logging.getLogger("services.libero")
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.libero.config import LATEST, config_hash, differences
-from services.libero.records import StoreError
-from services.libero.store import RunStore
+from services.libero.evaluator.config import LATEST, config_hash, differences
+from services.libero.evaluator.records import StoreError
+from services.libero.evaluator.store import RunStore
 from vla_contract.errors import did_you_mean
 
 STORE = "run.sqlite"

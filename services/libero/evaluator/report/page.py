@@ -10,11 +10,11 @@ from pathlib import Path
 
 import jinja2
 
-from services.libero.config import flatten
-from services.libero.progress import show_seconds
-from services.libero.records import Finished
-from services.libero.report.data import Summary
-from services.libero.stats import Rate
+from services.libero.evaluator.config import flatten
+from services.libero.evaluator.progress import show_seconds
+from services.libero.evaluator.records import Finished
+from services.libero.evaluator.report.data import Summary
+from services.libero.evaluator.stats import Rate
 
 EMBED_BYTES = 24_000_000  # videos and stills beyond this are linked, so that a browser opens the page at once
 COLOURS = ("#7c8aa5", "#3b7ddd", "#14a3a8", "#7a5cc7", "#e0973a", "#c8b560", "#b0a99f", "#d1495b", "#c7a17a", "#b9bec8")

@@ -1,8 +1,8 @@
 """A worker process: leases episodes, runs them in one reused environment, reports each to the run store.
 
-Started by the supervisor as `python -m services.libero.worker RUN_FOLDER NAME SESSION PARENT_PID`. It dies with its
-parent, and on SIGTERM it gives its episode back and ends. Exit codes: 0 no work left or told to stop, 4 the whole run
-has to stop (the last line of its log says why); anything else is a crash, and its episode is done again.
+The supervisor starts it: `python -m services.libero.evaluator.worker RUN_FOLDER NAME SESSION PARENT_PID`. It dies with
+its parent, and on SIGTERM it gives its episode back and ends. Exit codes: 0 no work left or told to stop, 4 the whole
+run has to stop (the last line of its log says why); anything else is a crash, and its episode is done again.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from services.libero import video
-from services.libero.heartbeat import Heartbeat, LeaseLost
-from services.libero.profiles import profile as find_profile
-from services.libero.records import Lease, StoreError
-from services.libero.rollout import PolicyFault, Rules, run_episode
-from services.libero.store import RunStore
-from services.libero.suites import init_states, load_suite
+from services.libero.evaluator import video
+from services.libero.evaluator.heartbeat import Heartbeat, LeaseLost
+from services.libero.evaluator.profiles import profile as find_profile
+from services.libero.evaluator.records import Lease, StoreError
+from services.libero.evaluator.rollout import PolicyFault, Rules, run_episode
+from services.libero.evaluator.store import RunStore
+from services.libero.simulator.suites import init_states, load_suite
 from vla_contract import ContractError, PolicyClient, PolicyInfo, PolicyRefused, PolicyUnavailable
 
 FATAL = 4
@@ -119,11 +119,11 @@ class Worker:
             self.attempt(env, lease)
 
     def make_env(self):
-        from services.libero import runtime  # heavy: only a worker imports the simulator
+        from services.libero.simulator import runtime  # heavy: only a worker imports the simulator
 
         render = self.job.render if self.job.draws else "none"
         runtime.configure(Path(self.job.assets), self.folder / "work", render)
-        from services.libero.env import LiberoEnv  # imports mujoco, which must come after configure
+        from services.libero.simulator.env import LiberoEnv  # imports mujoco, which must come after configure
 
         cameras = dict.fromkeys((*self.job.cameras, "agentview"))
         profile = find_profile(self.job.profile)

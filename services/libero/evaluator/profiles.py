@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from services.libero.suites import SUITES, did_you_mean
+from services.libero.simulator.suites import SUITES, did_you_mean
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from services.libero import images
-from services.libero.profiles import Profile
+from services.libero.evaluator import images
+from services.libero.evaluator.profiles import Profile
 from vla_contract import ActionChunk, Observation, PolicyInfo
 
 ARM_LIMIT = 10.0  # the controller clips at 1; ten times that is an action that was not un-normalised
@@ -151,7 +151,7 @@ def observe(env, rules: Rules, info: PolicyInfo, session: str, step: int, timing
 
 def privileged_state(env, step: int) -> dict:
     """Returns the simulator's own state, with its unchanging part at the first step."""
-    from services.libero import privileged  # imports mujoco, which must wait for runtime.configure
+    from services.libero.simulator import privileged  # imports mujoco, which must wait for runtime.configure
 
     return privileged.observe(env.domain, static=step == 0)
 

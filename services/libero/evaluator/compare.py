@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.libero.config import flatten
-from services.libero.records import Finished
-from services.libero.stats import Rate, mcnemar_exact, paired_difference
-from services.libero.store import RunStore
+from services.libero.evaluator.config import flatten
+from services.libero.evaluator.records import Finished
+from services.libero.evaluator.stats import Rate, mcnemar_exact, paired_difference
+from services.libero.evaluator.store import RunStore
 
 PROTOCOL = ("suite", "profile", "seed", "max_steps", "assets.kind", "assets.digest")
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from services.libero.profiles import Profile
+from services.libero.evaluator.profiles import Profile
 from vla_contract import images
 
 

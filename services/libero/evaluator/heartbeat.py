@@ -8,8 +8,8 @@ import threading
 import time
 from pathlib import Path
 
-from services.libero.records import Lease, StoreError
-from services.libero.store import RunStore
+from services.libero.evaluator.records import Lease, StoreError
+from services.libero.evaluator.store import RunStore
 
 
 class LeaseLost(Exception):

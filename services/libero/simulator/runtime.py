@@ -21,8 +21,8 @@ from pathlib import Path
 
 import yaml
 
-from services.libero import gl
-from services.libero.suites import package_root
+from services.libero.simulator import gl
+from services.libero.simulator.suites import package_root
 
 log = logging.getLogger("services.libero")
 
@@ -69,7 +69,7 @@ def configure(asset_dir, work_dir, render: str = "auto") -> Runtime:
 def active() -> Runtime:
     """Returns how this process was configured. Raises RuntimeError before `configure` was called."""
     if _active is None:
-        raise RuntimeError("LIBERO is not configured in this process; call services.libero.runtime.configure() first")
+        raise RuntimeError("LIBERO is not configured in this process; call runtime.configure() first")
     return _active
 
 

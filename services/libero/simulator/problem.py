@@ -7,9 +7,9 @@ from libero.libero.envs import TASK_MAPPING, bddl_utils
 from robosuite import load_controller_config
 from robosuite.utils.errors import RandomizationError
 
-from services.libero.control import ArmControl
-from services.libero.draws import ModelSnapshot, ResetDraws, global_rng
-from services.libero.suites import Task
+from services.libero.simulator.control import ArmControl
+from services.libero.simulator.draws import ModelSnapshot, ResetDraws, global_rng
+from services.libero.simulator.suites import Task
 
 _BUILD_TRIES = 20
 

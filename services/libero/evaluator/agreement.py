@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.libero.config import CAMERAS
+from services.libero.evaluator.config import CAMERAS
 from vla_contract import PolicyInfo
 from vla_contract.errors import did_you_mean
 

@@ -1,4 +1,4 @@
-"""The evaluator: `python -m services.libero.evaluate SUITE --policy-url URL` runs a suite and writes a report.
+"""`python -m services.libero.evaluator.evaluate SUITE --policy-url URL` runs a suite and writes a report.
 
 Exit codes: 0 complete, 1 stopped by an error (resumable), 2 refused before it began, 130 stopped by Ctrl-C (resumable).
 """
@@ -15,18 +15,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from services.libero import assets, provenance, report
-from services.libero.agreement import check_policy, choose_unnorm_key
-from services.libero.config import EvalConfig, parse_args, show_ranges, token_of
-from services.libero.profiles import Profile
-from services.libero.profiles import profile as find_profile
-from services.libero.progress import make_progress
-from services.libero.records import StoreError
-from services.libero.report.data import Summary
-from services.libero.rundir import Run, RunRefused, explain_os_error, lock, open_run
-from services.libero.suites import Task, init_states, load_suite, select_tasks
-from services.libero.supervisor import RunFailed, Supervisor
-from services.libero.worker import Job
+from services.libero import assets
+from services.libero.evaluator import provenance, report
+from services.libero.evaluator.agreement import check_policy, choose_unnorm_key
+from services.libero.evaluator.config import EvalConfig, parse_args, show_ranges, token_of
+from services.libero.evaluator.profiles import Profile
+from services.libero.evaluator.profiles import profile as find_profile
+from services.libero.evaluator.progress import make_progress
+from services.libero.evaluator.records import StoreError
+from services.libero.evaluator.report.data import Summary
+from services.libero.evaluator.rundir import Run, RunRefused, explain_os_error, lock, open_run
+from services.libero.evaluator.supervisor import RunFailed, Supervisor
+from services.libero.evaluator.worker import Job
+from services.libero.simulator.suites import Task, init_states, load_suite, select_tasks
 from vla_contract import ContractError, PolicyClient, PolicyInfo, Volume
 from vla_contract.volume import require_space
 
@@ -122,7 +123,8 @@ def choose_workers(asked: int | None, episodes: int) -> int:
 
 def resume_command(run: Run) -> str:
     """Returns the command that goes on with this run, as the user would type it; a token stays out of it."""
-    typed = os.environ.get("VLALAB_COMMAND") or shlex.join(["python", "-m", "services.libero.evaluate", *sys.argv[1:]])
+    by_hand = ["python", "-m", "services.libero.evaluator.evaluate", *sys.argv[1:]]
+    typed = os.environ.get("VLALAB_COMMAND") or shlex.join(by_hand)
     replaced = ("--resume", "--run-id", "--token")
     kept, skip_value = [], False
     for word in shlex.split(typed):

@@ -14,17 +14,17 @@ import vla_contract
 
 PACKAGES = ("hf-libero", "robosuite", "bddl", "mujoco", "numpy", "pillow", "simplejpeg")
 SIMULATION = (
-    "env.py",
-    "problem.py",
-    "control.py",
-    "draws.py",
-    "suites.py",
-    "initstates.py",
-    "profiles.py",
-    "rollout.py",
+    "simulator/env.py",
+    "simulator/problem.py",
+    "simulator/control.py",
+    "simulator/draws.py",
+    "simulator/suites.py",
+    "simulator/initstates.py",
+    "evaluator/profiles.py",
+    "evaluator/rollout.py",
 )
-PICTURES = ("render.py", "culling.py", "gl.py", "images.py")
-PRIVILEGED = ("privileged.py",)
+PICTURES = ("simulator/render.py", "simulator/culling.py", "simulator/gl.py", "evaluator/images.py")
+PRIVILEGED = ("simulator/privileged.py",)
 
 
 def versions() -> dict[str, str]:
@@ -43,8 +43,8 @@ def code_digest(pictures: bool, privileged: bool) -> str:
 
     A change in any of them is drift; what draws or describes the scene counts only where a policy gets to see it.
     """
-    here = Path(__file__).resolve().parent
-    files = [here / name for name in SIMULATION + PICTURES * pictures + PRIVILEGED * privileged]
+    package = Path(__file__).resolve().parents[1]
+    files = [package / name for name in SIMULATION + PICTURES * pictures + PRIVILEGED * privileged]
     if pictures:
         files.append(Path(vla_contract.__file__).resolve().parent / "images.py")
     digest = hashlib.sha256()
@@ -57,13 +57,13 @@ def lock_hash() -> str | None:
     """Returns the sha256 of this environment's lock: $VLALAB_LOCK_HASH in an image, else the file's own."""
     if os.environ.get("VLALAB_LOCK_HASH"):
         return os.environ["VLALAB_LOCK_HASH"]
-    lock = Path(__file__).resolve().parents[2] / "images" / "libero" / "requirements.lock"
+    lock = Path(__file__).resolve().parents[3] / "images" / "libero" / "requirements.lock"
     return hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None
 
 
 def git_commit() -> str | None:
     """Returns the commit of the source tree, with "+" where it has local changes; None outside a checkout."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists() or shutil.which("git") is None:
         return os.environ.get("VLALAB_COMMIT") or None
 

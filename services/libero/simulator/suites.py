@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from services.libero.initstates import read_init_states
+from services.libero.simulator.initstates import read_init_states
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 
