@@ -43,6 +43,7 @@ def test_ranges_that_are_none(text):
         (["libero_goal", "--trials", "5", "--episodes", "0"], "give one of them"),
         (["libero_goal", "--run-id", "a", "--resume", "b"], "give one of them"),
         (["libero_goal", "--run-id", "../x"], "not a folder name"),
+        (["libero_goal", "--run-id", "latest"], "choose another id"),
         (["libero_goal", "--cameras", "agentveiw"], "did you mean 'agentview'"),
     ],
 )
@@ -107,6 +108,25 @@ def test_the_resume_command_is_what_was_typed(monkeypatch, tmp_path):
     assert evaluate.resume_command(run) == "./lab eval libero_goal --trials 2 --video all --resume goal-7"
     monkeypatch.setenv("VLALAB_COMMAND", "./lab eval libero_goal --run-id=x --token=secret --tasks '0, 2'")
     assert evaluate.resume_command(run) == "./lab eval libero_goal --tasks '0, 2' --resume goal-7"
+    monkeypatch.setenv("VLALAB_COMMAND", "./lab eval --resume libero_goal --trials 2")
+    assert evaluate.resume_command(run) == "./lab eval libero_goal --trials 2 --resume goal-7"
+
+
+@pytest.mark.parametrize("changes", [{"suite": "libero_10"}, {"tasks": [0]}, {"episodes": "0-3"}])
+def test_another_plan_is_no_drift_that_can_be_allowed(tmp_path, changes):
+    """The store's rows are the plan: they would be run as another suite's, or counted against another number."""
+    identity = {"suite": "libero_goal", "tasks": [0, 1], "episodes": "0-1", "seed": 0}
+
+    def open_run(facts):
+        plan = [(task, episode) for task in (0, 1) for episode in (0, 1)]
+        return rundir.open_run(tmp_path, facts, plan, run_id="run", resume=None, label="x", allow_drift=True)
+
+    open_run(identity).store.close()
+    with open_run(identity | {"seed": 1}).store as store:
+        assert len(store.plan()) == 4
+    with pytest.raises(rundir.RunRefused, match=next(iter(changes))) as refused:
+        open_run(identity | changes)
+    assert "--allow-drift" not in str(refused.value)
 
 
 # --- agreement of policy and suite ---------------------------------------------------------------------------
@@ -150,7 +170,9 @@ def test_unnorm_keys():
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):
     options = ("--chunk", "4", "--token", "s3cret-token", "--camera", "agentview")
-    with PolicyService(tmp_path_factory.mktemp("policy") / "log.txt", *options) as service:
+    log = tmp_path_factory.mktemp("policy") / "log.txt"
+    with PolicyService(log, *options) as service, pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ENVIRONMENT, "VLALAB_TOKEN", "s3cret-token")
         yield service
 
 
@@ -210,7 +232,6 @@ def test_a_run_that_does_not_exist(refuse):
 def sharded(policy, libero_assets, tmp_path_factory):
     """The same two tasks × five episodes by 1, 2 and 3 workers; one of them draws every video."""
     root = tmp_path_factory.mktemp("sharded")
-    ENVIRONMENT["VLALAB_TOKEN"] = "s3cret-token"
     for workers, video in ((1, "none"), (2, "all"), (3, "none")):
         flags = (
             "--policy-url", policy.url, "--assets", str(libero_assets), "--tasks", "1,7", "--trials", "5",

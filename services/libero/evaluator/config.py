@@ -103,6 +103,8 @@ class EvalConfig:
             raise ValueError("--trials and --episodes both choose episodes; give one of them")
         if self.run_id is not None and self.resume is not None:
             raise ValueError("--run-id and --resume both name a run; give one of them")
+        if self.run_id == LATEST:
+            raise ValueError(f"--run-id {LATEST} means the latest run and cannot name one; choose another id")
         for name in (self.run_id, self.resume):
             if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
                 raise ValueError(f"run id {name!r} is not a folder name; use letters, digits, '.', '_' and '-'")

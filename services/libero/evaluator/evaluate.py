@@ -27,7 +27,7 @@ from services.libero.evaluator.report.data import Summary
 from services.libero.evaluator.rundir import Run, RunRefused, explain_os_error, lock, open_run
 from services.libero.evaluator.supervisor import RunFailed, Supervisor
 from services.libero.evaluator.worker import Job
-from services.libero.simulator.suites import Task, init_states, load_suite, select_tasks
+from services.libero.simulator.suites import SUITES, Task, init_states, load_suite, select_tasks
 from vla_contract import ContractError, PolicyClient, PolicyInfo, Volume
 from vla_contract.volume import require_space
 
@@ -126,12 +126,13 @@ def resume_command(run: Run) -> str:
     by_hand = ["python", "-m", "services.libero.evaluator.evaluate", *sys.argv[1:]]
     typed = os.environ.get("VLALAB_COMMAND") or shlex.join(by_hand)
     replaced = ("--resume", "--run-id", "--token")
-    kept, skip_value = [], False
+    kept, before = [], ""
     for word in shlex.split(typed):
-        if skip_value and not word.startswith("-"):
-            skip_value = False
+        is_value = not word.startswith("-") and not (before == "--resume" and word in SUITES)  # it may stand alone
+        if before in replaced and is_value:
+            before = ""
             continue
-        skip_value = word in replaced
+        before = word
         if word.split("=")[0] not in replaced:
             kept.append(word)
     return shlex.join([*kept, "--resume", run.id])

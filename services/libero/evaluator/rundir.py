@@ -19,6 +19,7 @@ from vla_contract.errors import did_you_mean
 
 STORE = "run.sqlite"
 FOLDERS = ("episodes", "videos", "logs", "work")
+PLANNED = ("suite", "tasks", "episodes")  # what the store's rows were made from: no drift of these makes sense
 
 
 class RunRefused(Exception):
@@ -47,7 +48,7 @@ def find_runs(root: Path) -> list[Path]:
 
 def _created(folder: Path) -> float:
     try:
-        with RunStore(folder / STORE, readonly=True) as store:
+        with RunStore(folder / STORE, readonly=True, check=False) as store:
             return store.meta("created", 0.0)
     except StoreError:
         return (folder / STORE).stat().st_mtime
@@ -131,13 +132,16 @@ def _create(folder: Path, identity: dict, plan: list[tuple[int, int]]) -> Run:
 
 def _resume(folder: Path, identity: dict, allow_drift: bool) -> Run:
     store = RunStore(folder / STORE)
-    drift = differences(store.meta("identity"), identity)
-    if drift and not allow_drift:
+    recorded = store.meta("identity")
+    drift = differences(recorded, identity)
+    other_plan = any(recorded[name] != identity[name] for name in PLANNED)
+    if drift and (other_plan or not allow_drift):
         store.close()
+        mix = "" if other_plan else ", or add --allow-drift to mix the two"
         raise RunRefused(
             f"run {folder.name!r} was made with another configuration; the difference:\n"
             + "\n".join(f"  {line}" for line in drift)
-            + "\nGive it the old configuration, start a new run under another id, or add --allow-drift to mix the two."
+            + f"\nGive it the old configuration or start a new run under another id{mix}."
         )
     for name in FOLDERS:
         (folder / name).mkdir(exist_ok=True)
