@@ -142,6 +142,16 @@ def test_resume_takes_orphans_over_and_keeps_what_is_done(tmp_path):
         assert not store.finished()[0].success
 
 
+def test_a_session_that_was_cut_off_ended_with_its_last_report(store):
+    session = store.begin_session(0.0)
+    store.finish(store.lease("a", session, 0.0, LEASE_S), result(), 5.0)
+    store.lease("a", session, 5.0, LEASE_S)
+    store.begin_session(3600.0)
+    first, second = store.sessions()
+    assert (first["ended"], first["outcome"]) == (5.0, None)
+    assert second["ended"] is None
+
+
 def test_facts_can_be_added_to_a_finished_episode_by_its_own_worker_only(store):
     session = store.begin_session(0.0)
     lease = store.lease("a", session, 0.0, LEASE_S)

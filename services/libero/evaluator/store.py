@@ -152,9 +152,14 @@ class RunStore:
     def begin_session(self, now: float, notes: dict | None = None) -> int:
         """Starts a session: takes back every lease and gives every unfinished episode a fresh set of tries.
 
-        Only the holder of the run's lock may call this; what an earlier evaluator left leased is lost by then.
+        An earlier session that was cut off ended, as far as anybody knows, with its last report. Only the holder of
+        the run's lock may call this; what an earlier evaluator left leased is lost by then.
         """
         with self._writing():
+            self.db.execute(
+                """UPDATE sessions SET ended = (SELECT MAX(ended_at) FROM episodes WHERE session = sessions.id)
+                   WHERE ended IS NULL"""
+            )
             cursor = self.db.execute(
                 "INSERT INTO sessions (started, notes) VALUES (?, ?)", (now, json.dumps(notes or {}))
             )
