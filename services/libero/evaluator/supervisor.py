@@ -107,9 +107,10 @@ class Supervisor:
         detail = "" if code < 0 else f": {child.last_words()}"
         lost = self.store.take_back(child.name, now, self.retries, reason + detail)
         self.count_death(reason + detail)
-        if work_left(self.store.counts()):
-            self.spawn(child.name)
         where = "".join(f" in task {fault.task} episode {fault.episode}" for fault in lost)
+        if not work_left(self.store.counts()):
+            return [f"{reason}{where}{detail}"]
+        self.spawn(child.name)
         return [f"{reason}{where}{detail}; starting another"]
 
     def count_death(self, reason: str) -> None:
