@@ -143,6 +143,7 @@ def test_a_close_convention_is_suggested():
     with pytest.raises(ValueError, match="did you mean 'openvla'"):
         PolicyInfo("x", action_convention="openvl")
     assert did_you_mean("zzz", ["a"]) == ". Known: a"
+    assert did_you_mean("LIBERO_GOAL", ["libero_goal"]) == "; did you mean 'libero_goal'? Known: libero_goal"
 
 
 def test_policy_is_a_protocol():

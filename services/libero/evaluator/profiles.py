@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from services.libero.simulator.suites import SUITES, did_you_mean
+from services.libero.simulator.suites import SUITES
+from vla_contract.errors import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -111,5 +112,5 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
 def profile(name: str) -> Profile:
     """Returns the profile called `name`. Raises ValueError, with the nearest name, when there is none."""
     if name not in PROFILES:
-        raise ValueError(f"profile {name!r} not found{did_you_mean(name, PROFILES)} Known: {', '.join(PROFILES)}")
+        raise ValueError(f"profile {name!r} not found{did_you_mean(name, PROFILES)}")
     return PROFILES[name]

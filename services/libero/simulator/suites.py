@@ -4,7 +4,6 @@ Tasks come in the order of LIBERO's `benchmark` module: its task order 0 for the
 libero_90. Instructions follow the same module's rule: the file name, words apart, without the scene's prefix.
 """
 
-import difflib
 import importlib.util
 import re
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from services.libero.simulator.initstates import read_init_states
+from vla_contract.errors import did_you_mean, nearest
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 
@@ -62,18 +62,11 @@ def instruction_of(name: str) -> str:
     return re.sub(r"^[A-Z].*?SCENE\d+_", "", name).replace("_", " ")
 
 
-def did_you_mean(value: str, known) -> str:
-    """Returns "; did you mean 'x'?" when something known is close to `value`, else nothing."""
-    names = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(value.lower(), names, n=1, cutoff=0.5)
-    return f"; did you mean {names[close[0]]!r}?" if close else "."
-
-
 @cache
 def load_suite(name: str) -> Suite:
     """Returns the suite called `name`. Raises ValueError, with the nearest name, when there is none."""
     if name not in SUITES:
-        raise ValueError(f"suite {name!r} not found{did_you_mean(name, SUITES)} Known: {', '.join(SUITES)}")
+        raise ValueError(f"suite {name!r} not found{did_you_mean(name, SUITES)}")
     root = package_root()
     tasks = tuple(
         Task(
@@ -113,7 +106,7 @@ def _indices(suite: Suite, part: str) -> range:
     names = [task.name for task in suite.tasks]
     if part in names:
         return range(names.index(part), names.index(part) + 1)
-    hint = did_you_mean(part, names)
+    hint = nearest(part, names)
     raise ValueError(
         f"task {part!r} not found in {suite.name}{hint} Give indices ('0'), ranges ('0,2-4') or names as in LIBERO."
     )

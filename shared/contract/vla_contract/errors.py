@@ -38,9 +38,14 @@ class PolicyRefused(ContractError):
         self.problem = dict(problem or {})
 
 
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Returns `; did you mean 'x'?` where a known name is close to `name`, whatever its case, else `.`"""
+    names = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.5)
+    return f"; did you mean {names[close[0]]!r}?" if close else "."
+
+
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Returns `; did you mean 'x'? Known: a, b` for an unknown name, with the guess only where one is close."""
+    """Returns what `nearest` finds and all known names: `; did you mean 'x'? Known: a, b`."""
     names = sorted(known)
-    close = difflib.get_close_matches(str(name), names, n=1)
-    guess = f"; did you mean {close[0]!r}?" if close else "."
-    return f"{guess} Known: {', '.join(names) or 'none'}"
+    return f"{nearest(name, names)} Known: {', '.join(names) or 'none'}"
