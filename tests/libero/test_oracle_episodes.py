@@ -54,7 +54,7 @@ def test_the_oracle_solves_an_episode_of_every_family(family, libero_env, oracle
         init_states(task)[episode],
         act=oracle.act,
         info=oracle.info(),
-        rules=Rules(profile, profile.max_steps[suite], profile.env_seed, cameras=()),
+        rules=Rules(profile, profile.max_steps[suite], cameras=()),
         session=f"{suite}/{index}/{episode}/0",
     )
     assert record.success

@@ -41,7 +41,7 @@ class DiaryEnv:
 
 
 def rules(**changes):
-    facts = {"profile": PROFILE, "max_steps": 20, "seed": 0, "cameras": ()} | changes
+    facts = {"profile": PROFILE, "max_steps": 20, "cameras": ()} | changes
     return Rules(**facts)
 
 

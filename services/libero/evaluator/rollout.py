@@ -36,7 +36,6 @@ class Rules:
 
     profile: Profile
     max_steps: int
-    seed: int
     cameras: tuple[str, ...]
     execute: int | None = None
     unnorm_key: str | None = None

@@ -155,9 +155,7 @@ class Worker:
 
     def play(self, env, lease: Lease, heartbeat: Heartbeat):
         profile = find_profile(self.job.profile)
-        rules = Rules(
-            profile, self.job.max_steps, self.job.seed, tuple(self.job.cameras), self.job.execute, self.job.unnorm_key
-        )
+        rules = Rules(profile, self.job.max_steps, tuple(self.job.cameras), self.job.execute, self.job.unnorm_key)
         task = self.tasks[lease.task]
         env.load_task(task, self.job.seed)
         self.store.say(self.name, self.session, f"task {lease.task} episode {lease.episode}", time.time())
