@@ -185,24 +185,31 @@ class TestQueue:
         queue.inferred(infer_s)
         return queue
 
-    def timed(self, queue):
-        start = time.perf_counter()
-        batch = queue.take()
-        return len(batch), time.perf_counter() - start
+    def watched(self, queue):
+        """Takes a batch; returns its size and the waits for company: seconds allowed, and whether a job ended it."""
+        waits, wait = [], queue._changed.wait
+
+        def watch(seconds):
+            waits.append((seconds, wait(seconds)))
+
+        queue._changed.wait = watch
+        try:
+            return len(queue.take()), waits
+        finally:
+            queue._changed.wait = wait
 
     def test_a_lone_client_does_not_wait(self):
         queue = self.queue(max_wait_s=5.0)
         queue.put(job("a"))
-        size, seconds = self.timed(queue)
-        assert size == 1 and seconds < 1
+        assert self.watched(queue) == (1, [])
 
     def test_a_full_batch_does_not_wait(self):
         queue = self.queue(max_wait_s=5.0)
         for client in "abcdef":
             queue.put(job(client))
-        assert self.timed(queue)[0] == 4
+        assert self.watched(queue) == (4, [])
         queue.put(job("g")), queue.put(job("h"))
-        assert self.timed(queue)[0] == 4 and len(queue) == 0
+        assert self.watched(queue) == (4, []) and len(queue) == 0
 
     def test_the_wait_ends_when_the_last_known_client_asks(self):
         queue = self.queue(max_wait_s=5.0)
@@ -211,22 +218,30 @@ class TestQueue:
         assert len(queue.take()) == 2
         queue.put(job("a"))
         threading.Timer(0.05, lambda: queue.put(job("b"))).start()
-        size, seconds = self.timed(queue)
-        assert size == 2 and seconds < 2
+        size, waits = self.watched(queue)
+        assert size == 2 and all(woken for _, woken in waits)
 
     def test_the_wait_is_bounded(self):
-        queue = self.queue(max_wait_s=0.1)
+        queue = self.queue(max_wait_s=0.3)
         queue.put(job("a")), queue.put(job("b")), queue.take()
         queue.put(job("a"))
-        size, seconds = self.timed(queue)
-        assert size == 1 and 0.05 < seconds < 2
+        size, waits = self.watched(queue)
+        assert size == 1 and waits and all(seconds <= 0.3 and not woken for seconds, woken in waits)
 
     def test_nobody_waits_longer_than_a_fast_policy_is_worth(self):
         queue = self.queue(infer_s=0.0001, max_wait_s=5.0)
         queue.put(job("a")), queue.put(job("b")), queue.take()
         queue.put(job("a"))
-        size, seconds = self.timed(queue)
-        assert size == 1 and seconds < 1
+        size, waits = self.watched(queue)
+        assert size == 1 and all(seconds <= 0.0001 for seconds, _ in waits)
+
+    def test_closing_ends_a_wait_for_company(self):
+        queue = self.queue(infer_s=60.0, max_wait_s=60.0)
+        queue.put(job("a")), queue.put(job("b")), queue.take()
+        queue.put(job("a"))
+        left = []
+        threading.Timer(0.1, lambda: left.extend(queue.close())).start()
+        assert queue.take() is None and [item.client for item in left] == ["a"]
 
     def test_calls_keep_their_place(self):
         queue = self.queue()

@@ -69,14 +69,16 @@ class BatchQueue:
     def take(self) -> list[Job] | Call | None:
         """Returns the next batch or call, waiting for one; None once the queue is closed and empty."""
         with self._changed:
-            while not self._items:
-                if self._closed:
-                    return None
-                self._changed.wait()
-            if isinstance(self._items[0], Call):
-                return self._items.popleft()
-            self._wait_for_company()
-            return self._cut()
+            while True:
+                while not self._items:
+                    if self._closed:
+                        return None
+                    self._changed.wait()
+                if isinstance(self._items[0], Call):
+                    return self._items.popleft()
+                self._wait_for_company()
+                if self._items:  # else the queue was closed meanwhile
+                    return self._cut()
 
     def inferred(self, seconds: float) -> None:
         """Notes how long an inference took."""
