@@ -115,10 +115,8 @@ def test_the_server_says_when_to_come_back(scripted, client, headers, body, paus
 
 
 def test_a_pause_past_the_deadline_is_not_begun(scripted, client):
-    start = time.monotonic()
-    with pytest.raises(PolicyUnavailable, match="429"):
+    with pytest.raises(PolicyUnavailable, match=r"429.*\(1 tries"):
         client(scripted((429, {"Retry-After": "30"}, b"")), deadline_s=2.0).act(observe())
-    assert time.monotonic() - start < 2.0
 
 
 def test_tries_are_counted(scripted, client):
@@ -139,19 +137,15 @@ def test_backoff_grows_with_jitter_and_stays_bounded():
 
 
 def test_nobody_there(client):
-    start = time.monotonic()
     with pytest.raises(PolicyUnavailable, match=r"Connection refused.*3 tries"):
         client(f"http://127.0.0.1:{free_port()}", retries=2).act(observe())
-    assert time.monotonic() - start < 5
 
 
 def test_a_slow_policy_meets_the_deadline(service, client):
     url = service(SlowPolicy(0.4)).url
     assert client(url).act(observe()).actions.shape == (1, 7)
-    start = time.monotonic()
-    with pytest.raises(PolicyUnavailable, match=r"no answer within 0\.\d+ s \(\d tries"):
+    with pytest.raises(PolicyUnavailable, match=r"no answer within 0\.\d+ s \(\d tries"):  # of 21 without a deadline
         client(url, timeout_s=0.1, deadline_s=0.3, retries=20).act(observe())
-    assert time.monotonic() - start < 1.0
 
 
 def test_a_try_that_times_out_is_repeated(service, client):
@@ -189,10 +183,8 @@ def test_waiting_until_ready(service, client):
 def test_waiting_ends(service, client):
     release = threading.Event()
     url = service(lambda: release.wait(20) and EchoPolicy(), wait=False).url
-    start = time.monotonic()
     with pytest.raises(PolicyUnavailable, match=r"not ready after 0.5 s: .*being loaded"):
         client(url).wait_ready(0.5)
-    assert time.monotonic() - start < 3
     with pytest.raises(PolicyUnavailable, match=r"not ready after 0.3 s: .*refused"):
         client(f"http://127.0.0.1:{free_port()}").wait_ready(0.3)
     release.set()

@@ -107,10 +107,9 @@ def test_a_service_that_must_not_restart_leaves_no_trace(lab):
 def test_one_that_ignores_sigterm_is_killed_after_its_grace_period(lab):
     lab("--deaf")
     found = local.wait_ready("small", 20)
-    started = time.monotonic()
     found.stop()
     assert not found.child.is_alive()
-    assert 0.9 < time.monotonic() - started < 5
+    assert "not gone after 1 s; killing it" in found.last_words()
 
 
 def test_a_recycled_pid_is_never_ours(lab):

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -101,10 +100,8 @@ def test_the_evaluator_killed_and_resumed_with_the_same_command(policy, flags, u
 def test_ctrl_c_saves_and_says_how_to_go_on(policy, flags, undisturbed, tmp_path):
     with Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
         run.wait_mid_episode()
-        begun = time.monotonic()
         run.process.send_signal(signal.SIGINT)
         output = run.end(code=130)
-        assert time.monotonic() - begun < 20
         assert run.workers() == {}
         assert "nothing lost; go on with\n" in output
         [command] = [line for line in output.splitlines() if "--resume run" in line]
