@@ -1,7 +1,7 @@
 """The command line: Invoke's program with the tasks of tasks.py, a friendlier list and plain words after a task.
 
 Invoke takes one value per positional argument. Here a task may name one list argument in WORDS, and the plain words
-after it are gathered into that: `./lab up oracle random` is `./lab up --services=oracle,random`.
+after it are gathered into that: `./lab up oracle random` is `./lab up --names=oracle,random`.
 """
 
 from __future__ import annotations
@@ -131,11 +131,12 @@ class Lab(Program):
 
 def _settle_variables() -> None:
     """Takes .env into the process, and makes folders absolute: what is started does not run where the caller is."""
-    folders = ("VLALAB_VOLUME", "VLALAB_LIBERO_ASSETS")
-    for name in filter(os.environ.get, folders):
-        os.environ[name] = str(Path(os.environ[name]).expanduser().absolute())
+    keywords = {"VLALAB_VOLUME": ("",), "VLALAB_LIBERO_ASSETS": ("", "official", "kit")}  # what is no folder
+    for name in keywords.keys() & os.environ.keys():
+        if os.environ[name] not in keywords[name]:
+            os.environ[name] = str(Path(os.environ[name]).expanduser().absolute())
     for name, value in compose.read_dotenv(ROOT / ".env").items():
-        is_folder = name in folders and value
+        is_folder = name in keywords and value not in keywords[name]
         os.environ.setdefault(name, str(ROOT / Path(value).expanduser()) if is_folder else value)
 
 

@@ -113,6 +113,19 @@ def test_paths_are_made_absolute_and_names_are_not(tmp_path, monkeypatch):
     assert programs.absolute_if_path(None) is None
 
 
+def test_folders_named_by_variables_are_made_absolute_and_keywords_are_not(tmp_path, monkeypatch):
+    (tmp_path / ".env").write_text("VLALAB_VOLUME=data\n")
+    monkeypatch.setattr(cli, "ROOT", tmp_path)
+    monkeypatch.chdir("/")
+    monkeypatch.setenv("VLALAB_VOLUME", "")  # so that it is put back afterwards
+    monkeypatch.delenv("VLALAB_VOLUME")
+    for value, settled in (("kit", "kit"), ("official", "official"), ("srv/assets", "/srv/assets"), ("", "")):
+        monkeypatch.setenv("VLALAB_LIBERO_ASSETS", value)
+        cli._settle_variables()
+        assert os.environ["VLALAB_LIBERO_ASSETS"] == settled
+    assert os.environ["VLALAB_VOLUME"] == str(tmp_path / "data")
+
+
 def test_the_host_tool_needs_no_service_package():
     """numpy and its like belong to the environments; the host tool must start without them."""
     code = "import sys; from vlalab import cli; cli.load_tasks(); sys.exit('numpy' in sys.modules)"
