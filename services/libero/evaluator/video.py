@@ -27,13 +27,13 @@ def wanted(mode: str, success: bool, place: int) -> bool:
     return mode == "all" or (mode == "failures" and not success)
 
 
-def frame_steps(steps: int, stride: int = STRIDE) -> list[int]:
-    """Returns which states to draw of `steps` + 1: every `stride`-th and always the last."""
-    chosen = list(range(0, steps + 1, stride))
+def frame_steps(steps: int) -> list[int]:
+    """Returns which states to draw of `steps` + 1: every STRIDE-th and always the last."""
+    chosen = list(range(0, steps + 1, STRIDE))
     return chosen if chosen[-1] == steps else [*chosen, steps]
 
 
-def draw(env, states: np.ndarray, drawn: dict[int, np.ndarray], camera: str = "agentview") -> Iterator[np.ndarray]:
+def draw(env, states: np.ndarray, drawn: dict[int, np.ndarray]) -> Iterator[np.ndarray]:
     """Yields uint8 [H, W, 3] frames, upright, of the episode that `env` has just run.
 
     `drawn` holds pictures that the episode itself needed, by step; they are not drawn again.
@@ -43,11 +43,11 @@ def draw(env, states: np.ndarray, drawn: dict[int, np.ndarray], camera: str = "a
             image = drawn[step]
         else:
             env.restore(states[step])
-            image = env.render(camera)
+            image = env.render("agentview")
         yield upright(image)
 
 
-def write(video_path: Path, still_path: Path, frames: Iterable[np.ndarray], stride: int = STRIDE) -> int:
+def write(video_path: Path, still_path: Path, frames: Iterable[np.ndarray]) -> int:
     """Writes an H.264 mp4 that browsers play and a JPEG of its last frame; returns the number of frames.
 
     Both appear under their names only when they are complete.
@@ -57,7 +57,7 @@ def write(video_path: Path, still_path: Path, frames: Iterable[np.ndarray], stri
     try:
         with av.open(str(partial), "w", format="mp4", options={"movflags": "+faststart"}) as container:
             stream = container.add_stream(
-                "libx264", rate=CONTROL_HZ // stride, options={"preset": "veryfast", "crf": "23", "threads": "1"}
+                "libx264", rate=CONTROL_HZ // STRIDE, options={"preset": "veryfast", "crf": "23", "threads": "1"}
             )
             stream.pix_fmt = "yuv420p"
             for last in frames:
@@ -65,7 +65,7 @@ def write(video_path: Path, still_path: Path, frames: Iterable[np.ndarray], stri
                     stream.height, stream.width = last.shape[:2]
                 _encode(container, stream, last)
                 count += 1
-            for _ in range(round(HOLD_S * CONTROL_HZ / stride)):
+            for _ in range(round(HOLD_S * CONTROL_HZ / STRIDE)):
                 _encode(container, stream, last)
             for packet in stream.encode():
                 container.mux(packet)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ class ReplayPolicy:
                 "as `invoke runs` lists them"
             )
 
-    @property
+    @cached_property
     def suite(self) -> str:
         """The suite that the run was made on."""
         return json.loads((self.run / "config.json").read_text())["suite"]

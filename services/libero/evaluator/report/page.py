@@ -49,7 +49,7 @@ class Budget:
         return f"data:{mime};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
-def clips(folder: Path, summary: Summary, budget: Budget) -> list[Clip]:
+def clips(summary: Summary, budget: Budget) -> list[Clip]:
     """Returns the episodes that have a picture, failures first, so that these are embedded as long as there is room."""
     shown = [(task, e) for task in summary.tasks for e in task.episodes if "video" in e.result]
     shown.sort(key=lambda pair: pair[1].success)
@@ -116,7 +116,7 @@ def _template() -> jinja2.Template:
 def render(folder: Path, summary: Summary, embed_bytes: int = EMBED_BYTES) -> str:
     """Returns the page as HTML."""
     published = summary.published[0].percent if summary.published else None
-    gallery = clips(folder, summary, Budget(folder, embed_bytes))
+    gallery = clips(summary, Budget(folder, embed_bytes))
     return _template().render(
         s=summary,
         low_high=summary.rate.interval,
