@@ -84,7 +84,7 @@ def run(request: Request, typed: str) -> int:
     variables["VLALAB_COMMAND"] = typed
     with _policy_url(choice) as url:
         code = supervise([*command, request.suite, "--policy-url", url, *request.flags], variables)
-    if code in (0, INTERRUPTED):
+    if choice.service and code in (0, INTERRUPTED):
         _private_log(choice).unlink(missing_ok=True)  # after a failure somebody will want to read it
     return code
 

@@ -70,7 +70,8 @@ def show_status() -> None:
     """Prints a table of the services: what is up, whether it is healthy, where."""
     running = {found.name: found for found in local.instances()}
     table = Table("service", "state", "health", "url", "up for", "restarts", "process", box=None, pad_edge=False)
-    for name in [*long_lived(), *(set(running) - set(long_lived()))]:
+    known = long_lived()
+    for name in [*known, *sorted(set(running) - set(known))]:
         table.add_row(name, *_row(running.get(name)))
     Console(width=None if sys.stdout.isatty() else 140).print(table)
     print(f"\nvolume {paths.volume()}   runtime local")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -21,9 +20,9 @@ from services.libero.policies.random_policy import RandomPolicy
 from services.libero.policies.replay import ReplayPolicy
 from services.libero.policies.sessions import episode_of
 from services.libero.simulator.suites import load_suite
+from tests.libero.harness import ENVIRONMENT
 from vla_contract import InvalidObservation, Observation, PolicyClient, PolicyRefused, SessionLost, UnknownSession
 
-ROOT = Path(__file__).resolve().parents[2]
 SUITE = "libero_goal"
 RECORDED = {(3, 7): 5, (4, 0): 2}  # (task, episode) -> steps
 
@@ -31,10 +30,9 @@ RECORDED = {(3, 7): 5, (4, 0): 2}  # (task, episode) -> steps
 @contextlib.contextmanager
 def served(log: Path, *arguments: str) -> Iterator[PolicyClient]:
     """Starts `python -m services.libero.policies …` on a free port and yields a client of it."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "shared" / "contract")])}
     command = [sys.executable, "-m", "services.libero.policies", *arguments, "--port", "0"]
     with open(log, "w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=ENVIRONMENT)
     try:
         with PolicyClient(address(process, log)) as client:
             client.wait_ready(30)
@@ -209,7 +207,7 @@ def test_replay_needs_a_run_with_recordings(tmp_path):
         ReplayPolicy(tmp_path)
     ended = subprocess.run(
         [sys.executable, "-m", "services.libero.policies", "replay", "--run", ""],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "shared" / "contract")])},
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,
