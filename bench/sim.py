@@ -2,8 +2,9 @@
 
     PYTHONPATH=.:shared/contract python bench/sim.py [--quick] [--assets kit|official|FOLDER] [--task libero_goal:0]
 
-Every round plays the same actions on all sides; states (and the pictures of sides that draw) are compared afterwards
-and a difference ends the run. Frames are drawn on the CPU, in one thread, unless --render says otherwise.
+Every round plays the same actions on all sides: a wandering arm where nothing is drawn, an episode of the oracle where
+something is. States (and the pictures of sides that draw) are compared afterwards and a difference ends the run.
+Frames are drawn on the CPU, in one thread, unless --render says otherwise.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import numpy as np
 
 from bench.common import figure, interleaved, median_ms
 from services.libero import assets
+from services.libero.evaluator.profiles import PROFILES
 from services.libero.simulator import runtime, suites
+from vla_contract import Observation
 from vla_contract.volume import Volume
 
 CHUNK = 8
@@ -110,6 +113,29 @@ def smooth_actions(count, seed=0):
     return np.clip(actions, -1, 1).tolist()
 
 
+def oracle_actions(task, folder, init_state, count):
+    """Returns float lists [count][7]: the protocol's wait steps, then the oracle at the task; it rests when done."""
+    from services.libero.oracle.policy import OraclePolicy
+    from services.libero.simulator.env import LiberoEnv
+    from services.libero.simulator.privileged import observe
+
+    profile, policy, env = PROFILES["openvla"], OraclePolicy(), LiberoEnv(folder)
+    actions = [list(profile.wait_action)] * profile.wait_steps
+    env.load_task(task, seed=0)
+    env.reset(0, init_state)
+    done = [env.step(action) for action in actions][-1]
+    for step in range(count - len(actions)):
+        state = observe(env.domain, static=step == 0)
+        seen = Observation({}, None, env.instruction, "bench", step, privileged=state)
+        (answer,) = policy.act([seen])
+        if done or isinstance(answer, Exception):
+            break
+        actions.append(answer.actions[0].tolist())
+        done = env.step(actions[-1])
+    env.close()
+    return actions + [[0.0] * 6 + actions[-1][6:]] * (count - len(actions))
+
+
 def time_resets(sides, init_states, rounds):
     """Returns seconds per reset and init state. Episode numbers advance, so that every reset draws anew."""
     numbers = {name: iter(range(rounds + 1)) for name in sides}
@@ -126,9 +152,8 @@ def time_resets(sides, init_states, rounds):
     return seconds
 
 
-def time_steps(sides, rounds, pictures):
+def time_steps(sides, rounds, actions, pictures):
     """Returns seconds per step (not per round of CHUNK steps)."""
-    actions = smooth_actions((rounds + 1) * CHUNK)
     numbers = {name: iter(range(rounds + 1)) for name in sides}
 
     def player(name, side):
@@ -175,7 +200,9 @@ def run(task, init_states, source, quick):
     both = ["agentview", "robot0_eye_in_hand"]
     blind = {"stock, no cameras": StockLoop(task, None), "LiberoEnv": OurLoop(task, source.path, 0)}
     resets = report("reset and init state", time_resets(blind, init_states, 2 if quick else 6), "stock, no cameras")
-    steps = report("one step, nothing drawn", time_steps(blind, 15 if quick else 40, False), "stock, no cameras")
+    rounds = 15 if quick else 40
+    timed = time_steps(blind, rounds, smooth_actions((rounds + 1) * CHUNK), pictures=False)
+    steps = report("one step, nothing drawn", timed, "stock, no cameras")
     blind["LiberoEnv"].close()
     blind["stock, no cameras"].close()
 
@@ -186,7 +213,10 @@ def run(task, init_states, source, quick):
     }
     for side in seeing.values():
         side.reset(init_states[0])
-    drawn = report("one step with its observation", time_steps(seeing, 4 if quick else 12, True), "stock, two cameras")
+    rounds = 4 if quick else 12
+    actions = oracle_actions(task, source.path, init_states[0], (rounds + 1) * CHUNK)
+    timed = time_steps(seeing, rounds, actions, pictures=True)
+    drawn = report("one step with its observation", timed, "stock, two cameras")
     for side in seeing.values():
         side.close()
     chunk_target = ">=6" if source.kind == "official" else ">=4"
