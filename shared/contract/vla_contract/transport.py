@@ -40,6 +40,7 @@ class Transport:
         self.base_url = base_url.rstrip("/")
         self._path = url.path.rstrip("/")
         self._host, self._port = url.hostname, url.port
+        self._host_header = _host_header(url)
         secure = url.scheme == "https"
         self._kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         self._idle: deque[tuple[http.client.HTTPConnection, float]] = deque()
@@ -89,8 +90,9 @@ class Transport:
             connection.sock.settimeout(timeout_s)
             with suppress(BrokenPipeError, ConnectionResetError):
                 # a server that refuses a body closes early, and may have said why before
-                connection.request(method, self._path + route, body, headers)
-            with connection.getresponse() as response:
+                connection.sock.sendall(self._message(method, route, headers, body))
+            with http.client.HTTPResponse(connection.sock, method=method) as response:
+                response.begin()
                 reply = Reply(response.status, response.reason, response.headers, _whole(response))
                 ended = response.isclosed() and not response.will_close
         except BaseException:
@@ -102,6 +104,14 @@ class Transport:
             connection.close()
         return reply
 
+    def _message(self, method: str, route: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+        """Returns head and body in one piece: in two, the server wakes for the head and waits for the body."""
+        lines = [f"{method} {self._path}{route} HTTP/1.1", f"Host: {self._host_header}", "Accept-Encoding: identity"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if body is not None:
+            lines.append(f"Content-Length: {len(body)}")
+        return "\r\n".join([*lines, "", ""]).encode("ascii") + (body or b"")
+
 
 def _whole(response: http.client.HTTPResponse) -> bytes:
     """Returns the body. The library takes a connection cut in the head or the body for the end; here it is a fault."""
@@ -111,6 +121,12 @@ def _whole(response: http.client.HTTPResponse) -> bytes:
     if response.length:
         raise http.client.IncompleteRead(body, response.length)
     return body
+
+
+def _host_header(url: SplitResult) -> str:
+    host = url.hostname.encode("idna").decode()
+    host = f"[{host}]" if ":" in host else host
+    return f"{host}:{url.port}" if url.port else host
 
 
 def _split(text: object) -> SplitResult:
