@@ -22,6 +22,12 @@ def service():
         yield lambda policy, **settings: stack.enter_context(running(policy, **settings))
 
 
+@pytest.fixture(params=[False, True], ids=["thread", "inline"])
+def either_service(request, service):
+    """Returns `service`; the test runs twice, with the policy on its own thread and on the event loop's."""
+    return lambda policy, **settings: service(policy, inline=request.param, **settings)
+
+
 @pytest.fixture
 def client():
     """Returns a function that makes a client of an address; all are closed after the test."""

@@ -30,11 +30,11 @@ def patched():
     json.dumps, json.loads = before
 
 
-def test_an_old_client_gets_an_action(service, patched):
+def test_an_old_client_gets_an_action(either_service, patched):
     fake = policy()
     image = picture(3, 256, 256)
     answer = requests.post(
-        service(fake).url + "/act", json={"image": image, "instruction": "pick up the bowl"}, timeout=10
+        either_service(fake).url + "/act", json={"image": image, "instruction": "pick up the bowl"}, timeout=10
     )
     action = answer.json()
     assert answer.status_code == 200 and answer.headers["content-type"] == "application/json"
@@ -156,8 +156,8 @@ def test_another_dialect_can_take_the_route(service):
     assert answer.json() == {"said": "hi"}
 
 
-def test_bad_output_is_an_error_here_too(service):
+def test_bad_output_is_an_error_here_too(either_service):
     spoiled = chunk_of(0)
     spoiled.actions[0, 0] = np.inf
-    url = service(PerRequestPolicy({"x": spoiled})).url
+    url = either_service(PerRequestPolicy({"x": spoiled})).url
     assert_problem(requests.post(url + "/act", json=GOOD, timeout=10), 500, "invalid-action", "is inf")

@@ -45,6 +45,16 @@ def test_an_action_comes_back(service, client):
     assert len(policy.threads) == 1 and threading.get_ident() not in policy.threads
 
 
+def test_an_inline_policy_is_loaded_on_one_thread_and_asked_on_another(service, client):
+    policy = EchoPolicy(horizon=3)
+    c = client(service(policy, inline=True).url)
+    loading = set(policy.threads)
+    assert [c.act(observe("s", step)).actions[0, 0] for step in range(3)] == [0, 1, 2]
+    c.reset("s")
+    assert len(loading) == 1 and len(policy.threads - loading) == 1
+    assert [len(batch) for batch in policy.batches] == [1] * 4 and policy.resets == ["warm-up", "s"]
+
+
 def test_info_is_what_the_policy_says(service, client):
     policy = EchoPolicy(needs_state=True, suites=("libero_goal",), details={"attention": "none"})
     assert client(service(policy).url).info() == policy.info()
@@ -95,9 +105,9 @@ def test_it_is_alive_while_it_loads_and_ready_only_after_a_warm_inference(servic
         (lambda: PerRequestPolicy({"warm up": ZeroDivisionError("boom")}), "ZeroDivisionError: boom"),
     ],
 )
-def test_a_failed_start_is_told(service, client, loader, text):
+def test_a_failed_start_is_told(either_service, client, loader, text):
     failed = threading.Event()
-    url = service(loader, wait=False, on_failure=failed.set).url
+    url = either_service(loader, wait=False, on_failure=failed.set).url
     assert failed.wait(20)
     assert_problem(httpx.get(url + "/readyz"), 503, "load-failed", text)
     assert httpx.get(url + "/livez").status_code == 200
@@ -153,10 +163,10 @@ def test_what_the_policy_needs_is_asked_for(service, client, info, changes, text
     assert text in str(caught.value) and caught.value.status == 422
 
 
-def test_malformed_bodies_are_refused_and_harm_nobody(service, client):
+def test_malformed_bodies_are_refused_and_harm_nobody(either_service, client):
     from test_codec import MALFORMED
 
-    url = service(EchoPolicy()).url
+    url = either_service(EchoPolicy()).url
     for body in MALFORMED.values():
         assert_problem(post(url, body), 422, "invalid-observation")
     assert client(url).act(observe(step=3)).actions[0, 0] == 3
@@ -321,12 +331,12 @@ def bad_outputs():
 
 
 @pytest.mark.parametrize(("result", "kind", "text"), bad_outputs().values(), ids=list(bad_outputs()))
-def test_bad_output_is_never_sent(service, client, result, kind, text):
+def test_bad_output_is_never_sent(either_service, client, result, kind, text):
     class Returns(EchoPolicy):
         def answer(self, observation):
             return result if observation.instruction == "bad" else super().answer(observation)
 
-    url = service(Returns()).url
+    url = either_service(Returns()).url
     answer = post(url, encode_observation(observe(instruction="bad")))
     assert_problem(answer, 500, kind, text)
     assert "secret" not in answer.text
@@ -336,22 +346,22 @@ def test_bad_output_is_never_sent(service, client, result, kind, text):
 
 
 @pytest.mark.parametrize("results", [[], [chunk_of(0)] * 2, None, iter([chunk_of(0)])])
-def test_a_wrong_number_of_results_is_never_sent(service, results):
+def test_a_wrong_number_of_results_is_never_sent(either_service, results):
     class Miscounts(EchoPolicy):
         def act(self, observations):
             return super().act(observations) if observations[0].session == "warm-up" else results
 
-    assert_problem(post(service(Miscounts()).url), 500, "invalid-action", "for 1 observations")
+    assert_problem(post(either_service(Miscounts()).url), 500, "invalid-action", "for 1 observations")
 
 
-def test_failures_are_logged_with_their_traceback(service, caplog):
-    url = service(PickyPolicy()).url
+def test_failures_are_logged_with_their_traceback(either_service, caplog):
+    url = either_service(PickyPolicy()).url
     assert_problem(post(url, encode_observation(observe(instruction="bad"))), 500, "policy-failed")
     assert any("secret path" in str(record.exc_info) for record in caplog.records)
 
 
-def test_metrics_count_what_happened(service, client):
-    url = service(EchoPolicy()).url
+def test_metrics_count_what_happened(either_service, client):
+    url = either_service(EchoPolicy()).url
     for step in range(3):
         client(url).act(observe(step=step))
     post(url, b"nonsense")

@@ -56,10 +56,10 @@ class BreakingRelay:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_every_step_is_done_exactly_once(service, seed):
+def test_every_step_is_done_exactly_once(either_service, seed):
     policy = CountingPolicy()
     body = 2 * picture().nbytes
-    relay = BreakingRelay(service(policy).url, longest=8 * body, seed=seed)
+    relay = BreakingRelay(either_service(policy).url, longest=8 * body, seed=seed)
 
     def episode(index):
         with PolicyClient(relay.url, retries=200, rule=RetryRule(200, 0.001, 0.02), timeout_s=5) as client:
@@ -71,8 +71,8 @@ def test_every_step_is_done_exactly_once(service, seed):
     relay.close()
 
 
-def test_a_stateless_policy_survives_it_too(service):
-    running = service(EchoPolicy(), queue_size=2)
+def test_a_stateless_policy_survives_it_too(either_service):
+    running = either_service(EchoPolicy(), queue_size=2)
     relay = BreakingRelay(running.url, longest=6000, seed=3)
 
     def ask(index):

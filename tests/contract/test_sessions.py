@@ -17,8 +17,8 @@ def send(url, observation, request_id):
     return httpx.post(url + "/v1/act", content=encode_observation(observation), headers=headers, timeout=30)
 
 
-def test_an_unknown_session_is_lost(service, client):
-    c = client(service(CountingPolicy()).url)
+def test_an_unknown_session_is_lost(either_service, client):
+    c = client(either_service(CountingPolicy()).url)
     with pytest.raises(SessionLost, match="unknown here and step is 4"):
         c.act(observe("new", 4))
     assert c.act(observe("new", 0)).actions[0, 0] == 1
@@ -28,27 +28,27 @@ def test_an_unknown_session_is_lost(service, client):
         c.act(observe("new", 9))
 
 
-def test_a_policy_without_state_takes_any_step(service, client):
-    c = client(service(CountingPolicy(stateful=False)).url)
+def test_a_policy_without_state_takes_any_step(either_service, client):
+    c = client(either_service(CountingPolicy(stateful=False)).url)
     c.act(observe("a", 0)), c.act(observe("a", 5)), c.act(observe("a", 2))
 
 
-def test_step_zero_starts_anew(service, client):
-    c = client(service(CountingPolicy()).url)
+def test_step_zero_starts_anew(either_service, client):
+    c = client(either_service(CountingPolicy()).url)
     assert [c.act(observe("a", step)).actions[0, 0] for step in (0, 1, 2, 0, 1)] == [1, 2, 3, 1, 2]
 
 
-def test_steps_only_go_up(service, client):
-    c = client(service(CountingPolicy()).url)
+def test_steps_only_go_up(either_service, client):
+    c = client(either_service(CountingPolicy()).url)
     c.act(observe("a", 0)), c.act(observe("a", 5))
     for step in (5, 3):
         with pytest.raises(SessionLost, match="is at step 5 already"):
             c.act(observe("a", step))
 
 
-def test_a_repeated_request_is_answered_from_memory(service):
+def test_a_repeated_request_is_answered_from_memory(either_service):
     policy = CountingPolicy()
-    url = service(policy).url
+    url = either_service(policy).url
     for step, request_id in ((0, "r0"), (1, "r1")):
         answers = [send(url, observe("a", step), request_id) for _ in range(3)]
         assert [decode_chunk(answer.content).actions[0, 0] for answer in answers] == [step + 1] * 3
@@ -78,11 +78,11 @@ def test_a_repeat_waits_for_the_first_that_still_runs(service):
     assert [answer.status_code for answer in answers] == [200] * 3 and policy.counts["a"] == 1
 
 
-def test_a_session_whose_policy_failed_is_lost(service):
+def test_a_session_whose_policy_failed_is_lost(either_service):
     class Failing(PickyPolicy):
         """Stateful, and fails for a bad instruction."""
 
-    url = service(Failing(stateful=True)).url
+    url = either_service(Failing(stateful=True)).url
     assert send(url, observe("a", 0), "r0").status_code == 200
     assert send(url, observe("a", 1, instruction="bad"), "r1").status_code == 500
     assert send(url, observe("a", 2), "r2").status_code == 409

@@ -81,9 +81,8 @@ def main() -> None:
     except ValueError as error:
         raise SystemExit(str(error)) from None
     token = os.environ.get("VLALAB_TOKEN") or None
-    serve(
-        policy, host=program.host, port=program.port, token=token, max_wait_ms=0
-    )  # batches gain these policies nothing
+    # They answer within milliseconds and compute one observation after the other: a thread or a batch gains nothing.
+    serve(policy, host=program.host, port=program.port, token=token, inline=True)
 
 
 if __name__ == "__main__":

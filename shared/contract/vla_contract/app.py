@@ -31,6 +31,7 @@ def create_app(
     queue_size: int = 64,
     token: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
+    inline: bool = False,
     on_failure: Callable[[], None] | None = None,
     decode_act: DecodeAct = decode_act,
 ) -> FastAPI:
@@ -43,6 +44,11 @@ def create_app(
     queue_size      requests that may wait; one more is answered with 429 and Retry-After
     token           when set, every route but the probes asks for `Authorization: Bearer <token>`
     max_body_bytes  a longer body is answered with 413
+    inline          for policies that answer within a few ms and never block: the event loop calls them itself, one
+                    request after the other. That saves the way to the policy's thread and back on busy cores; but
+                    everything else waits while `act` runs, the probes too, nothing is batched, and what arrives
+                    meanwhile waits in its socket, uncounted: no 429, no 504. Loading stays in the background,
+                    on another thread than `act`
     on_failure      called once, from another thread, when the policy could not be loaded
     decode_act      how `/act` reads a body and writes its answer; another policy's old clients may speak otherwise
 
@@ -53,7 +59,7 @@ def create_app(
     load = policy if isinstance(policy, type) or not isinstance(policy, Policy) else lambda: policy
     if not callable(load):
         raise ValueError(f"the policy is a {type(policy).__name__}; expected a Policy or a function that loads one")
-    engine = Engine(load, BatchQueue(queue_size, max_wait_ms / 1e3), metrics, max_batch, on_failure)
+    engine = Engine(load, BatchQueue(queue_size, max_wait_ms / 1e3), metrics, max_batch, inline, on_failure)
     service = Service(engine, metrics, decode_act)
     check = TokenCheck(token)
 

@@ -1,4 +1,4 @@
-"""The policy's thread: it loads, warms, and answers batches; the event loop only waits."""
+"""The policy's thread: it loads, warms, and answers batches; the event loop only waits (unless `inline`)."""
 
 import asyncio
 import logging
@@ -22,12 +22,16 @@ STUCK_S = 120.0  # an inference that takes longer has met a dead device or a dea
 
 @dataclass(eq=False)
 class Engine:
-    """Owns the policy. `start` and `submit` are called on the event loop, all policy calls on one thread."""
+    """Owns the policy. `start` and `submit` are called on the event loop, all policy calls on one thread.
+
+    inline: that thread only loads, warms and closes; the event loop itself calls a policy that never keeps it waiting.
+    """
 
     load: Callable[[], Policy]
     queue: BatchQueue
     metrics: Metrics
     max_batch: int | None = None
+    inline: bool = False
     on_failure: Callable[[], None] | None = None  # called once when loading failed, from the policy's thread
     state: str = LOADING
     reason: str = "the policy's weights are being loaded"
@@ -76,15 +80,22 @@ class Engine:
     def submit(self, observation: Observation, client: str, timeout_s: float) -> "asyncio.Future[Outcome]":
         """Returns a future of the outcome. Raises Problem (429) when the queue is full."""
         future = self._loop.create_future()
-        self.queue.put(Job(observation, future, client, time.monotonic() + timeout_s))
-        self.metrics.queue_length.set(len(self.queue))
+        job = Job(observation, future, client, time.monotonic() + timeout_s)
+        if self.inline:
+            _settle(self._answers([job]))
+        else:
+            self.queue.put(job)
+            self.metrics.queue_length.set(len(self.queue))
         return future
 
     def call(self, function: Callable[[], object]) -> asyncio.Future:
-        """Returns a future of what `function` returns on the policy's thread."""
-        future = self._loop.create_future()
-        self.queue.put(Call(function, future))
-        return future
+        """Returns a future of what `function` returns where the policy runs."""
+        call = Call(function, self._loop.create_future())
+        if self.inline:
+            _settle(self._answers([call]))
+        else:
+            self.queue.put(call)
+        return call.future
 
     def _run(self) -> None:
         try:
@@ -94,7 +105,7 @@ class Engine:
             self._fail(f"the policy could not be loaded: {_one_line(error)}; the service's log has the traceback")
             return
         while (item := self.queue.take()) is not None:
-            self._answer([item] if isinstance(item, Call) else item)
+            self._hand_over(self._answers([item] if isinstance(item, Call) else item))
         if hasattr(self.policy, "close"):
             self.policy.close()
 
@@ -115,14 +126,13 @@ class Engine:
         self.metrics.ready.set(1)
         log.info("policy %s is ready after %.1f s", self.info.name, time.monotonic() - self._started)
 
-    def _answer(self, items: list) -> None:
+    def _answers(self, items: list) -> list[tuple]:
         try:
-            results = [self._called(items[0])] if isinstance(items[0], Call) else self._inferred(items)
+            return [self._called(items[0])] if isinstance(items[0], Call) else self._inferred(items)
         except BaseException as error:  # the thread must not die with requests waiting on it
             log.exception("answering a batch failed")
             failure = Problem("internal", f"the server failed with {type(error).__name__}; see the service's log")
-            results = [(item.future, failure) for item in items]
-        self._hand_over(results)
+            return [(item.future, failure) for item in items]
 
     def _hand_over(self, results: list[tuple]) -> None:
         try:
@@ -138,7 +148,8 @@ class Engine:
             return call.future, Problem("policy-failed", "the policy could not reset the session; see its log")
 
     def _inferred(self, jobs: list[Job]) -> list[tuple]:
-        self.metrics.queue_length.set(len(self.queue))
+        if not self.inline:
+            self.metrics.queue_length.set(len(self.queue))
         now = time.monotonic()
         live = [job for job in jobs if job.expires > now]
         gone = [(job.future, _expired()) for job in jobs if job.expires <= now]
