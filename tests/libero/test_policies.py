@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -83,7 +84,7 @@ def asked(session: str, step: int, privileged: dict | None = None, instruction: 
 
 def recorded(task: int, episode: int, step: int, instruction: str | None = None) -> Observation:
     words = load_suite(SUITE).tasks[task].instruction
-    return Observation({}, None, instruction or words, f"{SUITE}/{task}/{episode}/0", step)
+    return Observation({}, None, instruction or words, f"a-run.{task}.{episode}.1.abcd", step)
 
 
 def test_the_oracle_says_what_it_needs(oracle):
@@ -215,10 +216,22 @@ def test_replay_needs_a_run_with_recordings(tmp_path):
     assert ended.returncode == 1 and "VLALAB_REPLAY_RUN" in ended.stderr and "Traceback" not in ended.stderr
 
 
+def test_a_taken_port_is_said_in_one_line():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ended = subprocess.run(
+            [sys.executable, "-m", "services.libero.policies", "random", "--port", str(taken.getsockname()[1])],
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 1 and "choose another port" in ended.stderr and "Traceback" not in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("session", "episode"),
     (
-        ("libero_goal/3/7/0", (3, 7)),
+        ("libero_goal/3/7/0", None),
         ("oracle-libero_goal-20260101.3.7.1.0123456789abcdef", (3, 7)),
         ("a.b/c.3.7.1.9", (3, 7)),
         ("warm-up", None),

@@ -82,7 +82,10 @@ def main() -> None:
         raise SystemExit(str(error)) from None
     token = os.environ.get("VLALAB_TOKEN") or None
     # They answer within milliseconds and compute one observation after the other: a thread or a batch gains nothing.
-    serve(policy, host=program.host, port=program.port, token=token, inline=True)
+    try:
+        serve(policy, host=program.host, port=program.port, token=token, inline=True)
+    except OSError as error:  # the address cannot be had; the text says what to do
+        raise SystemExit(str(error)) from None
 
 
 if __name__ == "__main__":

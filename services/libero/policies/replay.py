@@ -62,7 +62,7 @@ class ReplayPolicy:
         """Returns the first observation of the first recording."""
         task, episode = self.recorded()[0]
         instruction = load_suite(self.suite).tasks[task].instruction
-        return Observation({}, None, instruction, f"{self.suite}/{task}/{episode}/0", 0)
+        return Observation({}, None, instruction, f"example.{task}.{episode}.1.example", 0)
 
     def reset(self, session: str) -> None:
         """Does nothing: there is no state."""
@@ -83,7 +83,7 @@ class ReplayPolicy:
         key = episode_of(observation.session)
         if key is None:
             raise InvalidObservation(
-                f"session {observation.session!r} names no episode; expected <suite>/<task>/<episode>/<attempt>"
+                f"session {observation.session!r} names no episode; expected <run>.<task>.<episode>.<attempt>.<lease>"
             )
         if key not in self._actions:
             self._actions[key] = self._load(*key)
