@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from services.libero.oracle import spots
@@ -168,19 +170,20 @@ def lower(scene: Scene, name: str, spot: Spot, timeout: int = 40) -> Skill:
 
 def put_on_object(scene: Scene, goal: Goal, attempt: int) -> Skill:
     """Serves On(object, object)."""
-    name, target = goal.args
-    scene = yield from pick(scene, name, spots.on_object(scene, name, target))
-    if holds(scene, name):
-        scene = yield from place(scene, name, spots.on_object(scene, name, target))
-    return scene
+    return (yield from _put(scene, goal, spots.on_object))
 
 
 def put_on_region(scene: Scene, goal: Goal, attempt: int) -> Skill:
     """Serves On(object, region): a burner, the top of a cabinet, a part of the table."""
-    name, region = goal.args
-    scene = yield from pick(scene, name, spots.in_region(scene, name, region))
+    return (yield from _put(scene, goal, spots.in_region))
+
+
+def _put(scene: Scene, goal: Goal, find: Callable[[Scene, str, str], Spot]) -> Skill:
+    """Picks the goal's object and places it; `find` looks for the spot again once the object is in the hand."""
+    name, target = goal.args
+    scene = yield from pick(scene, name, find(scene, name, target))
     if holds(scene, name):
-        scene = yield from place(scene, name, spots.in_region(scene, name, region))
+        scene = yield from place(scene, name, find(scene, name, target))
     return scene
 
 
