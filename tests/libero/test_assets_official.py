@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -92,6 +93,13 @@ def test_files_arrive_verified_with_a_manifest_and_are_not_fetched_again(mirror,
     asked = len(mirror.asked)
     assert official.download(tmp_path, ENTRIES) == target
     assert len(mirror.asked) == asked
+
+
+def test_of_two_downloads_at_once_one_waits_and_fetches_nothing(mirror, tmp_path):
+    with ThreadPoolExecutor(2) as pool:
+        folders = list(pool.map(lambda _: official.download(tmp_path, ENTRIES), range(2)))
+    assert folders == [official.folder(tmp_path)] * 2
+    assert sorted(path for path, _ in mirror.asked) == sorted(FILES)
 
 
 def test_a_transfer_that_breaks_off_goes_on_from_where_it_stopped(mirror, tmp_path):

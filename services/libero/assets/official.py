@@ -6,12 +6,14 @@ sha1 of `official.txt`; when all are there the folder is renamed into place with
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -92,17 +94,29 @@ def download(
     """Returns the folder of the official files after fetching what is missing of them.
 
     Raises DownloadError for a file that cannot be had or is not the right one, OSError where the disk is full. What
-    was fetched stays in the staging folder, and the next call goes on from there.
+    was fetched stays in the staging folder, and the next call goes on from there. Of two calls at once one waits.
     """
     entries = manifest() if entries is None else entries
     target = folder(volume)
+    staging = target.with_name(f".libero-{COMMIT[:8]}")
+    with _alone(make_folder(target.parent) / f"{staging.name}.lock"):
+        return _complete(target, staging, entries, progress, threads)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    with path.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _complete(target: Path, staging: Path, entries: tuple[Entry, ...], progress: Progress | None, threads: int) -> Path:
     if target.exists() and not (target / MARKER).is_file():
         raise DownloadError(f"{target} was not put there by this download; move it away, or name it with --assets")
     if target.exists() and not verify(target):
         return target
-    staging = target.with_name(f".libero-{COMMIT[:8]}")
     wanted = [e for e in entries if not (staging / e.path).is_file()]
-    require_space(make_folder(target.parent), sum(e.bytes for e in wanted))
+    require_space(target.parent, sum(e.bytes for e in wanted))
     total = sum(e.bytes for e in entries)
     done = total - sum(e.bytes for e in wanted)
     for entry in _fetched(wanted, staging, threads):

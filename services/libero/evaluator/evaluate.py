@@ -267,7 +267,7 @@ def print_result(run: Run, summary: Summary, code: int) -> None:
         print(f"not comparable with published figures: {summary.why_not_comparable}")
     beside = "".join(f", published {row.percent:g} %" for row in summary.published)
     print(f"{summary.suite}: success rate {summary.rate}{beside}, assets: {kind}", flush=True)
-    if code:
+    if code and summary.done < summary.planned:
         print(f"\nnot complete: {summary.done} of {summary.planned} episodes done, nothing lost; go on with")
         print(f"  {resume_command(run)}", flush=True)
 
