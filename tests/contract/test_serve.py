@@ -15,6 +15,7 @@ import pytest
 from fakes import observe
 
 from vla_contract import PolicyUnavailable, SessionLost
+from vla_contract.auth import is_loopback, require_token_beyond_loopback
 from vla_contract.healthcheck import main as healthcheck
 from vla_contract.server import listen
 
@@ -138,6 +139,48 @@ def test_a_taken_port_is_named(process):
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}.*choose another port"):
             listen("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    ("host", "alone"),
+    [
+        ("127.0.0.1", True), ("127.0.0.53", True), ("::1", True), ("[::1]", True), ("localhost", True),
+        ("0.0.0.0", False), ("::", False), ("192.168.1.7", False), ("lab.example.org", False), ("localhost.org", False),
+    ],
+)  # fmt: skip
+def test_only_this_machine_reaches_loopback(host, alone, monkeypatch):
+    assert is_loopback(host) == alone
+    monkeypatch.delenv("VLALAB_BIND", raising=False)
+    require_token_beyond_loopback(host, "a long secret")
+    if not alone:
+        with pytest.raises(ValueError, match=f"{re.escape(host)}.*set VLALAB_TOKEN"):
+            require_token_beyond_loopback(host, None)
+    # a container listens on all addresses; where its port is published is what counts
+    monkeypatch.setenv("VLALAB_BIND", host)
+    if alone:
+        require_token_beyond_loopback("0.0.0.0", "")
+    else:
+        with pytest.raises(ValueError, match="set VLALAB_TOKEN"):
+            require_token_beyond_loopback("0.0.0.0", "")
+
+
+@pytest.mark.parametrize(("bind", "token", "starts"), [("0.0.0.0", "", False), ("0.0.0.0", "secret-123", True)])
+def test_a_service_open_to_the_network_starts_with_a_token_only(bind, token, starts):
+    code = (
+        "import sys; from fakes import EchoPolicy; from vla_contract import serve; serve(EchoPolicy, port=0, token=%r)"
+    )
+    variables = {**ENVIRONMENT, "VLALAB_BIND": bind, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{PROGRAM.parent}"}
+    command = [sys.executable, "-c", code % (token or None)]
+    process = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
+    try:
+        said = ""
+        while "listening on" not in said and (line := process.stderr.readline()):
+            said += line
+        assert ("listening on" in said) == starts
+        assert starts or "set VLALAB_TOKEN" in said
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_the_health_check(service, capsys):

@@ -84,7 +84,7 @@ def main() -> None:
     # They answer within milliseconds and compute one observation after the other: a thread or a batch gains nothing.
     try:
         serve(policy, host=program.host, port=program.port, token=token, inline=True)
-    except OSError as error:  # the address cannot be had; the text says what to do
+    except (OSError, ValueError) as error:  # no such address, or no token where one is needed; the text says what to do
         raise SystemExit(str(error)) from None
 
 

@@ -1,7 +1,32 @@
-"""The optional token of a service: `Authorization: Bearer <token>`, compared in constant time."""
+"""A service's token: `Authorization: Bearer <token>`, compared in constant time; beyond loopback there must be one."""
 
 import hashlib
 import hmac
+import ipaddress
+import os
+
+BIND = "VLALAB_BIND"  # where a container's port is published; inside, a service listens on all addresses
+
+
+def require_token_beyond_loopback(host: str, token: str | None) -> None:
+    """Raises ValueError where the network reaches a service that listens on `host`, and it asks for no token.
+
+    $VLALAB_BIND, when set, is the address that counts: compose.yaml publishes ports there.
+    """
+    bind = os.environ.get(BIND) or host
+    if not token and not is_loopback(bind):
+        raise ValueError(
+            f"{bind} lets the whole network use this service, and no token protects it: set VLALAB_TOKEN "
+            f"(8 or more characters), or {BIND}=127.0.0.1 to serve this machine alone"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether only this machine reaches that address: localhost, 127.x.x.x or ::1."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class TokenCheck:

@@ -10,10 +10,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from vla_contract.app import create_app
+from vla_contract.auth import require_token_beyond_loopback
 from vla_contract.types import Policy
 
 log = logging.getLogger("vla_contract")
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def serve(
@@ -28,8 +28,10 @@ def serve(
     """Serves a policy until SIGINT or SIGTERM; `settings` are those of `create_app`.
 
     port 0 lets the system choose; the log's first line names the address. linger_s: how long `/readyz` still says
-    why, after loading has failed. Raises SystemExit(1) then, and OSError where the address cannot be had.
+    why, after loading has failed. Raises SystemExit(1) then, OSError where the address cannot be had, and ValueError
+    where the network could reach the service and `settings` hold no token.
     """
+    require_token_beyond_loopback(host, settings.get("token"))
     _log_to_stderr(log_level)
     failed = threading.Event()
 
@@ -42,8 +44,6 @@ def serve(
     app = create_app(policy, on_failure=on_failure, **settings)
     server = uvicorn.Server(uvicorn_config(app, log_level))
     listener = listen(host, port)
-    if host not in LOOPBACK and not settings.get("token"):
-        log.warning("listening on %s without a token: whoever reaches this machine can use the policy", host)
     log.info("listening on %s", address(listener))
     with listener, suppress(KeyboardInterrupt):  # uvicorn raises it again after the orderly end
         server.run(sockets=[listener])

@@ -1,11 +1,15 @@
 """The layout of the shared volume: where checkpoints, assets, runs and logs lie.
 
-New folders belong to whoever owns the volume, also when a container makes them as root.
+New folders belong to whoever owns the volume, also when a container makes them as root. `python -m vla_contract.volume
+UID GID` prepares the volume for containers that run as that user. Only the standard library is needed.
 """
 
+import argparse
 import errno
 import os
 import shutil
+import stat
+import sys
 from pathlib import Path
 
 FOLDERS = ("checkpoints", "hf", "datasets", "assets", "runs", "logs", "services")
@@ -59,6 +63,19 @@ class Volume:
     def services(self) -> Path:
         return make_folder(self.path("services"))
 
+    def prepare(self, uid: int, gid: int) -> list[Path]:
+        """Makes the volume and every folder of the layout writable for a user; returns those that changed hands.
+
+        New folders are that user's. Root gives it the existing ones that are root's own and closed to it, without what
+        lies in them. Raises VolumeError, with the command that helps, for any other folder that is closed to it.
+        """
+        return [
+            folder
+            for folder in (self.root, *map(self.path, FOLDERS))
+            if _is_new(folder) or not _may_write(folder, uid, gid)
+            if _hand_over(folder, uid, gid)
+        ]
+
     def __repr__(self) -> str:
         return f"Volume({str(self.root)!r})"
 
@@ -80,6 +97,41 @@ def make_folder(path: Path) -> Path:
             error.errno, f"cannot make the folder {path}: {error.strerror}; set {VARIABLE} to a folder you can write to"
         ) from error
     return path
+
+
+def _is_new(folder: Path) -> bool:
+    """Makes a folder where it is missing; returns whether it was."""
+    return not folder.is_dir() and bool(make_folder(folder))
+
+
+def _may_write(folder: Path, uid: int, gid: int) -> bool:
+    """Returns whether the mode bits let a user make files in the folder."""
+    if uid == os.geteuid() != 0:
+        return os.access(folder, os.W_OK | os.X_OK)  # knows access lists and read-only mounts too
+    facts = folder.stat()
+    if uid == 0:
+        return True
+    shift = 6 if facts.st_uid == uid else 3 if facts.st_gid == gid else 0
+    return facts.st_mode >> shift & (stat.S_IWOTH | stat.S_IXOTH) == stat.S_IWOTH | stat.S_IXOTH
+
+
+def _hand_over(folder: Path, uid: int, gid: int) -> bool:
+    """Gives a folder that is new, or root's, to a user; returns whether it was somebody else's."""
+    facts = folder.stat()
+    if (facts.st_uid, facts.st_gid) == (uid, gid) and _may_write(folder, uid, gid):
+        return False
+    try:
+        if os.geteuid() != 0 or facts.st_uid not in (0, uid):
+            raise PermissionError(errno.EACCES, f"it belongs to user {facts.st_uid}")
+        os.chown(folder, uid, gid)
+        os.chmod(folder, facts.st_mode | stat.S_IRWXU)
+    except OSError as error:
+        raise VolumeError(
+            error.errno,
+            f"user {uid} cannot write to {folder} ({error.strerror}); run: sudo chown {uid}:{gid} {folder}, or set "
+            f"{VARIABLE} to a folder of your own",
+        ) from error
+    return True
 
 
 def require_space(path: str | os.PathLike, size: int) -> None:
@@ -111,3 +163,22 @@ def _repository_volume() -> Path:
 
 def _gb(size: int) -> str:
     return f"{size / 1e9:.1f} GB"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prepares the volume for a user. Returns the exit status; prints what changed hands, or what is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m vla_contract.volume", description=main.__doc__)
+    parser.add_argument("uid", type=int, help="user that the containers run as")
+    parser.add_argument("gid", type=int, help="its group")
+    options = parser.parse_args(arguments)
+    try:
+        for folder in Volume().prepare(options.uid, options.gid):
+            print(f"{folder} now belongs to {options.uid}:{options.gid}")
+    except OSError as error:
+        print(error.strerror or error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
