@@ -2,19 +2,37 @@
 
 robosuite warns about missing macros and keeps a log file in the temporary folder unless `macros_private.py` lies
 beside its `macros.py`. It may not import robosuite to find the place: that import is what warns.
+
+Its wheel unpacks to 589 MB, most of it meshes of robots and grippers that no LIBERO task loads: they are removed.
 """
 
 import importlib.util
 import re
+import shutil
 from pathlib import Path
 
+# Below models/assets. LIBERO's robots are Pandas with Panda grippers, on the floor or on Rethink's mount. Kept are all
+# MJCF files (small, some are read on import) and every texture.
+UNUSED = (
+    "bullet_data",  # for the IK controller, which needs pybullet
+    "demonstrations",
+    *(f"robots/{name}/{kind}" for name in ("baxter", "iiwa", "jaco", "kinova3", "sawyer", "ur5e")
+      for kind in ("meshes", "obj_meshes")),
+    *(f"grippers/meshes/{name}_gripper" for name in ("jaco_three_finger", "rethink", "robotiq_140", "robotiq_85", "robotiq_s")),
+    "grippers/obj_meshes/rethink_gripper",
+)  # fmt: skip
 
-def write_macros() -> Path:
-    """Writes macros_private.py: robosuite's own macros with file logging off. Returns its path."""
+
+def robosuite_folder() -> Path:
+    """Returns where robosuite is installed. Raises ModuleNotFoundError where it is not."""
     spec = importlib.util.find_spec("robosuite")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("robosuite is not installed in this environment; install requirements.lock first")
-    folder = Path(spec.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0])
+
+
+def write_macros(folder: Path) -> Path:
+    """Writes macros_private.py: robosuite's own macros with file logging off. Returns its path."""
     text, changed = re.subn(
         r"(?m)^FILE_LOGGING_LEVEL\s*=.*$", "FILE_LOGGING_LEVEL = None", (folder / "macros.py").read_text()
     )
@@ -26,5 +44,16 @@ def write_macros() -> Path:
     return target
 
 
+def remove_unused(assets: Path) -> int:
+    """Removes what no LIBERO task loads. Returns how many bytes that gave back (0 when it was done before)."""
+    freed = 0
+    for path in (assets / name for name in UNUSED):
+        freed += sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        shutil.rmtree(path, ignore_errors=True)
+    return freed
+
+
 if __name__ == "__main__":
-    print(write_macros())
+    place = robosuite_folder()
+    print(write_macros(place))
+    print(f"{remove_unused(place / 'models' / 'assets') / 1e6:.0f} MB of unused meshes removed")

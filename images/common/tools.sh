@@ -1,0 +1,12 @@
+#!/bin/sh
+# Installs uv into /opt/tools, in the version and with the hashes of the root's requirements.lock.
+set -eu
+. /build/network.sh
+
+if ! python3.10 -m pip --version >/dev/null 2>&1; then
+    apt-get -q update
+    DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends python3-pip
+fi
+awk '/^[^ #]/ { wanted = /^uv==/ } wanted' /build/host.lock >/tmp/uv.lock
+python3.10 -m pip install --no-cache-dir --disable-pip-version-check --root-user-action=ignore \
+    --no-deps --require-hashes --no-compile --target /opt/tools -r /tmp/uv.lock
