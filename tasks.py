@@ -102,18 +102,20 @@ def evaluate(
 
 @task(
     help={
-        "parts": f"{', '.join(testing.PARTS)}; default: all",
-        "quick": "no simulator, and the contract in one Python only",
+        "parts": f"all, {', '.join(testing.PARTS)}; default: all",
+        "quick": "linter, host tool, and the contract in one Python only",
+        "runtime": "where the tests of environments run: docker (inside their images), local, or auto",
     }
 )
-def test(c, parts="", quick=False):
+def test(c, parts="", quick=False, runtime="auto"):
     """Run all tests that this machine can run; says what it skips and why.
 
-    ./lab test                  everything
-    ./lab test lint host        some parts
-    ./lab test --quick          what needs no simulator: about a minute
+    ./lab test                          everything
+    ./lab test lint host                some parts
+    ./lab test libero --runtime docker  an environment's tests, inside its image
+    ./lab test --quick                  what needs no environment: about a minute
     """
-    finish(testing.run(split(parts), quick))
+    finish(testing.run(split(parts), testing.How(quick, runtime)))
 
 
 @task(help={"names": "services to start", "runtime": "local, docker or auto"})

@@ -1,7 +1,15 @@
-"""`./lab test`: everything this machine can run, each part in the environment it belongs to, and one sum at the end."""
+"""`./lab test`: everything this machine can run, each part in the environment it belongs to, and one sum at the end.
+
+The tests of an environment run inside its image when an engine answers and the image fits its lock, else in the local
+environment. Part `docker` brings an engine of its own, builds every image there and calls `in_image` for each: what it
+ran that way is recorded, counted once, and not run again.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -9,14 +17,27 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from vlalab import environments, gl, local, paths, pythons
+from vlalab import docker, environments, gl, images, inside, local, paths, pythons, runtimes
 from vlalab.console import LabError, say, unknown
 from vlalab.processes import die_with_parent
 
 CONTRACT_PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+RECORD = "VLALAB_TEST_RECORD"  # variable: a file that in_image adds a line of JSON to, which `run` then sums
+
+
+@dataclass(frozen=True)
+class How:
+    """How to test. quick: leave out what takes minutes; runtime: where environments' tests run (auto, local, docker)."""
+
+    quick: bool = False
+    runtime: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.runtime not in runtimes.NAMES:
+            raise LabError(unknown("runtime", self.runtime, runtimes.NAMES))
 
 
 @dataclass
@@ -78,50 +99,140 @@ def _contract_in(python: str) -> Result:
         return run_pytest("contract", str(inside), ["tests/contract"], {"PYTHONPATH": paths.python_path()})
 
 
-def libero() -> Result:
-    """Runs the simulator's, the evaluator's and the policies' tests inside the libero environment."""
-    env = environments.ensure("libero")
-    gl.ensure()
-    return run_pytest("libero", str(env.python), ["tests/libero"], local.service_variables(env))
+def docker_engine() -> list[Result]:
+    """Runs the tests that need a Docker engine. Returns their result, and those of environments inside their images."""
+    with tempfile.TemporaryDirectory(prefix="vlalab-test-") as folder:
+        record = Path(folder) / "record.jsonl"
+        result = run_pytest("docker", sys.executable, ["tests/docker"], {RECORD: str(record)})
+        return [result, *read_record(record)]
 
 
-PARTS: dict[str, Callable[[], Result]] = {"lint": lint, "host": host, "contract": contract, "libero": libero}
+# --- the tests of an environment ----------------------------------------------------------------------------
 
 
-def run(names: list[str], quick: bool = False) -> int:
-    """Runs the parts of those names (all without names) and prints the sum. Returns the exit code.
+def environment(name: str, how: How) -> Result:
+    """Runs an environment's tests inside its image or, without one that fits, in the local environment."""
+    problem = no_image(name) if how.runtime != "local" else "--runtime local"
+    if problem is None:
+        return in_image(name)
+    if how.runtime == "docker":
+        raise LabError(problem)
+    say(f"{name}: in the local environment ({problem})")
+    return in_local(name)
 
-    quick: no simulator, and the contract in one Python only.
-    """
-    for name in names:
-        if name not in PARTS:
-            raise LabError(unknown("part", name, PARTS))
-    chosen = names or [name for name in PARTS if not (quick and name == "libero")]
-    results = [_run_part(name, quick) for name in chosen]
-    if quick and not names:
-        left_out = Result("libero", skipped=1)
-        left_out.reasons["--quick leaves the simulator's tests out"] = 1
-        results.append(left_out)
+
+def no_image(name: str) -> str | None:
+    """Returns why the tests of an environment cannot run inside its image, or None."""
+    return docker.available() or images.unusable(name, images.found([name]).get(name))
+
+
+def in_image(name: str) -> Result:
+    """Runs an environment's tests inside its image, and records the result if $VLALAB_TEST_RECORD names a file."""
+    if problem := no_image(name):
+        raise LabError(problem)
+    if not has_tests(f"tests/{name}"):
+        return _skipped(name, f"no tests in tests/{name}")
+    image = images.found([name])[name]
+    say(f"{name}: inside {image.reference}{'' if inside.has_this_code(image) else ', with the code of this tree'}")
+    started = time.monotonic()
+    code, report = inside.run(name, image)
+    result = _with_exit_code(parse_junit(name, report), code)
+    result.seconds = time.monotonic() - started
+    if path := os.environ.get(RECORD):
+        with open(path, "a") as file:
+            file.write(json.dumps(asdict(result)) + "\n")
+    return result
+
+
+def in_local(name: str) -> Result:
+    """Runs an environment's tests in images/<name>/.venv. One that is not made yet and too large here is skipped."""
+    if not has_tests(f"tests/{name}"):
+        return _skipped(name, f"no tests in tests/{name}")
+    env = environments.named(name, paths.ROOT)
+    if name != "libero" and not env.is_ready() and (problem := _no_space(env)):
+        return _skipped(name, problem)
+    environments.ensure(name, paths.ROOT)
+    if name == "libero":
+        gl.ensure()
+    return run_pytest(name, str(env.python), [f"tests/{name}"], env.variables())
+
+
+def _no_space(env: environments.Environment) -> str | None:
+    need, free = environments.SIZE_GB.get(env.name, 1.0) * 2, shutil.disk_usage(env.folder).free / 1e9
+    if free >= need:
+        return None
+    return f"environment '{env.name}' takes up to {need:.1f} GB and {free:.1f} GB are free"
+
+
+def _skipped(name: str, reason: str) -> Result:
+    return Result(name, skipped=1, reasons=Counter([reason]))
+
+
+# --- all of them --------------------------------------------------------------------------------------------
+
+ENVIRONMENTS = ("libero", "openvla", "gr00t", "ws_mdl", "ui")
+# In the order in which they run: what brings an engine comes before the environments that it covers.
+PARTS: dict[str, Callable[[How], list[Result]]] = {
+    "lint": lambda how: [lint()],
+    "host": lambda how: [host()],
+    "contract": lambda how: [contract(how.quick)],
+    "docker": lambda how: docker_engine(),
+    **{name: lambda how, name=name: [environment(name, how)] for name in ENVIRONMENTS},
+}
+QUICK = ("lint", "host", "contract")
+
+
+def run(names: list[str], how: How) -> int:
+    """Runs the parts of those names (none or "all": every one) and prints the sum. Returns the exit code."""
+    results: list[Result] = []
+    for name in choose(names, how.quick):
+        if name not in [result.name for result in results]:
+            results += _run_part(name, how)
+    if how.quick and not names:
+        results.append(_skipped("others", f"--quick runs {', '.join(QUICK)} only"))
     return _print_sum(results)
 
 
-def _run_part(name: str, quick: bool) -> Result:
-    say(f"part '{name}': {(PARTS[name].__doc__ or '').splitlines()[0]}")
+def choose(names: list[str], quick: bool = False) -> list[str]:
+    """Returns the parts of those words in the order in which they run; none and "all" mean every one."""
+    for name in names:
+        if name not in [*PARTS, "all"]:
+            raise LabError(unknown("part", name, [*PARTS, "all"]))
+    wanted = names if names and "all" not in names else QUICK if quick else tuple(PARTS)
+    return [name for name in PARTS if name in wanted]
+
+
+def _run_part(name: str, how: How) -> list[Result]:
+    say(f"part '{name}'")
     started = time.monotonic()
     try:
-        result = contract(quick) if name == "contract" else PARTS[name]()
+        results = PARTS[name](how)
     except LabError as error:
         say(f"part '{name}' failed: {error}")
-        result = Result(name, failed=1)
-    result.seconds = time.monotonic() - started
-    return result
+        results = [Result(name, failed=1)]
+    results[0].seconds = time.monotonic() - started
+    return results
+
+
+def read_record(path: Path) -> list[Result]:
+    """Returns the results that in_image recorded in a file; none when there is no file."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [Result(**{**record, "reasons": Counter(record["reasons"])}) for record in map(json.loads, lines)]
+
+
+# --- pytest -------------------------------------------------------------------------------------------------
+
+
+def has_tests(folder: str) -> bool:
+    """Returns whether a folder of the repository holds tests."""
+    return any((paths.ROOT / folder).glob("**/test_*.py"))
 
 
 def run_pytest(name: str, python: str, folders: list[str], variables: Mapping[str, str]) -> Result:
     """Returns the counts of a pytest run; its output goes to the terminal."""
-    there = [folder for folder in folders if list((paths.ROOT / folder).glob("**/test_*.py"))]
+    there = [folder for folder in folders if has_tests(folder)]
     if not there:
-        return Result(name, skipped=1, reasons=Counter([f"no tests in {', '.join(folders)}"]))
+        return _skipped(name, f"no tests in {', '.join(folders)}")
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as folder:
         report = Path(folder) / "junit.xml"
         command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *there]
@@ -129,18 +240,23 @@ def run_pytest(name: str, python: str, folders: list[str], variables: Mapping[st
             command, cwd=paths.ROOT, env={**local.service_variables(), **variables}, stdin=subprocess.DEVNULL,
             preexec_fn=die_with_parent(),
         )  # fmt: skip
-        result = read_junit(name, report)
-    if done.returncode not in (0, 1) and result.failed == 0:
-        say(f"pytest ended with code {done.returncode}")
+        result = parse_junit(name, report.read_text() if report.exists() else "")
+    return _with_exit_code(result, done.returncode)
+
+
+def _with_exit_code(result: Result, code: int) -> Result:
+    """Returns the counts, with one failure where pytest ended otherwise than a report of its own can say."""
+    if code not in (0, 1) and result.failed == 0:
+        say(f"pytest ended with code {code}")
         result.failed = 1
     return result
 
 
-def read_junit(name: str, report: Path) -> Result:
-    """Returns the counts in a pytest report; a missing or broken report counts as one failure."""
+def parse_junit(name: str, report: str) -> Result:
+    """Returns the counts in a pytest report (XML); a missing or broken report counts as one failure."""
     try:
-        root = ElementTree.parse(report).getroot()
-    except (OSError, ElementTree.ParseError):
+        root = ElementTree.fromstring(report)
+    except ElementTree.ParseError:
         return Result(name, failed=1)
     result = Result(name)
     for case in root.iter("testcase"):

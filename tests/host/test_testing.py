@@ -69,12 +69,11 @@ def test_one_plain_line_sums_everything(results, line, code, capsys):
 
 
 def test_an_environment_that_cannot_be_made_is_a_failure_not_a_skip(monkeypatch, capsys):
-    def broken() -> Result:
-        """Cannot be made."""
+    def broken(how: testing.How) -> list[Result]:
         raise LabError("no Python 3.10")
 
     monkeypatch.setitem(testing.PARTS, "libero", broken)
-    assert testing.run(["libero"]) == 1
+    assert testing.run(["libero"], testing.How()) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed, 0 skipped"
 
 

@@ -1,0 +1,68 @@
+"""Tests of an environment inside its image: same pins, same restrictions as its services, no network but loopback.
+
+What is tested is always this tree's code: an image of another commit gets this tree's services mounted over its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from vlalab import building, docker, images, paths
+
+HOME = "/opt/vla-lab"  # where an image keeps the code
+CODE = ("services/{name}", "shared/contract")
+USER = 1000  # whoever runs as root tests as this one: containers never run as root
+
+
+def command(name: str, image: images.Image, report: Path) -> list[str]:
+    """Returns the arguments of docker that run tests/<name> inside its image; pytest's report goes into `report`."""
+    tests = ["-q", "-p", "no:cacheprovider", "--junitxml=/report/junit.xml", f"tests/{name}"]
+    return [
+        "run", "--rm", "--init", "--name", f"vla-lab-test-{name}-{os.getpid()}",
+        "--user", user(), "--read-only", "--network", "none", "--cap-drop", "ALL",
+        "--security-opt", "no-new-privileges", "--shm-size", "1g",
+        "--tmpfs", "/tmp:rw,exec,mode=1777", "--tmpfs", "/volume:rw,mode=1777",
+        "--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "PYTHONUNBUFFERED=1",
+        *(["--gpus", "all"] if docker.has_gpu_runtime() else []),
+        "--volume", f"{report}:/report",
+        *mounts(name, image),
+        image.reference, "python", "-m", "pytest", *tests,
+    ]  # fmt: skip
+
+
+def mounts(name: str, image: images.Image) -> list[str]:
+    """Returns the flags that mount the tests, read-only, and this tree's code where the image has another commit's."""
+    inner = ["pyproject.toml", "tests"]
+    if not has_this_code(image):
+        inner += [path.format(name=name) for path in CODE]
+    return [word for path in inner for word in ("--volume", f"{paths.ROOT / path}:{HOME}/{path}:ro")]
+
+
+def has_this_code(image: images.Image) -> bool:
+    """Returns whether the image holds this tree's services: same commit, and nothing changed since on either side."""
+    return image.revision == building.commit() and not image.revision.endswith(("-dirty", "unknown"))
+
+
+def user() -> str:
+    """Returns the uid:gid that tests run as in a container: the caller's, which in a rootless engine is 0."""
+    if docker.is_rootless():
+        return "0:0"
+    return f"{os.getuid() or USER}:{os.getgid() or USER}"
+
+
+def run(name: str, image: images.Image) -> tuple[int, str]:
+    """Returns pytest's exit code and its report (XML, "" when there is none); its output goes to the terminal."""
+    with tempfile.TemporaryDirectory(prefix="vlalab-test-") as folder:
+        os.chmod(folder, 0o777)  # the user inside may be another one
+        container = command(name, image, Path(folder))
+        process = docker.open_pipe(container, stdin=subprocess.DEVNULL)
+        try:
+            code = process.wait()
+        except BaseException:
+            docker.run(["rm", "--force", container[container.index("--name") + 1]], check=False)
+            raise
+        report = Path(folder) / "junit.xml"
+        return code, report.read_text() if report.exists() else ""
