@@ -8,14 +8,15 @@ import sys
 from invoke import Exit
 from invoke import task as invoke_task
 
-from vlalab import environments, evaluation, locks, programs, services, testing
+from vlalab import building, environments, evaluation, locks, programs, services, testing
 from vlalab.console import LabError, unknown
 
 # Plain words after a task go into this list argument: `./lab up oracle random` is `./lab up --names=oracle,random`.
-WORDS = {"up": "names", "down": "names", "test": "parts", "env": "names", "lock": "names"}
+WORDS = {"up": "names", "down": "names", "test": "parts", "env": "names", "lock": "names", "build": "names"}
 # The order of `./lab --list`.
 ORDER = [
     "eval", "test", "up", "down", "status", "logs", "runs", "report", "compare", "assets", "bench", "env", "lock",
+    "build",
 ]  # fmt: skip
 
 
@@ -116,6 +117,37 @@ def test(c, parts="", quick=False, runtime="auto"):
     ./lab test --quick                  what needs no environment: about a minute
     """
     finish(testing.run(split(parts), testing.How(quick, runtime)))
+
+
+@task(
+    help={
+        "names": "environments, or all; default: all",
+        "no-cache": "build every layer anew",
+        "flash-attn": "prebuilt (the release's wheel), compile (hours), or none; default: prebuilt",
+        "base": "base image instead of the pinned one; also VLALAB_BASE or VLALAB_BASE_<ENV>",
+        "gr00t-source": "folder with Isaac-GR00T, instead of fetching it",
+        "libero-assets": "folder with LIBERO's assets to bake in, or the word official to fetch them",
+        "ca-bundle": "certificates (PEM) of this network's authority, or none; default: what this machine trusts",
+        "index": "file that holds the URL of a package index mirror; also variable VLALAB_INDEX",
+        "progress": "line, plain (everything) or tty",
+        "dry-run": "print the commands, build nothing",
+    }
+)
+def build(
+    c, names="", no_cache=False, flash_attn=None, base=None, gr00t_source=None, libero_assets=None, ca_bundle=None,
+    index=None, progress="line", dry_run=False,
+):  # fmt: skip
+    """Build images from their locks; ends with each one's time and size.
+
+    ./lab build libero ui
+    ./lab build all --flash-attn none
+    ./lab build gr00t --gr00t-source /srv/Isaac-GR00T --ca-bundle /srv/ca.pem --index /srv/index-url
+    """
+    places = {"gr00t_source": gr00t_source, "libero_assets": libero_assets, "ca_bundle": ca_bundle, "index": index}
+    options = building.Options(
+        no_cache=no_cache, flash_attn=flash_attn, base=base, progress=progress, dry_run=dry_run, **places
+    )
+    building.build(split(names), options)
 
 
 @task(help={"names": "services to start", "runtime": "local, docker or auto"})

@@ -96,8 +96,9 @@ def build_arguments(name: str, options: Options, variables: Mapping[str, str] | 
 
 
 def declared(dockerfile: str) -> set[str]:
-    """Returns the names of the build arguments that a Dockerfile declares."""
-    return set(re.findall(r"(?mi)^\s*ARG\s+(\w+)", dockerfile))
+    """Returns the names of the build arguments that a Dockerfile declares: ARG one=default two …"""
+    lines = re.findall(r"(?mi)^\s*ARG\s+(.+)", dockerfile.replace("\\\n", " "))
+    return {word.partition("=")[0] for line in lines for word in shlex.split(line, comments=True)}
 
 
 def stages(dockerfile: str) -> set[str]:

@@ -30,7 +30,7 @@ RECORD = "VLALAB_TEST_RECORD"  # variable: a file that in_image adds a line of J
 
 @dataclass(frozen=True)
 class How:
-    """How to test. quick: leave out what takes minutes; runtime: where environments' tests run (auto, local, docker)."""
+    """How to test. quick: leave out what takes minutes. runtime: where environments' tests run."""
 
     quick: bool = False
     runtime: str = "auto"
@@ -197,7 +197,7 @@ def choose(names: list[str], quick: bool = False) -> list[str]:
     """Returns the parts of those words in the order in which they run; none and "all" mean every one."""
     for name in names:
         if name not in [*PARTS, "all"]:
-            raise LabError(unknown("part", name, [*PARTS, "all"]))
+            raise LabError(unknown("part", name, ["all", *PARTS]))
     wanted = names if names and "all" not in names else QUICK if quick else tuple(PARTS)
     return [name for name in PARTS if name in wanted]
 
