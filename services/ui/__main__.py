@@ -1,0 +1,68 @@
+"""`python -m services.ui --policy-url http://127.0.0.1:8000`: the web page of a policy."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+
+import tyro
+import uvicorn
+
+log = logging.getLogger("services.ui")
+OFF = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1"}
+
+
+@dataclass(frozen=True)
+class Server:
+    """A web page that asks a policy: picture and instruction in, seven numbers out.
+
+    $VLALAB_TOKEN, when set, is sent to the policy and is the page's password; it must be set where the page can be
+    reached from other machines.
+    """
+
+    policy_url: str  # address of the policy, for example http://127.0.0.1:8000
+    host: str = "127.0.0.1"  # 0.0.0.0 opens the page to the network
+    port: int = 7860  # 0: any free one, named in the log
+    timeout_s: float = 120.0  # longest wait for an answer of the policy
+
+    def __post_init__(self):
+        if not 0 <= self.port < 65536:
+            raise ValueError(f"port is {self.port}; expected 0 to 65535")
+        if not 0 < self.timeout_s <= 3600:
+            raise ValueError(f"timeout_s is {self.timeout_s}; expected seconds > 0, at most 3600")
+
+
+def main() -> None:
+    """Serves the page until it is told to stop."""
+    os.environ.update(OFF)  # before Gradio is imported: it reports to its makers otherwise
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        run(tyro.cli(Server, prog="python -m services.ui"), os.environ.get("VLALAB_TOKEN") or None)
+    except (ValueError, OSError) as error:  # a bad address, a taken port; the text says what to do
+        raise SystemExit(str(error)) from None
+
+
+def run(settings: Server, token: str | None) -> None:
+    """Serves until SIGINT or SIGTERM.
+
+    Raises ValueError for a bad setting, or none where one is needed, OSError for a port that is taken.
+    """
+    from services.ui.app import create_app
+    from services.ui.link import PolicyLink
+    from vla_contract.auth import require_token_beyond_loopback
+    from vla_contract.server import address, listen, uvicorn_config
+
+    require_token_beyond_loopback(settings.host, token)
+    link = PolicyLink(settings.policy_url, token, settings.timeout_s)
+    config = uvicorn_config(create_app(link, token), "info")
+    config.timeout_graceful_shutdown = 1  # every open page holds a connection that does not end by itself
+    with listen(settings.host, settings.port) as listener, suppress(KeyboardInterrupt):
+        log.info("the page is at %s, over the policy at %s", address(listener), link.url)
+        uvicorn.Server(config).run(sockets=[listener])
+    link.close()
+
+
+if __name__ == "__main__":
+    main()

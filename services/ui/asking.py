@@ -1,0 +1,134 @@
+"""One question to the policy: what the form holds, checked, asked, and answered as HTML and JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.ui import actions, pictures, views
+from services.ui.link import PolicyLink, Trouble
+from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo, PolicyRefused, PolicyUnavailable
+from vla_contract.errors import did_you_mean
+
+log = logging.getLogger("services.ui")
+CROP_AREA = 0.9  # of LIBERO's protocol: the middle that OpenVLA's LIBERO checkpoints are shown
+
+
+class FormError(ValueError):
+    """The form is incomplete; the text says what is missing."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What somebody filled in."""
+
+    picture: str | None  # a file's path
+    instruction: str
+    unnorm_key: str | None
+    crop: bool
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The page's pieces: the seven numbers (or the error), the chunk, the latency, all of it as JSON."""
+
+    numbers: str
+    chunk: str = ""
+    latency: str = ""
+    raw: str = ""
+
+
+def ask(link: PolicyLink, form: Form) -> Answer:
+    """Returns the policy's answer, or the error in words. Raises nothing for whatever the form or the policy do."""
+    sight = link.look()
+    if sight.trouble is not None:
+        return Answer(views.trouble(sight.trouble))
+    try:
+        observation = observe(form, sight.info)
+        return _show(link.act(observation, sight.info), sight.info, observation)
+    except (PolicyRefused, PolicyUnavailable) as error:
+        log.warning("%s", error)
+        return Answer(views.trouble(link.explain(error)))
+    except pictures.PictureError as error:
+        return Answer(views.trouble(Trouble("This picture cannot be used", _sentence(error), "Nothing was asked.")))
+    except (FormError, InvalidObservation) as error:
+        return Answer(views.trouble(Trouble("Something is missing", _sentence(error), "Nothing was asked.")))
+
+
+def observe(form: Form, info: PolicyInfo) -> Observation:
+    """Returns what to send: step 0 of a session of its own.
+
+    Raises FormError, PictureError or InvalidObservation where the form does not hold what the policy needs.
+    """
+    key = _key(form.unnorm_key, info)
+    instruction = " ".join((form.instruction or "").split())
+    if not instruction:
+        raise FormError("the instruction is empty; type what the robot is to do")
+    return Observation(
+        images=_images(form, info),
+        state=None,
+        instruction=instruction,
+        session=f"page-{uuid.uuid4().hex}",
+        step=0,
+        unnorm_key=key,
+    )
+
+
+def crop_is_usual(info: PolicyInfo, unnorm_key: str | None) -> bool:
+    """Returns whether the policy's pictures are usually cropped: LIBERO's checkpoints of a fixed picture size."""
+    keys = [unnorm_key] if unnorm_key else [*info.unnorm_keys, *info.suites]
+    return info.image_hw is not None and any(key.startswith("libero") for key in keys)
+
+
+def _key(key: str | None, info: PolicyInfo) -> str | None:
+    key = (key or "").strip() or None
+    if key is None and len(info.unnorm_keys) > 1:
+        raise FormError("no unnorm key is chosen; choose whose statistics turn the policy's output into an action")
+    if key is not None and key not in info.unnorm_keys:
+        if not info.unnorm_keys:
+            return None  # left over from another policy; this one needs none
+        raise FormError(f"unnorm key {key!r} is not one of this policy{did_you_mean(key, info.unnorm_keys)}")
+    return key
+
+
+def _images(form: Form, info: PolicyInfo) -> dict[str, np.ndarray]:
+    if not form.picture:
+        if info.cameras:
+            raise FormError("the picture is missing; upload one or take an example below")
+        return {}
+    camera = info.cameras[0] if info.cameras else "agentview"
+    return {camera: pictures.fit(pictures.read(form.picture), info.image_hw, CROP_AREA if form.crop else None)}
+
+
+def _show(answer: ActionChunk, info: PolicyInfo, observation: Observation) -> Answer:
+    key = observation.unnorm_key
+    unit = actions.units(info, key)
+    return Answer(
+        numbers=views.numbers(actions.numbers(answer.actions[0], info, key), unit),
+        chunk=views.chunk(answer, unit),
+        latency=views.latency(answer.timings_ms),
+        raw=_json(answer, info, observation),
+    )
+
+
+def _json(answer: ActionChunk, info: PolicyInfo, observation: Observation) -> str:
+    asked = {
+        "policy": info.name,
+        "instruction": observation.instruction,
+        "unnorm_key": observation.unnorm_key,
+        "pictures": {name: list(image.shape) for name, image in observation.images.items()},
+        "action_convention": info.action_convention,
+        "actions": [[round(value, 6) for value in action] for action in answer.actions.tolist()],
+        "timings_ms": {stage: round(ms, 3) for stage, ms in answer.timings_ms.items()},
+    }
+    lines = [f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in asked.items()]
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error)
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")

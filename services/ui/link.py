@@ -1,0 +1,145 @@
+"""The policy as the page sees it: what it is, or in words why it does not answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+from vla_contract import ActionChunk, Observation, PolicyClient, PolicyInfo, PolicyRefused, PolicyUnavailable
+from vla_contract.problems import TYPE_PREFIX
+
+LOOK_TIMEOUT_S = 2.0
+KEEP_S = 1.0  # many browsers ask; the policy is asked once
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What is wrong, what was said about it, and what to do: the page's only form of an error."""
+
+    title: str
+    detail: str
+    todo: str
+    passing: bool = False  # waiting may be enough
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What one look at the policy gave: its info, or trouble; both where it answers but the page cannot serve it."""
+
+    info: PolicyInfo | None = None
+    trouble: Trouble | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether the page can ask it for actions."""
+        return self.trouble is None
+
+
+class PolicyLink:
+    """Asks one policy service, with a time-out on everything. Safe to share between threads.
+
+    Raises ValueError for an address that is no URL and a token that cannot travel in a header.
+    """
+
+    def __init__(self, url: str, token: str | None = None, act_timeout_s: float = 120.0):
+        quick = {"timeout_s": LOOK_TIMEOUT_S, "deadline_s": LOOK_TIMEOUT_S, "retries": 0}
+        self._quick = PolicyClient(url, token, **quick)
+        self._slow = PolicyClient(url, token, timeout_s=act_timeout_s, deadline_s=act_timeout_s, retries=2)
+        self._lock, self._sight, self._until = threading.Lock(), Sight(), 0.0
+
+    @property
+    def url(self) -> str:
+        """The policy's address."""
+        return self._quick.base_url
+
+    def look(self) -> Sight:
+        """Returns what the policy says about itself; a look of the last second counts."""
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._sight = self._look()
+                self._until = time.monotonic() + KEEP_S
+            return self._sight
+
+    def act(self, observation: Observation, info: PolicyInfo) -> ActionChunk:
+        """Returns the next actions. Raises PolicyRefused or PolicyUnavailable, which `explain` puts into words."""
+        try:
+            return self._slow.act(observation)
+        finally:
+            if info.stateful:
+                self._forget(observation.session)
+
+    def explain(self, error: PolicyRefused | PolicyUnavailable) -> Trouble:
+        """Returns an error in words."""
+        return explain(error, self.url)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._quick.close()
+        self._slow.close()
+
+    def _look(self) -> Sight:
+        try:
+            info = self._quick.info()
+        except (PolicyRefused, PolicyUnavailable) as error:
+            return Sight(None, self.explain(error))
+        return Sight(info, unsuitable(info))
+
+    def _forget(self, session: str) -> None:
+        try:
+            self._quick.reset(session)
+        except (PolicyRefused, PolicyUnavailable):
+            return  # the policy drops old sessions by itself
+
+
+def unsuitable(info: PolicyInfo) -> Trouble | None:
+    """Returns why a page with one picture and one sentence cannot serve this policy, or None where it can."""
+    if info.needs_privileged:
+        what = "the simulator's own state, which no picture can give"
+    elif info.needs_state:
+        what = "the robot's proprioceptive state with every picture"
+    elif len(info.cameras) > 1:
+        what = f"pictures of {len(info.cameras)} cameras ({', '.join(info.cameras)})"
+    else:
+        return None
+    todo = f"Evaluate it in the simulator instead: ./lab eval libero_goal --policy {info.name}"
+    return Trouble(f"This page cannot ask policy {info.name!r}", f"It needs {what}.", todo)
+
+
+def explain(error: PolicyRefused | PolicyUnavailable, url: str) -> Trouble:
+    """Returns an error of the client in words: by the problem's kind, else by the status, else by the network."""
+    kind = str(error.problem.get("type", "")).removeprefix(TYPE_PREFIX)
+    detail = str(error.problem.get("detail") or error)
+    if kind in _BY_KIND:
+        title, todo, passing = _BY_KIND[kind]
+        return Trouble(title, detail, todo, passing)
+    if error.status is not None:
+        todo = f"Is {url} the address of a policy of this lab? Its log tells more: ./lab logs SERVICE"
+        return Trouble("The policy's answer is an error", detail, todo)
+    if "no answer within" in detail:
+        return Trouble("The policy took too long", detail, "Is it busy, or on a CPU? Try again, or ./lab logs SERVICE")
+    if isinstance(error, PolicyRefused):
+        return Trouble("What answers is no policy of this lab", detail, f"Look at the address: {url}")
+    todo = "Start one (./lab up openvla); the page finds it by itself."
+    return Trouble(f"No policy answers at {url}", detail, todo, passing=True)
+
+
+# kind of problem -> (title, what to do, whether it passes by itself)
+_BY_KIND = {
+    "unauthorized": (
+        "The policy does not take this page's token",
+        "Start page and policy with the same VLALAB_TOKEN.",
+        False,
+    ),
+    "loading": ("The policy is still loading", "The page goes on by itself as soon as it is ready.", True),
+    "load-failed": ("The policy could not be loaded", "Its log says why: ./lab logs SERVICE", False),
+    "stopping": ("The policy is stopping", "Start it again, or wait where it restarts by itself.", True),
+    "stuck": ("The policy hangs", "Look at its device, then ./lab down SERVICE and ./lab up SERVICE.", False),
+    "too-large": ("The picture is too large for the policy", "Upload a smaller one.", False),
+    "invalid-observation": ("The policy cannot work with this", "Change what it names and ask again.", False),
+    "queue-full": ("The policy is busy", "Others are waiting too; ask again in a moment.", True),
+    "expired": ("The policy is busy", "The request waited too long; ask again in a moment.", True),
+    "policy-failed": ("The policy failed at this request", "Its log says why: ./lab logs SERVICE", False),
+    "invalid-action": ("The policy's answer is no valid action", "Its log says more: ./lab logs SERVICE", False),
+    "session-lost": ("The policy was restarted meanwhile", "Ask again.", True),
+}

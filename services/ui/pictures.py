@@ -1,0 +1,89 @@
+"""From the file that somebody uploads to the picture that a policy takes."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from vla_contract import images
+
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
+MAX_FILE_BYTES = 20 * 2**20
+MAX_PIXELS = 40_000_000  # decoded, it takes 160 MB
+LONGEST_SIDE = 1024  # pixels sent to a policy that takes any size: 3 MB, well under the 16 MB of a request
+
+
+class PictureError(ValueError):
+    """The uploaded file cannot be used; the text says why and what to upload instead."""
+
+
+def read(path: str | Path) -> np.ndarray:
+    """Returns the picture in a file: uint8 [H, W, 3], RGB, upright as its EXIF says, transparency on white.
+
+    Raises PictureError where the file is no picture, is cut off, or has more than MAX_PIXELS.
+    """
+    try:
+        _check_file(Path(path))
+        with warnings.catch_warnings(), Image.open(path, formats=FORMATS) as picture:
+            warnings.simplefilter("ignore")  # Pillow warns of sizes that are refused here anyway
+            _check_size(picture.size)
+            return _rgb(ImageOps.exif_transpose(picture))
+    except Image.DecompressionBombError as error:
+        raise PictureError(f"the picture has far too many pixels; upload one of at most {_MEGAPIXELS}") from error
+    except PictureError:
+        raise
+    except FileNotFoundError as error:
+        raise PictureError("the picture was uploaded too long ago and is not kept; upload it again") from error
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:  # Pillow's ways to say: broken
+        raise PictureError(f"the file cannot be read as a picture; upload {', '.join(FORMATS)}") from error
+
+
+def fit(image: np.ndarray, image_hw: tuple[int, int] | None, crop_area: float | None = None) -> np.ndarray:
+    """Returns the picture as a policy takes it.
+
+    With `image_hw`, exactly that (height, width): stretched with Lanczos3 as OpenVLA does, then the middle `crop_area`
+    of it cut out and stretched back, where one is given. Without, only made smaller where a side exceeds LONGEST_SIDE.
+    """
+    if image_hw is None:
+        return _resized(image, _within(image.shape[:2]))
+    fitted = _resized(image, image_hw)
+    return fitted if crop_area is None else images.centre_crop(fitted, crop_area)
+
+
+_MEGAPIXELS = f"{MAX_PIXELS // 1_000_000} megapixels"
+
+
+def _check_file(path: Path) -> None:
+    size_mb, limit_mb = path.stat().st_size / 2**20, MAX_FILE_BYTES // 2**20
+    if size_mb > limit_mb:
+        raise PictureError(f"the file has {size_mb:.1f} MB; upload one of at most {limit_mb} MB")
+
+
+def _check_size(size_wh: tuple[int, int]) -> None:
+    width, height = size_wh
+    if width * height > MAX_PIXELS:
+        raise PictureError(f"the picture is {width}×{height}; upload one of at most {_MEGAPIXELS}")
+
+
+def _rgb(picture: Image.Image) -> np.ndarray:
+    if picture.has_transparency_data:
+        seen = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
+    return np.array(picture.convert("RGB"))
+
+
+def _within(height_width: tuple[int, int]) -> tuple[int, int]:
+    shrink = min(1.0, LONGEST_SIDE / max(height_width))
+    return tuple(max(1, round(side * shrink)) for side in height_width)
+
+
+def _resized(image: np.ndarray, height_width: tuple[int, int]) -> np.ndarray:
+    height, width = height_width
+    if image.shape[:2] == (height, width):
+        return image
+    if height == width:
+        return images.resize_lanczos3(image, height)
+    return np.array(Image.fromarray(image).resize((width, height), Image.Resampling.LANCZOS))

@@ -1,0 +1,117 @@
+"""The page's pieces of HTML, from values to text. Whatever comes from elsewhere is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from html import escape
+
+from services.ui.actions import NAMES, Number, Units
+from services.ui.link import Sight, Trouble
+from vla_contract import ActionChunk, PolicyInfo
+
+STAGES = {  # the server's stages in their order; what is left of the round trip is the way there and back
+    "decode": "decode",
+    "queue": "queue",
+    "infer": "inference",
+    "encode": "encode",
+    "network": "network",
+}
+EMPTY = '<p class="vl-quiet">Ask, and the seven numbers of the next action appear here.</p>'
+
+
+def banner(sight: Sight, url: str) -> str:
+    """Returns one line on the policy: its name where it is ready, else what is wrong and what to do."""
+    if sight.trouble is not None:
+        return trouble(sight.trouble)
+    return f'<div class="vl-banner vl-good"><b>{escape(sight.info.name)}</b> is ready <code>{escape(url)}</code></div>'
+
+
+def trouble(what: Trouble) -> str:
+    """Returns an error as a card."""
+    kind = "vl-wait" if what.passing else "vl-bad"
+    title, detail, todo = (escape(text) for text in (what.title, what.detail, what.todo))
+    return (
+        f'<div class="vl-banner {kind}" role="alert"><b>{title}</b><p>{detail}</p><p class="vl-todo">{todo}</p></div>'
+    )
+
+
+def numbers(values: list[Number], unit: Units) -> str:
+    """Returns the table of the seven numbers, each with a bar from the middle."""
+    rows = "".join(_number_row(value) for value in values)
+    head = "<tr><th>number</th><th></th><th>value</th><th>unit</th><th>means</th></tr>"
+    return f'<table class="vl-numbers">{head}{rows}</table><p class="vl-quiet">{escape(unit.note)}</p>'
+
+
+def _number_row(number: Number) -> str:
+    left, width = 50 + min(number.share, 0) * 50, abs(number.share) * 50
+    bar = f'<span class="vl-bar"><i style="left:{left:.1f}%;width:{width:.1f}%"></i></span>'
+    name, unit, means = escape(number.name), escape(number.unit), escape(number.means)
+    value = f'<td class="vl-value">{number.value:+.4f}</td>'
+    return f"<tr><th>{name}</th><td>{bar}</td>{value}<td>{unit}</td><td>{means}</td></tr>"
+
+
+def chunk(answer: ActionChunk, unit: Units) -> str:
+    """Returns every action of a chunk of more than one, a row each; nothing for a single action."""
+    if len(answer.actions) == 1:
+        return ""
+    of = [unit.position] * 3 + [unit.rotation] * 3 + [""]
+    named = zip(NAMES, of, strict=True)
+    heads = "".join(f"<th>{escape(n.replace('rotation', 'rot'))}<small>{escape(u)}</small></th>" for n, u in named)
+    rows = "".join(_chunk_row(step, action) for step, action in enumerate(answer.actions.tolist(), 1))
+    title = f"<h3>Chunk of {len(answer.actions)} actions</h3>"
+    return f'{title}<div class="vl-scroll"><table class="vl-chunk"><tr><th>step</th>{heads}</tr>{rows}</table></div>'
+
+
+def _chunk_row(step: int, action: Iterable[float]) -> str:
+    return f"<tr><th>{step}</th>{''.join(f'<td>{value:+.3f}</td>' for value in action)}</tr>"
+
+
+def latency(timings_ms: Mapping[str, float]) -> str:
+    """Returns where the round trip went: a bar of its parts and the same in numbers (ms)."""
+    parts = split(timings_ms)
+    total = sum(parts.values()) or 1.0
+    bar = "".join(f'<i class="vl-{stage}" style="width:{100 * ms / total:.2f}%"></i>' for stage, ms in parts.items())
+    legend = "".join(
+        f'<li><i class="vl-{stage}"></i>{STAGES[stage]} <b>{ms:.1f} ms</b></li>' for stage, ms in parts.items()
+    )
+    inside = {k: v for k, v in timings_ms.items() if k not in STAGES and k != "round_trip"}
+    more = "".join(f"<li>{escape(str(k))} <b>{v:.1f} ms</b></li>" for k, v in inside.items())
+    told = f'<p class="vl-quiet">The policy itself counts:</p><ul class="vl-legend">{more}</ul>' if more else ""
+    title = f"<h3>Latency <b>{total:.1f} ms</b></h3>"
+    return f'{title}<div class="vl-stack">{bar}</div><ul class="vl-legend">{legend}</ul>{told}'
+
+
+def split(timings_ms: Mapping[str, float]) -> dict[str, float]:
+    """Returns the round trip in parts (ms) that add up to it: the server's stages, and the network with this page."""
+    parts = {stage: float(timings_ms[stage]) for stage in STAGES if stage in timings_ms}
+    if "round_trip" in timings_ms:
+        parts["network"] = max(0.0, timings_ms["round_trip"] - sum(parts.values()))
+    return parts
+
+
+def identity(info: PolicyInfo | None) -> str:
+    """Returns what the policy says it is, as a list of names and values."""
+    if info is None:
+        return '<p class="vl-quiet">Unknown until the policy answers.</p>'
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts(info).items() if value)
+    return f'<dl class="vl-facts">{rows}</dl>'
+
+
+def facts(info: PolicyInfo) -> dict[str, str]:
+    """Returns the policy's identity in words; an empty text where there is nothing to tell."""
+    size = f"{info.image_hw[1]}×{info.image_hw[0]}" if info.image_hw else "any size"
+    details = {name: str(value) for name, value in info.details.items()}
+    return {
+        "policy": info.name,
+        "checkpoint": info.checkpoint.repo if info.checkpoint else "none: a policy without weights",
+        "revision": info.checkpoint.revision if info.checkpoint else "",
+        "weights sha256": (info.checkpoint.sha256 or "unknown")[:16] if info.checkpoint else "",
+        "quantization": info.quantization,
+        "device": info.device,
+        "attention": details.pop("attention", ""),
+        "pictures": f"{', '.join(info.cameras)}; {size}" if info.cameras else "looks at none",
+        "chunk": f"up to {info.horizon} actions" if info.horizon > 1 else "1 action",
+        "made for": ", ".join(info.suites),
+        "lock": (info.lock_hash or "")[:16],
+        **details,
+    }

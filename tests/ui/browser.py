@@ -1,0 +1,158 @@
+"""A headless Chromium, driven over a pipe with the DevTools protocol: no driver, no WebSocket, nothing downloaded."""
+
+import base64
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+    "--force-prefers-reduced-motion", "--remote-debugging-pipe",
+)  # fmt: skip
+
+
+def find() -> str | None:
+    """Returns the browser's path, or None where none is installed."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+class Browser:
+    """One browser with one page. `requests` holds every address that the page asked for."""
+
+    def __init__(self, width: int = 1280, height: int = 900):
+        self._profile = tempfile.TemporaryDirectory(prefix="vlalab-chromium-", ignore_cleanup_errors=True)
+        self._number, self._rest, self.requests, self.errors = 0, b"", [], []
+        self._pid, self._to, self._from = _start([f"--user-data-dir={self._profile.name}"])
+        target = self._call("Target.createTarget", {"url": "about:blank"})["targetId"]
+        attached = self._call("Target.attachToTarget", {"targetId": target, "flatten": True})
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "DOM"):
+            self.do(f"{domain}.enable")
+        self.resize(width, height)
+
+    _session: str | None = None
+
+    def do(self, method: str, **parameters) -> dict:
+        """Returns the result of a command of the DevTools protocol to the page."""
+        return self._call(method, parameters)
+
+    def resize(self, width: int, height: int, scale: float = 1.0) -> None:
+        """Gives the page a window of that size; narrow ones are a phone's."""
+        size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 600}
+        self.do("Emulation.setDeviceMetricsOverride", **size)
+
+    def go(self, url: str) -> None:
+        """Opens an address."""
+        self.do("Page.navigate", url=url)
+
+    def js(self, expression: str):
+        """Returns the value of a JavaScript expression in the page."""
+        given = {"expression": expression, "returnByValue": True, "awaitPromise": True}
+        answer = self.do("Runtime.evaluate", **given)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    def until(self, expression: str, timeout_s: float = 30.0):
+        """Returns an expression's value as soon as it is true. Raises TimeoutError with what the page shows."""
+        end = time.monotonic() + timeout_s
+        while not (value := self.js(expression)):
+            if time.monotonic() > end:
+                shown = self.js("document.body ? document.body.innerText.slice(0, 2000) : ''")
+                raise TimeoutError(f"{expression} did not become true in {timeout_s:g} s; the page shows:\n{shown}")
+            time.sleep(0.05)
+        return value
+
+    def click(self, selector: str) -> None:
+        """Clicks an element where it is, as a hand would."""
+        box = f"document.querySelector({selector!r})"
+        self.until(f"!!{box}")
+        self.js(f"{box}.scrollIntoView({{block: 'center'}})")
+        x, y = self.js(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({box}.getBoundingClientRect())")
+        for kind in ("mousePressed", "mouseReleased"):
+            self.do("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def type(self, selector: str, text: str) -> None:
+        """Clicks into a field and types."""
+        self.click(selector)
+        self.do("Input.insertText", text=text)
+
+    def upload(self, selector: str, path: Path) -> None:
+        """Gives a file input a file."""
+        self.until(f"!!document.querySelector({selector!r})")
+        root = self.do("DOM.getDocument")["root"]["nodeId"]
+        node = self.do("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.do("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
+
+    def screenshot(self, path: Path, full: bool = False) -> None:
+        """Writes what the window shows, or the whole page, as PNG."""
+        data = self.do("Page.captureScreenshot", format="png", captureBeyondViewport=full)["data"]
+        path.write_bytes(base64.b64decode(data))
+
+    def close(self) -> None:
+        """Ends the browser."""
+        os.close(self._to)
+        try:
+            os.killpg(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass
+        os.close(self._from)
+        self._profile.cleanup()
+
+    def __enter__(self) -> "Browser":
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.close()
+
+    def _call(self, method: str, parameters: dict, timeout_s: float = 30.0) -> dict:
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        message |= {"sessionId": self._session} if self._session else {}
+        os.write(self._to, json.dumps(message).encode() + b"\0")
+        end = time.monotonic() + timeout_s
+        while (answer := self._next(end, method)).get("id") != self._number:
+            self._note(answer)
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']}")
+        return answer["result"]
+
+    def _note(self, event: dict) -> None:
+        if event.get("method") == "Network.requestWillBeSent":
+            self.requests.append(event["params"]["request"]["url"])
+        elif event.get("method") == "Runtime.exceptionThrown":
+            self.errors.append(event["params"]["exceptionDetails"])
+
+    def _next(self, end: float, method: str) -> dict:
+        while b"\0" not in self._rest:
+            if not select.select([self._from], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise TimeoutError(f"the browser did not answer {method}")
+            data = os.read(self._from, 1 << 16)
+            if not data:
+                raise RuntimeError(f"the browser ended before it answered {method}")
+            self._rest += data
+        message, _, self._rest = self._rest.partition(b"\0")
+        return json.loads(message)
+
+
+def _start(flags: list[str]) -> tuple[int, int, int]:
+    """Returns the browser's process id, where to write commands, and where to read answers: it has them as 3 and 4."""
+    theirs_in, to = os.pipe()
+    came, theirs_out = os.pipe()
+    high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 20) for end in (theirs_in, theirs_out)]
+    actions = [(os.POSIX_SPAWN_OPEN, n, os.devnull, os.O_RDWR, 0) for n in (0, 1, 2)]
+    actions += [(os.POSIX_SPAWN_DUP2, end, n) for n, end in zip((3, 4), high, strict=True)]
+    program = find()
+    pid = os.posix_spawn(program, [program, *FLAGS, *flags], os.environ, file_actions=actions, setpgroup=0)
+    for end in (theirs_in, theirs_out, *high):
+        os.close(end)
+    return pid, to, came
