@@ -1,4 +1,5 @@
-"""The two markers: a test that needs a GPU or a Docker engine is skipped, with the reason, where there is none."""
+"""The marker gpu: such a test is skipped, with the reason, where there is none. The marker docker: tests/docker only,
+whose fixtures bring an engine up where they may, and say why not otherwise."""
 
 import shutil
 import subprocess
@@ -15,10 +16,7 @@ def _answers(command: list[str]) -> bool:
         return False
 
 
-NEEDS = {
-    "gpu": (["nvidia-smi", "-L"], "no NVIDIA GPU answers on this machine"),
-    "docker": (["docker", "info"], "no Docker engine answers on this machine"),
-}
+NEEDS = {"gpu": (["nvidia-smi", "-L"], "no NVIDIA GPU answers on this machine")}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

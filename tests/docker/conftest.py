@@ -1,0 +1,141 @@
+"""The engine, the base image and the images that the docker tests share; and the figures they end with.
+
+Images are built by `./lab build` when the first test wants them. Those that only their own tests need (gr00t, ws_mdl)
+are removed, together with their build cache, before the next one is built: so the disk holds one large one at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.docker import base as base_image
+from tests.docker import disk
+from tests.docker import engine as engines
+from tests.docker.lab import ODD_USER, Lab
+from tests.docker.packages import Unavailable
+from vlalab import building, docker, images
+
+GB = 1e9
+KEPT = ("libero", "openvla", "ui")  # for the tests of services, after those of images
+FLAGS = {"openvla": ["--flash-attn", "none"], "gr00t": ["--flash-attn", "none"]}  # its wheel is no package of an index
+
+
+@dataclass
+class Builds:
+    """Builds images, each once, and keeps what they took."""
+
+    lab: Lab
+    private: bool
+    say: object
+    seconds: dict[str, float] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+    words: dict[str, str] = field(default_factory=dict)
+    commits: dict[str, str] = field(default_factory=dict)
+
+    def get(self, name: str) -> str:
+        """Returns the reference of an environment's image, built at the first call."""
+        if name not in self.seconds:
+            self.say(f"building {name}")
+            started = time.monotonic()
+            self.commits[name] = building.commit()
+            self.words[name] = self.lab("build", name, *FLAGS.get(name, []), "--progress", "plain", timeout_s=1500).text
+            self.seconds[name] = time.monotonic() - started
+            self.bytes[name] = self.lab.image(name)["Size"]
+            self.say(f"built {name} in {self.seconds[name]:.0f} s: {self.bytes[name] / GB:.2f} GB")
+        return images.reference(name, self.lab.name)
+
+    def remove(self, name: str) -> None:
+        """Removes an image and, on an engine of the tests' own, everything that its build left."""
+        docker.run(["image", "rm", "--force", images.reference(name, self.lab.name)], check=False)
+        if self.private:
+            docker.run(["builder", "prune", "--all", "--force"], check=False)
+
+
+FIGURES: pytest.StashKey[list[str]] = pytest.StashKey()
+
+
+def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    """Prints build times, sizes and disk."""
+    for line in config.stash.get(FIGURES, []):
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def say(request: pytest.FixtureRequest):
+    """Prints a line at once, although pytest keeps what tests print."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    began = time.monotonic()
+
+    def write(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\nlab: docker tests, {time.monotonic() - began:.0f} s: {text}", end="", flush=True)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def engine(say, request) -> Iterator[engines.Engine]:
+    """An engine with enough disk, for the whole run; without one the tests are skipped with the reason."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the tests as Ctrl-C does: fixtures take down
+    place = engines.place()
+    before = disk.free_bytes(place)
+    try:
+        if os.geteuid() == 0:
+            base_image.python()
+        with engines.engine(say) as found:
+            disk.check()
+            with disk.Peak(disk.engine_root() or place) as peak:
+                yield found
+    except Unavailable as error:
+        pytest.skip(f"docker tests: {error}")
+    request.config.stash.setdefault(FIGURES, []).append(
+        f"disk: {peak.used() / GB:.1f} GB used at the most; {before / GB:.1f} GB free before, "
+        f"{disk.free_bytes(place) / GB:.1f} GB after"
+    )
+
+
+@pytest.fixture(scope="session")
+def base(engine, say) -> Iterator[str | None]:
+    """The base image that everything is built on. None, the Dockerfiles' own, where only root could make another."""
+    with tempfile.TemporaryDirectory(prefix="vlalab-base-", dir=engine.folder or engines.place()) as folder:
+        try:
+            reference = base_image.image(Path(folder), say)
+        except Unavailable as error:
+            pytest.skip(f"docker tests: {error}")
+    yield reference
+    if reference:
+        docker.run(["image", "rm", "--force", reference], check=False)
+
+
+@pytest.fixture(scope="session")
+def lab(base, engine) -> Iterator[Lab]:
+    """`./lab` on the tests' engine. Its volume belongs to an odd user, or to the caller where we are not root."""
+    with tempfile.TemporaryDirectory(prefix="vlalab-volume-", dir=engine.folder or engines.place()) as folder:
+        os.chmod(folder, 0o755)
+        volume = Path(folder) / "volume"
+        volume.mkdir()
+        if os.geteuid() == 0:
+            os.chown(volume, *ODD_USER)
+        found = Lab(volume, base)
+        yield found
+        if left := found.ids():
+            docker.run(["rm", "--force", *left], check=False)
+
+
+@pytest.fixture(scope="session")
+def builds(lab, engine, say, request) -> Iterator[Builds]:
+    """Builds on demand; at the end every image is removed, and time and size of each become figures."""
+    found = Builds(lab, engine.folder is not None, say)
+    yield found
+    for name, seconds in found.seconds.items():
+        figure = f"image {name:<8} built in {seconds:4.0f} s, {found.bytes[name] / GB:5.2f} GB"
+        request.config.stash.setdefault(FIGURES, []).append(figure)
+        found.remove(name)

@@ -1,0 +1,64 @@
+"""Space on the disk that the engine keeps its images on: what the tests need, checked first, and what is used."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from tests.docker.packages import Unavailable
+from vlalab import docker
+
+# The most that is in use at one time, in GB: while the largest image, gr00t's, is built with its cache of downloads.
+# vfs has no layers but copies: every layer holds all of those below it.
+NEED_GB = {"overlay2": 22.0, "overlayfs": 22.0, "btrfs": 22.0, "zfs": 22.0}
+NEED_AS_COPIES_GB = 90.0
+
+
+def free_bytes(path: Path) -> int:
+    """Returns what may still be written where the path lies."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
+def engine_root() -> Path | None:
+    """Returns where the engine keeps its data; None when that is on another machine."""
+    root = Path(docker.info().get("DockerRootDir", ""))
+    return root if root.is_absolute() and root.exists() else None
+
+
+def check() -> None:
+    """Raises Unavailable where the engine's disk has less free than the tests need."""
+    root, driver = engine_root(), docker.info().get("Driver", "")
+    need = NEED_GB.get(driver, NEED_AS_COPIES_GB)
+    if root is not None and free_bytes(root) / 1e9 < need:
+        raise Unavailable(
+            f"the docker tests need {need:.0f} GB for images at a time (storage driver {driver}); "
+            f"{root} has {free_bytes(root) / 1e9:.1f} GB free"
+        )
+
+
+class Peak:
+    """Watches a disk while it is held, and knows the most that was in use beyond what was at the start."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.start = self.least = free_bytes(path)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Peak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(1.0):
+            self.least = min(self.least, free_bytes(self.path))
+
+    def used(self) -> int:
+        """Returns the bytes by which the free space went down at the most."""
+        return self.start - self.least

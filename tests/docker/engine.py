@@ -1,0 +1,120 @@
+"""The engine that the tests use: the one that answers, or a private one where none does and one may be brought up.
+
+VLALAB_TEST_DOCKER chooses: 0 (none: the tests are skipped), private (bring one up in any case), or an engine's address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.docker import disk, keeper, packages
+from tests.docker.packages import Unavailable
+from vlalab import docker, paths
+
+CHOICE = "VLALAB_TEST_DOCKER"
+PREFIX = "vlalab-docker-"  # of a private engine's folder; short, since sockets in it have 107 bytes for their path
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A Docker engine. `folder`: where a private one keeps everything, None for one that was there before."""
+
+    variables: dict[str, str] = field(default_factory=dict)  # what makes the docker command reach it
+    folder: Path | None = None
+
+
+def may_be_private() -> str | None:
+    """Returns why no engine can be brought up here, or None. Asks nothing that takes long."""
+    if os.geteuid() != 0:
+        return "bringing up a private one needs root"
+    try:
+        packages.system()
+    except Unavailable as error:
+        return str(error)
+    return None
+
+
+@contextlib.contextmanager
+def engine(say: Callable[[str], None] = print) -> Iterator[Engine]:
+    """Holds an engine for the tests, and says which. Raises Unavailable, with a sentence for the user, without one."""
+    choice = os.environ.get(CHOICE, "")
+    if choice == "0":
+        raise Unavailable(f"{CHOICE}=0 asks for no Docker tests")
+    if choice not in ("", "private"):
+        with _reached_by({"DOCKER_HOST": choice}):
+            if reason := docker.available():
+                raise Unavailable(f"{CHOICE}={choice}: {reason}")
+            say(f"using the engine at {choice}")
+            yield Engine()
+        return
+    if choice == "" and (reason := docker.available()) is None:
+        say("using the engine that answers")
+        yield Engine()
+        return
+    if why := may_be_private():
+        raise Unavailable(f"{reason + '; ' if choice == '' else ''}{why}")
+    with _private(say) as found, _reached_by(found.variables):
+        yield found
+
+
+@contextlib.contextmanager
+def _reached_by(variables: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+
+
+@contextlib.contextmanager
+def _private(say: Callable[[str], None]) -> Iterator[Engine]:
+    """Holds an engine of the tests' own. Its keeper ends when its stdin does: with this block or with this process."""
+    packages.install("iptables", "iproute2")
+    parent = place()
+    keeper.sweep(parent, PREFIX)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    say(f"bringing up a private engine in {folder}")
+    command = ["unshare", "--mount", "--propagation", "slave", sys.executable, "-m", "tests.docker.keeper", str(folder)]
+    process = subprocess.Popen(
+        command, cwd=paths.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield _as_engine(json.loads(process.stdout.readline() or "{}"), folder)
+    finally:
+        process.stdin.close()
+        process.wait()
+
+
+def _as_engine(said: dict, folder: Path) -> Engine:
+    if "host" not in said:
+        raise Unavailable(said.get("reason", "the private engine's keeper ended without a word (see above)"))
+    path = os.environ.get("PATH", os.defpath)
+    return Engine(
+        {
+            "DOCKER_HOST": said["host"],
+            "DOCKER_CONFIG": said["config"],
+            "PATH": os.pathsep.join([path, *said["path"]]),  # behind: a docker command that is there is used
+        },
+        folder,
+    )
+
+
+def place() -> Path:
+    """Returns the folder for a private engine: a disk that overlays can lie on, else the one with most space."""
+    parents = [Path(tempfile.gettempdir()), Path("/var/tmp")]
+    return max(parents, key=lambda path: (filesystem(path) not in ("tmpfs", "overlayfs"), disk.free_bytes(path)))
+
+
+def filesystem(path: Path) -> str:
+    """Returns the kind of file system a path lies on: "ext2/ext3", "overlayfs", "tmpfs" …"""
+    return subprocess.run(["stat", "-f", "-c", "%T", str(path)], capture_output=True, text=True).stdout.strip()

@@ -1,0 +1,124 @@
+"""The product's own commands against the tests' engine, and what the engine says about what they made."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vlalab import compose, docker, images, paths, ports
+
+# Another uid than that of anybody here, so that what a container leaves behind cannot look right by chance.
+ODD_USER = (4321, 4322)
+
+
+@dataclass
+class Lab:
+    """`./lab` with a tag, a Compose project, ports and a volume of the tests' own. Calling it runs a task."""
+
+    volume: Path
+    base: str | None  # reference of the base image; None: the Dockerfiles' own
+    name: str = field(default_factory=lambda: f"test-{secrets.token_hex(3)}")
+
+    def variables(self) -> dict[str, str]:
+        """Returns the environment of a command: nothing of the caller's settings, all of the tests'."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLALAB_", "COMPOSE_"))}
+        own = {
+            "VLALAB_TAG": self.name,
+            "COMPOSE_PROJECT_NAME": f"vlalab-{self.name}",
+            "VLALAB_VOLUME": str(self.volume),
+            **({"VLALAB_BASE": self.base, "VLALAB_BASE_DEVEL": self.base} if self.base else {}),
+            **{ports.port_variable(name): str(port) for name, port in self.ports.items()},
+        }
+        record = os.environ.get("VLALAB_TEST_RECORD")
+        return {**kept, **own, **({"VLALAB_TEST_RECORD": record} if record else {})}
+
+    def __post_init__(self) -> None:
+        self.ports = dict(zip(compose.read(variables={}), free_ports(), strict=False))
+
+    def __call__(self, *words: str, check: bool = True, timeout_s: float = 600, **more: str) -> Done:
+        """Returns what `./lab WORDS` came to. A task that fails, fails the test with the end of its words."""
+        with self.started(*words, **more) as process:
+            try:
+                output, _ = process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
+                output = process.communicate(timeout=60)[0] + f"\n… took more than {timeout_s:.0f} s"
+        done = Done(process.returncode, output)
+        assert not check or done.code == 0, f"./lab {' '.join(words)} ended with {done.code}:\n{done.text[-6000:]}"
+        return done
+
+    @contextlib.contextmanager
+    def started(self, *words: str, **more: str) -> Iterator[subprocess.Popen]:
+        """Holds a running `./lab WORDS`, stdout and stderr in one stream; it is ended with the block."""
+        process = subprocess.Popen(
+            [str(paths.ROOT / "lab"), *words], cwd=paths.ROOT, env={**self.variables(), **more},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(60)
+
+    def image(self, name: str) -> dict:
+        """Returns what `docker image inspect` says about an environment's image."""
+        return docker.json_lines(["image", "inspect", images.reference(name, self.name)])[0]
+
+    def container(self, service: str) -> dict:
+        """Returns what `docker inspect` says about a service's container, running or not."""
+        (record,) = docker.json_lines(["inspect", *self.ids(service)])
+        return record
+
+    def ids(self, service: str = "") -> list[str]:
+        """Returns the ids of this project's containers, or of one service's, stopped ones too."""
+        labels = [f"com.docker.compose.project=vlalab-{self.name}"]
+        labels += [f"com.docker.compose.service={service}"] if service else []
+        filters = [word for label in labels for word in ("--filter", f"label={label}")]
+        return docker.run(["ps", "--all", "--no-trunc", "--quiet", *filters]).stdout.split()
+
+    def run_in(self, name: str, *command: str, user: str = "4321:4322", flags: tuple[str, ...] = ()) -> Done:
+        """Returns what a command came to in a fresh container of an image: read-only root, no network."""
+        done = docker.run(
+            ["run", "--rm", "--read-only", "--tmpfs", "/tmp:rw,exec,mode=1777", "--network", "none", "--user", user,
+             "--cap-drop", "ALL", "--security-opt", "no-new-privileges", *flags,
+             images.reference(name, self.name), *command],
+            check=False,
+        )  # fmt: skip
+        return Done(done.returncode, done.stdout + done.stderr)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command came to: its exit code, and what it said on both streams."""
+
+    code: int
+    text: str
+
+
+def free_ports() -> Iterator[int]:
+    """Yields ports that nobody listens on; each stays held until the next ones are found, so that they differ."""
+    held = []
+    with contextlib.ExitStack() as stack:
+        for _ in range(32):
+            probe = stack.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            held.append(probe.getsockname()[1])
+    yield from held
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 60) -> object:
+    """Returns the first true value of a condition; fails the test when it does not come true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {timeout_s:.0f} s for {what}"
+        time.sleep(0.2)
+    return found

@@ -1,0 +1,75 @@
+"""Each image, built for real from its lock by `./lab build`, and what an admin may rely on about it."""
+
+import json
+
+import pytest
+
+from tests.docker.conftest import KEPT
+from vlalab import environments, images, paths
+
+pytestmark = pytest.mark.docker
+# The large ones that nothing but their own tests needs come first and go before the next one comes.
+ORDER = sorted(images.buildable(), key=lambda name: (name in KEPT, name))
+
+
+@pytest.fixture(scope="module", params=ORDER)
+def name(request, builds):
+    """The name of an environment whose image is there."""
+    builds.get(request.param)
+    yield request.param
+    if request.param not in KEPT:
+        builds.remove(request.param)
+
+
+def test_it_says_what_it_was_built_from(name, lab, builds):
+    labels = lab.image(name)["Config"]["Labels"]
+    assert labels["vla-lab.env"] == name
+    assert labels["vla-lab.lock"] == environments.named(name, paths.ROOT).lock_hash
+    assert labels["org.opencontainers.image.revision"] == builds.commits[name]
+    about = json.loads(lab.run_in(name, "cat", "/opt/vla-lab/image.json").text)
+    assert (about["env"], about["lock"]) == (name, labels["vla-lab.lock"])
+    assert about["flash_attn"]["mode"] == labels["vla-lab.flash-attn"] == "none"
+
+
+def test_it_starts_as_nobody_in_particular(name, lab):
+    config = lab.image(name)["Config"]
+    assert config["User"] == "1000:1000"
+    assert isinstance(config["Cmd"], list) and config["Cmd"][0] == "python"
+    assert not config.get("ExposedPorts") and not config.get("Volumes")
+
+
+def test_its_self_test_ran_when_it_was_built_and_passes_for_any_user_with_a_read_only_root(name, lab, builds):
+    assert f"images/{name}/selftest.py" in builds.words[name]
+    again = lab.run_in(name, "python", f"images/{name}/selftest.py", "--json")
+    assert again.code == 0, again.text
+    assert json.loads(again.text[again.text.index("{") :])
+
+
+def test_every_pin_of_its_lock_is_what_is_installed(name, lab):
+    listed = lab.run_in(name, "python", "-c", LIST_PACKAGES)
+    assert listed.code == 0, listed.text
+    installed = dict(json.loads(listed.text.splitlines()[-1]))
+    lines = environments.named(name, paths.ROOT).lock.read_text().splitlines()
+    pins = dict(line.split(" ")[0].split("==") for line in lines if line[:1].isalnum() and "==" in line)
+    assert pins and set(installed) <= set(pins) | {"pip", "setuptools"}
+    assert {name: version for name, version in installed.items() if pins.get(name, version) != version} == {}
+
+
+LIST_PACKAGES = """
+import json, re
+from importlib.metadata import distributions
+found = [(re.sub(r"[-_.]+", "-", d.metadata["Name"]).lower(), d.version) for d in distributions()]
+print(json.dumps(found))
+"""
+
+
+def test_nothing_in_it_can_be_changed_by_whom_it_runs_as(name, lab):
+    writable = lab.run_in(name, "find", "/opt", "-xdev", "(", "-perm", "/o+w", "-o", "-not", "-user", "0", ")", "-not",
+                          "-type", "l", "-print")  # fmt: skip
+    assert (writable.code, writable.text) == (0, "")
+
+
+def test_its_own_tests_pass_inside_it(name, lab, say):
+    done = lab("test", name, "--runtime", "docker", timeout_s=900)
+    say(f"{name}: {done.text.splitlines()[-1]}")
+    assert " 0 failed" in done.text.splitlines()[-1]
