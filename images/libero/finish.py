@@ -18,7 +18,8 @@ UNUSED = (
     "demonstrations",
     *(f"robots/{name}/{kind}" for name in ("baxter", "iiwa", "jaco", "kinova3", "sawyer", "ur5e")
       for kind in ("meshes", "obj_meshes")),
-    *(f"grippers/meshes/{name}_gripper" for name in ("jaco_three_finger", "rethink", "robotiq_140", "robotiq_85", "robotiq_s")),
+    *(f"grippers/meshes/{name}_gripper"
+      for name in ("jaco_three_finger", "rethink", "robotiq_140", "robotiq_85", "robotiq_s")),
     "grippers/obj_meshes/rethink_gripper",
 )  # fmt: skip
 

@@ -1,36 +1,32 @@
-"""Settles an environment for an image: bytecode for every module, and nothing that differs from build to build.
+"""Settles an environment for an image: bytecode for every module, no tests, and nothing that differs between builds.
 
-Python's own `compileall` writes bytecode that depends on what else the compiling process has loaded (marshal notes which
-objects are shared), so each module is marshalled in the older format that does not note it. The bytecode is of the
-"unchecked" kind: the image is read-only, so no start looks up a source's date. Dates are set to one fixed second, so that
-they survive an archive and two builds are equal in them too.
+Dates are set to one fixed second: they survive an archive, numba's caches stay valid, and two builds agree in them too.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import marshal
 import os
+import shutil
 import sys
-import warnings
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-DATE_S = 1704067200  # 2024-01-01; a zip archive, which some packages write from files, has no dates before 1980
-PLAIN_MARSHAL = 2  # the newest version without references between objects
-UNCHECKED = (0b01).to_bytes(4, "little")  # PEP 552: hash-based, not compared with the source
+from bytecode import bytecode
+
+DATE_S = 1704067200  # 2024-01-01
 
 
-def bytecode(source: bytes, path: str) -> bytes | None:
-    """Returns the content of the .pyc file for a module at `path`, None where the source is not valid Python."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            code = compile(source, path, "exec", dont_inherit=True, optimize=0)
-    except (SyntaxError, ValueError):  # templates and test data, not modules
-        return None
-    header = importlib.util.MAGIC_NUMBER + UNCHECKED + importlib.util.source_hash(source)
-    return header + marshal.dumps(code, PLAIN_MARSHAL)
+def remove_tests(root: Path) -> int:
+    """Removes the packages' own tests (packages called `tests` inside another one). Returns how many there were."""
+    folders = [
+        path
+        for path in sorted(root.glob("lib/python3*/site-packages/*/**/tests"))
+        if path.is_dir() and (path / "__init__.py").is_file()
+    ]
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)  # one may lie inside another
+    return len(folders)
 
 
 def compile_module(path: str) -> bool:
@@ -61,7 +57,8 @@ def set_dates(root: Path) -> None:
 
 def main() -> None:
     root = Path(sys.argv[1])
-    print(f"{compile_all(root)} modules compiled below {root}")
+    print(f"{remove_tests(root)} packages of tests removed below {root}")
+    print(f"{compile_all(root)} modules compiled")
     set_dates(root)
 
 

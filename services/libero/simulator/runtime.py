@@ -13,7 +13,9 @@ writes MUJOCO_LOG.TXT into the current folder. What is set here, and nothing els
 import importlib.util
 import logging
 import os
+import shutil
 import sys
+import tempfile
 import types
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -108,8 +110,21 @@ def _set_environment(choice: gl.GlChoice, work: Path) -> None:
     if choice.device is not None:
         os.environ["MUJOCO_EGL_DEVICE_ID"] = str(choice.device)
     os.environ.setdefault("MPLCONFIGDIR", str(work / "matplotlib"))  # else a folder in the user's home, or a warning
-    if not os.access(_robosuite_folder() / "utils", os.W_OK):
-        os.environ.setdefault("NUMBA_CACHE_DIR", str(work / "numba"))  # numba caches beside its source where it can
+    if not os.access(_robosuite_folder() / "utils", os.W_OK):  # else numba caches beside its source
+        os.environ.setdefault("NUMBA_CACHE_DIR", str(_numba_cache(work / "numba")))
+
+
+def _numba_cache(folder: Path) -> Path:
+    """Returns `folder`, at first with what the image's build compiled: 8 s less, where the processor is the same."""
+    compiled = os.environ.get("VLALAB_NUMBA_SEED")
+    if compiled and Path(compiled).is_dir() and not folder.exists():
+        fresh = Path(tempfile.mkdtemp(prefix="numba-", dir=folder.parent))
+        shutil.copytree(compiled, fresh, dirs_exist_ok=True, copy_function=shutil.copyfile)
+        try:
+            fresh.rename(folder)
+        except OSError:  # another worker was first
+            shutil.rmtree(fresh)
+    return folder
 
 
 def _robosuite_folder() -> Path:

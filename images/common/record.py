@@ -1,0 +1,48 @@
+"""Writes /opt/vla-lab/image.json: what this image was made of. The build's last step but one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path("/opt/vla-lab")
+FLASH_ATTN = Path("/opt/flash-attn.json")  # left by the step that installed it
+SOURCES = Path("/opt/sources")  # one file per source fetched by commit, holding the commit
+
+
+def lock_hash(env: str) -> str:
+    """Returns the lock's sha256. Raises ValueError where the build argument LOCK_HASH says another one."""
+    found = hashlib.sha256((ROOT / "images" / env / "requirements.lock").read_bytes()).hexdigest()
+    stated = os.environ.get("LOCK_HASH", "")
+    if stated not in ("", found):
+        raise ValueError(f"LOCK_HASH is {stated}, but the sha256 of images/{env}/requirements.lock is {found}")
+    return found
+
+
+def system_packages() -> dict[str, str]:
+    """Returns the distribution's packages in this image: name → version."""
+    asked = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${Package}\t${Version}\n"], capture_output=True, text=True, check=True
+    )
+    return dict(line.split("\t") for line in sorted(asked.stdout.splitlines()))
+
+
+def record(env: str) -> dict:
+    """Returns what image.json says."""
+    return {
+        "env": env,
+        "lock": lock_hash(env),
+        "commit": os.environ.get("COMMIT", ""),
+        "flash_attn": json.loads(FLASH_ATTN.read_text()) if FLASH_ATTN.exists() else {"mode": "none"},
+        "sources": {path.name: path.read_text().strip() for path in sorted(SOURCES.glob("*"))},
+        "python": sys.version.split()[0],
+        "system": system_packages(),
+    }
+
+
+if __name__ == "__main__":
+    (ROOT / "image.json").write_text(json.dumps(record(sys.argv[1]), indent=1) + "\n")

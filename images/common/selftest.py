@@ -1,0 +1,207 @@
+"""What the images' self-tests share: versions against the lock, consistency, imports, and how results are told.
+
+An image's images/<env>/selftest.py names its checks in two parts: `dependencies` need the environment alone, `services`
+its services as well. The build runs the first part once per environment and the second after every change; without
+--part both run, at any time, in the image or in the local environment:
+
+    python images/libero/selftest.py --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import multiprocessing
+import os
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+IMAGES = Path(__file__).resolve().parents[1]
+BESIDE_THE_LOCK = {"pip", "flash-attn"}  # what an environment may hold without a line in its lock
+
+Check = Callable[[], Any]
+
+
+class Failure(Exception):
+    """A check found something wrong; the text says what, what was expected, and what to do."""
+
+
+def expect(holds: bool, text: str) -> None:
+    """Raises Failure with `text` unless `holds`."""
+    if not holds:
+        raise Failure(text)
+
+
+def pins(env: str) -> dict[str, str]:
+    """Returns the lock's pins that apply to this Python: name → version."""
+    found = {}
+    for line in (IMAGES / env / "requirements.lock").read_text().splitlines():
+        if match := re.match(r"([A-Za-z0-9][^\s\\]*==[^\\]*)", line):
+            pin = Requirement(match[1].strip())
+            if pin.marker is None or pin.marker.evaluate():
+                found[canonicalize_name(pin.name)] = str(pin.specifier).removeprefix("==")
+    return found
+
+
+def installed() -> dict[str, str]:
+    """Returns what is installed in this environment: name → version."""
+    return {canonicalize_name(d.metadata["Name"]): d.version for d in metadata.distributions() if _is_ours(d)}
+
+
+def _is_ours(distribution: metadata.Distribution) -> bool:
+    return Path(str(distribution.locate_file(""))).is_relative_to(sys.prefix)
+
+
+def check_versions(env: str) -> str:
+    """Checks that what is installed is the lock: every pin, in its version, and nothing else."""
+    wanted, have = pins(env), installed()
+    wrong = [f"{n} {have.get(n, 'is missing')}, pinned {v}" for n, v in wanted.items() if have.get(n) != v]
+    wrong += [f"{n} {v} is not in the lock" for n, v in have.items() if n not in wanted and n not in BESIDE_THE_LOCK]
+    expect(not wrong, f"{'; '.join(wrong)}. Build the image again, or: ./lab env {env}")
+    return f"{len(wanted)} pins"
+
+
+def check_consistency(env: str) -> str:
+    """Checks that every installed package has what it declares, but for what excludes.txt leaves out on purpose."""
+    excludes = IMAGES / env / "excludes.txt"
+    lines = excludes.read_text().splitlines() if excludes.exists() else []
+    ignored = {canonicalize_name(line) for line in lines if line and not line.startswith("#")}
+    have = installed()
+    wrong = [
+        f"{name} wants {need}, installed is {have.get(canonicalize_name(need.name), 'none')}"
+        for name, need in _declared()
+        if canonicalize_name(need.name) not in ignored and not _satisfied(need, have)
+    ]
+    expect(not wrong, f"{'; '.join(wrong)}. Change images/{env}/requirements.in and run: ./lab lock {env}")
+    return f"{len(have)} packages fit each other"
+
+
+def _declared():
+    for distribution in filter(_is_ours, metadata.distributions()):
+        for text in distribution.requires or ():
+            try:
+                need = Requirement(text)
+            except InvalidRequirement:
+                continue  # written before the rules were
+            if need.marker is None or need.marker.evaluate({"extra": ""}):
+                yield distribution.metadata["Name"], need
+
+
+def _satisfied(need: Requirement, have: dict[str, str]) -> bool:
+    version = have.get(canonicalize_name(need.name))
+    return version is not None and need.specifier.contains(version, prereleases=True)
+
+
+def check_imports(modules: Sequence[str]) -> str:
+    """Checks that each module can be imported. Importing may neither ask a question nor need a writable folder."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            raise Failure(f"cannot import {name}: {type(error).__name__}: {error}") from error
+    return f"{len(modules)} modules"
+
+
+def check_torch(version: str, cuda: str) -> str:
+    """Checks torch's version and the CUDA it was built with, and that numpy and torch share memory."""
+    import numpy as np
+    import torch
+
+    expect(torch.__version__.split("+")[0] == version, f"torch is {torch.__version__}, expected {version}")
+    expect(torch.version.cuda == cuda, f"torch {version} is built for CUDA {torch.version.cuda}, expected {cuda}")
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    tensor = torch.from_numpy(array)  # raises where torch was built against another numpy
+    tensor += 1
+    expect(float(array[0, 0]) == 1.0 and float((tensor @ tensor.T).sum()) > 0, "torch and numpy do not share memory")
+    return f"torch {torch.__version__}, CUDA {cuda}, numpy {np.__version__}, {_gpu(torch)}"
+
+
+def _gpu(torch) -> str:
+    if not torch.cuda.is_available():
+        return "no GPU here"
+    name, capability = torch.cuda.get_device_name(0), "sm_{}{}".format(*torch.cuda.get_device_capability(0))
+    known = torch.cuda.get_arch_list()
+    same_major = any(arch.startswith(capability[:-1]) for arch in known)
+    expect(same_major, f"{name} is {capability}; this torch knows {', '.join(known)}: it needs an older GPU")
+    return name
+
+
+def check_attention() -> str:
+    """Checks torch's attention against its definition, and flash-attn's where that is installed."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    q, k, v = torch.randn(3, 1, 2, 8, 16, generator=torch.Generator().manual_seed(0))
+    reference = torch.softmax(q @ k.transpose(-1, -2) / 4, -1) @ v
+    expect(torch.allclose(scaled_dot_product_attention(q, k, v), reference, atol=1e-5), "SDPA differs from attention")
+    if "flash-attn" not in installed():
+        return "SDPA; flash-attn is not installed"
+    from flash_attn import flash_attn_func  # its library fails to load beside a torch that it was not built for
+
+    if torch.cuda.is_available():
+        q, k, v = (x.transpose(1, 2).to("cuda", torch.bfloat16) for x in (q, k, v))
+        out = flash_attn_func(q, k, v).transpose(1, 2).float().cpu()
+        expect(torch.allclose(out, reference, atol=2e-2), "flash-attn's kernel differs from attention")
+    return f"SDPA; flash-attn {installed()['flash-attn']}"
+
+
+def check_image(env: str) -> str:
+    """Checks that the image says of itself what it is. Outside of an image there is nothing to check."""
+    path = IMAGES.parent / "image.json"
+    if not path.exists():
+        return "not in an image"
+    record = json.loads(path.read_text())
+    stated = os.environ.get("VLALAB_LOCK_HASH") or record["lock"]
+    expect(record["env"] == env and record["lock"] == stated, f"{path} says {record}; the environment says {stated}")
+    return f"lock {record['lock'][:12]}, commit {record['commit'] or 'unknown'}"
+
+
+def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns what `function` returns in a process of its own, for what must not meet earlier imports."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def run(env: str, dependencies: dict[str, Check], services: dict[str, Check]) -> int:
+    """Runs the checks that the command line asks for and prints what each found. Returns the exit code."""
+    flags = argparse.ArgumentParser(description=f"Checks the environment {env!r}.")
+    flags.add_argument("--part", choices=("dependencies", "services"), help="default: both")
+    flags.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    asked = flags.parse_args()
+    common = {"versions": lambda: check_versions(env), "consistency": lambda: check_consistency(env)}
+    parts = {"dependencies": {**common, **dependencies}, "services": {"image": lambda: check_image(env), **services}}
+    results = {}
+    for part in [asked.part] if asked.part else list(parts):
+        for name, check in parts[part].items():
+            results[name] = _outcome(check)
+            if not asked.json:
+                _tell(name, results[name])
+    if asked.json:
+        print(json.dumps({"env": env, "python": sys.version.split()[0], "checks": results}, indent=1))
+    return 0 if all(result["ok"] for result in results.values()) else 1
+
+
+def _outcome(check: Check) -> dict[str, Any]:
+    start = time.perf_counter()
+    try:
+        found, ok = check(), True
+    except Failure as error:
+        found, ok = str(error), False
+    except Exception:  # told in full: whoever reads a failed build needs to see where
+        found, ok = traceback.format_exc(), False
+    return {"ok": ok, "found": found, "seconds": round(time.perf_counter() - start, 2)}
+
+
+def _tell(name: str, result: dict[str, Any]) -> None:
+    print(f"{'ok' if result['ok'] else 'FAILED':6} {name:12} {result['seconds']:5.1f} s  {result['found']}", flush=True)

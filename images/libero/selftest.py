@@ -1,0 +1,105 @@
+"""Does this environment do what LIBERO needs? A part of its image's build; see images/common/selftest.py."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from images.common.selftest import check_imports, expect, in_fresh_process, run
+
+TASKS = {"libero_spatial": 10, "libero_object": 10, "libero_goal": 10, "libero_10": 10, "libero_90": 90}
+MODULES = ("scipy", "numba", "cv2", "av", "simplejpeg", "PIL", "gymnasium", "bddl", "mujoco", "OpenGL", "tyro", "httpx")
+
+
+def check_libraries() -> str:
+    """Checks the versions that decide what LIBERO's pictures look like, and the imports."""
+    import mujoco
+    import numpy
+
+    expect(mujoco.__version__ == "3.2.3", f"mujoco is {mujoco.__version__}; 3.2.3 draws LIBERO's published scenes")
+    expect(numpy.__version__ < "2", f"numpy is {numpy.__version__}; robosuite 1.4.0 needs 1.26")
+    return f"mujoco {mujoco.__version__}, numpy {numpy.__version__}, {check_imports(MODULES)}"
+
+
+def check_egl() -> str:
+    """Checks that EGL has a device to draw on: Mesa's on the CPU, or a GPU's."""
+    egl = ctypes.CDLL("libEGL.so.1")
+    egl.eglGetProcAddress.restype = ctypes.c_void_p
+    query = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    count = ctypes.c_int(0)
+    query(egl.eglGetProcAddress(b"eglQueryDevicesEXT"))(0, None, ctypes.byref(count))
+    expect(count.value > 0, "EGL has no device: neither Mesa's nor a GPU's driver is installed")
+    vendors = sorted(path.name for path in Path("/usr/share/glvnd/egl_vendor.d").glob("*.json"))
+    return f"{count.value} EGL devices; drivers {', '.join(vendors)}"
+
+
+def check_robosuite() -> str:
+    """Checks that robosuite builds a Panda and steps it. In the image's build this fills numba's cache."""
+    return in_fresh_process(step_a_panda)
+
+
+def step_a_panda() -> str:
+    import robosuite
+    from robosuite.controllers import load_controller_config
+
+    controller = load_controller_config(default_controller="OSC_POSE")
+    env = robosuite.make(
+        "Lift", robots="Panda", controller_configs=controller, has_renderer=False, has_offscreen_renderer=False,
+        use_camera_obs=False,
+    )  # fmt: skip
+    env.reset()
+    env.step([0.0] * 7)
+    env.close()
+    return f"robosuite {robosuite.__version__} steps a Panda"
+
+
+def check_suites() -> str:
+    """Checks that LIBERO's wheel is whole: the task descriptions, and one init file per suite."""
+    from services.libero.simulator.suites import init_states, load_suite
+
+    for name, count in TASKS.items():
+        tasks = load_suite(name).tasks
+        expect(len(tasks) == count, f"{name} has {len(tasks)} tasks, expected {count}")
+        missing = [task.bddl_path.name for task in tasks if not task.bddl_path.is_file()]
+        expect(not missing, f"{name} lacks {len(missing)} BDDL files, the first is {missing[:1]}; reinstall hf-libero")
+        states = init_states(tasks[0])
+        expect(len(states) == 50, f"{tasks[0].init_states_path} holds {len(states)} states, expected 50")
+    return f"{sum(TASKS.values())} tasks in {len(TASKS)} suites, one init file of each"
+
+
+def check_frame() -> str:
+    """Checks that a scene of the asset kit is drawn: neither dark nor flat, and the same when it is drawn again."""
+    with tempfile.TemporaryDirectory() as folder:
+        return in_fresh_process(draw_a_scene, Path(folder))
+
+
+def draw_a_scene(folder: Path) -> str:
+    import numpy as np
+
+    from services.libero.assets.sources import ensure_kit
+    from services.libero.simulator import runtime
+    from services.libero.simulator.env import LiberoEnv
+    from services.libero.simulator.suites import init_states, load_suite
+
+    kit = ensure_kit(folder / "volume")
+    choice = runtime.configure(kit.path, folder / "work", render="auto").gl
+    env, task = LiberoEnv(kit.path), load_suite("libero_goal").tasks[0]
+    env.load_task(task)
+    env.reset(0, init_states(task)[0])
+    env.step(np.zeros(7, np.float32))
+    first, again = env.render(), env.render()
+    env.close()
+    mean, spread = float(first.mean()), float(first.std())
+    expect(first.shape == (256, 256, 3) and first.dtype == np.uint8, f"a frame is {first.dtype} {first.shape}")
+    expect(60 < mean < 200 and spread > 15, f"the frame's mean is {mean:.0f} and its spread {spread:.0f}: no scene")
+    expect(bool((first == again).all()), "the same state drawn twice gives two pictures")
+    return f"{choice.backend} on the {'CPU' if choice.software else 'GPU'}: mean {mean:.1f}, spread {spread:.1f}"
+
+
+if __name__ == "__main__":
+    dependencies = {"libraries": check_libraries, "egl": check_egl, "robosuite": check_robosuite}
+    sys.exit(run("libero", dependencies, {"suites": check_suites, "frame": check_frame}))
