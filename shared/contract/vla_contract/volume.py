@@ -12,7 +12,7 @@ import stat
 import sys
 from pathlib import Path
 
-FOLDERS = ("checkpoints", "hf", "datasets", "assets", "runs", "logs", "services")
+FOLDERS = ("checkpoints", "hf", "datasets", "assets", "runs", "notebooks", "logs", "services")
 VARIABLE = "VLALAB_VOLUME"
 
 
@@ -54,6 +54,10 @@ class Volume:
     @property
     def runs(self) -> Path:
         return make_folder(self.path("runs"))
+
+    @property
+    def notebooks(self) -> Path:
+        return make_folder(self.path("notebooks"))
 
     @property
     def logs(self) -> Path:

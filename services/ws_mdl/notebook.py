@@ -1,0 +1,120 @@
+"""`python -m services.ws_mdl.notebook`: JupyterLab over the volume's notebooks folder, behind a token."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from vla_contract import Volume
+from vla_contract.auth import BIND, TokenCheck, is_loopback, require_token_beyond_loopback
+
+log = logging.getLogger("services.ws_mdl")
+
+
+@dataclass(frozen=True)
+class Server:
+    """JupyterLab, in which the course's notebooks run.
+
+    Files lie in notebooks/ on the volume ($VLALAB_VOLUME). The token is $VLALAB_TOKEN, else a random one that the log
+    names with the address: a notebook runs code, so there is always one.
+    """
+
+    host: str = "127.0.0.1"  # 0.0.0.0 opens it to the network, with VLALAB_TOKEN only
+    port: int = 8888  # 0: any free one, named in the log
+    allow_root: bool = False  # run as root, where there is no other user; notebooks then may do anything
+
+    def __post_init__(self):
+        if not 0 <= self.port < 65536:
+            raise ValueError(f"port is {self.port}; expected 0 to 65535")
+
+
+def main() -> None:
+    """Serves notebooks until SIGINT or SIGTERM."""
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        server = tyro.cli(Server, prog="python -m services.ws_mdl.notebook")
+        check_user(server)
+        require_token_beyond_loopback(server.host, os.environ.get("VLALAB_TOKEN"))
+        TokenCheck(os.environ.get("VLALAB_TOKEN") or None)
+        root = Volume().notebooks
+    except (ValueError, OSError) as error:
+        raise SystemExit(str(error)) from None
+    with tempfile.TemporaryDirectory(prefix="vlalab-notebook-") as folder:
+        run(server, root, Path(folder))
+
+
+def check_user(server: Server) -> None:
+    """Raises ValueError where this process is root's, and is not told to be."""
+    if os.geteuid() == 0 and not server.allow_root:
+        raise ValueError(
+            "notebooks must not run as root: whoever has the token may then do anything here; start the lab as another "
+            "user, or in Docker, where services run as one (--allow-root does it nevertheless)"
+        )
+
+
+def run(server: Server, root: Path, private: Path) -> None:
+    """Serves the files of `root`; Jupyter's own settings, sockets and histories lie in `private`."""
+    given = os.environ.get("VLALAB_TOKEN")
+    token = given or secrets.token_urlsafe(24)
+    os.environ.update(variables(token, private))
+    config = private / "settings.json"
+    config.write_text(json.dumps(settings(server, root)))
+    from jupyterlab.labapp import LabApp  # reads the variables when it is imported
+
+    where = f"http://{address(server.host)}:{server.port}/lab"
+    log.info("notebooks: %s%s  (files in %s)", where, "" if given else f"?token={token}", root)
+    if given:
+        log.info("notebooks: log in with the value of VLALAB_TOKEN")
+    LabApp.launch_instance(argv=[f"--config={config}"])
+
+
+def variables(token: str, private: Path) -> dict[str, str]:
+    """Returns the environment Jupyter runs in: the token, off the command line, and no settings of this machine."""
+    folders = {"CONFIG": "config", "DATA": "data", "RUNTIME": "runtime"}
+    return {
+        "JUPYTER_TOKEN": token,
+        "JUPYTER_NO_CONFIG": "1",
+        "JUPYTER_PREFER_ENV_PATH": "1",
+        "IPYTHONDIR": str(private / "ipython"),
+        **{f"JUPYTER_{name}_DIR": str(private / folder) for name, folder in folders.items()},
+    }
+
+
+def settings(server: Server, root: Path) -> dict[str, dict]:
+    """Returns Jupyter's configuration. Nothing in it asks the internet: no news, no updates, no extension catalogue."""
+    return {
+        "ServerApp": {
+            "ip": server.host,
+            "port": server.port,
+            "port_retries": 0,  # another port would be one that nobody published
+            "open_browser": False,
+            "root_dir": str(root),
+            "allow_root": server.allow_root,
+            "answer_yes": True,  # an interrupt ends it at once
+            "jpserver_extensions": {"jupyterlab": True, "jupyter_server_terminals": True},
+            "allow_remote_access": not is_loopback(server.host),
+        },
+        "LabApp": {
+            "news_url": None,
+            "check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
+            "extension_manager": "readonly",
+        },
+    }
+
+
+def address(host: str) -> str:
+    """Returns the name to reach it under: where compose.yaml publishes the port, else the address it listens on."""
+    bind = os.environ.get(BIND) or host
+    bind = "127.0.0.1" if bind in ("0.0.0.0", "::") else bind
+    return f"[{bind}]" if ":" in bind else bind
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""`python -m services.ws_mdl.tensorboard`: TensorBoard over the volume's training logs."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from vla_contract import Volume
+from vla_contract.auth import TokenCheck, require_token_beyond_loopback
+from vla_contract.volume import make_folder
+
+log = logging.getLogger("services.ws_mdl")
+OPEN = ("/livez", "/readyz")  # for health checks, which carry no token
+Wsgi = Callable[[dict, Callable], Iterable[bytes]]
+
+
+@dataclass(frozen=True)
+class Server:
+    """TensorBoard over logs/tensorboard on the volume ($VLALAB_VOLUME).
+
+    $VLALAB_TOKEN, when set, is the password it asks for (any user name); it must be set where the network reaches it.
+    """
+
+    host: str = "127.0.0.1"  # 0.0.0.0 opens it to the network, with VLALAB_TOKEN only
+    port: int = 6006  # 0: any free one, named in the log
+
+    def __post_init__(self):
+        if not 0 <= self.port < 65536:
+            raise ValueError(f"port is {self.port}; expected 0 to 65535")
+
+
+def main() -> None:
+    """Serves until SIGINT or SIGTERM."""
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("tensorboard").setLevel("WARNING")  # its data server writes two lines every five seconds
+    token = os.environ.get("VLALAB_TOKEN") or None
+    try:
+        server = tyro.cli(Server, prog="python -m services.ws_mdl.tensorboard")
+        require_token_beyond_loopback(server.host, token)
+        check = TokenCheck(token)
+        logs = make_folder(Volume().path("logs") / "tensorboard")
+    except (ValueError, OSError) as error:
+        raise SystemExit(str(error)) from None
+    raise SystemExit(run(server, logs, check))
+
+
+def run(server: Server, logs: Path, check: TokenCheck) -> int:
+    """Returns TensorBoard's exit code, after it was told to stop."""
+    from tensorboard import default, program
+
+    class Protected(program.WerkzeugServer):
+        def __init__(self, app: Wsgi, flags):
+            super().__init__(protect(app, check), flags)
+
+    board = program.TensorBoard(default.get_plugins(), server_class=Protected)
+    board.configure(argv=["tensorboard", "--logdir", str(logs), "--host", server.host, "--port", str(server.port)])
+    log.info("training curves of %s", logs)
+    return board.main()
+
+
+def protect(app: Wsgi, check: TokenCheck) -> Wsgi:
+    """Returns the application behind a password: TensorBoard itself knows none. OPEN answers everybody."""
+
+    def guarded(environ: dict, start_response: Callable) -> Iterable[bytes]:
+        if environ.get("PATH_INFO") in OPEN:
+            return _plain(start_response, "200 OK", b"ready\n")
+        if check.allows(bearer(environ.get("HTTP_AUTHORIZATION", ""))):
+            return app(environ, start_response)
+        asks = [("WWW-Authenticate", 'Basic realm="vla-lab: any user, password VLALAB_TOKEN", charset="UTF-8"')]
+        return _plain(start_response, "401 Unauthorized", b"The password is the lab's token (VLALAB_TOKEN).\n", asks)
+
+    return guarded
+
+
+def bearer(authorization: str) -> bytes:
+    """Returns an Authorization header in the form `TokenCheck` knows; a browser's password counts as the token."""
+    scheme, _, value = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return authorization.encode("latin-1", "replace")
+    try:
+        user_password = base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+    return b"Bearer " + user_password.partition(b":")[2]
+
+
+def _plain(start_response: Callable, status: str, text: bytes, headers: Iterable[tuple[str, str]] = ()) -> list[bytes]:
+    length = ("Content-Length", str(len(text)))
+    start_response(status, [("Content-Type", "text/plain; charset=utf-8"), length, *headers])
+    return [text]
+
+
+if __name__ == "__main__":
+    main()
