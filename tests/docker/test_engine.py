@@ -1,0 +1,152 @@
+"""The tests' own engine: it gives back everything when the tests end however they end, and says why there is none."""
+
+import ipaddress
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docker import disk, keeper, network, packages
+from tests.docker import engine as engines
+from tests.docker.lab import wait_until
+from vlalab import paths
+
+HOLD_ONE = """
+import subprocess, sys
+from tests.docker.engine import engine
+with engine() as found:
+    answer = subprocess.run(["docker", "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True)
+    print("up", found.folder, answer.stdout.strip(), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def second_engine(engine):
+    """Another private engine beside the one of this run, held by a process of its own: that process, and its folder."""
+    if engine.folder is None or (problem := engines.may_be_private()):
+        pytest.skip(f"no private engine: {problem if engine.folder else 'the one that answers is used'}")
+    variables = {**os.environ, engines.CHOICE: "private"}
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD_ONE], cwd=paths.ROOT, env=variables, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        said = next((line for line in holder.stdout if line.startswith("up ")), "").split()
+        assert len(said) == 3, "the second engine did not come up"
+        yield holder, Path(said[1])
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def subnet_of(folder: Path) -> ipaddress.IPv4Network:
+    return ipaddress.IPv4Network(json.loads((folder / keeper.OWNER).read_text())["subnet"])
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Returns the command lines that name the folder."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in words:
+            found.append(words)
+    return found
+
+
+@pytest.mark.docker
+def test_two_at_once_share_nothing_and_a_killed_run_leaves_nothing(engine, second_engine):
+    holder, folder = second_engine
+    subnet, other = subnet_of(folder), subnet_of(engine.folder)
+    bridge = network.Network(subnet).bridge
+    assert folder != engine.folder and not subnet.overlaps(other)
+    assert processes_of(folder) and Path(f"/sys/class/net/{bridge}").exists()
+
+    holder.send_signal(signal.SIGKILL)  # no time to clean up: its keeper does
+    wait_until(lambda: not folder.exists() and not processes_of(folder), "the engine of a killed run to be taken away")
+    assert not Path(f"/sys/class/net/{bridge}").exists()
+    assert str(folder) not in Path("/proc/self/mountinfo").read_text()
+    rules = subprocess.run(["iptables", "-w", "-t", "nat", "-S"], capture_output=True, text=True).stdout
+    assert str(other) in rules and str(subnet) not in rules
+
+
+@pytest.mark.docker
+def test_the_engine_is_answered_by_what_was_chosen(engine):
+    """Nothing of a private engine lies where a system's one would keep it."""
+    root = disk.engine_root()
+    assert root is None or engine.folder is None or root.is_relative_to(engine.folder)
+
+
+# --- why there is none --------------------------------------------------------------------------------------
+
+
+def reason() -> str:
+    """Returns why no engine is brought up, as the tests of a part that is skipped say it."""
+    with pytest.raises(packages.Unavailable) as caught, engines.engine():
+        pass
+    return str(caught.value)
+
+
+def test_a_user_can_ask_for_none(monkeypatch):
+    monkeypatch.setenv(engines.CHOICE, "0")
+    assert reason() == "VLALAB_TEST_DOCKER=0 asks for no Docker tests"
+
+
+def test_an_address_that_does_not_answer_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv(engines.CHOICE, f"unix://{tmp_path}/nothing.sock")
+    assert f"unix://{tmp_path}/nothing.sock" in reason()
+
+
+def test_not_root_is_a_reason(monkeypatch):
+    monkeypatch.setenv(engines.CHOICE, "private")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "needs root" in reason()
+
+
+@pytest.mark.parametrize(
+    ("system", "expected"),
+    [
+        ({"ID": "fedora", "VERSION_ID": "40"}, "on Debian and Ubuntu only, this is fedora"),
+        ({"ID": "debian", "VERSION_ID": "11"}, "needs debian 12 or newer, this is 11"),
+    ],
+)
+def test_another_system_is_a_reason(monkeypatch, system, expected):
+    monkeypatch.setenv(engines.CHOICE, "private")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: system)
+    monkeypatch.setattr(packages.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert expected in reason()
+
+
+def test_too_little_disk_is_a_reason(monkeypatch, tmp_path):
+    monkeypatch.setattr(disk.docker, "info", lambda: {"DockerRootDir": str(tmp_path), "Driver": "overlay2"})
+    monkeypatch.setattr(disk, "free_bytes", lambda path: 3e9)
+    with pytest.raises(packages.Unavailable, match="has 3.0 GB free"):
+        disk.check()
+
+
+def test_a_subnet_in_use_is_not_taken(monkeypatch):
+    free = network._free()
+    answer = subprocess.CompletedProcess([], 0, stdout=f"{free[0]} dev tun0 scope link\n", stderr="")
+    monkeypatch.setattr(network.subprocess, "run", lambda *_, **__: answer)
+    assert free[0] not in network._free() and free[1] in network._free()
+
+
+def test_what_a_killed_keeper_left_is_swept(tmp_path):
+    """A folder whose owner runs stays, one whose owner is gone goes."""
+    for name, identity in (("t-alive", None), ("t-gone", [os.getpid(), 1, "another boot"])):
+        folder = tmp_path / name
+        (folder / "data").mkdir(parents=True)
+        keeper.claim(folder)
+        if identity:
+            (folder / keeper.OWNER).write_text(json.dumps({"identity": identity, "subnet": None}))
+    keeper.sweep(tmp_path, "t-")
+    assert [path.name for path in tmp_path.iterdir()] == ["t-alive"]
