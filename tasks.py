@@ -8,7 +8,7 @@ import sys
 from invoke import Exit
 from invoke import task as invoke_task
 
-from vlalab import building, environments, evaluation, locks, programs, services, testing
+from vlalab import building, cleaning, environments, evaluation, locks, programs, services, testing
 from vlalab.console import LabError, unknown
 
 # Plain words after a task go into this list argument: `./lab up oracle random` is `./lab up --names=oracle,random`.
@@ -16,7 +16,7 @@ WORDS = {"up": "names", "down": "names", "test": "parts", "env": "names", "lock"
 # The order of `./lab --list`.
 ORDER = [
     "eval", "test", "up", "down", "status", "logs", "runs", "report", "compare", "assets", "bench", "env", "lock",
-    "build",
+    "build", "clean",
 ]  # fmt: skip
 
 
@@ -148,6 +148,22 @@ def build(
         no_cache=no_cache, flash_attn=flash_attn, base=base, progress=progress, dry_run=dry_run, **places
     )
     building.build(split(names), options)
+
+
+@task(
+    help={
+        "venvs": "the local environments (images/*/.venv) too",
+        "yes": "remove all of it without asking",
+        "dry-run": "only show it",
+    }
+)
+def clean(c, venvs=False, yes=False, dry_run=False):
+    """Show what old images, build cache and local environments take, and remove what you say.
+
+    ./lab clean                 asks for each kind of thing; the volume is never touched
+    ./lab clean --venvs --yes
+    """
+    cleaning.clean(venvs, yes, dry_run)
 
 
 @task(help={"names": "services to start", "runtime": "local, docker or auto"})
