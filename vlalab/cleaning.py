@@ -93,7 +93,8 @@ def _old_images(usage: dict) -> list[Item]:
     named = f" ({', '.join(tags)})" if tags else ""
     size = int(sum(unique.get(id_, 0) for id_ in ids))
     then = f"more where they share layers with each other only; those of tag {images.tag()} stay"
-    return [Item(f"{len(old)} old image{'' if len(old) == 1 else 's'}{named}", size, then, lambda: _remove_images([name for _, name in old]))]
+    what = f"{len(old)} old image{'' if len(old) == 1 else 's'}{named}"
+    return [Item(what, size, then, lambda: _remove_images([name for _, name in old]))]
 
 
 def _remove_images(names: Sequence[str]) -> None:
@@ -159,7 +160,7 @@ def users_of(venv: Path) -> list[int]:
 
 
 def freed_by(folder: Path) -> int:
-    """Returns the bytes on disk that removing a folder frees: files that uv's cache shares (hard links) do not count."""
+    """Returns the bytes on disk that removing a folder frees: not those that uv's cache shares (hard links)."""
     total = 0
     for root, _, files in os.walk(folder):
         for name in files:
