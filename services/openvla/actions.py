@@ -1,0 +1,66 @@
+"""Tokens to actions and back (openvla: prismatic/vla/action_tokenizer.py, modeling_prismatic.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from services.openvla.config import ModelConfig
+
+ACTION_TOKENS = 7
+
+
+@dataclass(frozen=True)
+class ActionCodec:
+    """The last `bins` ids below `vocab_size` mean the bins of [-1, 1], the highest id the lowest bin.
+
+    `bins` edges enclose bins - 1 intervals, whose centres are the values; the two ends share an interval.
+    """
+
+    vocab_size: int = 32000
+    bins: int = 256
+
+    @property
+    def edges(self) -> np.ndarray:
+        """float64 [bins], from -1 to 1."""
+        return np.linspace(-1.0, 1.0, self.bins)
+
+    @property
+    def centres(self) -> np.ndarray:
+        """float64 [bins - 1]."""
+        edges = self.edges
+        return (edges[:-1] + edges[1:]) / 2.0
+
+    def values(self, tokens: np.ndarray) -> np.ndarray:
+        """Returns float64 [...] in (-1, 1) of int token ids [...]; an id outside the action range means an end."""
+        index = np.clip(self.vocab_size - tokens - 1, 0, self.bins - 2)
+        return self.centres[index]
+
+    def tokens(self, values: np.ndarray) -> np.ndarray:
+        """Returns int64 token ids [...] of normalised values [...], clipped to [-1, 1]."""
+        return self.vocab_size - np.digitize(np.clip(values, -1.0, 1.0), self.edges)
+
+    def is_action(self, tokens: np.ndarray) -> np.ndarray:
+        """Returns which ids are action tokens."""
+        return (tokens >= self.vocab_size - self.bins) & (tokens < self.vocab_size)
+
+
+def codec_of(config: ModelConfig) -> ActionCodec:
+    """Returns the codec of a model."""
+    return ActionCodec(config.action_vocab_size, config.n_action_bins)
+
+
+def unnormalise(values: np.ndarray, stats: Mapping[str, Any]) -> np.ndarray:
+    """Returns float64 [..., n]: [-1, 1] stretched to q01 … q99 where `mask` is true, else left as it is."""
+    low, high = np.asarray(stats["q01"], np.float64), np.asarray(stats["q99"], np.float64)
+    return np.where(stats["mask"], 0.5 * (values + 1) * (high - low) + low, values)
+
+
+def normalise(actions: np.ndarray, stats: Mapping[str, Any]) -> np.ndarray:
+    """Returns float64 [..., n], the inverse of `unnormalise`, clipped to [-1, 1]."""
+    low, high = np.asarray(stats["q01"], np.float64), np.asarray(stats["q99"], np.float64)
+    spread = np.where(high > low, high - low, 1.0)
+    return np.clip(np.where(stats["mask"], 2 * (actions - low) / spread - 1, actions), -1.0, 1.0)

@@ -1,0 +1,101 @@
+"""The two attentions that the language model needs, by torch's SDPA or by the flash-attn package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHOICES = ("auto", "sdpa", "flash")
+
+
+class Attention(Protocol):
+    """q [B, W, heads, D], k and v [B, S, kv heads, D] -> [B, W, heads, D]."""
+
+    name: str
+
+    def causal(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Returns attention among equally many queries and keys, each query seeing itself and what is before."""
+
+    def visible(self, positions: Tensor, filled: int) -> Tensor | None:
+        """Returns what `cached` needs to know about a window at int64 positions [B, W], the same for every layer."""
+
+    def cached(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, start: Tensor) -> Tensor:
+        """Returns attention of a window over cache slots up to each query's own position."""
+
+
+@dataclass(frozen=True)
+class Sdpa:
+    """torch's scaled_dot_product_attention: on a GPU its own FlashAttention-2 kernel reads the prompts."""
+
+    name: str = "sdpa"
+
+    def causal(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (one.transpose(1, 2) for one in _same_heads(q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+
+    def visible(self, positions: Tensor, filled: int) -> Tensor:
+        return (torch.arange(filled, device=positions.device) <= positions[..., None])[:, None]  # [B, 1, W, filled]
+
+    def cached(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, start: Tensor) -> Tensor:
+        q, k, v = (one.transpose(1, 2) for one in _same_heads(q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=visible).transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class Flash:
+    """The flash-attn package: 16-bit numbers on a GPU only."""
+
+    name: str = "flash"
+
+    def causal(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        from flash_attn import flash_attn_func
+
+        return flash_attn_func(q, k, v, causal=True)
+
+    def visible(self, positions: Tensor, filled: int) -> None:
+        return None
+
+    def cached(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, start: Tensor) -> Tensor:
+        from flash_attn import flash_attn_with_kvcache
+
+        lengths = (start + q.shape[1]).to(torch.int32)  # the window's own keys are in the cache already
+        return flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths, causal=True)
+
+
+def choose(asked: str, device: torch.device, dtype: torch.dtype) -> tuple[Attention, str]:
+    """Returns the attention to use and why, for `PolicyInfo`. Raises ValueError where "flash" cannot be had."""
+    if asked not in CHOICES:
+        raise ValueError(f"attention {asked!r} not found; expected one of {', '.join(CHOICES)}")
+    if asked == "sdpa":
+        return Sdpa(), "asked for"
+    reason = _flash_missing(device, dtype)
+    if reason is None:
+        return Flash(), "flash-attn is installed" if asked == "auto" else "asked for"
+    if asked == "flash":
+        raise ValueError(f"--attention flash cannot be had: {reason}; use --attention sdpa (or auto)")
+    return Sdpa(), f"instead of flash: {reason}"
+
+
+def _flash_missing(device: torch.device, dtype: torch.dtype) -> str | None:
+    if device.type != "cuda":
+        return f"flash-attn needs a GPU, the device is {device}"
+    if dtype not in (torch.bfloat16, torch.float16):
+        return f"flash-attn computes in bf16 or fp16, not in {dtype}"
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return f"flash-attn 2 needs an Ampere GPU or newer, this is a {torch.cuda.get_device_name(device)}"
+    try:
+        import flash_attn  # noqa: F401
+    except Exception as error:  # a wheel for another torch ends its import with undefined symbols
+        return f"importing flash_attn failed with {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return None
+
+
+def _same_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    groups = q.shape[2] // k.shape[2]
+    if groups > 1:
+        k, v = (one.repeat_interleave(groups, dim=2) for one in (k, v))
+    return q, k, v

@@ -1,0 +1,111 @@
+"""Linear layers of the language model: plain, nf4 or int8, all called as `layer(x)`.
+
+Quantised weights are made on the device once, from the plain ones, and never moved or cast again: bitsandbytes keeps
+statistics beside the packed numbers that a later `.to()` would leave behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+QUANTS = ("none", "nf4", "int8")
+NF4_BLOCK = 64  # weights that share one scale; the scales themselves are quantised again ("double quant")
+INT8_OUTLIER = 6.0  # activations larger than this are multiplied in 16 bit (LLM.int8)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """y = x Wᵀ with W [out, in]."""
+
+    weight: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the weights take."""
+        return self.weight.numel() * self.weight.element_size()
+
+
+@dataclass(frozen=True)
+class Nf4:
+    """Four bits per weight (normal float), double-quantised scales; computes in the dtype of x."""
+
+    packed: Tensor
+    state: Any  # bitsandbytes' QuantState
+
+    def __call__(self, x: Tensor) -> Tensor:
+        import bitsandbytes
+
+        return bitsandbytes.matmul_4bit(x, self.packed.t(), quant_state=self.state)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of packed weights and of their scales."""
+        scales = [self.state.absmax, self.state.state2.absmax] if self.state.nested else [self.state.absmax]
+        return sum(one.numel() * one.element_size() for one in [self.packed, *scales])
+
+
+@dataclass(frozen=True)
+class Int8:
+    """Eight bits per weight with a scale per row; rows of x that hold outliers are split off (LLM.int8)."""
+
+    weight: Tensor  # int8 [out, in]
+    scale: Tensor  # float32 [out]: the largest magnitude of a row
+
+    def __call__(self, x: Tensor) -> Tensor:
+        import bitsandbytes
+
+        state = bitsandbytes.MatmulLtState()
+        state.CB, state.SCB = self.weight, self.scale
+        state.threshold, state.has_fp16_weights = INT8_OUTLIER, False
+        return bitsandbytes.matmul(x, self.weight, state=state)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weights and scales."""
+        return self.weight.numel() + self.scale.numel() * self.scale.element_size()
+
+
+Linear = Dense | Nf4 | Int8
+
+
+def quantiser(quant: str) -> Callable[[Tensor], Linear]:
+    """Returns what turns a plain weight [out, in], already on its device, into a layer. Raises ValueError."""
+    makers = {"none": Dense, "nf4": _nf4, "int8": _int8}
+    if quant not in makers:
+        raise ValueError(f"quantisation {quant!r} not found; expected one of {', '.join(QUANTS)}")
+    if quant != "none":
+        _require_bitsandbytes(quant)
+    return makers[quant]
+
+
+def _nf4(weight: Tensor) -> Nf4:
+    from bitsandbytes.functional import quantize_4bit
+
+    packed, state = quantize_4bit(weight, blocksize=NF4_BLOCK, compress_statistics=True, quant_type="nf4")
+    return Nf4(packed, state)
+
+
+def _int8(weight: Tensor) -> Int8:
+    from bitsandbytes.functional import int8_vectorwise_quant
+
+    numbers, scale, _ = int8_vectorwise_quant(weight.to(torch.float16))
+    return Int8(numbers, scale)
+
+
+def _require_bitsandbytes(quant: str) -> None:
+    try:
+        import bitsandbytes  # noqa: F401
+    except Exception as error:  # a broken CUDA set-up ends its import with all sorts
+        raise ValueError(
+            f"--quant {quant} needs bitsandbytes, whose import failed with {type(error).__name__}: {error}; run in the "
+            "openvla image or environment, or serve with --quant none"
+        ) from error

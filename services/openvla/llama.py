@@ -1,0 +1,201 @@
+"""Llama-2 as tensor functions: static key-value cache, rotary positions, one pass for prompts and one for new tokens.
+
+Rows of a batch may have prompts of different lengths: they are padded on the right, where causal attention never looks,
+and every later token is written at its row's own place. So a cache slot is visible to a query exactly when the slot's
+number is not larger than the query's position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from services.openvla import attention
+from services.openvla.config import LlamaConfig
+from services.openvla.linear import Linear, quantiser
+from services.openvla.weights import Source
+
+PREFIX = "language_model.model."
+HEAD = "language_model.lm_head.weight"
+
+
+@dataclass(frozen=True)
+class Block:
+    """One layer: q, k and v are one matrix, gate and up another."""
+
+    norm_in: Tensor  # [hidden]
+    qkv: Linear  # hidden -> (heads + 2 kv heads) * head_dim
+    out: Linear
+    norm_mlp: Tensor
+    gate_up: Linear  # hidden -> 2 * intermediate
+    down: Linear
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Keys and values [layers, B, capacity, kv heads, head_dim] of what was read so far."""
+
+    keys: Tensor
+    values: Tensor
+
+    @property
+    def capacity(self) -> int:
+        """Slots per row."""
+        return self.keys.shape[2]
+
+    def rows(self, count: int) -> Cache:
+        """Returns a view of the first `count` rows."""
+        return Cache(self.keys[:, :count], self.values[:, :count])
+
+
+@dataclass(frozen=True)
+class Llama:
+    """The language model. `cos` and `sin` [positions, head_dim]; the sine's first half carries rotation's minus."""
+
+    config: LlamaConfig
+    embed: Tensor  # [vocab, hidden]
+    blocks: tuple[Block, ...]
+    norm: Tensor
+    head: Tensor  # [vocab, hidden]
+    cos: Tensor
+    sin: Tensor
+    attention: attention.Attention
+
+    def read_prompts(self, x: Tensor, cache: Cache) -> Tensor:
+        """Returns hidden states [B, S, hidden] of embeddings x [B, S, hidden] at positions 0 … S-1; fills the cache."""
+        length = x.shape[1]
+        cos, sin = self.cos[None, :length, None], self.sin[None, :length, None]
+        for layer, block in enumerate(self.blocks):
+            q, k, v = self._qkv(block, x, cos, sin)
+            cache.keys[layer, :, :length] = k
+            cache.values[layer, :, :length] = v
+            x = self._rest(block, x, self.attention.causal(q, k, v))
+        return x
+
+    def read_window(self, x: Tensor, start: Tensor, cache: Cache, filled: int) -> Tensor:
+        """Returns hidden states [B, W, hidden] of embeddings x [B, W, hidden] at positions start … start + W - 1.
+
+        start   int64 [B], each row's own; the window's keys and values go into the cache there
+        filled  cache slots to look at; every position of the window lies below
+        """
+        positions = start[:, None] + torch.arange(x.shape[1], device=x.device)  # [B, W]
+        rows = torch.arange(x.shape[0], device=x.device)[:, None]
+        cos, sin = self.cos[positions][:, :, None], self.sin[positions][:, :, None]
+        visible = self.attention.visible(positions, filled)
+        for layer, block in enumerate(self.blocks):
+            q, k, v = self._qkv(block, x, cos, sin)
+            keys, values = cache.keys[layer], cache.values[layer]
+            keys[rows, positions] = k
+            values[rows, positions] = v
+            mixed = self.attention.cached(q, keys[:, :filled], values[:, :filled], visible, start)
+            x = self._rest(block, x, mixed)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Returns float32 scores [..., vocab] of hidden states [..., hidden]."""
+        return F.linear(rms_norm(hidden, self.norm, self.config.rms_norm_eps), self.head).float()
+
+    def new_cache(self, rows: int, capacity: int) -> Cache:
+        """Returns an empty cache."""
+        shape = (len(self.blocks), rows, capacity, self.config.num_key_value_heads, self.config.head_dim)
+        keys, values = (torch.zeros(shape, dtype=self.embed.dtype, device=self.embed.device) for _ in range(2))
+        return Cache(keys, values)
+
+    def _qkv(self, block: Block, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        heads, kv = self.config.num_attention_heads, self.config.num_key_value_heads
+        qkv = block.qkv(rms_norm(x, block.norm_in, self.config.rms_norm_eps))
+        qkv = qkv.view(*x.shape[:2], heads + 2 * kv, self.config.head_dim)
+        qk, v = qkv.split((heads + kv, kv), dim=2)
+        q, k = rotate(qk, cos, sin).split((heads, kv), dim=2)
+        return q, k, v
+
+    def _rest(self, block: Block, x: Tensor, mixed: Tensor) -> Tensor:
+        x = x + block.out(mixed.flatten(2))
+        gate, up = block.gate_up(rms_norm(x, block.norm_mlp, self.config.rms_norm_eps)).chunk(2, dim=-1)
+        return x + block.down(F.silu(gate) * up)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Returns x over its root mean square, computed in float32 and rounded to x's dtype before the weight."""
+    if x.dtype == torch.float32:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    scale = torch.rsqrt(length.square() / x.shape[-1] + eps)
+    return torch.mul(x, scale).to(x.dtype) * weight
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Returns x [B, S, heads, D] turned by its position: pairs are (i, i + D/2), as in transformers' checkpoints."""
+    half = x.shape[-1] // 2
+    swapped = torch.cat((x[..., half:], x[..., :half]), dim=-1)
+    return torch.addcmul(x * cos, swapped, sin)
+
+
+def rotary_table(config: LlamaConfig, length: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Returns (cos, signed sin) [length, head_dim] of positions 0 … length - 1, computed in float32."""
+    steps = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float()
+    frequencies = 1.0 / (config.rope_theta ** (steps / config.head_dim))
+    angles = torch.outer(torch.arange(length).float(), frequencies)
+    cos, sin = angles.cos(), angles.sin()
+    return (
+        torch.cat((cos, cos), dim=-1).to(device=device, dtype=dtype),
+        torch.cat((-sin, sin), dim=-1).to(device=device, dtype=dtype),
+    )
+
+
+def llama_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
+    """Returns checkpoint name -> shape."""
+    hidden, wide = config.hidden_size, config.intermediate_size
+    kv = config.num_key_value_heads * config.head_dim
+    layer = {
+        "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,),
+        "self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (kv, hidden), "self_attn.v_proj": (kv, hidden),
+        "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (wide, hidden), "mlp.up_proj": (wide, hidden), "mlp.down_proj": (hidden, wide),
+    }  # fmt: skip
+    shapes = {
+        f"{PREFIX}layers.{index}.{name}.weight": shape
+        for index in range(config.num_hidden_layers)
+        for name, shape in layer.items()
+    }
+    table = (config.vocab_size, hidden)
+    return shapes | {f"{PREFIX}embed_tokens.weight": table, f"{PREFIX}norm.weight": (hidden,), HEAD: table}
+
+
+def load_llama(
+    config: LlamaConfig,
+    source: Source,
+    dtype: torch.dtype,
+    device: torch.device,
+    capacity: int,
+    how: attention.Attention,
+    quant: str = "none",
+) -> Llama:
+    """Returns the model with its weights on `device`.
+
+    Quantised: the blocks' matrices; embeddings, norms and head stay plain.
+    """
+    pack = quantiser(quant)
+
+    def plain(*names: str) -> Tensor:
+        return torch.cat([source.read(PREFIX + f"{name}.weight").to(device=device, dtype=dtype) for name in names])
+
+    blocks = []
+    for index in range(config.num_hidden_layers):
+        at = f"layers.{index}."
+        blocks.append(
+            Block(
+                norm_in=plain(at + "input_layernorm"),
+                qkv=pack(plain(*(f"{at}self_attn.{one}_proj" for one in "qkv"))),
+                out=pack(plain(at + "self_attn.o_proj")),
+                norm_mlp=plain(at + "post_attention_layernorm"),
+                gate_up=pack(plain(at + "mlp.gate_proj", at + "mlp.up_proj")),
+                down=pack(plain(at + "mlp.down_proj")),
+            )
+        )
+    head = source.read(HEAD).to(device=device, dtype=dtype)
+    cos, sin = rotary_table(config, capacity, dtype, device)
+    return Llama(config, plain("embed_tokens"), tuple(blocks), plain("norm"), head, cos, sin, how)

@@ -1,0 +1,125 @@
+"""From settings to a policy that is ready: device, memory, weights, warm-up, canary."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import torch
+
+from services.openvla import attention
+from services.openvla.actions import ACTION_TOKENS, codec_of
+from services.openvla.config import CheckpointError, ModelConfig, load_config
+from services.openvla.engine import GUESSES, Engine, capacity
+from services.openvla.facts import NAMES, policy_info, served_keys
+from services.openvla.memory import require_memory
+from services.openvla.model import OpenVLA, load_model, weight_bytes
+from services.openvla.pictures import way
+from services.openvla.placement import choose_device, choose_dtype
+from services.openvla.policy import OpenVLAPolicy
+from services.openvla.settings import ModelSettings, checkpoint_folder
+from services.openvla.tokenizer import PromptTokenizer
+from services.openvla.vision import patch_count
+from services.openvla.weights import Safetensors
+from vla_contract import Policy
+
+log = logging.getLogger("services.openvla")
+
+
+def load_policy(settings: ModelSettings) -> Policy:
+    """Returns the policy, warmed and checked.
+
+    Raises CheckpointError (a ValueError), ValueError or MemoryError saying what is wrong and what to do.
+    """
+    folder = checkpoint_folder(settings.checkpoint)
+    if settings.engine == "hf":
+        from services.openvla.hf import load_hf_policy
+
+        return load_hf_policy(settings, folder)
+    start = time.perf_counter()
+    config = load_config(folder)
+    check_actions(config)
+    keys = served_keys(config, settings.unnorm_key)
+    tokenizer = PromptTokenizer(folder)
+    engine, details = load_engine(settings, folder, config)
+    log.info("weights of %s loaded in %.1f s", folder.name, time.perf_counter() - start)
+    info = policy_info(
+        config, folder, keys, engine.device, quantization(settings, engine.model), settings.max_batch, details
+    )
+    policy = OpenVLAPolicy(engine, tokenizer, codec_of(config), info, settings.drafts)
+    start = time.perf_counter()
+    engine.warm_up()
+    policy.check()
+    log.info("warm after %.1f s; the canary passed", time.perf_counter() - start)
+    return policy
+
+
+def load_engine(settings: ModelSettings, folder: Path, config: ModelConfig) -> tuple[Engine, dict[str, str]]:
+    """Returns the engine and what `/v1/info` says about it."""
+    device, dtype, how, reason = placement(settings)
+    require_memory(weight_bytes(config, dtype, settings.quant), device, _smaller(settings, device))
+    way(config.towers[0])
+    if settings.quant == "int8":
+        log.warning(
+            "int8 is slower than bf16 and loses accuracy (13 points in OpenVLA's paper): nf4 is the better choice"
+        )
+    try:
+        model = load_model(
+            config, Safetensors(folder), dtype, device, how, capacity(patch_count(config.towers)), settings.quant
+        )
+    except torch.cuda.OutOfMemoryError as error:
+        raise MemoryError(f"the GPU's memory did not suffice: {error}; {_smaller(settings, device)}") from error
+    engine = Engine(model, settings.max_batch, window_for(settings.quant), fixed_shapes_for(settings.quant, device))
+    if reason.startswith("instead of"):
+        log.info("attention by %s, %s", how.name, reason)
+    return engine, details_of(engine, reason, settings)
+
+
+def placement(settings: ModelSettings) -> tuple[torch.device, torch.dtype, attention.Attention, str]:
+    """Returns device, dtype, attention and why this attention."""
+    device = choose_device(settings.device)
+    dtype = choose_dtype(settings.dtype, device)
+    return device, dtype, *attention.choose(settings.attention, device, dtype)
+
+
+def window_for(quant: str) -> int:
+    """Returns how many positions a decoding pass reads: 4-bit kernels are fast for one only."""
+    return 1 if quant == "nf4" else GUESSES
+
+
+def fixed_shapes_for(quant: str, device: torch.device) -> bool:
+    """Returns whether passes are captured: int8 looks at its numbers on the way, which a captured graph cannot."""
+    return device.type == "cuda" and quant != "int8"
+
+
+def quantization(settings: ModelSettings, model: OpenVLA) -> str:
+    """Returns how the weights are held: "fp32", "bf16", "fp16", "nf4" or "int8"."""
+    return settings.quant if settings.quant != "none" else NAMES[model.llama.embed.dtype]
+
+
+def details_of(engine: Engine, reason: str, settings: ModelSettings) -> dict[str, str]:
+    """Returns what `/v1/info` says about the engine beside versions."""
+    return {
+        "engine": "vla-lab", "dtype": NAMES[engine.model.llama.embed.dtype],
+        "attention": engine.model.llama.attention.name, "attention_reason": reason,
+        "graphs": engine.runner.name, "drafts": "previous action" if settings.drafts else "none",
+        "weights_mb": f"{sum(engine.model.memory().values()) / 1e6:.0f}",
+    }  # fmt: skip
+
+
+def check_actions(config: ModelConfig) -> None:
+    """Raises CheckpointError where a dataset's actions are not seven numbers: they are what the contract carries."""
+    for key, stats in config.norm_stats.items():
+        if len(stats["q01"]) != ACTION_TOKENS:
+            raise CheckpointError(
+                f"statistics {key!r} are for {len(stats['q01'])} numbers; this service answers {ACTION_TOKENS}"
+            )
+
+
+def _smaller(settings: ModelSettings, device: torch.device) -> str:
+    if settings.quant == "none" and device.type == "cuda":
+        return "stop what else uses the GPU, or serve with --quant nf4 (7 GB for OpenVLA-7B)"
+    if device.type == "cpu" and settings.dtype in ("auto", "fp32"):
+        return "use --dtype bf16 (15 GB for OpenVLA-7B), or --tiny's checkpoint"
+    return "stop what else uses the memory, or take a smaller checkpoint"

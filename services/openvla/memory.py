@@ -1,0 +1,51 @@
+"""How much memory there is, asked before weights are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+ROOM = 1.08  # beside the weights: activations and one matrix being quantised
+
+
+def require_memory(needed: int, device: torch.device, hint: str) -> None:
+    """Raises MemoryError with a way out where `needed` bytes of weights will not fit."""
+    free = free_bytes(device)
+    if free is not None and needed * ROOM > free:
+        raise MemoryError(
+            f"the weights take {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free on {device}; {hint}"
+        )
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Returns free bytes on a GPU, or available ones of this machine (or container), None where nothing tells."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    found = [value for value in (_available(), _left_in_cgroup()) if value is not None]
+    return min(found) if found else None
+
+
+def used_bytes(device: torch.device) -> int:
+    """Returns the most bytes that tensors took on a GPU, or this process's peak resident size."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _available() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _left_in_cgroup(root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    try:
+        limit, used = ((root / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return None
+    return None if limit == "max" else int(limit) - int(used)

@@ -1,0 +1,36 @@
+"""Which device and which numbers a model runs with on this machine."""
+
+from __future__ import annotations
+
+import torch
+
+from services.openvla.model import DTYPES
+
+
+def choose_device(asked: str) -> torch.device:
+    """Returns the device. Raises ValueError where it does not exist."""
+    if asked == "auto":
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(asked)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device {asked!r} not found; expected auto, cpu, cuda or cuda:N")
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            raise ValueError(
+                f"device {asked!r}: torch sees {count} GPUs here; use --device cpu, or look at `./lab doctor`"
+            )
+        device = torch.device("cuda", device.index or 0)
+    return device
+
+
+def choose_dtype(asked: str, device: torch.device) -> torch.dtype:
+    """Returns the numbers to compute with."""
+    if asked != "auto":
+        return DTYPES[asked]
+    if device.type == "cpu":
+        return torch.float32
+    return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16

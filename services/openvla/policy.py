@@ -1,0 +1,92 @@
+"""The engine as a policy of the contract: observations in, un-normalised actions out, a draft per session."""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+
+import numpy as np
+
+from services.openvla.actions import ActionCodec, unnormalise
+from services.openvla.config import CheckpointError, ModelConfig
+from services.openvla.drafts import Drafts
+from services.openvla.engine import MAX_PROMPT, Engine
+from services.openvla.facts import CAMERA
+from services.openvla.pictures import resize
+from services.openvla.tokenizer import PromptTokenizer
+from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo
+
+CANARY = "pick up the bowl and place it on the plate"
+
+
+class OpenVLAPolicy:
+    """Serves one engine. Picture, instruction and statistics alone make the answer: drafts change only its time."""
+
+    def __init__(
+        self, engine: Engine, tokenizer: PromptTokenizer, codec: ActionCodec, info: PolicyInfo, drafts: bool = True
+    ):
+        self._engine, self._codec, self._info = engine, codec, info
+        self._config: ModelConfig = engine.model.config
+        self._prompt_ids = lru_cache(maxsize=1024)(tokenizer.prompt_ids)
+        self._drafts = Drafts(codec.tokens(np.zeros(7))) if drafts else None
+
+    def info(self) -> PolicyInfo:
+        """Returns what is served, and how."""
+        return self._info
+
+    def reset(self, session: str) -> None:
+        """Forgets a session's last action."""
+        if self._drafts is not None:
+            self._drafts.forget(session)
+
+    def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
+        """Returns a chunk of one action for each observation, or the InvalidObservation it deserves."""
+        start = time.perf_counter()
+        prepared = [self._prepare(one) for one in observations]
+        good = [index for index, one in enumerate(prepared) if not isinstance(one, Exception)]
+        if not good:
+            return prepared
+        pixels = np.stack([prepared[index][0] for index in good])
+        prompts = [prepared[index][1] for index in good]
+        sessions = [observations[index].session for index in good]
+        guesses = np.stack([self._drafts.guess(one) for one in sessions]) if self._drafts is not None else None
+        middle = time.perf_counter()
+        tokens = self._engine.generate(pixels, prompts, guesses).tokens
+        timings = {"prepare": (middle - start) * 1e3, "model": (time.perf_counter() - middle) * 1e3}
+        for index, session, row in zip(good, sessions, tokens, strict=True):
+            if self._drafts is not None:
+                self._drafts.note(session, row)
+            prepared[index] = ActionChunk(self._action(row, observations[index].unnorm_key), timings)
+        return prepared
+
+    def check(self) -> None:
+        """Raises CheckpointError unless a black and a white picture give different and finite actions.
+
+        A broken vision path answers the same whatever it is shown, and nothing else would tell.
+        """
+        side = self._config.towers[0].image_size
+        pictures = [np.full((side, side, 3), level, np.uint8) for level in (0, 255)]
+        tokens = [self._engine.generate(one[None], [self._prompt_ids(CANARY)]).tokens[0] for one in pictures]
+        actions = np.stack([self._action(one, self._info.unnorm_keys[0])[0] for one in tokens])
+        if not np.isfinite(actions).all():
+            raise CheckpointError(
+                f"the canary's actions are {actions.tolist()}; expected finite numbers: broken weights"
+            )
+        if (tokens[0] == tokens[1]).all():
+            raise CheckpointError(
+                f"a black and a white picture both give the tokens {tokens[0].tolist()}: the model does not see its "
+                "picture; the weights are damaged or their config.json is another model's: download them again"
+            )
+
+    def _prepare(self, observation: Observation) -> tuple[np.ndarray, list[int]] | InvalidObservation:
+        ids = self._prompt_ids(observation.instruction)
+        if len(ids) > MAX_PROMPT:
+            return InvalidObservation(
+                f"the instruction makes {len(ids)} tokens with its prompt; at most {MAX_PROMPT} fit: say it shorter"
+            )
+        return resize(observation.images[CAMERA], self._config.towers[0]), ids
+
+    def _action(self, tokens: np.ndarray, key: str | None) -> np.ndarray:
+        """Returns float32 [1, 7]."""
+        stats = self._config.norm_stats[key or self._info.unnorm_keys[0]]
+        return unnormalise(self._codec.values(tokens), stats).astype(np.float32)[None]

@@ -1,0 +1,193 @@
+"""A small random checkpoint in the published format: what tests, demonstrations and benchmarks load.
+
+The loaders that read the 7B model read it, upstream's own among them. Weights come from numpy's RandomState, whose
+numbers never change between versions. Embeddings, queries and keys are scaled up: otherwise attention is flat, and
+every picture and every prompt leads to the same action. Rows of the head that are no action tokens are scaled down: a
+trained model answers in action tokens only.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from services.openvla.config import LlamaConfig, ModelConfig, Tower, load_config
+from services.openvla.llama import HEAD
+from services.openvla.model import model_shapes
+from services.openvla.suites import SUITES
+from services.openvla.tiny_tokenizer import write_tokenizer
+from services.openvla.weights import INDEX
+
+LOUD = ("embed_tokens", "q_proj", "k_proj")  # names of what is scaled up
+GAIN = 4.0
+QUIET = 0.25
+REMOTE_CODE = ("configuration_prismatic.py", "modeling_prismatic.py", "processing_prismatic.py")
+AUTO_MAP = {
+    "AutoConfig": "configuration_prismatic.OpenVLAConfig",
+    "AutoModelForVision2Seq": "modeling_prismatic.OpenVLAForActionPrediction",
+}
+PROCESSOR_MAP = {
+    "AutoImageProcessor": "processing_prismatic.PrismaticImageProcessor",
+    "AutoProcessor": "processing_prismatic.PrismaticProcessor",
+}
+
+
+@dataclass(frozen=True)
+class TinySpec:
+    """Shape of a random checkpoint.
+
+    The towers are real timm architectures. Patches are 14 and 16 pixels wide, so `image_size` must hold equally many of
+    both: 64 gives 4 × 4.
+    """
+
+    timm_ids: tuple[str, str] = ("vit_small_patch14_reg4_dinov2", "vit_tiny_patch16_224")
+    image_size: int = 64
+    hidden_size: int = 128
+    intermediate_size: int = 352
+    layers: int = 3
+    heads: int = 4
+    shards: int = 2
+    seed: int = 0
+    suites: tuple[str, ...] = SUITES
+
+    def text_config(self) -> dict[str, Any]:
+        """Returns config.json's `text_config`."""
+        return {
+            "model_type": "llama", "vocab_size": 32064, "pad_token_id": 32000, "torch_dtype": "bfloat16",
+            "hidden_size": self.hidden_size, "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.layers, "num_attention_heads": self.heads, "num_key_value_heads": self.heads,
+        }  # fmt: skip
+
+    def model_config(self) -> ModelConfig:
+        """Returns the model, without a folder."""
+        text = self.text_config()
+        llama = LlamaConfig(**{name: text[name] for name in LlamaConfig.__dataclass_fields__ if name in text})
+        towers = tuple(
+            Tower(one, self.image_size, None, MEANS[i], STDS[i], "bicubic") for i, one in enumerate(self.timm_ids)
+        )
+        stats = {key: value["action"] for key, value in statistics(self.suites).items()}
+        return ModelConfig(towers, llama, 64, 256, stats)
+
+
+MEANS = ((0.485, 0.456, 0.406), (0.5, 0.5, 0.5))
+STDS = ((0.229, 0.224, 0.225), (0.5, 0.5, 0.5))
+# One real SigLIP tower, with its attention pool and without a class token.
+SIGLIP = TinySpec(timm_ids=("vit_small_patch14_reg4_dinov2", "vit_base_patch16_siglip_224"))
+# As many patches as the 7B model has, and a language model that takes most of the time as it does there.
+MID = TinySpec(
+    timm_ids=("vit_small_patch14_reg4_dinov2", "vit_small_patch14_dinov2"), image_size=224,
+    hidden_size=768, intermediate_size=2048, layers=12, heads=12,
+)  # fmt: skip
+# The 7B model's own shape. Benchmarks make its weights up on the device; nobody wants them on a disk.
+FULL = TinySpec(
+    timm_ids=("vit_large_patch14_reg4_dinov2", "vit_so400m_patch14_siglip_224"), image_size=224,
+    hidden_size=4096, intermediate_size=11008, layers=32, heads=32,
+)  # fmt: skip
+SPECS: Mapping[str, TinySpec] = {"tiny": TinySpec(), "siglip": SIGLIP, "mid": MID, "full": FULL}
+
+
+def statistics(suites: tuple[str, ...]) -> dict[str, Any]:
+    """Returns dataset_statistics.json: made-up ranges under the keys that LIBERO's fine-tuned checkpoints have."""
+    action = {
+        "q01": [-0.6, -0.8, -0.9, -0.1, -0.15, -0.2, 0.0], "q99": [0.9, 0.8, 0.9, 0.1, 0.15, 0.2, 1.0],
+        "mask": [True] * 6 + [False],
+    }  # fmt: skip
+    return {f"{suite}_no_noops": {"action": dict(action), "num_transitions": 0} for suite in suites}
+
+
+def write(folder: Path, spec: TinySpec = SPECS["tiny"], remote_code: Path | None = None) -> Path:
+    """Returns `folder` with a checkpoint in it.
+
+    remote_code: a folder with upstream's configuration, modeling and processing_prismatic.py; copied beside the
+    weights, so that transformers' AutoModel can load the checkpoint too. Raises ValueError where one is missing.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_json(folder / "config.json", _config(spec))
+    _write_json(folder / "preprocessor_config.json", _preprocessor(spec))
+    _write_json(folder / "dataset_statistics.json", statistics(spec.suites))
+    write_tokenizer(folder)
+    if remote_code is not None:
+        _copy_remote_code(remote_code, folder)
+    _write_shards(folder, tensors(load_config(folder), spec.seed), spec.shards)
+    return folder
+
+
+def tensors(config: ModelConfig, seed: int) -> dict[str, torch.Tensor]:
+    """Returns name -> bf16 tensor of a whole random model."""
+    draw = np.random.RandomState(seed)
+    state = {name: _random(name, shape, draw) for name, shape in model_shapes(config).items()}
+    first, end = config.action_vocab_size - config.n_action_bins, config.action_vocab_size
+    state[HEAD][:first] *= QUIET
+    state[HEAD][end:] *= QUIET
+    return state
+
+
+def _random(name: str, shape: tuple[int, ...], draw: np.random.RandomState) -> torch.Tensor:
+    noise = torch.from_numpy(draw.standard_normal(shape).astype(np.float32))
+    fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 1
+    if "norm" in name and name.endswith("weight"):
+        value = 1.0 + 0.1 * noise
+    elif name.endswith("scale_factor"):  # LayerScale
+        value = 0.5 + 0.1 * noise
+    elif name.endswith("bias") or len(shape) == 1:
+        value = 0.02 * noise
+    elif any(part in name for part in ("pos_embed", "cls_token", "reg_token", "latent")) or "embed_tokens" in name:
+        value = 0.1 * noise
+    else:
+        value = noise * fan_in**-0.5
+    return (value * (GAIN if any(part in name for part in LOUD) else 1.0)).to(torch.bfloat16)
+
+
+def _config(spec: TinySpec) -> dict[str, Any]:
+    return {
+        "architectures": ["OpenVLAForActionPrediction"], "auto_map": AUTO_MAP, "model_type": "openvla",
+        "arch_specifier": "no-align+fused-gelu-mlp", "hf_llm_id": "meta-llama/Llama-2-7b-hf",
+        "image_resize_strategy": "resize-naive", "image_sizes": [spec.image_size] * 2,
+        "llm_backbone_id": "llama2-7b-pure", "llm_max_length": 2048, "n_action_bins": 256,
+        "norm_stats": statistics(spec.suites), "output_projector_states": False, "pad_to_multiple_of": 64,
+        "pad_token_id": 32000, "text_config": spec.text_config(), "timm_model_ids": list(spec.timm_ids),
+        "timm_override_act_layers": [None, None], "torch_dtype": "bfloat16", "transformers_version": "4.40.1",
+        "use_fused_vision_backbone": True, "vision_backbone_id": "dinosiglip-vit-so-224px",
+    }  # fmt: skip
+
+
+def _preprocessor(spec: TinySpec) -> dict[str, Any]:
+    return {
+        "auto_map": PROCESSOR_MAP, "image_processor_type": "PrismaticImageProcessor",
+        "processor_class": "PrismaticProcessor", "image_resize_strategy": "resize-naive",
+        "use_fused_vision_backbone": True, "input_sizes": [[3, spec.image_size, spec.image_size]] * 2,
+        "interpolations": ["bicubic", "bicubic"], "means": [list(one) for one in MEANS],
+        "stds": [list(one) for one in STDS],
+    }  # fmt: skip
+
+
+def _write_shards(folder: Path, state: dict[str, torch.Tensor], count: int) -> None:
+    names = sorted(state)
+    place: dict[str, str] = {}
+    for index in range(count):
+        file = f"model-{index + 1:05d}-of-{count:05d}.safetensors"
+        part = names[len(names) * index // count : len(names) * (index + 1) // count]
+        save_file({name: state[name] for name in part}, str(folder / file), metadata={"format": "pt"})
+        (folder / file).chmod(0o644)  # safetensors makes files that only their owner reads
+        place |= dict.fromkeys(part, file)
+    size = sum(value.numel() * value.element_size() for value in state.values())
+    _write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": place})
+
+
+def _copy_remote_code(source: Path, folder: Path) -> None:
+    if missing := [name for name in REMOTE_CODE if not (source / name).is_file()]:
+        raise ValueError(f"{source} lacks {', '.join(missing)}; expected openvla's folder prismatic/extern/hf")
+    for name in REMOTE_CODE:
+        shutil.copyfile(source / name, folder / name)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,62 @@
+"""Instruction to token ids, as OpenVLA was trained to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from services.openvla.config import SPACE_TOKEN, CheckpointError
+
+PROMPT = "In: What action should the robot take to {instruction}?\nOut:"
+BOS = 1
+
+
+class PromptTokenizer:
+    """Reads tokenizer.json (the published form), else tokenizer.model.
+
+    Raises CheckpointError where the folder has neither or one that is broken.
+    """
+
+    def __init__(self, folder: Path):
+        self._encode = _from_json(folder / "tokenizer.json") or _from_sentencepiece(folder / "tokenizer.model")
+        if self._encode is None:
+            raise CheckpointError(
+                f"{folder} has no tokenizer.json and no tokenizer.model; run the download again: a checkpoint is more "
+                "than its weights"
+            )
+
+    def prompt_ids(self, instruction: str) -> list[int]:
+        """Returns the ids of the whole prompt: BOS first, the space token last."""
+        return complete(self._encode(PROMPT.format(instruction=instruction.lower())))
+
+
+def complete(ids: list[int]) -> list[int]:
+    """Returns ids with BOS before them and the space token behind, each where it is not there yet."""
+    ids = ids if ids[:1] == [BOS] else [BOS, *ids]
+    return ids if ids[-1] == SPACE_TOKEN else [*ids, SPACE_TOKEN]
+
+
+def _from_json(path: Path) -> Callable[[str], list[int]] | None:
+    if not path.is_file():
+        return None
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise CheckpointError(f"{path} cannot be read: {error}; download the checkpoint again") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return lambda text: tokenizer.encode(text).ids
+
+
+def _from_sentencepiece(path: Path) -> Callable[[str], list[int]] | None:
+    if not path.is_file():
+        return None
+    from sentencepiece import SentencePieceProcessor
+
+    try:
+        processor = SentencePieceProcessor(model_file=str(path))
+    except (OSError, RuntimeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}; download the checkpoint again") from error
+    return lambda text: processor.encode(text)

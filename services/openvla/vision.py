@@ -1,0 +1,144 @@
+"""Picture to patch features: DINOv2 and SigLIP side by side, taken before their last block, and the projector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import timm
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from services.openvla.config import CheckpointError, Tower
+from services.openvla.weights import Source
+
+PREFIXES = ("vision_backbone.featurizer.", "vision_backbone.fused_featurizer.")  # DINOv2, SigLIP
+
+
+class _CountsOnCpu(TorchFunctionMode):
+    """timm reads its stochastic-depth rates from a linspace while it builds; on "meta" there would be no numbers."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if func is torch.linspace:
+            kwargs["device"] = "cpu"
+        return func(*args, **kwargs)
+
+
+def build_tower(tower: Tower) -> nn.Module:
+    """Returns timm's model without weights (on "meta"). Raises CheckpointError where timm does not know it."""
+    try:
+        with torch.device("meta"), _CountsOnCpu():
+            return timm.create_model(
+                tower.timm_id, pretrained=False, num_classes=0, img_size=tower.image_size, act_layer=tower.act_layer
+            ).eval()
+    except RuntimeError as error:
+        raise CheckpointError(f"timm {timm.__version__} cannot build {tower.timm_id!r}: {error}") from error
+
+
+def tower_shapes(tower: Tower, prefix: str) -> dict[str, tuple[int, ...]]:
+    """Returns checkpoint name -> shape of all of a tower's tensors, the last block's and the head's among them."""
+    model = build_tower(tower)
+    return {prefix + _published(name): tuple(value.shape) for name, value in model.state_dict().items()}
+
+
+def load_tower(tower: Tower, prefix: str, source: Source, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """Returns timm's model with its weights, without what the second-to-last layer's features do not need."""
+    model = build_tower(tower)
+    model.blocks = model.blocks[:-1]
+    model.norm = nn.Identity()
+    if getattr(model, "attn_pool", None) is not None:
+        model.attn_pool = None
+    state = {name: source.read(prefix + _published(name)).to(device=device, dtype=dtype) for name in model.state_dict()}
+    model.load_state_dict(state, assign=True)
+    return model.requires_grad_(False)
+
+
+def patch_features(model: nn.Module, pixels: Tensor) -> Tensor:
+    """Returns the last kept block's patch tokens [B, patches, features] of normalised pixels [B, 3, S, S]."""
+    return model.get_intermediate_layers(pixels, n=[len(model.blocks) - 1])[0]
+
+
+def _published(name: str) -> str:
+    """Returns timm's name as checkpoints have it: transformers would rename "gamma"."""
+    return name.removesuffix("gamma") + "scale_factor" if name.endswith(".gamma") else name
+
+
+@dataclass(frozen=True)
+class Eyes:
+    """Both towers and the projector.
+
+    `mean` and `std` are [2, 3, 1, 1]: each tower normalises pixels its own way.
+    """
+
+    towers: tuple[nn.Module, nn.Module]
+    mean: Tensor
+    std: Tensor
+    projector: tuple[tuple[Tensor, Tensor], ...]
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Returns embeddings [B, patches, hidden] of uint8 pixels [B, S, S, 3]."""
+        scaled = pixels.permute(0, 3, 1, 2).to(torch.float32) / 255
+        dtype = self.projector[0][0].dtype
+        seen = [
+            patch_features(tower, ((scaled - mean) / std).to(dtype))
+            for tower, mean, std in zip(self.towers, self.mean, self.std, strict=True)
+        ]
+        return project(torch.cat(seen, dim=2), self.projector)
+
+
+def project(features: Tensor, layers: tuple[tuple[Tensor, Tensor], ...]) -> Tensor:
+    """Returns features [B, n, D] after linear layers with GELU between them."""
+    for index, (weight, bias) in enumerate(layers):
+        features = F.linear(F.gelu(features) if index else features, weight, bias)
+    return features
+
+
+def projector_shapes(vision_dim: int, hidden: int) -> dict[str, tuple[int, ...]]:
+    """Returns checkpoint name -> shape of the projector."""
+    sizes = (vision_dim, 4 * vision_dim, hidden, hidden)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for index in range(3):
+        shapes[f"projector.fc{index + 1}.weight"] = (sizes[index + 1], sizes[index])
+        shapes[f"projector.fc{index + 1}.bias"] = (sizes[index + 1],)
+    return shapes
+
+
+def vision_shapes(towers: tuple[Tower, Tower], hidden: int) -> dict[str, tuple[int, ...]]:
+    """Returns checkpoint name -> shape of towers and projector."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for tower, prefix in zip(towers, PREFIXES, strict=True):
+        shapes |= tower_shapes(tower, prefix)
+    features = sum(shapes[prefix + "patch_embed.proj.weight"][0] for prefix in PREFIXES)
+    return shapes | projector_shapes(features, hidden)
+
+
+def load_eyes(towers: tuple[Tower, Tower], source: Source, dtype: torch.dtype, device: torch.device) -> Eyes:
+    """Returns towers and projector with their weights."""
+    projector = tuple(
+        tuple(source.read(f"projector.fc{i}.{kind}").to(device=device, dtype=dtype) for kind in ("weight", "bias"))
+        for i in (1, 2, 3)
+    )
+    models = tuple(load_tower(t, p, source, dtype, device) for t, p in zip(towers, PREFIXES, strict=True))
+    counts = [model.patch_embed.num_patches for model in models]
+    if counts[0] != counts[1]:
+        raise CheckpointError(
+            f"the vision towers cut a picture into {counts[0]} and {counts[1]} patches; expected equal"
+        )
+    return Eyes(models, _pixels("mean", towers, device), _pixels("std", towers, device), projector)
+
+
+def patch_count(towers: tuple[Tower, Tower]) -> int:
+    """Returns into how many patches a picture is cut."""
+    return build_tower(towers[0]).patch_embed.num_patches
+
+
+def _pixels(what: str, towers: tuple[Tower, Tower], device: torch.device) -> Tensor:
+    return torch.tensor([getattr(tower, what) for tower in towers], dtype=torch.float32, device=device)[..., None, None]
+
+
+def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Returns how many numbers tensors of these shapes hold."""
+    return sum(torch.Size(shape).numel() for shape in shapes.values())

@@ -1,0 +1,130 @@
+"""Reading tensors by name: from sharded safetensors, lazily, or made up for benchmarks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from services.openvla.config import CheckpointError, read_json
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+_LEFTOVERS = re.compile(r"rotary_emb\.inv_freq$")  # buffers that older transformers wrote; they are computed
+
+
+class Source(Protocol):
+    """Where weights come from."""
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Returns name -> shape of every tensor there is."""
+
+    def read(self, name: str) -> torch.Tensor:
+        """Returns a tensor as it is stored."""
+
+
+class Safetensors:
+    """The *.safetensors files of a checkpoint folder; a tensor is read when it is asked for.
+
+    Raises CheckpointError for a missing, truncated or foreign file.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._place: dict[str, str] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._open: dict[str, object] = {}
+        for file in self._files():
+            handle = self._handle(file)
+            for name in handle.keys():  # noqa: SIM118
+                self._place[name] = file
+                self._shapes[name] = tuple(handle.get_slice(name).get_shape())
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Returns name -> shape."""
+        return self._shapes
+
+    def read(self, name: str) -> torch.Tensor:
+        """Returns a tensor as it is stored, on the CPU."""
+        return self._handle(self._place[name]).get_tensor(name)
+
+    def _files(self) -> list[str]:
+        if (self.folder / INDEX).is_file():
+            shards = sorted(set(read_json(self.folder / INDEX).get("weight_map", {}).values()))
+            if any("/" in shard or not shard.endswith(".safetensors") for shard in shards):
+                raise CheckpointError(f"{self.folder / INDEX} names files that are no shards beside it")
+            missing = [shard for shard in shards if not (self.folder / shard).is_file()]
+            if missing:
+                raise CheckpointError(
+                    f"{self.folder} lacks {len(missing)} of {len(shards)} weight files: {', '.join(missing)}; "
+                    "run the download again, it goes on where it stopped"
+                )
+            return shards
+        if (self.folder / SINGLE).is_file():
+            return [SINGLE]
+        raise CheckpointError(
+            f"{self.folder} has no weights ({SINGLE}, or {INDEX} with its files); expected a checkpoint in "
+            "safetensors: run the download again, or convert *.bin files"
+        )
+
+    def _handle(self, file: str):
+        if file not in self._open:
+            try:
+                self._open[file] = safe_open(str(self.folder / file), framework="pt", device="cpu")
+            except (SafetensorError, OSError) as error:
+                raise CheckpointError(
+                    f"{self.folder / file} is broken ({error}); remove it and run the download again"
+                ) from error
+        return self._open[file]
+
+
+class MadeUp:
+    """Random weights of given shapes, made on `device` when asked for: for benchmarks of a size nobody has on disk."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device, seed: int = 0):
+        self._shapes, self._device = dict(shapes), device
+        self._generator = torch.Generator(device).manual_seed(seed)
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Returns name -> shape."""
+        return self._shapes
+
+    def read(self, name: str) -> torch.Tensor:
+        """Returns normal numbers whose spread keeps activations in range; norms are ones."""
+        shape = self._shapes[name]
+        if len(shape) == 1:
+            norm = "norm" in name and name.endswith("weight")
+            return torch.full(shape, 1.0 if norm else 0.01, dtype=torch.bfloat16, device=self._device)
+        spread = 0.7 * (shape[-1] ** -0.5)
+        weights = torch.empty(shape, dtype=torch.bfloat16, device=self._device)
+        return weights.normal_(0.0, spread, generator=self._generator)
+
+
+def check_names(found: Mapping[str, Sequence[int]], expected: Mapping[str, Sequence[int]]) -> None:
+    """Raises CheckpointError where the names or shapes of a checkpoint are not those its config asks for."""
+    if missing := sorted(expected.keys() - found.keys()):
+        raise CheckpointError(
+            f"the checkpoint lacks {len(missing)} of {len(expected)} tensors: {_some(missing)}; its weights do not "
+            "belong to its config.json, or a weight file is missing"
+        )
+    unexpected = sorted(name for name in found.keys() - expected.keys() if not _LEFTOVERS.search(name))
+    if unexpected:
+        raise CheckpointError(
+            f"the checkpoint holds {len(unexpected)} tensors that this model has no place for: {_some(unexpected)}; "
+            "a LoRA adapter has to be merged first"
+        )
+    for name, shape in expected.items():
+        if tuple(found[name]) != tuple(shape):
+            raise CheckpointError(
+                f"{name} has shape {list(found[name])}; config.json asks for {list(shape)}: they belong to "
+                "different models"
+            )
+
+
+def _some(names: Iterable[str], most: int = 4) -> str:
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
