@@ -1,0 +1,49 @@
+"""Parallel corpora: pairs of sentences that say the same in two languages, whatever they come from.
+
+`load` takes a name of NAMED, or a TSV or JSONL file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from services.ws_mdl.corpora import files, homeassistant, hub, reverse
+from services.ws_mdl.corpora.types import Corpus, Languages
+from vla_contract.volume import Volume
+
+__all__ = ["NAMED", "Corpus", "load"]
+
+# Each with the pairs of languages it has, the first being the one that is taken when none is asked for.
+NAMED: dict[str, tuple[tuple[str, ...], Callable[[Languages, Volume], Corpus]]] = {
+    "default": (homeassistant.PAIRS, homeassistant.load),
+    "opus_books": (hub.OPUS_BOOKS_PAIRS, hub.load_opus_books),
+    "lemon-mint": (hub.LEMON_MINT_PAIRS, hub.load_lemon_mint),
+    "reverse": (reverse.PAIRS, reverse.load),
+}
+
+
+def load(name: str, pair: str | None, volume: Volume) -> Corpus:
+    """Returns a corpus with source and target in the direction that `pair` ("en-it") says.
+
+    Raises ValueError for an unknown name or pair, a file that cannot be read as pairs, or a corpus without any.
+    """
+    if name not in NAMED and not files.is_file_name(name):
+        raise ValueError(f"corpus {name!r} not found; known: {', '.join(NAMED)}, or a file that ends in .tsv or .jsonl")
+    if name not in NAMED:
+        corpus = files.load(files.find(name, volume), _languages(name, pair or "en-it", None))
+    else:
+        pairs, make = NAMED[name]
+        corpus = make(_languages(name, pair or pairs[0], pairs), volume)
+    if not corpus.pairs:
+        raise ValueError(f"corpus {name!r} ({corpus.origin}) holds no pair of sentences; one at least is expected")
+    return corpus
+
+
+def _languages(name: str, pair: str, offered: tuple[str, ...] | None) -> Languages:
+    """Returns the two languages of "en-it"; either direction of an offered pair will do."""
+    source, _, target = pair.partition("-")
+    if not source or not target or source == target:
+        raise ValueError(f"pair {pair!r} is not two languages; expected source and target as in 'en-it'")
+    if offered is not None and pair not in offered and f"{target}-{source}" not in offered:
+        raise ValueError(f"corpus {name!r} has no pair {pair!r}; it has {', '.join(offered)}, in both directions")
+    return Languages(source, target)

@@ -1,0 +1,62 @@
+"""A corpus of one's own: a TSV file (source, tab, target) or a JSONL file (an object per line, keys the languages)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from services.ws_mdl.corpora.types import Corpus, Languages, clean
+from vla_contract.volume import Volume
+
+
+def is_file_name(name: str) -> bool:
+    """Returns whether a corpus's name is meant as a file."""
+    return name.endswith((".tsv", ".jsonl")) or "/" in name
+
+
+def find(name: str, volume: Volume) -> Path:
+    """Returns the file itself, or the one of that name in the volume's datasets folder. Raises ValueError."""
+    for path in (Path(name).expanduser(), volume.path("datasets") / name):
+        if path.is_file():
+            return path
+    raise ValueError(f"corpus file {name!r} not found, neither here nor in {volume.path('datasets')}")
+
+
+def load(path: Path, languages: Languages) -> Corpus:
+    """Returns the corpus in a file. Raises ValueError with the line that is no pair, or for another kind of file."""
+    readers = {".tsv": _tsv, ".jsonl": _jsonl}
+    if path.suffix not in readers:
+        raise ValueError(f"{path} ends in {path.suffix!r}; a corpus file ends in .tsv or .jsonl")
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines would also split at rarer characters
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
+    pairs = clean(readers[path.suffix](path, lines, languages))
+    return Corpus(path.name, languages, pairs, str(path), "that of the file's owner")
+
+
+def _tsv(path: Path, lines: list[str], languages: Languages) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(lines, 1):
+        fields = line.split("\t")
+        if not line.strip() or (number == 1 and tuple(fields) == languages):  # the second is a header
+            continue
+        if len(fields) != 2:
+            raise ValueError(f"{path}, line {number}: {len(fields)} columns; expected source, one tab, target")
+        yield fields[0], fields[1]
+
+
+def _jsonl(path: Path, lines: list[str], languages: Languages) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number} is no JSON: {error}") from error
+        row = row.get("translation", row) if isinstance(row, dict) else row  # as opus_books writes it
+        texts = tuple(row.get(name) for name in languages) if isinstance(row, dict) else ()
+        if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
+            found = ", ".join(row) if isinstance(row, dict) else type(row).__name__
+            raise ValueError(f"{path}, line {number} has {found}; expected texts under {' and '.join(languages)}")
+        yield texts

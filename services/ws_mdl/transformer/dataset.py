@@ -1,0 +1,216 @@
+"""From sentence pairs to batches of token ids: encoded once, sorted by length so that little is padding."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+Pairs = Sequence[tuple[str, str]]
+
+
+class Example(NamedTuple):
+    """A sentence pair as token ids, without [SOS] and [EOS]."""
+
+    src: list[int]
+    tgt: list[int]
+
+
+class Special(NamedTuple):
+    """The ids of the special tokens in one tokenizer."""
+
+    pad: int
+    sos: int
+    eos: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Special:
+        return cls(*(tokenizer.token_to_id(token) for token in ("[PAD]", "[SOS]", "[EOS]")))
+
+
+# --- pairs --------------------------------------------------------------------------------------------------
+
+
+def split_pairs(pairs: Pairs, val_fraction: float, seed: int = 0) -> tuple[Pairs, Pairs]:
+    """Returns (training, validation) pairs. No source sentence is in both, also one with several translations."""
+    sources = sorted({source for source, _ in pairs})
+    if len(sources) < 2:
+        raise ValueError(f"{len(sources)} different source sentences; expected 2 at least: one to learn, one to check")
+    count = min(max(round(val_fraction * len(sources)), 1), len(sources) - 1)
+    held_out = set(random.Random(seed).sample(sources, count))
+    return [p for p in pairs if p[0] not in held_out], [p for p in pairs if p[0] in held_out]
+
+
+class TranslationDataset(Dataset):
+    """Sentence pairs as token ids, encoded once. `skipped` and `cut` count those with more than `seq` tokens.
+
+    too_long: "skip" leaves such pairs out, "cut" shortens them. Raises ValueError where nothing is left.
+    """
+
+    def __init__(
+        self, pairs: Pairs, tokenizer_src: Tokenizer, tokenizer_tgt: Tokenizer, seq: int, too_long: str = "skip"
+    ) -> None:
+        self.pairs: list[tuple[str, str]] = []
+        self.examples: list[Example] = []
+        self.skipped = self.cut = 0
+        sources = tokenizer_src.encode_batch([source for source, _ in pairs])
+        targets = tokenizer_tgt.encode_batch([target for _, target in pairs])
+        for pair, source, target in zip(pairs, sources, targets, strict=True):
+            fits = len(source.ids) <= seq - 2 and len(target.ids) <= seq - 1  # [SOS] and [EOS]; the target has one
+            if not fits and too_long == "skip":
+                self.skipped += 1
+                continue
+            self.cut += not fits
+            self.pairs.append(pair)
+            self.examples.append(Example(source.ids[: seq - 2], target.ids[: seq - 1]))
+        if not self.examples:
+            raise ValueError(f"of {len(pairs)} sentence pairs none has at most seq = {seq} tokens; give a larger --seq")
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: int) -> Example:
+        return self.examples[index]
+
+    def lengths(self) -> list[tuple[int, int]]:
+        """Returns (source, target) lengths as the model sees them, special tokens included."""
+        return [(len(src) + 2, len(tgt) + 1) for src, tgt in self.examples]
+
+
+# --- masks and batches --------------------------------------------------------------------------------------
+
+
+def causal_mask(size: int) -> Tensor:
+    """Returns bool [1, size, size]: word i may look at itself and at the words before it."""
+    return torch.ones(1, size, size, dtype=torch.bool).tril()
+
+
+def padding_mask(ids: Tensor, pad: int) -> Tensor:
+    """Returns bool [batch, 1, 1, seq]: every query may look at the real tokens only."""
+    return (ids != pad)[:, None, None, :]
+
+
+class Batch(NamedTuple):
+    """Some sentence pairs, each side padded to its longest sentence.
+
+    `real` are the places of the real label tokens in the flattened label: the loss is computed there only, and since
+    they are known before the batch goes to a GPU, nothing has to wait for the GPU to count them.
+    """
+
+    encoder_input: Tensor  # int64 (batch, src seq): [SOS] source [EOS] [PAD] …
+    decoder_input: Tensor  # int64 (batch, tgt seq): [SOS] target [PAD] …
+    label: Tensor  # int64 (batch, tgt seq): target [EOS] [PAD] …
+    encoder_mask: Tensor  # bool (batch, 1, 1, src seq)
+    decoder_mask: Tensor  # bool (1, tgt seq, tgt seq)
+    real: Tensor  # int64 (real label tokens)
+
+    def to(self, device: torch.device) -> Batch:
+        """Returns the batch on a device; from pinned memory the copy does not block."""
+        return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
+
+
+def pad_rows(rows: Sequence[list[int]], pad: int) -> Tensor:
+    """Returns int64 [rows, longest row], filled up with `pad`."""
+    width = max(len(row) for row in rows)
+    return torch.tensor([row + [pad] * (width - len(row)) for row in rows])
+
+
+def make_batch(examples: Sequence[Example], src: Special, tgt: Special) -> Batch:
+    """Returns the batch of some examples.
+
+    The decoder's mask needs no padding: padding comes last, so no real word ever looks at it.
+    """
+    encoder_input = pad_rows([[src.sos, *e.src, src.eos] for e in examples], src.pad)
+    decoder_input = pad_rows([[tgt.sos, *e.tgt] for e in examples], tgt.pad)
+    label = pad_rows([[*e.tgt, tgt.eos] for e in examples], tgt.pad)
+    return Batch(
+        encoder_input,
+        decoder_input,
+        label,
+        padding_mask(encoder_input, src.pad),
+        causal_mask(decoder_input.shape[1]),
+        (label != tgt.pad).flatten().nonzero().squeeze(1),
+    )
+
+
+class BucketSampler(Sampler[list[int]]):
+    """Batches of examples of like length, at most `batch_tokens` padded tokens on either side.
+
+    The order depends on seed and epoch only, so a run that was stopped goes on with the very next batch
+    (`set_position`). With several processes each takes every world-th batch, and all have equally many.
+    """
+
+    POOL = 50  # batches' worth of examples that are sorted together: like lengths, but other neighbours each epoch
+
+    def __init__(
+        self, lengths: list[tuple[int, int]], batch_tokens: int, *, shuffle: bool, seed: int = 0,
+        rank: int = 0, world: int = 1,
+    ) -> None:  # fmt: skip
+        self.lengths = lengths
+        self.batch_tokens = batch_tokens
+        self.shuffle = shuffle
+        self.seed = seed
+        self.rank, self.world = rank, world
+        self.set_position(0)
+
+    def set_position(self, epoch: int, done: int = 0) -> None:
+        """Chooses the epoch, and how many of its batches were done before."""
+        batches = self._batches(epoch)
+        usable = len(batches) - len(batches) % self.world if self.world > 1 else len(batches)
+        self.batches = batches[self.rank : usable : self.world]
+        self.done = done
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from self.batches[self.done :]
+
+    def _batches(self, epoch: int) -> list[list[int]]:
+        draw = random.Random(f"{self.seed} {epoch}")
+        order = list(range(len(self.lengths)))
+        if not self.shuffle:
+            return list(self._cut(sorted(order, key=self._key)))
+        draw.shuffle(order)
+        mean = sum(max(pair) for pair in self.lengths) / len(self.lengths)
+        pool = max(1, round(self.POOL * self.batch_tokens / mean))
+        batches = [
+            batch
+            for start in range(0, len(order), pool)
+            for batch in self._cut(sorted(order[start : start + pool], key=self._key))
+        ]
+        draw.shuffle(batches)
+        return batches
+
+    def _key(self, index: int) -> tuple[int, int]:
+        src, tgt = self.lengths[index]
+        return tgt, src
+
+    def _cut(self, order: list[int]) -> Iterator[list[int]]:
+        """Yields the order in pieces of at most batch_tokens; a sentence longer than that comes alone."""
+        batch: list[int] = []
+        longest = 0
+        for index in order:
+            longest = max(longest, *self.lengths[index])
+            if batch and longest * (len(batch) + 1) > self.batch_tokens:
+                yield batch
+                batch, longest = [], max(self.lengths[index])
+            batch.append(index)
+        if batch:
+            yield batch
+
+
+def get_loader(dataset: TranslationDataset, sampler: BucketSampler, src: Special, tgt: Special) -> DataLoader:
+    """Returns the DataLoader of a dataset; its batches come ready for `Batch.to`."""
+    return DataLoader(
+        dataset,
+        batch_sampler=sampler,
+        collate_fn=lambda examples: make_batch(examples, src, tgt),
+        pin_memory=torch.cuda.is_available(),
+        generator=torch.Generator(),  # its own, or each epoch would draw a number from the model's
+    )

@@ -1,0 +1,93 @@
+"""Where a run computes: device, number format, and its place among several processes started by torchrun."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import distributed
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A device, the format of its matrix products (None: float32), and which of `world` processes this is."""
+
+    device: torch.device
+    dtype: torch.dtype | None = None
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process prints, validates and saves."""
+        return self.rank == 0
+
+    def autocast(self) -> torch.autocast:
+        """Returns the context in which matrix products have the machine's format."""
+        return torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None)
+
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """Lets the main process do something before the others, which then find it done."""
+        if self.world > 1 and not self.is_main:
+            distributed.barrier()
+        yield
+        if self.world > 1 and self.is_main:
+            distributed.barrier()
+
+    def sums(self, *numbers: int) -> list[int]:
+        """Returns each number's sum over all processes; no GPU is waited for."""
+        if self.world == 1:
+            return list(numbers)
+        total = torch.tensor(numbers)  # on the CPU, so through gloo
+        distributed.all_reduce(total)
+        return total.tolist()
+
+    def __str__(self) -> str:
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else str(self.device)
+        processes = f", {self.world} processes" if self.world > 1 else ""
+        return f"{name}, {'bf16' if self.dtype else 'fp32'}{processes}"
+
+
+def choose_device(asked: str, local_rank: int = 0) -> torch.device:
+    """Returns the device of that name, for "auto" the best there is. Raises ValueError for one that is not here."""
+    here = ["cpu"]
+    if torch.backends.mps.is_available():
+        here.insert(0, "mps")
+    here = [f"cuda:{i}" for i in range(torch.cuda.device_count())] + here
+    if asked in ("auto", "cuda") and here[0].startswith("cuda"):
+        return torch.device("cuda", local_rank)
+    wanted = here[0] if asked == "auto" else asked
+    if wanted not in here:
+        raise ValueError(f"device {asked!r} is not on this machine; it has {', '.join(here)}")
+    return torch.device(wanted)
+
+
+def choose_dtype(device: torch.device, precision: str) -> torch.dtype | None:
+    """Returns bfloat16 or None (float32). "auto": bfloat16 where the device's own units compute in it."""
+    if precision == "auto":
+        return torch.bfloat16 if computes_bf16(device) else None
+    return torch.bfloat16 if precision == "bf16" else None
+
+
+def computes_bf16(device: torch.device) -> bool:
+    """Returns whether matrix products in bfloat16 are faster than in float32 there."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return device.type == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def choose_machine(device: str = "auto", precision: str = "auto") -> Machine:
+    """Returns where this process computes; under torchrun it joins the others."""
+    world, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", 0)))
+    if world > 1 and not distributed.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
+        distributed.init_process_group(backend)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+        torch.set_float32_matmul_precision("high")
+    return Machine(chosen, choose_dtype(chosen, precision), rank, world)

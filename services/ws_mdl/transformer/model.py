@@ -1,0 +1,458 @@
+"""The Transformer of "Attention Is All You Need" (Vaswani et al., 2017), from the embedding to the output words.
+
+Read it from top to bottom: each class uses only what stands above it. Shapes stand at the end of the line:
+batch sentences of seq tokens, each a vector of d_model numbers, seen by h heads of d_k = d_model / h numbers each.
+Masks are boolean, true where a query may look at a key, and broadcast to (batch, h, queries, keys).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+NORMS = ("pre", "post")
+POSITIONS = ("sinusoidal", "learned", "rotary")
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
+
+
+# --- words and places ---------------------------------------------------------------------------------------
+
+
+class InputEmbeddings(nn.Module):
+    """Each token id becomes a vector that is learned, times √d_model (section 3.4 of the paper)."""
+
+    def __init__(self, d_model: int, vocab_size: int) -> None:
+        super().__init__()
+        self.d_model = d_model
+        self.embedding = nn.Embedding(vocab_size, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.embedding(x) * math.sqrt(self.d_model)  # (batch, seq) -> (batch, seq, d_model)
+
+
+def sinusoids(seq: int, d_model: int) -> Tensor:
+    """Returns the paper's table of positions, float [seq, d_model].
+
+    Column 2i is sin(p / 10000^(2i / d_model)), column 2i + 1 the cosine of the same angle.
+    """
+    position = torch.arange(seq, dtype=torch.float).unsqueeze(1)  # (seq, 1)
+    frequency = torch.exp(torch.arange(0, d_model, 2).float() * (-math.log(10000.0) / d_model))  # (d_model / 2)
+    table = torch.zeros(seq, d_model)
+    table[:, 0::2] = torch.sin(position * frequency)
+    table[:, 1::2] = torch.cos(position * frequency)
+    return table
+
+
+class PositionalEncoding(nn.Module):
+    """Adds to each vector where it stands in the sentence, since attention itself does not see any order.
+
+    kind: "sinusoidal" (the paper's table), "learned" (a table that is trained), or "rotary", which adds nothing here:
+    then `RotaryEncoding` turns queries and keys instead.
+    """
+
+    def __init__(self, d_model: int, seq: int, dropout: float, kind: str = "sinusoidal") -> None:
+        super().__init__()
+        self.seq = seq
+        self.dropout = nn.Dropout(dropout)
+        if kind == "learned":
+            self.pe = nn.Parameter(torch.empty(1, seq, d_model))  # build_transformer fills it
+        else:
+            self.register_buffer("pe", sinusoids(seq, d_model).unsqueeze(0) if kind == "sinusoidal" else None)
+
+    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
+        """Returns x with the positions from `offset` on. Raises ValueError for more tokens than the table has."""
+        end = offset + x.shape[1]
+        if end > self.seq:
+            raise ValueError(f"a sentence of {end} tokens; the model was built for at most seq = {self.seq}")
+        if self.pe is not None:
+            x = x + self.pe[:, offset:end]  # (batch, seq, d_model) + (1, seq, d_model)
+        return self.dropout(x)
+
+
+class RotaryEncoding(nn.Module):
+    """Turns pairs of numbers by an angle that grows with the position (Su et al., 2021).
+
+    The product of a turned query and a turned key depends only on how far apart they stand.
+    """
+
+    def __init__(self, d_k: int, seq: int) -> None:
+        super().__init__()
+        table = sinusoids(seq, d_k)  # (seq, d_k)
+        self.register_buffer("sin", table[:, 0::2].clone(), persistent=False)  # (seq, d_k / 2)
+        self.register_buffer("cos", table[:, 1::2].clone(), persistent=False)
+
+    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
+        places = slice(offset, offset + x.shape[-2])
+        sin, cos = self.sin[places].to(x.dtype), self.cos[places].to(x.dtype)  # (seq, d_k / 2)
+        even, odd = x[..., 0::2], x[..., 1::2]  # (batch, h, seq, d_k / 2)
+        return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
+
+
+# --- attention ----------------------------------------------------------------------------------------------
+
+
+class SelfAttention(nn.Module):
+    """The first step of the lesson: one head, no mask. Each word asks all words, and takes what answers."""
+
+    def __init__(self, d_model: int, d_k: int) -> None:
+        super().__init__()
+        self.w_q = nn.Linear(d_model, d_k, bias=False)
+        self.w_k = nn.Linear(d_model, d_k, bias=False)
+        self.w_v = nn.Linear(d_model, d_k, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.w_q(x), self.w_k(x), self.w_v(x)  # (batch, seq, d_k)
+        scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (batch, seq, seq)
+        return scores.softmax(dim=-1) @ value  # (batch, seq, d_k)
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor,
+    mask: Tensor | None = None, dropout: float = 0.0, need_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Returns softmax(query · keyᵀ / √d_k) · value, and the softmax's weights where they are asked for, else None.
+
+    query [batch, h, queries, d_k]; key and value [batch, h, keys, d_k]; mask bool, broadcast to [batch, h, queries,
+    keys]: every query must see a key. Without the weights one fused kernel does it all, and they are never in memory.
+    """
+    on_cpu_with_dropout = dropout > 0 and query.device.type == "cpu"  # PyTorch has no fused kernel for that
+    if not need_weights and not on_cpu_with_dropout:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout), None
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (batch, h, queries, keys)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))  # exp(-inf) = 0, in float16 too
+    weights = scores.softmax(dim=-1)
+    return F.dropout(weights, dropout) @ value, weights if need_weights else None
+
+
+class KeyValueCache:
+    """The keys and values that an attention block has computed for earlier words of the translation.
+
+    grows: true for self-attention, which adds a word at each step; false for cross-attention, whose keys and values
+    come from the encoder and stay as they are.
+    """
+
+    def __init__(self, grows: bool) -> None:
+        self.grows = grows
+        self.key: Tensor | None = None  # (batch, h, words so far, d_k)
+        self.value: Tensor | None = None
+
+    def __len__(self) -> int:
+        return 0 if self.key is None else self.key.shape[-2]
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.grows and self.key is not None
+
+    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns all keys and values: those kept, then the new ones."""
+        if self.key is not None:
+            key, value = torch.cat([self.key, key], dim=-2), torch.cat([self.value, value], dim=-2)
+        self.key, self.value = key, value
+        return key, value
+
+    def select(self, rows: Tensor) -> None:
+        """Keeps these sentences of the batch, in this order; a row may come more than once."""
+        if self.key is not None:
+            self.key, self.value = self.key[rows], self.value[rows]
+
+
+class MultiHeadAttentionBlock(nn.Module):
+    """h attentions side by side, each with its own view of d_k numbers, joined by a linear layer.
+
+    With `need_weights` set, `attention_scores` [batch, h, queries, keys] keeps the last call's weights for pictures.
+    """
+
+    def __init__(self, d_model: int, h: int, dropout: float, rotary: RotaryEncoding | None = None) -> None:
+        super().__init__()
+        if d_model % h != 0:
+            raise ValueError(f"d_model {d_model} cannot be divided among h = {h} heads; choose h that divides d_model")
+        self.h = h
+        self.d_k = d_model // h
+        self.w_q = nn.Linear(d_model, d_model, bias=False)
+        self.w_k = nn.Linear(d_model, d_model, bias=False)
+        self.w_v = nn.Linear(d_model, d_model, bias=False)
+        self.w_o = nn.Linear(d_model, d_model, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        self.rotary = rotary
+        self.need_weights = False
+        self.attention_scores: Tensor | None = None
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, cache: KeyValueCache | None = None
+    ) -> Tensor:
+        """Returns [batch, queries, d_model]; k and v come before those in `cache` are added."""
+        query = self.split_heads(self.w_q(q))  # (batch, h, queries, d_k)
+        if self.rotary:
+            query = self.rotary(query, len(cache) if cache else 0)
+        key, value = self.keys_and_values(k, v, cache)  # (batch, h, keys, d_k)
+        dropout = self.dropout.p if self.training else 0.0
+        x, self.attention_scores = attention(query, key, value, mask, dropout, self.need_weights)
+        return self.w_o(x.transpose(1, 2).flatten(2))  # (batch, queries, h, d_k) -> (batch, queries, d_model)
+
+    def keys_and_values(self, k: Tensor, v: Tensor, cache: KeyValueCache | None) -> tuple[Tensor, Tensor]:
+        if cache is not None and cache.is_complete:
+            return cache.key, cache.value
+        key, value = self.split_heads(self.w_k(k)), self.split_heads(self.w_v(v))
+        if self.rotary:
+            key = self.rotary(key, len(cache) if cache else 0)
+        return (key, value) if cache is None else cache.extend(key, value)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.h, self.d_k)).transpose(1, 2)  # (batch, seq, d_model) -> (batch, h, seq, d_k)
+
+
+# --- what stands around attention ---------------------------------------------------------------------------
+
+
+class LayerNormalization(nn.Module):
+    """alpha · (x - mean) / √(variance + eps) + bias, mean and variance over each vector's own numbers."""
+
+    def __init__(self, features: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.alpha = nn.Parameter(torch.ones(features))
+        self.bias = nn.Parameter(torch.zeros(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.alpha.shape, self.alpha, self.bias, self.eps)  # (batch, seq, features)
+
+
+class FeedForwardBlock(nn.Module):
+    """Two linear layers with a bend between them, for each position alone."""
+
+    def __init__(self, d_model: int, d_ff: int, dropout: float, activation: str = "relu") -> None:
+        super().__init__()
+        self.linear_1 = nn.Linear(d_model, d_ff)
+        self.dropout = nn.Dropout(dropout)
+        self.linear_2 = nn.Linear(d_ff, d_model)
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear_2(self.dropout(self.activation(self.linear_1(x))))  # d_model -> d_ff -> d_model
+
+
+class ResidualConnection(nn.Module):
+    """The way around a sublayer: x + sublayer(norm(x)) before it ("pre"), or norm(x + sublayer(x)) after it ("post").
+
+    The paper normalizes after; the course, and most models since, before, which trains without a careful warm-up.
+    """
+
+    def __init__(self, features: int, dropout: float, norm: str = "pre") -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.norm = LayerNormalization(features)
+        self.norm_first = norm == "pre"
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.norm_first:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
+
+
+def final_norm(features: int, norm: str) -> nn.Module:
+    """Returns what ends a stack: with "pre" nothing has normalized the last sum yet, with "post" the last block has."""
+    return LayerNormalization(features) if norm == "pre" else nn.Identity()
+
+
+# --- encoder and decoder ------------------------------------------------------------------------------------
+
+
+class EncoderBlock(nn.Module):
+    """Words of the source look at each other, then each is worked on alone."""
+
+    def __init__(
+        self, features: int, self_attention_block: MultiHeadAttentionBlock, feed_forward_block: FeedForwardBlock,
+        dropout: float, norm: str = "pre",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.self_attention_block = self_attention_block
+        self.feed_forward_block = feed_forward_block
+        self.residual_connections = nn.ModuleList(ResidualConnection(features, dropout, norm) for _ in range(2))
+
+    def forward(self, x: Tensor, src_mask: Tensor | None) -> Tensor:
+        x = self.residual_connections[0](x, lambda x: self.self_attention_block(x, x, x, src_mask))
+        return self.residual_connections[1](x, self.feed_forward_block)
+
+
+class Encoder(nn.Module):
+    """N encoder blocks, one after the other."""
+
+    def __init__(self, features: int, layers: nn.ModuleList, norm: str = "pre") -> None:
+        super().__init__()
+        self.layers = layers
+        self.norm = final_norm(features, norm)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.norm(x)  # (batch, seq, d_model)
+
+
+LayerCache = tuple[KeyValueCache, KeyValueCache]  # of a decoder block's self-attention and cross-attention
+
+
+class DecoderBlock(nn.Module):
+    """Words of the translation look at those before them, then at the source, then each is worked on alone."""
+
+    def __init__(
+        self, features: int, self_attention_block: MultiHeadAttentionBlock,
+        cross_attention_block: MultiHeadAttentionBlock, feed_forward_block: FeedForwardBlock,
+        dropout: float, norm: str = "pre",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.self_attention_block = self_attention_block
+        self.cross_attention_block = cross_attention_block
+        self.feed_forward_block = feed_forward_block
+        self.residual_connections = nn.ModuleList(ResidualConnection(features, dropout, norm) for _ in range(3))
+
+    def forward(
+        self, x: Tensor, encoder_output: Tensor, src_mask: Tensor | None, tgt_mask: Tensor | None,
+        cache: LayerCache | tuple[None, None] = (None, None),
+    ) -> Tensor:  # fmt: skip
+        own, cross = cache
+        source = encoder_output
+        x = self.residual_connections[0](x, lambda x: self.self_attention_block(x, x, x, tgt_mask, own))
+        x = self.residual_connections[1](x, lambda x: self.cross_attention_block(x, source, source, src_mask, cross))
+        return self.residual_connections[2](x, self.feed_forward_block)
+
+
+class Decoder(nn.Module):
+    """N decoder blocks, one after the other."""
+
+    def __init__(self, features: int, layers: nn.ModuleList, norm: str = "pre") -> None:
+        super().__init__()
+        self.layers = layers
+        self.norm = final_norm(features, norm)
+
+    def forward(
+        self, x: Tensor, encoder_output: Tensor, src_mask: Tensor | None, tgt_mask: Tensor | None,
+        cache: list[LayerCache] | None = None,
+    ) -> Tensor:  # fmt: skip
+        for layer, layer_cache in zip(self.layers, cache or [(None, None)] * len(self.layers), strict=True):
+            x = layer(x, encoder_output, src_mask, tgt_mask, layer_cache)
+        return self.norm(x)  # (batch, seq, d_model)
+
+
+class ProjectionLayer(nn.Module):
+    """Each vector becomes a score for every word of the target vocabulary."""
+
+    def __init__(self, d_model: int, vocab_size: int) -> None:
+        super().__init__()
+        self.proj = nn.Linear(d_model, vocab_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.proj(x)  # (..., d_model) -> (..., vocab_size)
+
+
+# --- all of it ----------------------------------------------------------------------------------------------
+
+
+class Transformer(nn.Module):
+    """Encoder, decoder, and the layers where words go in and come out."""
+
+    def __init__(
+        self, encoder: Encoder, decoder: Decoder, src_embed: InputEmbeddings, tgt_embed: InputEmbeddings,
+        src_pos: PositionalEncoding, tgt_pos: PositionalEncoding, projection_layer: ProjectionLayer,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+        self.src_embed = src_embed
+        self.tgt_embed = tgt_embed
+        self.src_pos = src_pos
+        self.tgt_pos = tgt_pos
+        self.projection_layer = projection_layer
+
+    def encode(self, src: Tensor, src_mask: Tensor | None) -> Tensor:
+        """Returns what the encoder makes of token ids [batch, seq]: float [batch, seq, d_model]."""
+        return self.encoder(self.src_pos(self.src_embed(src)), src_mask)
+
+    def decode(
+        self, encoder_output: Tensor, src_mask: Tensor | None, tgt: Tensor, tgt_mask: Tensor | None,
+        cache: list[LayerCache] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Returns float [batch, seq, d_model] for the target ids [batch, seq].
+
+        With `cache` (from `new_cache`), tgt holds only the words that no earlier call has seen.
+        """
+        offset = len(cache[0][0]) if cache else 0
+        return self.decoder(self.tgt_pos(self.tgt_embed(tgt), offset), encoder_output, src_mask, tgt_mask, cache)
+
+    def project(self, x: Tensor) -> Tensor:
+        """Returns scores [..., target vocabulary] (logits: no softmax yet)."""
+        return self.projection_layer(x)
+
+    def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None, tgt_mask: Tensor | None) -> Tensor:
+        """Returns the scores [batch, seq, target vocabulary] of each target position's next word."""
+        return self.project(self.decode(self.encode(src, src_mask), src_mask, tgt, tgt_mask))
+
+    def new_cache(self) -> list[LayerCache]:
+        """Returns an empty cache for `decode`: a pair for each decoder block."""
+        return [(KeyValueCache(grows=True), KeyValueCache(grows=False)) for _ in self.decoder.layers]
+
+
+def build_transformer(
+    src_vocab_size: int, tgt_vocab_size: int, src_seq: int, tgt_seq: int,
+    d_model: int = 512, N: int = 6, h: int = 8, dropout: float = 0.1, d_ff: int = 2048, *,
+    norm: str = "pre", activation: str = "relu", positions: str = "sinusoidal", tied: bool = False,
+) -> Transformer:  # fmt: skip
+    """Returns a Transformer with Xavier-uniform weights; the defaults are the paper's base model, normalized before.
+
+    norm: "pre" or "post". activation: "relu" or "gelu". positions: "sinusoidal", "learned" or "rotary".
+    tied: the target's embedding and the projection share their weights. Raises ValueError for what does not fit.
+    """
+    _check(norm, activation, positions, d_model, h)
+    rotary = RotaryEncoding(d_model // h, max(src_seq, tgt_seq)) if positions == "rotary" else None
+
+    def feed_forward() -> FeedForwardBlock:
+        return FeedForwardBlock(d_model, d_ff, dropout, activation)
+
+    def self_attention() -> MultiHeadAttentionBlock:
+        return MultiHeadAttentionBlock(d_model, h, dropout, rotary)
+
+    def cross_attention() -> MultiHeadAttentionBlock:
+        return MultiHeadAttentionBlock(d_model, h, dropout)
+
+    encoder_blocks = [EncoderBlock(d_model, self_attention(), feed_forward(), dropout, norm) for _ in range(N)]
+    decoder_blocks = [
+        DecoderBlock(d_model, self_attention(), cross_attention(), feed_forward(), dropout, norm) for _ in range(N)
+    ]
+    transformer = Transformer(
+        Encoder(d_model, nn.ModuleList(encoder_blocks), norm),
+        Decoder(d_model, nn.ModuleList(decoder_blocks), norm),
+        InputEmbeddings(d_model, src_vocab_size),
+        InputEmbeddings(d_model, tgt_vocab_size),
+        PositionalEncoding(d_model, src_seq, dropout, positions),
+        PositionalEncoding(d_model, tgt_seq, dropout, positions),
+        ProjectionLayer(d_model, tgt_vocab_size),
+    )
+    if tied:
+        transformer.projection_layer.proj.weight = transformer.tgt_embed.embedding.weight
+    _initialize(transformer)
+    return transformer
+
+
+def _check(norm: str, activation: str, positions: str, d_model: int, h: int) -> None:
+    choices = (("norm", norm, NORMS), ("activation", activation, ACTIVATIONS), ("positions", positions, POSITIONS))
+    for name, value, known in choices:
+        if value not in known:
+            raise ValueError(f"{name} {value!r} is not known; choose {', '.join(known)}")
+    if h < 1 or d_model % h != 0:
+        raise ValueError(f"d_model {d_model} cannot be divided among h = {h} heads; choose h that divides d_model")
+    if (d_model if positions != "rotary" else d_model // h) % 2 != 0:
+        raise ValueError(
+            f"positions come in pairs of sine and cosine; d_model {d_model} with h = {h} leaves an odd one"
+        )
+
+
+def _initialize(transformer: Transformer) -> None:
+    for name, parameter in transformer.named_parameters():
+        if name.endswith("_pos.pe"):
+            nn.init.normal_(parameter, std=0.02)
+        elif parameter.dim() > 1:
+            nn.init.xavier_uniform_(parameter)

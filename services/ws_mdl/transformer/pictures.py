@@ -1,0 +1,175 @@
+"""Looking in: where each head looks for each word, the table of positions, the masks, the learning curve.
+
+python -m services.ws_mdl.transformer.pictures    draws what needs no trained model
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from matplotlib import font_manager
+from matplotlib.figure import Figure
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from services.ws_mdl.transformer.dataset import Special, causal_mask, padding_mask
+from services.ws_mdl.transformer.model import MultiHeadAttentionBlock, Transformer, sinusoids
+
+
+class AttentionMaps(NamedTuple):
+    """Weights of every layer and head for one sentence, float [layers, heads, queries, keys], rows adding up to 1."""
+
+    encoder: Tensor  # source words look at source words
+    decoder: Tensor  # target words look at the target words before them
+    cross: Tensor  # target words look at source words
+
+
+@contextmanager
+def keeping_weights(model: Transformer) -> Iterator[None]:
+    """Lets each attention block keep its weights in `attention_scores`, for the calls inside."""
+    blocks = [module for module in model.modules() if isinstance(module, MultiHeadAttentionBlock)]
+    for block in blocks:
+        block.need_weights = True
+    try:
+        yield
+    finally:
+        for block in blocks:
+            block.need_weights, block.attention_scores = False, None
+
+
+@torch.inference_mode()
+def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> AttentionMaps:
+    """Returns where the model looks while it reads source ids [1, seq] and writes target ids [1, seq]."""
+    was_training = model.training
+    model.eval()
+    with keeping_weights(model):
+        model.decode(model.encode(source, None), None, target, causal_mask(target.shape[1]).to(target.device))
+        encoder = [layer.self_attention_block for layer in model.encoder.layers]
+        decoder = [layer.self_attention_block for layer in model.decoder.layers]
+        cross = [layer.cross_attention_block for layer in model.decoder.layers]
+        maps = [torch.cat([b.attention_scores for b in part]).float().cpu() for part in (encoder, decoder, cross)]
+    model.train(was_training)
+    return AttentionMaps(*maps)
+
+
+class View(NamedTuple):
+    """A sentence with its translation, word by word, and where the model looks."""
+
+    maps: AttentionMaps
+    source: list[str]
+    target: list[str]
+
+
+def look(
+    model: Transformer, source: str, target: str, tokenizer_src: Tokenizer, tokenizer_tgt: Tokenizer, limit: int = 40
+) -> View:
+    """Returns where the model looks while it reads `source` and writes `target`, for at most `limit` tokens of each.
+
+    A row of the target's maps stands for the word that is written there, looking from the word before it.
+    """
+    device = next(model.parameters()).device
+    src, tgt = tokenizer_src.encode(source), tokenizer_tgt.encode(target)
+    special_src, special_tgt = Special.of(tokenizer_src), Special.of(tokenizer_tgt)
+    source_ids = torch.tensor([[special_src.sos, *src.ids[:limit], special_src.eos]], device=device)
+    target_ids = torch.tensor([[special_tgt.sos, *tgt.ids[:limit]]], device=device)
+    maps = attention_maps(model, source_ids, target_ids)
+    return View(maps, ["[SOS]", *src.tokens[:limit], "[EOS]"], [*tgt.tokens[:limit], "[EOS]"])
+
+
+# --- pictures -----------------------------------------------------------------------------------------------
+
+
+def fonts() -> list[str]:
+    """Returns font families that can write Korean, as far as there are any, then matplotlib's own."""
+    if spec := importlib.util.find_spec("koreanize_matplotlib"):  # its font file only: importing it changes settings
+        path = Path(spec.submodule_search_locations[0]) / "fonts" / "NanumGothic.ttf"
+        if "NanumGothic" not in {font.name for font in font_manager.fontManager.ttflist}:
+            font_manager.fontManager.addfont(path)
+        return ["DejaVu Sans", "NanumGothic"]
+    return ["DejaVu Sans"]
+
+
+def plot_attention(weights: Tensor, queries: Sequence[str], keys: Sequence[str], title: str) -> Figure:
+    """Returns heat maps of weights [layers, heads, queries, keys]: a row per layer, a column per head."""
+    layers, heads = weights.shape[:2]
+    size = 0.28 * max(len(queries), len(keys), 4) + 0.4
+    figure = Figure(figsize=(size * heads + 1, size * layers + 1), layout="constrained")
+    grid = figure.subplots(layers, heads, squeeze=False)
+    family = fonts()
+    for layer, row in enumerate(grid):
+        for head, axes in enumerate(row):
+            axes.imshow(weights[layer, head], vmin=0, vmax=1, cmap="viridis", aspect="auto")
+            axes.set_title(f"layer {layer}, head {head}", fontsize=8)
+            axes.set_xticks(
+                range(len(keys)), keys if layer == layers - 1 else [], rotation=90, fontsize=7, family=family
+            )
+            axes.set_yticks(range(len(queries)), queries if head == 0 else [], fontsize=7, family=family)
+    figure.suptitle(title, family=family)
+    return figure
+
+
+def plot_positions(table: Tensor) -> Figure:
+    """Returns a picture of a table of positions [seq, d_model], and how alike each two positions are."""
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    shown = left.imshow(table, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
+    left.set(title="positional encoding", xlabel="number in the vector", ylabel="position")
+    figure.colorbar(shown, ax=left)
+    unit = torch.nn.functional.normalize(table, dim=-1)
+    shown = right.imshow(unit @ unit.T, cmap="viridis")
+    right.set(title="cosine of two positions' vectors", xlabel="position", ylabel="position")
+    figure.colorbar(shown, ax=right)
+    return figure
+
+
+def plot_masks(source: Tensor, pad: int, target_len: int) -> Figure:
+    """Returns a picture of the encoder's mask for ids [batch, seq], and of the decoder's."""
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.imshow(padding_mask(source, pad)[:, 0, 0], cmap="gray", vmin=0, vmax=1, aspect="auto")
+    left.set(title="encoder_mask: no padding is looked at", xlabel="source word", ylabel="sentence of the batch")
+    right.imshow(causal_mask(target_len)[0], cmap="gray", vmin=0, vmax=1)
+    right.set(title="decoder_mask: nobody looks ahead", xlabel="is looked at", ylabel="target word")
+    return figure
+
+
+def plot_curve(history: Sequence[dict[str, Any]], title: str) -> Figure:
+    """Returns losses and BLEU over a run's epochs, by its minutes of training. history: see `train.Trainer`."""
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    minutes = [point["seconds"] / 60 for point in history]
+    axes.plot(minutes, [point["train_loss"] for point in history], label="training loss (smoothed labels)", color="C7")
+    axes.plot(minutes, [point["loss"] for point in history], label="validation loss", color="C0", marker=".")
+    axes.set(xlabel="minutes of training", ylabel="loss per word", title=title)
+    right = axes.twinx()
+    right.plot(minutes, [100 * point["bleu"] for point in history], label="validation BLEU", color="C1", marker=".")
+    right.set(ylabel="BLEU", ylim=(0, None))
+    figure.legend(loc="outside lower center", ncols=3)
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Writes a picture as PNG and returns where it lies."""
+    figure.savefig(path, dpi=110)
+    return path
+
+
+def main() -> None:
+    """Draws the table of positions and the masks into the volume's folder of transformer runs."""
+    from services.ws_mdl.transformer.config import runs_folder
+    from vla_contract.volume import Volume, make_folder
+
+    folder = make_folder(runs_folder(Volume()) / "pictures")
+    source = torch.tensor([[5] * length + [1] * (12 - length) for length in (12, 9, 7, 4)])
+    print(save(plot_positions(sinusoids(100, 128)), folder / "positions.png"))
+    print(save(plot_masks(source, pad=1, target_len=12), folder / "masks.png"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Ctrl-C and SIGTERM as a wish that a loop looks at between two steps, so that nothing is lost."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+
+class StopSignal:
+    """Inside `with StopSignal() as stop:` the first signal sets `stop.asked`, a second one interrupts at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> StopSignal:
+        self.before = {}
+        if threading.current_thread() is threading.main_thread():  # Python handles signals nowhere else
+            self.before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True

@@ -1,0 +1,109 @@
+"""Translating with a trained run.
+
+python -m services.ws_mdl.transformer.translate "The door is open." --beam 4 --pictures
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import tyro
+from tokenizers import Tokenizer
+
+from services.ws_mdl.transformer import checkpoints, decode
+from services.ws_mdl.transformer.config import Config, config_from, runs_folder, stored_form
+from services.ws_mdl.transformer.devices import choose_machine
+from services.ws_mdl.transformer.model import Transformer
+from services.ws_mdl.transformer.tokenization import load_tokenizer
+from services.ws_mdl.transformer.trainer import get_model
+from vla_contract.volume import Volume, make_folder
+
+
+@dataclass
+class TranslateCommand:
+    """Translates sentences with the newest trained run, or the one of that name."""
+
+    sentences: Annotated[tuple[str, ...], tyro.conf.Positional]
+    name: str | None = None  # which run; default: the one that was trained last
+    beam: int = 4  # translations kept at every step; 1 is greedy search
+    penalty: float = 0.6  # larger values favour longer translations
+    pictures: bool = False  # draw where each layer and head looks, as PNG in the run's folder
+    device: str = "auto"
+
+
+class Trained(NamedTuple):
+    """A model, ready to translate, with all that belongs to it."""
+
+    model: Transformer
+    config: Config
+    tokenizer_src: Tokenizer
+    tokenizer_tgt: Tokenizer
+    path: Path
+
+
+def find_run(volume: Volume, name: str | None) -> Path:
+    """Returns the folder of a run with weights, without a name of the one trained last. Raises ValueError."""
+    found = {path.parent for path in runs_folder(volume).glob("*/tmodel_*.pt")}
+    if not found:
+        raise ValueError(f"{runs_folder(volume)} holds no trained run; train one: ./lab train transformer")
+    if name is None:
+        return max(found, key=lambda folder: max(path.stat().st_mtime for path in folder.glob("tmodel_*.pt")))
+    if runs_folder(volume) / name not in found:
+        raise ValueError(f"run {name!r} not found; there are {', '.join(sorted(folder.name for folder in found))}")
+    return runs_folder(volume) / name
+
+
+def load_trained(folder: Path, device: str = "auto") -> Trained:
+    """Returns the newest model of a run. Raises ValueError for weights or tokenizers that are damaged or do not fit."""
+    machine = choose_machine(device)
+    found = checkpoints.load_latest(folder, machine.device)
+    if found is None:
+        raise ValueError(f"{folder} holds no weights")
+    path, state = found
+    if "config" not in state:
+        raise ValueError(f"{path} does not say its configuration; `train` with the same settings takes it over first")
+    config = config_from(state["config"])
+    source, target = (load_tokenizer(folder / f"tokenizer_{language}.json") for language in config.languages)
+    model = get_model(config, source.get_vocab_size(), target.get_vocab_size()).to(machine.device)
+    checkpoints.load_into(model, path, state, stored_form(config), "put back the tokenizers it was trained with")
+    return Trained(model.eval(), config, source, target, path)
+
+
+def main(command: TranslateCommand) -> None:
+    """Prints a line per sentence; says on stderr which weights translate."""
+    trained = load_trained(find_run(Volume(), command.name), command.device)
+    print(f"{trained.path.parent.name}, {trained.path.name}, {trained.config.pair}", file=sys.stderr)
+    tokenizers = trained.tokenizer_src, trained.tokenizer_tgt
+    found = decode.translate(
+        trained.model, list(command.sentences), *tokenizers,
+        seq=trained.config.seq, beam=command.beam, penalty=command.penalty,
+    )  # fmt: skip
+    print("\n".join(found))
+    if command.pictures:
+        draw(trained, command.sentences[0], found[0])
+
+
+def draw(trained: Trained, source: str, target: str) -> None:
+    """Writes a picture for each kind of attention, all layers and heads, and says where."""
+    from services.ws_mdl.transformer import pictures  # matplotlib: not needed for words alone
+
+    view = pictures.look(trained.model, source, target, trained.tokenizer_src, trained.tokenizer_tgt)
+    folder = make_folder(trained.path.parent / "pictures")
+    kinds = {
+        "encoder": (view.maps.encoder, view.source, view.source),
+        "decoder": (view.maps.decoder, view.target, ["[SOS]", *view.target[:-1]]),
+        "cross": (view.maps.cross, view.target, view.source),
+    }
+    for name, (weights, queries, keys) in kinds.items():
+        figure = pictures.plot_attention(weights, queries, keys, f"{name}: each row looks at the columns")
+        print(pictures.save(figure, folder / f"attention_{name}.png"), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(TranslateCommand, description=__doc__))
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {error}")
