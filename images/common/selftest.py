@@ -29,6 +29,7 @@ from packaging.utils import canonicalize_name
 
 IMAGES = Path(__file__).resolve().parents[1]
 BESIDE_THE_LOCK = {"pip", "flash-attn"}  # what an environment may hold without a line in its lock
+BUILD_ONLY = {"ninja"}  # flash-attn declares it and needs it for compiling alone
 
 Check = Callable[[], Any]
 
@@ -76,7 +77,7 @@ def check_consistency(env: str) -> str:
     """Checks that every installed package has what it declares, but for what excludes.txt leaves out on purpose."""
     excludes = IMAGES / env / "excludes.txt"
     lines = excludes.read_text().splitlines() if excludes.exists() else []
-    ignored = {canonicalize_name(line) for line in lines if line and not line.startswith("#")}
+    ignored = BUILD_ONLY | {canonicalize_name(line) for line in lines if line and not line.startswith("#")}
     have = installed()
     wrong = [
         f"{name} wants {need}, installed is {have.get(canonicalize_name(need.name), 'none')}"

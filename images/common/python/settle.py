@@ -55,12 +55,13 @@ def set_dates(root: Path) -> None:
     os.utime(root, (DATE_S, DATE_S))
 
 
-def main() -> None:
-    root = Path(sys.argv[1])
-    print(f"{remove_tests(root)} packages of tests removed below {root}")
-    print(f"{compile_all(root)} modules compiled")
+def settle(root: Path) -> None:
+    """Compiles and dates what lies at `root`, and `root` itself."""
+    print(f"{compile_all(root)} modules compiled below {root}")
     set_dates(root)
 
 
 if __name__ == "__main__":
-    main()
+    environment = Path(sys.argv[1])
+    print(f"{remove_tests(environment)} packages of tests removed")
+    settle(environment)

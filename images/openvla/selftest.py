@@ -1,0 +1,70 @@
+"""Does this environment do what OpenVLA needs? A part of its image's build; see images/common/selftest.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from images.common.selftest import check_attention, check_imports, check_torch, expect, run
+
+MODULES = ("torchvision", "timm", "transformers", "tokenizers", "accelerate", "sentencepiece", "json_numpy", "PIL")
+
+
+def check_stack() -> str:
+    """Checks the imports; transformers from 4.50 on ignores the picture without a word."""
+    found = check_imports(MODULES)
+    import transformers
+
+    expect(transformers.__version__ == "4.40.1", f"transformers is {transformers.__version__}, expected 4.40.1")
+    return f"{found}, transformers {transformers.__version__}"
+
+
+def check_four_bits() -> str:
+    """Checks that bitsandbytes loads its library and packs a matrix into four bits and back."""
+    import bitsandbytes
+    import torch
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    weights = torch.randn(64, 64, generator=torch.Generator().manual_seed(0)).to(device)
+    packed, state = quantize_4bit(weights, quant_type="nf4")
+    error = float((dequantize_4bit(packed, state) - weights).abs().mean())
+    expect(packed.numel() == weights.numel() // 2, f"64 × 64 numbers took {packed.numel()} bytes, expected 2048")
+    expect(0 < error < 0.2, f"four bits change the weights by {error:.3f} on average, expected about 0.07")
+    return f"bitsandbytes {bitsandbytes.__version__} on {device}, mean error {error:.3f}"
+
+
+def check_inference() -> str:
+    """Checks one inference with a tiny random checkpoint: loading, picture, prompt, tokens, action."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["VLALAB_VOLUME"] = folder
+        import numpy as np
+
+        from services.openvla.checkpoints import CheckpointSettings, make_tiny
+        from services.openvla.loading import load_policy
+        from services.openvla.settings import ModelSettings
+        from vla_contract import Observation
+
+        checkpoint = make_tiny(CheckpointSettings(tiny=True, suite="libero_goal"), Path(folder) / "checkpoints")
+        policy = load_policy(ModelSettings(checkpoint=str(checkpoint), max_batch=1))
+        info = policy.info()
+        picture = np.random.RandomState(0).randint(0, 256, (224, 224, 3), np.uint8)
+        chunk = policy.act([Observation({info.cameras[0]: picture}, None, "open the drawer", "selftest", 0)])[0]
+        if isinstance(chunk, Exception):
+            raise chunk
+    expect(chunk.actions.shape == (1, 7), f"the action's shape is {chunk.actions.shape}, expected (1, 7)")
+    return f"action of {checkpoint.name}, {info.details.get('attention', '')} on {info.device}"
+
+
+if __name__ == "__main__":
+    dependencies = {
+        "torch": lambda: check_torch("2.2.0", "12.1"),
+        "attention": check_attention,
+        "stack": check_stack,
+        "4 bits": check_four_bits,
+    }
+    sys.exit(run("openvla", dependencies, {"inference": check_inference}))
