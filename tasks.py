@@ -8,16 +8,21 @@ import sys
 from invoke import Exit
 from invoke import task as invoke_task
 
-from vlalab import building, cleaning, environments, evaluation, locks, programs, services, testing
+from vlalab import building, cleaning, environments, evaluation, locks, overview, programs, services, settings, testing
 from vlalab.console import LabError, unknown
 
 # Plain words after a task go into this list argument: `./lab up oracle random` is `./lab up --names=oracle,random`.
-WORDS = {"up": "names", "down": "names", "test": "parts", "env": "names", "lock": "names", "build": "names"}
+WORDS = {
+    "up": "names", "down": "names", "restart": "names", "test": "parts", "env": "names", "lock": "names",
+    "build": "names",
+}  # fmt: skip
 # The order of `./lab --list`.
 ORDER = [
-    "eval", "test", "up", "down", "status", "logs", "runs", "report", "compare", "assets", "bench", "env", "lock",
-    "build", "clean",
+    "eval", "test", "up", "down", "restart", "status", "logs", "shell", "checkpoint", "runs", "report", "compare",
+    "assets", "build", "clean", "bench", "env", "lock",
 ]  # fmt: skip
+RUNTIME = "docker, local or auto: containers where an engine answers and the images are built, else processes"
+DRY_RUN = "print the commands, change nothing"
 
 
 def task(**options):
@@ -72,8 +77,8 @@ def flags_of(values: dict[str, object]) -> list[str]:
         "act-timeout-s": "how long one answer of the policy may take",
         "allow-other-suite": "evaluate a checkpoint on a suite it was not made for",
         "allow-drift": "go on with a run although something it depends on changed",
-        "runtime": "local, docker or auto",
-        "dry-run": "print the commands, start nothing",
+        "runtime": RUNTIME,
+        "dry-run": DRY_RUN,
     },
 )
 def evaluate(
@@ -88,6 +93,7 @@ def evaluate(
     ./lab eval libero_object --policy http://host:8000    any service that speaks the contract
     ./lab eval libero_goal --trials 2 --resume            go on after Ctrl-C or a crash
     ./lab eval libero_10 --tasks 0,2-4 --episodes 0-4 --workers 4 --video failures
+    ./lab eval libero_goal --runtime docker --trials 1    the same in containers
     """
     given = {
         "workers": workers, "trials": trials, "tasks": tasks, "episodes": episodes, "seed": seed, "cameras": cameras,
@@ -166,31 +172,55 @@ def clean(c, venvs=False, yes=False, dry_run=False):
     cleaning.clean(venvs, yes, dry_run)
 
 
-@task(help={"names": "services to start", "runtime": "local, docker or auto"})
-def up(c, names="", runtime="auto"):
+@task(
+    help={
+        "names": "services to start",
+        "gpu": "auto, none, all, or the device's number as nvidia-smi has it: 0 or 0,1",
+        "suite": "serve the checkpoint that was fine-tuned on this suite, with its statistics",
+        "checkpoint": "a folder under checkpoints/ on the volume, or a path",
+        "runtime": RUNTIME,
+        "dry-run": DRY_RUN,
+    }
+)
+def up(c, names="", gpu=None, suite=None, checkpoint=None, runtime="auto", dry_run=False):
     """Start services and wait until they are ready.
 
-    ./lab up oracle             then: ./lab eval libero_goal
+    ./lab up oracle                                  then: ./lab eval libero_goal
+    ./lab up openvla --suite libero_goal --gpu 0     see also: ./lab checkpoint openvla --suite libero_goal
+    ./lab up ui                                      the page, and the policy that it asks
     """
-    for found in services.up(split(names), runtime):
+    chosen = split(names)
+    services.check_names(chosen)
+    given = settings.for_services(services.in_order(chosen), suite, checkpoint, gpu)
+    for found in services.up(chosen, runtime, given, dry_run):
         print(f"{found.name} {found.url}")
 
 
-@task(help={"names": "services to stop; default: all that are up"})
-def down(c, names=""):
+@task(help={"names": "services to stop; default: all that are up", "dry-run": DRY_RUN})
+def down(c, names="", dry_run=False):
     """Stop services.
 
     ./lab down                  all of them
     ./lab down oracle
     """
-    if not services.down(split(names)):
+    if not services.down(split(names), dry_run) and not dry_run:
         print("nothing is up")
+
+
+@task(help={"names": "services; default: all that are up", "dry-run": DRY_RUN})
+def restart(c, names="", dry_run=False):
+    """Stop services and start them with the settings they had, on the newest image and lock.
+
+    ./lab restart openvla
+    """
+    for found in services.restart(split(names), dry_run):
+        print(f"{found.name} {found.url}")
 
 
 @task()
 def status(c):
-    """Show what is up, whether it is healthy, and where."""
-    services.show_status()
+    """Show what is up in both runtimes: health, image, GPU and memory in use, and where."""
+    overview.show()
 
 
 @task(
@@ -205,36 +235,85 @@ def logs(c, name, lines=50, follow=False):
     services.logs(name, lines, follow)
 
 
-@task()
-def runs(c):
-    """List the evaluation runs on the volume."""
-    finish(programs.run_module("libero", "services.libero.evaluator.runs", ["list"]))
+@task(
+    positional=["name"],
+    help={
+        "name": "environment or service",
+        "command": "run this command line instead, and end",
+        "runtime": RUNTIME,
+        "dry-run": DRY_RUN,
+    },
+)
+def shell(c, name, command=None, runtime="auto", dry_run=False):
+    """Open a shell in an environment: its image with a service's restrictions, or its local twin.
+
+    ./lab shell openvla
+    ./lab shell libero --command "python -V"
+    """
+    finish(services.shell(name, runtime, command, dry_run))
 
 
-@task(positional=["run"], help={"run": "name of a run, or its folder"})
-def report(c, run):
+@task(
+    positional=["model"],
+    help={
+        "model": "openvla or gr00t",
+        "suite": "the published checkpoint that was fine-tuned on this suite",
+        "tiny": "make a small random one instead: no download, answers without sense",
+        "name": "its folder under checkpoints/ on the volume; default: as published",
+        "runtime": RUNTIME,
+        "dry-run": DRY_RUN,
+    },
+)
+def checkpoint(c, model, suite=None, tiny=False, name=None, runtime="auto", dry_run=False):
+    """Download a checkpoint onto the volume, or make a tiny one to try things with.
+
+    ./lab checkpoint openvla --suite libero_goal     15 GB; then: ./lab up openvla --suite libero_goal
+    ./lab checkpoint openvla --tiny                  then: ./lab up openvla --checkpoint openvla-tiny
+    """
+    if model not in settings.CHECKPOINTS:
+        raise LabError(unknown("model", model, settings.CHECKPOINTS))
+    flags = flags_of({"suite": suite, "tiny": tiny, "name": name})
+    finish(programs.run_module(model, f"services.{model}.checkpoints", flags, runtime, dry_run))
+
+
+@task(help={"runtime": RUNTIME})
+def runs(c, runtime="auto"):
+    """List the evaluation runs on the volume.
+
+    ./lab runs
+    """
+    finish(programs.run_module("libero", "services.libero.evaluator.runs", ["list"], runtime))
+
+
+@task(positional=["run"], help={"run": "name of a run, or its folder", "runtime": RUNTIME})
+def report(c, run, runtime="auto"):
     """Build a run's report again from its store.
 
     ./lab report libero_goal-oracle-1
     """
-    finish(programs.run_module("libero", "services.libero.evaluator.runs", ["report", programs.absolute_if_path(run)]))
+    folder = programs.absolute_if_path(run)
+    finish(programs.run_module("libero", "services.libero.evaluator.runs", ["report", folder], runtime))
 
 
-@task(positional=["a", "b"], help={"a": "a run", "b": "another run"})
-def compare(c, a, b):
+@task(positional=["a", "b"], help={"a": "a run", "b": "another run", "runtime": RUNTIME})
+def compare(c, a, b, runtime="auto"):
     """Test two runs against each other, paired by episode.
 
     ./lab compare libero_goal-oracle-1 libero_goal-random-1
     """
     folders = [programs.absolute_if_path(run) for run in (a, b)]
-    finish(programs.run_module("libero", "services.libero.evaluator.runs", ["compare", *folders]))
+    finish(programs.run_module("libero", "services.libero.evaluator.runs", ["compare", *folders], runtime))
 
 
 @task(
     positional=["what"],
-    help={"what": "libero (download the official files), kit (make the project's own), or status"},
+    help={
+        "what": "libero (download the official files), kit (make the project's own), or status",
+        "runtime": RUNTIME,
+        "dry-run": DRY_RUN,
+    },
 )
-def assets(c, what):
+def assets(c, what, runtime="auto", dry_run=False):
     """Get the simulator's meshes and textures.
 
     ./lab assets libero         the official files: resumes, checks every file
@@ -243,7 +322,7 @@ def assets(c, what):
     known = {"libero": "official", "official": "official", "kit": "kit", "status": "status"}
     if what not in known:
         raise LabError(unknown("assets", what, list(known)))
-    finish(programs.run_module("libero", "services.libero.assets", [known[what]]))
+    finish(programs.run_module("libero", "services.libero.assets", [known[what]], runtime, dry_run))
 
 
 @task(positional=["name"], help={"name": "benchmark", "quick": "at most a minute"})

@@ -110,7 +110,7 @@ class Lab(Program):
         tasks = self.namespace.tasks
         order = [*self.tasks_module.ORDER, *sorted(set(tasks) - set(self.tasks_module.ORDER))]
         for name in order:
-            print(f"  {name:<9} {(tasks[name].__doc__ or '').strip().splitlines()[0]}")
+            print(f"  {name:<11} {(tasks[name].__doc__ or '').strip().splitlines()[0]}")
         print("\nFirst steps: ./lab eval libero_goal --trials 2      then: ./lab test")
 
     def print_help(self) -> None:

@@ -17,6 +17,8 @@ import yaml
 from vlalab.console import LabError
 from vlalab.paths import ROOT
 
+FILE = ROOT / "compose.yaml"
+GPU_FILE = ROOT / "compose.gpu.yaml"
 ROLE = "vla-lab.role"  # the label that tells policies from jobs
 
 
@@ -46,6 +48,7 @@ class Service:
 
     name: str
     environment_name: str  # x-local: which images/<env> it runs in
+    image: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
     ports: tuple[Port, ...]
@@ -55,9 +58,14 @@ class Service:
     stop_grace_s: float
     role: str
     profiles: tuple[str, ...]
+    depends_on: tuple[str, ...]
+
+    def words(self) -> tuple[str, ...]:
+        """Returns its command and the values of its variables: all that may name another service's address."""
+        return (*self.command, *self.environment.values())
 
 
-def read(path: Path = ROOT / "compose.yaml", variables: Mapping[str, str] | None = None) -> dict[str, Service]:
+def read(path: Path = FILE, variables: Mapping[str, str] | None = None) -> dict[str, Service]:
     """Returns the services of a compose file. `variables` default to the process's own over those of .env.
 
     Raises LabError for what this reader does not know, and for a `${VARIABLE:?text}` that is not set.
@@ -65,6 +73,40 @@ def read(path: Path = ROOT / "compose.yaml", variables: Mapping[str, str] | None
     known = environment_variables(path.parent) if variables is None else variables
     document = _filled(yaml.safe_load(path.read_text()), known)
     return {name: _service(name, body) for name, body in document["services"].items()}
+
+
+def needs(name: str, path: Path = FILE, variables: Mapping[str, str] | None = None) -> list[str]:
+    """Returns the services that one needs, and those they need, in the order to start them; itself comes last.
+
+    What it depends on but was told to leave alone is not needed: by default the page asks openvla, and with
+    VLALAB_UI_POLICY=http://oracle:8001 it does not.
+    """
+    services, by_default = read(path, variables), read(path, {})
+    order: list[str] = []
+
+    def visit(one: str) -> None:
+        for other in services[one].depends_on:
+            if _names(by_default[one], other) <= _names(services[one], other):
+                visit(other)
+        if one not in order:
+            order.append(one)
+
+    visit(name)
+    return order
+
+
+def _names(service: Service, other: str) -> bool:
+    return any(f"//{other}:" in word for word in service.words())
+
+
+def gpu_services(path: Path = GPU_FILE) -> tuple[str, ...]:
+    """Returns the services that compose.gpu.yaml gives a GPU."""
+    return tuple(yaml.safe_load(path.read_text())["services"]) if path.exists() else ()
+
+
+def project() -> str:
+    """Returns the name that Compose's containers and network carry: $COMPOSE_PROJECT_NAME, else compose.yaml's."""
+    return os.environ.get("COMPOSE_PROJECT_NAME") or yaml.safe_load(FILE.read_text())["name"]
 
 
 def environment_variables(root: Path = ROOT) -> dict[str, str]:
@@ -166,6 +208,7 @@ def _service(name: str, body: Mapping) -> Service:
     return Service(
         name=name,
         environment_name=body["x-local"],
+        image=str(body.get("image", "")),
         command=tuple(shlex.split(command) if isinstance(command, str) else map(str, command)),
         environment=_pairs(body.get("environment") or {}),
         ports=tuple(_port(name, text) for text in body.get("ports") or ()),
@@ -175,6 +218,7 @@ def _service(name: str, body: Mapping) -> Service:
         stop_grace_s=seconds(body.get("stop_grace_period", "10s")),
         role=_pairs(body.get("labels") or {}).get(ROLE, "service"),
         profiles=tuple(body.get("profiles") or ()),
+        depends_on=tuple(body.get("depends_on") or ()),
     )
 
 

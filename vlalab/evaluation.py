@@ -1,29 +1,26 @@
 """The main job, `eval SUITE`: finds or starts a policy, waits for it, runs the evaluator, stops what it started.
 
-The evaluator itself (services/libero/evaluator/evaluate.py) runs in the libero environment; its exit code is passed on.
+The evaluator itself (services/libero/evaluator/evaluate.py) runs in the libero environment, as a process or in a
+container; its exit code is passed on.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
-import signal
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from urllib.parse import urlsplit
 
-from vlalab import compose, environments, gl, local, paths, runtimes
+from vlalab import compose, containers, ports, runtimes, settings
 from vlalab.console import LabError, say, status, unknown
-from vlalab.local import Instance
-from vlalab.processes import die_with_parent
+from vlalab.running import READY_TIMEOUT_S, Instance
+from vlalab.runtimes import Runtime
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 EVALUATOR = "libero"  # its service in compose.yaml
 FALLBACK = "oracle"  # needs no model and no GPU
 INTERRUPTED = 130  # the evaluator's exit code after Ctrl-C
-READY_TIMEOUT_S = 900.0  # a large checkpoint is read from a slow disk
 
 
 @dataclass(frozen=True)
@@ -40,20 +37,26 @@ class Request:
         if self.suite not in SUITES:
             raise LabError(unknown("suite", self.suite, SUITES))
 
+    @property
+    def names_url(self) -> bool:
+        """Whether the policy is given by its address."""
+        return self.policy.startswith(("http://", "https://"))
+
 
 @dataclass(frozen=True)
 class PolicyChoice:
-    """Where actions come from: a service that answers at `url`, or one to start first."""
+    """Where actions come from: a URL somebody else answers at, an instance that is up, or a service to start first."""
 
     url: str | None
     service: str | None
     why: str
+    instance: Instance | None = None
 
 
-def choose_policy(asked: str, running: list[Instance], policies: list[str]) -> PolicyChoice:
+def choose_policy(asked: str, running: Sequence[Instance], policies: Sequence[str]) -> PolicyChoice:
     """Returns the policy for --policy: a URL, a service's name, or "auto".
 
-    running: policy services that are up and healthy. policies: those of compose.yaml.
+    running: policy services that are up, healthy and within reach. policies: those of compose.yaml.
     """
     if asked.startswith(("http://", "https://")):
         return PolicyChoice(asked.rstrip("/"), None, f"policy at {asked}")
@@ -62,7 +65,8 @@ def choose_policy(asked: str, running: list[Instance], policies: list[str]) -> P
     up = [found for found in running if asked in ("auto", found.service)]
     if up:
         others = f" ({', '.join(o.name for o in up[1:])} up too; choose with --policy)" if up[1:] else ""
-        return PolicyChoice(up[0].url, None, f"policy {up[0].service}, which is up at {up[0].url}{others}")
+        why = f"policy {up[0].service}, which is up at {up[0].url}{others}"
+        return PolicyChoice(up[0].url, None, why, up[0])
     if asked == "auto":
         return PolicyChoice(None, FALLBACK, f"policy {FALLBACK}, since no policy service is up (--policy chooses)")
     return PolicyChoice(None, asked, f"policy {asked}")
@@ -70,84 +74,92 @@ def choose_policy(asked: str, running: list[Instance], policies: list[str]) -> P
 
 def run(request: Request, typed: str) -> int:
     """Runs an evaluation; returns the evaluator's exit code. `typed` is the command line to show for resuming."""
-    runtime = runtimes.choose(request.runtime)
     services = compose.read()
     policies = [name for name, service in services.items() if service.role == "policy"]
-    choice = choose_policy(request.policy, _policies_up(), policies)
-    say(f"runtime {runtime}; {choice.why}")
+    if not request.names_url and request.policy not in ("auto", *policies):
+        choose_policy(request.policy, [], policies)
+    running = [found for found in runtimes.instances() if found.role == "policy" and not found.attached]
+    healthy = [found for found in running if found.is_healthy()]
+    runtime, line = _runtime(request, healthy, services)
+    choice = _choice(request, runtime, healthy, policies)
+    say(f"{line}; {choice.why}")
+    command = [*services[EVALUATOR].command, request.suite, "--policy-url"]
     if request.dry_run:
-        _show(request, choice, services)
+        if choice.service:
+            print(runtime.start_command(choice.service, _settings(choice.service, request.suite)))
+        print(runtime.run_command(EVALUATOR, [*command, choice.url or "http://POLICY:PORT", *request.flags]))
         return 0
-    env = environments.ensure(services[EVALUATOR].environment_name)
-    gl.ensure()
-    command, variables = local.resolve(services[EVALUATOR], env)
-    variables["VLALAB_COMMAND"] = typed
-    with _policy_url(choice) as url:
-        code = supervise([*command, request.suite, "--policy-url", url, *request.flags], variables)
-    if choice.service and code in (0, INTERRUPTED):
-        _private_log(choice).unlink(missing_ok=True)  # after a failure somebody will want to read it
+    runtime.prepare([services[name].environment_name for name in (EVALUATOR, choice.service) if name])
+    with _ready_policy(choice, runtime, request.suite) as (url, outcome):
+        variables = {"VLALAB_COMMAND": typed}
+        outcome.append(code := runtime.run(EVALUATOR, [*command, url, *request.flags], variables))
     return code
 
 
-def _policies_up() -> list[Instance]:
-    return [i for i in local.instances() if i.role == "policy" and not i.attached and i.is_healthy()]
+def _runtime(request: Request, healthy: Sequence[Instance], services: dict) -> tuple[Runtime, str]:
+    """Returns the runtime that evaluates: auto is where the policy runs, since a container cannot reach a process."""
+    up = [found for found in healthy if request.policy in ("auto", found.service, found.url)]
+    to_start = [] if up or request.names_url else [FALLBACK if request.policy == "auto" else request.policy]
+    names = [services[name].environment_name for name in (EVALUATOR, *to_start)]
+    prefer = up[0].runtime if up else "local" if request.names_url and _is_local(request.policy) else None
+    return runtimes.choose(request.runtime, names, prefer)
 
 
-def _show(request: Request, choice: PolicyChoice, services: dict[str, compose.Service]) -> None:
-    if choice.service:
-        print(shlex.join(services[choice.service].command))
-    url = choice.url or "http://127.0.0.1:PORT"
-    print(shlex.join([*services[EVALUATOR].command, request.suite, "--policy-url", url, *request.flags]))
+def _is_local(url: str) -> bool:
+    return ports.is_loopback(urlsplit(url).hostname or "")
 
 
-def _private_log(choice: PolicyChoice) -> Path:
-    return paths.volume() / "logs" / f"{choice.service}-{os.getpid()}.log"
+def _choice(request: Request, runtime: Runtime, healthy: Sequence[Instance], policies: Sequence[str]) -> PolicyChoice:
+    """Returns the policy among those that this runtime's programs reach; says what is up and out of their reach."""
+    if runtime is not containers:
+        return choose_policy(request.policy, healthy, policies)
+    mine = [found for found in healthy if found.runtime == containers.NAME]
+    if request.names_url and _is_local(request.policy):
+        return _container_at(request.policy, mine)
+    choice = choose_policy(request.policy, mine, policies)
+    for found in healthy:
+        if found not in mine and request.policy in ("auto", found.service):
+            say(f"{found.name} at {found.url} is a local process, out of a container's reach (--runtime local uses it)")
+    return choice
+
+
+def _container_at(url: str, mine: Sequence[Instance]) -> PolicyChoice:
+    """Returns the container whose port is published there. Raises LabError for any other loopback address."""
+    address = (_is_local(url), urlsplit(url).port)
+    for found in mine:
+        if address == (_is_local(found.url), urlsplit(found.url).port):
+            return PolicyChoice(found.url, None, f"policy {found.service}, which is up at {found.url}", found)
+    raise LabError(
+        f"a container cannot reach {url}: inside, that is the container itself. Use --runtime local, or serve the "
+        "policy on an address of this machine's network (with a token) and give that"
+    )
+
+
+def _settings(service: str, suite: str) -> dict[str, str]:
+    """Returns the settings of a private policy: the suite's checkpoint, unless a variable names one."""
+    named = compose.environment_variables().get(settings.variable(service, "CHECKPOINT"))
+    return {} if named else settings.merged({}, settings.from_flags(service, suite=suite))
 
 
 @contextmanager
-def _policy_url(choice: PolicyChoice) -> Iterator[str]:
-    """Yields the URL of a policy that is ready; one that was started for it is stopped afterwards."""
-    if choice.url is not None:
-        yield choice.url
+def _ready_policy(choice: PolicyChoice, runtime: Runtime, suite: str) -> Iterator[tuple[str, list[int]]]:
+    """Yields the URL of a policy that is ready, and a list for the evaluator's exit code.
+
+    One that was started for it is stopped afterwards; its log is kept if the evaluation failed.
+    """
+    outcome: list[int] = []
+    if choice.service is None:
+        yield runtime.address(choice.instance) if choice.instance else choice.url or "", outcome
         return
-    assert choice.service is not None
-    log_path = _private_log(choice)
-    name = log_path.stem
+    name = f"{choice.service}-{os.getpid()}"
     with status(f"starting {choice.service}") as line:
-        started = local.start(choice.service, instance_name=name, attached=True, log_path=log_path)
+        started = runtime.start(choice.service, _settings(choice.service, suite), instance_name=name, attached=True)
         try:
-            local.wait_ready(name, READY_TIMEOUT_S, line.update)
+            runtime.wait_ready(started.name, READY_TIMEOUT_S, line.update)
         except BaseException:
-            started.stop()
+            runtime.close(started, keep_log=True)
             raise
     try:
-        yield started.url
+        yield runtime.address(started), outcome
     finally:
-        (local.instance(name) or started).stop()
-
-
-def supervise(command: list[str], variables: dict[str, str], folder: Path = paths.ROOT) -> int:
-    """Runs a command to its end and returns its exit code; signals to this process are passed on to it.
-
-    The command gets a session of its own, so that one Ctrl-C reaches it once: through here.
-    """
-    process: subprocess.Popen[bytes] | None = None
-    early: list[int] = []
-
-    def pass_on(number: int, _: object) -> None:
-        early.append(number) if process is None else process.send_signal(number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, pass_on) for number in numbers}
-    try:
-        process = subprocess.Popen(
-            command, env=variables, cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=die_with_parent(),
-        )  # fmt: skip
-        for number in early:
-            process.send_signal(number)
-        code = process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return code if code >= 0 else 128 - code
+        runtime.close(started, keep_log=outcome not in ([0], [INTERRUPTED]))

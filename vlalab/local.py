@@ -1,7 +1,8 @@
 """The local runtime: services of compose.yaml as supervised processes of this machine, without containers.
 
 Each instance has a state file under services/<machine> on the volume and a log under logs/. `up` starts one instance
-per service, under the service's own name; an evaluation may start a private one that ends with it.
+per service, under the service's own name; an evaluation may start a private one that ends with it. This module is one
+of the two that `vlalab.runtimes.Runtime` describes.
 """
 
 from __future__ import annotations
@@ -9,26 +10,33 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
-from vlalab import compose, environments, paths
+from vlalab import compose, environments, gl, memory, paths, running, settings, volumes
 from vlalab.compose import Health, Service
 from vlalab.console import LabError, say
 from vlalab.environments import Environment
 from vlalab.ports import reachable, service_on_free_port
-from vlalab.processes import Identity
+from vlalab.processes import Identity, supervise
+
+NAME = "local"
+SIMULATOR = "libero"  # the service that draws
 
 
 @dataclass(frozen=True)
 class Instance:
     """A running service: what its state file says."""
 
+    runtime: ClassVar[str] = NAME
     name: str
     service: str
     url: str
@@ -43,6 +51,22 @@ class Instance:
     child: Identity | None
     starts: int
     last_exit: int | None
+    gpu: str = ""  # which GPUs it may see: "0,1", "none"; empty: all
+    variables: Mapping[str, str] = field(default_factory=dict)  # its own ones that it was started with
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started again."""
+        return self.starts - 1
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its process runs."""
+        return self.child is not None and self.child.is_alive()
+
+    def owns(self, pid: int) -> bool:
+        """Returns whether a process is one of its own."""
+        return self.child is not None and memory.belongs_to_session(pid, self.child.pid)
 
     def is_healthy(self) -> bool:
         """Returns whether its health check succeeds."""
@@ -109,7 +133,7 @@ def _load(path: Path) -> Instance | None:
             supervisor=Identity(**state.pop("supervisor")), child=child, log_path=Path(state.pop("log_path")),
             health=tuple(state.pop("health")), **state,
         )  # fmt: skip
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, TypeError, KeyError):
         say(f"{path} is no state file of this version; ignoring it")
@@ -126,12 +150,14 @@ def _load(path: Path) -> Instance | None:
 def resolve(service: Service, env: Environment) -> tuple[list[str], dict[str, str]]:
     """Returns the command and the variables of a service outside a container.
 
-    `python` is the environment's, and paths under a mount point become the mounted host folder.
+    `python` is the environment's, paths under a mount point become the mounted host folder, and http://<service>:<port>
+    becomes the address at which this machine reaches that service.
     """
-    command = [_on_host(word, service.mounts) for word in service.command]
+    reach = _addresses([*service.command, *service.environment.values()])
+    command = [reach(_on_host(word, service.mounts)) for word in service.command]
     if command and command[0] == "python":
         command[0] = str(env.python)
-    declared = {name: _on_host(value, service.mounts) for name, value in service.environment.items()}
+    declared = {name: reach(_on_host(value, service.mounts)) for name, value in service.environment.items()}
     return command, {**service_variables(env), **declared}
 
 
@@ -142,44 +168,98 @@ def _on_host(text: str, mounts: tuple[tuple[str, str], ...]) -> str:
     return text
 
 
+_ADDRESS = re.compile(r"(https?)://([A-Za-z_][\w-]*):(\d+)")
+
+
+def _addresses(words: Sequence[str]) -> Callable[[str], str]:
+    """Returns the function that puts reachable addresses for http://<service>:<port> into a text."""
+    named = {found[2] for word in words for found in _ADDRESS.finditer(word)} - {"localhost"}
+    at = {name: _where(name) for name in named & set(compose.read() if named else ())}
+
+    def reach(text: str) -> str:
+        return _ADDRESS.sub(lambda m: f"{m[1]}://{at[m[2]] or '127.0.0.1:' + m[3]}" if m[2] in at else m[0], text)
+
+    return reach
+
+
+def _where(service: str) -> str:
+    """Returns address:port of a service that is up, "" for one that is not."""
+    found = instance(service)
+    return found.url.partition("//")[2] if found else ""
+
+
+def _visible_gpus(service_name: str, known: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Returns which GPUs a service of compose.gpu.yaml sees, and the variable that lets it see no other."""
+    choice = known.get(settings.variable(service_name, "GPU"), "")
+    if service_name not in compose.gpu_services() or choice in ("", "all"):
+        return "", {}
+    return choice, {"CUDA_VISIBLE_DEVICES": "" if choice == "none" else choice}
+
+
+def prepare(names: Sequence[str]) -> None:
+    """Makes the environments of those names, from their locks, where they are not there."""
+    for name in dict.fromkeys(names):
+        environments.ensure(name)
+
+
 def start(
     service_name: str,
+    variables: Mapping[str, str] | None = None,
     *,
     instance_name: str | None = None,
     attached: bool = False,
-    log_path: Path | None = None,
-    compose_path: Path = paths.ROOT / "compose.yaml",
+    compose_path: Path = compose.FILE,
 ) -> Instance:
-    """Returns a new instance of a service, started but perhaps not ready yet.
+    """Returns an instance of a service, started but perhaps not ready yet; one that runs with these variables is kept.
 
-    attached: it ends with this process, and takes any free port; otherwise the port of compose.yaml, or the next
-    free one.
+    variables: on top of .env and the process's own. attached: it ends with this process, and takes any free port;
+    otherwise the port of compose.yaml, or the next free one.
     """
     name = instance_name or service_name
-    known = compose.environment_variables(compose_path.parent)
+    known = {**compose.environment_variables(compose_path.parent), **(variables or {})}
+    if (there := instance(name)) and there.variables == _own(service_name, variables):
+        return there
+    if there:
+        there.stop()
     service = service_on_free_port(compose_path, service_name, known, any_port=attached)
     env = environments.ensure(service.environment_name)
-    state_path = _writable(_state_path(name))
+    state_path = volumes.state_folder(platform.node()) / f"{name}.json"
     command, environment = resolve(service, env)
+    gpu, visible = _visible_gpus(service_name, known)
     facts = {
         "name": name,
         "service": service_name,
         "role": service.role,
         "attached": attached,
-        "log_path": str(log_path or paths.volume() / "logs" / f"{name}.log"),
+        "log_path": str(paths.volume() / "logs" / f"{name}.log"),
         "stop_grace_s": service.stop_grace_s,
         "started_at": time.time(),
+        "gpu": gpu,
+        "variables": _own(service_name, variables),
         **_reach(service, env),
     }
     spec = {
         "command": command,
-        "environment": environment,
+        "environment": {**environment, **visible},
         "folder": str(paths.ROOT),
         "restart": service.restart,
         "state_path": str(state_path),
         "facts": facts,
     }
     return _launch(spec, state_path)
+
+
+def _own(service_name: str, variables: Mapping[str, str] | None) -> dict[str, str]:
+    """Returns those of `variables` that are settings of that service."""
+    prefix = settings.variable(service_name, "")
+    return {name: value for name, value in (variables or {}).items() if name.startswith(prefix)}
+
+
+def start_command(service_name: str, variables: Mapping[str, str] | None = None) -> str:
+    """Returns the command line that `start` runs, for a dry run."""
+    known = {**compose.environment_variables(), "VLALAB_LISTEN": "127.0.0.1", **(variables or {})}
+    service = compose.read(variables=known)[service_name]
+    return shlex.join(resolve(service, environments.named(service.environment_name))[0])
 
 
 def _reach(service: Service, env: Environment) -> dict[str, object]:
@@ -223,40 +303,65 @@ def _launch(spec: dict, state_path: Path) -> Instance:
 _HELD: list[object] = []
 
 
-def _writable(state_path: Path) -> Path:
-    try:
-        state_path.parent.mkdir(parents=True, exist_ok=True)
-        (state_path.parent / ".writable").touch()
-    except OSError as error:
-        raise LabError(
-            f"the volume {paths.volume()} cannot be written to ({error.strerror}); "
-            "set VLALAB_VOLUME to a folder that can"
-        ) from error
-    return state_path
+# --- programs and shells ------------------------------------------------------------------------------------
 
 
-# --- wait ---------------------------------------------------------------------------------------------------
+def run(service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> int:
+    """Runs a command with a service's environment and variables, in the foreground; returns its exit code."""
+    declared = compose.read()[service_name]
+    service = replace(declared, command=tuple(command))
+    env = environments.ensure(service.environment_name)
+    if service_name == SIMULATOR and service.command[: len(declared.command)] == declared.command:
+        gl.ensure()
+    words, environment = resolve(service, env)
+    _, visible = _visible_gpus(service_name, compose.environment_variables())
+    return supervise(words, {**environment, **visible, **(variables or {})})
 
 
-def wait_ready(name: str, timeout_s: float, on_wait: Callable[[], None] = lambda: None) -> Instance:
-    """Returns the instance once its health check succeeds.
+def run_command(service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> str:
+    """Returns the command line that `run` runs, for a dry run."""
+    return shlex.join(command)
 
-    Raises LabError, with the end of its log, when it ended, or was not ready in time; the caller stops it then.
-    """
-    deadline = time.monotonic() + timeout_s
+
+def shell(service_name: str, command: str | None = None) -> int:
+    """Opens a shell in a service's environment, or runs one command line in it; returns the exit code."""
+    service = compose.read()[service_name]
+    env = environments.ensure(service.environment_name)
+    _, variables = resolve(service, env)
+    words = ["bash", "-c", command] if command else ["bash", "--norc", "-i"]
+    prompt = {"PS1": f"({service.environment_name}) \\w\\$ "}
+    return subprocess.run(words, env={**variables, **prompt}, cwd=paths.ROOT).returncode
+
+
+def shell_command(service_name: str, command: str | None = None) -> str:
+    """Returns the command line that `shell` runs, for a dry run."""
+    return shlex.join(["bash", "-c", command] if command else ["bash", "--norc", "-i"])
+
+
+def follow_log(name: str, lines: int, follow: bool) -> None:
+    """Prints the end of an instance's log, and what is added to it if `follow`."""
     found = instance(name)
-    last = found
-    while True:
-        if found is None or found.starts > 1:
-            words = last.last_words() if last else ""
-            raise LabError(f"service '{name}' ended before it was ready; the end of its log:\n{words}")
-        if found.is_healthy():
-            return found
-        if time.monotonic() > deadline:
-            raise LabError(
-                f"service '{name}' was not ready within {timeout_s:.0f} s; the end of {found.log_path}:\n"
-                f"{found.last_words()}"
-            )
-        on_wait()
-        time.sleep(0.2)
-        last, found = found, instance(name)
+    path = found.log_path if found else paths.volume() / "logs" / f"{name}.log"
+    if not path.exists():
+        there = sorted(p.stem for p in path.parent.glob("*.log")) if path.parent.exists() else []
+        raise LabError(f"no log of '{name}' at {path}; there are: {', '.join(there) or 'none'}")
+    subprocess.run(["tail", "-n", str(lines), *(["-F"] if follow else []), str(path)], check=False)
+
+
+def close(found: Instance, keep_log: bool) -> None:
+    """Stops a private instance; its log stays where somebody will want to read it."""
+    (instance(found.name) or found).stop()
+    if not keep_log:
+        found.log_path.unlink(missing_ok=True)
+
+
+def address(found: Instance) -> str:
+    """Returns where this runtime's programs reach an instance."""
+    return found.url
+
+
+def wait_ready(
+    name: str, timeout_s: float = running.READY_TIMEOUT_S, on_wait: Callable[[], None] = lambda: None
+) -> Instance:
+    """Returns the instance once its health check succeeds; see `running.wait_ready`."""
+    return running.wait_ready(name, lambda: instance(name), timeout_s, on_wait)

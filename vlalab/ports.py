@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,15 +11,26 @@ from vlalab import compose
 from vlalab.compose import Service
 from vlalab.console import LabError, say, unknown
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+def is_loopback(bind: str) -> bool:
+    """Returns whether only this machine reaches that address."""
+    try:
+        return ipaddress.ip_address(bind.strip("[]")).is_loopback
+    except ValueError:
+        return bind == "localhost"
 
 
-def service_on_free_port(path: Path, name: str, known: Mapping[str, str], any_port: bool) -> Service:
-    """Returns the service as compose.yaml has it, on a free port: its port variable is set where the port is taken."""
+def service_on_free_port(
+    path: Path, name: str, known: Mapping[str, str], any_port: bool, mine: int | None = None
+) -> Service:
+    """Returns the service as compose.yaml has it, on a free port: its port variable is set where the port is taken.
+
+    mine: the port that the service has already, if it runs; nobody else took that one.
+    """
     bind = known.get("VLALAB_BIND") or "127.0.0.1"
     known = {**known, "VLALAB_LISTEN": bind}
-    if bind not in LOOPBACK and not known.get("VLALAB_TOKEN"):
-        raise LabError(f"VLALAB_BIND={bind} opens services to the network; set VLALAB_TOKEN too")
+    if not is_loopback(bind) and not known.get("VLALAB_TOKEN"):
+        raise LabError(f"VLALAB_BIND={bind} opens services to the network; set VLALAB_TOKEN too (8 characters or more)")
     services = compose.read(path, known)
     if name not in services:
         raise LabError(unknown("service", name, services))
@@ -26,7 +38,8 @@ def service_on_free_port(path: Path, name: str, known: Mapping[str, str], any_po
     if not service.ports:
         return service
     wanted = service.ports[0].published
-    port = next(_free_ports(bind, 0 if any_port else wanted))
+    port = wanted if wanted == mine else next(_free_ports(bind, 0 if any_port else wanted))
+    port = mine if mine and port != wanted else port
     if port == wanted:
         return service
     if not any_port:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from vlalab.paths import ROOT
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -67,3 +70,39 @@ def die_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], Non
             os._exit(1)
 
     return ask_kernel
+
+
+def supervise(
+    command: list[str],
+    variables: Mapping[str, str],
+    folder: Path = ROOT,
+    deliver: Callable[[int], bool] = lambda number: False,
+) -> int:
+    """Runs a command to its end and returns its exit code; signals to this process are passed on to it.
+
+    The command gets a session of its own, so that one Ctrl-C reaches it once: through here. `deliver` may take a
+    signal to where the work is done (into a container) and return True; otherwise the command itself gets it.
+    """
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(number: int, _: object) -> None:
+        if process is None:
+            early.append(number)
+        elif not deliver(number):
+            process.send_signal(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        process = subprocess.Popen(
+            command, env=variables, cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True,
+            preexec_fn=die_with_parent(),
+        )  # fmt: skip
+        for number in early:
+            process.send_signal(number)
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code

@@ -6,8 +6,9 @@ import ast
 import sys
 from pathlib import Path
 
-from vlalab import environments, evaluation, gl, local, paths
-from vlalab.console import LabError, unknown
+from vlalab import compose, environments, gl, local, paths, runtimes
+from vlalab.console import LabError, say, unknown
+from vlalab.processes import supervise
 
 DEFAULT_ENVIRONMENT = "libero"
 
@@ -33,11 +34,11 @@ def run_benchmark(name: str, flags: list[str]) -> int:
     script = paths.ROOT / "bench" / f"{name}.py"
     wanted = environment_of(script)
     if wanted == "host":
-        return evaluation.supervise([sys.executable, str(script), *flags], local.service_variables())
+        return supervise([sys.executable, str(script), *flags], local.service_variables())
     env = environments.ensure(wanted)
     if wanted == "libero":
         gl.ensure()
-    return evaluation.supervise([str(env.python), str(script), *flags], local.service_variables(env))
+    return supervise([str(env.python), str(script), *flags], local.service_variables(env))
 
 
 def absolute_if_path(text: str | None, keywords: tuple[str, ...] = ()) -> str | None:
@@ -47,7 +48,14 @@ def absolute_if_path(text: str | None, keywords: tuple[str, ...] = ()) -> str | 
     return str(Path(text).expanduser().absolute())
 
 
-def run_module(environment: str, module: str, arguments: list[str]) -> int:
-    """Runs `python -m module` inside an environment; returns its exit code."""
-    env = environments.ensure(environment)
-    return evaluation.supervise([str(env.python), "-m", module, *arguments], local.service_variables(env))
+def run_module(service: str, module: str, arguments: list[str], runtime: str = "auto", dry_run: bool = False) -> int:
+    """Runs `python -m module` as that service would be run, in its environment or image; returns its exit code."""
+    environment = compose.read()[service].environment_name
+    chosen, line = runtimes.choose(runtime, [environment])
+    say(line)
+    command = ["python", "-m", module, *arguments]
+    if dry_run:
+        print(chosen.run_command(service, command))
+        return 0
+    chosen.prepare([environment])
+    return chosen.run(service, command)

@@ -1,19 +1,19 @@
-"""`up`, `down`, `status`, `logs`: the services of this machine."""
+"""`up`, `down`, `restart`, `logs`, `shell`: the services of this machine, in either runtime."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
+import platform
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
-from rich.console import Console
-from rich.table import Table
-
-from vlalab import compose, local, paths, runtimes
+from vlalab import compose, containers, docker, paths, runtimes, settings, volumes
 from vlalab.console import LabError, say, status, unknown
-from vlalab.environments import ensure, exclusive
-from vlalab.evaluation import READY_TIMEOUT_S
-from vlalab.local import Instance
+from vlalab.environments import exclusive
+from vlalab.running import READY_TIMEOUT_S, Instance
+from vlalab.runtimes import Runtime
+
+Given = Mapping[str, settings.Settings]  # service → what `up` was told about it
 
 
 def long_lived() -> list[str]:
@@ -21,80 +21,173 @@ def long_lived() -> list[str]:
     return [name for name, service in compose.read().items() if service.role != "job"]
 
 
-def up(names: list[str], runtime: str = "auto") -> list[Instance]:
-    """Returns the services of those names, started where they did not run, each one ready."""
-    runtimes.choose(runtime)
+def check_names(names: Sequence[str]) -> None:
+    """Raises LabError for no name and for one that is no service, with the nearest that is."""
     known = long_lived()
     if not names:
         raise LabError(f"which service? Known: {', '.join(known)}")
     for name in names:
         if name not in known:
             raise LabError(unknown("service", name, known))
-    return [_up(name) for name in names]
 
 
-def _up(name: str) -> Instance:
-    ensure(compose.read()[name].environment_name)
-    folder = paths.volume() / "services"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LabError(f"cannot make {folder} ({error.strerror}); set VLALAB_VOLUME elsewhere") from error
-    with exclusive(folder / f".{name}.lock", f"another call is starting '{name}'"):
-        if (found := local.instance(name)) and found.is_healthy():
+# --- up -----------------------------------------------------------------------------------------------------
+
+
+def up(
+    names: Sequence[str], runtime: str = "auto", given: Given | None = None, dry_run: bool = False
+) -> list[Instance]:
+    """Returns the services of those names, and what they depend on, started where they did not run, each one ready.
+
+    given: settings per service, kept until it is stopped.
+    """
+    check_names(names)
+    running = {found.service: found for found in runtimes.instances() if not found.attached}
+    order = in_order(names, {**compose.environment_variables(), **_flat(_wanted(names, given or {}, running))})
+    wanted = _wanted(order, given or {}, running)
+    chosen, line = _choose(runtime, order, running)
+    say(line)
+    if dry_run:
+        for name in order:
+            print(chosen.start_command(name, wanted[name]))
+        return []
+    chosen.prepare([compose.read()[name].environment_name for name in order])
+    return [_up(name, chosen, wanted, is_named=name in names) for name in order]
+
+
+def in_order(names: Sequence[str], variables: Mapping[str, str] | None = None) -> list[str]:
+    """Returns those services and what they need, each one after what it needs."""
+    return list(dict.fromkeys(one for name in names for one in compose.needs(name, variables=variables)))
+
+
+def _wanted(names: Sequence[str], given: Given, running: Mapping[str, Instance]) -> dict[str, dict[str, str]]:
+    """Returns the settings each of those services is to have: what is kept while it is up, and what is given now."""
+    kept = {name: settings.kept(name) if name in running else {} for name in names}
+    return {name: settings.merged(kept[name], given.get(name, {})) for name in names}
+
+
+def _flat(wanted: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    return {name: value for one in wanted.values() for name, value in one.items()}
+
+
+def _choose(runtime: str, order: Sequence[str], running: Mapping[str, Instance]) -> tuple[Runtime, str]:
+    """Returns the runtime for services that belong together: where one of them runs, the others have to."""
+    there = [running[name] for name in order if name in running]
+    services = compose.read()
+    environments = [services[name].environment_name for name in order]
+    chosen, line = runtimes.choose(runtime, environments, prefer=there[0].runtime if there else None)
+    for found in there:
+        if found.runtime != chosen.NAME:
+            where = f"in runtime {found.runtime}, at {found.url}"
+            raise LabError(f"'{found.name}' is up {where}; stop it first: ./lab down {found.name}")
+    return chosen, line
+
+
+def _up(name: str, runtime: Runtime, wanted: Mapping[str, Mapping[str, str]], is_named: bool) -> Instance:
+    lock = volumes.state_folder(platform.node()) / f".{name}.lock"
+    with exclusive(lock, f"another call is starting '{name}'"):
+        with suppress(OSError):
+            volumes.give(lock)
+        found = runtime.instance(name)
+        if found and not is_named and found.is_healthy():
             say(f"{name} is up at {found.url}")
             return found
+        return _start(name, runtime, wanted, found)
+
+
+def _start(name: str, runtime: Runtime, wanted: Mapping[str, Mapping[str, str]], found: Instance | None) -> Instance:
+    """Returns the service, ready. A runtime's `start` leaves one alone that runs as it is wanted."""
+    others = settings.of_all([one.service for one in runtimes.instances() if not one.attached])
+    variables = {**others, **_flat(wanted)}
+    started = runtime.start(name, variables)
+    settings.keep(name, wanted[name])
+    if found and started.started_at == found.started_at and started.is_healthy():
+        say(f"{name} is up at {started.url}")
+        return started
+    try:
         with status(f"starting {name}") as line:
-            started = found or local.start(name)
-            try:
-                return local.wait_ready(name, READY_TIMEOUT_S, line.update)
-            except BaseException:
-                started.stop()
-                raise
+            return runtime.wait_ready(name, READY_TIMEOUT_S, line.update)
+    except BaseException:
+        (runtime.instance(name) or started).stop()
+        settings.forget(name)
+        raise
 
 
-def down(names: list[str]) -> list[str]:
+# --- down, restart ------------------------------------------------------------------------------------------
+
+
+def down(names: Sequence[str], dry_run: bool = False) -> list[str]:
     """Returns the names of what was stopped; no names mean all that `up` started."""
-    running = local.instances()
-    for name in names:
-        if name not in [r.name for r in running]:
-            raise LabError(f"'{name}' is not up; up: {', '.join(r.name for r in running) or 'nothing'}")
-    chosen = [r for r in running if (r.name in names if names else not r.attached)]
-    for found in chosen:
-        found.stop()
-        say(f"stopped {found.name}")
+    chosen = _chosen(names)
+    if dry_run:
+        for found in chosen:
+            print(f"stop {found.name} (runtime {found.runtime})")
+        return []
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(_stop, chosen))
+    if not names:
+        _take_network_away()
     return [found.name for found in chosen]
 
 
-def show_status() -> None:
-    """Prints a table of the services: what is up, whether it is healthy, where."""
-    running = {found.name: found for found in local.instances()}
-    table = Table("service", "state", "health", "url", "up for", "restarts", "process", box=None, pad_edge=False)
-    known = long_lived()
-    for name in [*known, *sorted(set(running) - set(known))]:
-        table.add_row(name, *_row(running.get(name)))
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
-    print(f"\nvolume {paths.volume()}   runtime local")
+def _chosen(names: Sequence[str]) -> list[Instance]:
+    """Returns what runs, or stopped without being taken away, of those names; no names mean all that `up` started."""
+    there = {found.name: found for found in [*containers.everything(), *runtimes.instances()]}
+    for name in names:
+        if name not in there:
+            raise LabError(f"'{name}' is not up; up: {', '.join(sorted(there)) or 'nothing'}")
+    return [found for found in there.values() if (found.name in names if names else not found.attached)]
 
 
-def _row(found: Instance | None) -> list[str]:
-    if found is None:
-        return ["down", "", "", "", "", ""]
-    state = "up, for one evaluation" if found.attached else "up"
-    minutes, seconds = divmod(int(time.time() - found.started_at), 60)
-    child = str(found.child.pid) if found.child else "-"
-    health = "healthy" if found.is_healthy() else "not ready"
-    return [state, health, found.url, f"{minutes} min {seconds} s", str(found.starts - 1), child]
+def _stop(found: Instance) -> None:
+    found.stop()
+    settings.forget(found.name)
+    say(f"stopped {found.name}")
+
+
+def _take_network_away() -> None:
+    """Removes Compose's network when no container is left on it; the engine refuses otherwise."""
+    if not docker.available():
+        docker.run(["network", "rm", f"{compose.project()}_default"], check=False)
+
+
+def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
+    """Returns the services of those names (all that are up without names), stopped and started with their settings."""
+    chosen = _chosen(names)
+    kept = {found.service: settings.kept(found.service) for found in chosen}
+    for found in chosen:
+        if dry_run:
+            print(f"stop {found.name} (runtime {found.runtime})")
+            print(runtimes.of(found).start_command(found.service, kept[found.service]))
+        else:
+            _stop(found)
+    by_service = {found.service: found.runtime for found in chosen if not dry_run}
+    order = [name for name in in_order(list(by_service)) if name in by_service]
+    return [up([name], by_service[name], {name: kept[name]})[-1] for name in order]
+
+
+# --- logs, shell --------------------------------------------------------------------------------------------
 
 
 def logs(name: str, lines: int, follow: bool) -> None:
     """Prints the end of a service's log, and what is added to it if `follow`."""
-    running = local.instance(name)
-    path = running.log_path if running else paths.volume() / "logs" / f"{name}.log"
-    if not path.exists():
-        there = sorted(p.stem for p in path.parent.glob("*.log")) if path.parent.exists() else []
-        raise LabError(f"no log of '{name}' at {path}; there are: {', '.join(there) or 'none'}")
+    found = next((one for one in [*runtimes.instances(), *containers.everything()] if one.name == name), None)
+    runtime = runtimes.of(found) if found else runtimes.choose("local", [])[0]
     try:
-        subprocess.run(["tail", "-n", str(lines), *(["-F"] if follow else []), str(path)], check=False)
+        runtime.follow_log(name, lines, follow)
     except KeyboardInterrupt:
         return
+
+
+def shell(name: str, runtime: str = "auto", command: str | None = None, dry_run: bool = False) -> int:
+    """Opens a shell in an environment (or where a service runs), or runs one command line; returns the exit code."""
+    services = compose.read()
+    if name not in services:
+        raise LabError(unknown("environment", name, sorted({*services, *paths.image_names()})))
+    chosen, line = runtimes.choose(runtime, [services[name].environment_name])
+    say(line)
+    if dry_run:
+        print(chosen.shell_command(name, command))
+        return 0
+    chosen.prepare([services[name].environment_name])
+    return chosen.shell(name, command)

@@ -52,7 +52,7 @@ def main() -> None:
     token = os.environ.get("VLALAB_TOKEN") or None
     try:
         serve(lambda: load(settings), settings.host, settings.port, token=token, max_wait_ms=settings.max_wait_ms)
-    except OSError as error:  # the address cannot be had; the text says what to do
+    except (OSError, ValueError) as error:  # no such address, or no token where one is needed; the text says what to do
         raise SystemExit(str(error)) from None
 
 

@@ -10,13 +10,14 @@ from vlalab import cli, programs
 from vlalab.paths import ROOT
 
 TASKS = cli.load_tasks()
+NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
 NAMES = sorted(cli.Lab(TASKS).namespace.tasks)
 
 
 def lab(*words: str, **variables: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-I", "-m", "vlalab", *words],
-        capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**os.environ, **variables},
+        capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**os.environ, **NO_ENGINE, **variables},
     )  # fmt: skip
 
 
@@ -64,7 +65,18 @@ def test_help_says_what_a_task_does_and_explains_every_flag(name):
         (["eval", "libero_goal", "--trails", "2"], "did you mean '--trials'"),
         (["eval", "libero_goal", "--policy", "orcale"], "did you mean 'oracle'"),
         (["eval", "libero_goal", "--runtime", "docker"], "--runtime local"),
+        (["eval", "libero_goal", "--runtime", "dokcer"], "did you mean 'docker'"),
+        (["up", "oracle", "--runtime", "docker"], "--runtime local"),
         (["up", "orcale"], "did you mean 'oracle'"),
+        (["up", "oracle", "--suite", "libero_goal"], "for openvla and gr00t, not for oracle"),
+        (["up", "openvla", "--suite", "libero_gaol"], "did you mean 'libero_goal'"),
+        (["up", "openvla", "--suite", "libero_goal"], "./lab checkpoint openvla --suite libero_goal"),
+        (["up", "openvla", "--checkpoint", "nowhere"], "there are: none"),
+        (["up", "oracle", "--gpu", "0"], "--gpu is for openvla"),
+        (["up", "ws_mdl", "--gpu", "first"], "expected auto, none, all, or numbers"),
+        (["restart", "oracle"], "not up"),
+        (["shell", "librero"], "did you mean 'libero'"),
+        (["checkpoint", "openvl"], "did you mean 'openvla'"),
         (["up"], "Known: oracle"),
         (["down", "oracle"], "not up"),
         (["logs", "oracle"], "no log"),

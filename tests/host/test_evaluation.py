@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import evaluation, local, runtimes
+from vlalab import local
 from vlalab.console import LabError
 from vlalab.evaluation import FALLBACK, Request, choose_policy
-from vlalab.processes import Identity
+from vlalab.processes import Identity, supervise
 
 POLICIES = ["oracle", "random", "replay"]
 
@@ -68,26 +68,18 @@ def test_an_unknown_policy_is_told_with_the_nearest():
         choose_policy("orcale", [], POLICIES)
 
 
-def test_docker_is_answered_honestly():
-    assert runtimes.choose("auto") == "local"
-    with pytest.raises(LabError, match="--runtime local"):
-        runtimes.choose("docker")
-    with pytest.raises(LabError, match="Known: auto"):
-        runtimes.choose("dokcer")
-
-
 @pytest.mark.parametrize("code", [0, 1, 2, 130])
 def test_the_exit_code_is_passed_on(code):
-    assert evaluation.supervise([sys.executable, "-c", f"raise SystemExit({code})"], {}) == code
+    assert supervise([sys.executable, "-c", f"raise SystemExit({code})"], {}) == code
 
 
 def test_death_by_signal_becomes_its_shell_code():
-    assert evaluation.supervise([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], {}) == 137
+    assert supervise([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], {}) == 137
 
 
 HOST = """
 import sys
-from vlalab.evaluation import supervise
+from vlalab.processes import supervise
 sys.exit(supervise([sys.executable, "-c", {code!r}], {{}}))
 """
 

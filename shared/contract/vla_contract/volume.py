@@ -73,12 +73,13 @@ class Volume:
         New folders are that user's. Root gives it the existing ones that are root's own and closed to it, without what
         lies in them. Raises VolumeError, with the command that helps, for any other folder that is closed to it.
         """
-        return [
-            folder
-            for folder in (self.root, *map(self.path, FOLDERS))
-            if _is_new(folder) or not _may_write(folder, uid, gid)
-            if _hand_over(folder, uid, gid)
-        ]
+        given = []
+        for folder in (self.root, *map(self.path, FOLDERS)):
+            is_new = not folder.is_dir()
+            make_folder(folder)
+            if (is_new or not _may_write(folder, uid, gid)) and _hand_over(folder, uid, gid) and not is_new:
+                given.append(folder)
+        return given
 
     def __repr__(self) -> str:
         return f"Volume({str(self.root)!r})"
@@ -101,11 +102,6 @@ def make_folder(path: Path) -> Path:
             error.errno, f"cannot make the folder {path}: {error.strerror}; set {VARIABLE} to a folder you can write to"
         ) from error
     return path
-
-
-def _is_new(folder: Path) -> bool:
-    """Makes a folder where it is missing; returns whether it was."""
-    return not folder.is_dir() and bool(make_folder(folder))
 
 
 def _may_write(folder: Path, uid: int, gid: int) -> bool:

@@ -1,0 +1,135 @@
+"""What `up` was told about a service (checkpoint, GPU, a free port), as variables of compose.yaml.
+
+They are kept per machine on the volume while the service is up, so that a restart, or another service that is started
+beside it, sees the same values.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vlalab import compose, paths, volumes
+from vlalab.console import LabError, unknown
+
+# Which folder under checkpoints/ a suite's published checkpoint lies in: its repository's name.
+CHECKPOINTS = {
+    "openvla": {
+        "libero_spatial": "openvla-7b-finetuned-libero-spatial",
+        "libero_object": "openvla-7b-finetuned-libero-object",
+        "libero_goal": "openvla-7b-finetuned-libero-goal",
+        "libero_10": "openvla-7b-finetuned-libero-10",
+    },
+    "gr00t": {
+        "libero_spatial": "gr00t-n1.5-libero-spatial-posttrain",
+        "libero_object": "gr00t-n1.5-libero-object-posttrain",
+        "libero_goal": "gr00t-n1.5-libero-goal-posttrain",
+        "libero_10": "gr00t-n1.5-libero-long-posttrain",
+    },
+}
+
+Settings = Mapping[str, "str | None"]  # variable → value; None: back to the default
+
+
+def variable(service: str, what: str) -> str:
+    """Returns the name of a service's variable: ("ws_mdl", "GPU") → VLALAB_WS_MDL_GPU."""
+    return f"VLALAB_{service.upper().replace('-', '_')}_{what}"
+
+
+# --- from flags ---------------------------------------------------------------------------------------------
+
+
+def from_flags(
+    service: str, suite: str | None = None, checkpoint: str | None = None, gpu: str | None = None
+) -> Settings:
+    """Returns the settings of one service for the flags of `up`. Raises LabError for a checkpoint that is not there."""
+    found: dict[str, str | None] = {}
+    if service in CHECKPOINTS and (suite or checkpoint):
+        found[variable(service, "CHECKPOINT")] = _existing(checkpoint or _published(service, suite), service, suite)
+        if service == "openvla":
+            found[variable(service, "UNNORM_KEY")] = suite
+    if gpu and service in compose.gpu_services():
+        found[variable(service, "GPU")] = None if gpu == "auto" else _devices(gpu)
+    return found
+
+
+def for_services(
+    names: Sequence[str], suite: str | None, checkpoint: str | None, gpu: str | None
+) -> dict[str, Settings]:
+    """Returns the settings of several services for the flags of `up`. Raises LabError for a flag that fits none."""
+    if (suite or checkpoint) and not set(names) & set(CHECKPOINTS):
+        raise LabError(f"--suite and --checkpoint are for {' and '.join(CHECKPOINTS)}, not for {', '.join(names)}")
+    if gpu and gpu not in ("auto", "none") and not set(names) & set(compose.gpu_services()):
+        raise LabError(f"--gpu is for {', '.join(compose.gpu_services())}; {', '.join(names)} uses none")
+    return {name: from_flags(name, suite, checkpoint, gpu) for name in names}
+
+
+def _published(service: str, suite: str | None) -> str:
+    known = CHECKPOINTS[service]
+    if suite not in known:
+        raise LabError(unknown("suite", suite or "", known) + "; name another one's with --checkpoint")
+    return known[suite]
+
+
+def _existing(name: str, service: str, suite: str | None) -> str:
+    """Returns a checkpoint's name, or its absolute path. Raises LabError where there is none."""
+    folder = paths.volume() / "checkpoints"
+    if "/" not in name and (folder / name).is_dir():
+        return name
+    path = Path(name).expanduser().absolute()
+    if path.is_dir():
+        return str(path)
+    there = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    how = f"--suite {suite}" if suite in CHECKPOINTS[service] else "--tiny"
+    raise LabError(
+        f"checkpoint '{name}' not found in {folder}; there are: {', '.join(there) or 'none'}. "
+        f"Get one: ./lab checkpoint {service} {how}"
+    )
+
+
+def _devices(gpu: str) -> str:
+    if gpu in ("all", "none") or all(part.isdigit() for part in gpu.split(",")):
+        return gpu
+    raise LabError(f"--gpu {gpu} is no device; expected auto, none, all, or numbers as nvidia-smi has them: 0 or 0,1")
+
+
+# --- kept ---------------------------------------------------------------------------------------------------
+
+
+def _path(service: str) -> Path:
+    return paths.volume() / "services" / platform.node() / f"{service}.settings"
+
+
+def kept(service: str) -> dict[str, str]:
+    """Returns what is kept for a service; nothing when nothing was, or the file is damaged."""
+    try:
+        found = json.loads(_path(service).read_text())
+    except (OSError, ValueError):
+        return {}
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
+
+def merged(old: Mapping[str, str], new: Settings) -> dict[str, str]:
+    """Returns `old` with what `new` sets and without what it takes back."""
+    return {name: value for name, value in {**old, **new}.items() if value is not None}
+
+
+def keep(service: str, values: Mapping[str, str]) -> None:
+    """Keeps the settings of a service, for as long as it is up."""
+    if not values:
+        return forget(service)
+    volumes.state_folder(platform.node())
+    _path(service).write_text(json.dumps(values, indent=1))
+    volumes.give(_path(service))
+
+
+def forget(service: str) -> None:
+    """Forgets the settings of a service that is not up any more."""
+    _path(service).unlink(missing_ok=True)
+
+
+def of_all(services: list[str]) -> dict[str, str]:
+    """Returns the kept settings of several services as one set of variables."""
+    return {name: value for service in services for name, value in kept(service).items()}

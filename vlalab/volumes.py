@@ -1,0 +1,85 @@
+"""The shared volume as the host prepares it: whose it is, and that containers can write to it.
+
+The layout itself is the contract's (vla_contract/volume.py), which runs here as a program of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from vlalab import docker, paths
+from vlalab.console import LabError, say
+
+DEFAULT_USER = (1000, 1000)  # the first user of a Debian or Ubuntu machine, and the images' own
+
+
+def owner() -> tuple[int, int]:
+    """Returns uid and gid that the volume's files should have.
+
+    $VLALAB_UID and $VLALAB_GID, else the caller's; for root: sudo's caller, else the volume's owner, else 1000.
+    """
+    if os.environ.get("VLALAB_UID"):
+        return _number("VLALAB_UID"), _number("VLALAB_GID" if os.environ.get("VLALAB_GID") else "VLALAB_UID")
+    if os.geteuid() != 0:
+        return os.geteuid(), os.getegid()
+    if os.environ.get("SUDO_UID", "0") != "0":
+        return _number("SUDO_UID"), _number("SUDO_GID")
+    root = paths.volume()
+    if root.exists() and root.stat().st_uid != 0:
+        return root.stat().st_uid, root.stat().st_gid
+    return DEFAULT_USER
+
+
+def _number(variable: str) -> int:
+    value = os.environ.get(variable, "")
+    if not value.isdigit():
+        raise LabError(f"{variable} is '{value}'; expected a number, as `id -u` and `id -g` print it")
+    return int(value)
+
+
+def container_user() -> tuple[int, int]:
+    """Returns uid and gid inside containers. A rootless engine's root is the caller outside."""
+    return (0, 0) if docker.is_rootless() else owner()
+
+
+def prepare() -> None:
+    """Makes the volume ready for containers that run as `owner()`. Raises LabError that says what to do."""
+    if ":" in str(paths.volume()):
+        raise LabError(f"the volume {paths.volume()} has a ':' in its path, which Docker cannot mount; move it")
+    uid, gid = owner()
+    variables = {**os.environ, "PYTHONPATH": str(paths.CONTRACT), "VLALAB_VOLUME": str(paths.volume())}
+    command = [sys.executable, "-m", "vla_contract.volume", str(uid), str(gid)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        raise LabError(f"the volume: {done.stderr.strip()}")
+    for line in done.stdout.splitlines():
+        say(line)
+
+
+def state_folder(machine: str) -> Path:
+    """Returns the folder for what the host tool keeps about that machine's services, made if missing.
+
+    Raises LabError where the volume cannot be written to.
+    """
+    folder = paths.volume() / "services" / machine
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in reversed(missing):
+            give(path)
+    except OSError as error:
+        raise LabError(
+            f"the volume {paths.volume()} cannot be written to ({error.strerror}); "
+            "set VLALAB_VOLUME to a folder that can"
+        ) from error
+    return folder
+
+
+def give(path: Path) -> None:
+    """Gives a file or folder that root made to the owner of the folder around it."""
+    if os.geteuid() == 0:
+        around = path.parent.stat()
+        os.chown(path, around.st_uid, around.st_gid)
