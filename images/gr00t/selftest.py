@@ -1,0 +1,58 @@
+"""Does this environment do what GR00T N1.5 needs? A part of its image's build; see images/common/selftest.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from images.common.selftest import check_attention, check_imports, check_torch, expect, run
+
+MODULES = (
+    "torchvision", "transformers", "tokenizers", "accelerate", "peft", "diffusers", "timm", "einops", "decord", "av",
+    "cv2", "albumentations", "pandas", "pyarrow", "pydantic", "numpydantic", "tree", "pytorch3d.transforms",
+)  # fmt: skip
+
+
+def check_upstream() -> str:
+    """Checks that Isaac-GR00T's package can be imported, with or without flash-attn. Its absence is no failure."""
+    from services.gr00t import upstream
+
+    if (reason := upstream.missing()) is not None:
+        return f"not there: {reason}"
+    upstream.prepare()
+    return f"commit {upstream.version()}: {check_imports(('gr00t.model.policy', 'gr00t.experiment.data_config'))}"
+
+
+def check_inference() -> str:
+    """Checks one inference with a tiny random checkpoint: pictures, state and words in, a chunk of actions out."""
+    from services.gr00t import tiny, upstream
+
+    if upstream.missing() is not None:
+        return "not without Isaac-GR00T's package"
+    from services.gr00t.__main__ import Settings, load
+    from services.gr00t.checkpoint import find
+    from services.gr00t.layout import layout
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = find(str(tiny.make(Path(folder) / "gr00t-tiny")))
+        embodiment = found.embodiment()
+        policy = load(Settings(device="cpu"), found, embodiment, layout(embodiment, found.metadata[embodiment.tag]))
+        chunk = policy.act([policy.example(128)])[0]
+    if isinstance(chunk, Exception):
+        raise chunk
+    expect(chunk.actions.shape == (16, 7), f"the actions' shape is {chunk.actions.shape}, expected (16, 7)")
+    return f"a chunk of {len(chunk.actions)} actions, {policy.info().details['attention']}"
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+    dependencies = {
+        "torch": lambda: check_torch("2.5.1", "12.4"),
+        "attention": check_attention,
+        "imports": lambda: check_imports(MODULES),
+    }
+    sys.exit(run("gr00t", dependencies, {"upstream": check_upstream, "inference": check_inference}))

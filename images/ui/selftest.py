@@ -1,0 +1,34 @@
+"""Does this environment do what the web page needs? A part of its image's build; see images/common/selftest.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from images.common.selftest import check_imports, expect, run
+
+MODULES = ("gradio", "PIL", "numpy", "pandas", "httpx", "fastapi", "uvicorn", "tyro", "msgpack", "simplejpeg")
+
+
+def check_page() -> str:
+    """Checks that the page is built, and answers, without a policy and without the internet."""
+    from fastapi.testclient import TestClient
+
+    from services.ui.app import create_app
+    from services.ui.link import PolicyLink
+
+    link = PolicyLink("http://127.0.0.1:9")  # nobody listens there: the page is in order all the same
+    client = TestClient(create_app(link))
+    ready, page = client.get("/readyz"), client.get("/")
+    link.close()
+    expect(ready.status_code == 200, f"/readyz answers {ready.status_code}: {ready.text[:200]}")
+    expect(page.status_code == 200 and "gradio" in page.text, f"the page answers {page.status_code}")
+    return f"a page of {len(page.content) / 1e3:.0f} kB; {ready.json()['policy'][:60]}"
+
+
+if __name__ == "__main__":
+    os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_OFFLINE="1")
+    sys.exit(run("ui", {"imports": lambda: check_imports(MODULES)}, {"page": check_page}))
