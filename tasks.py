@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 
 from invoke import Exit
 from invoke import task as invoke_task
 
-from vlalab import building, cleaning, environments, evaluation, locks, overview, programs, services, settings, testing
+from vlalab import (
+    building,
+    bundles,
+    cleaning,
+    environments,
+    evaluation,
+    locks,
+    overview,
+    programs,
+    restoring,
+    services,
+    settings,
+    testing,
+)
 from vlalab.console import LabError, unknown
 
 # Plain words after a task go into this list argument: `./lab up oracle random` is `./lab up --names=oracle,random`.
 WORDS = {
     "up": "names", "down": "names", "restart": "names", "test": "parts", "env": "names", "lock": "names",
-    "build": "names",
+    "build": "names", "bundle": "words",
 }  # fmt: skip
 # The order of `./lab --list`.
 ORDER = [
     "eval", "test", "up", "down", "restart", "status", "logs", "shell", "checkpoint", "runs", "report", "compare",
-    "assets", "build", "clean", "bench", "env", "lock",
+    "assets", "build", "bundle", "restore", "clean", "bench", "env", "lock",
 ]  # fmt: skip
 RUNTIME = "docker, local or auto: containers where an engine answers and the images are built, else processes"
 DRY_RUN = "print the commands, change nothing"
@@ -154,6 +168,43 @@ def build(
         no_cache=no_cache, flash_attn=flash_attn, base=base, progress=progress, dry_run=dry_run, **places
     )
     building.build(split(names), options)
+
+
+@task(
+    help={
+        "words": "environments, or all that are built, and last the file to write",
+        "checkpoints": "names of folders under checkpoints/ on the volume, or all",
+        "assets": "names of folders under assets/ on the volume, or all; default: libero's with the image libero",
+        "host": "the lab itself and its packages go with it, so that the other machine needs no network; --no-host",
+        "dry-run": "show what would go into it",
+    }
+)
+def bundle(c, words="", checkpoints="", assets=None, host=True, dry_run=False):
+    """Write images, checkpoints, assets and the lab itself into one file, for a machine without network.
+
+    ./lab bundle libero ui /media/stick/lab.bundle
+    ./lab bundle all /media/stick/lab.bundle --checkpoints all --assets all
+    ./lab bundle /tmp/weights.bundle --checkpoints openvla-7b-finetuned-libero-goal
+    """
+    names, file = bundles.parse_words(words)
+    chosen = bundles.default_assets(names) if assets is None else split(assets)
+    bundles.bundle(bundles.Request(names, file, tuple(split(checkpoints)), tuple(chosen), host, dry_run))
+
+
+@task(
+    positional=["file"],
+    help={
+        "file": "what ./lab bundle made",
+        "force": "replace images and files that are newer here",
+        "dry-run": "show what it would bring",
+    },
+)
+def restore(c, file, force=False, dry_run=False):
+    """Check a bundle's every part, load its images and put its files onto the volume.
+
+    ./lab restore /media/stick/lab.bundle
+    """
+    restoring.restore(Path(file).expanduser().absolute(), force, dry_run)
 
 
 @task(
