@@ -10,6 +10,7 @@ from vla_contract.errors import did_you_mean
 ACTION_CONVENTIONS = {
     "libero": "executed as is: position and rotation deltas in the controller's [-1, 1], gripper -1 open … +1 close",
     "openvla": "as un-normalised by OpenVLA: deltas in the controller's [-1, 1], gripper in [0, 1], 1 = open",
+    "embodiment": "in the units of another robot's data, which the policy's details name; not for LIBERO",
 }
 
 

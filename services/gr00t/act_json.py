@@ -1,0 +1,127 @@
+"""`POST /act` as GR00T's HTTP clients speak it: JSON with arrays in json_numpy's form.
+
+Request  {"observation": {"video.<camera>": A, "state.<name>": A, "annotation.…": text or [text]}[, "config": {}]}, with
+one time step: video uint8 [1, H, W, 3], state [1, n]; a further leading 1, a batch of one, is taken too and given back.
+Answer   {"action.<name>": A}, float32 [T, n]. A request in {"encoded": "<the request as JSON>"} is answered plainly, as
+upstream does; upstream's HTTP 500 for whatever is wrong with a request is a 422 here that says what.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from services.gr00t.layout import Layout
+from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo
+from vla_contract.act_json import loads, to_json
+from vla_contract.errors import did_you_mean
+from vla_contract.service import DecodeAct
+
+
+def decoder(layout: Layout) -> DecodeAct:
+    """Returns the function that reads a body of `/act` for this layout, as `create_app` takes it."""
+
+    def decode_act(body: bytes, info: PolicyInfo, session: str) -> tuple[Observation, Callable[[ActionChunk], bytes]]:
+        observation, batched = decode(body, layout, session)
+        return observation, lambda chunk: encode(chunk, layout, batched)
+
+    return decode_act
+
+
+def decode(body: bytes, layout: Layout, session: str) -> tuple[Observation, bool]:
+    """Returns the observation of a body, and whether it came as a batch of one. Raises InvalidObservation."""
+    values = _values(loads(body))
+    one = layout.embodiment
+    known = [
+        *(f"video.{name}" for name in one.cameras.values()),
+        *(f"state.{name}" for name in layout.state),
+        one.language,
+    ]
+    for key in values:
+        if key not in known:
+            raise InvalidObservation(f"unknown key {str(key)[:80]!r} in the observation{did_you_mean(key, known)}")
+    for key in known:
+        if key not in values:
+            raise InvalidObservation(
+                f"the observation has no {key!r}; embodiment {one.name!r} takes {', '.join(known)}"
+            )
+    videos = {ours: _array(values, f"video.{theirs}", 4) for ours, theirs in one.cameras.items()}
+    parts = [_state(values, f"state.{name}", size) for name, size in layout.state.items()]
+    observation = Observation(
+        images={camera: np.ascontiguousarray(video[0]) for camera, (video, _) in videos.items()},
+        state=np.concatenate([part for part, _ in parts]),
+        instruction=_text(values[one.language], one.language),
+        session=session,
+        step=0,
+    )
+    return observation, _all_or_none([batched for _, batched in [*videos.values(), *parts]])
+
+
+def encode(chunk: ActionChunk, layout: Layout, batched: bool) -> bytes:
+    """Returns the chunk as upstream answers it: named arrays [T, n], [1, T, n] for a batch of one."""
+    actions = chunk.actions[None] if batched else chunk.actions
+    return json.dumps({name: to_json(part) for name, part in layout.to_parts(actions).items()}).encode()
+
+
+def _values(payload: Any) -> Mapping[str, Any]:
+    if isinstance(payload, dict) and set(payload) == {"encoded"} and isinstance(payload["encoded"], str):
+        payload = loads(payload["encoded"])
+    if not isinstance(payload, dict) or not isinstance(payload.get("observation"), dict):
+        found = sorted(map(str, payload)) if isinstance(payload, dict) else type(payload).__name__
+        raise InvalidObservation(
+            f"the body holds {found}; expected {{'observation': {{'video.…', 'state.…', 'annotation.…'}}}}, as GR00T's "
+            "HTTP clients send it; OpenVLA's form has one picture and no state, which this policy cannot work from"
+        )
+    for name in payload:
+        if name not in ("observation", "config"):
+            raise InvalidObservation(f"unknown field {name[:80]!r}{did_you_mean(name, ('observation', 'config'))}")
+    if payload.get("config"):
+        raise InvalidObservation(
+            f"config is {str(payload['config'])[:80]}; this service takes none: its settings are in GET /v1/info"
+        )
+    return payload["observation"]
+
+
+def _array(values: Mapping[str, Any], key: str, ndim: int) -> tuple[np.ndarray, bool]:
+    """Returns the value with one time step [1, …] of `ndim` dimensions, and whether it lay in a batch of one."""
+    value = values[key]
+    if isinstance(value, list):  # a client without json_numpy sends lists of numbers
+        try:
+            value = np.asarray(value, dtype=np.uint8 if key.startswith("video.") else np.float64)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise InvalidObservation(f"{key} is a list that is no array of numbers: {error}") from error
+    if not isinstance(value, np.ndarray):
+        raise InvalidObservation(f"{key} is a {type(value).__name__}; expected an array of {ndim} dimensions")
+    batched = value.ndim == ndim + 1
+    if batched and len(value) != 1:
+        raise InvalidObservation(
+            f"{key} holds a batch of {len(value)}; send one observation per request, the service makes batches itself"
+        )
+    value = value[0] if batched else value
+    if value.ndim != ndim or len(value) != 1:
+        raise InvalidObservation(f"{key} has shape {list(np.shape(values[key]))}; expected one time step: [1, …]")
+    return value, batched
+
+
+def _state(values: Mapping[str, Any], key: str, size: int) -> tuple[np.ndarray, bool]:
+    value, batched = _array(values, key, 2)
+    if value.dtype.kind not in "fiu" or value.shape[1] != size:
+        raise InvalidObservation(f"{key} is {value.dtype} {list(value.shape)}; expected numbers [1, {size}]")
+    return value[0].astype(np.float32), batched
+
+
+def _text(value: Any, key: str) -> str:
+    while isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, str):
+        raise InvalidObservation(f"{key} is a {type(value).__name__}; expected one text, or a list of one")
+    return value
+
+
+def _all_or_none(batched: list[bool]) -> bool:
+    if any(batched) and not all(batched):
+        raise InvalidObservation("some arrays have a batch dimension and some have none; give it to all or to none")
+    return batched[0]

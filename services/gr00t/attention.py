@@ -1,0 +1,156 @@
+"""Which attention the Eagle backbone runs, and how it starts where flash-attn cannot.
+
+Upstream's backbone asks for flash-attn in two ways. Its RADIO tower, which N1.5 does not use, imports flash_attn when
+it is imported, and asks for the GPU's generation; and the SigLIP tower is built with flash_attention_2 whatever the
+configuration says. Both are met at upstream's own seams, nothing of it is changed on disk: a module with the two RADIO
+names is there while the backbone is imported, and the tower is handed over ready-made (its class takes
+`vision_model`). With flash-attn and a GPU, none of this happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+KINDS = ("auto", "sdpa", "flash")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """`kind` is "flash" or "sdpa" (torch's own kernels); `reason` says why not flash, in words, or is empty."""
+
+    kind: str
+    reason: str = ""
+
+
+def choose(wanted: str, device: str) -> Attention:
+    """Returns the attention for a device ("cpu", "cuda", "cuda:1"). Raises ValueError where `wanted` cannot be had."""
+    if wanted not in KINDS:
+        raise ValueError(f"attention {wanted!r} is unknown; expected one of {', '.join(KINDS)}")
+    if wanted == "sdpa":
+        return Attention("sdpa", "asked for")
+    obstacle = flash_obstacle(device)
+    if obstacle is None:
+        return Attention("flash")
+    if wanted == "flash":
+        raise ValueError(
+            f"attention 'flash' cannot be had: {obstacle}; leave VLALAB_GR00T_ATTENTION at auto, or build the image "
+            "with FLASH_ATTN=prebuilt and run it on a GPU"
+        )
+    return Attention("sdpa", obstacle)
+
+
+def flash_obstacle(device: str) -> str | None:
+    """Returns why flash-attn cannot run on `device`, or None where it can."""
+    if not device.startswith("cuda"):
+        return f"flash-attn needs a GPU, the device is {device}"
+    if importlib.util.find_spec("flash_attn") is None:
+        return "flash-attn is not installed"
+    try:
+        importlib.import_module("flash_attn.flash_attn_interface")
+    except Exception as error:  # a wheel for another torch fails with ImportError or worse
+        return f"flash-attn cannot be imported: {' '.join(str(error).split())[:200]}"
+    import torch  # here, so that a service that refuses to start says so at once
+
+    major, minor = torch.cuda.get_device_capability(device)
+    return None if major >= 8 else f"flash-attn 2 needs compute capability 8.0, the GPU has {major}.{minor}"
+
+
+@contextlib.contextmanager
+def backbone(attention: Attention, sizes: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """While the block runs, upstream's Eagle backbone is built with this attention.
+
+    sizes: changes to upstream's Eagle configuration, {"text_config": {…}, "vision_config": {…}}, for small test models.
+    """
+    if attention.kind == "flash" and sizes is None:
+        yield
+        return
+    from gr00t.model.backbone import eagle_backbone
+
+    folder = Path(eagle_backbone.DEFAULT_EAGLE_PATH)
+    makers = {"AutoConfig": _Configs(sizes or {}), "AutoModel": _Models(attention.kind)}
+    with contextlib.ExitStack() as stack:
+        if attention.kind != "flash":
+            stack.enter_context(_without_radio(folder))
+        stack.enter_context(_swapped(eagle_backbone, makers))
+        yield
+
+
+@dataclass(frozen=True)
+class _Configs:
+    """In the place of AutoConfig in upstream's backbone: its own Eagle configuration, with the changes applied."""
+
+    sizes: Mapping[str, Any]
+
+    def from_pretrained(self, path: str, trust_remote_code: bool):
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        for part, changes in self.sizes.items():
+            getattr(config, part).update(dict(changes))
+        return config
+
+
+@dataclass(frozen=True)
+class _Models:
+    """In the place of AutoModel in upstream's backbone: builds its Eagle model with one kind of attention."""
+
+    kind: str
+
+    def from_config(self, config, trust_remote_code: bool):
+        from transformers import AutoModel, SiglipVisionModel
+        from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+        if self.kind == "flash":
+            return AutoModel.from_config(config, trust_remote_code=trust_remote_code)
+        model_class = get_class_from_dynamic_module(config.auto_map["AutoModel"], config.name_or_path)
+        tower = SiglipVisionModel._from_config(
+            config.vision_config, attn_implementation=self.kind, torch_dtype=config.torch_dtype
+        )
+        return model_class._from_config(config, attn_implementation=self.kind, vision_model=tower)
+
+
+@contextlib.contextmanager
+def _without_radio(folder: Path) -> Iterator[None]:
+    """Has the backbone's `radio_model` be a module with its two names, which stand for nothing that N1.5 builds."""
+    from transformers.dynamic_module_utils import TRANSFORMERS_DYNAMIC_MODULE_NAME as DYNAMIC
+
+    name = f"{DYNAMIC}.{folder.name}.radio_model"
+    module = types.ModuleType(name, "The RADIO vision tower, which GR00T N1.5 does not use.")
+    for absent in ("RADIOConfig", "RADIOModel"):
+        setattr(module, absent, _absent(absent))
+    before = sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        yield
+    finally:
+        sys.modules.pop(name)
+        if before is not None:
+            sys.modules[name] = before
+
+
+def _absent(name: str) -> type:
+    def __init__(self, *args, **kwargs):
+        raise RuntimeError(f"{name} is the RADIO vision tower; this checkpoint asks for it, GR00T N1.5 has SigLIP")
+
+    return type(name, (), {"__init__": __init__})
+
+
+@contextlib.contextmanager
+def _swapped(module: types.ModuleType, names: Mapping[str, Any]) -> Iterator[None]:
+    """Gives names of a module other values while the block runs."""
+    before = {name: getattr(module, name) for name in names}
+    try:
+        for name, value in names.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)

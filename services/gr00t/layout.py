@@ -1,0 +1,121 @@
+"""Between the contract's values and upstream's named arrays: one embodiment with the sizes of one checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from services.gr00t.embodiments import Embodiment
+from vla_contract import InvalidObservation, Observation
+from vla_contract.types import ACTION_DIM
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and sizes of everything that goes in and comes out.
+
+    state, action   upstream's name -> how many numbers, in the contract's order
+    image_hw        the picture size that the checkpoint's transforms take: (height, width) in pixels
+    """
+
+    embodiment: Embodiment
+    state: Mapping[str, int]
+    action: Mapping[str, int]
+    image_hw: tuple[int, int]
+
+    def __post_init__(self):
+        size = sum(self.action.values())
+        if size != ACTION_DIM:
+            raise ValueError(
+                f"embodiment {self.embodiment.name!r} has actions of {size} numbers in this checkpoint "
+                f"({spelled(self.action)}); the contract carries {ACTION_DIM}"
+            )
+
+    @property
+    def state_size(self) -> int:
+        """How many numbers the contract's state vector holds."""
+        return sum(self.state.values())
+
+    def to_upstream(self, observation: Observation) -> dict[str, np.ndarray]:
+        """Returns a batch of one as upstream's transforms take it.
+
+        video.* uint8 [1, 1, H, W, 3], state.* float64 [1, 1, n], the instruction as a text in an array [1]: the list
+        that upstream's own client sends ends up in the prompt with its brackets and quotes, which training never had.
+        Raises InvalidObservation for a state of another size.
+        """
+        if observation.state is None or len(observation.state) != self.state_size:
+            sent = "none" if observation.state is None else f"{len(observation.state)} numbers"
+            raise InvalidObservation(
+                f"state has {sent}; embodiment {self.embodiment.name!r} takes {self.state_size}: {spelled(self.state)}"
+            )
+        batch = {
+            f"video.{upstream}": observation.images[camera][None, None]
+            for camera, upstream in self.embodiment.cameras.items()
+        }
+        # float64 as upstream's clients send it: its transforms refuse a second dtype after the first.
+        state = observation.state.astype(np.float64)[None, None]
+        batch |= {f"state.{name}": part for name, part in split(state, self.state).items()}
+        batch[self.embodiment.language] = np.array([observation.instruction])
+        return batch
+
+    def to_actions(self, parts: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns upstream's un-normalised action, action.* [B, T, n], as float32 [B, T, 7]."""
+        return np.concatenate([np.asarray(parts[f"action.{name}"]) for name in self.action], axis=-1, dtype=np.float32)
+
+    def to_parts(self, actions: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns actions [..., 7] as upstream answers them: action.* [..., n]."""
+        return {f"action.{name}": part for name, part in split(actions, self.action).items()}
+
+    def details(self) -> dict[str, str]:
+        """Returns what `/v1/info` tells of it in words."""
+        return {
+            "embodiment": self.embodiment.name,
+            "embodiment_tag": self.embodiment.tag,
+            "state": spelled(self.state),
+            "action": spelled(self.action),
+            "gripper": self.embodiment.gripper,
+            "cameras": ", ".join(f"{ours} = video.{theirs}" for ours, theirs in self.embodiment.cameras.items()),
+        }
+
+
+def layout(one: Embodiment, metadata: Mapping[str, Any]) -> Layout:
+    """Returns the layout of an embodiment with the sizes in its part of a checkpoint's metadata.json.
+
+    Raises ValueError where the checkpoint lacks a camera, a state or an action that the embodiment names, or where the
+    cameras differ in size: upstream's transforms take one.
+    """
+    modalities = metadata["modalities"]
+    sizes = {tuple(_entry(modalities, "video", name)["resolution"]) for name in one.cameras.values()}
+    if len(sizes) != 1:
+        raise ValueError(f"embodiment {one.name!r} has cameras of {len(sizes)} sizes, {sorted(sizes)}; expected one")
+    width, height = sizes.pop()
+    return Layout(
+        one,
+        {name: int(_entry(modalities, "state", name)["shape"][0]) for name in one.state},
+        {name: int(_entry(modalities, "action", name)["shape"][0]) for name in one.action},
+        (height, width),
+    )
+
+
+def split(values: np.ndarray, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Returns the last axis cut into named parts of the given sizes."""
+    ends = np.cumsum(list(sizes.values()))
+    return dict(zip(sizes, np.split(values, ends[:-1], axis=-1), strict=True))
+
+
+def spelled(sizes: Mapping[str, int]) -> str:
+    """Returns names and sizes in words: "x, y, gripper [2]"."""
+    return ", ".join(name if size == 1 else f"{name} [{size}]" for name, size in sizes.items())
+
+
+def _entry(modalities: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]:
+    known = modalities.get(kind, {})
+    if name not in known:
+        raise ValueError(
+            f"the checkpoint's metadata has no {kind} {name!r} (it has {', '.join(known) or 'none'}); "
+            "choose the embodiment that it was trained with: VLALAB_GR00T_EMBODIMENT"
+        )
+    return known[name]

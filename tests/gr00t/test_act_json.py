@@ -1,0 +1,135 @@
+"""`POST /act` in the form of GR00T's HTTP clients, over HTTP, for every embodiment."""
+
+import json
+
+import numpy as np
+import pytest
+
+from services.gr00t.act_json import decoder
+from tests.gr00t.harness import NAMES, StatePolicy, body_of, layout_of, observe, post
+from vla_contract.act_json import loads
+from vla_contract.testing import running
+
+every = pytest.mark.parametrize("name", NAMES)
+TOKEN = "a-token-for-tests"
+
+
+@pytest.fixture(scope="module")
+def services():
+    """Returns URL and layout of a service with an embodiment, kept up for all tests of this file."""
+    up, contexts = {}, []
+
+    def get(name):
+        if name not in up:
+            sizes = layout_of(name)
+            contexts.append(running(StatePolicy(sizes), decode_act=decoder(sizes)))
+            up[name] = contexts[-1].__enter__().url, sizes
+        return up[name]
+
+    yield get
+    for context in contexts:
+        context.__exit__(None, None, None)
+
+
+def arrays(value):
+    """Returns an answer's arrays by name."""
+    return loads(json.dumps(value))
+
+
+def expected(observation, sizes):
+    first = observation.state[:7]
+    return sizes.to_parts(np.stack([first, 2 * first]))
+
+
+@every
+def test_an_upstream_client_gets_named_arrays(services, name):
+    url, sizes = services(name)
+    observation = observe(sizes, seed=3)
+    status, media_type, value = post(url, {"observation": body_of(observation, sizes)})
+    assert (status, media_type) == (200, "application/json")
+    answer, wanted = arrays(value), expected(observation, sizes)
+    assert answer.keys() == wanted.keys()
+    for key, part in wanted.items():
+        assert answer[key].dtype == np.float32
+        assert np.array_equal(answer[key], part), key
+
+
+@every
+def test_a_doubly_encoded_request_is_answered_plainly(services, name):
+    url, sizes = services(name)
+    body = {"observation": body_of(observe(sizes, seed=4), sizes)}
+    assert post(url, {"encoded": json.dumps(body)}) == post(url, body)
+
+
+def test_a_batch_of_one_is_answered_as_one(services):
+    url, sizes = services("libero")
+    observation = observe(sizes, seed=5)
+    body = body_of(observation, sizes)
+    batch = {key: {**v, "shape": [1, *v["shape"]]} if isinstance(v, dict) else v for key, v in body.items()}
+    status, _, value = post(url, {"observation": batch, "config": {}})
+    assert status == 200
+    for key, part in expected(observation, sizes).items():
+        assert np.array_equal(arrays(value)[key], part[None]), key
+
+
+def test_lists_of_numbers_do_as_well_as_arrays(services):
+    url, sizes = services("libero")
+    observation = observe(sizes, seed=6)
+    body = body_of(observation, sizes)
+    body |= {f"state.{key}": arrays(body[f"state.{key}"]).tolist() for key in sizes.state}
+    assert post(url, {"observation": body}) == post(url, {"observation": body_of(observation, sizes)})
+
+
+def spoilt(body, **changes):
+    return {"observation": {key: value for key, value in {**body, **changes}.items() if value is not None}}
+
+
+def array(values):
+    from vla_contract.act_json import to_json
+
+    return to_json(np.asarray(values))
+
+
+BAD = {
+    "OpenVLA's form": (lambda b: {"image": b["video.image"], "instruction": "x"}, "OpenVLA's form"),
+    "no JSON": (lambda b: b"{", "no valid JSON"),
+    "a list": (lambda b: [1], "the body holds list"),
+    "a misspelt field": (lambda b: {**spoilt(b), "confg": {}}, "did you mean 'config'"),
+    "a setting": (lambda b: {**spoilt(b), "config": {"denoising_steps": 2}}, "takes none"),
+    "a missing camera": (lambda b: spoilt(b, **{"video.wrist_image": None}), "no 'video.wrist_image'"),
+    "another robot's camera": (lambda b: spoilt(b, **{"video.ego_view": b["video.image"]}), "video.ego_view"),
+    "a missing state": (lambda b: spoilt(b, **{"state.yaw": None}), "no 'state.yaw'"),
+    "a state too long": (lambda b: spoilt(b, **{"state.yaw": array([[0.0, 1.0]])}), r"expected numbers [1, 1]"),
+    "a state without time": (lambda b: spoilt(b, **{"state.yaw": array([0.0])}), "one time step"),
+    "a state that is not finite": (lambda b: spoilt(b, **{"state.yaw": array([[np.nan]])}), "finite"),
+    "a picture of floats": (lambda b: spoilt(b, **{"video.image": array(np.zeros((1, 96, 96, 3)))}), "uint8"),
+    "a picture too small": (lambda b: spoilt(b, **{"video.image": array(np.zeros((1, 8, 8, 3), np.uint8))}), "96x96"),
+    "two time steps": (
+        lambda b: spoilt(b, **{"video.image": array(np.zeros((2, 96, 96, 3), np.uint8))}),
+        "one time step",
+    ),
+    "a batch of two": (lambda b: spoilt(b, **{"state.yaw": array(np.zeros((2, 1, 1)))}), "one observation per request"),
+    "a batch in part": (lambda b: spoilt(b, **{"state.yaw": array(np.zeros((1, 1, 1)))}), "to all or to none"),
+    "two instructions": (lambda b: spoilt(b, **{"annotation.human.action.task_description": ["a", "b"]}), "one text"),
+    "an empty instruction": (lambda b: spoilt(b, **{"annotation.human.action.task_description": ""}), "instruction"),
+    "a ragged list": (lambda b: spoilt(b, **{"state.yaw": [[0.0], [1.0, 2.0]]}), "no array of numbers"),
+    "a number for a picture": (lambda b: spoilt(b, **{"video.image": 3}), "expected an array"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_wrong_with_a_request_is_said(services, case):
+    url, sizes = services("libero")
+    spoil, words = BAD[case]
+    status, media_type, problem = post(url, spoil(body_of(observe(sizes), sizes)))
+    assert (status, media_type) == (422, "application/problem+json")
+    assert words in problem["detail"], problem["detail"]
+
+
+def test_the_token_is_asked_for():
+    sizes = layout_of("libero")
+    body = {"observation": body_of(observe(sizes), sizes)}
+    with running(StatePolicy(sizes), decode_act=decoder(sizes), token=TOKEN) as service:
+        assert post(service.url, body)[0] == 401
+        assert post(service.url, body, {"Authorization": "Bearer wrong"})[0] == 401
+        assert post(service.url, body, {"Authorization": f"Bearer {TOKEN}"})[0] == 200

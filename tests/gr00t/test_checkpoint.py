@@ -1,0 +1,105 @@
+"""Checkpoints: what is missing or does not fit is named, with the way to get one that does."""
+
+import json
+
+import pytest
+
+from services.gr00t.checkpoint import METADATA, PUBLISHED, RECORD, CheckpointError, find, published, weights_hash
+from services.gr00t.embodiments import EMBODIMENTS
+from services.gr00t.tiny import metadata
+from vla_contract import Volume
+
+
+@pytest.fixture
+def volume(tmp_path):
+    return Volume(tmp_path)
+
+
+@pytest.fixture
+def folder(volume):
+    """A folder with everything but sensible weights: enough for what happens before they are read."""
+    folder = volume.checkpoints / "mine"
+    (folder / METADATA).parent.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "gr00t_n1_5"}))
+    (folder / METADATA).write_text(json.dumps({"new_embodiment": metadata(EMBODIMENTS["libero"], 256)}))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+@pytest.mark.parametrize("name", [None, "", "nonesuch"])
+def test_no_checkpoint_says_how_to_get_one(volume, name):
+    with pytest.raises(CheckpointError) as caught:
+        find(name, volume)
+    for words in ("--suite libero_goal", PUBLISHED["base"].repo, PUBLISHED["base"].revision, "VLALAB_GR00T_CHECKPOINT"):
+        assert words in str(caught.value)
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest(volume, folder):
+    with pytest.raises(CheckpointError, match="did you mean 'mine'"):
+        find("mime", volume)
+
+
+def test_a_name_and_a_path_find_the_same(volume, folder):
+    assert find("mine", volume) == find(str(folder), volume)
+
+
+def test_another_model_is_refused(volume, folder):
+    (folder / "config.json").write_text(json.dumps({"model_type": "openvla"}))
+    with pytest.raises(CheckpointError, match="'openvla'; expected 'gr00t_n1_5'"):
+        find("mine", volume)
+
+
+@pytest.mark.parametrize("file", ["config.json", METADATA])
+@pytest.mark.parametrize(("text", "words"), [(None, "cannot be read"), ("{", "no JSON"), ("[]", "no object")])
+def test_a_file_that_is_missing_or_broken_is_named(volume, folder, file, text, words):
+    (folder / file).unlink() if text is None else (folder / file).write_text(text)
+    with pytest.raises(CheckpointError, match=words) as caught:
+        find("mine", volume)
+    assert file in str(caught.value)
+
+
+def test_the_embodiment_is_the_named_else_the_recorded_else_liberos(volume, folder):
+    assert find("mine", volume).embodiment().name == "libero"
+    (folder / RECORD).write_text(json.dumps({"embodiment": "libero_mean_std", "suite": "libero_goal"}))
+    found = find("mine", volume)
+    assert found.embodiment().name == "libero_mean_std" and found.suites == ("libero_goal",)
+    assert found.embodiment("libero").name == "libero"
+
+
+def test_an_embodiment_without_statistics_names_those_there_are(volume, folder):
+    with pytest.raises(
+        CheckpointError, match=r"has statistics for new_embodiment; .*'oxe_droid'.*\(libero, libero_mean"
+    ):
+        find("mine", volume).embodiment("oxe_droid")
+
+
+def test_the_base_model_says_what_libero_needs(volume, folder):
+    (folder / METADATA).write_text(json.dumps({"gr1": {}, "oxe_droid": {}}))
+    with pytest.raises(CheckpointError, match="statistics for gr1, oxe_droid.*fine-tuned.*libero-spatial"):
+        find("mine", volume).embodiment()
+
+
+def test_the_hash_follows_every_byte_of_the_weights(folder):
+    before = weights_hash(folder)
+    assert before == weights_hash(folder)
+    (folder / "model.safetensors").write_bytes(b"weightz")
+    assert weights_hash(folder) != before
+
+
+def test_an_unfinished_download_is_named(folder):
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match="lacks model-1.safetensors: the download was not finished"):
+        weights_hash(folder)
+
+
+@pytest.mark.parametrize("suite", PUBLISHED)
+def test_every_published_checkpoint_is_pinned_and_has_an_embodiment(suite):
+    wanted = published(suite)
+    assert len(wanted.revision) == 40 and int(wanted.revision, 16)
+    assert wanted.embodiment in EMBODIMENTS
+
+
+def test_an_unknown_suite_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match="did you mean 'libero_goal'"):
+        published("libero_gaol")

@@ -1,0 +1,50 @@
+"""The flow's noise: from seed, instruction, episode and step, and from nothing else."""
+
+import pytest
+import torch
+
+from services.gr00t import noise
+from tests.gr00t.harness import layout_of, observe
+
+SIZES = layout_of("libero", side=8)
+
+
+def seed(session="run-a.3.7.0.xyz", step=4, instruction="open the drawer", number=0):
+    return noise.seed_of(observe(SIZES, session=session, step=step, instruction=instruction), number)
+
+
+def test_a_further_attempt_in_another_run_starts_from_the_same_noise():
+    assert seed() == seed(session="run-b.3.7.2.other") != seed(session="run-a.3.8.0.xyz")
+
+
+@pytest.mark.parametrize(
+    "change", [{"step": 5}, {"instruction": "close the drawer"}, {"number": 1}, {"session": "free"}]
+)
+def test_anything_else_changes_it(change):
+    assert seed(**change) != seed()
+
+
+def test_rows_do_not_depend_on_each_other_or_on_the_global_generator():
+    together = noise.draw([1, 2, 3], 16, 32)
+    torch.manual_seed(9)
+    assert torch.equal(together[1], noise.draw([2], 16, 32)[0])
+    assert not torch.equal(together[0], together[1])
+
+
+def test_it_is_standard_normal():
+    values = noise.draw(list(range(200)), 16, 32)
+    assert abs(values.mean()) < 0.02 and abs(values.std() - 1) < 0.02
+
+
+def test_the_one_draw_is_replaced_in_its_dtype_and_no_other_operation():
+    given = noise.draw([1], 4, 2)
+    with noise.GivenNoise(given) as mode:
+        taken = torch.randn(size=(1, 4, 2), dtype=torch.bfloat16, device="cpu")
+        assert torch.equal(torch.ones(3) * 2, torch.full((3,), 2.0))
+    assert mode.taken == 1 and torch.equal(taken, given.to(torch.bfloat16))
+    assert not torch.equal(torch.randn(1, 4, 2), given)
+
+
+def test_a_draw_of_another_shape_is_an_error():
+    with noise.GivenNoise(noise.draw([1], 4, 2)), pytest.raises(RuntimeError, match=r"\(2, 4, 2\).*\(1, 4, 2\)"):
+        torch.randn(size=(2, 4, 2))

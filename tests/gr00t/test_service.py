@@ -1,0 +1,98 @@
+"""The program: its settings, and that it refuses before it opens a port where something is missing."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from services.gr00t import upstream
+from services.gr00t.__main__ import Settings
+from tests.gr00t.conftest import ROOT
+
+WITHOUT_UPSTREAM = """
+import runpy, sys
+
+real = list(sys.meta_path)
+
+class WithoutUpstream:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "gr00t":
+            return None
+        return next((spec for finder in real if (spec := finder.find_spec(name, path, target))), None)
+
+sys.meta_path[:] = [WithoutUpstream()]
+sys.argv = ["gr00t", "--port", "0"]
+runpy.run_module("services.gr00t", run_name="__main__")
+"""
+
+
+def start(*arguments, **variables):
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("VLALAB_GR00T_")}
+    environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'shared/contract'}", **variables}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_without_upstreams_package_it_says_how_to_get_it(tmp_path):
+    done = start("-c", WITHOUT_UPSTREAM, VLALAB_VOLUME=str(tmp_path))
+    assert done.returncode == 1
+    for words in ("gr00t-source", upstream.SOURCE_VARIABLE, upstream.COMMIT):
+        assert words in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and "listening" not in done.stderr
+
+
+def test_another_package_of_that_name_is_not_taken_for_it(tmp_path):
+    (tmp_path / "gr00t").mkdir()
+    (tmp_path / "gr00t" / "__init__.py").touch()
+    done = start("-m", "services.gr00t", PYTHONPATH=f"{tmp_path}:{ROOT}:{ROOT / 'shared/contract'}")
+    assert done.returncode == 1 and "eagle2_hg_model" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_without_a_checkpoint_it_says_how_to_get_one(upstream, tmp_path):
+    source = {name: os.environ[name] for name in (upstream.SOURCE_VARIABLE,) if name in os.environ}
+    done = start("-m", "services.gr00t", VLALAB_VOLUME=str(tmp_path), **source)
+    assert done.returncode == 1
+    assert "no checkpoint is named" in done.stderr and "services.gr00t.checkpoints" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_settings_come_from_variables_and_an_empty_one_is_unset():
+    settings = Settings.from_variables(
+        {
+            "VLALAB_GR00T_CHECKPOINT": "mine",
+            "VLALAB_GR00T_DEVICE": "",
+            "VLALAB_GR00T_SEED": "7",
+            "VLALAB_GR00T_PORT": "1",
+        }
+    )
+    assert settings == Settings(checkpoint="mine", seed=7)
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"VLALAB_GR00T_CHECKPIONT": "x"}, "did you mean 'VLALAB_GR00T_CHECKPOINT'"),
+        ({"VLALAB_GR00T_ATTENTION": "flashy"}, "did you mean 'flash'"),
+        ({"VLALAB_GR00T_MAX_BATCH": "many"}, "whole number"),
+        ({"VLALAB_GR00T_MAX_BATCH": "0"}, "1 or more"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_named(variables, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        Settings.from_variables(variables)
+    assert next(iter(variables)) in str(caught.value)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--suite", "libero_goal", "--tiny")])
+def test_getting_a_checkpoint_needs_exactly_one_wish(arguments):
+    done = start("-m", "services.gr00t.checkpoints", *arguments)
+    assert done.returncode != 0 and "--tiny" in done.stderr, done.stderr
+
+
+def test_a_hub_that_cannot_be_reached_is_said(tmp_path):
+    done = start("-m", "services.gr00t.checkpoints", "--suite", "base", VLALAB_VOLUME=str(tmp_path), HF_HUB_OFFLINE="1")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "nvidia/GR00T-N1.5-3B" in done.stderr and "cannot be downloaded" in done.stderr
+    assert str(tmp_path / "checkpoints" / "GR00T-N1.5-3B") in done.stderr
