@@ -253,7 +253,7 @@ def start(
     if attached:
         name = f"{compose.project()}-{name}"
         _GUARDS[name] = guard.start(name)
-    words, files = _start_words(service_name, name, attached), _files(service_name, given)
+    words, files = _start_words(service_name, name, attached, _me()), _files(service_name, given)
     docker.compose(words, files=files, variables=_variables(given))
     if attached:  # `compose run` drops the restart rule
         docker.run(["update", "--restart", compose.read()[service_name].restart, name])
@@ -263,10 +263,10 @@ def start(
     return found
 
 
-def _start_words(service: str, name: str, attached: bool) -> list[str]:
+def _start_words(service: str, name: str, attached: bool, owner: str) -> list[str]:
     if not attached:
         return ["up", "--detach", "--no-deps", service]
-    return ["run", "--detach", "--no-deps", "--name", name, "--label", f"{OWNER}={_me()}", service]
+    return ["run", "--detach", "--no-deps", "--name", name, "--label", f"{OWNER}={owner}", service]
 
 
 def _words_of(service: str) -> str:
@@ -280,10 +280,11 @@ def _me() -> str:
     return f"{platform.node()} {me.pid} {me.start_ticks} {me.boot_id}"
 
 
-def start_command(service_name: str, variables: Mapping[str, str] | None = None) -> str:
+def start_command(service_name: str, variables: Mapping[str, str] | None = None, *, attached: bool = False) -> str:
     """Returns the command line that `start` runs, for a dry run."""
     given = _known(variables)
-    return _shown(_start_words(service_name, service_name, False), _files(service_name, given), given)
+    words = _start_words(service_name, f"{compose.project()}-{service_name}-PID", attached, "PID")
+    return _shown(words, _files(service_name, given), given)
 
 
 def _shown(words: Sequence[str], files: Sequence[Path], given: Mapping[str, str] | None = None) -> str:
@@ -301,7 +302,7 @@ def run(service_name: str, command: Sequence[str], variables: Mapping[str, str] 
     types means the same inside. A signal goes into the container; `compose run` itself would let go of it.
     """
     name = f"{compose.project()}-{service_name}-{os.getpid()}"
-    words = _run_words(service_name, name, command, variables or {})
+    words = _run_words(service_name, name, command, variables or {}, _me())
     line = docker.command(docker.compose_args(words, _files(service_name, os.environ)))
 
     def deliver(number: int) -> bool:
@@ -311,14 +312,14 @@ def run(service_name: str, command: Sequence[str], variables: Mapping[str, str] 
         return supervise(line, {**os.environ, **_variables()}, deliver=deliver)
 
 
-def _run_words(service: str, name: str, command: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+def _run_words(service: str, name: str, command: Sequence[str], variables: Mapping[str, str], owner: str) -> list[str]:
     volume = str(paths.volume())
     seen = {"VLALAB_VOLUME": volume, **variables}
     flags = [word for item in seen.items() for word in ("--env", "=".join(item))]
     mounts = [word for path in (volume, *_paths_in(command)) for word in ("--volume", f"{path}:{path}")]
     return [
         "--progress", "quiet", "run", "--rm", "--no-deps", "--interactive=false", "--name", name,
-        "--label", f"{OWNER}={_me()}", *flags, *_network(), *mounts, service, *command,
+        "--label", f"{OWNER}={owner}", *flags, *_network(), *mounts, service, *command,
     ]  # fmt: skip
 
 
@@ -342,7 +343,7 @@ def _network() -> list[str]:
 
 def run_command(service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> str:
     """Returns the command line that `run` runs, for a dry run."""
-    words = _run_words(service_name, f"{compose.project()}-{service_name}-PID", command, variables or {})
+    words = _run_words(service_name, f"{compose.project()}-{service_name}-PID", command, variables or {}, "PID")
     return _shown(words, _files(service_name, os.environ))
 
 
@@ -354,7 +355,7 @@ def shell(service_name: str, command: str | None = None) -> int:
 
 def _shell_words(service: str, command: str | None) -> list[str]:
     inner = ["bash", "-c", command] if command else ["bash"]
-    return ["--progress", "quiet", "run", "--rm", "--no-deps", "--label", f"{OWNER}={_me()}", service, *inner]
+    return ["--progress", "quiet", "run", "--rm", "--no-deps", service, *inner]
 
 
 def shell_command(service_name: str, command: str | None = None) -> str:

@@ -86,8 +86,9 @@ def run(request: Request, typed: str) -> int:
     command = [*services[EVALUATOR].command, request.suite, "--policy-url"]
     if request.dry_run:
         if choice.service:
-            print(runtime.start_command(choice.service, _settings(choice.service, request.suite)))
-        print(runtime.run_command(EVALUATOR, [*command, choice.url or "http://POLICY:PORT", *request.flags]))
+            print(runtime.start_command(choice.service, _settings(choice.service, request.suite), attached=True))
+        url = runtime.address(choice.instance) if choice.instance else choice.url or "http://POLICY:PORT"
+        print(runtime.run_command(EVALUATOR, [*command, url, *request.flags]))
         return 0
     runtime.prepare([services[name].environment_name for name in (EVALUATOR, choice.service) if name])
     with _ready_policy(choice, runtime, request.suite) as (url, outcome):

@@ -255,7 +255,7 @@ def _own(service_name: str, variables: Mapping[str, str] | None) -> dict[str, st
     return {name: value for name, value in (variables or {}).items() if name.startswith(prefix)}
 
 
-def start_command(service_name: str, variables: Mapping[str, str] | None = None) -> str:
+def start_command(service_name: str, variables: Mapping[str, str] | None = None, *, attached: bool = False) -> str:
     """Returns the command line that `start` runs, for a dry run."""
     known = {**compose.environment_variables(), "VLALAB_LISTEN": "127.0.0.1", **(variables or {})}
     service = compose.read(variables=known)[service_name]

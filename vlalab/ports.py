@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 
 from vlalab import compose
@@ -38,7 +38,8 @@ def service_on_free_port(
     if not service.ports:
         return service
     wanted = service.ports[0].published
-    port = wanted if wanted == mine else next(_free_ports(bind, 0 if any_port else wanted))
+    others = {p.published for other in services.values() if other.name != name for p in other.ports}
+    port = wanted if wanted == mine else next(_free_ports(bind, 0 if any_port else wanted, others))
     port = mine if mine and port != wanted else port
     if port == wanted:
         return service
@@ -55,9 +56,9 @@ def port_variable(service: str) -> str:
     return f"VLALAB_{service.upper().replace('-', '_')}_PORT"
 
 
-def _free_ports(bind: str, wanted: int) -> Iterator[int]:
-    """Yields ports nobody listens on: the wanted one, the hundred after it, then any. 0 means any."""
-    candidates = range(wanted, wanted + 100) if wanted else ()
+def _free_ports(bind: str, wanted: int, others: Set[int]) -> Iterator[int]:
+    """Yields ports nobody listens on: the wanted one, the hundred after it but `others`, then any. 0 means any."""
+    candidates = [port for port in range(wanted, wanted + 100) if port not in others] if wanted else []
     for port in (*candidates, 0):
         with socket.socket(socket.AF_INET6 if ":" in bind else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

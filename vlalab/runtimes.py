@@ -39,7 +39,9 @@ class Runtime(Protocol):
     ) -> Instance:
         """Returns a started instance. attached: a private one, which ends with this process."""
 
-    def start_command(self, service_name: str, variables: Mapping[str, str] | None = None) -> str: ...
+    def start_command(
+        self, service_name: str, variables: Mapping[str, str] | None = None, *, attached: bool = False
+    ) -> str: ...
 
     def wait_ready(self, name: str, timeout_s: float = 0, on_wait: Callable[[], None] = lambda: None) -> Instance:
         """Returns the instance once it is healthy, or raises LabError with the end of its log."""

@@ -63,7 +63,7 @@ def in_order(names: Sequence[str], variables: Mapping[str, str] | None = None) -
 def _wanted(names: Sequence[str], given: Given, running: Mapping[str, Instance]) -> dict[str, dict[str, str]]:
     """Returns the settings each of those services is to have: what is kept while it is up, and what is given now."""
     kept = {name: settings.kept(name) if name in running else {} for name in names}
-    return {name: settings.merged(kept[name], given.get(name, {})) for name in names}
+    return {n: settings.merged({**kept[n], **settings.from_shell(n)}, given.get(n, {})) for n in names}
 
 
 def _flat(wanted: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

@@ -7,6 +7,7 @@ beside it, sees the same values.
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -93,6 +94,13 @@ def _devices(gpu: str) -> str:
     if gpu in ("all", "none") or all(part.isdigit() for part in gpu.split(",")):
         return gpu
     raise LabError(f"--gpu {gpu} is no device; expected auto, none, all, or numbers as nvidia-smi has them: 0 or 0,1")
+
+
+def from_shell(service: str) -> dict[str, str]:
+    """Returns a service's own variables that this call was given by the shell; those of .env are there at any time."""
+    lasting, prefix = compose.read_dotenv(paths.ROOT / ".env"), variable(service, "")
+    mine = {name: value for name, value in os.environ.items() if name.startswith(prefix) and value}
+    return {name: value for name, value in mine.items() if value != lasting.get(name)}
 
 
 # --- kept ---------------------------------------------------------------------------------------------------
