@@ -145,7 +145,7 @@ def test(c, parts="", quick=False, runtime="auto"):
         "no-cache": "build every layer anew",
         "flash-attn": "prebuilt (the release's wheel), compile (hours), or none; default: prebuilt",
         "base": "base image instead of the pinned one; also VLALAB_BASE or VLALAB_BASE_<ENV>",
-        "gr00t-source": "folder with Isaac-GR00T, instead of fetching it",
+        "gr00t-source": "folder with Isaac-GR00T instead of fetching it, or the word none: an image up to it",
         "libero-assets": "folder with LIBERO's assets to bake in, or the word official to fetch them",
         "ca-bundle": "certificates (PEM) of this network's authority, or none; default: what this machine trusts",
         "index": "file that holds the URL of a package index mirror; also variable VLALAB_INDEX",

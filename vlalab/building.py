@@ -37,7 +37,7 @@ class Options:
     no_cache: bool = False
     flash_attn: str | None = None  # prebuilt, compile or none
     base: str | None = None  # base image instead of the pinned one
-    gr00t_source: str | None = None  # folder with Isaac-GR00T
+    gr00t_source: str | None = None  # folder with Isaac-GR00T, or the word none: an image up to it
     libero_assets: str | None = None  # folder with LIBERO's assets, or the word official
     ca_bundle: str | None = None
     index: str | None = None  # file that holds a package index mirror's URL
@@ -91,6 +91,7 @@ def build_arguments(name: str, options: Options, variables: Mapping[str, str] | 
         "BASE_DEVEL": known.get("VLALAB_BASE_DEVEL"),
         "FLASH_ATTN": options.flash_attn,
         "LIBERO_ASSETS": "official" if options.libero_assets == "official" else None,
+        "GR00T_SOURCE": "none" if options.gr00t_source == "none" else None,
     }
     return {key: value for key, value in wanted.items() if value}
 
@@ -172,7 +173,7 @@ def _contexts(dockerfile: str, options: Options) -> list[str]:
     named = {"gr00t-source": options.gr00t_source, "libero-assets": options.libero_assets}
     flags = []
     for stage, given in named.items():
-        if given and given != "official" and stage in stages(dockerfile):
+        if given and given not in ("official", "none") and stage in stages(dockerfile):
             path = _existing(given, f"--{stage}", Path.is_dir, "a folder")
             flags += ["--build-context", f"{stage}={path}"]
     return flags
