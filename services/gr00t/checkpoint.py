@@ -52,11 +52,13 @@ class Found:
     record: Mapping[str, Any]
 
     def embodiment(self, name: str | None = None) -> Embodiment:
-        """Returns the embodiment to serve: the named one, else the recorded one, else LIBERO's.
+        """Returns the embodiment to serve: the named one, else the recorded one, else that of a published checkpoint
+        whose repository's name the folder has, else LIBERO's.
 
         Raises CheckpointError where the checkpoint has no statistics for it.
         """
-        chosen = embodiment(name or self.record.get("embodiment") or "libero")
+        by_name = {one.repo.split("/")[1]: one.embodiment for one in PUBLISHED.values()}
+        chosen = embodiment(name or self.record.get("embodiment") or by_name.get(self.folder.name, "libero"))
         if chosen.tag not in self.metadata:
             usable = [one.name for one in EMBODIMENTS.values() if one.tag in self.metadata]
             raise CheckpointError(

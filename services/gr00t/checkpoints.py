@@ -35,10 +35,16 @@ class Get:
                 "give --suite NAME for a published checkpoint (libero_goal, base, …), or --tiny for a random one"
             )
 
+        if self.name and (Path(self.name).name != self.name or self.name.startswith(".")):
+            raise ValueError(f"--name {self.name!r} is not a folder name")
+
     def folder(self, volume: Volume) -> Path:
-        """Returns where the checkpoint belongs."""
+        """Returns where the checkpoint belongs. Raises CheckpointError where a random one would replace another."""
         usual = "gr00t-tiny" if self.tiny else published(self.suite).repo.split("/")[1]
-        return volume.checkpoints / (self.name or usual)
+        folder = volume.checkpoints / (self.name or usual)
+        if self.tiny and folder.exists() and find(str(folder)).record.get("repo") != tiny.REPO:
+            raise CheckpointError(f"{folder} holds another checkpoint; choose another --name for the random one")
+        return folder
 
 
 def download(wanted: Published, suite: str, folder: Path) -> Path:

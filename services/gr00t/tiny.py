@@ -17,6 +17,7 @@ from services.gr00t.attention import Attention, backbone
 from services.gr00t.checkpoint import METADATA, RECORD
 from services.gr00t.embodiments import HORIZON, Embodiment, embodiment
 
+REPO = "tiny"  # what the record says instead of a repository
 WIDTH = 64
 EAGLE = {
     "text_config": {
@@ -100,7 +101,7 @@ def make(folder: Path, name: str = "libero", seed: int = 0, side: int = 256) -> 
     (folder / "model.safetensors").chmod(0o644)  # as other files: a container may run as another user
     (folder / METADATA).parent.mkdir(exist_ok=True)
     (folder / METADATA).write_text(json.dumps({one.tag: metadata(one, side)}, indent=1))
-    record = {"repo": "tiny", "revision": f"seed {seed}", "embodiment": name, "eagle": EAGLE}
+    record = {"repo": REPO, "revision": f"seed {seed}", "embodiment": name, "eagle": EAGLE}
     (folder / RECORD).write_text(json.dumps(record, indent=1))
     return folder
 

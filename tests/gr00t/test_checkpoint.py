@@ -5,8 +5,9 @@ import json
 import pytest
 
 from services.gr00t.checkpoint import METADATA, PUBLISHED, RECORD, CheckpointError, find, published, weights_hash
+from services.gr00t.checkpoints import Get
 from services.gr00t.embodiments import EMBODIMENTS
-from services.gr00t.tiny import metadata
+from services.gr00t.tiny import REPO, metadata
 from vla_contract import Volume
 
 
@@ -66,6 +67,12 @@ def test_the_embodiment_is_the_named_else_the_recorded_else_liberos(volume, fold
     assert found.embodiment("libero").name == "libero"
 
 
+def test_a_published_checkpoint_that_was_put_there_by_hand_is_known_by_its_name(volume, folder):
+    goal = published("libero_goal")
+    folder.rename(folder.parent / goal.repo.split("/")[1])
+    assert find(goal.repo.split("/")[1], volume).embodiment().name == goal.embodiment == "libero_mean_std"
+
+
 def test_an_embodiment_without_statistics_names_those_there_are(volume, folder):
     with pytest.raises(
         CheckpointError, match=r"has statistics for new_embodiment; .*'oxe_droid'.*\(libero, libero_mean"
@@ -98,6 +105,19 @@ def test_every_published_checkpoint_is_pinned_and_has_an_embodiment(suite):
     wanted = published(suite)
     assert len(wanted.revision) == 40 and int(wanted.revision, 16)
     assert wanted.embodiment in EMBODIMENTS
+
+
+def test_a_random_checkpoint_replaces_no_other(volume, folder):
+    with pytest.raises(CheckpointError, match="another checkpoint"):
+        Get(tiny=True, name="mine").folder(volume)
+    (folder / RECORD).write_text(json.dumps({"repo": REPO}))
+    assert Get(tiny=True, name="mine").folder(volume) == folder
+
+
+@pytest.mark.parametrize("name", ["../mine", "a/b", ".hidden"])
+def test_a_name_that_leaves_the_volume_is_refused(name):
+    with pytest.raises(ValueError, match="not a folder name"):
+        Get(tiny=True, name=name)
 
 
 def test_an_unknown_suite_is_answered_with_the_nearest():

@@ -29,7 +29,8 @@ runpy.run_module("services.gr00t", run_name="__main__")
 
 def start(*arguments, **variables):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("VLALAB_GR00T_")}
-    environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'shared/contract'}", **variables}
+    here = f"{ROOT}:{ROOT / 'shared/contract'}:{os.environ.get('PYTHONPATH', '')}"
+    environment |= {"PYTHONPATH": here, **variables}
     return subprocess.run(
         [sys.executable, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120
     )
