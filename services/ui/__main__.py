@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from contextlib import suppress
@@ -49,19 +50,28 @@ def run(settings: Server, token: str | None) -> None:
 
     Raises ValueError for a bad setting, or none where one is needed, OSError for a port that is taken.
     """
-    from services.ui.app import create_app
     from services.ui.link import PolicyLink
-    from vla_contract.auth import require_token_beyond_loopback
+    from vla_contract.auth import TokenCheck, require_token_beyond_loopback
     from vla_contract.server import address, listen, uvicorn_config
 
     require_token_beyond_loopback(settings.host, token)
+    TokenCheck(token)  # it will be typed as a password: no shorter than what a policy takes
     link = PolicyLink(settings.policy_url, token, settings.timeout_s)
+    # Gradio takes seconds to import: not before the settings are known to be good.
+    from services.ui.app import create_app
+
+    logging.getLogger("uvicorn.error").addFilter(not_cut_off)
     config = uvicorn_config(create_app(link, token), "info")
     config.timeout_graceful_shutdown = 1  # every open page holds a connection that does not end by itself
     with listen(settings.host, settings.port) as listener, suppress(KeyboardInterrupt):
         log.info("the page is at %s, over the policy at %s", address(listener), link.url)
         uvicorn.Server(config).run(sockets=[listener])
     link.close()
+
+
+def not_cut_off(record: logging.LogRecord) -> bool:
+    """Returns False for the traceback that every page still open leaves when the server stops."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 if __name__ == "__main__":

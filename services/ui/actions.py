@@ -11,7 +11,7 @@ from vla_contract.info import ACTION_CONVENTIONS, PolicyInfo
 NAMES = ("Δx", "Δy", "Δz", "rotation x", "rotation y", "rotation z", "gripper")
 STEP_M, STEP_RAD = 0.05, 0.5  # what 1.0 asks of LIBERO's controller (robosuite's OSC_POSE) in one step
 
-# convention -> the gripper's (fully closed, fully open)
+# convention -> the gripper's (fully closed, fully open); a convention that is not here keeps its robot's own units
 GRIPPERS = {"libero": (1.0, -1.0), "openvla": (0.0, 1.0)}
 
 
@@ -43,9 +43,11 @@ def units(info: PolicyInfo, unnorm_key: str | None) -> Units:
     LIBERO's statistics, and a policy without keys, give the controller's units. Others un-normalise to what their
     data set recorded, which Open X-Embodiment's convention has in metres and radians.
     """
+    if info.action_convention not in GRIPPERS:
+        return Units("own", "own", 1.0, 1.0, f"Convention {info.action_convention!r}: {_said(info)}.")
     key = unnorm_key or (info.unnorm_keys[0] if len(info.unnorm_keys) == 1 else None)
     if info.action_convention != "openvla" or key is None or key.startswith("libero"):
-        note = f"Convention {info.action_convention!r}: {ACTION_CONVENTIONS[info.action_convention]}."
+        note = f"Convention {info.action_convention!r}: {_said(info)}."
         return Units(f"× {STEP_M * 100:g} cm", f"× {STEP_RAD:g} rad", STEP_M, STEP_RAD, note)
     note = f"As data set {key!r} recorded it: by Open X-Embodiment's convention m and rad per step, gripper 1 = open."
     return Units("m", "rad", 1.0, 1.0, note)
@@ -54,9 +56,15 @@ def units(info: PolicyInfo, unnorm_key: str | None) -> Units:
 def numbers(action: Sequence[float], info: PolicyInfo, unnorm_key: str | None) -> list[Number]:
     """Returns the seven numbers of one action [7] with their names, units and meaning."""
     unit = units(info, unnorm_key)
+    if info.action_convention not in GRIPPERS:
+        return [Number(n, float(v), "own", "", _clip(float(v), 1.0)) for n, v in zip(NAMES, action, strict=True)]
     moves = [_position(name, float(value), unit) for name, value in zip(NAMES[:3], action[:3], strict=True)]
     turns = [_rotation(name, float(value), unit) for name, value in zip(NAMES[3:6], action[3:6], strict=True)]
     return [*moves, *turns, _gripper(float(action[6]), info.action_convention)]
+
+
+def _said(info: PolicyInfo) -> str:
+    return ACTION_CONVENTIONS[info.action_convention]
 
 
 def _position(name: str, value: float, unit: Units) -> Number:

@@ -29,7 +29,7 @@ class Form:
     picture: str | None  # a file's path
     instruction: str
     unnorm_key: str | None
-    crop: bool
+    as_libero: bool
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,20 @@ def observe(form: Form, info: PolicyInfo) -> Observation:
     )
 
 
-def crop_is_usual(info: PolicyInfo, unnorm_key: str | None) -> bool:
-    """Returns whether the policy's pictures are usually cropped: LIBERO's checkpoints of a fixed picture size."""
-    keys = [unnorm_key] if unnorm_key else [*info.unnorm_keys, *info.suites]
-    return info.image_hw is not None and any(key.startswith("libero") for key in keys)
+def libero_size(info: PolicyInfo) -> tuple[int, int] | None:
+    """Returns the (height, width) that LIBERO's evaluation would bring a picture to for this policy; None: not its job.
+
+    OpenVLA takes a picture of any size and names its model's among the details.
+    """
+    if not any(name.startswith("libero") for name in (*info.unnorm_keys, *info.suites)):
+        return None
+    side = str(info.details.get("image_size", ""))
+    return info.image_hw or ((int(side), int(side)) if side.isdigit() else None)
+
+
+def libero_is_usual(info: PolicyInfo, unnorm_key: str | None) -> bool:
+    """Returns whether a picture for that key (None: any of the policy's) is usually prepared as LIBERO's are."""
+    return libero_size(info) is not None and (unnorm_key is None or unnorm_key.startswith("libero"))
 
 
 def _key(key: str | None, info: PolicyInfo) -> str | None:
@@ -101,7 +111,10 @@ def _images(form: Form, info: PolicyInfo) -> dict[str, np.ndarray]:
             raise FormError("the picture is missing; upload one or take an example below")
         return {}
     camera = info.cameras[0] if info.cameras else "agentview"
-    return {camera: pictures.fit(pictures.read(form.picture), info.image_hw, CROP_AREA if form.crop else None)}
+    picture = pictures.read(form.picture)
+    if form.as_libero and (size := libero_size(info)) is not None:
+        return {camera: pictures.fit(picture, size, CROP_AREA)}
+    return {camera: pictures.fit(picture, info.image_hw)}
 
 
 def _show(answer: ActionChunk, info: PolicyInfo, observation: Observation) -> Answer:

@@ -109,17 +109,18 @@ def unsuitable(info: PolicyInfo) -> Trouble | None:
 def explain(error: PolicyRefused | PolicyUnavailable, url: str) -> Trouble:
     """Returns an error of the client in words: by the problem's kind, else by the status, else by the network."""
     kind = str(error.problem.get("type", "")).removeprefix(TYPE_PREFIX)
-    detail = str(error.problem.get("detail") or error)
+    tried = error.__cause__ if isinstance(error.__cause__, PolicyUnavailable) else error  # without the count of tries
+    detail = str(error.problem.get("detail") or tried)
     if kind in _BY_KIND:
         title, todo, passing = _BY_KIND[kind]
         return Trouble(title, detail, todo, passing)
-    if error.status is not None:
+    if error.status is not None or isinstance(error, PolicyRefused):
         todo = f"Is {url} the address of a policy of this lab? Its log tells more: ./lab logs SERVICE"
-        return Trouble("The policy's answer is an error", detail, todo)
+        return Trouble("What answers there is no policy of this lab", detail, todo)
     if "no answer within" in detail:
-        return Trouble("The policy took too long", detail, "Is it busy, or on a CPU? Try again, or ./lab logs SERVICE")
-    if isinstance(error, PolicyRefused):
-        return Trouble("What answers is no policy of this lab", detail, f"Look at the address: {url}")
+        return Trouble("The policy took too long", detail, "Is it busy, or on a CPU? Ask again, or ./lab logs SERVICE")
+    if "answered no valid" in detail:
+        return Trouble("The policy's answer cannot be read", detail, "Page and policy may be of different versions.")
     todo = "Start one (./lab up openvla); the page finds it by itself."
     return Trouble(f"No policy answers at {url}", detail, todo, passing=True)
 

@@ -11,6 +11,7 @@ from gradio.data_classes import ImageData
 
 from services.ui import asking, views
 from services.ui.link import PolicyLink, Sight
+from vla_contract import PolicyInfo
 
 HERE = Path(__file__).parent
 LOOK_EVERY_S = 3.0
@@ -41,15 +42,15 @@ class Inputs:
     picture: gr.Image
     instruction: gr.Textbox
     unnorm_key: gr.Dropdown
-    crop: gr.Checkbox
+    as_libero: gr.Checkbox
 
     def components(self) -> list[gr.components.Component]:
         """Returns them in the order of `asking.Form`."""
-        return [self.picture, self.instruction, self.unnorm_key, self.crop]
+        return [self.picture, self.instruction, self.unnorm_key, self.as_libero]
 
     def of_the_policy(self) -> list[gr.components.Component]:
         """Returns those that some policies have and others not."""
-        return [self.unnorm_key, self.crop]
+        return [self.unnorm_key, self.as_libero]
 
 
 def build(link: PolicyLink) -> gr.Blocks:
@@ -84,13 +85,13 @@ def _form() -> tuple[Inputs, gr.Button]:
         label="Unnorm key", info="Whose statistics turn the policy's output into an action", choices=[], value=None,
         allow_custom_value=True, visible=False, elem_id="unnorm-key",
     )  # fmt: skip
-    crop = gr.Checkbox(
-        label="Show the policy the middle 90 % of the picture", visible=False, elem_id="crop",
-        info="As OpenVLA's LIBERO checkpoints were trained, and as ./lab eval does",
+    as_libero = gr.Checkbox(
+        label="Resize and crop the picture as LIBERO's evaluation does", visible=False, elem_id="as-libero",
+        info="To the model's size, then the middle 90 % of it: so LIBERO checkpoints were trained",
     )  # fmt: skip
     submit = gr.Button("Ask the policy", variant="primary", interactive=False, elem_id="ask")
     gr.Examples(examples(), inputs=[picture, instruction], visible_columns=[0], label="Examples", elem_id="examples")
-    return Inputs(picture, instruction, key, crop), submit
+    return Inputs(picture, instruction, key, as_libero), submit
 
 
 def _html(name: str, value: str = "") -> gr.HTML:
@@ -115,22 +116,22 @@ def _wire_look(page: gr.Blocks, link: PolicyLink, refresh: gr.Button, inputs: In
     def look_afresh(key: str | None) -> list:
         return look_again(link, None, key)
 
-    def crop(key: str | None) -> bool:
+    def as_libero(key: str | None) -> bool:
         info = link.look().info
-        return info is not None and asking.crop_is_usual(info, key)
+        return info is not None and asking.libero_is_usual(info, key)
 
     quiet = {"show_progress": "hidden", "queue": False, "api_visibility": "private"}
     seen, key = gr.State(None), inputs.unnorm_key
     page.load(look_afresh, key, [seen, *shown], **quiet)
     refresh.click(look_afresh, key, [seen, *shown], **quiet)
     gr.Timer(LOOK_EVERY_S).tick(look, [seen, key], [seen, *shown], **quiet)
-    key.input(crop, key, inputs.crop, **quiet)
+    key.input(as_libero, key, inputs.as_libero, **quiet)
 
 
 def _wire_ask(link: PolicyLink, inputs: Inputs, submit: gr.Button, answer: list) -> None:
-    def ask(picture: str | None, instruction: str, unnorm_key: str | None, crop: bool):
+    def ask(picture: str | None, instruction: str, unnorm_key: str | None, as_libero: bool):
         """Asks the policy for its next actions."""
-        got = asking.ask(link, asking.Form(picture, instruction, unnorm_key, crop))
+        got = asking.ask(link, asking.Form(picture, instruction, unnorm_key, as_libero))
         return got.numbers, got.chunk, got.latency, got.raw
 
     gr.on(
@@ -144,18 +145,24 @@ def look_again(link: PolicyLink, seen: Sight | None, key: str | None) -> list:
     sight = link.look()
     if sight == seen:
         return [gr.skip()] * 6
-    info, usable = sight.info, sight.usable
-    keys = list(info.unnorm_keys) if usable else []
-    chosen = _chosen(key, keys, info.suites if usable else ())
-    fixed_size = usable and info.image_hw is not None
+    shown = [sight, views.banner(sight, link.url), views.identity(sight.info)]
+    return [*shown, *(_opened(sight.info, key) if sight.usable else _closed())]
+
+
+def _opened(info: PolicyInfo, key: str | None) -> list[dict]:
+    """Returns updates of key, checkbox and button for a policy that can be asked."""
+    keys = list(info.unnorm_keys)
+    chosen = _chosen(key, keys, info.suites)
+    usual = asking.libero_is_usual(info, chosen)
     return [
-        sight,
-        views.banner(sight, link.url),
-        views.identity(info),
         gr.update(choices=keys, value=chosen, visible=bool(keys)),
-        gr.update(visible=fixed_size, value=usable and asking.crop_is_usual(info, chosen)),
-        gr.update(interactive=usable),
+        gr.update(visible=asking.libero_size(info) is not None, value=usual),
+        gr.update(interactive=True),
     ]
+
+
+def _closed() -> list[dict]:
+    return [gr.update(visible=False), gr.update(visible=False), gr.update(interactive=False)]
 
 
 def _chosen(key: str | None, keys: list[str], suites: tuple[str, ...]) -> str | None:

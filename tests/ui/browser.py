@@ -62,11 +62,15 @@ class Browser:
         return answer["result"].get("value")
 
     def until(self, expression: str, timeout_s: float = 30.0):
-        """Returns an expression's value as soon as it is true. Raises TimeoutError with what the page shows."""
+        """Returns an expression's value as soon as it is true. Raises TimeoutError with what the page shows.
+
+        An expression that fails is not true yet: a page that is being loaded has no body.
+        """
+        expression = f"(() => {{ try {{ return {expression} }} catch {{ return false }} }})()"
         end = time.monotonic() + timeout_s
         while not (value := self.js(expression)):
             if time.monotonic() > end:
-                shown = self.js("document.body ? document.body.innerText.slice(0, 2000) : ''")
+                shown = self.js("document.body?.innerText.slice(0, 2000)")
                 raise TimeoutError(f"{expression} did not become true in {timeout_s:g} s; the page shows:\n{shown}")
             time.sleep(0.05)
         return value

@@ -1,0 +1,67 @@
+"""Policies, pictures, and the page over them, each really served on a loopback port."""
+
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).resolve().parent
+for folder in (HERE, HERE.parents[1], HERE.parents[1] / "shared" / "contract"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # as services.ui's main sets it, before Gradio is imported
+
+
+@pytest.fixture
+def stack():
+    """What is entered here ends with the test."""
+    with ExitStack() as entered:
+        yield entered
+
+
+@pytest.fixture
+def serve_policy(stack):
+    """Returns a function that serves a policy and gives its address."""
+    from vla_contract.testing import running
+
+    return lambda policy, **settings: stack.enter_context(running(policy, **settings)).url
+
+
+@pytest.fixture
+def link_to(stack):
+    """Returns a function that makes the page's link to a policy's address."""
+    from services.ui.link import PolicyLink
+
+    def make(url, **settings):
+        link = PolicyLink(url, **settings)
+        stack.callback(link.close)
+        return link
+
+    return make
+
+
+@pytest.fixture
+def serve_page(stack, link_to):
+    """Returns a function that serves the page over a policy's address and gives the page's."""
+    from serving import serving
+
+    from services.ui.app import create_app
+
+    def make(policy_url, password=None, **settings):
+        return stack.enter_context(serving(create_app(link_to(policy_url, **settings), password)))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def picture(tmp_path_factory) -> Path:
+    """A photograph-like PNG of 320×240."""
+    from PIL import Image
+
+    ramp = np.mgrid[0:240, 0:320].sum(axis=0)[..., None] * np.array([1, 2, 3])
+    path = tmp_path_factory.mktemp("pictures") / "table.png"
+    Image.fromarray((ramp % 256).astype(np.uint8)).save(path)
+    return path

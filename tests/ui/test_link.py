@@ -1,0 +1,119 @@
+"""The policy as the page sees it: every way not to answer has words of its own, and none is a traceback."""
+
+import pytest
+from fastapi import FastAPI
+from policies import GatedLoader, SeeingPolicy, SlowPolicy, broken_loader
+from serving import nobody, serving
+
+from services.ui import asking, link, views
+from vla_contract.problems import KINDS
+
+
+def ask(to, path, instruction="pick up the bowl", key="libero_goal", as_libero=False):
+    return asking.ask(to, asking.Form(str(path) if path else None, instruction, key, as_libero))
+
+
+def test_nobody_there(link_to):
+    url = nobody()
+    sight = link_to(url).look()
+    assert not sight.usable and sight.trouble.passing
+    assert sight.trouble.title == f"No policy answers at {url}" and "refused" in sight.trouble.detail
+    assert "./lab up" in sight.trouble.todo and "tries" not in sight.trouble.detail
+
+
+def test_a_policy_that_loads_is_waited_for(serve_policy, link_to, monkeypatch):
+    monkeypatch.setattr(link, "KEEP_S", 0.0)
+    loader = GatedLoader(SeeingPolicy())
+    to = link_to(serve_policy(loader, wait=False))
+    assert to.look().trouble.title == "The policy is still loading" and to.look().trouble.passing
+    loader.gate.set()
+    to._slow.wait_ready(20)
+    assert to.look().usable and to.look().info.name == "seeing"
+
+
+def test_a_policy_that_could_not_be_loaded_is_not_waited_for(serve_policy, link_to):
+    url = serve_policy(broken_loader, wait=False)
+    to = link_to(url)
+    for _ in range(200):
+        to._until = 0.0
+        if not to.look().trouble.passing:
+            break
+    assert to.look().trouble.title == "The policy could not be loaded" and "3 bytes" in to.look().trouble.detail
+
+
+@pytest.mark.parametrize("token", [None, "another-token"])
+def test_the_wrong_token(token, serve_policy, link_to):
+    trouble = link_to(serve_policy(SeeingPolicy(), token="the-right-one"), token=token).look().trouble
+    assert "token" in trouble.title and "VLALAB_TOKEN" in trouble.todo and not trouble.passing
+
+
+def test_the_right_token(serve_policy, link_to):
+    assert link_to(serve_policy(SeeingPolicy(), token="the-right-one"), token="the-right-one").look().usable
+
+
+def test_what_is_no_policy(link_to):
+    with serving(FastAPI()) as url:
+        trouble = link_to(url).look().trouble
+    assert "no policy of this lab" in trouble.title and url in trouble.todo
+
+
+@pytest.mark.parametrize(
+    ("needs", "words"),
+    [
+        ({"needs_state": True}, "proprioceptive state"),
+        ({"cameras": ("agentview", "wrist")}, "2 cameras (agentview, wrist)"),
+    ],
+)
+def test_a_policy_that_needs_more_than_a_picture_is_refused_with_what_it_needs(needs, words, serve_policy, link_to):
+    to = link_to(serve_policy(SeeingPolicy(**needs)))
+    assert not to.look().usable and words in to.look().trouble.detail and "./lab eval" in to.look().trouble.todo
+    assert to.look().info is not None, "what it is can be read all the same"
+
+
+def test_an_oracle_is_refused():
+    from vla_contract import PolicyInfo
+
+    assert "simulator" in link.unsuitable(PolicyInfo(name="oracle", needs_privileged=True)).detail
+
+
+def test_an_answer_that_takes_too_long(serve_policy, link_to, picture):
+    to = link_to(serve_policy(SlowPolicy(3.0)), act_timeout_s=0.3)
+    assert "The policy took too long" in ask(to, picture).numbers
+
+
+def test_a_full_queue(serve_policy, link_to, picture):
+    from concurrent.futures import ThreadPoolExecutor
+
+    to = link_to(serve_policy(SlowPolicy(1.0), queue_size=1, max_batch=1), act_timeout_s=4.0)
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda _: ask(to, picture).numbers, range(12)))
+    assert any("The policy is busy" in answer for answer in answers)
+    assert any("vl-numbers" in answer for answer in answers)
+
+
+def test_a_stateful_policy_forgets_the_pages_session(serve_policy, link_to, picture):
+    policy = SeeingPolicy(stateful=True)
+    ask(link_to(serve_policy(policy)), picture)
+    asked = policy.asked[-1]
+    assert (asked.step, policy.resets[1:]) == (0, [asked.session]), "the first one is the warm-up's"
+
+
+def test_many_browsers_ask_the_policy_once(serve_policy, link_to, monkeypatch):
+    to = link_to(serve_policy(SeeingPolicy()))
+    monkeypatch.setattr(link, "KEEP_S", 60.0)
+    assert to.look() is to.look()
+
+
+def test_every_kind_of_problem_that_a_question_can_meet_has_words():
+    asked_wrongly = {"bad-request", "not-found", "method-not-allowed", "slow-request", "wrong-type", "internal"}
+    assert set(link._BY_KIND) == set(KINDS) - asked_wrongly
+
+
+def test_an_address_that_is_none_is_refused_at_once():
+    with pytest.raises(ValueError, match="expected for example http"):
+        link.PolicyLink("openvla:8000")
+
+
+def test_what_a_policy_says_is_escaped():
+    trouble = link.Trouble("<b>", "<script>alert(1)</script>", "&")
+    assert "<script>" not in views.trouble(trouble) and "&lt;script&gt;" in views.trouble(trouble)
