@@ -10,11 +10,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from vlalab import building, docker, images, paths
+from vlalab import building, docker, images, paths, volumes
 
 HOME = "/opt/vla-lab"  # where an image keeps the code
 CODE = ("services/{name}", "shared/contract")
-USER = 1000  # whoever runs as root tests as this one: containers never run as root
+VOLUME = ("assets", "checkpoints")  # what tests may read of the shared volume; all else there is theirs alone
 
 
 def command(name: str, image: images.Image, report: Path) -> list[str]:
@@ -22,7 +22,7 @@ def command(name: str, image: images.Image, report: Path) -> list[str]:
     tests = ["-q", "-p", "no:cacheprovider", "--junitxml=/report/junit.xml", f"tests/{name}"]
     return [
         "run", "--rm", "--init", "--name", f"vla-lab-test-{name}-{os.getpid()}",
-        "--user", user(), "--read-only", "--network", "none", "--cap-drop", "ALL",
+        "--user", ":".join(map(str, volumes.container_user())), "--read-only", "--network", "none", "--cap-drop", "ALL",
         "--security-opt", "no-new-privileges", "--shm-size", "1g",
         "--tmpfs", "/tmp:rw,exec,mode=1777", "--tmpfs", "/volume:rw,mode=1777",
         "--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "PYTHONUNBUFFERED=1",
@@ -34,23 +34,18 @@ def command(name: str, image: images.Image, report: Path) -> list[str]:
 
 
 def mounts(name: str, image: images.Image) -> list[str]:
-    """Returns the flags that mount the tests, read-only, and this tree's code where the image has another commit's."""
+    """Returns the flags that mount, read-only, the tests, this tree's code where the image has another, and assets."""
     inner = ["pyproject.toml", "tests"]
     if not has_this_code(image):
         inner += [path.format(name=name) for path in CODE]
-    return [word for path in inner for word in ("--volume", f"{paths.ROOT / path}:{HOME}/{path}:ro")]
+    pairs = [(paths.ROOT / path, f"{HOME}/{path}") for path in inner]
+    pairs += [(paths.volume() / name, f"/volume/{name}") for name in VOLUME if (paths.volume() / name).is_dir()]
+    return [word for here, there in pairs for word in ("--volume", f"{here}:{there}:ro")]
 
 
 def has_this_code(image: images.Image) -> bool:
     """Returns whether the image holds this tree's services: same commit, and nothing changed since on either side."""
     return image.revision == building.commit() and not image.revision.endswith(("-dirty", "unknown"))
-
-
-def user() -> str:
-    """Returns the uid:gid that tests run as in a container: the caller's, which in a rootless engine is 0."""
-    if docker.is_rootless():
-        return "0:0"
-    return f"{os.getuid() or USER}:{os.getgid() or USER}"
 
 
 def run(name: str, image: images.Image) -> tuple[int, str]:
