@@ -1,0 +1,239 @@
+"""The notebook and TensorBoard services as programs: who gets in, what runs, and what is shown."""
+
+import base64
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from vla_contract import healthcheck
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "open-sesame"
+AS_ROOT = ["--allow-root"] if os.geteuid() == 0 else []
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def program(module: str, *words: str, **variables: str) -> subprocess.Popen:
+    """Starts a service; its output, both streams, is read line by line."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLALAB_", "JUPYTER"))}
+    path = f"{ROOT}{os.pathsep}{ROOT / 'shared' / 'contract'}"
+    env = {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "HOME": "/nonexistent", **variables}
+    command = [sys.executable, "-m", f"services.ws_mdl.{module}", *words]
+    return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+@contextmanager
+def serving(module: str, route: str, *words: str, **variables: str):
+    """Starts a service on a free port; gives its address and its output as soon as `route` answers 200."""
+    port, log = free_port(), Path(variables["VLALAB_VOLUME"]) / f"{module}.log"
+    process = program(module, "--port", str(port), *words, **variables)
+    try:
+        end = time.monotonic() + 120
+        while not healthcheck.check(f"http://127.0.0.1:{port}{route}", 2.0)[0]:
+            assert process.poll() is None, process.stdout.read()
+            assert time.monotonic() < end, f"{module} does not answer {route}"
+            time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}", process
+        process.send_signal(signal.SIGTERM)
+        log.write_text(process.communicate(timeout=30)[0])
+        assert process.returncode in (0, 1, -signal.SIGTERM, 128 + signal.SIGTERM), log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ask(url: str, token: str | None = None, method: str = "GET", body: dict | None = None, scheme: str = "token"):
+    """Returns an answer's status and body."""
+    headers = {"Authorization": f"{scheme} {token}"} if token else {}
+    data = json.dumps(body).encode() if body is not None else None
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=20) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def basic(password: str) -> str:
+    return base64.b64encode(f"student:{password}".encode()).decode()
+
+
+@pytest.mark.parametrize("module", ["notebook", "tensorboard"])
+@pytest.mark.parametrize("reached", [{"VLALAB_BIND": "0.0.0.0"}, {}])
+def test_the_network_gets_in_with_a_token_only(module, reached, tmp_path):
+    words = [] if reached else ["--host", "0.0.0.0"]
+    words += AS_ROOT if module == "notebook" else []
+    with program(module, "--port", "0", *words, VLALAB_VOLUME=str(tmp_path), **reached) as process:
+        output = process.communicate(timeout=120)[0]
+    assert process.returncode == 1 and "VLALAB_TOKEN" in output and "Traceback" not in output
+
+
+@pytest.mark.parametrize("module", ["notebook", "tensorboard"])
+def test_a_token_too_short_to_protect_is_refused(module, tmp_path):
+    words = AS_ROOT if module == "notebook" else []
+    with program(module, "--port", "0", *words, VLALAB_VOLUME=str(tmp_path), VLALAB_TOKEN="abc") as process:
+        output = process.communicate(timeout=120)[0]
+    assert process.returncode == 1 and "8 or more" in output and "Traceback" not in output
+
+
+# --- notebook -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory):
+    """A notebook server behind TOKEN: its address and its volume."""
+    volume = tmp_path_factory.mktemp("volume")
+    with serving("notebook", "/api", *AS_ROOT, VLALAB_VOLUME=str(volume), VLALAB_TOKEN=TOKEN) as (url, _):
+        yield url, volume
+
+
+def test_without_the_token_nothing_but_the_version_is_told(notebook):
+    url, _ = notebook
+    assert set(json.loads(ask(f"{url}/api")[1])) == {"version"}
+    for token in (None, "another-token"):
+        assert ask(f"{url}/api/contents", token)[0] == 403
+        assert ask(f"{url}/api/kernels", token, "POST", {})[0] == 403
+    assert ask(f"{url}/api/contents", TOKEN)[0] == 200
+
+
+def test_files_lie_on_the_volume(notebook):
+    url, volume = notebook
+    body = {"type": "file", "format": "text", "content": "print('hello')\n"}
+    assert ask(f"{url}/api/contents/hello.py", TOKEN, "PUT", body)[0] == 201
+    assert (volume / "notebooks" / "hello.py").read_text() == "print('hello')\n"
+    assert sorted(path.name for path in (volume / "notebooks").iterdir()) == ["hello.py"], "settings lie elsewhere"
+
+
+def test_a_kernel_computes_in_this_environment(notebook):
+    url, _ = notebook
+    code = "import sys, torch, vla_contract; print(1 + 1, torch.__version__, sys.executable)"
+    printed = run_code(url, code)
+    assert printed.split()[0] == "2" and printed.split()[1].startswith("2.6.0")
+    assert os.path.dirname(printed.split()[2]) == os.path.dirname(sys.executable)
+
+
+def run_code(url: str, code: str) -> str:
+    """Returns what a new kernel prints for `code`, over the server's own WebSocket."""
+    import websocket
+
+    kernel = json.loads(ask(f"{url}/api/kernels", TOKEN, "POST", {})[1])["id"]
+    where = f"{url.replace('http', 'ws')}/api/kernels/{kernel}/channels"
+    channel = websocket.create_connection(where, header=[f"Authorization: token {TOKEN}"], timeout=120)
+    try:
+        header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "username": "", "session": "s"}
+        content = {"code": code, "silent": False, "store_history": False, "stop_on_error": True}
+        request = {"header": header | {"version": "5.3"}, "parent_header": {}, "metadata": {}, "content": content}
+        channel.send(json.dumps(request | {"channel": "shell", "buffers": []}))
+        return _printed(channel, header["msg_id"])
+    finally:
+        channel.close()
+        ask(f"{url}/api/kernels/{kernel}", TOKEN, "DELETE")
+
+
+def _printed(channel, request: str) -> str:
+    text = ""
+    while True:
+        message = json.loads(channel.recv())
+        if message["parent_header"].get("msg_id") != request:
+            continue
+        if message["msg_type"] == "stream":
+            text += message["content"]["text"]
+        elif message["msg_type"] == "error":
+            pytest.fail("\n".join(message["content"]["traceback"]))
+        elif message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+            return text
+
+
+def test_jupyter_asks_the_internet_for_nothing(notebook):
+    url, _ = notebook
+    page = ask(f"{url}/lab", TOKEN)[1].decode()
+    settings = json.loads(re.search(r'id="jupyter-config-data"[^>]*>(.*?)</script>', page, re.S)[1])
+    assert settings["news"] == {"disabled": True}
+    assert settings["extensionManager"]["name"] == "read-only"
+    elsewhere = re.findall(r'(?:src|href)="(https?://[^"]+)"', page)
+    assert elsewhere == []
+
+
+def test_without_a_token_of_the_labs_the_log_names_a_random_one(tmp_path):
+    with serving("notebook", "/api", *AS_ROOT, VLALAB_VOLUME=str(tmp_path)) as (url, process):
+        line = next(line for line in iter(process.stdout.readline, "") if "/lab?token=" in line)
+        token = re.search(r"token=(\S+)", line)[1]
+        assert f"{url}/lab?token={token}" in line and len(token) >= 32
+        assert ask(f"{url}/api/contents", token)[0] == 200 and ask(f"{url}/api/contents")[0] == 403
+        assert token not in Path(f"/proc/{process.pid}/cmdline").read_text()
+    assert TOKEN not in (tmp_path / "notebook.log").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be refused for being root")
+def test_root_is_refused(tmp_path):
+    with program("notebook", "--port", "0", VLALAB_VOLUME=str(tmp_path)) as process:
+        output = process.communicate(timeout=120)[0]
+    assert process.returncode == 1 and "must not run as root" in output and "Traceback" not in output
+
+
+# --- TensorBoard --------------------------------------------------------------------------------------------
+
+
+def write_scalar(volume: Path, value: float) -> None:
+    """Writes a training run's curve of one point."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(volume / "logs" / "tensorboard" / "transformer" / "first")) as writer:
+        writer.add_scalar("train/loss", value, 7)
+
+
+def wait_for_scalars(url: str, **asking) -> list:
+    """Returns the points of the curve as soon as TensorBoard has read it: [wall time, step, value] each."""
+    query = "/data/plugin/scalars/scalars?tag=train%2Floss&run=transformer%2Ffirst"
+    end = time.monotonic() + 60
+    while (answer := ask(url + query, **asking))[0] != 200:
+        assert time.monotonic() < end, f"the curve is not shown: {answer}"
+        time.sleep(0.5)
+    return json.loads(answer[1])
+
+
+def test_tensorboard_shows_a_curve_of_the_volume(tmp_path):
+    write_scalar(tmp_path, 2.5)
+    with serving("tensorboard", "/", VLALAB_VOLUME=str(tmp_path)) as (url, _):
+        assert [point[1:] for point in wait_for_scalars(url)] == [[7, 2.5]]
+        page = ask(url)[1].decode()
+        assert re.findall(r'(?:src|href)="(https?://[^"]+)"', page) == []
+
+
+def test_tensorboard_asks_for_the_password_and_its_probes_do_not(tmp_path):
+    write_scalar(tmp_path, 0.25)
+    with serving("tensorboard", "/readyz", VLALAB_VOLUME=str(tmp_path), VLALAB_TOKEN=TOKEN) as (url, _):
+        for route in ("/", "/data/runs", "/data/plugin/scalars/tags"):
+            assert ask(url + route)[0] == 401
+            assert ask(url + route, basic("a guess"), scheme="Basic")[0] == 401
+            assert ask(url + route, "no base64!", scheme="Basic")[0] == 401
+            assert ask(url + route, TOKEN, scheme="Bearer")[0] == 200
+        assert wait_for_scalars(url, token=basic(TOKEN), scheme="Basic")[0][2] == 0.25
+        assert ask(f"{url}/livez")[0] == 200
+
+
+def test_a_browser_is_told_whose_password_it_is():
+    from services.ws_mdl.tensorboard import protect
+    from vla_contract.auth import TokenCheck
+
+    answered = []
+    guarded = protect(lambda environ, start: [b"curves"], TokenCheck(TOKEN))
+    body = b"".join(guarded({"PATH_INFO": "/"}, lambda status, headers: answered.append((status, dict(headers)))))
+    status, headers = answered[0]
+    assert status.startswith("401") and "VLALAB_TOKEN" in headers["WWW-Authenticate"] and b"VLALAB_TOKEN" in body
