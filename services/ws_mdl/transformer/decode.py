@@ -112,7 +112,8 @@ def beam_search(
         rows = (parent + beam * torch.arange(batch, device=device)[:, None]).flatten()
         words = torch.cat([words[rows], word.view(-1, 1)], dim=1)
         next_word.select(rows)
-    winner = (total / length_factor(length, penalty)).argmax(dim=1)  # (batch)
+    cut_off = ~ended & ended.any(dim=1, keepdim=True)  # by max_len: they win only where none has ended
+    winner = (total / length_factor(length, penalty)).masked_fill(cut_off, float("-inf")).argmax(dim=1)  # (batch)
     chosen = words.view(batch, beam, -1)[torch.arange(batch, device=device), winner, 1:]
     return [_before_end(ids, special) for ids in chosen.tolist()]
 

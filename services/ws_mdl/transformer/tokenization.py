@@ -45,9 +45,16 @@ def train_tokenizer(sentences: Iterable[str], kind: str, min_frequency: int, voc
 def get_or_build_tokenizer(
     path: Path, sentences: Iterable[str], kind: str, min_frequency: int = 2, vocab_size: int = 8000
 ) -> Tokenizer:
-    """Returns the tokenizer stored at `path`, built from the sentences and stored there the first time."""
+    """Returns the tokenizer stored at `path`, built from the sentences and stored there the first time.
+
+    Raises ValueError where the stored one is damaged or of another kind.
+    """
     if path.exists():
-        return load_tokenizer(path)
+        tokenizer = load_tokenizer(path)
+        stored = "bpe" if isinstance(tokenizer.model, models.BPE) else "word"
+        if stored != kind:
+            raise ValueError(f"{path} is a {stored} tokenizer; this run asks for {kind}: give it another --name")
+        return tokenizer
     tokenizer = train_tokenizer(sentences, kind, min_frequency, vocab_size)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     tokenizer.save(str(fresh))

@@ -159,6 +159,7 @@ def _validate(trainer: Trainer, board: Board) -> None:
     board.samples(found.samples, step)
     if found.samples:
         board.figure("attention/last_layer", _attention_figure(trainer, found.samples[0]), step)
+    pictures.save(pictures.plot_curve(trainer.history, config.name), trainer.folder / "curve.png")
     print(f"epoch {trainer.epoch:02d}, {trainer.seconds:.0f} s: {found}\n{as_text(found.samples)}", flush=True)
 
 
