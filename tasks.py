@@ -32,8 +32,8 @@ WORDS = {
 }  # fmt: skip
 # The order of `./lab --list`.
 ORDER = [
-    "eval", "test", "up", "down", "restart", "status", "logs", "shell", "checkpoint", "runs", "report", "compare",
-    "assets", "build", "bundle", "restore", "clean", "bench", "env", "lock",
+    "eval", "test", "up", "down", "restart", "status", "logs", "shell", "checkpoint", "train", "translate",
+    "tensorboard", "runs", "report", "compare", "assets", "build", "bundle", "restore", "clean", "bench", "env", "lock",
 ]  # fmt: skip
 RUNTIME = "docker, local or auto: containers where an engine answers and the images are built, else processes"
 DRY_RUN = "print the commands, change nothing"
@@ -144,18 +144,20 @@ def test(c, parts="", quick=False, runtime="auto"):
         "names": "environments, or all; default: all",
         "no-cache": "build every layer anew",
         "flash-attn": "prebuilt (the release's wheel), compile (hours), or none; default: prebuilt",
+        "flash-attn-wheel": "folder with flash-attn's wheel, instead of downloading it",
         "base": "base image instead of the pinned one; also VLALAB_BASE or VLALAB_BASE_<ENV>",
         "gr00t-source": "folder with Isaac-GR00T instead of fetching it, or the word none: an image up to it",
         "libero-assets": "folder with LIBERO's assets to bake in, or the word official to fetch them",
         "ca-bundle": "certificates (PEM) of this network's authority, or none; default: what this machine trusts",
         "index": "file that holds the URL of a package index mirror; also variable VLALAB_INDEX",
+        "arg": "further build arguments as NAME=VALUE,… (docs/images.md)",
         "progress": "line, plain (everything) or tty",
         "dry-run": "print the commands, build nothing",
     }
 )
 def build(
-    c, names="", no_cache=False, flash_attn=None, base=None, gr00t_source=None, libero_assets=None, ca_bundle=None,
-    index=None, progress="line", dry_run=False,
+    c, names="", no_cache=False, flash_attn=None, flash_attn_wheel=None, base=None, gr00t_source=None,
+    libero_assets=None, ca_bundle=None, index=None, arg="", progress="line", dry_run=False,
 ):  # fmt: skip
     """Build images from their locks; ends with each one's time and size.
 
@@ -163,10 +165,11 @@ def build(
     ./lab build all --flash-attn none
     ./lab build gr00t --gr00t-source /srv/Isaac-GR00T --ca-bundle /srv/ca.pem --index /srv/index-url
     """
-    places = {"gr00t_source": gr00t_source, "libero_assets": libero_assets, "ca_bundle": ca_bundle, "index": index}
     options = building.Options(
-        no_cache=no_cache, flash_attn=flash_attn, base=base, progress=progress, dry_run=dry_run, **places
-    )
+        no_cache=no_cache, flash_attn=flash_attn, flash_attn_wheel=flash_attn_wheel, base=base,
+        gr00t_source=gr00t_source, libero_assets=libero_assets, ca_bundle=ca_bundle, index=index,
+        arguments=tuple(word for word in arg.split(",") if word), progress=progress, dry_run=dry_run,
+    )  # fmt: skip
     building.build(split(names), options)
 
 
@@ -325,6 +328,75 @@ def checkpoint(c, model, suite=None, tiny=False, name=None, runtime="auto", dry_
         raise LabError(unknown("model", model, settings.CHECKPOINTS))
     flags = flags_of({"suite": suite, "tiny": tiny, "name": name})
     finish(programs.run_module(model, f"services.{model}.checkpoints", flags, runtime, dry_run))
+
+
+@task(
+    positional=["lab"],
+    help={
+        "lab": "transformer",
+        "corpus": "default, opus_books, lemon-mint, reverse, or a .tsv or .jsonl file",
+        "pair": "source and target language, as in en-it; default: the corpus's first pair",
+        "size": "tiny, small or base (the paper's)",
+        "epochs": "how many in all",
+        "name": "of the run; default: corpus-pair-size",
+        "preload": "latest (go on from the newest weights), an epoch's number, or none",
+        "device": "auto, cpu, cuda, cuda:1 or mps",
+        "gpus": "processes, one per GPU",
+        "set": "further settings as NAME=VALUE,… (docs/transformer.md)",
+        "runtime": RUNTIME,
+        "dry-run": DRY_RUN,
+    },
+)
+def train(
+    c, lab, corpus=None, pair=None, size=None, epochs=None, name=None, preload=None, device=None, gpus=1, set="",
+    runtime="auto", dry_run=False,
+):  # fmt: skip
+    """Train a model of the course; Ctrl-C saves, and the same command goes on.
+
+    ./lab train transformer --epochs 1 --size small
+    ./lab train transformer --corpus mine.tsv --pair en-ko --set norm=post,d-model=128
+    """
+    modules = {"transformer": "services.ws_mdl.transformer.train"}
+    if lab not in modules:
+        raise LabError(unknown("lab", lab, modules))
+    given = {
+        "corpus": programs.absolute_if_path(corpus), "pair": pair, "size": size, "epochs": epochs, "name": name,
+        "preload": preload, "device": device,
+    }  # fmt: skip
+    flags = [*flags_of(given), *(f"--{setting}" for setting in split(set))]
+    finish(programs.run_parallel("ws_mdl", modules[lab], flags, gpus, runtime, dry_run))
+
+
+@task(
+    positional=["sentence"],
+    help={
+        "sentence": "what to translate",
+        "name": "run that was trained; default: the one trained last",
+        "beam": "translations kept at every step; 1 is greedy search",
+        "pictures": "draw where each layer and head looks",
+        "device": "auto, cpu, cuda, cuda:1 or mps",
+        "runtime": RUNTIME,
+        "dry-run": DRY_RUN,
+    },
+)
+def translate(c, sentence, name=None, beam=None, pictures=False, device=None, runtime="auto", dry_run=False):
+    """Translate a sentence with a Transformer that was trained here.
+
+    ./lab translate "The door is open."
+    """
+    flags = flags_of({"name": name, "beam": beam, "pictures": pictures, "device": device})
+    module = "services.ws_mdl.transformer.translate"
+    finish(programs.run_module("ws_mdl", module, [*flags, "--", sentence], runtime, dry_run))
+
+
+@task(help={"runtime": RUNTIME})
+def tensorboard(c, runtime="auto"):
+    """Show the training curves in a browser: starts the service of that name.
+
+    ./lab tensorboard
+    """
+    for found in services.up(["tensorboard"], runtime):
+        print(f"{found.name} {found.url}")
 
 
 @task(help={"runtime": RUNTIME})

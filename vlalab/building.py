@@ -37,10 +37,12 @@ class Options:
     no_cache: bool = False
     flash_attn: str | None = None  # prebuilt, compile or none
     base: str | None = None  # base image instead of the pinned one
+    flash_attn_wheel: str | None = None  # folder with its wheel, instead of a download
     gr00t_source: str | None = None  # folder with Isaac-GR00T, or the word none: an image up to it
     libero_assets: str | None = None  # folder with LIBERO's assets, or the word official
     ca_bundle: str | None = None
     index: str | None = None  # file that holds a package index mirror's URL
+    arguments: tuple[str, ...] = ()  # further build arguments, NAME=VALUE
     progress: str = "line"
     dry_run: bool = False
 
@@ -49,6 +51,18 @@ class Options:
             raise LabError(unknown("--flash-attn", str(self.flash_attn), FLASH_ATTN))
         if self.progress not in PROGRESS:
             raise LabError(unknown("--progress", self.progress, PROGRESS))
+        for text in self.arguments:
+            if not re.match(r"\w+=", text):
+                raise LabError(f"--arg {text} is no build argument; expected NAME=VALUE")
+
+
+def _places(options: Options) -> list[tuple[str, str | None, str, str]]:
+    """Returns (stage that a folder may replace, what was given, build argument, the word it takes instead)."""
+    return [
+        ("gr00t-source", options.gr00t_source, "GR00T_SOURCE", "none"),
+        ("libero-assets", options.libero_assets, "LIBERO_ASSETS", "official"),
+        ("flash-attn-wheel", options.flash_attn_wheel, "", ""),
+    ]
 
 
 @dataclass(frozen=True)
@@ -90,10 +104,10 @@ def build_arguments(name: str, options: Options, variables: Mapping[str, str] | 
         "BASE": base,
         "BASE_DEVEL": known.get("VLALAB_BASE_DEVEL"),
         "FLASH_ATTN": options.flash_attn,
-        "LIBERO_ASSETS": "official" if options.libero_assets == "official" else None,
-        "GR00T_SOURCE": "none" if options.gr00t_source == "none" else None,
+        **{argument: word for _, given, argument, word in _places(options) if given and given == word},
     }
-    return {key: value for key, value in wanted.items() if value}
+    more = dict(text.split("=", 1) for text in options.arguments)
+    return {**{key: value for key, value in wanted.items() if value}, **more}
 
 
 def declared(dockerfile: str) -> set[str]:
@@ -170,10 +184,9 @@ def ca_bundle(given: str | None, variables: Mapping[str, str] | None = None) -> 
 
 def _contexts(dockerfile: str, options: Options) -> list[str]:
     """Returns the flags of local folders that replace a stage which would fetch its files."""
-    named = {"gr00t-source": options.gr00t_source, "libero-assets": options.libero_assets}
     flags = []
-    for stage, given in named.items():
-        if given and given not in ("official", "none") and stage in stages(dockerfile):
+    for stage, given, _, word in _places(options):
+        if given and given != word and stage in stages(dockerfile):
             path = _existing(given, f"--{stage}", Path.is_dir, "a folder")
             flags += ["--build-context", f"{stage}={path}"]
     return flags
@@ -217,9 +230,13 @@ def _check_flags(chosen: list[str], options: Options) -> None:
     texts = {name: (images.folder(name) / "Dockerfile").read_text() for name in chosen}
     if options.flash_attn and not any("FLASH_ATTN" in declared(text) for text in texts.values()):
         raise LabError(f"--flash-attn means nothing to {', '.join(chosen)}; images with flash-attn: openvla, gr00t")
-    for stage, given in (("gr00t-source", options.gr00t_source), ("libero-assets", options.libero_assets)):
+    for stage, given, _, _ in _places(options):
         if given and not any(stage in stages(text) for text in texts.values()):
-            raise LabError(f"--{stage} means nothing to {', '.join(chosen)}; name {stage.split('-')[0]} or all")
+            raise LabError(f"--{stage} means nothing to {', '.join(chosen)}")
+    known = sorted(set().union(*(declared(text) for text in texts.values())))
+    for name in (text.split("=")[0] for text in options.arguments):
+        if name not in known:
+            raise LabError(unknown("build argument", name, known))
 
 
 def _build_one(name: str, args: list[str], options: Options) -> Built:
