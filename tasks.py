@@ -359,12 +359,16 @@ def train(
     modules = {"transformer": "services.ws_mdl.transformer.train"}
     if lab not in modules:
         raise LabError(unknown("lab", lab, modules))
+    if corpus and Path(corpus).is_file():
+        corpus = str(Path(corpus).absolute())
     given = {
-        "corpus": programs.absolute_if_path(corpus), "pair": pair, "size": size, "epochs": epochs, "name": name,
-        "preload": preload, "device": device,
+        "corpus": corpus, "pair": pair, "size": size, "epochs": epochs, "name": name, "preload": preload,
+        "device": device,
     }  # fmt: skip
-    flags = [*flags_of(given), *(f"--{setting}" for setting in split(set))]
-    finish(programs.run_parallel("ws_mdl", modules[lab], flags, gpus, runtime, dry_run))
+    module, flags = modules[lab], [*flags_of(given), *(f"--{setting}" for setting in split(set))]
+    if gpus > 1:
+        module, flags = "torch.distributed.run", ["--standalone", f"--nproc-per-node={gpus}", "-m", module, *flags]
+    finish(programs.run_module("ws_mdl", module, flags, runtime, dry_run))
 
 
 @task(
