@@ -1,10 +1,13 @@
-"""A copy of the repository's files, as a fresh clone has them."""
+"""A copy of the repository's files, as a fresh clone has them; and a docker command that says what a test wants."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from vlalab import docker
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,3 +36,23 @@ def the_copier():
 def fresh_clone(tmp_path_factory) -> Path:
     """A fresh clone in a folder whose name has a space."""
     return copy_clone(tmp_path_factory.mktemp("a place") / "vla lab")
+
+
+@pytest.fixture
+def speaking(tmp_path, monkeypatch):
+    """Returns a function that puts a docker command on PATH: it runs those lines of sh for every call."""
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
+
+    def put(lines: str):
+        docker._probe.cache_clear()
+        docker.plugin_problem.cache_clear()
+        docker.info.cache_clear()
+        program = tmp_path / "docker"
+        program.write_text(f"#!/bin/sh\n{lines}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
+
+    yield put
+    for cached in (docker._probe, docker.plugin_problem, docker.info):
+        cached.cache_clear()

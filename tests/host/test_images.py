@@ -1,0 +1,274 @@
+"""Images: what the engine's records mean, what a build is given, and what stops it before it starts."""
+
+import json
+import shutil
+import subprocess
+from datetime import datetime, timezone
+from itertools import pairwise
+
+import pytest
+
+from vlalab import building, docker, environments, images, paths
+from vlalab.building import Options
+from vlalab.console import LabError
+
+DOCKERFILE = """
+ARG BASE=some/base@sha256:0
+ARG FLASH_ATTN=prebuilt LIBERO_ASSETS="a b" \\
+    GR00T_SOURCE=commit
+FROM ${BASE} AS system
+FROM scratch AS gr00t-source
+FROM system as libero-assets
+ARG LOCK_HASH="" COMMIT
+"""
+NAMES = images.buildable()
+
+
+@pytest.fixture(autouse=True)
+def no_variables_of_the_caller(monkeypatch):
+    for name in ("VLALAB_TAG", "VLALAB_BASE", "VLALAB_BASE_DEVEL", "VLALAB_INDEX", *building.BUNDLE_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(building, "ADDED_BY_ADMINS", ())
+
+
+def record(name: str, tag: str = "dev", lock: str | None = None, revision: str = "abc") -> dict:
+    """Returns an engine's record of an image."""
+    labels = {
+        images.ENV_LABEL: name,
+        images.LOCK_LABEL: environments.named(name).lock_hash if lock is None else lock,
+        images.REVISION_LABEL: revision,
+    }
+    return {
+        "Id": "sha256:1", "RepoTags": [f"vla-lab/{name}:{tag}"], "Size": 1_460_000_000,
+        "Created": "2026-11-20T12:56:54.123456789Z", "Config": {"Labels": labels},
+    }  # fmt: skip
+
+
+def engine(*records: dict) -> str:
+    """Returns the lines of an engine that has those images, and says so as `docker image inspect` does."""
+    return f"""case "$1" in
+version) echo '{{"Server": {{"Version": "26.1"}}}}' ;;
+image) echo '{json.dumps(list(records))}'; echo "Error: No such image: x" >&2; exit 1 ;;
+esac"""
+
+
+# --- what there is ------------------------------------------------------------------------------------------
+
+
+def test_every_environment_has_a_dockerfile():
+    assert paths.image_names() == NAMES
+
+
+def test_images_are_found_by_their_tag(speaking, monkeypatch):
+    speaking(engine(record("libero"), record("ui")))
+    assert set(images.found()) == {"libero", "ui"}
+    monkeypatch.setenv("VLALAB_TAG", "other")
+    assert images.found() == {}
+
+
+def test_an_image_says_when_and_from_what_it_was_built(speaking):
+    speaking(engine(record("libero", revision="abc-dirty")))
+    image = images.found(["libero"])["libero"]
+    assert image.created == datetime(2026, 11, 20, 12, 56, 54, tzinfo=timezone.utc)
+    assert (image.size, image.revision, image.reference) == (1_460_000_000, "abc-dirty", "vla-lab/libero:dev")
+    assert image.fits() and images.unusable("libero", image) is None
+
+
+@pytest.mark.parametrize("lock", ["", "0" * 64])
+def test_an_image_of_another_lock_or_of_none_does_not_fit(speaking, lock):
+    speaking(engine(record("libero", lock=lock)))
+    image = images.found(["libero"])["libero"]
+    assert not image.fits()
+    assert "another lock" in images.unusable("libero", image) and "./lab build libero" in images.unusable(
+        "libero", image
+    )
+
+
+def test_an_image_that_is_not_built_names_the_command():
+    assert images.unusable("ui", None) == "image vla-lab/ui:dev is not built; run: ./lab build ui"
+
+
+def test_an_engine_that_fails_otherwise_is_no_missing_image(speaking):
+    speaking("""[ "$1" = version ] && echo '{"Server": {"Version": "26.1"}}' || { echo "on fire" >&2; exit 1; }""")
+    with pytest.raises(LabError, match="on fire"):
+        images.found(["libero"])
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2026-01-01T00:00:01Z", 1),
+        ("2026-01-01T00:00:01.999999999Z", 1),
+        ("2026-01-01T01:00:01+01:00", 1),
+        ("2025-12-31T16:00:01.5-08:00", 1),
+    ],
+)
+def test_times_of_every_engine(text, seconds):
+    assert images.parse_time(text) == datetime(2026, 1, 1, 0, 0, seconds, tzinfo=timezone.utc)
+
+
+def test_what_is_no_time_is_told():
+    with pytest.raises(ValueError, match="yesterday"):
+        images.parse_time("yesterday")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "age"),
+    [(0, "0 min"), (-5, "0 min"), (3599, "59 min"), (3600, "1 hour"), (90000, "1 day"), (1e6, "11 days")],
+)
+def test_ages(seconds, age):
+    assert images.spell_age(seconds) == age
+
+
+# --- what a build is given ----------------------------------------------------------------------------------
+
+
+def test_a_dockerfile_says_what_it_takes():
+    expected = {"BASE", "FLASH_ATTN", "LIBERO_ASSETS", "GR00T_SOURCE", "LOCK_HASH", "COMMIT"}
+    assert building.declared(DOCKERFILE) == expected
+    assert building.stages(DOCKERFILE) == {"system", "gr00t-source", "libero-assets"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_build_gets_its_lock_and_commit_and_only_what_its_dockerfile_declares(name):
+    words = building.arguments(name, Options(flash_attn="none"))
+    given = {word.split("=")[0] for flag, word in pairwise(words) if flag == "--build-arg"}
+    assert {"LOCK_HASH", "COMMIT"} <= given <= building.declared((images.folder(name) / "Dockerfile").read_text())
+    assert f"LOCK_HASH={environments.named(name).lock_hash}" in words
+    assert words[words.index("--tag") + 1] == f"vla-lab/{name}:dev"
+    assert words[-1] == str(paths.ROOT)
+
+
+def test_the_base_of_one_environment_comes_before_the_base_of_all():
+    def base(options: Options = Options(), **variables: str) -> str | None:  # noqa: B008  # frozen
+        return building.build_arguments("ui", options, variables).get("BASE")
+
+    assert base() is None
+    assert base(VLALAB_BASE="all") == base(VLALAB_BASE="all", VLALAB_BASE_LIBERO="other") == "all"
+    assert base(VLALAB_BASE="all", VLALAB_BASE_UI="own") == "own"
+    assert base(Options(base="flag"), VLALAB_BASE_UI="own") == "flag"
+
+
+def test_an_index_is_a_secret_and_never_an_argument(monkeypatch, tmp_path):
+    address = "https://user:word@mirror.example/index"
+    monkeypatch.setenv("VLALAB_INDEX", address)
+    words = building.arguments("ui", Options())
+    assert "id=index,env=VLALAB_INDEX" in words
+    (tmp_path / "url").write_text(address + "\n")
+    words += building.arguments("ui", Options(index=str(tmp_path / "url")))
+    assert f"id=index,src={tmp_path}/url" in words
+    assert "user:word" not in " ".join(words)
+
+
+def test_what_is_no_address_is_told_without_repeating_it(monkeypatch):
+    monkeypatch.setenv("VLALAB_INDEX", "user:word@mirror")
+    with pytest.raises(LabError, match="VLALAB_INDEX holds no URL") as told:
+        building.arguments("ui", Options())
+    assert "word@" not in str(told.value)
+
+
+def test_the_ca_bundle_is_ones_own_else_the_systems_where_an_admin_added_to_it(tmp_path, monkeypatch):
+    own, system, added = tmp_path / "own.pem", tmp_path / "system.pem", tmp_path / "added"
+    own.write_text("x"), system.write_text("x"), added.mkdir()
+    monkeypatch.setattr(building, "SYSTEM_BUNDLES", (str(system),))
+    monkeypatch.setattr(building, "ADDED_BY_ADMINS", (str(added),))
+    assert building.ca_bundle(None, {}) is None
+    assert building.ca_bundle(None, {"SSL_CERT_FILE": str(system)}) is None
+    assert building.ca_bundle(None, {"SSL_CERT_FILE": str(tmp_path / "gone")}) is None
+    assert building.ca_bundle("auto", {"SSL_CERT_FILE": str(system), "PIP_CERT": str(own)}) == own
+    (added / "firm.crt").write_text("x")
+    assert building.ca_bundle(None, {}) == system
+    assert building.ca_bundle("none", {"PIP_CERT": str(own)}) is None
+    assert building.ca_bundle(str(own), {}) == own
+
+
+@pytest.mark.parametrize(
+    ("options", "names", "says"),
+    [
+        (Options(flash_attn="none"), ["ui", "libero"], "--flash-attn means nothing to ui, libero"),
+        (Options(gr00t_source="/tmp"), ["ui"], "--gr00t-source means nothing to ui"),
+        (Options(libero_assets="/nowhere"), ["libero"], "--libero-assets /nowhere is not there; expected a folder"),
+        (Options(ca_bundle="/nowhere"), ["ui"], "--ca-bundle /nowhere is not there"),
+        (Options(index="/nowhere"), ["ui"], "--index /nowhere is not there"),
+        (Options(arguments=("MAX_JOB=2",)), ["gr00t"], "did you mean 'MAX_JOBS'"),
+        (Options(), ["libro"], "did you mean 'libero'"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_built(options, names, says):
+    with pytest.raises(LabError, match=says):
+        building.build(names, options)
+
+
+@pytest.mark.parametrize("wrong", [{"flash_attn": "maybe"}, {"progress": "fast"}, {"arguments": ("MAX_JOBS",)}])
+def test_words_that_are_no_choice_are_told(wrong):
+    with pytest.raises(LabError, match="maybe|fast|MAX_JOBS"):
+        Options(**wrong)
+
+
+def test_a_dry_run_prints_a_command_per_image_and_needs_no_engine(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert building.build(["all"], Options(dry_run=True)) == []
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(NAMES)
+    assert all(line.startswith("docker buildx build --file ") for line in lines)
+
+
+# --- building -----------------------------------------------------------------------------------------------
+
+
+def builder(folder, code: int) -> str:
+    """Returns the lines of an engine whose builds say one line and end with that code."""
+    about = json.dumps({"DockerRootDir": str(folder)})
+    return f"""case "$1 $2" in
+version*) echo '{{"Server": {{"Version": "26.1"}}}}' ;;
+"buildx version") echo "buildx v0.13.0" ;;
+info*) echo '{about}' ;;
+buildx*) echo "#5 pulling: no such host" >&2; exit {code} ;;
+image*) echo '{json.dumps([record("ui")])}' ;;
+esac"""
+
+
+def test_a_build_returns_its_image_and_prints_its_size(speaking, tmp_path, capsys):
+    speaking(builder(tmp_path, 0))
+    (built,) = building.build(["ui"], Options())
+    assert built.image.reference == "vla-lab/ui:dev"
+    assert "1.46 GB" in capsys.readouterr().out
+
+
+def test_a_build_that_fails_ends_with_its_words_and_what_to_do(speaking, tmp_path):
+    speaking(builder(tmp_path, 1))
+    with pytest.raises(LabError, match=r"image 'ui' could not be built:\n  #5 pulling(.|\n)*./lab restore FILE"):
+        building.build(["ui"], Options())
+
+
+def test_a_full_disk_is_told_before_the_build(speaking, tmp_path, monkeypatch):
+    speaking(builder(tmp_path, 0))
+    monkeypatch.setattr(building, "EXPECTED_GB", {"ui": 1e9})
+    building.check_space("ui")  # it is built already: only its last layers are new
+    with pytest.raises(LabError, match=r"takes up to .* GB and .* free; .*\./lab clean"):
+        building.check_space("ui", no_cache=True)
+
+
+def test_an_engine_elsewhere_has_no_disk_to_check(speaking):
+    speaking(
+        """[ "$1" = version ] && echo '{"Server": {"Version": "26.1"}}' || echo '{"DockerRootDir": "/not/here"}'"""
+    )
+    assert docker.info()["DockerRootDir"] == "/not/here"
+    assert building.free_at_engine() is None
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_the_commit_says_when_the_tree_differs(tmp_path):
+    def git(*words: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *words], check=True, capture_output=True)
+
+    assert building.commit(tmp_path) == "unknown"
+    git("init"), (tmp_path / "services").mkdir(), (tmp_path / "services" / "a.py").write_text("1")
+    git("add", "."), git("commit", "-m", "first")
+    clean = building.commit(tmp_path)
+    assert len(clean) == 40
+    (tmp_path / "notes.txt").write_text("no image holds this")
+    assert building.commit(tmp_path) == clean
+    (tmp_path / "services" / "b.py").write_text("2")
+    assert building.commit(tmp_path) == f"{clean}-dirty"
