@@ -13,8 +13,9 @@ from services.libero.assets import kit, official, resolve, sources
 
 
 @pytest.fixture(autouse=True)
-def no_variable(monkeypatch):
+def no_variable(monkeypatch, tmp_path):
     monkeypatch.delenv(sources.VARIABLE, raising=False)
+    monkeypatch.setattr(sources, "BAKED", tmp_path / "image")  # in an image this folder may hold something
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,26 @@ def test_order_is_flag_variable_volume_kit(tmp_path, folder, monkeypatch):
     assert resolve(None, tmp_path).path == folder
     assert resolve(str(shared), tmp_path).path == shared
     assert resolve("kit", tmp_path).kind == "kit"
+
+
+def test_what_the_image_brings_comes_after_the_volume_and_before_the_kit(tmp_path, folder):
+    baked = tmp_path / "image"
+    baked.mkdir()
+    assert resolve(None, tmp_path / "volume").kind == "kit"  # an image built without assets has an empty folder
+    shutil.copytree(folder, baked, dirs_exist_ok=True)
+    assert (resolve(None, tmp_path).kind, resolve(None, tmp_path).path) == ("folder", baked)
+    shared = official.folder(tmp_path)
+    shutil.copytree(folder, shared)
+    assert resolve(None, tmp_path).path == shared
+
+
+def test_official_files_in_the_image_are_the_official_source(tmp_path, folder):
+    baked = tmp_path / "image"
+    shutil.copytree(folder, baked)
+    (baked / official.MARKER).write_text("")
+    for flag in (None, "official"):
+        source = resolve(flag, tmp_path)
+        assert (source.kind, source.path, source.digest) == ("official", baked, official.digest())
 
 
 def test_digest_of_a_folder_follows_its_content(tmp_path, folder):

@@ -2,5 +2,5 @@
 # Adds flash-attn to /opt/venv. The argument says how its wheel came about: prebuilt or compile.
 set -eu
 . /build/network.sh
-export PYTHONDONTWRITEBYTECODE=1 PYTHONHASHSEED=0
+export PYTHONDONTWRITEBYTECODE=1
 exec /opt/venv/bin/python -B /build/flash/install.py "$1"

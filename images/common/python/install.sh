@@ -4,7 +4,7 @@ set -eu
 . /build/network.sh
 
 export UV_CACHE_DIR=/cache/uv UV_LINK_MODE=copy UV_NO_PROGRESS=1 UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1
-export PYTHONDONTWRITEBYTECODE=1 PYTHONHASHSEED=0 UV_BUILD_CONSTRAINT=/build/python/build.lock
+export PYTHONDONTWRITEBYTECODE=1 UV_BUILD_CONSTRAINT=/build/python/build.lock
 uv=/opt/tools/bin/uv
 $uv venv --no-project --python python3.10 /opt/venv
 $uv pip sync --require-hashes --python /opt/venv/bin/python /build/requirements.lock

@@ -1,4 +1,4 @@
-"""Chooses the asset folder of a run: a folder, else the official files, else the kit, generated on first use."""
+"""Chooses the asset folder of a run: a folder, the official files, the image's own, or the kit, made on first use."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from services.libero.assets.ownership import give_to_owner
 from vla_contract.volume import make_folder
 
 VARIABLE = "VLALAB_LIBERO_ASSETS"
+BAKED = Path("/opt/libero-assets")  # what the image was built with: official files, somebody's folder, or nothing
 # one file of each part that LIBERO's tasks load from; a folder with all of them is taken for an asset folder
 LANDMARKS = (
     "scenes/libero_tabletop_base_style.xml",
@@ -43,18 +44,18 @@ class AssetSource:
 def resolve(flag: str | None, volume: Path) -> AssetSource:
     """Returns the asset folder to use, generating the kit if nothing else is there.
 
-    Order: `flag`, the variable VLALAB_LIBERO_ASSETS, `volume`/assets/libero, the kit. A flag or variable is a folder,
-    or the word "official" or "kit" to insist on that source. Raises ValueError for a folder that is not an asset
-    folder and for official files that are not there, OSError where the kit cannot be written.
+    Order: `flag`, the variable VLALAB_LIBERO_ASSETS, `volume`/assets/libero, the image's own, the kit. A flag or
+    variable is a folder, or the word "official" or "kit" to insist on that source. Raises ValueError for a folder that
+    is not an asset folder and for official files that are not there, OSError where the kit cannot be written.
     """
     for origin, value in (("the flag", flag), (f"the variable {VARIABLE}", os.environ.get(VARIABLE))):
         if value:
             return _named(origin, value, Path(volume))
     shared = official.folder(volume)
-    if (shared / official.MARKER).is_file():
-        return _official(shared)
     if shared.exists():
-        return _folder("the shared volume", shared)
+        return _found("the shared volume", shared)
+    if BAKED.is_dir() and any(BAKED.iterdir()):
+        return _found("the image", BAKED)
     return ensure_kit(volume)
 
 
@@ -99,14 +100,19 @@ def _named(origin: str, value: str, volume: Path) -> AssetSource:
     if value == "kit":
         return ensure_kit(volume)
     if value == "official":
-        shared = official.folder(volume)
-        if not (shared / official.MARKER).is_file():
+        places = (official.folder(volume), BAKED)
+        complete = [place for place in places if (place / official.MARKER).is_file()]
+        if not complete:
             raise ValueError(
-                f"{origin} asks for the official assets, which are not complete in {shared}; "
+                f"{origin} asks for the official assets, which are not complete in {places[0]}; "
                 "fetch them with `invoke assets libero` or choose `kit`"
             )
-        return _official(shared)
+        return _official(complete[0])
     return _folder(origin, Path(value).expanduser())
+
+
+def _found(origin: str, place: Path) -> AssetSource:
+    return _official(place) if (place / official.MARKER).is_file() else _folder(origin, place)
 
 
 def _official(shared: Path) -> AssetSource:
