@@ -171,7 +171,7 @@ def _check(request: Request, found: Sequence[images.Image], files: Sequence[Volu
     if free < need:
         raise LabError(f"the bundle takes up to {images.spell_size(need)}; {file.parent} has {images.spell_size(free)}")
     largest = max((image.size for image in found), default=0)
-    spare = building.free_at_engine()
+    spare = building.free_at_engine() if found else None
     if spare is not None and spare < largest:
         raise LabError(
             f"the engine needs {images.spell_size(largest)} for a while to save an image, and its disk has "

@@ -17,7 +17,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vlalab import docker, environments, gl, images, inside, local, paths, pythons, runtimes
@@ -140,7 +140,7 @@ def in_image(name: str) -> Result:
     result.seconds = time.monotonic() - started
     if path := os.environ.get(RECORD):
         with open(path, "a") as file:
-            file.write(json.dumps(asdict(result)) + "\n")
+            file.write(json.dumps(vars(result)) + "\n")
     return result
 
 

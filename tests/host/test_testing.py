@@ -1,11 +1,12 @@
 """`./lab test`: counts from pytest's reports, the sum, and the exit code."""
 
+import json
 import sys
 from collections import Counter
 
 import pytest
 
-from vlalab import gl, paths, testing
+from vlalab import gl, inside, paths, testing
 from vlalab.console import LabError
 from vlalab.testing import Result
 
@@ -75,6 +76,97 @@ def test_an_environment_that_cannot_be_made_is_a_failure_not_a_skip(monkeypatch,
     monkeypatch.setitem(testing.PARTS, "libero", broken)
     assert testing.run(["libero"], testing.How()) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed, 0 skipped"
+
+
+# --- environments: image or local ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engine(speaking, tmp_path, monkeypatch):
+    """An engine with libero's image; `run` writes pytest's report into the folder mounted at /report."""
+    lock = testing.environments.named("libero").lock_hash
+    record = {
+        "Id": "sha256:1", "RepoTags": ["vla-lab/libero:dev"], "Size": 1, "Created": "2026-01-01T00:00:00Z",
+        "Config": {"Labels": {"vla-lab.lock": lock, "org.opencontainers.image.revision": "abc"}},
+    }  # fmt: skip
+    report = '<testsuites><testsuite><testcase name="a"/><testcase name="b"><skipped message="no GPU"/></testcase>'
+    report += "</testsuite></testsuites>"
+    speaking(f"""case "$1" in
+version) echo '{{"Server": {{"Version": "26.1"}}}}' ;;
+info) echo '{{}}' ;;
+image) echo '{json.dumps([record])}'; echo "No such image" >&2; exit 1 ;;
+run) echo "$@" > "$STATE/run"
+    for word in "$@"; do
+        case "$word" in *:/report) echo '{report}' > "${{word%:/report}}/junit.xml" ;; esac
+    done ;;
+esac""")
+    monkeypatch.setenv("STATE", str(tmp_path))
+    monkeypatch.delenv("VLALAB_TAG", raising=False)
+    return tmp_path
+
+
+def test_the_tests_of_an_environment_run_inside_its_image(engine):
+    result = testing.environment("libero", testing.How())
+    assert (result.passed, result.failed, result.skipped, result.reasons) == (1, 0, 1, Counter(["no GPU"]))
+    words = (engine / "run").read_text()
+    assert "--read-only --network none --cap-drop ALL --security-opt no-new-privileges" in words
+    assert f"{paths.ROOT}/tests:/opt/vla-lab/tests:ro" in words
+    assert "vla-lab/libero:dev python -m pytest" in words and words.strip().endswith("tests/libero")
+    assert f"{paths.ROOT}/services/libero:/opt/vla-lab/services/libero:ro" in words, "the image is of another commit"
+    assert "--user 0:" not in words
+
+
+def test_an_image_of_this_commit_tests_its_own_code(engine, monkeypatch):
+    monkeypatch.setattr(inside.building, "commit", lambda: "abc")
+    testing.environment("libero", testing.How())
+    assert "services/libero:" not in (engine / "run").read_text()
+    monkeypatch.setattr(inside.building, "commit", lambda: "abc-dirty")
+    testing.environment("libero", testing.How())
+    assert "services/libero:" in (engine / "run").read_text()
+
+
+def test_without_an_image_the_local_environment_is_used_unless_docker_was_asked_for(engine, monkeypatch):
+    monkeypatch.setattr(testing, "in_local", lambda name: Result(name, passed=7))
+    assert testing.environment("ui", testing.How()).passed == 7
+    assert testing.environment("libero", testing.How(runtime="local")).passed == 7
+    with pytest.raises(LabError, match="is not built; run: ./lab build ui"):
+        testing.environment("ui", testing.How(runtime="docker"))
+
+
+def test_a_large_environment_is_not_made_on_a_full_disk(monkeypatch):
+    monkeypatch.setattr(testing.environments.Environment, "is_ready", lambda env: False)
+    monkeypatch.setattr(testing.environments, "ensure", lambda name, root: pytest.fail("it was made"))
+    monkeypatch.setitem(testing.environments.SIZE_GB, "gr00t", 1e9)
+    result = testing.in_local("gr00t")
+    assert (result.failed, result.skipped) == (0, 1)
+    assert "takes up to" in next(iter(result.reasons))
+
+
+def test_what_ran_inside_images_is_recorded_counted_and_not_run_again(engine, monkeypatch, capsys):
+    def docker_tests() -> list[Result]:
+        record = engine / "record.jsonl"
+        monkeypatch.setenv(testing.RECORD, str(record))
+        testing.in_image("libero")
+        return [Result("docker", passed=2), *testing.read_record(record)]
+
+    monkeypatch.setitem(testing.PARTS, "docker", lambda how: docker_tests())
+    monkeypatch.setitem(testing.PARTS, "libero", lambda how: pytest.fail("it ran twice"))
+    assert testing.run(["libero", "docker"], testing.How()) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "3 passed, 0 failed, 1 skipped"
+
+
+def test_parts_run_in_one_order_and_all_means_all():
+    assert testing.choose(["ui", "lint"]) == ["lint", "ui"]
+    assert testing.choose(["all"]) == testing.choose([]) == list(testing.PARTS)
+    assert testing.choose([], quick=True) == ["lint", "host", "contract"]
+    assert set(paths.image_names()) == set(testing.ENVIRONMENTS)
+    with pytest.raises(LabError, match="did you mean 'host'"):
+        testing.choose(["hots"])
+
+
+def test_a_runtime_that_is_none_is_told():
+    with pytest.raises(LabError, match="did you mean 'docker'"):
+        testing.How(runtime="dcoker")
 
 
 # --- headless rendering -------------------------------------------------------------------------------------

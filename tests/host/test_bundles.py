@@ -1,0 +1,398 @@
+"""Bundles: what goes in comes out, damage is found and named, nothing leads out of the volume, newer files stay.
+
+The files' half runs everywhere. Images go through an engine that answers; tests/docker has a real one.
+"""
+
+import io
+import json
+import os
+import random
+import tarfile
+
+import pytest
+
+from vlalab import bundles, images, parts, paths, restoring
+from vlalab.bundles import Request
+from vlalab.console import LabError
+
+FILES = {
+    "checkpoints/tiny/model.safetensors": random.Random(0).randbytes(300_000),
+    "checkpoints/tiny/deep/er/config.json": b"{}",
+    "checkpoints/other/empty": b"",
+    "assets/libero/wood.png": b"wood" * 50_000,
+}
+
+
+@pytest.fixture
+def volume(tmp_path, monkeypatch):
+    """A volume with two checkpoints and LIBERO's assets."""
+    for name, data in FILES.items():
+        path = tmp_path / "volume" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    monkeypatch.setattr(parts, "PIECE", 64 << 10)  # so that a stream has several parts
+    return tmp_path / "volume"
+
+
+@pytest.fixture
+def bundle(volume, tmp_path):
+    """A bundle of all of its files."""
+    request = Request((), tmp_path / "lab.bundle", checkpoints=("all",), assets=("libero",), host=False)
+    return bundles.bundle(request)
+
+
+@pytest.fixture
+def elsewhere(bundle, tmp_path, monkeypatch):
+    """An empty volume on the other machine."""
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "elsewhere"))
+    return tmp_path / "elsewhere"
+
+
+def restored(root) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+# --- files there and back -----------------------------------------------------------------------------------
+
+
+def test_what_goes_in_comes_out(bundle, elsewhere):
+    plan = restoring.restore(bundle)
+    assert restored(elsewhere) == FILES
+    assert len(plan.write) == len(FILES)
+    assert {int(p.stat().st_mtime) for p in elsewhere.rglob("*") if p.is_file()} == {1_700_000_000}
+
+
+def test_a_second_restore_finds_everything_there(bundle, elsewhere):
+    restoring.restore(bundle)
+    again = restoring.restore(bundle)
+    assert (again.write, again.same, again.newer) == ([], len(FILES), [])
+
+
+def test_only_what_was_chosen_goes_in(volume, tmp_path):
+    bundles.bundle(Request((), tmp_path / "one.bundle", checkpoints=("tiny",), host=False))
+    with parts.Reader(tmp_path / "one.bundle") as reader:
+        assert {record["path"] for record in reader.manifest["files"]} == {n for n in FILES if "/tiny/" in n}
+
+
+def test_a_bundle_can_be_read_without_this_tool(bundle, tmp_path):
+    """A plain tar of gzip files, as its README says."""
+    with tarfile.open(bundle) as tar:
+        names = [name for name in tar.getnames() if name.startswith("volume/")]
+        joined = b"".join(tar.extractfile(name).read() for name in names)
+        assert b"gunzip" in tar.extractfile("README.txt").read()
+    assert len(names) > 1
+    with tarfile.open(fileobj=io.BytesIO(joined), mode="r:gz") as inner:
+        assert {member.name for member in inner} == set(FILES)
+
+
+def test_files_that_are_newer_here_stay_unless_forced(bundle, elsewhere):
+    mine = elsewhere / "checkpoints/tiny/model.safetensors"
+    mine.parent.mkdir(parents=True)
+    mine.write_bytes(b"trained on")
+    plan = restoring.restore(bundle)
+    assert plan.newer == ["checkpoints/tiny/model.safetensors"]
+    assert mine.read_bytes() == b"trained on"
+    restoring.restore(bundle, force=True)
+    assert restored(elsewhere) == FILES
+
+
+def test_an_older_file_is_replaced_in_one_step(bundle, elsewhere):
+    mine = elsewhere / "assets/libero/wood.png"
+    mine.parent.mkdir(parents=True)
+    mine.write_bytes(b"old")
+    os.utime(mine, (1, 1))
+    reader = mine.open("rb")  # who reads the old file goes on reading it
+    restoring.restore(bundle)
+    assert (reader.read(), mine.read_bytes()) == (b"old", FILES["assets/libero/wood.png"])
+
+
+def test_a_dry_run_changes_nothing(bundle, elsewhere, capsys):
+    restoring.restore(bundle, dry_run=True)
+    assert not elsewhere.exists()
+    assert f"files: {len(FILES)} to write" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_restored_files_belong_to_the_volumes_owner(bundle, elsewhere):
+    elsewhere.mkdir()
+    os.chown(elsewhere, 4321, 4322)
+    restoring.restore(bundle)
+    made = [path for path in elsewhere.rglob("*") if path.relative_to(elsewhere).parts[0] in bundles.FOLDERS]
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in made} == {(4321, 4322)}
+
+
+# --- damage -------------------------------------------------------------------------------------------------
+
+
+def offset_of(bundle, name: str) -> int:
+    with tarfile.open(bundle) as tar:
+        return tar.getmember(name).offset_data
+
+
+@pytest.mark.parametrize("name", ["volume/000000.gz", "volume/000002.gz", "README.txt", "manifest.json"])
+def test_one_changed_byte_is_found_and_its_part_named(bundle, elsewhere, name):
+    with bundle.open("r+b") as file:
+        file.seek(offset_of(bundle, name) + 20)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    with pytest.raises(LabError, match=f"part {name} of .* is damaged"):
+        restoring.restore(bundle)
+    assert not elsewhere.exists()
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.3, 0.6, 0.9, 0.98])
+def test_a_file_that_was_cut_off_is_refused(bundle, elsewhere, kept):
+    os.truncate(bundle, int(bundle.stat().st_size * kept))
+    with pytest.raises(LabError, match="no bundle|cut off|no manifest"):
+        restoring.restore(bundle)
+    assert not elsewhere.exists()
+
+
+def test_a_part_that_is_missing_is_named(bundle, elsewhere, tmp_path):
+    rewrite(bundle, tmp_path / "less", leave_out="volume/000001.gz")
+    with pytest.raises(LabError, match=r"part volume/000001\.gz is missing"):
+        restoring.restore(tmp_path / "less")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [(b"", "no bundle|no manifest"), (b"hello" * 1000, "no bundle"), (None, "not there")]
+)
+def test_what_is_no_bundle_is_told(tmp_path, content, says):
+    path = tmp_path / "x"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(LabError, match=says):
+        restoring.restore(path)
+    with pytest.raises(LabError, match="is a folder"):
+        restoring.restore(tmp_path)
+
+
+def rewrite(source, target, leave_out: str) -> None:
+    with tarfile.open(source) as old, tarfile.open(target, "w") as new:
+        for member in old:
+            if member.name != leave_out:
+                new.addfile(member, old.extractfile(member))
+
+
+def test_another_version_of_the_format_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "VERSION", 2)
+    with parts.Writer(tmp_path / "x") as writer:
+        writer.finish({"created": "", "commit": "", "images": [], "files": []})
+    monkeypatch.undo()
+    with pytest.raises(LabError, match="version 2; this tool reads vla-lab-bundle version 1"):
+        restoring.restore(tmp_path / "x")
+
+
+# --- a bundle that means harm -------------------------------------------------------------------------------
+
+
+def crafted(path, named: str, member: tarfile.TarInfo, data: bytes = b"harm") -> None:
+    """Writes a bundle with right checksums whose manifest names one file and whose inner tar holds another member."""
+    with parts.Writer(path) as writer:
+        stream = writer.stream("volume")
+        with tarfile.open(fileobj=stream, mode="w|") as tar:
+            member.size = len(data) if member.isreg() else 0
+            tar.addfile(member, io.BytesIO(data))
+        stream.end()
+        files = [{"path": named, "size": len(data), "mtime": 1}]
+        writer.finish({"created": "2026-01-01", "commit": "x", "images": [], "files": files})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../out", "checkpoints/../../out", "/out", "runs/r/episodes.jsonl", "services/x", "checkpoints", "", "out",
+     "checkpoints/.."],
+)  # fmt: skip
+@pytest.mark.parametrize("where", ["manifest", "tar"])
+def test_a_path_that_leads_elsewhere_is_refused(tmp_path, monkeypatch, name, where):
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    good = "checkpoints/a/b"
+    crafted(
+        tmp_path / "x", name if where == "manifest" else good, tarfile.TarInfo(good if where == "manifest" else name)
+    )
+    with pytest.raises(LabError, match="no file below checkpoints or assets"):
+        restoring.restore(tmp_path / "x")
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "x"] == []
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
+def test_only_plain_files_are_restored(tmp_path, monkeypatch, kind):
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    member = tarfile.TarInfo("checkpoints/a/b")
+    member.type, member.linkname = kind, "/etc/passwd"
+    crafted(tmp_path / "x", "checkpoints/a/b", member)
+    with pytest.raises(LabError, match="no plain file"):
+        restoring.restore(tmp_path / "x")
+
+
+def test_a_link_on_the_volume_that_leads_out_is_not_followed(bundle, elsewhere, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (elsewhere / "checkpoints").mkdir(parents=True)
+    (elsewhere / "checkpoints" / "tiny").symlink_to(tmp_path / "outside")
+    with pytest.raises(LabError, match="leads out of the volume by a link"):
+        restoring.restore(bundle)
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+# --- before anything is written -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"checkpoints": ("tinny",)}, "did you mean 'tiny'"),
+        ({"assets": ("libro",)}, "did you mean 'libero'"),
+        ({"checkpoints": (), "assets": ()}, "nothing to bundle"),
+    ],
+)
+def test_what_is_not_there_is_told(volume, tmp_path, change, says):
+    request = Request((), tmp_path / "x", **{"checkpoints": ("tiny",), "host": False, **change})
+    with pytest.raises(LabError, match=says):
+        bundles.bundle(request)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_file_that_is_there_and_a_folder_that_is_not_are_told(bundle, volume, tmp_path):
+    for file, says in ((bundle, "already there"), (tmp_path, "a folder"), (tmp_path / "no" / "x", "is not there")):
+        with pytest.raises(LabError, match=says):
+            bundles.bundle(Request((), file, checkpoints=("tiny",), host=False))
+
+
+def test_a_full_disk_is_told_before_and_leaves_nothing_after(volume, bundle, elsewhere, tmp_path, monkeypatch):
+    free = bundles.shutil.disk_usage(tmp_path)
+    full = lambda path: free._replace(free=10)  # noqa: E731
+    monkeypatch.setattr(bundles.shutil, "disk_usage", full)
+    with pytest.raises(LabError, match=r"the files take .* free some, or set VLALAB_VOLUME"):
+        restoring.restore(bundle)
+    monkeypatch.setenv("VLALAB_VOLUME", str(volume))
+    with pytest.raises(LabError, match="the bundle takes up to"):
+        bundles.bundle(Request((), tmp_path / "x", checkpoints=("tiny",), host=False))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["lab.bundle", "volume"]
+
+
+def test_a_bundle_that_fails_midway_leaves_no_file(volume, tmp_path, monkeypatch):
+    def breaks(tar, file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(bundles, "_add_file", breaks)
+    with pytest.raises(LabError, match="the disk is full; nothing of it is left"):
+        bundles.bundle(Request((), tmp_path / "x", checkpoints=("tiny",), host=False))
+    assert [p.name for p in tmp_path.iterdir()] == ["volume"]
+
+
+def test_links_bring_what_they_lead_to_and_dangling_ones_are_told(volume):
+    (volume / "checkpoints/tiny/link.json").symlink_to("deep/er/config.json")
+    found = {file.path: file.size for file in bundles.volume_files(("tiny",), ())}
+    assert found["checkpoints/tiny/link.json"] == 2
+    (volume / "checkpoints/tiny/gone").symlink_to("nowhere")
+    with pytest.raises(LabError, match="leads nowhere"):
+        bundles.volume_files(("tiny",), ())
+
+
+@pytest.mark.parametrize(
+    ("words", "names", "file"),
+    [
+        ("libero,ui,/x/lab.bundle", ("libero", "ui"), "/x/lab.bundle"),
+        ("all,/x/y,z", ("all",), "/x/y,z"),
+        ("/x/y z", (), "/x/y z"),
+    ],
+)
+def test_the_last_word_is_the_file(words, names, file):
+    assert bundles.parse_words(words) == (names, bundles.Path(file))
+
+
+@pytest.mark.parametrize(("words", "says"), [("libero", "needs a FILE"), ("", "needs a FILE"), ("libro,/x", "libero")])
+def test_words_without_a_file_or_with_a_typing_mistake_are_told(words, says):
+    with pytest.raises(LabError, match=says):
+        bundles.parse_words(words)
+
+
+# --- images -------------------------------------------------------------------------------------------------
+
+ENGINE = """case "$1" in
+version) echo '{"Server": {"Version": "26.1"}}' ;;
+info) echo '{}' ;;
+image) cat "$STATE/record.json" 2>/dev/null || { echo '[]'; echo "No such image" >&2; exit 1; } ;;
+save) cat "$STATE/layers" ;;
+load) cat > "$STATE/loaded"; cp "$STATE/kept.json" "$STATE/record.json" ;;
+esac"""
+
+
+@pytest.fixture
+def engine(speaking, tmp_path, monkeypatch):
+    """An engine with one image, whose layers are bytes; `load` keeps what it was given."""
+    state = tmp_path / "engine"
+    state.mkdir()
+    labels = {images.LOCK_LABEL: images.environments.named("ui").lock_hash}
+    record = {
+        "Id": "sha256:1", "RepoTags": [images.reference("ui")], "Size": 1000, "Created": "2026-01-02T00:00:00Z",
+        "Config": {"Labels": labels},
+    }  # fmt: skip
+    (state / "record.json").write_text(json.dumps([record]))
+    (state / "kept.json").write_text(json.dumps([record]))
+    (state / "layers").write_bytes(random.Random(1).randbytes(200_000))
+    monkeypatch.setenv("STATE", str(state))
+    speaking(ENGINE)
+    return state
+
+
+def test_an_image_is_loaded_as_it_was_saved(volume, engine, tmp_path):
+    bundles.bundle(Request(("ui",), tmp_path / "x", host=False))
+    (engine / "record.json").unlink()
+    plan = restoring.restore(tmp_path / "x")
+    assert [record["name"] for record in plan.load] == ["ui"]
+    assert (engine / "loaded").read_bytes() == (engine / "layers").read_bytes()
+
+
+def test_an_image_that_is_here_is_not_loaded_again(volume, engine, tmp_path):
+    bundles.bundle(Request(("all",), tmp_path / "x", host=False))
+    assert restoring.restore(tmp_path / "x").load == []
+    assert not (engine / "loaded").exists()
+
+
+def test_a_newer_image_here_is_replaced_only_when_forced(volume, engine, tmp_path):
+    bundles.bundle(Request(("ui",), tmp_path / "x", host=False))
+    newer = (engine / "record.json").read_text().replace("sha256:1", "sha256:2").replace("2026-01-02", "2026-01-03")
+    (engine / "record.json").write_text(newer)
+    with pytest.raises(LabError, match="newer here than in the bundle; --force replaces it"):
+        restoring.restore(tmp_path / "x")
+    assert len(restoring.restore(tmp_path / "x", force=True).load) == 1
+
+
+def test_another_image_than_the_bundles_is_noticed(volume, engine, tmp_path):
+    bundles.bundle(Request(("ui",), tmp_path / "x", host=False))
+    (engine / "record.json").unlink()
+    (engine / "kept.json").write_text((engine / "kept.json").read_text().replace(images.LOCK_LABEL, "other"))
+    with pytest.raises(LabError, match="loaded another image"):
+        restoring.restore(tmp_path / "x")
+
+
+def test_a_save_that_fails_leaves_no_file_and_gives_the_engines_words(volume, engine, tmp_path):
+    (engine / "layers").unlink()
+    with pytest.raises(LabError, match="`docker save vla-lab/ui:.*` failed"):
+        bundles.bundle(Request(("ui",), tmp_path / "x", host=False))
+    assert not list(tmp_path.glob("x*"))
+
+
+def test_an_image_of_another_lock_is_not_bundled(volume, engine, tmp_path):
+    record = (engine / "record.json").read_text()
+    (engine / "record.json").write_text(record.replace(images.environments.named("ui").lock_hash, "0"))
+    with pytest.raises(LabError, match="another lock"):
+        bundles.bundle(Request(("ui",), tmp_path / "x", host=False))
+
+
+# --- the lab itself -----------------------------------------------------------------------------------------
+
+
+def test_pins_are_for_every_python():
+    lock = (
+        "a==1 ; python_full_version < '3.11' \\\n    --hash=sha256:00\n    # via b\nb[c]==2 \\\n    --hash=sha256:11\n"
+    )
+    assert bundles.without_markers(lock).split("\n") == [
+        "a==1 \\", "    --hash=sha256:00", "    # via b", "b[c]==2 \\", "    --hash=sha256:11", "",
+    ]  # fmt: skip
+    real = bundles.without_markers((paths.ROOT / "requirements.lock").read_text())
+    assert [line for line in real.splitlines() if ";" in line and not line.startswith(("#", " "))] == []

@@ -1,0 +1,144 @@
+"""`clean`: what it finds, that it asks, and that it takes nothing else."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vlalab import cleaning, images, paths
+from vlalab.console import LabError
+
+USAGE = {
+    "Images": [
+        {"ID": "sha256:" + "a" * 64, "UniqueSize": "1.5GB"},
+        {"ID": "sha256:" + "b" * 64, "UniqueSize": "200MB"},
+        {"ID": "sha256:" + "c" * 64, "UniqueSize": "12.5kB"},
+    ],
+    "BuildCache": [
+        {"Size": "2GB", "InUse": "false", "Shared": "false"},
+        {"Size": "9GB", "InUse": "false", "Shared": "true"},
+        {"Size": "5GB", "InUse": "true", "Shared": "false"},
+    ],
+}
+
+
+def row(letter: str, repository: str, tag: str) -> dict:
+    return {"ID": "sha256:" + letter * 64, "Repository": repository, "Tag": tag}
+
+
+@pytest.fixture
+def engine(speaking, tmp_path, monkeypatch):
+    """An engine with one image in use, an old tag, and one without a name; it writes down what it is told to remove."""
+    monkeypatch.delenv("VLALAB_TAG", raising=False)
+    monkeypatch.setenv("STATE", str(tmp_path))
+    rows = [row("a", "vla-lab/libero", "dev"), row("b", "vla-lab/libero", "2025"), row("c", "<none>", "<none>")]
+    speaking(f"""case "$1 $2" in
+version*) echo '{{"Server": {{"Version": "26.1"}}}}' ;;
+"system df") echo '{json.dumps(USAGE)}' ;;
+"image ls") printf '%s\\n' '{json.dumps(rows[0])}' '{json.dumps(rows[1])}' '{json.dumps(rows[2])}' ;;
+*) echo "$@" >> "$STATE/told" ;;
+esac""")
+    return tmp_path / "told"
+
+
+def told(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_old_images_are_those_that_no_name_in_use_has(engine):
+    b, c = "vla-lab/libero:2025", "sha256:" + "c" * 64
+    assert [name for _, name in cleaning.old_images()] == [b, c]
+
+
+def test_everything_is_shown_largest_first_with_what_its_loss_costs(engine, capsys):
+    cleaning.clean(dry_run=True)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.strip().startswith("2.00 GB  the build cache") and "downloads everything again" in first
+    assert second.strip().startswith("200 MB  2 old images (vla-lab/libero:2025)") and "tag dev stay" in second
+    assert told(engine) == []
+
+
+def test_without_anyone_to_ask_nothing_is_removed(engine, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    with pytest.raises(LabError, match="--yes removes all of it"):
+        cleaning.clean()
+    assert told(engine) == []
+
+
+def test_yes_removes_old_images_and_the_cache_and_no_image_in_use(engine):
+    assert cleaning.clean(yes=True) == 2
+    assert told(engine) == ["buildx prune --all --force", "image rm vla-lab/libero:2025", f"image rm sha256:{'c' * 64}"]
+
+
+@pytest.mark.parametrize(("answers", "removed"), [("y\nn\n", 1), ("n\nyes\n", 1), ("\n\n", 0), ("", 0), ("Y\ny\n", 2)])
+def test_each_kind_is_asked_for(engine, monkeypatch, answers, removed):
+    terminal = io.StringIO(answers)
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdin", terminal)
+    assert cleaning.clean() == removed
+    assert bool(told(engine)) == bool(removed)
+
+
+def test_an_image_that_a_container_uses_stays_and_is_told(speaking, capsys):
+    speaking("""[ "$1" = version ] && echo '{"Server": {"Version": "26.1"}}' || { echo "in use" >&2; exit 1; }""")
+    cleaning._remove_images(["vla-lab/ui:old"])
+    assert "vla-lab/ui:old stays: in use" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1.46GB", 1.46e9), ("12.3kB", 12300), ("0B", 0), ("N/A", 0), ("85.5MB", 85.5e6), ("1TB", 1e12)]
+)
+def test_the_engines_sizes(text, size):
+    assert cleaning.size_of(text) == pytest.approx(size)
+
+
+# --- local environments -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A root with one environment, and no docker command."""
+    venv = tmp_path / "images" / "small" / ".venv" / "bin"
+    venv.mkdir(parents=True)
+    for name in ("requirements.in", "requirements.lock"):
+        (tmp_path / "images" / "small" / name).write_text("")
+    (tmp_path / "shared" / "volume" / "runs").mkdir(parents=True)
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def test_environments_go_only_when_asked_for_and_the_volume_never(tree, capsys):
+    assert cleaning.clean(yes=True) == 0
+    assert (tree / "images/small/.venv").exists()
+    assert cleaning.clean(venvs=True, yes=True) == 1
+    assert not (tree / "images/small/.venv").exists()
+    assert (tree / "images/small/requirements.lock").exists() and (tree / "shared/volume/runs").exists()
+    assert "./lab env small makes it again" in capsys.readouterr().out
+
+
+def test_an_environment_that_a_program_runs_from_stays(tree, capsys):
+    python = tree / "images/small/.venv/bin/python"
+    python.symlink_to(sys.executable)
+    with subprocess.Popen([str(python), "-c", "input()"], stdin=subprocess.PIPE) as process:
+        try:
+            assert cleaning.users_of(tree / "images/small/.venv") == [process.pid]
+            assert cleaning.clean(venvs=True, yes=True) == 0
+        finally:
+            process.communicate(b"\n")
+    assert python.is_symlink()
+    assert f"processes {process.pid} run from it" in capsys.readouterr().err
+
+
+def test_files_that_the_cache_shares_free_nothing(tmp_path):
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "own").write_bytes(b"x" * 100_000)
+    (tmp_path / "cache").write_bytes(b"x" * 100_000)
+    os.link(tmp_path / "cache", tmp_path / "venv" / "shared")
+    freed = cleaning.freed_by(tmp_path / "venv")
+    assert 100_000 <= freed < 150_000
+    assert images.spell_size(freed) == "0 MB"
