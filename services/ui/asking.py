@@ -54,9 +54,11 @@ def ask(link: PolicyLink, form: Form) -> Answer:
         log.warning("%s", error)
         return Answer(views.trouble(link.explain(error)))
     except pictures.PictureError as error:
-        return Answer(views.trouble(Trouble("This picture cannot be used", _sentence(error), "Nothing was asked.")))
+        return Answer(
+            views.trouble(Trouble("This picture cannot be used", _sentence(error), "The policy was not asked."))
+        )
     except (FormError, InvalidObservation) as error:
-        return Answer(views.trouble(Trouble("Something is missing", _sentence(error), "Nothing was asked.")))
+        return Answer(views.trouble(Trouble("Not asked yet", _sentence(error), "Change that, then ask again.")))
 
 
 def observe(form: Form, info: PolicyInfo) -> Observation:

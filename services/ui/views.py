@@ -90,28 +90,33 @@ def split(timings_ms: Mapping[str, float]) -> dict[str, float]:
 
 
 def identity(info: PolicyInfo | None) -> str:
-    """Returns what the policy says it is, as a list of names and values."""
+    """Returns what the policy says it is, as names and values; what else it tells is there to unfold."""
     if info is None:
         return '<p class="vl-quiet">Unknown until the policy answers.</p>'
-    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts(info).items() if value)
+    more = {name: str(value) for name, value in info.details.items() if name != "attention"}
+    told = f"<details><summary>More that it tells</summary>{_listed(more)}</details>" if more else ""
+    return _listed(facts(info)) + told
+
+
+def _listed(values: Mapping[str, str]) -> str:
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in values.items() if value)
     return f'<dl class="vl-facts">{rows}</dl>'
 
 
 def facts(info: PolicyInfo) -> dict[str, str]:
     """Returns the policy's identity in words; an empty text where there is nothing to tell."""
     size = f"{info.image_hw[1]}×{info.image_hw[0]}" if info.image_hw else "any size"
-    details = {name: str(value) for name, value in info.details.items()}
+    checkpoint = info.checkpoint
     return {
         "policy": info.name,
-        "checkpoint": info.checkpoint.repo if info.checkpoint else "none: a policy without weights",
-        "revision": info.checkpoint.revision if info.checkpoint else "",
-        "weights sha256": (info.checkpoint.sha256 or "unknown")[:16] if info.checkpoint else "",
+        "checkpoint": checkpoint.repo if checkpoint else "none: a policy without weights",
+        "revision": checkpoint.revision if checkpoint else "",
+        "weights sha256": (checkpoint.sha256 or "unknown")[:16] if checkpoint else "",
         "quantization": info.quantization,
         "device": info.device,
-        "attention": details.pop("attention", ""),
+        "attention": str(info.details.get("attention", "")),
         "pictures": f"{', '.join(info.cameras)}; {size}" if info.cameras else "looks at none",
         "chunk": f"up to {info.horizon} actions" if info.horizon > 1 else "1 action",
         "made for": ", ".join(info.suites),
         "lock": (info.lock_hash or "")[:16],
-        **details,
     }
