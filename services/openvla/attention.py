@@ -1,4 +1,4 @@
-"""The two attentions that the language model needs, by torch's SDPA or by the flash-attn package."""
+"""The two attentions that the language model needs: over a prompt (torch's SDPA or flash-attn), and over the cache."""
 
 from __future__ import annotations
 
@@ -13,36 +13,23 @@ CHOICES = ("auto", "sdpa", "flash")
 
 
 class Attention(Protocol):
-    """q [B, W, heads, D], k and v [B, S, kv heads, D] -> [B, W, heads, D]."""
+    """q [B, S, heads, D], k and v [B, S, kv heads, D] -> [B, S, heads, D]."""
 
     name: str
 
-    def causal(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Returns attention among equally many queries and keys, each query seeing itself and what is before."""
-
-    def visible(self, positions: Tensor, filled: int) -> Tensor | None:
-        """Returns what `cached` needs to know about a window at int64 positions [B, W], the same for every layer."""
-
-    def cached(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, start: Tensor) -> Tensor:
-        """Returns attention of a window over cache slots up to each query's own position."""
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Returns attention in which each query sees itself and what is before it."""
 
 
 @dataclass(frozen=True)
 class Sdpa:
-    """torch's scaled_dot_product_attention: on a GPU its own FlashAttention-2 kernel reads the prompts."""
+    """torch's scaled_dot_product_attention: on a GPU its own FlashAttention-2 kernel."""
 
     name: str = "sdpa"
 
-    def causal(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (one.transpose(1, 2) for one in _same_heads(q, k, v))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
-
-    def visible(self, positions: Tensor, filled: int) -> Tensor:
-        return (torch.arange(filled, device=positions.device) <= positions[..., None])[:, None]  # [B, 1, W, filled]
-
-    def cached(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, start: Tensor) -> Tensor:
-        q, k, v = (one.transpose(1, 2) for one in _same_heads(q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=visible).transpose(1, 2)
 
 
 @dataclass(frozen=True)
@@ -51,19 +38,20 @@ class Flash:
 
     name: str = "flash"
 
-    def causal(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         from flash_attn import flash_attn_func
 
         return flash_attn_func(q, k, v, causal=True)
 
-    def visible(self, positions: Tensor, filled: int) -> None:
-        return None
 
-    def cached(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, start: Tensor) -> Tensor:
-        from flash_attn import flash_attn_with_kvcache
+def cached(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+    """Returns attention of a few queries [B, N, heads, D] over cache slots [B, S, kv heads, D].
 
-        lengths = (start + q.shape[1]).to(torch.int32)  # the window's own keys are in the cache already
-        return flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths, causal=True)
+    visible: bool [B, 1, N, S]. No choice of kernels here: the pass reads weights for milliseconds, the cache for
+    microseconds.
+    """
+    q, k, v = (one.transpose(1, 2) for one in _same_heads(q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible).transpose(1, 2)
 
 
 def choose(asked: str, device: torch.device, dtype: torch.dtype) -> tuple[Attention, str]:

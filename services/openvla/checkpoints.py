@@ -90,7 +90,7 @@ def main() -> None:
         if settings.tiny:
             folder = make_tiny(settings, checkpoints)
         else:
-            repo, revision = download.pinned(settings.suite) if settings.suite else (settings.repo, "main")
+            repo, revision = download.pinned(settings.suite, settings.repo)
             folder = checkpoints / (settings.name or repo.rpartition("/")[2])
             download.fetch(repo, settings.revision or revision, folder, settings.force)
             give_to_owner(folder)

@@ -17,10 +17,11 @@ from vla_contract.volume import make_folder, require_space
 # suite -> (repository, commit). OpenVLA's authors published one fine-tuned model per suite.
 REPOSITORIES: Mapping[str, tuple[str, str]] = {
     "libero_spatial": ("openvla/openvla-7b-finetuned-libero-spatial", "962318cec55ac10993ff0f5f43eda9a270b4c873"),
-    "libero_object": ("openvla/openvla-7b-finetuned-libero-object", "main"),
-    "libero_goal": ("openvla/openvla-7b-finetuned-libero-goal", "main"),
-    "libero_10": ("openvla/openvla-7b-finetuned-libero-10", "main"),
+    "libero_object": ("openvla/openvla-7b-finetuned-libero-object", "287d6cfdf12d07b1449505f66d9bf3550257e9b3"),
+    "libero_goal": ("openvla/openvla-7b-finetuned-libero-goal", "fa5ae1e7509348889295bba8e08621d8b55e9baf"),
+    "libero_10": ("openvla/openvla-7b-finetuned-libero-10", "80970322773f81baa2e22fe495d0487b93a05cfa"),
 }
+BASE = ("openvla/openvla-7b", "47a0ec7fc4ec123775a391911046cf33cf9ed83f")  # the model they were made from, with code
 WANTED = ("*.json", "*.safetensors", "tokenizer.model", "*.py")
 SPARE = 2**30  # bytes that stay free beside the checkpoint
 
@@ -34,9 +35,11 @@ class RemoteFile:
     sha256: str | None
 
 
-def pinned(suite: str) -> tuple[str, str]:
-    """Returns (repository, revision) of a suite's published checkpoint."""
-    return REPOSITORIES[suite]
+def pinned(suite: str = "", repo: str = "") -> tuple[str, str]:
+    """Returns (repository, revision): a suite's published checkpoint, or another repository ("main" if not known)."""
+    if suite:
+        return REPOSITORIES[suite]
+    return repo, dict([*REPOSITORIES.values(), BASE]).get(repo, "main")
 
 
 def fetch(repo: str, revision: str, folder: Path, force: bool = False) -> None:

@@ -1,54 +1,86 @@
-"""Guesses for a step's action tokens, and what verifying them yields.
+"""Guesses for a step's action tokens, from the session's actions so far.
 
-A robot moves smoothly, so most dimensions of an action repeat the step before or change as they did before. Guessed
-tokens are read by the model in one pass together with what precedes them; every guess that the model would have chosen
-itself is accepted, and the first one that it would not is replaced by its own choice. So the result is that of
-choosing one token after the other, whatever was guessed: a bad guess costs nothing but the pass it did not save.
+A robot moves smoothly: most dimensions of an action repeat the one before or go on changing as they did. A handful of
+extrapolations guess every dimension; those that were right lately have the louder vote. The model verifies (engine.py):
+a wrong guess costs nothing but the pass it did not save.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from services.openvla.actions import ACTION_TOKENS
+from services.openvla.actions import ACTION_TOKENS, ActionCodec
 
+SIDES = 2  # further guesses per dimension, beside the main one
 MAX_SESSIONS = 4096
-
-
-def accepted(guessed: np.ndarray, chosen: np.ndarray) -> int:
-    """Returns how many of the model's choices [n] stand, given the guesses [n - 1] it read: 1 to n.
-
-    Choice 0 follows a certain token. Choice i + 1 stands where all guesses up to i are what was chosen there.
-    """
-    wrong = np.flatnonzero(guessed != chosen[: len(guessed)])
-    return int(wrong[0]) + 1 if len(wrong) else len(chosen)
+DECAY = 0.85  # per step, of what an extrapolation earned by being right
+NEAR_MISS = 0.3  # what being one bin off earns
+SPREAD = 0.5  # share of a vote that the neighbouring bins get
+_DIMENSIONS = np.arange(ACTION_TOKENS)
 
 
 @dataclass
-class Drafts:
-    """The last actions of every session, as tokens. The longest unused session is dropped past MAX_SESSIONS."""
+class Session:
+    """The latest actions of one session as bins [7], and how right each extrapolation [5, 7] was."""
 
-    first: np.ndarray  # int64 [7]: what to guess before anything is known
-    _history: OrderedDict[str, np.ndarray] = field(default_factory=OrderedDict)
+    last: deque[np.ndarray] = field(default_factory=lambda: deque(maxlen=4))
+    guessed: np.ndarray | None = None
+    merit: np.ndarray | None = None
+
+
+class Drafts:
+    """Guesses per session; the longest unused session is dropped past `limit`."""
+
+    def __init__(self, codec: ActionCodec, limit: int = MAX_SESSIONS):
+        self._low, self._bins, self._limit = codec.vocab_size - codec.bins, codec.bins, limit
+        self._rest = codec.tokens(np.zeros(ACTION_TOKENS)) - self._low  # no motion
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
 
     def guess(self, session: str) -> np.ndarray:
-        """Returns int64 [7]: the tokens of the session's previous action."""
-        return self._history.get(session, self.first)
+        """Returns int64 [1 + SIDES, 7]: token ids, the likeliest first."""
+        known = self._sessions.get(session)
+        if known is None:
+            return self._low + np.stack([self._rest, self._rest - 1, self._rest + 1])
+        known.guessed = extrapolate(known.last, self._bins)
+        return self._low + ranked(known.guessed, known.merit, self._bins)[: 1 + SIDES]
 
     def note(self, session: str, tokens: np.ndarray) -> None:
-        """Remembers a step's action tokens [7]."""
-        assert tokens.shape == (ACTION_TOKENS,)
-        self._history[session] = tokens
-        self._history.move_to_end(session)
-        while len(self._history) > MAX_SESSIONS:
-            self._history.popitem(last=False)
+        """Remembers a step's action tokens [7]; an id outside the action range counts as the nearest bin."""
+        bins = np.clip(tokens - self._low, 0, self._bins - 1)
+        known = self._sessions.setdefault(session, Session())
+        self._sessions.move_to_end(session)
+        if known.guessed is not None:
+            off = np.abs(known.guessed - bins)
+            known.merit = DECAY * known.merit + np.where(off == 0, 1.0, NEAR_MISS * (off == 1))
+        else:
+            known.merit = np.zeros((5, ACTION_TOKENS))
+            known.merit[0] = 0.5  # at first, what was before is the best guess
+        known.last.append(bins)
+        while len(self._sessions) > self._limit:
+            self._sessions.popitem(last=False)
 
     def forget(self, session: str) -> None:
         """Drops a session; one that was never known is fine."""
-        self._history.pop(session, None)
+        self._sessions.pop(session, None)
 
     def __len__(self) -> int:
-        return len(self._history)
+        return len(self._sessions)
+
+
+def extrapolate(last: deque[np.ndarray], bins: int) -> np.ndarray:
+    """Returns int64 [5, 7]: unchanged; half, whole, and the mean of the last two and three steps' change going on."""
+    first, *others = last
+    d, c, b, a = [first] * (4 - len(last)) + [first, *others]
+    ways = np.stack([a, a + (a - b) / 2, a + (a - b), a + (a - c) / 2, a + (a - d) / 3])
+    return np.clip(np.rint(ways), 0, bins - 1).astype(np.int64)
+
+
+def ranked(guessed: np.ndarray, merit: np.ndarray, bins: int) -> np.ndarray:
+    """Returns int64 [3, 7]: per dimension the three bins with the most votes of extrapolations [5, 7]."""
+    votes = np.zeros((ACTION_TOKENS, bins + 2))
+    np.add.at(votes, (np.broadcast_to(_DIMENSIONS, guessed.shape), guessed + 1), merit + 1e-3)
+    around = SPREAD * (votes[:, :-2] + votes[:, 2:])
+    return np.argsort(-(votes[:, 1:-1] + around), axis=1, kind="stable")[:, :3].T

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from services.openvla.actions import ACTION_TOKENS
-from services.openvla.drafts import accepted
+from services.openvla.decoding import GUESSES, Row
+from services.openvla.drafts import SIDES
 from services.openvla.graphs import Called, Captured
+from services.openvla.llama import Window
 from services.openvla.model import OpenVLA
 
-GUESSES = ACTION_TOKENS - 1  # the last token needs no verifying pass
 PROMPT_STEP = 16  # on a GPU prompts are padded to a multiple, so that few shapes are captured
 MAX_PROMPT = 160  # tokens of an instruction with its frame; LIBERO's longest has fewer than 50
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -22,7 +23,10 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class Generated:
-    """What came out. tokens int64 [B, 7]; `decode_passes` after the pass over the prompts; scores float32 [B, 7, V]."""
+    """What came out.
+
+    tokens int64 [B, 7]; decode_passes after the pass over the prompts; scores float32 [B, 7, vocab] where asked for.
+    """
 
     tokens: np.ndarray
     decode_passes: int
@@ -32,22 +36,21 @@ class Generated:
 class Engine:
     """Runs one model. Not thread-safe: one thread loads and uses it.
 
-    window        positions read per decoding pass: 1, or 7 - 1 where guesses are verified; quantised weights are cheap
-                  for one position only
+    width         tokens in line per decoding pass where guesses are verified; 1 with weights whose kernels are fast for
+                  one token only
     fixed_shapes  pads batch and prompt to a few sizes, each captured as a CUDA graph; on a CPU nothing is padded
     """
 
-    def __init__(self, model: OpenVLA, max_batch: int = 16, window: int = GUESSES, fixed_shapes: bool | None = None):
+    def __init__(self, model: OpenVLA, max_batch: int = 16, width: int = GUESSES, fixed_shapes: bool | None = None):
         if not 1 <= max_batch <= BATCHES[-1]:
             raise ValueError(f"max_batch is {max_batch}; expected 1 to {BATCHES[-1]}")
-        if not 1 <= window <= GUESSES:
-            raise ValueError(f"window is {window}; expected 1 to {GUESSES} positions")
-        self.model, self.max_batch, self.window = model, max_batch, window
+        if not 1 <= width <= GUESSES:
+            raise ValueError(f"width is {width}; expected 1 to {GUESSES} tokens")
+        self.model, self.max_batch, self.width = model, max_batch, width
         self.device = model.llama.embed.device
         self.fixed_shapes = self.device.type == "cuda" if fixed_shapes is None else fixed_shapes
         self.runner = Captured() if self.fixed_shapes and self.device.type == "cuda" else Called()
         self._cache = model.llama.new_cache(_at_least(max_batch), capacity(model.patches))
-        self.passes = 0  # all passes so far, over prompts and windows
 
     @torch.inference_mode()
     def generate(
@@ -61,92 +64,82 @@ class Engine:
 
         pixels   uint8 [B, S, S, 3], 1 <= B <= max_batch
         prompts  token ids of each row, of any lengths up to MAX_PROMPT
-        guesses  int64 [B, 7], one per row, or None: do not verify, read one token after the other
+        guesses  int64 [B, 1 + sides, 7], the likeliest first, or None: read one token after the other
         """
         count = len(prompts)
         if not 1 <= count <= self.max_batch or len(pixels) != count:
             raise ValueError(
                 f"{len(pixels)} pictures and {count} prompts; expected as many of both, 1 to {self.max_batch}"
             )
-        tokens = np.zeros((count, ACTION_TOKENS), np.int64)
-        known = np.zeros(count, np.int64)
-        kept = [[] for _ in range(count)] if keep_scores else None
+        rows = [Row(None if guesses is None else guesses[index]) for index in range(count)]
+        kept: list[list[Tensor]] | None = [[] for _ in rows] if keep_scores else None
         lengths = np.array([len(prompt) for prompt in prompts])
         chosen, scores = self._read_prompts(pixels, prompts, lengths, guesses)
-        self._take(tokens, known, chosen, scores, guesses, kept)
+        for index, row in enumerate(rows):
+            _keep(kept, index, scores, list(row.take_prompt(chosen[index])))
         decode_passes = 0
-        while (known < ACTION_TOKENS).any():
-            chosen, scores = self._read_windows(tokens, known, lengths, guesses)
-            self._take(tokens, known, chosen, scores, guesses, kept)
+        while not all(row.done for row in rows):
+            width, sides = (1, 0) if guesses is None else (self.width, guesses.shape[1] - 1)
+            sides = sides if width > 1 else 0
+            chosen, scores = self._read_windows(rows, lengths, width, sides)
+            for index, row in enumerate(rows):
+                _keep(kept, index, scores, list(row.take(chosen[index], width, sides)))
             decode_passes += 1
-        self.passes += 1 + decode_passes
-        return Generated(tokens, decode_passes, np.array(kept) if keep_scores else None)
+        tokens = np.array([row.tokens for row in rows])
+        return Generated(tokens, decode_passes, np.array([[o.numpy() for o in one] for one in kept]) if kept else None)
 
-    def warm_up(self, batches: Sequence[int] | None = None, prompt_lengths: Sequence[int] = (32, 48)) -> None:
-        """Runs every shape that requests will have, so that none of them waits for a capture."""
+    def warm_up(self, prompt_lengths: Sequence[int] = (32, 48), drafts: bool = True) -> None:
+        """Runs every shape that requests will have, so that none of them waits for a capture.
+
+        prompt_lengths: padded lengths, in tokens; longer prompts are captured when they come.
+        """
         side = self.model.config.towers[0].image_size
-        batches = batches or ([b for b in BATCHES if b <= _at_least(self.max_batch)] if self.fixed_shapes else [1])
-        for batch in batches:
+        for batch in [b for b in BATCHES if b <= _at_least(self.max_batch)] if self.fixed_shapes else [1]:
             rows = min(batch, self.max_batch)
+            guesses = np.zeros((rows, 1 + SIDES, ACTION_TOKENS), np.int64) if drafts else None
             for length in prompt_lengths if self.fixed_shapes else prompt_lengths[:1]:
-                text = length - GUESSES  # with the guesses it fills the padded length exactly
-                for guesses in (None, np.zeros((rows, ACTION_TOKENS), np.int64)):
-                    pixels = np.zeros((rows, side, side, 3), np.uint8)
-                    self.generate(pixels, [[1] * text] * rows, guesses)
+                prompts = [[1] * (length - GUESSES)] * rows  # with the guesses it fills the padded length exactly
+                self.generate(np.zeros((rows, side, side, 3), np.uint8), prompts, guesses)
 
-    def _read_prompts(self, pixels, prompts, lengths, guesses) -> tuple[np.ndarray, Tensor]:
+    def _read_prompts(
+        self, pixels: np.ndarray, prompts: Sequence[Sequence[int]], lengths: np.ndarray, guesses: np.ndarray | None
+    ) -> tuple[np.ndarray, Tensor]:
         rows, follow = self._rows(len(prompts)), 0 if guesses is None else GUESSES
-        width = self._text_width(int(lengths.max()) + follow)
-        ids = np.ones((rows, width), np.int64)
+        text = self._text_width(int(lengths.max()) + follow)
+        ids = np.ones((rows, text), np.int64)
         for row, prompt in enumerate(prompts):
             ids[row, : lengths[row]] = prompt
             if follow:
-                ids[row, lengths[row] : lengths[row] + follow] = guesses[row, :follow]
-        last = np.full(rows, lengths[0] - 1)
-        last[: len(prompts)] = lengths - 1
+                ids[row, lengths[row] : lengths[row] + follow] = guesses[row, 0, :follow]
+        last = _filled_up(lengths - 1, rows)
         cache = self._cache.rows(rows)
 
         def step(pixels: Tensor, ids: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
             scores = self.model.prompt_pass(pixels, ids, last, follow + 1, cache)
             return scores.argmax(-1), scores
 
-        inputs = (self._to_device(_padded(pixels, rows)), self._to_device(ids), self._to_device(last))
-        chosen, scores = self.runner.run(("prompts", rows, width, follow), step, *inputs)
-        return chosen.cpu().numpy()[: len(prompts)], scores
+        inputs = tuple(self._to_device(one) for one in (_filled_up(pixels, rows), ids, last))
+        chosen, scores = self.runner.run(("prompts", rows, text, follow), step, *inputs)
+        return chosen.cpu().numpy(), scores
 
-    def _read_windows(self, tokens, known, lengths, guesses) -> tuple[np.ndarray, Tensor]:
-        count = len(tokens)
-        rows, width = self._rows(count), 1 if guesses is None else self.window
-        ids, start = np.ones((rows, width), np.int64), np.zeros(rows, np.int64)
-        for row in range(count):
-            at = min(known[row], ACTION_TOKENS) - 1  # of the last known token, which no pass has read yet
-            line = np.concatenate((tokens[row, : at + 1], guesses[row, at + 1 :] if width > 1 else []))
-            line = line[at : at + width]
-            ids[row, : len(line)] = line
-            start[row] = self.model.patches + lengths[row] + at
-        filled = self._cache.capacity if self.fixed_shapes else int(start[:count].max()) + width
-        cache = self._cache.rows(rows)
+    def _read_windows(
+        self, rows: Sequence[Row], lengths: np.ndarray, width: int, sides: int
+    ) -> tuple[np.ndarray, Tensor]:
+        padded = self._rows(len(rows))
+        read = np.minimum([row.read for row in rows], GUESSES)
+        start = _filled_up(self.model.patches + lengths + read, padded)
+        ids = np.stack([np.concatenate((row.line(width), row.sides(width, sides))) for row in rows])
+        extra = sides * (width - 1)
+        free = self._cache.capacity - extra if self.fixed_shapes else int(start.max()) + width
+        cache = self._cache.rows(padded)
 
         def step(ids: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-            scores = self.model.window_pass(ids, start, cache, filled)
+            scores = self.model.window_pass(ids, _window(start, width, sides, free), cache, free + extra)
             return scores.argmax(-1), scores
 
-        inputs = (self._to_device(ids), self._to_device(start))
-        chosen, scores = self.runner.run(("window", rows, width, filled), step, *inputs)
-        return chosen.cpu().numpy()[:count], scores
-
-    def _take(self, tokens, known, chosen, scores, guesses, kept) -> None:
-        """Writes what stands of the choices [B, n] behind what is known of each row."""
-        for row in range(len(tokens)):
-            at, left = known[row], ACTION_TOKENS - known[row]
-            if not left:
-                continue
-            usable = chosen[row, : min(chosen.shape[1], left)]
-            stands = 1 if guesses is None else accepted(guesses[row, at : at + len(usable) - 1], usable)
-            tokens[row, at : at + stands] = usable[:stands]
-            known[row] += stands
-            if kept is not None:
-                kept[row].extend(scores[row, :stands].cpu().numpy())
+        inputs = (self._to_device(_filled_up(ids, padded)), self._to_device(start))
+        chosen, scores = self.runner.run(("window", padded, width, sides, free), step, *inputs)
+        return chosen.cpu().numpy(), scores
 
     def _rows(self, count: int) -> int:
         return _at_least(count) if self.fixed_shapes else count
@@ -161,15 +154,31 @@ class Engine:
 
 
 def capacity(patches: int) -> int:
-    """Returns how many cache slots a row needs at most."""
+    """Returns how many cache slots a row needs at most: patches, prompt, tokens in line and side guesses."""
     longest = -(-(MAX_PROMPT + GUESSES) // PROMPT_STEP) * PROMPT_STEP
-    return patches + longest + ACTION_TOKENS
+    return patches + longest + ACTION_TOKENS + SIDES * (GUESSES - 1)
+
+
+def _window(start: Tensor, width: int, sides: int, free: int) -> Window:
+    """Returns where tokens in line from `start` [B] on and side guesses beside them stand; `free` slots on are free."""
+    line = start[:, None] + torch.arange(width, device=start.device)
+    if not sides:
+        return Window(line, line, line)
+    beside = line[:, 1:].repeat(1, sides)
+    slots = free + torch.arange(beside.shape[1], device=start.device).expand_as(beside)
+    return Window(*(torch.cat(pair, dim=1) for pair in ((line, beside), (line, slots), (line, beside - 1))))
+
+
+def _keep(kept: list[list[Tensor]] | None, index: int, scores: Tensor, columns: Sequence[int]) -> None:
+    if kept is not None:
+        kept[index].extend(scores[index, column].cpu() for column in columns)
 
 
 def _at_least(count: int) -> int:
     return next(size for size in BATCHES if size >= count)
 
 
-def _padded(pixels: np.ndarray, rows: int) -> np.ndarray:
-    missing = rows - len(pixels)
-    return pixels if not missing else np.concatenate((pixels, np.repeat(pixels[:1], missing, axis=0)))
+def _filled_up(array: np.ndarray, rows: int) -> np.ndarray:
+    """Returns the array with its first row repeated behind it, up to `rows` rows."""
+    missing = rows - len(array)
+    return array if not missing else np.concatenate((array, np.repeat(array[:1], missing, axis=0)))

@@ -1,4 +1,4 @@
-"""Linear layers of the language model: plain, nf4 or int8, all called as `layer(x)`.
+"""Linear layers: plain, packed for a CPU, nf4 or int8, all called as `layer(x)`.
 
 Quantised weights are made on the device once, from the plain ones, and never moved or cast again: bitsandbytes keeps
 statistics beside the packed numbers that a later `.to()` would leave behind.
@@ -16,22 +16,39 @@ from torch import Tensor
 
 QUANTS = ("none", "nf4", "int8")
 NF4_BLOCK = 64  # weights that share one scale; the scales themselves are quantised again ("double quant")
+PACKED_ROWS = 16  # rows of x that a packed weight is laid out for; others work too
 INT8_OUTLIER = 6.0  # activations larger than this are multiplied in 16 bit (LLM.int8)
 
 
 @dataclass(frozen=True)
 class Dense:
-    """y = x Wᵀ with W [out, in]."""
+    """y = x Wᵀ + b with W [out, in], b [out] or None."""
 
     weight: Tensor
+    bias: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight)
+        return F.linear(x, self.weight, self.bias)
 
     @property
     def nbytes(self) -> int:
         """Bytes that the weights take."""
-        return self.weight.numel() * self.weight.element_size()
+        return _nbytes(self.weight) + (_nbytes(self.bias) if self.bias is not None else 0)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The same on a CPU, with W in the order oneDNN computes in.
+
+    F.linear brings W into such an order at every call, which with a few rows of x takes longer than the product.
+    """
+
+    weight: Tensor  # opaque
+    bias: Tensor | None
+    nbytes: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
 
 
 @dataclass(frozen=True)
@@ -74,12 +91,30 @@ class Int8:
         return self.weight.numel() + self.scale.numel() * self.scale.element_size()
 
 
-Linear = Dense | Nf4 | Int8
+Linear = Dense | Packed | Nf4 | Int8
+
+
+def plain(weight: Tensor, bias: Tensor | None = None) -> Dense | Packed:
+    """Returns a layer that is not quantised: packed where float32 on a CPU allows it."""
+    layer = Dense(weight, bias)
+    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not _packs():
+        return layer
+    return Packed(torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS), bias, layer.nbytes)
+
+
+def _packs() -> bool:
+    """Returns whether this torch has oneDNN's operators, which its own compiler uses."""
+    operators = ("_linear_pointwise", "_reorder_linear_weight")
+    return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in operators)
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def quantiser(quant: str) -> Callable[[Tensor], Linear]:
     """Returns what turns a plain weight [out, in], already on its device, into a layer. Raises ValueError."""
-    makers = {"none": Dense, "nf4": _nf4, "int8": _int8}
+    makers = {"none": plain, "nf4": _nf4, "int8": _int8}
     if quant not in makers:
         raise ValueError(f"quantisation {quant!r} not found; expected one of {', '.join(QUANTS)}")
     if quant != "none":

@@ -2,7 +2,7 @@
 
 Rows of a batch may have prompts of different lengths: they are padded on the right, where causal attention never looks,
 and every later token is written at its row's own place. So a cache slot is visible to a query exactly when the slot's
-number is not larger than the query's position.
+number is not larger than the query's position; guesses beside the main line are the one exception (`Window`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from services.openvla import attention
 from services.openvla.config import LlamaConfig
-from services.openvla.linear import Linear, quantiser
+from services.openvla.linear import Linear, plain, quantiser
 from services.openvla.weights import Source
 
 PREFIX = "language_model.model."
@@ -52,6 +52,24 @@ class Cache:
 
 
 @dataclass(frozen=True)
+class Window:
+    """Where the tokens of a decoding pass stand, int64 [B, N] each.
+
+    A token sees the cache up to `sees`, and itself: for one that continues its row that is its own position. A side
+    guess stands at the same position as the main one but keeps its keys and values in a slot of its own.
+    """
+
+    positions: Tensor
+    slots: Tensor
+    sees: Tensor
+
+    def visible(self, filled: int) -> Tensor:
+        """Returns bool [B, 1, N, filled]."""
+        every = torch.arange(filled, device=self.slots.device)
+        return ((every <= self.sees[..., None]) | (every == self.slots[..., None]))[:, None]
+
+
+@dataclass(frozen=True)
 class Llama:
     """The language model. `cos` and `sin` [positions, head_dim]; the sine's first half carries rotation's minus."""
 
@@ -59,7 +77,7 @@ class Llama:
     embed: Tensor  # [vocab, hidden]
     blocks: tuple[Block, ...]
     norm: Tensor
-    head: Tensor  # [vocab, hidden]
+    head: Linear  # hidden -> vocab
     cos: Tensor
     sin: Tensor
     attention: attention.Attention
@@ -72,31 +90,25 @@ class Llama:
             q, k, v = self._qkv(block, x, cos, sin)
             cache.keys[layer, :, :length] = k
             cache.values[layer, :, :length] = v
-            x = self._rest(block, x, self.attention.causal(q, k, v))
+            x = self._rest(block, x, self.attention(q, k, v))
         return x
 
-    def read_window(self, x: Tensor, start: Tensor, cache: Cache, filled: int) -> Tensor:
-        """Returns hidden states [B, W, hidden] of embeddings x [B, W, hidden] at positions start … start + W - 1.
-
-        start   int64 [B], each row's own; the window's keys and values go into the cache there
-        filled  cache slots to look at; every position of the window lies below
-        """
-        positions = start[:, None] + torch.arange(x.shape[1], device=x.device)  # [B, W]
+    def read_window(self, x: Tensor, window: Window, cache: Cache, filled: int) -> Tensor:
+        """Returns hidden states [B, N, hidden] of embeddings x [B, N, hidden], looking at the first `filled` slots."""
         rows = torch.arange(x.shape[0], device=x.device)[:, None]
-        cos, sin = self.cos[positions][:, :, None], self.sin[positions][:, :, None]
-        visible = self.attention.visible(positions, filled)
+        cos, sin = self.cos[window.positions][:, :, None], self.sin[window.positions][:, :, None]
+        visible = window.visible(filled)
         for layer, block in enumerate(self.blocks):
             q, k, v = self._qkv(block, x, cos, sin)
             keys, values = cache.keys[layer], cache.values[layer]
-            keys[rows, positions] = k
-            values[rows, positions] = v
-            mixed = self.attention.cached(q, keys[:, :filled], values[:, :filled], visible, start)
-            x = self._rest(block, x, mixed)
+            keys[rows, window.slots] = k
+            values[rows, window.slots] = v
+            x = self._rest(block, x, attention.cached(q, keys[:, :filled], values[:, :filled], visible))
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Returns float32 scores [..., vocab] of hidden states [..., hidden]."""
-        return F.linear(rms_norm(hidden, self.norm, self.config.rms_norm_eps), self.head).float()
+        return self.head(rms_norm(hidden, self.norm, self.config.rms_norm_eps)).float()
 
     def new_cache(self, rows: int, capacity: int) -> Cache:
         """Returns an empty cache."""
@@ -180,7 +192,7 @@ def load_llama(
     """
     pack = quantiser(quant)
 
-    def plain(*names: str) -> Tensor:
+    def read(*names: str) -> Tensor:
         return torch.cat([source.read(PREFIX + f"{name}.weight").to(device=device, dtype=dtype) for name in names])
 
     blocks = []
@@ -188,14 +200,14 @@ def load_llama(
         at = f"layers.{index}."
         blocks.append(
             Block(
-                norm_in=plain(at + "input_layernorm"),
-                qkv=pack(plain(*(f"{at}self_attn.{one}_proj" for one in "qkv"))),
-                out=pack(plain(at + "self_attn.o_proj")),
-                norm_mlp=plain(at + "post_attention_layernorm"),
-                gate_up=pack(plain(at + "mlp.gate_proj", at + "mlp.up_proj")),
-                down=pack(plain(at + "mlp.down_proj")),
+                norm_in=read(at + "input_layernorm"),
+                qkv=pack(read(*(f"{at}self_attn.{one}_proj" for one in "qkv"))),
+                out=pack(read(at + "self_attn.o_proj")),
+                norm_mlp=read(at + "post_attention_layernorm"),
+                gate_up=pack(read(at + "mlp.gate_proj", at + "mlp.up_proj")),
+                down=pack(read(at + "mlp.down_proj")),
             )
         )
-    head = source.read(HEAD).to(device=device, dtype=dtype)
+    head = plain(source.read(HEAD).to(device=device, dtype=dtype))
     cos, sin = rotary_table(config, capacity, dtype, device)
-    return Llama(config, plain("embed_tokens"), tuple(blocks), plain("norm"), head, cos, sin, how)
+    return Llama(config, read("embed_tokens"), tuple(blocks), read("norm"), head, cos, sin, how)

@@ -11,7 +11,8 @@ import torch
 from services.openvla import attention
 from services.openvla.actions import ACTION_TOKENS, codec_of
 from services.openvla.config import CheckpointError, ModelConfig, load_config
-from services.openvla.engine import GUESSES, Engine, capacity
+from services.openvla.decoding import GUESSES
+from services.openvla.engine import Engine, capacity
 from services.openvla.facts import NAMES, policy_info, served_keys
 from services.openvla.memory import require_memory
 from services.openvla.model import OpenVLA, load_model, weight_bytes
@@ -49,7 +50,7 @@ def load_policy(settings: ModelSettings) -> Policy:
     )
     policy = OpenVLAPolicy(engine, tokenizer, codec_of(config), info, settings.drafts)
     start = time.perf_counter()
-    engine.warm_up()
+    engine.warm_up(drafts=settings.drafts)
     policy.check()
     log.info("warm after %.1f s; the canary passed", time.perf_counter() - start)
     return policy
@@ -70,7 +71,7 @@ def load_engine(settings: ModelSettings, folder: Path, config: ModelConfig) -> t
         )
     except torch.cuda.OutOfMemoryError as error:
         raise MemoryError(f"the GPU's memory did not suffice: {error}; {_smaller(settings, device)}") from error
-    engine = Engine(model, settings.max_batch, window_for(settings.quant), fixed_shapes_for(settings.quant, device))
+    engine = Engine(model, settings.max_batch, width_for(settings.quant), fixed_shapes_for(settings.quant, device))
     if reason.startswith("instead of"):
         log.info("attention by %s, %s", how.name, reason)
     return engine, details_of(engine, reason, settings)
@@ -83,8 +84,8 @@ def placement(settings: ModelSettings) -> tuple[torch.device, torch.dtype, atten
     return device, dtype, *attention.choose(settings.attention, device, dtype)
 
 
-def window_for(quant: str) -> int:
-    """Returns how many positions a decoding pass reads: 4-bit kernels are fast for one only."""
+def width_for(quant: str) -> int:
+    """Returns how many tokens in line a decoding pass reads: 4-bit kernels are fast for one only."""
     return 1 if quant == "nf4" else GUESSES
 
 
@@ -103,7 +104,7 @@ def details_of(engine: Engine, reason: str, settings: ModelSettings) -> dict[str
     return {
         "engine": "vla-lab", "dtype": NAMES[engine.model.llama.embed.dtype],
         "attention": engine.model.llama.attention.name, "attention_reason": reason,
-        "graphs": engine.runner.name, "drafts": "previous action" if settings.drafts else "none",
+        "graphs": engine.runner.name, "drafts": "previous actions" if settings.drafts else "none",
         "weights_mb": f"{sum(engine.model.memory().values()) / 1e6:.0f}",
     }  # fmt: skip
 

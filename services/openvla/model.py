@@ -10,8 +10,8 @@ from torch import Tensor
 from services.openvla import attention
 from services.openvla.config import ModelConfig
 from services.openvla.linear import Dense
-from services.openvla.llama import Cache, Llama, llama_shapes, load_llama
-from services.openvla.vision import Eyes, load_eyes, sizes_of, vision_shapes
+from services.openvla.llama import Cache, Llama, Window, llama_shapes, load_llama
+from services.openvla.vision import Eyes, load_eyes, sizes_of, tower_bytes, vision_shapes
 from services.openvla.weights import Source, check_names
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -40,22 +40,20 @@ class OpenVLA:
         rows = torch.arange(ids.shape[0], device=ids.device)[:, None]
         return self.llama.logits(hidden[rows, where])
 
-    def window_pass(self, ids: Tensor, start: Tensor, cache: Cache, filled: int) -> Tensor:
-        """Returns scores [B, W, vocab] after each of the tokens ids [B, W], which lie at start … start + W - 1."""
-        return self.llama.logits(self.llama.read_window(self.llama.embed[ids], start, cache, filled))
+    def window_pass(self, ids: Tensor, window: Window, cache: Cache, filled: int) -> Tensor:
+        """Returns scores [B, N, vocab] after each of the tokens ids [B, N]."""
+        return self.llama.logits(self.llama.read_window(self.llama.embed[ids], window, cache, filled))
 
     def memory(self) -> dict[str, int]:
         """Returns bytes of weights per part."""
-        towers = [value for model in self.eyes.towers for value in model.state_dict().values()]
-        projector = [value for layer in self.eyes.projector for value in layer]
         blocks = [one for b in self.llama.blocks for one in (b.qkv, b.out, b.gate_up, b.down)]
-        rest = [self.llama.embed, self.llama.head, self.llama.norm]
+        rest = [self.llama.embed, self.llama.norm]
         rest += [one for b in self.llama.blocks for one in (b.norm_in, b.norm_mlp)]
         return {
-            "vision": sum(Dense(value).nbytes for value in towers),
-            "projector": sum(Dense(value).nbytes for value in projector),
+            "vision": sum(map(tower_bytes, self.eyes.towers)),
+            "projector": sum(layer.nbytes for layer in self.eyes.projector),
             "llama blocks": sum(one.nbytes for one in blocks),
-            "embeddings and head": sum(Dense(value).nbytes for value in rest),
+            "embeddings and head": sum(Dense(value).nbytes for value in rest) + self.llama.head.nbytes,
         }
 
 

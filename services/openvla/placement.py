@@ -28,7 +28,9 @@ def choose_device(asked: str) -> torch.device:
 
 
 def choose_dtype(asked: str, device: torch.device) -> torch.dtype:
-    """Returns the numbers to compute with."""
+    """Returns the numbers to compute with. Raises ValueError for fp16 on a CPU."""
+    if asked == "fp16" and device.type == "cpu":
+        raise ValueError("--dtype fp16 needs a GPU: torch 2.2 lacks half of its CPU kernels; use bf16 or fp32")
     if asked != "auto":
         return DTYPES[asked]
     if device.type == "cpu":

@@ -28,7 +28,7 @@ class OpenVLAPolicy:
         self._engine, self._codec, self._info = engine, codec, info
         self._config: ModelConfig = engine.model.config
         self._prompt_ids = lru_cache(maxsize=1024)(tokenizer.prompt_ids)
-        self._drafts = Drafts(codec.tokens(np.zeros(7))) if drafts else None
+        self._drafts = Drafts(codec) if drafts else None
 
     def info(self) -> PolicyInfo:
         """Returns what is served, and how."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from services.openvla.config import CheckpointError, Tower
+from services.openvla.linear import Linear, Packed, plain
 from services.openvla.weights import Source
 
 PREFIXES = ("vision_backbone.featurizer.", "vision_backbone.fused_featurizer.")  # DINOv2, SigLIP
@@ -53,7 +54,33 @@ def load_tower(tower: Tower, prefix: str, source: Source, dtype: torch.dtype, de
         model.attn_pool = None
     state = {name: source.read(prefix + _published(name)).to(device=device, dtype=dtype) for name in model.state_dict()}
     model.load_state_dict(state, assign=True)
-    return model.requires_grad_(False)
+    return pack_linears(model.requires_grad_(False))
+
+
+class PackedModule(nn.Module):
+    """A packed layer in the place of an nn.Linear."""
+
+    def __init__(self, layer: Linear):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+def pack_linears(model: nn.Module) -> nn.Module:
+    """Returns the model itself, its linear layers packed where the machine gains from it."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, nn.Linear) and isinstance(layer := plain(child.weight, child.bias), Packed):
+                setattr(parent, name, PackedModule(layer))
+    return model
+
+
+def tower_bytes(model: nn.Module) -> int:
+    """Returns the bytes that a tower's weights take."""
+    packed = sum(one.layer.nbytes for one in model.modules() if isinstance(one, PackedModule))
+    return packed + sum(value.numel() * value.element_size() for value in model.state_dict().values())
 
 
 def patch_features(model: nn.Module, pixels: Tensor) -> Tensor:
@@ -76,23 +103,23 @@ class Eyes:
     towers: tuple[nn.Module, nn.Module]
     mean: Tensor
     std: Tensor
-    projector: tuple[tuple[Tensor, Tensor], ...]
+    projector: tuple[Linear, ...]
+    dtype: torch.dtype
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Returns embeddings [B, patches, hidden] of uint8 pixels [B, S, S, 3]."""
         scaled = pixels.permute(0, 3, 1, 2).to(torch.float32) / 255
-        dtype = self.projector[0][0].dtype
         seen = [
-            patch_features(tower, ((scaled - mean) / std).to(dtype))
+            patch_features(tower, ((scaled - mean) / std).to(self.dtype))
             for tower, mean, std in zip(self.towers, self.mean, self.std, strict=True)
         ]
         return project(torch.cat(seen, dim=2), self.projector)
 
 
-def project(features: Tensor, layers: tuple[tuple[Tensor, Tensor], ...]) -> Tensor:
+def project(features: Tensor, layers: tuple[Linear, ...]) -> Tensor:
     """Returns features [B, n, D] after linear layers with GELU between them."""
-    for index, (weight, bias) in enumerate(layers):
-        features = F.linear(F.gelu(features) if index else features, weight, bias)
+    for index, layer in enumerate(layers):
+        features = layer(F.gelu(features) if index else features)
     return features
 
 
@@ -118,7 +145,7 @@ def vision_shapes(towers: tuple[Tower, Tower], hidden: int) -> dict[str, tuple[i
 def load_eyes(towers: tuple[Tower, Tower], source: Source, dtype: torch.dtype, device: torch.device) -> Eyes:
     """Returns towers and projector with their weights."""
     projector = tuple(
-        tuple(source.read(f"projector.fc{i}.{kind}").to(device=device, dtype=dtype) for kind in ("weight", "bias"))
+        plain(*(source.read(f"projector.fc{i}.{kind}").to(device=device, dtype=dtype) for kind in ("weight", "bias")))
         for i in (1, 2, 3)
     )
     models = tuple(load_tower(t, p, source, dtype, device) for t, p in zip(towers, PREFIXES, strict=True))
@@ -127,7 +154,7 @@ def load_eyes(towers: tuple[Tower, Tower], source: Source, dtype: torch.dtype, d
         raise CheckpointError(
             f"the vision towers cut a picture into {counts[0]} and {counts[1]} patches; expected equal"
         )
-    return Eyes(models, _pixels("mean", towers, device), _pixels("std", towers, device), projector)
+    return Eyes(models, _pixels("mean", towers, device), _pixels("std", towers, device), projector, dtype)
 
 
 def patch_count(towers: tuple[Tower, Tower]) -> int:

@@ -53,12 +53,13 @@ def test_pictures_are_resized_and_normalised_as_upstream_does(inputs, reference,
         np.testing.assert_array_equal(ours.numpy(), stored)
 
 
-@pytest.mark.parametrize("window", [1, 3, 6])
+@pytest.mark.parametrize(
+    ("width", "guess"), [(1, "none"), (1, "half"), (3, "half"), *((6, g) for g in ("right", "wrong", "half", "aside"))]
+)
 @pytest.mark.parametrize("batch", [1, 8])
-@pytest.mark.parametrize("guess", ["none", "right", "wrong", "half"])
-def test_tokens_and_scores_are_upstreams(inputs, reference, size, engines, batch, window, guess):
+def test_tokens_and_scores_are_upstreams(inputs, reference, size, engines, batch, width, guess):
     engine, (pixels, prompts) = engines(size), inputs
-    engine.window = window
+    engine.width = width
     guesses = guesses_of(guess, reference["tokens"])
     for start in range(0, 8, batch):
         rows = slice(start, start + batch)
@@ -69,11 +70,13 @@ def test_tokens_and_scores_are_upstreams(inputs, reference, size, engines, batch
 
 
 def guesses_of(kind, tokens):
-    """Returns int64 [8, 7]: nothing, what will be chosen, something else, or every second one right."""
+    """Returns int64 [8, 3, 7]: what will be chosen, something else, every second one right, or right at the side."""
     if kind == "none":
         return None
-    wrong = 31744 + (tokens - 31744 + 1) % 256
-    return {"right": tokens, "wrong": wrong, "half": np.where(np.arange(7) % 2, tokens, wrong)}[kind]
+    wrong, half = 31744 + (tokens - 31744 + 1) % 256, np.arange(7) % 2
+    main = {"right": tokens, "wrong": wrong, "half": np.where(half, tokens, wrong), "aside": wrong}[kind]
+    second = np.where(half, wrong, tokens) if kind == "aside" else wrong
+    return np.stack((main, wrong, second), axis=1)
 
 
 def test_actions_are_upstreams(inputs, reference, size, engines):
@@ -86,10 +89,11 @@ def test_actions_are_upstreams(inputs, reference, size, engines):
 def test_padded_shapes_change_nothing(inputs, reference, size, engines):
     """What a GPU runs, with batch and prompts padded to a few sizes, run here without capture."""
     engine, (pixels, prompts) = engines(size), inputs
-    engine.fixed_shapes, engine.window = True, 6
+    engine.fixed_shapes, engine.width = True, 6
     try:
         for count in (1, 3, 8):
-            for guesses in (None, guesses_of("half", reference["tokens"][:count])):
+            for kind in ("none", "half", "aside"):
+                guesses = guesses_of(kind, reference["tokens"][:count])
                 made = engine.generate(pixels[:count], prompts[:count], guesses, keep_scores=True)
                 np.testing.assert_array_equal(made.tokens, reference["tokens"][:count])
                 assert np.abs(made.scores[:, :, COLUMNS] - reference["scores"][:count]).max() < LOGIT_TOLERANCE
