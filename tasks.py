@@ -32,8 +32,9 @@ WORDS = {
 }  # fmt: skip
 # The order of `./lab --list`.
 ORDER = [
-    "eval", "test", "up", "down", "restart", "status", "logs", "shell", "checkpoint", "train", "translate",
-    "tensorboard", "runs", "report", "compare", "assets", "build", "bundle", "restore", "clean", "bench", "env", "lock",
+    "eval", "test", "up", "down", "restart", "status", "logs", "shell", "checkpoint", "train", "translate", "sample",
+    "score", "tensorboard", "runs", "report", "compare", "assets", "build", "bundle", "restore", "clean", "bench",
+    "env", "lock",
 ]  # fmt: skip
 RUNTIME = "docker, local or auto: containers where an engine answers and the images are built, else processes"
 DRY_RUN = "print the commands, change nothing"
@@ -333,42 +334,109 @@ def checkpoint(c, model, suite=None, tiny=False, name=None, runtime="auto", dry_
 @task(
     positional=["lab"],
     help={
-        "lab": "transformer",
+        "lab": "transformer or diffusion",
         "corpus": "default, opus_books, lemon-mint, reverse, or a .tsv or .jsonl file",
         "pair": "source and target language, as in en-it; default: the corpus's first pair",
         "size": "tiny, small or base (the paper's)",
+        "data": "digits, sprites, mnist, or a folder with the course's .npy files or MNIST's idx files",
+        "context": "tell the network the class of a picture",
         "epochs": "how many in all",
-        "name": "of the run; default: corpus-pair-size",
+        "name": "of the run; default: made of what is trained on",
         "preload": "latest (go on from the newest weights), an epoch's number, or none",
         "device": "auto, cpu, cuda, cuda:1 or mps",
         "gpus": "processes, one per GPU",
-        "set": "further settings as NAME=VALUE,… (docs/transformer.md)",
+        "set": "further settings as NAME=VALUE,… (docs/transformer.md, docs/diffusion.md)",
         "runtime": RUNTIME,
         "dry-run": DRY_RUN,
     },
 )
 def train(
-    c, lab, corpus=None, pair=None, size=None, epochs=None, name=None, preload=None, device=None, gpus=1, set="",
-    runtime="auto", dry_run=False,
+    c, lab, corpus=None, pair=None, size=None, data=None, context=False, epochs=None, name=None, preload=None,
+    device=None, gpus=1, set="", runtime="auto", dry_run=False,
 ):  # fmt: skip
     """Train a model of the course; Ctrl-C saves, and the same command goes on.
 
     ./lab train transformer --epochs 1 --size small
     ./lab train transformer --corpus mine.tsv --pair en-ko --set norm=post,d-model=128
+    ./lab train diffusion --data sprites --context --epochs 8
     """
-    modules = {"transformer": "services.ws_mdl.transformer.train"}
-    if lab not in modules:
-        raise LabError(unknown("lab", lab, modules))
-    if corpus and Path(corpus).is_file():
-        corpus = str(Path(corpus).absolute())
-    given = {
-        "corpus": corpus, "pair": pair, "size": size, "epochs": epochs, "name": name, "preload": preload,
-        "device": device,
-    }  # fmt: skip
-    module, flags = modules[lab], [*flags_of(given), *(f"--{setting}" for setting in split(set))]
+    own = {
+        "transformer": {"corpus": programs.absolute_if_path(corpus), "pair": pair, "size": size},
+        "diffusion": {"data": programs.absolute_if_path(data), "context": context},
+    }
+    if lab not in own:
+        raise LabError(unknown("lab", lab, own))
+    if others := flags_of({name: value for other in own if other != lab for name, value in own[other].items()}):
+        raise LabError(f"train {lab} does not take {others[0]}; its own: {', '.join(f'--{name}' for name in own[lab])}")
+    if gpus > 1 and lab != "transformer":
+        raise LabError(f"train {lab} runs on one GPU, {gpus} were asked for; leave --gpus out")
+    given = {**own[lab], "epochs": epochs, "name": name, "preload": preload, "device": device}
+    module = f"services.ws_mdl.{lab}.train"
+    flags = [*flags_of(given), *(f"--{setting}" for setting in split(set))]
     if gpus > 1:
         module, flags = "torch.distributed.run", ["--standalone", f"--nproc-per-node={gpus}", "-m", module, *flags]
     finish(programs.run_module("ws_mdl", module, flags, runtime, dry_run))
+
+
+@task(
+    positional=["lab"],
+    help={
+        "lab": "diffusion",
+        "name": "run that was trained; default: the one trained last",
+        "sampler": "ddim, ddpm, or incorrect (adds no noise back: for the lesson)",
+        "steps": "of ddim, 1 to 500; default: 20",
+        "context": "a class, a mix as in hero:1,food:0.6, or all",
+        "guidance": "above 1: follow the context more closely",
+        "count": "how many pictures",
+        "seed": "the same seed gives the same pictures",
+        "compare": "ddpm, ddim and the incorrect sampler side by side",
+        "device": "auto, cpu, cuda, cuda:1 or mps",
+        "runtime": RUNTIME,
+        "dry-run": DRY_RUN,
+    },
+)
+def sample(
+    c, lab, name=None, sampler=None, steps=None, context=None, guidance=None, count=None, seed=None, compare=False,
+    device=None, runtime="auto", dry_run=False,
+):  # fmt: skip
+    """Make pictures with a diffusion model that was trained here: a grid, and the way there as an animation.
+
+    ./lab sample diffusion --sampler ddim --steps 20 --context hero
+    """
+    given = {
+        "name": name, "sampler": sampler, "steps": steps, "context": context, "guidance": guidance, "count": count,
+        "seed": seed, "compare": compare, "device": device,
+    }  # fmt: skip
+    run_diffusion(lab, "sample", given, runtime, dry_run)
+
+
+@task(
+    positional=["lab"],
+    help={
+        "lab": "diffusion",
+        "name": "run that was trained; default: the one trained last",
+        "count": "pictures of each sampler",
+        "steps": "of ddim",
+        "device": "auto, cpu, cuda, cuda:1 or mps",
+        "runtime": RUNTIME,
+        "dry-run": DRY_RUN,
+    },
+)
+def score(c, lab, name=None, count=None, steps=None, device=None, runtime="auto", dry_run=False):
+    """Measure a diffusion model's pictures: of the class asked for? as varied as the real ones?
+
+    ./lab score diffusion --count 200
+    """
+    given = {"name": name, "count": count, "steps": steps, "device": device}
+    run_diffusion(lab, "score", given, runtime, dry_run)
+
+
+def run_diffusion(lab: str, program: str, given: dict[str, object], runtime: str, dry_run: bool) -> None:
+    """Runs a program of the diffusion lab, the only one that has it."""
+    if lab != "diffusion":
+        raise LabError(unknown("lab", lab, ["diffusion"]))
+    module = f"services.ws_mdl.diffusion.{program}"
+    finish(programs.run_module("ws_mdl", module, flags_of(given), runtime, dry_run))
 
 
 @task(

@@ -1,0 +1,1 @@
+"""Lab 2: diffusion from scratch. Sampling, training, context, fast sampling."""

@@ -1,0 +1,101 @@
+"""Everything about a diffusion run that can be chosen, with the course's numbers as defaults."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from services.ws_mdl.diffusion.schedule import SCHEDULES, Schedule, cosine_schedule, linear_schedule
+from vla_contract.volume import Volume, make_folder
+
+
+@dataclass
+class Config:
+    """A training run. The flags of `train diffusion` are these fields."""
+
+    data: str = "digits"  # digits, sprites, mnist, or a folder with the course's .npy files or MNIST's idx files
+    context: bool = False  # tell the network the class of a picture
+    n_feat: int = 64  # width of the network
+
+    schedule: Literal["linear", "cosine"] = "linear"
+    timesteps: int = 500
+    beta1: float = 1e-4  # of the linear schedule: noise of the first step
+    beta2: float = 0.02  # and of the last
+
+    epochs: int = 32
+    batch_size: int = 100
+    lrate: float = 1e-3  # falls evenly to 0
+    keep_context: float = 0.9  # how often a picture's context is told; the network learns both ways
+    ema: float = 0.995  # of the averaged weights that pictures are made with; 0: none
+    seed: int = 0
+
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 where the device computes in it
+
+    name: str | None = None  # of the run; default: data, with -context
+    preload: str = "latest"  # go on from the newest weights, from epoch N as in "7", or "none": start anew
+    keep: int = 3  # newest weight files to keep, 0 for all
+    save_every: int = 4  # epochs between two weight files
+    sample_every: int = 4  # epochs between two sample pictures in TensorBoard
+
+    def __post_init__(self) -> None:
+        if self.name is None:
+            self.name = Path(self.data).name + ("-context" if self.context else "")
+        if not re.fullmatch(r"[\w.-]+", self.name):
+            raise ValueError(f"name {self.name!r} cannot name a folder; use letters, digits, '-', '_' and '.'")
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule {self.schedule!r} is not known; choose {', '.join(SCHEDULES)}")
+        for name in ("epochs", "batch_size", "timesteps", "n_feat", "save_every", "sample_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
+        for name in ("keep_context", "ema"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected 0 to 1")
+        if self.preload not in ("latest", "none") and not self.preload.isdecimal():
+            raise ValueError(f"preload {self.preload!r} is not known; expected latest, none, or an epoch such as 7")
+
+    def make_schedule(self) -> Schedule:
+        """Returns the noise schedule of the run."""
+        if self.schedule == "cosine":
+            return cosine_schedule(self.timesteps)
+        return linear_schedule(self.timesteps, self.beta1, self.beta2)
+
+
+# What a run's weights depend on: a resumed run must not differ in it.
+FIXED = ("data", "context", "n_feat", "schedule", "timesteps", "beta1", "beta2", "batch_size", "keep_context", "seed")
+
+
+def config_from(stored: dict[str, Any]) -> Config:
+    """Returns the configuration that a weights file holds; settings of other versions are left out."""
+    known = {field.name for field in fields(Config)}
+    return Config(**{name: value for name, value in stored.items() if name in known})
+
+
+def stored_form(config: Config) -> dict[str, Any]:
+    """Returns the configuration as plain values for a weights file."""
+    return asdict(config)
+
+
+def refuse_drift(config: Config, stored: dict[str, Any], path: Path) -> None:
+    """Raises ValueError naming both sides where a run would go on under other settings than it began with."""
+    differ = [name for name in FIXED if name in stored and stored[name] != getattr(config, name)]
+    if differ:
+        theirs, ours = (", ".join(f"{n} {side(n)}" for n in differ) for side in (stored.get, vars(config).get))
+        raise ValueError(f"{path} was trained with {theirs}; asked for is {ours}; give another --name to start anew")
+
+
+def runs_folder(volume: Volume) -> Path:
+    """Returns where diffusion runs keep their weights and pictures."""
+    return volume.path("checkpoints") / "diffusion"
+
+
+def run_folder(config: Config, volume: Volume) -> Path:
+    """Returns this run's folder, made if needed."""
+    return make_folder(runs_folder(volume) / str(config.name))
+
+
+def tensorboard_folder(config: Config, volume: Volume) -> Path:
+    """Returns where this run's curves go: `./lab up tensorboard` shows all that lies under logs/tensorboard."""
+    return make_folder(volume.path("logs") / "tensorboard" / "diffusion" / str(config.name))

@@ -1,0 +1,84 @@
+"""What students look at: sample grids, the way from noise to pictures as a GIF, schedules, samplers side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+from torch import Tensor
+
+from services.ws_mdl.diffusion.schedule import Schedule
+
+GAP = 1  # pixels between two pictures, before enlarging
+
+
+def grid(x: Tensor, columns: int) -> Tensor:
+    """Returns pictures [n, c, h, h] in [-1, 1] as one, `columns` in a row: float32 [3, H, W] in [0, 1]."""
+    n, _, h, w = x.shape
+    x = ((x.float().cpu().clamp(-1, 1) + 1) / 2).expand(-1, 3, -1, -1)
+    rows = -(-n // columns)
+    sheet = torch.ones(3, rows * (h + GAP) - GAP, columns * (w + GAP) - GAP)
+    for k in range(n):
+        top, left = (k // columns) * (h + GAP), (k % columns) * (w + GAP)
+        sheet[:, top : top + h, left : left + w] = x[k]
+    return sheet
+
+
+def to_image(sheet: Tensor, scale: int = 4) -> Image.Image:
+    """Returns float32 [3, H, W] in [0, 1] as a picture, each pixel `scale` × `scale`."""
+    pixels = (sheet * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    return Image.fromarray(pixels).resize((pixels.shape[1] * scale, pixels.shape[0] * scale), Image.Resampling.NEAREST)
+
+
+def save_grid(path: Path, x: Tensor, columns: int) -> Path:
+    """Writes a PNG of pictures [n, c, h, h]."""
+    to_image(grid(x, columns)).save(path)
+    return path
+
+
+def save_gif(path: Path, intermediate: np.ndarray, columns: int, frame_ms: int = 100) -> Path:
+    """Writes an animation of the denoising: intermediate [frames, n, c, h, h], noise first; the end stays."""
+    if len(intermediate) == 0:
+        raise ValueError("no intermediate pictures to animate; sample with a save_rate above 0")
+    frames = [to_image(grid(torch.from_numpy(x), columns)) for x in intermediate]
+    durations = [frame_ms] * (len(frames) - 1) + [10 * frame_ms]
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=durations, loop=0)
+    return path
+
+
+def save_comparison(path: Path, named: Sequence[tuple[str, Tensor]], columns: int = 8) -> Path:
+    """Writes several samplers' pictures under each other, each set with its name above it."""
+    sheets = [(name, to_image(grid(x[:columns], columns))) for name, x in named]
+    band, width = 16, max(sheet.width for _, sheet in sheets)
+    whole = Image.new("RGB", (width, sum(sheet.height + band for _, sheet in sheets)), "white")
+    draw, top = ImageDraw.Draw(whole), 0
+    for name, sheet in sheets:
+        draw.text((2, top + 2), name, fill="black")
+        whole.paste(sheet, (0, top + band))
+        top += band + sheet.height
+    whole.save(path)
+    return path
+
+
+def save_schedules(path: Path, schedules: Sequence[Schedule]) -> Path:
+    """Writes a plot of each schedule: the noise a step adds, and how much of picture and noise there is."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    added, share = figure.subplots(1, 2)
+    for schedule in schedules:
+        steps = np.arange(schedule.timesteps + 1)
+        added.plot(steps[1:], schedule.b_t[1:].cpu(), label=schedule.name)
+        (line,) = share.plot(steps, schedule.ab_t.sqrt().cpu(), label=f"{schedule.name}: picture")
+        share.plot(
+            steps, (1 - schedule.ab_t).sqrt().cpu(), "--", color=line.get_color(), label=f"{schedule.name}: noise"
+        )
+    added.set(xlabel="step", title="β: noise that a step adds")
+    share.set(xlabel="step", title="√ᾱ and √(1 - ᾱ): what x is made of")
+    for axes in (added, share):
+        axes.legend(fontsize="small")
+    figure.savefig(path, dpi=110)
+    return path

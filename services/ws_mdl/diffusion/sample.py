@@ -1,0 +1,167 @@
+"""Makes pictures with a trained run: `… -m services.ws_mdl.diffusion.sample --sampler ddim --steps 20 --context hero`.
+
+Writes a grid (PNG), the way from noise to pictures (GIF), the schedule, and with --compare the samplers side by side.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+import tyro
+from torch import Tensor
+
+from services.ws_mdl.diffusion import pictures, samplers
+from services.ws_mdl.diffusion.config import Config, config_from, runs_folder
+from services.ws_mdl.diffusion.contexts import contexts_for
+from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
+from services.ws_mdl.diffusion.schedule import Schedule
+from services.ws_mdl.diffusion.train import PREFIX, model_from
+from services.ws_mdl.transformer.devices import choose_device
+from services.ws_mdl.weights import State, WeightFiles
+from vla_contract.volume import Volume, make_folder
+
+
+@dataclass
+class Request:
+    """What to sample. The flags of `sample diffusion` are these fields."""
+
+    name: str | None = None  # of the run; default: the one trained last
+    sampler: Literal["ddpm", "ddim", "incorrect"] = "ddim"
+    steps: int | None = None  # of DDIM, 1 to the schedule's; default: 20
+    eta: float = 0.0  # of DDIM: share of fresh noise
+    context: str | None = None  # a class, a mix as in hero:1,food:0.6, or all; default: all where the run has a context
+    guidance: float = 1.0  # above 1: follow the context more closely
+    count: int = 32
+    columns: int = 8
+    seed: int = 0
+    compare: bool = False  # DDPM, DDIM and the incorrect sampler side by side
+    device: str = "auto"
+    out: Path | None = None  # folder for the pictures; default: pictures/ in the run's folder
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.columns < 1:
+            raise ValueError(f"count is {self.count} and columns {self.columns}; expected at least 1")
+        if not 0 <= self.eta <= 1:
+            raise ValueError(f"eta is {self.eta}; expected 0 (no fresh noise) to 1 (as much as DDPM)")
+        if self.steps is not None and self.sampler != "ddim":
+            raise ValueError(f"the sampler {self.sampler} takes every step; --steps is for ddim")
+        if self.guidance != 1.0 and self.sampler == "incorrect":
+            raise ValueError("the incorrect sampler knows no context, so it cannot be guided by one")
+
+
+@dataclass
+class Trained:
+    """A trained run, ready to sample from."""
+
+    folder: Path
+    config: Config
+    classes: tuple[str, ...]
+    nn_model: ContextUnet
+    schedule: Schedule
+    epochs: int
+
+
+def newest_run(volume: Volume) -> str:
+    """Returns the name of the run whose weights were written last. Raises ValueError where there is none."""
+    files = [path for path in runs_folder(volume).glob(f"*/{PREFIX}_*.pt")]
+    if not files:
+        raise ValueError(f"no trained run under {runs_folder(volume)}; first: ./lab train diffusion")
+    return max(files, key=lambda path: path.stat().st_mtime).parent.name
+
+
+def open_run(name: str | None, volume: Volume, device: str = "auto") -> Trained:
+    """Returns a trained run by name, else the newest one."""
+    name = name or newest_run(volume)
+    folder = runs_folder(volume) / name
+    found = WeightFiles(folder, PREFIX).load_latest()
+    if found is None:
+        known = ", ".join(sorted({path.parent.name for path in runs_folder(volume).glob(f"*/{PREFIX}_*.pt")}))
+        raise ValueError(f"run '{name}' has no weights in {folder}; trained runs: {known or 'none'}")
+    return trained_from(found[1], folder, choose_device(device))
+
+
+def trained_from(state: State, folder: Path, device: torch.device) -> Trained:
+    """Returns the run that a weights file holds, on that device."""
+    config = config_from(state["config"])
+    nn_model = fused_for_sampling(model_from(state).to(device))
+    return Trained(folder, config, tuple(state["classes"]), nn_model, config.make_schedule().to(device), state["epoch"])
+
+
+def context_of(request: Request, run: Trained) -> Tensor | None:
+    """Returns the contexts to sample with, or None. Raises ValueError where the run has learned none."""
+    if not run.config.context:
+        if request.context:
+            raise ValueError(f"run '{run.config.name}' was trained without context; train one with --context")
+        return None
+    return contexts_for(request.context or "all", run.classes, request.count)
+
+
+def sample(request: Request, run: Trained, save_rate: int = 0, on_step=lambda t: None) -> tuple[Tensor, np.ndarray]:
+    """Returns pictures [count, c, h, h] and the intermediate ones by the sampler that is asked for."""
+    options = {"seed": request.seed, "save_rate": save_rate, "on_step": on_step}
+    if request.sampler == "incorrect":
+        return samplers.sample_ddpm_incorrect(run.nn_model, run.schedule, request.count, **options)
+    options["guidance"] = request.guidance
+    context = context_of(request, run)
+    if request.sampler == "ddpm":
+        return samplers.sample_ddpm_context(run.nn_model, run.schedule, request.count, context, **options)
+    steps = request.steps or min(20, run.schedule.timesteps)
+    options["eta"] = request.eta
+    return samplers.sample_ddim_context(run.nn_model, run.schedule, request.count, context, steps, **options)
+
+
+def sample_and_save(request: Request, run: Trained) -> list[Path]:
+    """Makes the pictures and writes them; returns the files."""
+    folder = make_folder(request.out or run.folder / "pictures")
+    stem = "-".join(
+        filter(None, [request.sampler, str(request.steps or ""), request.context or "", f"seed{request.seed}"])
+    )
+    stem = stem.replace(":", "").replace(",", "+")
+    started = time.perf_counter()
+    x, intermediate = sample(request, run, save_rate=20)
+    print(f"{request.count} pictures by {request.sampler} in {time.perf_counter() - started:.1f} s")
+    written = [
+        pictures.save_grid(folder / f"{stem}.png", x, request.columns),
+        pictures.save_gif(folder / f"{stem}.gif", intermediate, request.columns),
+        pictures.save_schedules(folder / "schedule.png", [run.schedule]),
+    ]
+    return written + ([save_comparison(request, run, folder)] if request.compare else [])
+
+
+def save_comparison(request: Request, run: Trained, folder: Path) -> Path:
+    """Writes the three samplers' pictures of the same first noise under each other."""
+    kinds = {
+        f"DDPM, {run.schedule.timesteps} steps": ("ddpm", None),
+        "DDIM, 20 steps": ("ddim", min(20, run.schedule.timesteps)),
+        "incorrect: no noise added back": ("incorrect", None),
+    }
+    named = []
+    for title, (sampler, steps) in kinds.items():
+        context = None if sampler == "incorrect" else request.context
+        asked = Request(sampler=sampler, steps=steps, context=context, count=request.columns, seed=request.seed)
+        named.append((title, sample(asked, run)[0]))
+    return pictures.save_comparison(folder / "samplers.png", named, request.columns)
+
+
+def main() -> int:
+    """Samples by the command line's flags; returns the exit code."""
+    try:
+        request = tyro.cli(Request, prog="sample diffusion", description=__doc__)
+        run = open_run(request.name, Volume(), request.device)
+        print(f"run {run.config.name}: {run.epochs} of {run.config.epochs} epochs trained")
+        for path in sample_and_save(request, run):
+            print(path)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""From noise to pictures: DDPM (every step, with fresh noise) and DDIM (few steps, without).
+
+Every sampler takes the network and a schedule, and returns the pictures with what they were on the way. The same seed
+gives the same pictures. DDIM is Song et al. 2020, "Denoising Diffusion Implicit Models".
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from services.ws_mdl.diffusion.schedule import Schedule, predicted_x0
+
+# One denoising step: (x, t, t_prev, pred_noise, fresh noise) -> x at t_prev
+Step = Callable[[Tensor, int, int, Tensor, Tensor], Tensor]
+
+
+def denoise_add_noise(
+    schedule: Schedule, x: Tensor, t: int, pred_noise: Tensor, z: Tensor, variance: str = "beta"
+) -> Tensor:
+    """Returns x at step t - 1 by DDPM: some of the predicted noise is removed, and noise z is added back.
+
+    variance: of what is added, "beta" (as in the course) or "posterior"; Ho et al. found both alike.
+    """
+    b, a, ab, ab_prev = schedule.b_t[t], schedule.a_t[t], schedule.ab_t[t], schedule.ab_t[t - 1]
+    mean = (x - b / (1 - ab).sqrt() * pred_noise) / a.sqrt()
+    spread = b if variance == "beta" else (1 - ab_prev) / (1 - ab) * b
+    return mean + spread.sqrt() * z
+
+
+def denoise_ddim(
+    schedule: Schedule, x: Tensor, t: int, t_prev: int, pred_noise: Tensor, z: Tensor | None = None, eta: float = 0.0
+) -> Tensor:
+    """Returns x at step t_prev < t by DDIM: the predicted picture, made as noisy as t_prev is.
+
+    eta: share of fresh noise z, from 0 (none: the result depends on the first noise only) to 1 (as much as DDPM's).
+    """
+    ab, ab_prev = schedule.ab_t[t], schedule.ab_t[t_prev]
+    fresh = eta * ((1 - ab_prev) / (1 - ab) * (1 - ab / ab_prev)).sqrt()
+    x0_pred = ab_prev.sqrt() * predicted_x0(schedule, x, t, pred_noise)
+    dir_xt = (1 - ab_prev - fresh**2).clamp(min=0).sqrt() * pred_noise
+    return x0_pred + dir_xt if z is None or eta == 0 else x0_pred + dir_xt + fresh * z
+
+
+def ddim_steps(timesteps: int, n: int) -> list[int]:
+    """Returns n + 1 steps from `timesteps` down to 0, as evenly spaced as whole numbers are."""
+    if not 1 <= n <= timesteps:
+        raise ValueError(f"{n} sampling steps asked for; the schedule has {timesteps}, so expected 1 to {timesteps}")
+    return [round(timesteps * k / n) for k in range(n, -1, -1)]
+
+
+# --- the samplers -------------------------------------------------------------------------------------------
+
+
+def sample_ddpm(nn_model, schedule: Schedule, n_sample: int, **options) -> tuple[Tensor, np.ndarray]:
+    """Returns pictures [n, c, h, h] in about [-1, 1] and the intermediate ones [kept, n, c, h, h]; see `walk`."""
+    return sample_ddpm_context(nn_model, schedule, n_sample, None, **options)
+
+
+def sample_ddpm_context(
+    nn_model, schedule: Schedule, n_sample: int, context: Tensor | None, *, variance: str = "beta", **options
+) -> tuple[Tensor, np.ndarray]:
+    """Returns what `sample_ddpm` does, for a context [n, n_cfeat]: one-hot, or a mix such as half hero, half food."""
+
+    def step(x, t, t_prev, pred_noise, z):
+        return denoise_add_noise(schedule, x, t, pred_noise, z if t > 1 else torch.zeros_like(z), variance)
+
+    return walk(
+        nn_model, schedule, n_sample, context, ddim_steps(schedule.timesteps, schedule.timesteps), step, **options
+    )
+
+
+def sample_ddpm_incorrect(nn_model, schedule: Schedule, n_sample: int, **options) -> tuple[Tensor, np.ndarray]:
+    """Returns what comes out when no noise is added back: blurs near the average picture. For the lesson only."""
+
+    def step(x, t, t_prev, pred_noise, z):
+        return denoise_add_noise(schedule, x, t, pred_noise, torch.zeros_like(z))
+
+    return walk(nn_model, schedule, n_sample, None, ddim_steps(schedule.timesteps, schedule.timesteps), step, **options)
+
+
+def sample_ddim(nn_model, schedule: Schedule, n_sample: int, n: int = 20, **options) -> tuple[Tensor, np.ndarray]:
+    """Returns pictures after n steps, any number from 1 to the schedule's, and the intermediate ones; see `walk`."""
+    return sample_ddim_context(nn_model, schedule, n_sample, None, n, **options)
+
+
+def sample_ddim_context(
+    nn_model, schedule: Schedule, n_sample: int, context: Tensor | None, n: int = 20, *, eta: float = 0.0, **options
+) -> tuple[Tensor, np.ndarray]:
+    """Returns what `sample_ddim` does, for a context [n_sample, n_cfeat]."""
+
+    def step(x, t, t_prev, pred_noise, z):
+        return denoise_ddim(schedule, x, t, t_prev, pred_noise, z, eta)
+
+    return walk(nn_model, schedule, n_sample, context, ddim_steps(schedule.timesteps, n), step, **options)
+
+
+@torch.inference_mode()
+def walk(
+    nn_model,
+    schedule: Schedule,
+    n_sample: int,
+    context: Tensor | None,
+    steps: Sequence[int],
+    step: Step,
+    *,
+    seed: int | None = None,
+    guidance: float = 1.0,
+    save_rate: int = 0,
+    on_step: Callable[[int], None] = lambda t: None,
+) -> tuple[Tensor, np.ndarray]:
+    """Returns the pictures at the end of `steps` (descending to 0), and those kept on the way.
+
+    seed: of all noise; None draws anew. guidance: how far to go from the prediction without context towards that with
+    it; 1 is plain conditional sampling, more follows the context at the cost of variety (Ho & Salimans 2022).
+    save_rate: keep every so-manieth picture (in steps of the schedule), and the last eight; 0 keeps none.
+    """
+    device = schedule.b_t.device
+    if context is not None and tuple(context.shape) != (n_sample, nn_model.n_cfeat):
+        raise ValueError(f"context has the shape {tuple(context.shape)}; expected {(n_sample, nn_model.n_cfeat)}")
+    generator = torch.Generator("cpu")  # the same numbers whatever the device
+    generator.manual_seed(seed) if seed is not None else generator.seed()
+    shape = (n_sample, nn_model.in_channels, nn_model.h, nn_model.h)
+    context = None if context is None else context.to(device, torch.float32)
+
+    def draw() -> Tensor:
+        return torch.randn(shape, generator=generator).to(device)
+
+    x, kept = draw(), []
+    for t, t_prev in itertools.pairwise(steps):
+        on_step(t)
+        pred_noise = predict_noise(nn_model, x, schedule.time(t), context, guidance)
+        x = step(x, t, t_prev, pred_noise, draw())
+        if save_rate and (t % save_rate == 0 or t == steps[0] or len(steps) - steps.index(t) < 9):
+            kept.append(x.cpu().numpy())
+    return x, np.stack(kept) if kept else np.empty((0, *shape), np.float32)
+
+
+def predict_noise(nn_model, x: Tensor, time: Tensor, context: Tensor | None, guidance: float) -> Tensor:
+    """Returns the predicted noise, led by the context where `guidance` is not 1."""
+    x_in = x.contiguous(memory_format=torch.channels_last)
+    if context is None or guidance == 1.0:
+        return nn_model(x_in, time, context).float()
+    both = nn_model(torch.cat((x_in, x_in)), time, torch.cat((context, torch.zeros_like(context)))).float()
+    with_context, without = both.chunk(2)
+    return without + guidance * (with_context - without)

@@ -1,0 +1,87 @@
+"""Noise schedules: how much noise each time step adds, and how much of the picture is left.
+
+Step 0 is the clean picture, step `timesteps` is (almost) pure noise. After Ho et al. 2020, "Denoising Diffusion
+Probabilistic Models"; the cosine schedule is Nichol & Dhariwal's of 2021.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All tensors are float32 [timesteps + 1], indexed by step.
+
+    b_t: β, the noise that a step adds. a_t: α = 1 - β. ab_t: ᾱ, the product of α up to a step, so that
+    x_t = √ᾱ · x_0 + √(1 - ᾱ) · noise.
+    """
+
+    name: str
+    b_t: Tensor
+    a_t: Tensor
+    ab_t: Tensor
+
+    @property
+    def timesteps(self) -> int:
+        return len(self.b_t) - 1
+
+    def to(self, device: torch.device | str) -> "Schedule":
+        """Returns the schedule on that device."""
+        return Schedule(self.name, self.b_t.to(device), self.a_t.to(device), self.ab_t.to(device))
+
+    def time(self, t: int | Tensor) -> Tensor:
+        """Returns what the network is told of step t: t / timesteps, float32 [1] or [n]."""
+        return torch.as_tensor(t, dtype=torch.float32, device=self.b_t.device).reshape(-1) / self.timesteps
+
+
+def linear_schedule(timesteps: int = 500, beta1: float = 1e-4, beta2: float = 0.02) -> Schedule:
+    """Returns the course's schedule: β grows evenly from beta1 (step 0, unused) to beta2."""
+    if not 0 < beta1 <= beta2 < 1:
+        raise ValueError(f"beta1 is {beta1} and beta2 {beta2}; expected 0 < beta1 <= beta2 < 1")
+    return _schedule("linear", torch.linspace(beta1, beta2, _checked(timesteps) + 1, dtype=torch.float64))
+
+
+def cosine_schedule(timesteps: int = 500, offset: float = 0.008) -> Schedule:
+    """Returns a schedule whose ᾱ falls like a squared cosine: it destroys small pictures more slowly at first."""
+    steps = torch.arange(_checked(timesteps) + 1, dtype=torch.float64) / timesteps
+    left = torch.cos((steps + offset) / (1 + offset) * math.pi / 2) ** 2
+    b_t = torch.zeros(timesteps + 1, dtype=torch.float64)
+    b_t[1:] = (1 - left[1:] / left[:-1]).clamp(max=0.999)  # the last step would add endless noise
+    return _schedule("cosine", b_t)
+
+
+SCHEDULES = {"linear": linear_schedule, "cosine": cosine_schedule}
+
+
+def _checked(timesteps: int) -> int:
+    if timesteps < 1:
+        raise ValueError(f"timesteps is {timesteps}; expected at least 1")
+    return timesteps
+
+
+def _schedule(name: str, b_t: Tensor) -> Schedule:
+    b_t[0] = 0.0  # no step leads to the clean picture, so nothing is lost before step 1
+    a_t = 1 - b_t
+    return Schedule(name, b_t.float(), a_t.float(), torch.cumprod(a_t, dim=0).float())
+
+
+def perturb_input(schedule: Schedule, x: Tensor, t: Tensor, noise: Tensor) -> Tensor:
+    """Returns pictures x [n, c, h, w] as they are at steps t [n] (int) after that noise."""
+    ab = schedule.ab_t[t].reshape(-1, 1, 1, 1)
+    return ab.sqrt() * x + (1 - ab).sqrt() * noise
+
+
+def predicted_x0(schedule: Schedule, x: Tensor, t: int, pred_noise: Tensor) -> Tensor:
+    """Returns the clean picture that x at step t comes from, if the noise in it is pred_noise."""
+    ab = schedule.ab_t[t]
+    return (x - (1 - ab).sqrt() * pred_noise) / ab.sqrt()
+
+
+def posterior(schedule: Schedule, x0: Tensor, x: Tensor, t: int) -> tuple[Tensor, Tensor]:
+    """Returns mean and variance of x at step t - 1, given x at step t and the clean x0 (Ho et al., equations 6, 7)."""
+    b, a, ab, ab_prev = schedule.b_t[t], schedule.a_t[t], schedule.ab_t[t], schedule.ab_t[t - 1]
+    mean = ab_prev.sqrt() * b / (1 - ab) * x0 + a.sqrt() * (1 - ab_prev) / (1 - ab) * x
+    return mean, (1 - ab_prev) / (1 - ab) * b

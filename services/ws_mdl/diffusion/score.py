@@ -1,0 +1,211 @@
+"""Measures pictures instead of only looking at them: `python -m services.ws_mdl.diffusion.score`.
+
+A small classifier, trained on the real pictures, says how often a sample is of the class that was asked for. On its
+features a Fréchet distance tells how far two sets of pictures are apart (Heusel et al. 2017, with this classifier in
+the place of Inception, which has never seen 16 × 16 sprites).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import tyro
+from torch import Tensor, nn
+from torch.nn import functional
+
+from services.ws_mdl.diffusion.data import Pictures, load
+from services.ws_mdl.diffusion.sample import Request as SampleRequest
+from services.ws_mdl.diffusion.sample import Trained, open_run, sample
+from services.ws_mdl.weights import DamagedFileError, load_state
+from vla_contract.volume import Volume
+
+FEATURES = 64
+
+
+class Classifier(nn.Module):
+    """Tells the classes apart, and gives 64 features of a picture on the way."""
+
+    def __init__(self, channels: int, classes: int):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
+            nn.Linear(4 * 64, FEATURES), nn.ReLU(),
+        )  # fmt: skip
+        self.head = nn.Linear(FEATURES, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Returns float32 [n, 64]."""
+        return self.body(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))  # [n, classes]
+
+
+def train_classifier(data: Pictures, seed: int = 0, epochs: int = 12, batch_size: int = 64) -> tuple[Classifier, float]:
+    """Returns a classifier trained on most of the pictures, and its accuracy (0 to 1) on those held back."""
+    kept, held = data.split(seed=seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        classifier = Classifier(data.channels, len(data.classes))
+        optim = torch.optim.Adam(classifier.parameters(), lr=2e-3)
+        total = epochs * -(-len(kept.x) // batch_size)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optim, max_lr=2e-3, total_steps=total)
+        classifier.train()
+        for _ in range(epochs):
+            for index in torch.randperm(len(kept.x)).split(batch_size):
+                noisy = kept.x[index] + 0.05 * torch.randn_like(kept.x[index])  # samples are never as clean as data
+                loss = functional.cross_entropy(classifier(noisy), kept.labels[index])
+                optim.zero_grad()
+                loss.backward()
+                optim.step()
+                schedule.step()
+    classifier.eval()
+    return classifier, accuracy(classifier, held.x, held.labels)
+
+
+@torch.inference_mode()
+def accuracy(classifier: Classifier, x: Tensor, labels: Tensor) -> float:
+    """Returns the share (0 to 1) of pictures that the classifier takes for what `labels` say."""
+    found = torch.cat([classifier(part).argmax(dim=1) for part in x.split(500)])
+    return (found == labels).float().mean().item()
+
+
+@torch.inference_mode()
+def features(classifier: Classifier, x: Tensor) -> np.ndarray:
+    """Returns the features of pictures, float64 [n, 64]."""
+    return torch.cat([classifier.features(part) for part in x.split(500)]).double().numpy()
+
+
+def frechet_distance(a: np.ndarray, b: np.ndarray) -> float:
+    """Returns the Fréchet distance of two sets of features [n, d], taken as normal distributions; 0 for equal ones.
+
+    |μ_a - μ_b|² + tr(Σ_a + Σ_b - 2 (Σ_a Σ_b)^½); the root's trace is that of (√Σ_a Σ_b √Σ_a)^½, which is symmetric.
+    """
+    if min(len(a), len(b)) < 2:
+        raise ValueError(f"sets of {len(a)} and {len(b)} pictures; a distance needs at least 2 in each")
+    cov_a, cov_b = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
+    values, vectors = np.linalg.eigh(cov_a)
+    root_a = (vectors * np.sqrt(values.clip(min=0))) @ vectors.T
+    root_trace = np.sqrt(np.linalg.eigvalsh(root_a @ cov_b @ root_a).clip(min=0)).sum()
+    distance = ((a.mean(axis=0) - b.mean(axis=0)) ** 2).sum() + np.trace(cov_a) + np.trace(cov_b) - 2 * root_trace
+    return float(max(distance, 0.0))
+
+
+def classifier_for(run: Trained, data: Pictures) -> tuple[Classifier, float]:
+    """Returns the run's classifier: the one stored beside its weights, else a new one, which is stored."""
+    path = run.folder / "classifier.pt"
+    classifier = Classifier(data.channels, len(data.classes))
+    if path.exists():
+        try:
+            state = load_state(path)
+            classifier.load_state_dict(state["model_state_dict"])
+            return classifier.eval(), state["accuracy"]
+        except (DamagedFileError, KeyError, RuntimeError):
+            print(f"{path} is no classifier for these pictures; training another", file=sys.stderr)
+    classifier, held_out = train_classifier(data)
+    torch.save({"model_state_dict": classifier.state_dict(), "accuracy": held_out}, path)
+    return classifier, held_out
+
+
+@dataclass
+class Request:
+    """What to score. The flags of `score diffusion` are these fields."""
+
+    name: str | None = None  # of the run; default: the one trained last
+    count: int = 500  # samples of each sampler
+    steps: int = 20  # of DDIM
+    guidance: float = 1.0
+    ddpm: bool = True  # --no-ddpm leaves out the samplers of 500 steps
+    seed: int = 0
+    device: str = "auto"
+
+
+def score(request: Request, run: Trained, data: Pictures) -> dict:
+    """Returns accuracy per class and Fréchet distance of each sampler's pictures against the real ones."""
+    classifier, held_out = classifier_for(run, data)
+    kept, held = data.split()
+    real = features(classifier, kept.x)
+    result = {
+        "run": run.config.name,
+        "epochs": run.epochs,
+        "count": request.count,
+        "classifier_accuracy": held_out,
+        "frechet_of_held_out_pictures": frechet_distance(real, features(classifier, held.x)),
+        "samplers": {},
+    }
+    names = ["ddim", "ddpm", "incorrect"] if request.ddpm else ["ddim"]
+    for sampler in names:
+        result["samplers"][sampler] = score_sampler(request, run, classifier, real, sampler)
+    return result
+
+
+def score_sampler(request: Request, run: Trained, classifier: Classifier, real: np.ndarray, sampler: str) -> dict:
+    """Returns one sampler's Fréchet distance and time and, where the run has a context, how often it was followed."""
+    wanted = run.config.context and sampler != "incorrect"
+    asked = SampleRequest(
+        sampler=sampler,
+        steps=min(request.steps, run.schedule.timesteps) if sampler == "ddim" else None,
+        context="all" if wanted else None,
+        guidance=request.guidance if wanted else 1.0,
+        count=request.count,
+        seed=request.seed,
+    )
+    started = time.perf_counter()
+    x = sample(asked, run)[0].cpu().clamp(-1, 1)
+    found = {"seconds": time.perf_counter() - started, "frechet": frechet_distance(real, features(classifier, x))}
+    if wanted:
+        labels = torch.arange(request.count) * len(run.classes) // request.count
+        found["accuracy"] = accuracy(classifier, x, labels)
+        found["accuracy_per_class"] = {
+            name: accuracy(classifier, x[labels == k], labels[labels == k]) for k, name in enumerate(run.classes)
+        }
+    return found
+
+
+def show(result: dict) -> str:
+    """Returns the result as a table for people."""
+    lines = [
+        f"run {result['run']} after {result['epochs']} epochs, {result['count']} pictures of each sampler",
+        f"classifier: {100 * result['classifier_accuracy']:.1f} % of held-out real pictures right",
+        f"{'':<12}{'Fréchet':>9}{'as asked':>10}{'seconds':>9}",
+        f"{'real':<12}{result['frechet_of_held_out_pictures']:>9.2f}",
+    ]
+    for name, found in result["samplers"].items():
+        asked = f"{100 * found['accuracy']:.1f} %" if "accuracy" in found else "-"
+        lines.append(f"{name:<12}{found['frechet']:>9.2f}{asked:>10}{found['seconds']:>9.1f}")
+    return "\n".join(lines)
+
+
+def save_result(folder: Path, result: dict) -> Path:
+    """Writes the result beside the run's weights."""
+    path = folder / "score.json"
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    return path
+
+
+def main() -> int:
+    """Scores by the command line's flags; returns the exit code."""
+    try:
+        request = tyro.cli(Request, prog="score diffusion", description=__doc__)
+        run = open_run(request.name, Volume(), request.device)
+        if request.count < 2 * len(run.classes):
+            raise ValueError(f"count is {request.count}; expected at least {2 * len(run.classes)}: 2 of each class")
+        result = score(request, run, load(run.config.data))
+        print(show(result))
+        print(save_result(run.folder, result))
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

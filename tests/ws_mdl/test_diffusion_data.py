@@ -1,0 +1,125 @@
+"""Pictures from all sources, and what is said of wrong ones."""
+
+import gzip
+
+import numpy as np
+import pytest
+import torch
+
+from services.ws_mdl.diffusion import data, sprites
+from services.ws_mdl.diffusion.contexts import contexts_for, parse_context
+
+
+def one_hot(labels, width=5):
+    return np.eye(width)[labels]
+
+
+def write_sprites(folder, images=None, labels=None):
+    drawn, numbers = sprites.make_sprites(20, seed=1)
+    np.save(folder / "sprites_16x16.npy", drawn if images is None else images)
+    np.save(folder / "sprite_labels.npy", one_hot(numbers) if labels is None else labels)
+    return drawn, numbers
+
+
+def idx_bytes(array):
+    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.tobytes()
+
+
+@pytest.mark.parametrize("name", ("digits", "sprites"))
+def test_the_sets_without_download_are_complete_and_in_range(name):
+    pictures = data.load(name)
+    assert pictures.x.dtype == torch.float32 and pictures.x.shape[2:] == (16, 16)
+    assert pictures.x.min() == -1 and pictures.x.max() <= 1 and pictures.x.max() > 0.9
+    assert set(pictures.labels.tolist()) == set(range(len(pictures.classes)))
+    assert len(pictures.x) == {"digits": 1797, "sprites": data.SPRITES_COUNT}[name]
+
+
+def test_sprites_depend_on_the_seed_alone_and_differ_within_a_class():
+    first, labels = sprites.make_sprites(200, seed=7)
+    again, _ = sprites.make_sprites(200, seed=7)
+    other, _ = sprites.make_sprites(200, seed=8)
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+    for kind in range(len(sprites.CLASSES)):
+        members = first[labels == kind]
+        assert len(members) == 40 and len(np.unique(members.reshape(40, -1), axis=0)) == 40
+
+
+def test_a_share_is_held_back_and_nothing_is_in_both():
+    pictures = data.load("sprites")
+    kept, held = pictures.split(0.1)
+    assert (len(kept.x), len(held.x)) == (5400, 600)
+    again = pictures.split(0.1)[1]
+    assert torch.equal(held.x, again.x)
+
+
+def test_the_courses_arrays_are_read(tmp_path):
+    drawn, numbers = write_sprites(tmp_path)
+    pictures = data.load(str(tmp_path))
+    assert pictures.classes == sprites.CLASSES and pictures.labels.tolist() == numbers.tolist()
+    back = ((pictures.x + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    assert np.array_equal(back, drawn)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "words"),
+    [
+        (np.zeros((20, 16, 16), np.uint8), None, r"\[20, 16, 16\]; expected uint8 \[n, h, h, 3\]"),
+        (np.zeros((20, 16, 16, 3), np.float32), None, "float32"),
+        (np.zeros((20, 16, 12, 3), np.uint8), None, "expected"),
+        (np.zeros((20, 18, 18, 3), np.uint8), None, "h = 8, 12, 16"),
+        (np.zeros((19, 16, 16, 3), np.uint8), None, "19 pictures and 20 labels"),
+        (None, one_hot(np.zeros(20, int), 7), r"\[20, 7\]; expected \[n, 5\]"),
+        (None, np.ones((20, 5)), "not one-hot"),
+        (None, one_hot(np.zeros(20, int)) * 0.5, "not one-hot"),
+        (np.array([{"code": 1}], object), None, "no array of numbers"),
+    ],
+)
+def test_wrong_shapes_ranges_and_label_widths_are_named(tmp_path, images, labels, words):
+    write_sprites(tmp_path, images, labels)
+    with pytest.raises(ValueError, match=words):
+        data.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("packed", (False, True))
+def test_mnists_files_are_read(tmp_path, packed):
+    x = np.random.default_rng(0).integers(0, 256, (6, 28, 28), dtype=np.uint8)
+    y = np.arange(6, dtype=np.uint8)
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for name, array in (("images-idx3", x), ("labels-idx1", y)):
+        content, end = (gzip.compress(idx_bytes(array)), ".gz") if packed else (idx_bytes(array), "")
+        (raw / f"train-{name}-ubyte{end}").write_bytes(content)
+    pictures = data.load(str(tmp_path))
+    assert pictures.x.shape == (6, 1, 28, 28) and pictures.labels.tolist() == list(range(6))
+    torch.testing.assert_close(pictures.x[:, 0], torch.from_numpy(x).float() / 127.5 - 1)
+
+
+def test_a_cut_off_or_foreign_idx_file_is_named(tmp_path):
+    path = tmp_path / "train-images-idx3-ubyte"
+    content = idx_bytes(np.zeros((4, 28, 28), np.uint8))
+    path.write_bytes(content[:-5])
+    with pytest.raises(ValueError, match="4 × 28 × 28 and has 3131 bytes: it is cut off"):
+        data.idx(path, 3)
+    path.write_bytes(b"PNG!" + content)
+    with pytest.raises(ValueError, match="expected 00000803"):
+        data.idx(path, 3)
+
+
+def test_a_source_that_does_not_exist_and_a_folder_without_pictures_are_named(tmp_path):
+    with pytest.raises(ValueError, match="data 'digitz' not found; expected digits, sprites, mnist"):
+        data.load("digitz")
+    with pytest.raises(ValueError, match=r"has no \.npy files; expected two"):
+        data.load(str(tmp_path))
+
+
+def test_contexts_are_classes_mixes_or_all_in_turn():
+    classes = ("hero", "food", "spell")
+    assert parse_context("food", classes).tolist() == [0, 1, 0]
+    assert parse_context("hero+food", classes).tolist() == [1, 1, 0]
+    torch.testing.assert_close(parse_context("hero:1,spell:0.6", classes), torch.tensor([1, 0, 0.6]))
+    assert contexts_for("all", classes, 6).argmax(1).tolist() == [0, 0, 1, 1, 2, 2]
+    assert contexts_for("food", classes, 4).shape == (4, 3)
+    with pytest.raises(ValueError, match="did you mean 'spell'"):
+        parse_context("spel", classes)
+    with pytest.raises(ValueError, match="weight 'much'; expected a number"):
+        parse_context("hero:much", classes)

@@ -1,0 +1,199 @@
+"""Schedules and samplers against the closed forms of their papers."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from services.ws_mdl.diffusion import samplers
+from services.ws_mdl.diffusion.model import ContextUnet
+from services.ws_mdl.diffusion.schedule import (
+    SCHEDULES,
+    cosine_schedule,
+    linear_schedule,
+    perturb_input,
+    posterior,
+    predicted_x0,
+)
+
+STEPS = 50
+SHORT = linear_schedule(STEPS, 1e-3, 0.2)
+
+
+class TrueNoise:
+    """Answers with the noise that truly is in x, for pictures whose clean form is known."""
+
+    in_channels, h, n_cfeat = 1, 8, 3
+
+    def __init__(self, schedule, x0):
+        self.schedule, self.x0 = schedule, x0
+
+    def __call__(self, x, time, context=None):
+        ab = self.schedule.ab_t[round(float(time) * self.schedule.timesteps)]
+        return (x - ab.sqrt() * self.x0) / (1 - ab).sqrt()
+
+
+@pytest.fixture
+def tiny():
+    torch.manual_seed(0)
+    return ContextUnet(1, n_feat=8, n_cfeat=3, height=8).eval()
+
+
+@pytest.mark.parametrize("make", SCHEDULES.values())
+@pytest.mark.parametrize("timesteps", (1, 2, 500))
+def test_a_schedule_goes_from_the_picture_to_noise(make, timesteps):
+    schedule = make(timesteps)
+    assert schedule.timesteps == timesteps and len(schedule.ab_t) == timesteps + 1
+    assert schedule.ab_t[0] == 1 and schedule.a_t[0] == 1
+    assert (schedule.ab_t.diff() < 0).all() and (schedule.b_t[1:] > 0).all() and (schedule.b_t[1:] < 1).all()
+    torch.testing.assert_close(schedule.ab_t, torch.cumprod(1 - schedule.b_t.double(), 0).float())
+    if timesteps == 500:
+        assert schedule.ab_t[-1] < 0.01
+
+
+def test_the_linear_schedule_is_the_courses():
+    schedule = linear_schedule()
+    course = (0.02 - 1e-4) * torch.linspace(0, 1, 501) + 1e-4
+    torch.testing.assert_close(schedule.b_t[1:], course[1:])
+    torch.testing.assert_close(schedule.ab_t[1:], (1 - course).log().cumsum(0).exp()[1:], rtol=2e-4, atol=0)
+
+
+@pytest.mark.parametrize("arguments", [(0,), (10, 0.0, 0.1), (10, 0.2, 0.1), (10, 0.1, 1.0)])
+def test_schedules_that_cannot_be_are_refused(arguments):
+    with pytest.raises(ValueError, match="expected"):
+        linear_schedule(*arguments)
+
+
+@pytest.mark.parametrize("t", (1, 7, STEPS))
+def test_perturbed_pictures_have_the_mean_and_variance_of_the_closed_form(t):
+    x0 = torch.full((20000, 1, 1, 1), 0.7)
+    x = perturb_input(
+        SHORT, x0, torch.full((20000,), t), torch.randn(x0.shape, generator=torch.Generator().manual_seed(0))
+    )
+    ab = SHORT.ab_t[t]
+    assert abs(x.mean() - 0.7 * ab.sqrt()) < 0.03
+    assert abs(x.var() - (1 - ab)) < 0.03
+
+
+def test_repeated_small_steps_equal_one_large_one():
+    """x_t by t steps of √α x + √β z has the same coefficients as by the product ᾱ."""
+    signal, noise = 1.0, 0.0
+    for t in range(1, STEPS + 1):
+        signal, noise = SHORT.a_t[t].sqrt() * signal, SHORT.a_t[t] * noise + SHORT.b_t[t]
+        torch.testing.assert_close(signal, SHORT.ab_t[t].sqrt(), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(noise, 1 - SHORT.ab_t[t], rtol=1e-4, atol=1e-6)
+
+
+# --- DDPM ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("t", (2, 10, STEPS))
+def test_ddpm_takes_the_posteriors_mean_and_variance(t):
+    x, eps = torch.randn(2, 4, 1, 8, 8, generator=torch.Generator().manual_seed(1)).unbind()
+    mean, variance = posterior(SHORT, predicted_x0(SHORT, x, t, eps), x, t)
+    zeros, ones = torch.zeros_like(x), torch.ones_like(x)
+    got = samplers.denoise_add_noise(SHORT, x, t, eps, zeros)
+    torch.testing.assert_close(got, mean, atol=1e-4, rtol=1e-4)
+    spread = samplers.denoise_add_noise(SHORT, x, t, eps, ones, variance="posterior") - got
+    torch.testing.assert_close(spread, variance.sqrt().expand_as(x), atol=1e-4, rtol=1e-4)
+    spread = samplers.denoise_add_noise(SHORT, x, t, eps, ones) - got
+    torch.testing.assert_close(spread, SHORT.b_t[t].sqrt().expand_as(x), atol=1e-4, rtol=1e-4)
+
+
+def test_ddpm_with_the_true_noise_ends_at_the_picture():
+    x0 = torch.linspace(-1, 1, 64).reshape(1, 1, 8, 8)
+    x, _ = samplers.sample_ddpm(TrueNoise(SHORT, x0), SHORT, 2, seed=0)
+    torch.testing.assert_close(x, x0.expand(2, -1, -1, -1), atol=1e-4, rtol=0)
+
+
+def test_the_incorrect_sampler_adds_no_noise(tiny):
+    x, kept = samplers.sample_ddpm_incorrect(tiny, SHORT, 2, seed=0, save_rate=1)
+    before, after = torch.from_numpy(kept[-2]), torch.from_numpy(kept[-1])
+    mean = samplers.denoise_add_noise(SHORT, before, 1, tiny(before, SHORT.time(1)), torch.zeros_like(before))
+    torch.testing.assert_close(after, mean, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(x, samplers.sample_ddpm(tiny, SHORT, 2, seed=0)[0])
+
+
+# --- DDIM ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", range(1, STEPS + 1))
+def test_the_steps_of_ddim_fall_to_zero_evenly(n):
+    steps = samplers.ddim_steps(STEPS, n)
+    assert (steps[0], steps[-1], len(steps)) == (STEPS, 0, n + 1)
+    gaps = [a - b for a, b in itertools.pairwise(steps)]
+    assert min(gaps) >= 1 and max(gaps) - min(gaps) <= 1
+    if STEPS % n == 0:
+        assert set(gaps) == {STEPS // n}  # the course's steps
+
+
+@pytest.mark.parametrize("n", (0, STEPS + 1, -3))
+def test_a_number_of_steps_out_of_range_is_refused(n, tiny):
+    with pytest.raises(ValueError, match=f"{n} sampling steps.*expected 1 to {STEPS}"):
+        samplers.sample_ddim(tiny, SHORT, 1, n)
+
+
+@pytest.mark.parametrize("schedule", [SHORT, cosine_schedule(STEPS)], ids=lambda s: s.name)
+def test_ddim_with_the_true_noise_recovers_the_picture_for_every_number_of_steps(schedule):
+    x0 = torch.linspace(-1, 1, 64).reshape(1, 1, 8, 8)
+    for n in range(1, STEPS + 1):
+        x, _ = samplers.sample_ddim(TrueNoise(schedule, x0), schedule, 2, n, seed=n)
+        torch.testing.assert_close(x, x0.expand(2, -1, -1, -1), atol=1e-4, rtol=0)
+
+
+def test_ddim_of_every_step_with_eta_one_is_ddpm_with_the_posteriors_variance(tiny):
+    ddpm, _ = samplers.sample_ddpm_context(tiny, SHORT, 3, None, seed=5, variance="posterior")
+    ddim, _ = samplers.sample_ddim(tiny, SHORT, 3, STEPS, seed=5, eta=1.0)
+    torch.testing.assert_close(ddim, ddpm, atol=1e-3, rtol=1e-3)
+
+
+def test_eta_adds_fresh_noise(tiny):
+    still = [samplers.sample_ddim(tiny, SHORT, 2, 10, seed=1, eta=eta)[0] for eta in (0.0, 0.5, 1.0)]
+    assert not torch.allclose(still[0], still[1]) and not torch.allclose(still[1], still[2])
+
+
+# --- all of them --------------------------------------------------------------------------------------------
+
+MIXED = torch.eye(3)[[0, 1, 2, 0]]
+ALL = {
+    "ddpm": lambda model, **o: samplers.sample_ddpm(model, SHORT, 4, **o),
+    "ddpm, context": lambda model, **o: samplers.sample_ddpm_context(model, SHORT, 4, MIXED, **o),
+    "incorrect": lambda model, **o: samplers.sample_ddpm_incorrect(model, SHORT, 4, **o),
+    "ddim": lambda model, **o: samplers.sample_ddim(model, SHORT, 4, 7, **o),
+    "ddim, context": lambda model, **o: samplers.sample_ddim_context(
+        model, SHORT, 4, torch.eye(3)[[0, 1, 2, 0]], 7, **o
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_seed_gives_the_same_pictures_and_another_seed_others(name, tiny):
+    first, again, other = (ALL[name](tiny, seed=seed)[0] for seed in (3, 3, 4))
+    assert torch.equal(first, again) and not torch.allclose(first, other)
+    assert torch.isfinite(first).all() and first.shape == (4, 1, 8, 8)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_intermediate_pictures_are_kept_on_demand_and_end_with_the_result(name, tiny):
+    x, kept = ALL[name](tiny, seed=3, save_rate=10)
+    assert kept.shape[1:] == (4, 1, 8, 8) and len(kept) >= 7
+    assert np.array_equal(kept[-1], x.numpy())
+    assert len(ALL[name](tiny, seed=3)[1]) == 0
+
+
+def test_a_mixed_context_lies_between_and_a_wrong_one_is_refused(tiny):
+    mixed = torch.tensor([[1.0, 0.0, 0.6]])
+    x, _ = samplers.sample_ddim_context(tiny, SHORT, 1, mixed, 5, seed=0)
+    pure, _ = samplers.sample_ddim_context(tiny, SHORT, 1, torch.eye(3)[:1], 5, seed=0)
+    assert not torch.allclose(x, pure)
+    with pytest.raises(ValueError, match=r"\(1, 4\); expected \(1, 3\)"):
+        samplers.sample_ddim_context(tiny, SHORT, 1, torch.ones(1, 4), 5)
+
+
+def test_guidance_of_one_changes_nothing_and_more_goes_beyond_the_context(tiny):
+    x, time, context = torch.randn(2, 1, 8, 8), torch.tensor([0.5]), torch.eye(3)[:2]
+    plain, without = tiny(x, time, context), tiny(x, time)
+    with torch.no_grad():
+        torch.testing.assert_close(samplers.predict_noise(tiny, x, time, context, 1.0), plain)
+        torch.testing.assert_close(samplers.predict_noise(tiny, x, time, context, 3.0), without + 3 * (plain - without))

@@ -1,0 +1,225 @@
+"""Training, stopping, resuming, sampling and scoring, in small."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from services.ws_mdl.diffusion import data, pictures, score, train
+from services.ws_mdl.diffusion import sample as sampling
+from services.ws_mdl.diffusion.config import Config, refuse_drift, run_folder
+from services.ws_mdl.transformer.devices import Machine
+from services.ws_mdl.weights import WeightFiles
+from vla_contract.volume import Volume
+
+CPU = Machine(torch.device("cpu"))
+
+
+def small(**changes):
+    settings = {
+        "data": "digits",
+        "n_feat": 8,
+        "timesteps": 20,
+        "beta2": 0.2,
+        "epochs": 2,
+        "batch_size": 8,
+        "device": "cpu",
+    }
+    return Config(**{**settings, "precision": "fp32", "save_every": 1, **changes})
+
+
+@pytest.fixture(scope="module")
+def few():
+    whole = data.load("digits")
+    return data.Pictures("digits", whole.x[:40], whole.labels[:40], whole.classes)
+
+
+@pytest.fixture
+def volume(tmp_path, monkeypatch, few):
+    monkeypatch.setattr(train, "load", lambda source: few)
+    return Volume(tmp_path)
+
+
+class StopAfter:
+    def __init__(self, batches=10**9):
+        self.left = batches
+
+    @property
+    def asked(self):
+        self.left -= 1
+        return self.left < 0
+
+
+def weights(run):
+    return {**run.nn_model.state_dict(), **{f"averaged.{k}": v for k, v in run.averaged.state_dict().items()}}
+
+
+def test_a_run_stopped_in_mid_epoch_ends_in_the_same_bits(few, tmp_path):
+    whole = train.get_training(small(), CPU, few)
+    while whole.epoch < 2:
+        train.train_epoch(whole, StopAfter())
+
+    files = WeightFiles(tmp_path, train.PREFIX)
+    first = train.get_training(small(), CPU, few)
+    assert not train.train_epoch(first, StopAfter(2)) and first.batches == 3
+    train.save(first, files)
+    second = train.get_training(small(seed=99), CPU, few)  # nothing of a fresh run may shine through
+    train.restore(second, files.load_latest()[1])
+    while second.epoch < 2:
+        train.train_epoch(second, StopAfter())
+    assert (second.global_step, whole.global_step) == (10, 10)
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(second)[name]), name
+
+
+def test_the_loss_falls(few):
+    run = train.get_training(small(lrate=3e-3, epochs=20), CPU, few)
+    index = torch.arange(8)
+    losses = [train.train_step(run, index).item() for _ in range(80)]
+    assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:5])
+
+
+def test_the_rate_falls_evenly_and_the_average_follows(few):
+    run = train.get_training(small(epochs=4), CPU, few)
+    run.epoch = 1
+    before = run.averaged.out[3].bias.clone()
+    train.train_step(run, torch.arange(8))
+    assert run.optim.param_groups[0]["lr"] == pytest.approx(1e-3 * 3 / 4)
+    now, averaged = run.nn_model.out[3].bias, run.averaged.out[3].bias
+    torch.testing.assert_close(averaged, torch.lerp(before, now.detach(), 1 - 2 / 11))
+
+
+def test_context_is_left_out_at_random_or_always(few, monkeypatch):
+    seen = []
+    for keep, context in ((1.0, True), (0.0, True), (1.0, False)):
+        run = train.get_training(small(keep_context=keep, context=context), CPU, few)
+        monkeypatch.setattr(run, "nn_model", lambda x, t, c: seen.append(c) or x)
+        train.loss_of(run, few.x[:8], few.labels[:8])
+    assert seen[0].sum(1).tolist() == [1] * 8
+    assert seen[1].sum() == 0 and seen[2].sum() == 0
+
+
+def test_a_run_writes_weights_and_curves_and_goes_on_after_a_damaged_file(volume, few, capsys):
+    assert train.train_model(small(epochs=1), volume)
+    folder = run_folder(small(), volume)
+    assert [path.name for path in folder.glob("*.pt")] == ["model_00.pt"]
+    assert list((volume.root / "logs" / "tensorboard" / "diffusion" / small().name).glob("events.*"))
+    assert train.train_model(small(epochs=2), volume)
+    (folder / "model_01.pt").write_bytes((folder / "model_01.pt").read_bytes()[:2000])
+    assert train.train_model(small(epochs=2), volume)
+    said = capsys.readouterr()
+    assert "model_01.pt cannot be read" in said.err and "taking the one before it" in said.err
+    assert "going on from model_00.pt: epoch 1, step 5" in said.out
+
+
+def test_a_resumed_run_must_not_differ_in_what_its_weights_depend_on(volume, tmp_path):
+    train.train_model(small(epochs=1), volume)
+    with pytest.raises(ValueError, match="trained with n_feat 8; asked for is n_feat 16; give another --name"):
+        train.train_model(small(n_feat=16, epochs=2), volume)
+    stored = dataclasses.asdict(small())
+    refuse_drift(small(epochs=9, keep=1), stored, tmp_path)  # more epochs are no drift
+    with pytest.raises(ValueError, match="preload is none"):
+        train.train_model(small(preload="none"), volume)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"epochs": 0}, {"keep_context": 1.5}, {"name": "../x"}, {"schedule": "square"}, {"preload": "oldest"}]
+)
+def test_settings_that_cannot_be_are_refused(changes):
+    with pytest.raises(ValueError, match="expected|cannot name|choose"):
+        small(**changes)
+
+
+# --- pictures and scores ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained(volume, few):
+    train.train_model(small(epochs=1), volume)
+    return sampling.open_run(None, volume, "cpu")
+
+
+def test_samples_become_files_that_can_be_looked_at(trained):
+    request = sampling.Request(count=6, columns=3, compare=True, context="all")
+    written = sampling.sample_and_save(request, trained)
+    grid, gif, schedule, compared = (Image.open(path) for path in written)
+    assert grid.size == ((3 * 17 - 1) * 4, (2 * 17 - 1) * 4)
+    assert gif.n_frames > 5 and gif.size == grid.size
+    assert schedule.size[0] > 500 and compared.size[1] > 3 * 16
+    again = sampling.sample_and_save(request, trained)
+    assert [path.name for path in again] == [path.name for path in written]
+
+
+def test_a_run_is_found_by_name_or_by_age(trained, volume):
+    assert sampling.newest_run(volume) == trained.config.name
+    with pytest.raises(ValueError, match=f"run 'other' has no weights.*{trained.config.name}"):
+        sampling.open_run("other", volume)
+    with pytest.raises(ValueError, match="first: ./lab train diffusion"):
+        sampling.newest_run(Volume(volume.root / "empty"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"steps": 5, "sampler": "ddpm"}, "--steps is for ddim"),
+        ({"guidance": 2.0, "sampler": "incorrect"}, "knows no context"),
+        ({"eta": 2.0}, "eta is 2.0"),
+        ({"count": 0}, "count is 0"),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(changes, words):
+    with pytest.raises(ValueError, match=words):
+        sampling.Request(**changes)
+
+
+def test_a_run_without_context_refuses_one(volume):
+    train.train_model(small(epochs=1, context=False), volume)
+    run = sampling.open_run(small(context=False).name, volume, "cpu")
+    with pytest.raises(ValueError, match="trained without context"):
+        sampling.sample(sampling.Request(context="3", count=2), run)
+
+
+def test_the_classifier_learns_the_real_pictures():
+    _, held_out = score.train_classifier(data.load("digits"), epochs=4)
+    assert held_out > 0.9
+
+
+def test_the_frechet_distance_is_that_of_normal_distributions():
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=(20000, 3))
+    b = rng.normal(size=(20000, 3)) * [1, 2, 3] + [1, 0, 0]
+    assert score.frechet_distance(a, a) == pytest.approx(0, abs=1e-6)
+    assert score.frechet_distance(a, b) == pytest.approx(1 + 0 + 1 + 4, rel=0.05)  # |Δμ|² + Σ(σ_a - σ_b)²
+    assert score.frechet_distance(a, b) == pytest.approx(score.frechet_distance(b, a), rel=1e-6)
+    turned = a @ np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    assert score.frechet_distance(turned, b @ np.eye(3)) == pytest.approx(score.frechet_distance(b, turned), rel=1e-6)
+    with pytest.raises(ValueError, match="at least 2"):
+        score.frechet_distance(a[:1], b)
+
+
+def test_a_score_holds_every_sampler_and_is_stored(trained):
+    result = score.score(score.Request(count=40), trained, data.load("digits"))
+    assert set(result["samplers"]) == {"ddim", "ddpm", "incorrect"}
+    assert all(found["frechet"] > result["frechet_of_held_out_pictures"] for found in result["samplers"].values())
+    assert set(result["samplers"]["ddim"]["accuracy_per_class"]) == set(data.DIGITS)
+    assert "accuracy" not in result["samplers"]["incorrect"]
+    stored = json.loads(score.save_result(trained.folder, result).read_text())
+    assert stored == json.loads(json.dumps(result))
+    assert "Fréchet" in score.show(result)
+    assert (trained.folder / "classifier.pt").exists()
+
+
+def test_a_damaged_classifier_is_trained_again(trained, capsys):
+    (trained.folder / "classifier.pt").write_bytes(b"no weights")
+    _, held_out = score.classifier_for(trained, data.load("digits"))
+    assert held_out > 0.9 and "training another" in capsys.readouterr().err
+
+
+def test_a_grid_places_every_picture():
+    x = torch.stack([torch.full((1, 8, 8), value) for value in (-1.0, 0.0, 1.0)])
+    sheet = pictures.grid(x, columns=2)
+    assert sheet.shape == (3, 17, 17)
+    assert (sheet[:, :8, :8] == 0).all() and (sheet[:, :8, 9:] == 0.5).all() and (sheet[:, 9:, :8] == 1).all()
