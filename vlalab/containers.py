@@ -69,11 +69,11 @@ class Container:
         return memory.belongs_to_container(pid, self.id)
 
     def is_healthy(self) -> bool:
-        """Returns whether its health check succeeds: the engine's last one, else one made now."""
+        """Returns whether its health check succeeds: as the engine says; for one evaluation's own, as it is now."""
         if self.state != "running":
             return False
-        if self.docker_health == "healthy" or not self.health:
-            return True
+        if not self.attached or not self.health:
+            return self.docker_health in ("healthy", "")
         return docker.run(["exec", self.container, *self.health], check=False).returncode == 0
 
     def stop(self) -> None:

@@ -99,7 +99,7 @@ def run(request: Request, typed: str) -> int:
 
 def _runtime(request: Request, healthy: Sequence[Instance], services: dict) -> tuple[Runtime, str]:
     """Returns the runtime that evaluates: auto is where the policy runs, since a container cannot reach a process."""
-    up = [found for found in healthy if request.policy in ("auto", found.service, found.url)]
+    up = [found for found in healthy if request.policy in ("auto", found.service) or _is_at(found, request.policy)]
     to_start = [] if up or request.names_url else [FALLBACK if request.policy == "auto" else request.policy]
     names = [services[name].environment_name for name in (EVALUATOR, *to_start)]
     prefer = up[0].runtime if up else "local" if request.names_url and _is_local(request.policy) else None
@@ -108,6 +108,11 @@ def _runtime(request: Request, healthy: Sequence[Instance], services: dict) -> t
 
 def _is_local(url: str) -> bool:
     return ports.is_loopback(urlsplit(url).hostname or "")
+
+
+def _is_at(found: Instance, url: str) -> bool:
+    """Returns whether a URL on loopback is where an instance is published: localhost and 127.0.0.1 are the same."""
+    return _is_local(url) and _is_local(found.url) and urlsplit(url).port == urlsplit(found.url).port
 
 
 def _choice(request: Request, runtime: Runtime, healthy: Sequence[Instance], policies: Sequence[str]) -> PolicyChoice:
@@ -126,9 +131,8 @@ def _choice(request: Request, runtime: Runtime, healthy: Sequence[Instance], pol
 
 def _container_at(url: str, mine: Sequence[Instance]) -> PolicyChoice:
     """Returns the container whose port is published there. Raises LabError for any other loopback address."""
-    address = (_is_local(url), urlsplit(url).port)
     for found in mine:
-        if address == (_is_local(found.url), urlsplit(found.url).port):
+        if _is_at(found, url):
             return PolicyChoice(found.url, None, f"policy {found.service}, which is up at {found.url}", found)
     raise LabError(
         f"a container cannot reach {url}: inside, that is the container itself. Use --runtime local, or serve the "

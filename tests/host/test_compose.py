@@ -109,3 +109,37 @@ def test_dotenv_gives_defaults_that_the_process_overrules(tmp_path, monkeypatch)
     assert {name: found[name] for name in ("A", "B", "C", "VLALAB_TEST_D")} == {
         "A": "1", "B": "two words", "C": "x", "VLALAB_TEST_D": "process",
     }  # fmt: skip
+
+
+# --- what a service needs -----------------------------------------------------------------------------------
+
+TWO = """services:
+  page:
+    x-local: tiny
+    command: [serve, "${PAGE_ASKS:-http://model:8000}"]
+    depends_on: {model: {condition: service_healthy}, store: {condition: service_started}}
+  model: {x-local: tiny, depends_on: [store]}
+  store: {x-local: tiny}
+"""
+
+
+@pytest.mark.parametrize(
+    ("asks", "order"),
+    [
+        ("", ["store", "model", "page"]),
+        ("http://other:1", ["store", "page"]),
+        ("http://model:9", ["store", "model", "page"]),
+    ],
+)
+def test_a_service_comes_after_what_it_needs(tmp_path, asks, order):
+    path = tmp_path / "compose.yaml"
+    path.write_text(TWO)
+    assert compose.needs("page", path, {"PAGE_ASKS": asks}) == order
+    assert compose.needs("store", path, {}) == ["store"]
+
+
+def test_the_project_is_composes_unless_a_variable_names_another(monkeypatch):
+    monkeypatch.delenv("COMPOSE_PROJECT_NAME", raising=False)
+    assert compose.project() == "vla-lab"
+    monkeypatch.setenv("COMPOSE_PROJECT_NAME", "mine")
+    assert compose.project() == "mine"

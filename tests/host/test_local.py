@@ -7,12 +7,12 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from vlalab import environments, local, paths
+from vlalab import compose, environments, local, paths
 from vlalab.console import LabError
 from vlalab.processes import Identity, identify
 
@@ -221,3 +221,47 @@ def test_an_unknown_service_is_an_error_that_lists_the_known_ones(lab, tmp_path)
     lab().stop()
     with pytest.raises(LabError, match="Known: small"):
         local.start("big", compose_path=tmp_path / "compose.yaml")
+
+
+# --- one description, two runtimes --------------------------------------------------------------------------
+
+
+def test_another_services_name_becomes_its_address(lab, monkeypatch):
+    """In a container http://openvla:8000 is the service's; here it is where that service listens, or would."""
+    env = environments.ensure("tiny")
+    page = compose.read(variables={"VLALAB_UI_POLICY": "http://oracle:8001"})["ui"]
+    command, _ = local.resolve(page, env)
+    assert command[-1] == "http://127.0.0.1:8001"
+    lab()
+    found = local.wait_ready("small", 20)
+    monkeypatch.setattr(local, "instance", lambda name: found if name == "oracle" else None)
+    command, variables = local.resolve(replace(page, environment={"A": "http://oracle:8001/x", "B": "http://x:1"}), env)
+    assert command[-1] == found.url
+    assert (variables["A"], variables["B"]) == (f"{found.url}/x", "http://x:1")
+
+
+@pytest.mark.parametrize(("gpu", "visible"), [("1", "1"), ("none", ""), ("all", None), ("", None)])
+def test_the_choice_of_a_gpu_is_what_the_process_sees(gpu, visible):
+    choice, variables = local._visible_gpus("openvla", {"VLALAB_OPENVLA_GPU": gpu})
+    assert variables.get("CUDA_VISIBLE_DEVICES") == visible
+    assert choice == ("" if visible is None else gpu)
+    assert local._visible_gpus("oracle", {"VLALAB_ORACLE_GPU": "1"}) == ("", {})
+
+
+def test_one_that_runs_with_the_same_settings_is_left_alone(lab):
+    first = lab(variables={"VLALAB_SMALL_X": "1", "VLALAB_OTHER_X": "1"})
+    local.wait_ready("small", 20)
+    again = lab(variables={"VLALAB_SMALL_X": "1", "VLALAB_OTHER_X": "2"})
+    assert again.supervisor == first.supervisor
+    changed = lab(variables={"VLALAB_SMALL_X": "2"})
+    assert changed.supervisor != first.supervisor and not first.supervisor.is_alive()
+
+
+def test_a_shell_runs_in_the_environment(lab, monkeypatch, capfd):
+    monkeypatch.setattr(compose, "read", lambda *_, **__: {"small": replace(page_of_nothing(), name="small")})
+    assert local.shell("small", "command -v python; exit 3") == 3
+    assert "images/tiny/.venv/bin/python" in capfd.readouterr().out
+
+
+def page_of_nothing() -> compose.Service:
+    return compose.Service("x", "tiny", "", (), {}, (), None, (), "no", 1.0, "service", (), ())

@@ -1,0 +1,354 @@
+"""The docker runtime by what it asks the engine for; that the engine then does it is what tests/docker sees."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vlalab import compose, containers, docker, environments, evaluation, gpus, paths, programs, runtimes, services
+from vlalab import settings as kept_settings
+from vlalab.console import LabError
+from vlalab.evaluation import Request
+from vlalab.processes import identify
+
+PROGRAM = Path(__file__).with_name("recording_docker.py")
+OWN = ("VLALAB_", "COMPOSE_", "DOCKER_", "SSL_CERT", "REQUESTS_CA", "CURL_CA", "SUDO_")
+
+
+class Engine:
+    """The recording docker command on PATH, and what it wrote down."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def calls(self, *beginning: str) -> list[dict]:
+        """Returns the calls that hold these words next to each other."""
+        lines = (self.folder / "calls.jsonl").read_text().splitlines() if (self.folder / "calls.jsonl").exists() else []
+        wanted = " ".join(beginning)
+        return [call for call in map(json.loads, lines) if wanted in " ".join(call["words"])]
+
+    def build(self, *names: str, lock: str | None = None) -> None:
+        """Lets it have the images of those environments."""
+        made = [
+            {
+                "RepoTags": [f"vla-lab/{name}:dev"], "Id": "sha256:1", "Size": 10**9, "Created": "2026-01-02T03:04:05Z",
+                "Config": {"Labels": {"vla-lab.lock": lock or environments.named(name).lock_hash}},
+            }
+            for name in names
+        ]  # fmt: skip
+        (self.folder / "images.json").write_text(json.dumps(made))
+
+    def containers(self) -> list[dict]:
+        """Returns the containers it has."""
+        path = self.folder / "containers.json"
+        return json.loads(path.read_text()) if path.exists() else []
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    """An engine with libero's image, nothing running, and a volume of its own; no variable of the caller's."""
+    for name in list(os.environ):
+        if name.startswith(OWN):
+            monkeypatch.delenv(name)
+    folder, bin_ = tmp_path / "engine", tmp_path / "bin"
+    folder.mkdir()
+    bin_.mkdir()
+    (bin_ / "docker").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(PROGRAM))} "$@"\n')
+    (bin_ / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
+    monkeypatch.setenv("RECORDING_DOCKER", str(folder))
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    monkeypatch.setattr(gpus, "count", lambda: 0)
+    docker.info.cache_clear()
+    made = Engine(folder)
+    made.build("libero")
+    yield made
+    docker.info.cache_clear()
+
+
+# --- which runtime ------------------------------------------------------------------------------------------
+
+
+def test_auto_takes_docker_when_an_engine_answers_and_the_images_are_built(engine):
+    assert runtimes.choose("auto", ["libero"]) == (containers, "runtime docker")
+    runtime, line = runtimes.choose("auto", ["libero", "openvla"])
+    assert runtime.NAME == "local" and "vla-lab/openvla:dev is not built" in line
+    with pytest.raises(LabError, match=r"not built; run: \./lab build openvla, or use --runtime local"):
+        runtimes.choose("docker", ["libero", "openvla"])
+
+
+def test_auto_takes_local_where_no_engine_answers(monkeypatch):
+    monkeypatch.setattr(docker, "available", lambda: "no Docker engine answers; start it")
+    assert runtimes.choose("auto", ["libero"])[1] == "runtime local"
+    with pytest.raises(LabError, match=r"no Docker engine answers.*or use --runtime local"):
+        runtimes.choose("docker", ["libero"])
+
+
+def test_auto_follows_what_runs_already(engine):
+    assert runtimes.choose("auto", ["libero"], prefer="local")[0].NAME == "local"
+    assert runtimes.choose("docker", ["libero"], prefer="local")[0].NAME == "docker"
+
+
+def test_an_image_of_another_lock_is_used_and_told(engine, capsys):
+    engine.build("libero", lock="0" * 64)
+    containers.prepare(["libero"])
+    assert "built from another lock" in capsys.readouterr().err
+
+
+# --- up, down -----------------------------------------------------------------------------------------------
+
+
+def test_up_starts_one_service_by_compose_as_the_volumes_owner(engine, tmp_path):
+    (found,) = services.up(["oracle"], "docker")
+    assert found.url == "http://127.0.0.1:8001" and found.is_healthy()
+    (call,) = engine.calls("up --detach --no-deps oracle")
+    files = [word for word in call["words"] if word.endswith(".yaml")]
+    assert files == [str(paths.ROOT / "compose.yaml")]
+    owner = (tmp_path / "volume").stat()
+    assert (call["variables"]["VLALAB_UID"], call["variables"]["VLALAB_GID"]) == (str(owner.st_uid), str(owner.st_gid))
+    assert call["variables"]["VLALAB_VOLUME"] == str(tmp_path / "volume")
+    assert (tmp_path / "volume" / "runs").is_dir()
+
+
+def test_a_rootless_engines_root_is_the_caller(engine):
+    (engine.folder / "security.json").write_text('["name=rootless"]')
+    services.up(["oracle"], "docker")
+    assert engine.calls("up --detach")[0]["variables"]["VLALAB_UID"] == "0"
+
+
+def test_down_stops_and_forgets(engine, capsys):
+    services.up(["oracle", "random"], "docker")
+    assert services.down([]) == ["oracle", "random"]
+    assert engine.containers() == [] and engine.calls("stop vla-lab-oracle-1") and engine.calls("network rm")
+    with pytest.raises(LabError, match="'oracle' is not up; up: nothing"):
+        services.down(["oracle"])
+
+
+def test_a_dry_run_of_up_and_down_changes_nothing(engine, capsys, tmp_path):
+    services.up(["oracle"], "docker", dry_run=True)
+    assert "docker compose" in capsys.readouterr().out
+    assert not engine.calls("up --detach") and not (tmp_path / "volume").exists()
+    services.up(["oracle"], "docker")
+    services.down([], dry_run=True)
+    assert len(engine.containers()) == 1
+
+
+def test_settings_survive_a_restart_and_end_with_down(engine, tmp_path):
+    (tmp_path / "volume" / "checkpoints" / "mine").mkdir(parents=True)
+    engine.build("openvla")
+    services.up(["openvla"], "docker", {"openvla": kept_settings.from_flags("openvla", "libero_goal", "mine", "none")})
+    wanted = {
+        "VLALAB_OPENVLA_CHECKPOINT": "mine", "VLALAB_OPENVLA_UNNORM_KEY": "libero_goal", "VLALAB_OPENVLA_GPU": "none",
+    }  # fmt: skip
+    services.restart(["openvla"])
+    for call in engine.calls("up --detach --no-deps openvla"):
+        assert wanted.items() <= call["variables"].items()
+    services.up(["openvla"], "docker", {"openvla": kept_settings.from_flags("openvla", gpu="auto")})
+    assert kept_settings.kept("openvla") == {k: v for k, v in wanted.items() if not k.endswith("GPU")}
+    services.down(["openvla"])
+    assert kept_settings.kept("openvla") == {}
+
+
+def test_a_variable_of_the_shell_is_kept_too(engine, monkeypatch):
+    monkeypatch.setenv("VLALAB_REPLAY_RUN", "some-run")
+    services.up(["replay"], "docker")
+    monkeypatch.delenv("VLALAB_REPLAY_RUN")
+    services.restart(["replay"])
+    assert engine.calls("up --detach")[-1]["variables"]["VLALAB_REPLAY_RUN"] == "some-run"
+
+
+def test_a_path_on_the_volume_becomes_the_containers(engine, tmp_path, monkeypatch):
+    run = tmp_path / "volume" / "runs" / "r"
+    run.mkdir(parents=True)
+    monkeypatch.setenv("VLALAB_REPLAY_RUN", str(run))
+    services.up(["replay"], "docker")
+    assert engine.calls("up --detach")[-1]["variables"]["VLALAB_REPLAY_RUN"] == "/volume/runs/r"
+    monkeypatch.setenv("VLALAB_REPLAY_RUN", str(tmp_path))
+    with pytest.raises(LabError, match="which a container does not see; put it on the volume"):
+        services.up(["replay"], "docker")
+
+
+def test_what_a_service_depends_on_comes_first(engine, capsys):
+    engine.build("openvla", "ui")
+    assert [found.name for found in services.up(["ui"], "docker")] == ["openvla", "ui"]
+    services.up(["ui"], "docker")
+    assert len(engine.calls("up --detach --no-deps openvla")) == 1, "what is up is left alone when it is not named"
+
+
+def test_the_page_over_another_policy_needs_no_openvla(engine, monkeypatch):
+    engine.build("ui")
+    monkeypatch.setenv("VLALAB_UI_POLICY", "http://oracle:8001")
+    assert [found.name for found in services.up(["ui"], "docker")] == ["ui"]
+
+
+def test_a_service_is_up_in_one_runtime_only(engine):
+    services.up(["oracle"], "docker")
+    with pytest.raises(LabError, match=r"up in runtime docker, at http://127.0.0.1:8001; stop it first"):
+        services.up(["oracle"], "local")
+
+
+def test_open_to_the_network_only_with_a_token(engine, monkeypatch):
+    monkeypatch.setenv("VLALAB_BIND", "0.0.0.0")
+    with pytest.raises(LabError, match="set VLALAB_TOKEN too"):
+        services.up(["oracle"], "docker")
+    assert not engine.calls("up --detach")
+
+
+# --- GPUs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpu", "there", "runtime", "given"),
+    [
+        (None, 0, True, False), (None, 2, True, True), (None, 2, False, False),
+        ("none", 2, True, False), ("1", 2, True, True), ("0,1", 2, True, True),
+    ],
+)  # fmt: skip
+def test_a_service_gets_a_gpu_when_told_or_when_there_is_one(engine, monkeypatch, gpu, there, runtime, given):
+    engine.build("gr00t")
+    monkeypatch.setattr(gpus, "count", lambda: there)
+    monkeypatch.setattr(docker, "has_gpu_runtime", lambda: runtime)
+    services.up(["gr00t"], "docker", {"gr00t": kept_settings.from_flags("gr00t", gpu=gpu)})
+    (call,) = engine.calls("up --detach")
+    assert (str(compose.GPU_FILE) in call["words"]) == given
+    assert call["variables"].get("VLALAB_GR00T_GPU") == gpu
+
+
+def test_a_service_without_a_use_for_it_never_gets_one(engine, monkeypatch):
+    monkeypatch.setattr(gpus, "count", lambda: 2)
+    monkeypatch.setattr(docker, "has_gpu_runtime", lambda: True)
+    services.up(["oracle"], "docker")
+    assert str(compose.GPU_FILE) not in engine.calls("up --detach")[0]["words"]
+
+
+# --- jobs and evaluations -----------------------------------------------------------------------------------
+
+
+def flags(call: dict, name: str) -> list[str]:
+    return [after for word, after in zip(call["words"], call["words"][1:], strict=False) if word == name]
+
+
+def test_an_evaluation_starts_a_private_policy_and_takes_it_away(engine, tmp_path):
+    assert evaluation.run(Request("libero_goal", runtime="docker", flags=("--trials", "1")), "./lab eval …") == 0
+    (private,) = engine.calls("run --detach --no-deps")
+    (name,) = flags(private, "--name")
+    (job,) = engine.calls("run --rm --no-deps --interactive=false")
+    words = job["words"]
+    assert words[words.index("--policy-url") + 1] == f"http://{name}:8001"
+    assert words[-2:] == ["--trials", "1"] and "VLALAB_COMMAND=./lab eval …" in flags(job, "--env")
+    volume = str(tmp_path / "volume")
+    assert f"VLALAB_VOLUME={volume}" in flags(job, "--env") and f"{volume}:{volume}" in flags(job, "--volume")
+    assert engine.calls(f"update --restart unless-stopped {name}")
+    assert engine.containers() == []
+
+
+@pytest.mark.parametrize("code", [1, 2, 130])
+def test_a_private_policys_log_is_kept_after_a_failure_only(engine, tmp_path, code):
+    (engine.folder / "exit").write_text("0")
+    request = Request("libero_goal", runtime="docker")
+    original = containers.run
+    containers.run = lambda *args, **kwargs: original(*args, **kwargs) or code
+    try:
+        assert evaluation.run(request, "") == code
+    finally:
+        containers.run = original
+    logs = list((tmp_path / "volume" / "logs").glob("*.log"))
+    assert [log.read_text() for log in logs] == (["the last words\n"] if code != 130 else [])
+    assert engine.containers() == []
+
+
+def test_a_policy_that_is_up_is_reached_by_its_name(engine):
+    services.up(["random"], "docker")
+    evaluation.run(Request("libero_goal"), "")
+    (job,) = engine.calls("run --rm")
+    assert "http://random:8002" in job["words"]
+    evaluation.run(Request("libero_goal", policy="http://localhost:8002/"), "")
+    assert "http://random:8002" in engine.calls("run --rm")[1]["words"]
+
+
+def test_a_url_on_loopback_is_out_of_a_containers_reach(engine, capsys):
+    with pytest.raises(LabError, match=r"a container cannot reach http://127.0.0.1:9.*Use --runtime local"):
+        evaluation.run(Request("libero_goal", policy="http://127.0.0.1:9", runtime="docker"), "")
+    evaluation.run(Request("libero_goal", policy="http://127.0.0.1:9", dry_run=True), "")
+    assert "runtime local; policy at http://127.0.0.1:9" in capsys.readouterr().err
+    evaluation.run(Request("libero_goal", policy="http://gpu-box:8000", dry_run=True), "")
+    assert "runtime docker; policy at http://gpu-box:8000" in capsys.readouterr().err
+
+
+def test_folders_that_a_command_names_are_mounted(engine, tmp_path, monkeypatch):
+    assets, others = tmp_path / "assets", tmp_path / "others"
+    assets.mkdir()
+    others.mkdir()
+    monkeypatch.setenv("VLALAB_LIBERO_ASSETS", str(others))
+    programs.run_module("libero", "some.module", ["--assets", str(assets), "/not/there"], "docker")
+    mounts = flags(engine.calls("run --rm")[0], "--volume")
+    assert f"{assets}:{assets}" in mounts and f"{others}:{others}" in mounts
+    assert not any("/not/there" in mount for mount in mounts)
+
+
+def test_the_networks_authority_and_proxy_are_handed_over(engine, tmp_path, monkeypatch):
+    bundle = tmp_path / "ca.crt"
+    bundle.write_text("certificates")
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    programs.run_module("libero", "some.module", [], "docker")
+    (job,) = engine.calls("run --rm")
+    assert "HTTPS_PROXY" in flags(job, "--env"), "by name: the value is nobody's business on a command line"
+    inside = next(mount for mount in flags(job, "--volume") if mount.startswith(f"{bundle}:")).split(":")[1]
+    assert f"REQUESTS_CA_BUNDLE={inside}" in flags(job, "--env")
+
+
+def test_a_shell_is_one_container_that_goes_away(engine):
+    services.shell("libero", "docker", "id")
+    (call,) = engine.calls("run --rm --no-deps")
+    assert call["words"][-4:] == ["libero", "bash", "-c", "id"]
+
+
+# --- what is left behind ------------------------------------------------------------------------------------
+
+
+def test_what_belongs_to_a_call_that_is_gone_is_removed(engine, capsys):
+    me = identify(os.getpid())
+    gone = f"{os.uname().nodename} {me.pid} {me.start_ticks - 1} {me.boot_id}"
+    mine = f"{os.uname().nodename} {me.pid} {me.start_ticks} {me.boot_id}"
+    other_machine = gone.replace(os.uname().nodename, "another")
+    for name, owner in (("a", gone), ("b", mine), ("c", other_machine)):
+        docker.run(["compose", "run", "--detach", "--name", name, "--label", f"{containers.OWNER}={owner}", "oracle"])
+    assert [found.name for found in containers.everything()] == ["b", "c"]
+    assert "removing a" in capsys.readouterr().err
+    assert [record["Name"] for record in engine.containers()] == ["/b", "/c"]
+
+
+OWNER = """
+import sys
+from vlalab import guard
+with guard.guarded("left-behind"):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+def test_the_guard_removes_what_its_owner_left_behind(engine, orderly):
+    variables = {**os.environ, "PYTHONPATH": str(paths.ROOT)}
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables
+    )
+    assert owner.stdout.readline().strip() == "ready"
+    if orderly:
+        owner.communicate()
+    else:
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
+        owner.stdin.close()
+    deadline = time.monotonic() + 20
+    while not engine.calls("rm --force --volumes left-behind"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert bool(engine.calls("stop --signal SIGINT")) != orderly

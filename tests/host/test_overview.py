@@ -1,0 +1,143 @@
+"""`status`: rows for what runs and what does not, memory from the kernel, GPUs from nvidia-smi."""
+
+import os
+import subprocess
+import sys
+import time
+from datetime import datetime, timezone
+from types import MappingProxyType
+
+import pytest
+
+from vlalab import compose, environments, gpus, images, local, memory, overview
+from vlalab.containers import Container
+from vlalab.processes import identify
+
+LIBERO = compose.read(variables={})["oracle"]
+
+
+def container(**changes) -> Container:
+    facts = {
+        "id": "abc", "container": "vla-lab-oracle-1", "service": "oracle", "role": "policy", "attached": False,
+        "owner": "", "state": "running", "exit_code": 0, "docker_health": "healthy", "health": (), "port": 8001,
+        "url": "http://127.0.0.1:8001", "started_at": time.time() - 125, "restarts": 0, "pid": 0,
+        "image_id": "sha256:1", "gpu": "none",
+    }  # fmt: skip
+    return Container(**{**facts, **changes})
+
+
+def image(lock: str, identity: str = "sha256:1") -> images.Image:
+    now = datetime.now(timezone.utc)
+    return images.Image("libero", "vla-lab/libero:dev", identity, now, 1, {"vla-lab.lock": lock})
+
+
+def facts(*running, built=None, used=MappingProxyType({})) -> overview.Facts:
+    return overview.Facts(list(running), {r.name: r.is_healthy() for r in running}, built or {}, used)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "health"),
+    [
+        ({}, "up 2 min", "healthy"),
+        ({"docker_health": "starting"}, "up 2 min", "not ready"),
+        ({"restarts": 2}, "up 2 min, 2 restarts", "healthy"),
+        ({"attached": True}, "up 2 min, for one call", "healthy"),
+        ({"state": "exited", "exit_code": 137}, "ended with code 137", ""),
+    ],
+)
+def test_the_state_of_a_container_in_words(changes, state, health):
+    found = container(**changes)
+    row = overview._row(found, LIBERO, facts(found))
+    assert (row[0], row[1], row[2]) == ("docker", state, health)
+
+
+def test_an_image_is_compared_with_the_lock_and_with_what_runs():
+    fits = environments.named("libero").lock_hash
+    for built, words in (
+        ({"libero": image(fits)}, "lock fits"),
+        ({"libero": image("0" * 64)}, "of another lock"),
+        ({"libero": image(fits, "sha256:2")}, "./lab restart oracle"),
+        ({}, "image is gone"),
+    ):
+        assert words in overview._image(container(), LIBERO, facts(built=built))
+
+
+def test_gpu_memory_goes_to_the_service_whose_process_uses_it(monkeypatch):
+    monkeypatch.setattr(memory, "belongs_to_container", lambda pid, identity: (pid, identity) == (10, "abc"))
+    used = {10: {"0": 2048, "1": 512}, 11: {"0": 4096}}
+    assert overview._gpu(container(), facts(used=used)) == "0: 2.0 GiB, 1: 0.5 GiB"
+    assert overview._gpu(container(id="def", gpu="1"), facts(used=used)) == "1"
+
+
+def test_the_memory_of_a_local_service_is_its_sessions():
+    code = "import time; block = bytearray(200_000_000); print('ready', flush=True); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        child.stdout.readline()
+        assert 200e6 < memory.of_session(child.pid) < 400e6
+        assert memory.belongs_to_session(child.pid, child.pid) and not memory.belongs_to_session(os.getpid(), child.pid)
+    finally:
+        child.kill()
+        child.communicate()
+
+
+@pytest.mark.parametrize(
+    ("lines", "files"),
+    [
+        ("0::/system.slice/docker-abc.scope", {"memory.current": "500", "memory.stat": "inactive_file 100\n"}),
+        (
+            "5:cpu:/x\n4:memory:/docker/abc",
+            {"memory.usage_in_bytes": "500", "memory.stat": "total_inactive_file 100\n"},
+        ),
+    ],
+)
+def test_the_memory_of_a_container_is_read_from_either_kind_of_cgroup(tmp_path, monkeypatch, lines, files):
+    path = lines.splitlines()[-1].split(":")
+    folder = tmp_path / path[1] / path[2].lstrip("/") if path[1] else tmp_path / path[2].lstrip("/")
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
+    monkeypatch.setattr(memory.Path, "read_text", _with_cgroup(lines))
+    assert memory.of_container(77) == 400
+
+
+def _with_cgroup(lines):
+    real = memory.Path.read_text
+    return lambda path, *args, **kwargs: lines if str(path) == "/proc/77/cgroup" else real(path, *args, **kwargs)
+
+
+def test_a_container_that_is_gone_has_no_memory():
+    assert memory.of_container(0) is None and memory.of_container(2**22 + 1) is None
+    assert memory.spell(None) == "" and memory.spell(512_000_000) == "512 MB" and memory.spell(2 * 10**9) == "2.0 GB"
+
+
+def test_nvidia_smis_rows_are_read(tmp_path, monkeypatch):
+    answers = {
+        "gpu=index": "0\n1\n",
+        "gpu=index,uuid": "0, GPU-a\n1, GPU-b\n",
+        "compute-apps=pid,gpu_uuid,used_memory": "10, GPU-b, 2048\n11, GPU-a, [N/A]\n",
+    }
+    cases = "".join(f"--query-{query}) printf '{text}';;\n" for query, text in answers.items())
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\ncase $1 in\n{cases}esac\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    gpus.count.cache_clear()
+    assert gpus.count() == 2
+    assert gpus.memory_by_process() == {10: {"1": 2048}}
+    program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'; exit 9\n")
+    gpus.count.cache_clear()
+    assert gpus.count() == 0 and gpus.memory_by_process() == {}
+    gpus.count.cache_clear()
+
+
+def test_a_local_instance_has_a_row_too(tmp_path):
+    me = identify(os.getpid())
+    found = local.Instance(
+        name="oracle", service="oracle", url="http://127.0.0.1:8001", role="policy", attached=False,
+        log_path=tmp_path / "log", health=(sys.executable, "-c", ""), health_timeout_s=5, stop_grace_s=1,
+        started_at=time.time(), supervisor=me, child=me, starts=1, last_exit=None, gpu="1",
+    )  # fmt: skip
+    row = overview._row(found, LIBERO, facts(found))
+    assert row[:3] == ["local", "up 0 s", "healthy"] and row[4] == "1" and row[6] == found.url

@@ -1,0 +1,126 @@
+"""What `up` is told about a service: checkpoints that exist, devices that make sense, and what is kept of it."""
+
+import pytest
+
+from vlalab import compose, settings, volumes
+from vlalab.console import LabError
+
+
+@pytest.fixture
+def volume(tmp_path, monkeypatch):
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("service", settings.CHECKPOINTS)
+@pytest.mark.parametrize("suite", ["libero_spatial", "libero_object", "libero_goal", "libero_10"])
+def test_a_suite_means_its_published_checkpoint(volume, service, suite):
+    with pytest.raises(LabError, match=rf"there are: none. Get one: ./lab checkpoint {service} --suite {suite}"):
+        settings.from_flags(service, suite=suite)
+    folder = volume / "checkpoints" / settings.CHECKPOINTS[service][suite]
+    folder.mkdir(parents=True)
+    given = settings.from_flags(service, suite=suite)
+    assert given[settings.variable(service, "CHECKPOINT")] == folder.name
+    assert given.get("VLALAB_OPENVLA_UNNORM_KEY", suite) == suite
+
+
+def test_a_checkpoint_is_a_name_or_a_path(volume, tmp_path):
+    folder = tmp_path / "checkpoints" / "mine"
+    folder.mkdir(parents=True)
+    assert settings.from_flags("openvla", checkpoint="mine")["VLALAB_OPENVLA_CHECKPOINT"] == "mine"
+    assert settings.from_flags("openvla", checkpoint=str(folder))["VLALAB_OPENVLA_CHECKPOINT"] == str(folder)
+    with pytest.raises(LabError, match=r"'other' not found in .*there are: mine.*--tiny"):
+        settings.from_flags("openvla", checkpoint="other")
+
+
+def test_another_checkpoint_takes_the_suites_key_back(volume):
+    (volume / "checkpoints" / "mine").mkdir(parents=True)
+    old = {"VLALAB_OPENVLA_CHECKPOINT": "a", "VLALAB_OPENVLA_UNNORM_KEY": "libero_goal", "VLALAB_OPENVLA_GPU": "1"}
+    new = settings.merged(old, settings.from_flags("openvla", checkpoint="mine"))
+    assert new == {"VLALAB_OPENVLA_CHECKPOINT": "mine", "VLALAB_OPENVLA_GPU": "1"}
+
+
+@pytest.mark.parametrize("gpu", ["0", "0,1", "all", "none"])
+def test_devices_that_make_sense(gpu):
+    assert settings.from_flags("gr00t", gpu=gpu) == {"VLALAB_GR00T_GPU": gpu}
+
+
+@pytest.mark.parametrize("gpu", ["first", "0;1", "-1", "0,", "cuda:0"])
+def test_devices_that_make_none(gpu):
+    with pytest.raises(LabError, match="expected auto, none, all, or numbers"):
+        settings.from_flags("gr00t", gpu=gpu)
+
+
+def test_settings_are_kept_until_they_are_forgotten(volume):
+    assert settings.kept("oracle") == {}
+    settings.keep("oracle", {"VLALAB_ORACLE_PORT": "9"})
+    assert settings.of_all(["random", "oracle"]) == {"VLALAB_ORACLE_PORT": "9"}
+    settings.keep("oracle", {})
+    assert settings.kept("oracle") == {}
+    settings.keep("oracle", {"A": "1"})
+    settings._path("oracle").write_text("damaged")
+    assert settings.kept("oracle") == {}
+
+
+def test_what_the_shell_says_is_told_from_what_dotenv_says(monkeypatch, tmp_path):
+    monkeypatch.setattr(compose, "read_dotenv", lambda path: {"VLALAB_UI_POLICY": "http://a:1", "VLALAB_UI_PORT": "1"})
+    monkeypatch.setenv("VLALAB_UI_POLICY", "http://b:2")
+    monkeypatch.setenv("VLALAB_UI_PORT", "1")
+    assert settings.from_shell("ui") == {"VLALAB_UI_POLICY": "http://b:2"}
+
+
+# --- whose files --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def caller(monkeypatch, volume):
+    """Makes this process look like another user's."""
+    for name in ("VLALAB_UID", "VLALAB_GID", "SUDO_UID", "SUDO_GID"):
+        monkeypatch.delenv(name, raising=False)
+
+    def be(uid: int, **variables: str) -> None:
+        monkeypatch.setattr(volumes.os, "geteuid", lambda: uid)
+        monkeypatch.setattr(volumes.os, "getegid", lambda: uid)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return be
+
+
+def test_files_belong_to_the_caller(caller):
+    caller(1234)
+    assert volumes.owner() == (1234, 1234)
+
+
+def test_roots_files_belong_to_who_called_sudo(caller):
+    caller(0, SUDO_UID="1001", SUDO_GID="1002")
+    assert volumes.owner() == (1001, 1002)
+
+
+def test_else_to_the_volumes_owner_or_the_first_user(caller, volume, monkeypatch):
+    caller(0)
+    mine = (volume.stat().st_uid, volume.stat().st_gid)
+    assert volumes.owner() == (mine if mine[0] else volumes.DEFAULT_USER)
+    monkeypatch.setenv("VLALAB_VOLUME", str(volume / "not yet"))
+    assert volumes.owner() == volumes.DEFAULT_USER
+
+
+def test_what_is_set_is_obeyed_and_nonsense_is_told(caller, monkeypatch):
+    caller(0, VLALAB_UID="7", VLALAB_GID="8")
+    assert volumes.owner() == (7, 8)
+    monkeypatch.setenv("VLALAB_UID", "me")
+    with pytest.raises(LabError, match="VLALAB_UID is 'me'; expected a number"):
+        volumes.owner()
+
+
+def test_a_volume_docker_cannot_mount_is_told(volume, monkeypatch):
+    monkeypatch.setenv("VLALAB_VOLUME", str(volume / "a:b"))
+    with pytest.raises(LabError, match="has a ':' in its path"):
+        volumes.prepare()
+
+
+def test_a_volume_that_cannot_be_made_is_told(volume, monkeypatch):
+    (volume / "file").write_text("")
+    monkeypatch.setenv("VLALAB_VOLUME", str(volume / "file" / "volume"))
+    with pytest.raises(LabError, match="set VLALAB_VOLUME"):
+        volumes.prepare()
