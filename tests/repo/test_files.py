@@ -83,11 +83,8 @@ def test_the_module_a_service_runs_exists(name):
     assert any((ROOT / end).is_file() for end in (f"{module}.py", f"{module}/__main__.py"))
 
 
-def test_every_variable_is_documented_and_every_documented_one_is_read():
-    document = yaml.safe_load(COMPOSE)
-    used = set(re.findall(r"\$\{(\w+)", yaml.safe_dump(document)))
+def test_every_documented_variable_is_read():
     documented = set(re.findall(r"(?m)^#?(\w+)=", (ROOT / ".env.example").read_text()))
-    assert used <= documented
     elsewhere = " ".join(text for name, text in texts().items() if name != ".env.example")
     assert [name for name in documented if not re.search(rf"\b{name}\b", elsewhere)] == []
 
@@ -100,7 +97,7 @@ def test_compose_yaml_holds_nothing_that_compose_would_not_know():
 
 def test_the_volume_has_one_layout():
     folders = constant("shared/contract/vla_contract/volume.py", "FOLDERS")
-    source = (ROOT / "vlalab/local.py").read_text() + (ROOT / "vlalab/services.py").read_text()
+    source = "".join(path.read_text() for path in (ROOT / "vlalab").glob("*.py"))
     used = set(re.findall(r'volume\(\) / "(\w+)"', source))
     assert used and used <= set(folders)
 

@@ -1,0 +1,211 @@
+"""What an admin relies on in containers, held in every file: digests, hashes, pins, restrictions, GPU choice."""
+
+import ast
+import re
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from vlalab import compose, locks, paths, ports, settings
+
+ROOT = paths.ROOT
+README = (ROOT / "README.md").read_text()
+DOCUMENT = yaml.safe_load(compose.FILE.read_text())
+GPU_DOCUMENT = yaml.safe_load(compose.GPU_FILE.read_text())
+SERVICES = compose.read(variables={})
+ENVIRONMENTS = paths.image_names()
+DOCKERFILES = [ROOT / "images" / name / "Dockerfile" for name in ENVIRONMENTS]
+
+
+def constant(path: str, name: str) -> ast.expr:
+    """Returns the expression a module-level constant is made from, without importing the module."""
+    for node in ast.parse((ROOT / path).read_text()).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if [getattr(target, "id", None) for target in targets] == [name]:
+            return node.value
+    raise AssertionError(f"{path} defines no constant {name}")
+
+
+# --- restrictions -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_is_restricted(name):
+    body = DOCUMENT["services"][name]
+    assert body["read_only"] is True and body["init"] is True
+    assert body["cap_drop"] == ["ALL"] and "cap_add" not in body
+    assert body["security_opt"] == ["no-new-privileges:true"]
+    assert body["user"] == "${VLALAB_UID:-1000}:${VLALAB_GID:-1000}"
+    assert [mount.partition(":")[0] for mount in body["tmpfs"]] == ["/tmp"]
+    assert body["logging"]["driver"] == "json-file" and {"max-size", "max-file"} <= set(body["logging"]["options"])
+    assert body["pull_policy"] == "never" and body["shm_size"] and body["stop_grace_period"] and body["restart"]
+    assert body["mem_limit"] == f"${{{settings.variable(name, 'MEMORY')}:-0}}"
+    forbidden = {"privileged", "network_mode", "pid", "ipc", "uts", "userns_mode", "devices", "device_cgroup_rules"}
+    assert not forbidden & set(body)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_sees_the_volume_and_knows_where_it_is_published(name):
+    body = DOCUMENT["services"][name]
+    assert body["volumes"] == ["${VLALAB_VOLUME:-./shared/volume}:/volume"]
+    assert body["environment"]["VLALAB_VOLUME"] == "/volume"
+    assert body["environment"]["VLALAB_BIND"] == "${VLALAB_BIND:-127.0.0.1}"
+    assert all(port.startswith("${VLALAB_BIND:-127.0.0.1}:") for port in body.get("ports", []))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_image_is_the_environments(name):
+    assert DOCUMENT["services"][name]["image"] == f"vla-lab/{SERVICES[name].environment_name}:${{VLALAB_TAG:-dev}}"
+
+
+def test_dependencies_wait_for_health():
+    for name, body in DOCUMENT["services"].items():
+        for other, how in (body.get("depends_on") or {}).items():
+            assert how == {"condition": "service_healthy"}, name
+            assert SERVICES[other].health is not None
+
+
+# --- GPUs ---------------------------------------------------------------------------------------------------
+
+
+def test_the_gpu_file_holds_reservations_and_nothing_else():
+    assert set(GPU_DOCUMENT) == {"services"}
+    for name, body in GPU_DOCUMENT["services"].items():
+        assert name in SERVICES
+        assert body.keys() == {"deploy"} and body["deploy"].keys() == {"resources"}
+        (device,) = body["deploy"]["resources"]["reservations"]["devices"]
+        assert device["driver"] == "nvidia" and "gpu" in device["capabilities"]
+        assert device["device_ids"] == [f"${{{settings.variable(name, 'GPU')}:-0}}"]
+    assert "graphics" in str(GPU_DOCUMENT["services"]["libero"]), "without it there is no EGL on the GPU"
+
+
+def test_a_service_needs_no_gpu_without_that_file():
+    assert "nvidia" not in yaml.safe_dump(DOCUMENT["services"])
+
+
+# --- variables ----------------------------------------------------------------------------------------------
+
+
+def test_every_variable_of_both_files_is_documented():
+    used = set(re.findall(r"\$\{(\w+)", yaml.safe_dump(DOCUMENT) + yaml.safe_dump(GPU_DOCUMENT)))
+    documented = re.findall(r"(?m)^#?(\w+)=", (ROOT / ".env.example").read_text())
+    assert used <= set(documented)
+    assert len(documented) == len(set(documented)), "a variable is documented twice"
+
+
+@pytest.mark.parametrize(
+    ("service", "path", "cls"),
+    [
+        ("openvla", "services/openvla/settings.py", "ModelSettings"),
+        ("gr00t", "services/gr00t/__main__.py", "Settings"),
+    ],
+)
+def test_every_setting_of_a_model_reaches_its_container(service, path, cls):
+    body = ast.parse((ROOT / path).read_text()).body
+    found = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == cls)
+    wanted = {
+        settings.variable(service, node.target.id.upper()) for node in found.body if isinstance(node, ast.AnnAssign)
+    }
+    own = {name for name in SERVICES[service].environment if name.startswith(settings.variable(service, ""))}
+    assert own == wanted
+
+
+@pytest.mark.parametrize(
+    ("service", "path", "name"),
+    [
+        ("openvla", "services/openvla/download.py", "REPOSITORIES"),
+        ("gr00t", "services/gr00t/checkpoint.py", "PUBLISHED"),
+    ],
+)
+def test_the_host_knows_the_published_checkpoints(service, path, name):
+    """The folder of a suite's checkpoint is the last part of a repository that the service's own table names."""
+    told = ast.unparse(constant(path, name))
+    for suite, folder in settings.CHECKPOINTS[service].items():
+        assert f"'{suite}'" in told
+        known = folder in told or folder.replace(suite.split("_")[1], "{}") in (ROOT / path).read_text()
+        assert known or folder.replace("long", "{}") in (ROOT / path).read_text(), folder
+
+
+def test_compose_itself_accepts_both_files():
+    if (
+        shutil.which("docker") is None
+        or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode
+    ):
+        pytest.skip("no docker command with Compose on this machine")
+    for files in ([compose.FILE], [compose.FILE, compose.GPU_FILE]):
+        flags = [word for path in files for word in ("--file", str(path))]
+        command = ["docker", "compose", *flags, "--profile", "jobs", "config", "--quiet"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- images -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_every_environment_has_image_service_health_and_a_row(name):
+    assert (ROOT / "images" / name / "Dockerfile").is_file()
+    assert (ROOT / "services" / name / "__init__.py").is_file()
+    mine = [service for service in SERVICES.values() if service.environment_name == name]
+    assert any(service.health for service in mine)
+    assert re.search(rf"(?m)^\| `{name}` \| .*\d+\.\d+", README), "no row with its pins in the README"
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=ENVIRONMENTS)
+def test_every_base_has_a_digest(path):
+    text = path.read_text()
+    given = dict(re.findall(r"(?m)^ARG (\w+)=(\S+)", text))
+    stages = set(re.findall(r"(?mi)^FROM \S+ AS (\S+)", text))
+    pinned = 0
+    for base in re.findall(r"(?m)^FROM (\S+)", text):
+        default = re.sub(r"\$\{(\w+)\}", lambda found: given.get(found[1], found[0]), base)
+        if default not in stages and default != "scratch":
+            assert re.search(r"@sha256:[0-9a-f]{64}$", default), f"{base} is {default}"
+            pinned += 1
+    assert pinned
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=ENVIRONMENTS)
+def test_every_image_runs_as_a_user_and_says_what_it_is(path):
+    final = path.read_text().rpartition("\nFROM ")[2]
+    assert re.search(r"(?m)^USER 1000:1000$", final) and re.search(r'(?m)^CMD \["', final)
+    assert "vla-lab.lock=" in final and "org.opencontainers.image.revision=" in final
+    assert "selftest.py" in final
+
+
+# --- locks and the README's pins ----------------------------------------------------------------------------
+
+
+PLACES = ("[!.]*.lock", "images/*/[!.]*.lock", "images/common/*/[!.]*.lock", "tests/*/[!.]*.lock")
+LOCKS = [str(path.relative_to(ROOT)) for place in PLACES for path in sorted(ROOT.glob(place))]
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_no_lock_lacks_hashes(name):
+    pins = re.split(r"(?m)^(?=[A-Za-z0-9])", (ROOT / name).read_text())[1:]
+    assert pins
+    for pin in pins:
+        assert re.match(r"[\w.\[\],-]+(==| @ )", pin), pin.splitlines()[0]
+        assert re.search(r"sha256[:=][0-9a-f]{64}", pin), pin.splitlines()[0]
+
+
+def test_every_lock_is_known():
+    assert set(ENVIRONMENTS) <= set(locks.all_locks())
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_the_readmes_pins_are_the_locks(name):
+    (row,) = re.findall(rf"(?m)^\| `{name}` \| (\S+ \d+\.\d+.*) \|$", README)
+    lock = (ROOT / "images" / name / "requirements.lock").read_text()
+    for pin in row.split(", "):
+        package, version = pin.split(" ")
+        assert re.search(rf"(?m)^{re.escape(package)}=={re.escape(version)}(?: |$)", lock), f"{pin} in {name}"
+
+
+def test_ports_are_named_after_their_services():
+    for name, service in SERVICES.items():
+        assert [
+            f"${{{ports.port_variable(name)}:-" in text for text in DOCUMENT["services"][name].get("ports", [])
+        ] == [True for _ in service.ports]
