@@ -1,0 +1,268 @@
+"""The images: how large, how quickly rebuilt and brought up, and whether two builds hold the same packages.
+
+    ./lab bench images [--quick]
+
+Needs a Docker engine and images (./lab build all); what cannot be taken is said with the reason. Everything is measured
+beside what is in use: under a tag, a Compose project, ports and a volume of its own, which are taken away again.
+--quick: the packages of libero and ui only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from bench.common import figure
+from vlalab import building, docker, images, paths, ports
+from vlalab.console import LabError
+
+ENVIRONMENT = "host"
+LIMIT_GB = building.EXPECTED_GB
+PEER_GB = 6.0  # vla-eval 0.8.0's LIBERO image
+TAG = f"bench-{os.getpid()}"
+SERVICES = ("oracle", "random")  # both from libero's image, ready without weights
+# Prints one line per file and link below /opt/venv: mode, sha256 or the link's target, path.
+LIST = """
+import hashlib, os
+for folder, folders, files in sorted(os.walk("/opt/venv")):
+    for name in sorted(files + [f for f in folders if os.path.islink(os.path.join(folder, f))]):
+        path = os.path.join(folder, name)
+        link = os.path.islink(path)
+        what = os.readlink(path) if link else hashlib.sha256(open(path, "rb").read()).hexdigest()
+        print(oct(os.lstat(path).st_mode), what, path)
+"""
+
+
+def main() -> None:
+    """Prints the tables and the FIGURE lines."""
+    parser = argparse.ArgumentParser(description="Sizes, times and equal packages of the images.")
+    parser.add_argument("--quick", action="store_true", help="packages of libero and ui only")
+    quick = parser.parse_args().quick
+    try:
+        docker.require("buildx", "compose")
+        built = images.found()
+    except LabError as error:
+        return print(f"not taken: all figures; {error}")
+    sizes(built)
+    rebuilds(built)
+    commands(built)
+    packages({name: built[name] for name in built if not quick or name in ("libero", "ui")})
+
+
+def left_out(name: str, reason: object) -> None:
+    """Says which figure could not be taken, and why."""
+    print(f"not taken: {name}; {reason}", flush=True)
+
+
+# --- sizes --------------------------------------------------------------------------------------------------
+
+
+def sizes(built: dict[str, images.Image]) -> None:
+    """Uncompressed sizes as the engine has them, shared layers counted in each."""
+    for name, limit in LIMIT_GB.items():
+        if problem := images.unusable(name, built.get(name)):
+            left_out(f"size_{name}", problem)
+            continue
+        figure(f"size_{name}", built[name].size / 1e9, "GB", f"<={limit}")
+    if "libero" in built:
+        ours = built["libero"].size / 1e9
+        print(f"libero: {ours:.2f} GB; vla-eval's LIBERO image: {PEER_GB} GB, {PEER_GB / ours:.1f} times as large")
+
+
+# --- rebuild after a change ---------------------------------------------------------------------------------
+
+
+def rebuilds(built: dict[str, images.Image]) -> None:
+    """A copy of the tree is built, one line is added to a service, and it is built again: the second time counts."""
+    with tempfile.TemporaryDirectory(prefix="vlalab-bench-") as folder:
+        copy = copy_of_the_tree(Path(folder) / "copy")
+        for name in built:
+            try:
+                figure(f"rebuild_{name}", rebuild_s(copy, name, built[name]), "s", "<=10")
+            except LabError as error:
+                left_out(f"rebuild_{name}", error)
+
+
+def rebuild_s(copy: Path, name: str, image: images.Image) -> float:
+    """Returns the seconds of `build NAME` after a change in services/NAME, the whole command counted."""
+    with tagged(name), options_of(image) as options:
+        flags = flags_of(options)
+        lab(copy, "build", name, *flags)
+        with (copy / "services" / name / "__init__.py").open("a") as file:
+            file.write(f"# changed at {time.time()}\n")
+        started = time.perf_counter()
+        lab(copy, "build", name, *flags)
+        return time.perf_counter() - started
+
+
+def copy_of_the_tree(target: Path) -> Path:
+    """Returns a copy of what images and the host tool are made of."""
+    leave = shutil.ignore_patterns(".venv", "__pycache__", "volume", ".git", "*.pyi")
+    for name in ("images", "services", "shared", "vlalab"):
+        shutil.copytree(paths.ROOT / name, target / name, ignore=leave)
+    for name in ("tasks.py", "compose.yaml", "compose.gpu.yaml", "requirements.lock", ".dockerignore"):
+        shutil.copy(paths.ROOT / name, target / name)
+    return target
+
+
+@contextmanager
+def options_of(image: images.Image) -> Iterator[building.Options]:
+    """Gives the options with which an image can be built again: its flash-attn, and its own copy of Isaac-GR00T."""
+    with tempfile.TemporaryDirectory(prefix="vlalab-bench-") as folder:
+        with_flash = image.name in ("openvla", "gr00t")
+        mode = image.labels.get(images.FLASH_ATTN_LABEL) if with_flash else None
+        source = gr00t_source(image, folder) if image.name == "gr00t" else None
+        yield building.Options(flash_attn=mode, gr00t_source=source)
+
+
+def gr00t_source(image: images.Image, folder: str) -> str:
+    """Returns a folder with the image's Isaac-GR00T, "none" for an image without it."""
+    container = docker.run(["create", "--network", "none", image.id]).stdout.strip()
+    try:
+        found = docker.run(["cp", f"{container}:/opt/gr00t/.", folder], check=False)
+    finally:
+        docker.run(["rm", container])
+    return folder if found.returncode == 0 and (Path(folder) / "gr00t").is_dir() else "none"
+
+
+def flags_of(options: building.Options) -> list[str]:
+    """Returns those options as flags of `./lab build`."""
+    given = {"--flash-attn": options.flash_attn, "--gr00t-source": options.gr00t_source}
+    return [word for flag, value in given.items() if value for word in (flag, value)]
+
+
+def lab(root: Path, *words: str, **variables: str) -> str:
+    """Returns what `lab WORDS` of a tree printed, run as a command of its own. Raises LabError where it fails."""
+    command = [sys.executable, "-m", "vlalab", *words]
+    known = {**os.environ, "PYTHONPATH": str(root), "VLALAB_TAG": TAG, **variables}
+    done = subprocess.run(command, cwd=root, env=known, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        raise LabError(f"./lab {' '.join(words)} failed: {done.stderr.strip()[-600:]}")
+    return done.stdout
+
+
+@contextmanager
+def tagged(*names: str) -> Iterator[None]:
+    """Removes the bench's own images of those environments at the end, by their tag."""
+    try:
+        yield
+    finally:
+        for name in names:
+            docker.run(["image", "rm", "--force", images.reference(name, TAG)], check=False)
+
+
+# --- commands when all is up --------------------------------------------------------------------------------
+
+
+def commands(built: dict[str, images.Image]) -> None:
+    """`up` of services that are up, and `status`: medians of five, each a command of its own."""
+    if problem := images.unusable("libero", built.get("libero")):
+        for name in ("up_when_up", "status"):
+            left_out(name, problem)
+        return
+    with tempfile.TemporaryDirectory(prefix="vlalab-bench-") as folder:
+        os.chmod(folder, 0o755)
+        known = {
+            "VLALAB_TAG": images.tag(), "COMPOSE_PROJECT_NAME": f"vlalab-{TAG}", "VLALAB_VOLUME": f"{folder}/volume",
+            **{ports.port_variable(name): str(port) for name, port in zip(SERVICES, free_ports(), strict=True)},
+        }  # fmt: skip
+        (Path(folder) / "volume").mkdir()
+        up = ("up", *SERVICES, "--runtime", "docker")
+        try:
+            lab(paths.ROOT, *up, **known)
+            figure("up_when_up", median_s(up, known), "s", "<=3")
+            figure("status", median_s(("status",), known), "s", "<=1")
+        except LabError as error:
+            left_out("up_when_up, status", error)
+        finally:
+            lab(paths.ROOT, "down", **known)
+
+
+def free_ports() -> list[int]:
+    """Returns as many ports as there are services here, on which nobody listens."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in SERVICES]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def median_s(words: Sequence[str], known: dict[str, str]) -> float:
+    """Returns the median time of a command."""
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        lab(paths.ROOT, *words, **known)
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
+
+
+# --- two builds of one commit -------------------------------------------------------------------------------
+
+
+def packages(built: dict[str, images.Image]) -> None:
+    """Builds each image's packages twice, the second time without a cache, and counts the files that differ."""
+    for name, image in built.items():
+        try:
+            first, again = listing(name, image, []), listing(name, image, ["--no-cache-filter", "dependencies"])
+        except LabError as error:
+            left_out(f"differing_files_{name}", error)
+            continue
+        differing = sorted(path for path in first.keys() | again.keys() if first.get(path) != again.get(path))
+        print(f"{name}: {len(first)} files below /opt/venv")
+        for path in differing[:20]:
+            print(f"  {path}: {first.get(path, 'not there')} and {again.get(path, 'not there')}")
+        figure(f"differing_files_{name}", len(differing), "files", "<=0")
+
+
+def listing(name: str, image: images.Image, flags: list[str]) -> dict[str, str]:
+    """Returns path → mode and sha256 of the packages of a build, whose image and cache records are removed again."""
+    building.check_space(name, no_cache=True)
+    before = cache_records()
+    with tagged(name), own_tag(), options_of(image) as options:
+        args = building.arguments(name, options)
+        docker.run([*args[:2], *flags, *args[2:]])
+        program = ["run", "--rm", "--network", "none", images.reference(name), "python", "-I", "-c", LIST]
+        lines = [line.split(" ", 2) for line in docker.run(program).stdout.splitlines()]
+    if flags:
+        forget(cache_records() - before)
+    return {path: f"{mode} {what}" for mode, what, path in lines}
+
+
+@contextmanager
+def own_tag() -> Iterator[None]:
+    """Lets images be called by the bench's tag."""
+    before = os.environ.get("VLALAB_TAG")
+    os.environ["VLALAB_TAG"] = TAG
+    try:
+        yield
+    finally:
+        os.environ.pop("VLALAB_TAG")
+        if before is not None:
+            os.environ["VLALAB_TAG"] = before
+
+
+def cache_records() -> set[str]:
+    """Returns the ids of the engine's build cache."""
+    said = docker.run(["buildx", "du", "--verbose"]).stdout
+    return {line.split()[1] for line in said.splitlines() if line.startswith("ID:")}
+
+
+def forget(records: set[str]) -> None:
+    """Removes records of the build cache, so that a second build of gigabytes does not stay on the disk."""
+    for record in records:
+        docker.run(["buildx", "prune", "--force", "--all", "--filter", f"id={record}"], check=False)
+
+
+if __name__ == "__main__":
+    main()
