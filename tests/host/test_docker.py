@@ -41,7 +41,7 @@ def test_no_command_on_path(tmp_path, monkeypatch):
         (f'echo "{DENIED}" >&2; exit 1', "docker"),
         (engine("20.10.24"), "version 20.10.24; 23.0 or newer is needed"),
         ('echo "Emulate Docker CLI using podman." >&2; echo "{}"', "podman"),
-        ('echo "unix:///home/x/.docker/desktop/docker.sock is not there" >&2; exit 1', "Docker Desktop is not running"),
+        ('echo "unix://~/.docker/desktop/docker.sock is not there" >&2; exit 1', "Docker Desktop is not running"),
     ],
 )
 def test_why_no_engine_answers(speaking, lines, says):
