@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
+import sys
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -40,7 +43,10 @@ def main() -> None:
     os.environ.update(OFF)  # before Gradio is imported: it reports to its makers otherwise
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     try:
-        run(tyro.cli(Server, prog="python -m services.ui"), os.environ.get("VLALAB_TOKEN") or None)
+        settings = tyro.cli(Server, prog="python -m services.ui")
+        with tempfile.TemporaryDirectory(prefix="vlalab-ui-") as uploads:  # this user's alone, and gone with the page
+            os.environ["GRADIO_TEMP_DIR"] = uploads
+            run(settings, os.environ.get("VLALAB_TOKEN") or None)
     except (ValueError, OSError) as error:  # a bad address, a taken port; the text says what to do
         raise SystemExit(str(error)) from None
 
@@ -60,6 +66,7 @@ def run(settings: Server, token: str | None) -> None:
     # Gradio takes seconds to import: not before the settings are known to be good.
     from services.ui.app import create_app
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again at its end: go on, and clean up
     logging.getLogger("uvicorn.error").addFilter(not_cut_off)
     config = uvicorn_config(create_app(link, token), "info")
     config.timeout_graceful_shutdown = 1  # every open page holds a connection that does not end by itself

@@ -76,13 +76,19 @@ class Browser:
         return value
 
     def click(self, selector: str) -> None:
-        """Clicks an element where it is, as a hand would."""
+        """Clicks an element where it is, as a hand would, as soon as it holds still."""
         box = f"document.querySelector({selector!r})"
         self.until(f"!!{box}")
         self.js(f"{box}.scrollIntoView({{block: 'center'}})")
-        x, y = self.js(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({box}.getBoundingClientRect())")
+        at, before = self._middle(box), None
+        while at != before:
+            time.sleep(0.1)
+            at, before = self._middle(box), at
         for kind in ("mousePressed", "mouseReleased"):
-            self.do("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+            self.do("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], button="left", clickCount=1)
+
+    def _middle(self, box: str) -> list[float]:
+        return self.js(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({box}.getBoundingClientRect())")
 
     def type(self, selector: str, text: str) -> None:
         """Clicks into a field and types."""

@@ -16,7 +16,7 @@ def serving(app: FastAPI) -> Iterator[str]:
     """Serves while the block runs; gives the address."""
     with listen("127.0.0.1", 0) as listener:
         config = uvicorn_config(app, "warning")
-        config.timeout_graceful_shutdown = 1
+        config.timeout_graceful_shutdown = 0.1  # clients keep their connections
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

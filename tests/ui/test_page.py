@@ -244,9 +244,13 @@ def test_it_starts_where_only_tmp_can_be_written_and_stops_when_told(tmp_path):
                 break
             except httpx.ConnectError:
                 time.sleep(0.1)
+        assert [path.stat().st_mode & 0o077 for path in tmp_path.glob("vlalab-ui-*")] == [0], (
+            "nobody else reads uploads"
+        )
         assert httpx.get(f"{url}/config").status_code == 401, "beyond loopback the page has a password"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) in (0, -signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert not list(tmp_path.glob("vlalab-ui-*")), "uploads are gone with the page"
     finally:
         process.kill()
         process.communicate()
