@@ -27,8 +27,7 @@ class Session:
     """The latest actions of one session as bins [7], and how right each extrapolation [5, 7] was."""
 
     last: deque[np.ndarray] = field(default_factory=lambda: deque(maxlen=4))
-    guessed: np.ndarray | None = None
-    merit: np.ndarray | None = None
+    merit: np.ndarray = field(default_factory=lambda: np.eye(5, 1) * np.full(ACTION_TOKENS, 0.5))  # at first: unchanged
 
 
 class Drafts:
@@ -44,20 +43,16 @@ class Drafts:
         known = self._sessions.get(session)
         if known is None:
             return self._low + np.stack([self._rest, self._rest - 1, self._rest + 1])
-        known.guessed = extrapolate(known.last, self._bins)
-        return self._low + ranked(known.guessed, known.merit, self._bins)[: 1 + SIDES]
+        return self._low + ranked(extrapolate(known.last, self._bins), known.merit, self._bins)[: 1 + SIDES]
 
     def note(self, session: str, tokens: np.ndarray) -> None:
         """Remembers a step's action tokens [7]; an id outside the action range counts as the nearest bin."""
         bins = np.clip(tokens - self._low, 0, self._bins - 1)
         known = self._sessions.setdefault(session, Session())
         self._sessions.move_to_end(session)
-        if known.guessed is not None:
-            off = np.abs(known.guessed - bins)
+        if known.last:
+            off = np.abs(extrapolate(known.last, self._bins) - bins)
             known.merit = DECAY * known.merit + np.where(off == 0, 1.0, NEAR_MISS * (off == 1))
-        else:
-            known.merit = np.zeros((5, ACTION_TOKENS))
-            known.merit[0] = 0.5  # at first, what was before is the best guess
         known.last.append(bins)
         while len(self._sessions) > self._limit:
             self._sessions.popitem(last=False)

@@ -72,20 +72,24 @@ def load_hf_policy(settings: ModelSettings, folder: Path) -> HfPolicy:
     config = load_config(folder)
     keys = served_keys(config, settings.unnorm_key)
     device = choose_device(settings.device)
-    dtype = choose_dtype(settings.dtype, device)
+    dtype = choose_dtype(settings.dtype, device, settings.quant)
     quantiser(settings.quant)  # raises where bitsandbytes cannot be imported
     if settings.quant != "none" and device.type != "cuda":
         raise ValueError(f"--engine hf --quant {settings.quant} needs a GPU; --engine vla-lab quantises on a CPU too")
     how, reason = attention.choose(settings.attention, device, dtype)
     require_memory(weight_bytes(config, dtype, settings.quant), device, "take --quant nf4, or a smaller checkpoint")
-    classes = remote_classes(folder)
-    processor = _processor(folder, classes)
-    model = _model(folder, classes, dtype, device, _WAYS[how.name], settings.quant)
+    processor, model = load_upstream(folder, dtype, device, _WAYS[how.name], settings.quant)
     model.norm_stats = {key: {"action": {n: list(v) for n, v in s.items()}} for key, s in config.norm_stats.items()}
     quantization = settings.quant if settings.quant != "none" else NAMES[dtype]
     details = {"engine": "hf", "dtype": NAMES[dtype], "attention": how.name, "attention_reason": reason}
     info = policy_info(config, folder, keys, device, quantization, 1, details)
     return HfPolicy(model, processor, config, info, device)
+
+
+def load_upstream(folder: Path, dtype: torch.dtype, device: torch.device, way: str = "sdpa", quant: str = "none"):
+    """Returns upstream's (processor, model) of a checkpoint."""
+    classes = remote_classes(folder)
+    return _processor(folder, classes), _model(folder, classes, dtype, device, way, quant)
 
 
 def remote_classes(folder: Path) -> dict[str, type]:

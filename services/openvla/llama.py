@@ -133,9 +133,9 @@ class Llama:
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Returns x over its root mean square, computed in float32 and rounded to x's dtype before the weight."""
     if x.dtype == torch.float32:
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+        return x * x.square().sum(-1, keepdim=True).mul_(1 / x.shape[-1]).add_(eps).rsqrt_() * weight
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-    scale = torch.rsqrt(length.square() / x.shape[-1] + eps)
+    scale = length.square_().mul_(1 / x.shape[-1]).add_(eps).rsqrt_()
     return torch.mul(x, scale).to(x.dtype) * weight
 
 

@@ -80,7 +80,7 @@ def load_engine(settings: ModelSettings, folder: Path, config: ModelConfig) -> t
 def placement(settings: ModelSettings) -> tuple[torch.device, torch.dtype, attention.Attention, str]:
     """Returns device, dtype, attention and why this attention."""
     device = choose_device(settings.device)
-    dtype = choose_dtype(settings.dtype, device)
+    dtype = choose_dtype(settings.dtype, device, settings.quant)
     return device, dtype, *attention.choose(settings.attention, device, dtype)
 
 

@@ -35,6 +35,12 @@ def used_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def reset_peak(device: torch.device) -> None:
+    """Counts a GPU's `used_bytes` from now on."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def _available() -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

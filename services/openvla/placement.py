@@ -27,12 +27,12 @@ def choose_device(asked: str) -> torch.device:
     return device
 
 
-def choose_dtype(asked: str, device: torch.device) -> torch.dtype:
+def choose_dtype(asked: str, device: torch.device, quant: str = "none") -> torch.dtype:
     """Returns the numbers to compute with. Raises ValueError for fp16 on a CPU."""
     if asked == "fp16" and device.type == "cpu":
         raise ValueError("--dtype fp16 needs a GPU: torch 2.2 lacks half of its CPU kernels; use bf16 or fp32")
     if asked != "auto":
         return DTYPES[asked]
     if device.type == "cpu":
-        return torch.float32
+        return torch.float32 if quant == "none" else torch.bfloat16  # what stays plain should not be the largest part
     return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16

@@ -24,7 +24,7 @@ from services.openvla.llama import HEAD
 from services.openvla.model import model_shapes
 from services.openvla.suites import SUITES
 from services.openvla.tiny_tokenizer import write_tokenizer
-from services.openvla.weights import INDEX
+from services.openvla.weights import INDEX, Source
 
 LOUD = ("embed_tokens", "q_proj", "k_proj")  # names of what is scaled up
 GAIN = 4.0
@@ -79,6 +79,7 @@ class TinySpec:
 
 MEANS = ((0.485, 0.456, 0.406), (0.5, 0.5, 0.5))
 STDS = ((0.229, 0.224, 0.225), (0.5, 0.5, 0.5))
+PIXELS = (MEANS, STDS)  # per tower
 # One real SigLIP tower, with its attention pool and without a class token.
 SIGLIP = TinySpec(timm_ids=("vit_small_patch14_reg4_dinov2", "vit_base_patch16_siglip_224"))
 # As many patches as the 7B model has, and a language model that takes most of the time as it does there.
@@ -103,8 +104,10 @@ def statistics(suites: tuple[str, ...]) -> dict[str, Any]:
     return {f"{suite}_no_noops": {"action": dict(action), "num_transitions": 0} for suite in suites}
 
 
-def write(folder: Path, spec: TinySpec = SPECS["tiny"], remote_code: Path | None = None) -> Path:
-    """Returns `folder` with a checkpoint in it.
+def write(
+    folder: Path, spec: TinySpec = SPECS["tiny"], remote_code: Path | None = None, source: Source | None = None
+) -> Path:
+    """Returns `folder` with a checkpoint in it; its weights are of `source`, else random by the spec's seed.
 
     remote_code: a folder with upstream's configuration, modeling and processing_prismatic.py; copied beside the
     weights, so that transformers' AutoModel can load the checkpoint too. Raises ValueError where one is missing.
@@ -116,7 +119,8 @@ def write(folder: Path, spec: TinySpec = SPECS["tiny"], remote_code: Path | None
     write_tokenizer(folder)
     if remote_code is not None:
         _copy_remote_code(remote_code, folder)
-    _write_shards(folder, tensors(load_config(folder), spec.seed), spec.shards)
+    state = tensors(load_config(folder), spec.seed) if source is None else {n: source.read(n) for n in source.shapes()}
+    _write_shards(folder, state, spec.shards)
     return folder
 
 

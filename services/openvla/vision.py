@@ -42,7 +42,7 @@ def build_tower(tower: Tower) -> nn.Module:
 def tower_shapes(tower: Tower, prefix: str) -> dict[str, tuple[int, ...]]:
     """Returns checkpoint name -> shape of all of a tower's tensors, the last block's and the head's among them."""
     model = build_tower(tower)
-    return {prefix + _published(name): tuple(value.shape) for name, value in model.state_dict().items()}
+    return {prefix + published_name(name): tuple(value.shape) for name, value in model.state_dict().items()}
 
 
 def load_tower(tower: Tower, prefix: str, source: Source, dtype: torch.dtype, device: torch.device) -> nn.Module:
@@ -52,7 +52,9 @@ def load_tower(tower: Tower, prefix: str, source: Source, dtype: torch.dtype, de
     model.norm = nn.Identity()
     if getattr(model, "attn_pool", None) is not None:
         model.attn_pool = None
-    state = {name: source.read(prefix + _published(name)).to(device=device, dtype=dtype) for name in model.state_dict()}
+    state = {
+        name: source.read(prefix + published_name(name)).to(device=device, dtype=dtype) for name in model.state_dict()
+    }
     model.load_state_dict(state, assign=True)
     return pack_linears(model.requires_grad_(False))
 
@@ -88,7 +90,7 @@ def patch_features(model: nn.Module, pixels: Tensor) -> Tensor:
     return model.get_intermediate_layers(pixels, n=[len(model.blocks) - 1])[0]
 
 
-def _published(name: str) -> str:
+def published_name(name: str) -> str:
     """Returns timm's name as checkpoints have it: transformers would rename "gamma"."""
     return name.removesuffix("gamma") + "scale_factor" if name.endswith(".gamma") else name
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
+from zlib import crc32
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -87,19 +88,20 @@ class MadeUp:
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device, seed: int = 0):
         self._shapes, self._device = dict(shapes), device
-        self._generator = torch.Generator(device).manual_seed(seed)
+        self._generator, self._seed = torch.Generator(device), seed
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Returns name -> shape."""
         return self._shapes
 
     def read(self, name: str) -> torch.Tensor:
-        """Returns normal numbers whose spread keeps activations in range; norms are ones."""
+        """Returns normal numbers whose spread keeps activations in range, the same at every reading; norms are ones."""
         shape = self._shapes[name]
         if len(shape) == 1:
             norm = "norm" in name and name.endswith("weight")
             return torch.full(shape, 1.0 if norm else 0.01, dtype=torch.bfloat16, device=self._device)
-        spread = 0.7 * (shape[-1] ** -0.5)
+        spread = 0.7 * torch.Size(shape[1:]).numel() ** -0.5
+        self._generator.manual_seed(self._seed + crc32(name.encode()))
         weights = torch.empty(shape, dtype=torch.bfloat16, device=self._device)
         return weights.normal_(0.0, spread, generator=self._generator)
 

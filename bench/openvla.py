@@ -1,0 +1,183 @@
+"""OpenVLA: our engine against upstream's computation on the same weights, in one run.
+
+On a CPU a tiny model, on a GPU one of the 7B model's own shape; weights are made up on the device. What is measured:
+- one stream: milliseconds per action of both sides in turns, ours without and with drafts;
+- drafts: decoding passes on recorded LIBERO actions (tests/openvla/data), turned into tokens;
+- batch: actions per second at the largest batch;
+- service: what /v1/act takes beside the model, on loopback;
+- rooflines: each beside what bytes over bandwidth and operations over peak allow, both measured here.
+
+    PYTHONPATH=.:shared/contract python bench/openvla.py [--quick] [--size tiny|mid|full] [--remote-code FOLDER]
+
+--remote-code takes upstream's own prismatic/extern/hf for the other side; else bench/parts/openvla_plain.py is it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported; the service does the same
+
+import numpy as np
+import torch
+
+from bench.common import figure, interleaved, median_ms
+from bench.parts.openvla_measure import decode_passes, recorded_tokens, rooflines, service_overhead_ms
+from bench.parts.openvla_plain import PlainOpenVLA
+from services.openvla import attention, tiny
+from services.openvla.actions import ActionCodec
+from services.openvla.drafts import Drafts
+from services.openvla.engine import Engine, capacity
+from services.openvla.model import load_model, model_shapes
+from services.openvla.vision import patch_count
+from services.openvla.weights import MadeUp
+
+ENVIRONMENT = "openvla"
+PROMPT = [1, *range(300, 318), 29871]  # as long as LIBERO's are
+Side = Callable[[], object]
+
+
+def main() -> None:
+    """Prints the tables and the FIGURE lines."""
+    parser = argparse.ArgumentParser(description="OpenVLA: our engine against upstream's computation.")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: about a minute")
+    parser.add_argument("--size", choices=list(tiny.SPECS), help="default: full on a GPU, tiny on a CPU")
+    parser.add_argument("--remote-code", type=Path, help="upstream's folder prismatic/extern/hf")
+    asked = parser.parse_args()
+    device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    size = asked.size or ("full" if device.type == "cuda" else "tiny")
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    rounds = 8 if asked.quick else 40
+    spec = tiny.SPECS[size]
+    engine, source = build(spec, dtype, device)
+    weights_gb = sum(engine.model.memory().values()) / 1e9
+    print(
+        f"{size}: {weights_gb:.2f} GB of {dtype} on {device}, {engine.model.patches} patches, attention "
+        f"{engine.model.llama.attention.name}, {torch.get_num_threads()} threads"
+    )
+    engine.warm_up()
+    other = upstream(spec, source, dtype, device, asked.remote_code)
+    one_stream(engine, other, rounds, device)
+    on_recorded_actions()
+    batched(engine, rounds, device)
+    service(rounds)
+
+
+def build(spec: tiny.TinySpec, dtype: torch.dtype, device: torch.device) -> tuple[Engine, MadeUp]:
+    """Returns our engine over made-up weights, and those."""
+    config = spec.model_config()
+    source = MadeUp(model_shapes(config), device)
+    how, _ = attention.choose("auto", device, dtype)
+    model = load_model(config, source, dtype, device, how, capacity(patch_count(config.towers)))
+    return Engine(model, max_batch=16), source
+
+
+def upstream(
+    spec: tiny.TinySpec, source: MadeUp, dtype: torch.dtype, device: torch.device, code: Path | None
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns the other side: pixels uint8 [S, S, 3] to tokens [7]."""
+    if code is None:
+        plain = PlainOpenVLA(spec.model_config(), source, dtype, device)
+        return lambda pixels: plain.generate(pixels, PROMPT)
+    from services.openvla.hf import load_upstream
+
+    with tempfile.TemporaryDirectory() as folder:
+        tiny.write(Path(folder), spec, code, source)
+        _, model = load_upstream(Path(folder), dtype, device)
+    ids = torch.tensor([PROMPT], device=device)
+    norms = [
+        [torch.tensor(one, device=device)[:, None, None] for one in pair] for pair in zip(*tiny.PIXELS, strict=True)
+    ]
+
+    @torch.inference_mode()
+    def predict(pixels: np.ndarray) -> np.ndarray:
+        scaled = torch.from_numpy(pixels).to(device).permute(2, 0, 1)[None].float() / 255
+        both = torch.cat([(scaled - mean) / std for mean, std in norms], dim=1)
+        made = model.generate(
+            ids, pixel_values=both.to(dtype), attention_mask=torch.ones_like(ids), max_new_tokens=7, do_sample=False
+        )
+        return made[0, -7:].cpu().numpy()
+
+    return predict
+
+
+def one_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rounds: int, device: torch.device) -> None:
+    """Times single observations, both sides in turns, and checks that they choose the same tokens."""
+    side = engine.model.config.towers[0].image_size
+    picture = np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8)
+    tokens = engine.generate(picture[None], [PROMPT]).tokens
+    agree = np.array_equal(tokens[0], other(picture))
+    known = np.stack([tokens, tokens, tokens], axis=1)
+    timed = {
+        "upstream": lambda: other(picture),
+        "ours, no drafts": lambda: engine.generate(picture[None], [PROMPT]),
+        "ours, all guessed right": lambda: engine.generate(picture[None], [PROMPT], known),
+        "ours, all guessed wrong": lambda: engine.generate(picture[None], [PROMPT], known - 1),
+    }
+    seconds = interleaved(timed, rounds, warmup=2)
+    ms = {name: median_ms(values) for name, values in seconds.items()}
+    print(
+        f"\none observation, median of {rounds} in turns; both sides chose the same tokens: {'yes' if agree else 'no'}"
+    )
+    for name, values in seconds.items():
+        p90, ratio = np.percentile(values, 90) * 1e3, ms["upstream"] / ms[name]
+        print(f"  {name:26} {ms[name]:8.2f} ms  p90 {p90:8.2f}  {ratio:5.2f} ×")
+    floor = rooflines(engine, device, rows=1, prompt=len(PROMPT))
+    print(f"  floor: {floor.total_ms:.2f} ms (prompt {floor.prompt_ms:.2f}, six passes {floor.decode_ms:.2f}; "
+          f"{floor.bandwidth / 1e9:.0f} GB/s, {floor.peak / 1e12:.2f} Tflop/s measured)")  # fmt: skip
+    gpu = device.type == "cuda"
+    figure("openvla_over_upstream", ms["upstream"] / ms["ours, no drafts"], "ratio", ">=4" if gpu else ">=2")
+    figure("openvla_over_upstream_drafts_right", ms["upstream"] / ms["ours, all guessed right"], "ratio", ">=2")
+    figure("openvla_one_stream_over_floor", ms["ours, no drafts"] / floor.total_ms, "ratio", "<=3")
+    if gpu:
+        figure("openvla_one_stream", ms["ours, no drafts"], "ms", "<=45")
+    if engine.model.llama.embed.dtype == torch.float32:
+        figure("openvla_tokens_equal", float(agree), "share", ">=1")
+
+
+def on_recorded_actions() -> None:
+    """Counts the decoding passes of recorded episodes, with the guesses the service would make."""
+    codec = ActionCodec()
+    episodes = recorded_tokens(codec)
+    steps = sum(len(tokens) for tokens in episodes.values())
+    print(f"\ndecoding passes on {len(episodes)} recorded episodes ({steps} steps); without drafts 6 a step")
+    for width, name in ((6, "width 6"), (1, "width 1 (nf4)")):
+        counted = [decode_passes(tokens, Drafts(codec), width) for tokens in episodes.values()]
+        equal = all(np.array_equal(made, tokens) for (_, made), tokens in zip(counted, episodes.values(), strict=True))
+        cut = 1 - sum(passes for passes, _ in counted) / (6 * steps)
+        print(
+            f"  {name:16} {(1 - cut) * 6:.2f} per step, cut by {cut:.1%}, tokens identical: {'yes' if equal else 'no'}"
+        )
+        if width == 6:
+            figure("openvla_draft_cut", cut * equal, "share", ">=0.4")
+
+
+def batched(engine: Engine, rounds: int, device: torch.device) -> None:
+    """Times the largest batch."""
+    count, side = engine.max_batch, engine.model.config.towers[0].image_size
+    pictures = np.random.default_rng(1).integers(0, 256, (count, side, side, 3), np.uint8)
+    prompts: Sequence[Sequence[int]] = [[*PROMPT[: 12 + index % 8], 29871] for index in range(count)]
+    seconds = interleaved({"batch": lambda: engine.generate(pictures, prompts)}, max(3, rounds // 4), warmup=1)["batch"]
+    rate = count / (median_ms(seconds) / 1e3)
+    floor = rooflines(engine, device, rows=count, prompt=len(PROMPT))
+    print(
+        f"\nbatch {count}, prompts of different lengths, no drafts: {median_ms(seconds):.1f} ms, {rate:.1f} actions/s; "
+        f"floor {floor.total_ms:.1f} ms, {count / floor.total_ms * 1e3:.1f} actions/s"
+    )
+    if device.type == "cuda":
+        figure("openvla_batch16", rate, "actions/s", ">=150")
+
+
+def service(rounds: int) -> None:
+    """Measures the service around the tiny model."""
+    median, p90 = service_overhead_ms(rounds * 5)
+    print(f"\n/v1/act beside the model, one client, 224x224x3 picture: median {median:.2f} ms, p90 {p90:.2f} ms")
+    figure("openvla_service_overhead", median, "ms", "<=1.5")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Modules that single benchmarks are made of; each serves the benchmark it is named after."""

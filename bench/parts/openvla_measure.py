@@ -1,0 +1,165 @@
+"""Parts of bench/openvla.py: recorded actions as tokens, decoding passes, rooflines, the service's own time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from services.openvla.actions import ACTION_TOKENS, ActionCodec, normalise
+from services.openvla.decoding import Row
+from services.openvla.drafts import SIDES, Drafts
+from services.openvla.engine import Engine
+
+RECORDED = Path(__file__).resolve().parents[2] / "tests" / "openvla" / "data" / "oracle-libero_goal.npz"
+
+
+def recorded_tokens(codec: ActionCodec) -> Mapping[str, np.ndarray]:
+    """Returns episode -> int64 [steps, 7]: the oracle's actions, one episode per task of libero_goal.
+
+    Normalised as OpenVLA's training data is: by the 1 % and 99 % quantiles of all of them, the gripper as 0 and 1.
+    """
+    with np.load(RECORDED, allow_pickle=False) as stored:
+        episodes = {name: stored[name].astype(np.float64) for name in stored.files}
+    for actions in episodes.values():
+        actions[:, 6] = (1 - np.sign(actions[:, 6])) / 2  # LIBERO: +1 closes; OpenVLA: 1 is open
+    low, high = np.quantile(np.concatenate(list(episodes.values())), (0.01, 0.99), axis=0)
+    stats = {"q01": low, "q99": high, "mask": [True] * 6 + [False]}
+    return {name: codec.tokens(normalise(actions, stats)) for name, actions in episodes.items()}
+
+
+def decode_passes(recorded: np.ndarray, drafts: Drafts, width: int) -> tuple[int, np.ndarray]:
+    """Returns (decoding passes, tokens [steps, 7]) of a model that chooses the recorded tokens, guessed by `drafts`.
+
+    The model is played: after what was recorded it chooses what was recorded next, after anything else the token -1.
+    The bookkeeping is the engine's own.
+    """
+    made, passes = [], 0
+    for chosen in recorded:
+        row = Row(drafts.guess("session"))
+        line = row.guesses[0, : ACTION_TOKENS - 1]
+        list(row.take_prompt(np.where(np.cumsum(np.r_[False, line != chosen[:-1]]), -1, chosen)))
+        while not row.done:
+            list(row.take(_choices(row, chosen, width), width, SIDES if width > 1 else 0))
+            passes += 1
+        made.append(row.tokens)
+        drafts.note("session", np.array(row.tokens))
+    return passes, np.array(made)
+
+
+def _choices(row: Row, recorded: np.ndarray, width: int) -> np.ndarray:
+    """Returns what the played model chooses after each token of the next pass."""
+    sides = SIDES if width > 1 else 0
+    line, beside = row.line(width), row.sides(width, sides).reshape(sides, width - 1)
+    after = [_after(row.read, line[: column + 1], recorded) for column in range(width)]
+    for side in beside:
+        after += [_after(row.read, np.r_[line[: place + 1], side[place]], recorded) for place in range(width - 1)]
+    return np.array(after)
+
+
+def _after(read: int, tokens: np.ndarray, recorded: np.ndarray) -> int:
+    end = read + len(tokens)
+    return int(recorded[end]) if end < ACTION_TOKENS and np.array_equal(tokens, recorded[read:end]) else -1
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The least time of one action: bytes over bandwidth or operations over peak, whichever is more."""
+
+    prompt_ms: float
+    decode_ms: float
+    bandwidth: float  # bytes/s
+    peak: float  # operations/s
+
+    @property
+    def total_ms(self) -> float:
+        """Prompt and six decoding passes."""
+        return self.prompt_ms + self.decode_ms
+
+
+def rooflines(engine: Engine, device: torch.device, rows: int, prompt: int) -> Roofline:
+    """Returns the floor of one batch without drafts, with bandwidth and peak measured on this machine."""
+    memory, size = engine.model.memory(), engine.model.llama.embed.element_size()
+    config, patches = engine.model.config.llama, engine.model.patches
+    bandwidth, peak = measured_bandwidth(device), measured_peak(device, engine.model.llama.embed.dtype)
+    head = config.vocab_size * config.hidden_size * size
+    blocks = memory["llama blocks"]
+    seen = 2 * rows * patches * (memory["vision"] + memory["projector"]) / size
+    read = 2 * rows * ((patches + prompt) * blocks + head) / size
+    everything = memory["vision"] + memory["projector"] + blocks + head
+    prompt_s = max((seen + read) / peak, everything / bandwidth)
+    decode_s = 6 * max((blocks + head) / bandwidth, 2 * rows * (blocks + head) / size / peak)
+    return Roofline(prompt_s * 1e3, decode_s * 1e3, bandwidth, peak)
+
+
+def measured_bandwidth(device: torch.device) -> float:
+    """Returns bytes per second of summing a large array: weights are read, not written."""
+    data = torch.ones(2**30 if device.type == "cuda" else 2**26, dtype=torch.float32, device=device)
+    return data.numel() * 4 / _best_s(lambda: data.sum(), device)
+
+
+def measured_peak(device: torch.device, dtype: torch.dtype) -> float:
+    """Returns operations per second of a large matrix product."""
+    side = 8192 if device.type == "cuda" else 1024
+    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    return 2 * side**3 / _best_s(lambda: a @ b, device)
+
+
+def _best_s(work: Callable[[], object], device: torch.device, rounds: int = 8) -> float:
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def serve_tiny(folder: str, pipe) -> None:
+    """Serves a tiny checkpoint in this process; sends the address through the pipe."""
+    import uvicorn
+
+    from services.openvla.loading import load_policy
+    from services.openvla.settings import ModelSettings
+    from vla_contract import create_app
+    from vla_contract.server import address, listen, uvicorn_config
+
+    app = create_app(lambda: load_policy(ModelSettings(checkpoint=folder)))
+    with listen("127.0.0.1", 0) as listener:
+        pipe.send(address(listener))
+        uvicorn.Server(uvicorn_config(app, "warning")).run(sockets=[listener])
+
+
+def service_overhead_ms(rounds: int) -> tuple[float, float]:
+    """Returns (median, 90th percentile) of a round trip less the time in the model, in milliseconds."""
+    import tempfile
+
+    from services.openvla import tiny
+    from vla_contract import Observation, PolicyClient
+
+    with tempfile.TemporaryDirectory() as folder:
+        spec = tiny.TinySpec(suites=("libero_goal",))
+        tiny.write(Path(folder), spec)
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe()
+        process = context.Process(target=serve_tiny, args=(folder, there), daemon=True)
+        process.start()
+        picture = np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8)
+        beside = []
+        try:
+            with PolicyClient(here.recv()) as client:
+                client.wait_ready(120)
+                for step in range(rounds):
+                    asked = Observation({"agentview": picture}, None, "put the bowl on the stove", "bench", step)
+                    spent = client.act(asked).timings_ms
+                    beside.append(spent["round_trip"] - spent["model"])
+        finally:
+            process.terminate()
+            process.join()
+    return float(np.median(beside)), float(np.percentile(beside, 90))

@@ -1,0 +1,81 @@
+"""The other side of bench/openvla.py: OpenVLA as upstream's code computes it, from transformers' and timm's own parts.
+
+Whole vision towers, features of the second-to-last layer, `LlamaForCausalLM.generate` on the merged embeddings: a
+growing cache, the head at every position of the prompt, one token per pass. It leaves out upstream's own Python around
+that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.modeling_utils import no_init_weights
+
+from services.openvla.actions import ACTION_TOKENS
+from services.openvla.config import ModelConfig, Tower
+from services.openvla.vision import PREFIXES, build_tower, published_name
+from services.openvla.weights import Source
+
+LANGUAGE = "language_model."
+
+
+class PlainOpenVLA:
+    """Upstream's computation at batch 1."""
+
+    def __init__(self, config: ModelConfig, source: Source, dtype: torch.dtype, device: torch.device):
+        self._device, self._dtype = device, dtype
+        self._towers = [_tower(t, p, source, dtype, device) for t, p in zip(config.towers, PREFIXES, strict=True)]
+        self._norms = [
+            [torch.tensor(one, device=device)[:, None, None] for one in (t.mean, t.std)] for t in config.towers
+        ]
+        self._projector = [
+            [source.read(f"projector.fc{i}.{kind}").to(device, dtype) for kind in ("weight", "bias")] for i in (1, 2, 3)
+        ]
+        self._llama = _llama(config, source, dtype, device)
+
+    @torch.inference_mode()
+    def generate(self, pixels: np.ndarray, prompt: Sequence[int]) -> np.ndarray:
+        """Returns int64 [7] for uint8 pixels [S, S, 3] and token ids."""
+        words = self._llama.get_input_embeddings()(torch.tensor([list(prompt)], device=self._device))
+        merged = torch.cat((words[:, :1], self._see(pixels), words[:, 1:]), dim=1)
+        mask = torch.ones(merged.shape[:2], dtype=torch.int64, device=self._device)
+        made = self._llama.generate(
+            inputs_embeds=merged, attention_mask=mask, max_new_tokens=ACTION_TOKENS, do_sample=False
+        )
+        return made[0].cpu().numpy()
+
+    def _see(self, pixels: np.ndarray) -> Tensor:
+        scaled = torch.from_numpy(pixels).to(self._device).permute(2, 0, 1).float() / 255
+        seen = []
+        for tower, (mean, std) in zip(self._towers, self._norms, strict=True):
+            normal = ((scaled - mean) / std)[None].to(self._dtype)
+            seen.append(tower.get_intermediate_layers(normal, n={len(tower.blocks) - 2})[0])
+        features = torch.cat(seen, dim=2)
+        for index, (weight, bias) in enumerate(self._projector):
+            features = F.linear(F.gelu(features) if index else features, weight, bias)
+        return features
+
+
+def _tower(tower: Tower, prefix: str, source: Source, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    model = build_tower(tower)
+    state = {name: source.read(prefix + published_name(name)).to(device, dtype) for name in model.state_dict()}
+    model.load_state_dict(state, assign=True)
+    return model.requires_grad_(False)
+
+
+def _llama(config: ModelConfig, source: Source, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:
+    shape = config.llama
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    given = {name: getattr(shape, name) for name in names}
+    settings = LlamaConfig(**given, num_key_value_heads=shape.num_key_value_heads, pad_token_id=32000)
+    settings._attn_implementation = "sdpa"
+    with no_init_weights(), torch.device(device):
+        model = LlamaForCausalLM(settings)
+    state = {name: source.read(LANGUAGE + name).to(device, dtype) for name in model.state_dict()}
+    model.load_state_dict(state, assign=True)
+    return model.eval().requires_grad_(False)

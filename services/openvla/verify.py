@@ -1,0 +1,183 @@
+"""`python -m services.openvla.verify`: loads a checkpoint, asks it for actions and says what that costs.
+
+Modes are ways to run the same checkpoint. `auto` is what the service would do here; several modes are loaded one after
+the other, each in a process of its own, and compared with the first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from services.openvla.config import CheckpointError
+from services.openvla.settings import ModelSettings, checkpoint_folder, from_environment
+from vla_contract.errors import did_you_mean
+
+MODES: Mapping[str, Mapping[str, str]] = {
+    "auto": {},
+    "bf16-flash": {"dtype": "bf16", "attention": "flash"},
+    "bf16-sdpa": {"dtype": "bf16", "attention": "sdpa"},
+    "nf4": {"quant": "nf4"},
+    "int8": {"quant": "int8"},
+    "fp32-cpu": {"dtype": "fp32", "device": "cpu"},
+    "hf": {"engine": "hf"},
+}
+
+
+@dataclass(frozen=True)
+class VerifySettings(ModelSettings):
+    """Check a checkpoint: load, warm up, infer, and report latency, memory and actions."""
+
+    modes: str = "auto"
+    """Comma-separated: auto, bf16-flash, bf16-sdpa, nf4, int8, fp32-cpu, hf; or "all" that run here."""
+    count: int = 20
+    """Inferences to time."""
+    image: Path | None = None
+    """A picture to show; default: a made-up one."""
+    instruction: str = "put the bowl on the stove"
+    """What to ask for."""
+    json: bool = False
+    """Print one JSON object per mode instead of the table."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        for mode in self.mode_list:
+            if mode not in MODES:
+                raise ValueError(f"mode {mode!r} not found{did_you_mean(mode, MODES)}")
+        if self.count < 1:
+            raise ValueError(f"--count {self.count} makes no sense; expected 1 or more")
+
+    @property
+    def mode_list(self) -> list[str]:
+        """The modes to run, in order."""
+        return list(MODES) if self.modes == "all" else [one.strip() for one in self.modes.split(",") if one.strip()]
+
+
+def measure(settings: VerifySettings) -> dict[str, Any]:
+    """Returns what one mode does: load and inference times, memory, actions float [n, 7]."""
+    import time
+
+    from services.openvla.loading import load_policy
+    from services.openvla.memory import reset_peak, used_bytes
+    from services.openvla.placement import choose_device
+    from vla_contract import Observation
+
+    device = choose_device(settings.device)
+    reset_peak(device)
+    start = time.perf_counter()
+    policy = load_policy(settings)
+    load_s, info = time.perf_counter() - start, policy.info()
+    picture = _picture(settings.image)
+    timings, actions = [], []
+    for step in range(settings.count + 1):  # the first one warms what is shaped by this very picture
+        shown = np.roll(picture, step, axis=1)
+        key = info.unnorm_keys[0]
+        observation = Observation({"agentview": shown}, None, settings.instruction, "verify", step, None, key)
+        start = time.perf_counter()
+        chunk = policy.act([observation])[0]
+        if isinstance(chunk, Exception):
+            raise chunk
+        timings.append({**chunk.timings_ms, "total": (time.perf_counter() - start) * 1e3})
+        actions.append(chunk.actions[0].tolist())
+    timings = timings[1:]
+    split = {stage: float(np.median([one[stage] for one in timings])) for stage in timings[0]}
+    return {
+        "checkpoint": f"{info.checkpoint.repo} {info.checkpoint.revision}", "device": info.device,
+        "quantization": info.quantization, "details": dict(info.details), "load_s": load_s,
+        "median_ms": split["total"], "p95_ms": float(np.percentile([one["total"] for one in timings], 95)),
+        "split_ms": split, "peak_gb": used_bytes(device) / 1e9, "actions": actions[1:],
+    }  # fmt: skip
+
+
+def _picture(path: Path | None) -> np.ndarray:
+    """Returns uint8 [H, W, 3]: the file, or a ramp with a red square on it."""
+    if path is not None:
+        from PIL import Image, UnidentifiedImageError
+
+        try:
+            return np.asarray(Image.open(path).convert("RGB"))
+        except (OSError, UnidentifiedImageError) as error:
+            raise ValueError(f"--image {path} cannot be read: {error}") from error
+    y, x = np.mgrid[:224, :224]
+    picture = np.stack((x, y, 224 - x), axis=-1).astype(np.uint8)
+    picture[80:140, 60:120] = (220, 30, 30)
+    return picture
+
+
+def report(name: str, found: Mapping[str, Any], first: Mapping[str, Any] | None) -> None:
+    """Prints one mode's block."""
+    details, split = found["details"], found["split_ms"]
+    print(f"\n{name}: {found['checkpoint']}")
+    print(f"  device      {found['device']}, {found['quantization']}, attention {details['attention']}"
+          f" ({details['attention_reason']})")  # fmt: skip
+    print(f"  load        {found['load_s']:.1f} s")
+    stages = ", ".join(f"{stage} {ms:.1f}" for stage, ms in split.items() if stage != "total")
+    print(f"  inference   median {found['median_ms']:.1f} ms, p95 {found['p95_ms']:.1f} ms ({stages})")
+    print(f"  memory      {found['peak_gb']:.2f} GB at most, weights {details.get('weights_mb', '?')} MB")
+    print(f"  action      {np.round(found['actions'][0], 4).tolist()}")
+    if first is not None:
+        ours, theirs = np.array(found["actions"]), np.array(first["actions"])
+        ratio = first["median_ms"] / found["median_ms"]
+        print(f"  compared    {(ours == theirs).mean():.0%} of all numbers equal, largest difference "
+              f"{np.abs(ours - theirs).max():.3f}, {ratio:.2f} × as fast")  # fmt: skip
+
+
+def measure_apart(settings: VerifySettings, mode: str) -> dict[str, Any]:
+    """Returns what `measure` finds in a process of its own: memory is counted from zero and freed for the next."""
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in {**_plain_flags(settings), **MODES[mode]}.items()]
+    command = [sys.executable, "-m", "services.openvla.verify", "--json", *flags]
+    command.append("--drafts" if settings.drafts else "--no-drafts")
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise ValueError(f"mode {mode} failed: {(done.stderr.strip() or 'no output').splitlines()[-1]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def _plain_flags(settings: VerifySettings) -> dict[str, str]:
+    names = ["checkpoint", "unnorm_key", "quant", "dtype", "device", "attention", "engine", "max_batch"]
+    names += ["count", "instruction"] + (["image"] if settings.image else [])
+    return {name: str(getattr(settings, name)) for name in names}
+
+
+def run(settings: VerifySettings) -> int:
+    """Measures every mode; returns the exit code. With several modes one that cannot run here is said and left out."""
+    folder = checkpoint_folder(settings.checkpoint)
+    settings = replace(settings, checkpoint=str(folder))
+    if settings.json:
+        print(json.dumps(measure(replace(settings, **MODES[settings.mode_list[0]]))))
+        return 0
+    first, failed = None, 0
+    for mode in settings.mode_list:
+        try:
+            found = measure_apart(settings, mode)
+        except ValueError as error:
+            print(f"\n{error}")
+            failed += 1
+            continue
+        report(mode, found, first)
+        first = first or found
+    return 0 if first is not None and (not failed or settings.modes == "all") else 1
+
+
+def main() -> None:
+    """Ends with 0 where every mode asked for gave finite actions."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported; see docs/openvla.md
+    try:
+        default = from_environment(VerifySettings)
+        code = run(tyro.cli(VerifySettings, prog="python -m services.openvla.verify", default=default))
+    except (CheckpointError, ValueError, MemoryError) as error:
+        raise SystemExit(str(error)) from None
+    raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    main()

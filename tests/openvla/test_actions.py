@@ -1,0 +1,69 @@
+"""Tokens, bins and statistics."""
+
+import numpy as np
+import pytest
+
+from services.openvla.actions import ActionCodec, normalise, unnormalise
+from services.openvla.config import SPACE_TOKEN, CheckpointError
+from services.openvla.tokenizer import PromptTokenizer, complete
+
+CODEC = ActionCodec()
+STATS = {"q01": (-0.5,) * 6 + (0.0,), "q99": (0.5,) * 6 + (1.0,), "mask": (True,) * 6 + (False,)}
+
+
+def test_every_bin_comes_back_as_its_own_token():
+    tokens = np.arange(31745, 32000)
+    np.testing.assert_array_equal(CODEC.tokens(CODEC.values(tokens)), tokens)
+    assert CODEC.values(np.array([31744])) == CODEC.values(np.array([31745]))  # 256 ids, 255 intervals
+
+
+def test_values_are_symmetric_and_highest_id_is_lowest_value():
+    values = CODEC.values(np.arange(31745, 32000))
+    assert (np.diff(values) < 0).all()
+    np.testing.assert_allclose(values, -values[::-1], atol=1e-12)
+
+
+@pytest.mark.parametrize(("token", "end"), [(0, 1), (31743, 1), (32000, -1), (32063, -1)])
+def test_ids_that_are_no_actions_mean_an_end_of_the_range(token, end):
+    assert not CODEC.is_action(np.array(token))
+    assert CODEC.values(np.array(token)) == pytest.approx(end, abs=0.004)
+
+
+def test_unnormalise_stretches_what_the_mask_names_and_leaves_the_rest():
+    values = np.array([-1.0, 0.0, 1.0, 0.5, -0.5, 0.0, 0.7])
+    np.testing.assert_allclose(unnormalise(values, STATS), [-0.5, 0.0, 0.5, 0.25, -0.25, 0.0, 0.7])
+    np.testing.assert_allclose(normalise(unnormalise(values, STATS), STATS), values)
+
+
+def test_a_prompt_begins_with_bos_and_ends_with_the_space_token(checkpoints):
+    tokenizer = PromptTokenizer(checkpoints())
+    for text in ("put the bowl on the stove", "Öffne!", ""):
+        ids = tokenizer.prompt_ids(text)
+        assert ids[0] == 1
+        assert ids[-1] == SPACE_TOKEN
+        assert ids.count(1) == 1
+    assert complete([5, SPACE_TOKEN]) == [1, 5, SPACE_TOKEN]
+    assert tokenizer.prompt_ids("Open The DRAWER") == tokenizer.prompt_ids("open the drawer")
+
+
+def test_sentencepiece_serves_where_there_is_no_tokenizer_json(tmp_path):
+    import sentencepiece
+
+    (tmp_path / "text").write_text("\n".join(f"put the bowl on the stove {i} In: Out: What action" for i in range(99)))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "tokenizer"), vocab_size=300, byte_fallback=True,
+        model_type="bpe", normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2,
+    )  # fmt: skip
+    tokenizer = PromptTokenizer(tmp_path)
+    plain = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
+    ids = tokenizer.prompt_ids("put the bowl")
+    assert plain.decode(ids[1:-1]) == "In: What action should the robot take to put the bowl?\nOut:"
+    assert (ids[0], ids[-1]) == (1, SPACE_TOKEN)
+
+
+def test_a_folder_without_tokenizer_says_so(tmp_path):
+    with pytest.raises(CheckpointError, match="no tokenizer.json"):
+        PromptTokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        PromptTokenizer(tmp_path)

@@ -1,0 +1,179 @@
+"""Reading checkpoint folders: the published form, and every way in which one can be wrong."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from services.openvla import attention
+from services.openvla.config import CheckpointError, LlamaConfig, load_config
+from services.openvla.engine import capacity
+from services.openvla.memory import require_memory
+from services.openvla.model import load_model, model_shapes, weight_bytes
+from services.openvla.record import changed_files, file_hash, identity, write_record
+from services.openvla.settings import ModelSettings, checkpoint_folder, from_environment
+from services.openvla.tiny import FULL, SPECS
+from services.openvla.weights import INDEX, Safetensors
+from vla_contract import Volume
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def folder(checkpoints, tmp_path):
+    """A copy of the tiny checkpoint that a test may break."""
+    return shutil.copytree(checkpoints(), tmp_path / "broken")
+
+
+def load(folder):
+    config = load_config(folder)
+    return load_model(config, Safetensors(folder), torch.float32, CPU, attention.Sdpa(), capacity(16))
+
+
+def edit(path, **changes):
+    """Sets values of a JSON file; None takes one out."""
+    value = json.loads(path.read_text())
+    value.update(changes)
+    path.write_text(json.dumps({name: one for name, one in value.items() if one is not None}))
+
+
+def test_the_published_models_shape_is_openvla_7b():
+    config = FULL.model_config()
+    total = sum(torch.Size(shape).numel() for shape in model_shapes(config).values())
+    assert config.llama == LlamaConfig()  # what a published config.json leaves out are Llama-2 7B's values
+    assert total == 7_541_237_184  # parameters of openvla/openvla-7b
+    assert weight_bytes(config, torch.bfloat16) == pytest.approx(15.08e9, rel=0.001)
+    assert 4.5e9 < weight_bytes(config, torch.bfloat16, "nf4") < 6e9
+
+
+@pytest.mark.parametrize("size", ["tiny", "siglip"])
+def test_names_and_shapes_are_those_of_the_folder(checkpoints, size):
+    source = Safetensors(checkpoints(size))
+    assert dict(source.shapes()) == model_shapes(SPECS[size].model_config())
+    assert load_config(checkpoints(size)).towers == SPECS[size].model_config().towers
+
+
+def test_weights_are_readable_by_others(checkpoints):
+    assert all(path.stat().st_mode & 0o044 == 0o044 for path in checkpoints().iterdir())
+
+
+def test_a_single_file_and_older_buffers_are_read_too(folder):
+    state = {}
+    for shard in folder.glob("*.safetensors"):
+        state |= load_file(shard)
+        shard.unlink()
+    (folder / INDEX).unlink()
+    state["language_model.model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(16)
+    save_file(state, folder / "model.safetensors")
+    assert load(folder).patches == 16
+
+
+def test_missing_shards_are_named(folder):
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="lacks 1 of 2 weight files: model-00002-of-00002.safetensors"):
+        load(folder)
+
+
+def test_a_truncated_shard_is_named(folder):
+    shard = folder / "model-00001-of-00002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match="model-00001-of-00002.safetensors is broken"):
+        load(folder)
+
+
+def test_missing_unexpected_and_misshapen_tensors_are_named(folder):
+    shard = folder / "model-00001-of-00002.safetensors"
+    state = load_file(shard)
+    name = "language_model.model.layers.0.self_attn.q_proj.weight"
+    save_file({key: value for key, value in state.items() if key != name}, shard)
+    with pytest.raises(CheckpointError, match=f"lacks 1 of .*{name}"):
+        load(folder)
+    save_file({**state, "lora_A.weight": torch.ones(2)}, shard)
+    with pytest.raises(CheckpointError, match="no place for: lora_A.weight"):
+        load(folder)
+    save_file({**state, name: state[name][:-1].contiguous()}, shard)
+    with pytest.raises(CheckpointError, match=r"shape \[127, 128\]"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"model_type": "llava"}, "model_type 'llava'"),
+        ({"use_fused_vision_backbone": False}, "openvla-v01"),
+        ({"image_resize_strategy": "letterbox"}, "letterbox"),
+        ({"timm_model_ids": None}, "timm_model_ids"),
+        ({"image_sizes": [64, 224]}, "one picture of one size"),
+        ({"timm_model_ids": ["vit_nothing", "vit_tiny_patch16_224"]}, "cannot build 'vit_nothing'"),
+        ({"text_config": {"model_type": "mistral"}}, "mistral"),
+    ],
+)
+def test_a_config_of_another_model_is_refused(folder, changes, text):
+    edit(folder / "config.json", **changes)
+    with pytest.raises(CheckpointError, match=text):
+        load(folder)
+
+
+def test_an_empty_folder_and_broken_json_are_told(tmp_path):
+    with pytest.raises(CheckpointError, match="config.json is missing"):
+        load_config(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_config(tmp_path)
+
+
+def test_statistics_come_from_the_fine_tuning_else_from_the_config(folder):
+    assert "libero_goal_no_noops" in load_config(folder).norm_stats
+    (folder / "dataset_statistics.json").write_text(
+        json.dumps({"libero_10": {"action": {"q01": [0] * 7, "q99": [1] * 7}}})
+    )
+    assert list(load_config(folder).norm_stats) == ["libero_10"]
+    assert load_config(folder).norm_stats["libero_10"]["mask"] == (True,) * 7
+    (folder / "dataset_statistics.json").unlink()
+    assert len(load_config(folder).norm_stats) == 5
+    edit(folder / "config.json", norm_stats=None)
+    with pytest.raises(CheckpointError, match="neither dataset_statistics.json nor norm_stats"):
+        load_config(folder)
+
+
+def test_the_record_tells_what_a_folder_holds(folder):
+    unrecorded = identity(folder)
+    write_record(folder, "owner/name", "abc", {path.name: file_hash(path) for path in folder.iterdir()})
+    assert (identity(folder).repo, identity(folder).revision) == ("owner/name", "abc")
+    assert identity(folder).sha256 == unrecorded.sha256
+    (folder / "tokenizer.json").write_text("{}")
+    assert changed_files(folder, json.loads((folder / "checkpoint.json").read_text())) == ["tokenizer.json"]
+    with pytest.raises(CheckpointError, match="has changed since it was made .tokenizer.json"):
+        identity(folder)
+
+
+def test_a_checkpoint_is_found_by_name_or_path_and_else_listed(tmp_path, checkpoints):
+    volume = Volume(tmp_path)
+    with pytest.raises(CheckpointError, match="none is on the volume; get one"):
+        checkpoint_folder("", volume)
+    shutil.copytree(checkpoints(), tmp_path / "checkpoints" / "openvla-tiny")
+    assert checkpoint_folder("openvla-tiny", volume) == tmp_path / "checkpoints" / "openvla-tiny"
+    assert checkpoint_folder(str(checkpoints()), volume) == checkpoints()
+    with pytest.raises(CheckpointError, match="did you mean 'openvla-tiny'"):
+        checkpoint_folder("openvla-tini", volume)
+    with pytest.raises(CheckpointError, match="on the volume: openvla-tiny"):
+        checkpoint_folder("", volume)
+    with pytest.raises(CheckpointError, match="not found"):
+        checkpoint_folder("../checkpoints/openvla-tiny", volume)
+
+
+def test_variables_are_the_flags_defaults():
+    given = {"VLALAB_OPENVLA_CHECKPOINT": "x", "VLALAB_OPENVLA_MAX_BATCH": "4", "VLALAB_OPENVLA_QUANT": "nf4"}
+    settings = from_environment(ModelSettings, {**given, "VLALAB_OPENVLA_DTYPE": "", "VLALAB_OPENVLA_DRAFTS": "0"})
+    assert settings == ModelSettings(checkpoint="x", max_batch=4, quant="nf4", drafts=False)
+    for name, text in (("QUANT", "nf5"), ("MAX_BATCH", "many"), ("DRAFTS", "maybe")):
+        with pytest.raises(ValueError, match=f"VLALAB_OPENVLA_{name}='{text}'"):
+            from_environment(ModelSettings, {f"VLALAB_OPENVLA_{name}": text})
+
+
+def test_too_little_memory_is_said_before_loading():
+    with pytest.raises(MemoryError, match=r"10000.0 GB and .* are free on cpu; try less"):
+        require_memory(10**13, CPU, "try less")
+    require_memory(1, CPU, "")
