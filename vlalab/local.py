@@ -328,14 +328,20 @@ def shell(service_name: str, command: str | None = None) -> int:
     service = compose.read()[service_name]
     env = environments.ensure(service.environment_name)
     _, variables = resolve(service, env)
-    words = ["bash", "-c", command] if command else ["bash", "--norc", "-i"]
+    words = _shell_words(command)
     prompt = {"PS1": f"({service.environment_name}) \\w\\$ "}
     return subprocess.run(words, env={**variables, **prompt}, cwd=paths.ROOT).returncode
 
 
+def _shell_words(command: str | None) -> list[str]:
+    if command:
+        return ["bash", "-c", command]
+    return ["bash", "--norc", *(["-i"] if sys.stdin.isatty() else [])]
+
+
 def shell_command(service_name: str, command: str | None = None) -> str:
     """Returns the command line that `shell` runs, for a dry run."""
-    return shlex.join(["bash", "-c", command] if command else ["bash", "--norc", "-i"])
+    return shlex.join(_shell_words(command))
 
 
 def follow_log(name: str, lines: int, follow: bool) -> None:
