@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import re
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -168,6 +169,13 @@ def check_image(env: str) -> str:
     return f"lock {record['lock'][:12]}, commit {record['commit'] or 'unknown'}"
 
 
+def one_thread() -> None:
+    """Lets torch compute in one thread: the models here are tiny, and threads that wait for busy cores take minutes."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """Returns what `function` returns in a process of its own, for what must not meet earlier imports."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -180,6 +188,7 @@ def run(env: str, dependencies: dict[str, Check], services: dict[str, Check]) ->
     flags.add_argument("--part", choices=("dependencies", "services"), help="default: both")
     flags.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     asked = flags.parse_args()
+    os.environ["HF_HOME"] = str(Path(tempfile.gettempdir()) / "hf")  # nothing is downloaded; the volume may be absent
     common = {"versions": lambda: check_versions(env), "consistency": lambda: check_consistency(env)}
     parts = {"dependencies": {**common, **dependencies}, "services": {"image": lambda: check_image(env), **services}}
     results = {}

@@ -8,5 +8,5 @@ if ! python3.10 -m pip --version >/dev/null 2>&1; then
     DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends python3-pip
 fi
 awk '/^[^ #]/ { wanted = /^uv==/ } wanted' /build/host.lock >/tmp/uv.lock
-python3.10 -m pip install --no-cache-dir --disable-pip-version-check --root-user-action=ignore \
+PIP_ROOT_USER_ACTION=ignore python3.10 -m pip install --no-cache-dir --disable-pip-version-check \
     --no-deps --require-hashes --no-compile --target /opt/tools -r /tmp/uv.lock

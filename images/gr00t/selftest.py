@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from images.common.selftest import check_attention, check_imports, check_torch, expect, run
+from images.common.selftest import check_attention, check_imports, check_torch, expect, one_thread, run
 
 MODULES = (
     "torchvision", "transformers", "tokenizers", "accelerate", "peft", "diffusers", "timm", "einops", "decord", "av",
@@ -50,6 +50,7 @@ def check_inference() -> str:
 
 if __name__ == "__main__":
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+    one_thread()
     dependencies = {
         "torch": lambda: check_torch("2.5.1", "12.4"),
         "attention": check_attention,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from images.common.selftest import check_attention, check_imports, check_torch, expect, run
+from images.common.selftest import check_attention, check_imports, check_torch, expect, one_thread, run
 
 MODULES = ("torchvision", "timm", "transformers", "tokenizers", "accelerate", "sentencepiece", "json_numpy", "PIL")
 
@@ -61,6 +61,7 @@ def check_inference() -> str:
 
 
 if __name__ == "__main__":
+    one_thread()
     dependencies = {
         "torch": lambda: check_torch("2.2.0", "12.1"),
         "attention": check_attention,
