@@ -169,10 +169,22 @@ def finish():
 
 def test_robosuites_settings_are_its_own_with_file_logging_off(robosuite):
     (robosuite / "macros.py").write_text('A = 1\nFILE_LOGGING_LEVEL = "DEBUG"\nB = 2\n')
-    assert finish().write_macros().read_text() == "A = 1\nFILE_LOGGING_LEVEL = None\nB = 2\n"
+    step = finish()
+    assert step.robosuite_folder() == robosuite
+    assert step.write_macros(robosuite).read_text() == "A = 1\nFILE_LOGGING_LEVEL = None\nB = 2\n"
 
 
 def test_another_robosuite_is_told(robosuite):
     (robosuite / "macros.py").write_text("A = 1\n")
     with pytest.raises(ValueError, match="0 times"):
-        finish().write_macros()
+        finish().write_macros(robosuite)
+
+
+def test_meshes_that_no_task_loads_are_removed_and_the_rest_stays(tmp_path):
+    step = finish()
+    for name in (*step.UNUSED, "robots/panda/meshes"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "arm.stl").write_bytes(b"12345")
+    assert step.remove_unused(tmp_path) == 5 * len(step.UNUSED)
+    assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*.stl")] == ["robots/panda/meshes/arm.stl"]
+    assert step.remove_unused(tmp_path) == 0
