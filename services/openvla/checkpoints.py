@@ -9,13 +9,16 @@ from pathlib import Path
 
 import tyro
 
-from services.openvla import download, tiny
+from services.openvla import download
 from services.openvla.config import CheckpointError
 from services.openvla.record import RECORD, file_hash, write_record
 from services.openvla.suites import SUITES
 from vla_contract import Volume
 from vla_contract.errors import did_you_mean
 from vla_contract.volume import make_folder
+
+
+SIZES = ("tiny", "siglip", "mid")  # of random checkpoints
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,8 @@ class CheckpointSettings:
         known = [*(SUITES if self.tiny else download.REPOSITORIES), ""]
         if self.suite not in known:
             raise ValueError(f"suite {self.suite!r} not found{did_you_mean(self.suite, known[:-1])}")
-        if self.size not in tiny.SPECS or self.size == "full":
-            raise ValueError(f"--size {self.size!r} not found; expected tiny, siglip or mid")
+        if self.size not in SIZES:
+            raise ValueError(f"--size {self.size!r} not found{did_you_mean(self.size, SIZES)}")
         if not self.tiny and bool(self.suite) == bool(self.repo):
             raise ValueError("give one of --suite SUITE, --repo OWNER/NAME and --tiny")
         if self.name and (Path(self.name).name != self.name or self.name.startswith(".")):
@@ -55,6 +58,8 @@ class CheckpointSettings:
 
 def make_tiny(settings: CheckpointSettings, checkpoints: Path) -> Path:
     """Returns the folder of a random checkpoint."""
+    from services.openvla import tiny  # imports torch, which a download does without
+
     folder = checkpoints / (settings.name or f"openvla-{settings.size}")
     if (folder / RECORD).is_file() and not settings.force:
         print(f"{folder} is there already (--force makes it again)")

@@ -1,0 +1,103 @@
+"""A model hub on loopback: the few routes that a download needs, with faults on request."""
+
+import hashlib
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub(ThreadingHTTPServer):
+    """Serves `folder` as repository `repo`. `cut` bytes into its first answer, a file's connection breaks."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, repo: str):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.folder, self.repo = folder, repo
+        self.cut: dict[str, int] = {}
+        self.lies: set[str] = set()  # files whose promised sha256 is wrong
+        self.asked: list[tuple[str, str, str | None]] = []  # method, file, Range
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        path = self.path.partition("?")[0]
+        if path.startswith(f"/api/models/{self.server.repo}/revision/"):
+            return self._json(self._listing()) if path.rpartition("/")[2] in ("main", COMMIT) else self._missing()
+        self._file(path, body=True)
+
+    def do_HEAD(self):
+        self._file(self.path, body=False)
+
+    def log_message(self, *args):
+        pass
+
+    def _listing(self):
+        siblings = []
+        for path in sorted(self.server.folder.iterdir()):
+            facts = {"rfilename": path.name, "size": path.stat().st_size}
+            if path.suffix == ".safetensors":
+                sha = "0" * 64 if path.name in self.server.lies else hashlib.sha256(path.read_bytes()).hexdigest()
+                facts["lfs"] = {"sha256": sha, "size": facts["size"], "pointerSize": 130}
+            siblings.append(facts)
+        return {"id": self.server.repo, "modelId": self.server.repo, "sha": COMMIT, "siblings": siblings}
+
+    def _file(self, path, body):
+        prefix = f"/{self.server.repo}/resolve/{COMMIT}/"
+        name = path.removeprefix(prefix)
+        file = self.server.folder / name
+        if not path.startswith(prefix) or not file.is_file():
+            return self._missing()
+        self.server.asked.append((self.command, name, self.headers.get("Range")))
+        data = file.read_bytes()
+        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").rstrip("-") or 0)
+        self.send_response(206 if start else 200)
+        self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", str(len(data) - start))
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        self.end_headers()
+        if body:
+            cut = self.server.cut.pop(name, None)
+            self.wfile.write(data[start:cut])
+            self.close_connection = self.close_connection or cut is not None
+
+    def _json(self, value):
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _missing(self):
+        self.send_response(404)
+        self.send_header("X-Error-Code", "RepoNotFound" if self.server.repo not in self.path else "RevisionNotFound")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+@contextmanager
+def hub(folder: Path, repo: str):
+    """Serves while the block runs."""
+    server = Hub(folder, repo)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)

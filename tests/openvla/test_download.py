@@ -1,0 +1,155 @@
+"""`python -m services.openvla.checkpoints`, against a hub on loopback."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from services.openvla.config import load_config
+from services.openvla.download import REPOSITORIES
+from services.openvla.record import identity
+from services.openvla.suites import SUITES, suites_of
+from tests.openvla.hub import COMMIT, hub
+
+REPO = "someone/openvla-small"
+SHARD = "model-00001-of-00002.safetensors"
+
+
+@pytest.fixture
+def remote(checkpoints, tmp_path):
+    """A hub with the tiny checkpoint and a file that no checkpoint needs."""
+    folder = shutil.copytree(checkpoints(), tmp_path / "remote")
+    (folder / "README.md").write_text("not wanted")
+    with hub(folder, REPO) as server:
+        yield server
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Returns a function that runs the program with flags, against a hub's URL."""
+
+    def program(*flags, url="http://127.0.0.1:9"):
+        variables = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "hf"), "VLALAB_VOLUME": str(tmp_path / "volume")}
+        command = [sys.executable, "-m", "services.openvla.checkpoints", *flags]
+        return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
+
+    return program
+
+
+def folder_of(tmp_path, name="openvla-small"):
+    return tmp_path / "volume" / "checkpoints" / name
+
+
+def test_a_repository_is_downloaded_recorded_and_not_asked_for_again(remote, run, tmp_path):
+    done = run("--repo", REPO, url=remote.url)
+    assert done.returncode == 0, done.stderr
+    assert f"{REPO} at {COMMIT}" in done.stdout
+    folder = folder_of(tmp_path)
+    assert load_config(folder)
+    assert not (folder / "README.md").exists()
+    assert (identity(folder).repo, identity(folder).revision) == (REPO, COMMIT)
+    record = json.loads((folder / "checkpoint.json").read_text())
+    assert {SHARD, "config.json", "tokenizer.json"} <= record["files"].keys()
+    remote.asked.clear()
+    again = run("--repo", REPO, url=remote.url)
+    assert "complete already" in again.stdout
+    assert not remote.asked
+
+
+def test_a_connection_that_breaks_goes_on_where_it_stopped(remote, run, tmp_path):
+    remote.cut[SHARD] = 20_000_000
+    broken = run("--repo", REPO, url=remote.url)
+    assert broken.returncode == 1
+    assert f"{SHARD} of {REPO} was not downloaded" in broken.stderr
+    assert "goes on where it stopped" in broken.stderr
+    done = run("--repo", REPO, url=remote.url)
+    assert done.returncode == 0, done.stderr
+    ranges = [asked for method, name, asked in remote.asked if method == "GET" and name == SHARD]
+    assert ranges[0] in (None, "bytes=0-")
+    assert int(ranges[1].removeprefix("bytes=").rstrip("-")) > 0
+    assert identity(folder_of(tmp_path)).repo == REPO
+
+
+def test_what_is_there_is_kept_and_what_is_missing_is_fetched(remote, run, tmp_path):
+    assert run("--repo", REPO, url=remote.url).returncode == 0
+    (folder_of(tmp_path) / SHARD).unlink()
+    remote.asked.clear()
+    assert run("--repo", REPO, url=remote.url).returncode == 0
+    assert {name for _, name, _ in remote.asked} == {SHARD}
+
+
+def test_bytes_that_are_not_what_the_hub_promised_are_removed(remote, run, tmp_path):
+    remote.lies.add(SHARD)
+    done = run("--repo", REPO, url=remote.url)
+    assert done.returncode == 1
+    assert f"{SHARD} has sha256" in done.stderr
+    assert not (folder_of(tmp_path) / SHARD).exists()
+    assert not (folder_of(tmp_path) / "checkpoint.json").exists()
+
+
+def test_no_hub_no_repository_no_revision_and_no_space_are_said(remote, run):
+    for flags, url, text in (
+        (("--suite", "libero_goal"), "http://127.0.0.1:9", "cannot be reached"),
+        (("--repo", "no/such"), remote.url, "no repository 'no/such'"),
+        (("--repo", REPO, "--revision", "v9"), remote.url, "at v9"),
+    ):
+        done = run(*flags, url=url)
+        assert done.returncode == 1
+        assert text in " ".join(done.stderr.split())
+        assert "Traceback" not in done.stderr
+
+
+def test_too_little_space_is_said_before_anything_is_downloaded(remote, run, monkeypatch):
+    big = remote.folder / "model-00003-of-00003.safetensors"
+    with big.open("wb") as file:
+        file.truncate(10)
+    from services.openvla import download
+
+    monkeypatch.setattr(download, "SPARE", 2**62)
+    monkeypatch.setattr(download, "listing", lambda repo, revision: (COMMIT, [download.RemoteFile("x", 1, None)]))
+    with pytest.raises(OSError, match="needed for"):
+        download.fetch(REPO, "main", remote.folder.parent / "target")
+    assert not (remote.folder.parent / "target").exists()
+
+
+def test_a_folder_of_another_repository_is_not_overwritten(remote, run, tmp_path):
+    assert run("--repo", REPO, url=remote.url).returncode == 0
+    done = run("--suite", "libero_10", "--name", "openvla-small", url=remote.url)
+    assert done.returncode == 1
+    assert f"holds {REPO}" in done.stderr
+
+
+def test_published_checkpoints_are_pinned_by_commit():
+    assert set(REPOSITORIES) == set(SUITES) - {"libero_90"}
+    assert all(len(commit) == 40 for _, commit in REPOSITORIES.values())
+    assert suites_of(["libero_goal_no_noops", "bridge_orig"]) == ("libero_goal",)
+    assert suites_of(["bridge_orig"]) == ()
+
+
+def test_a_tiny_checkpoint_is_made_once_for_the_suite_that_was_asked_for(run, tmp_path):
+    done = run("--tiny", "--suite", "libero_goal", "--name", "small")
+    assert done.returncode == 0, done.stderr
+    folder = folder_of(tmp_path, "small")
+    assert list(load_config(folder).norm_stats) == ["libero_goal_no_noops"]
+    assert identity(folder).repo == "random-tiny"
+    assert "is there already" in run("--tiny", "--name", "small").stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ((), "give one of"),
+        (("--suite", "libero_goall"), "did you mean 'libero_goal'"),
+        (("--tiny", "--size", "full"), "--size 'full' not found"),
+        (("--tiny", "--name", "../x"), "not a folder name"),
+        (("--tiny", "--remote-code", "."), "lacks configuration_prismatic.py"),
+    ],
+)
+def test_wrong_flags_are_said(run, flags, text):
+    done = run(*flags)
+    assert done.returncode != 0
+    assert text in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr

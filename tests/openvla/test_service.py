@@ -1,0 +1,236 @@
+"""The service over real HTTP, on a tiny checkpoint."""
+
+import base64
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from services.openvla.attention import choose
+from services.openvla.config import CheckpointError
+from services.openvla.loading import load_policy
+from services.openvla.placement import choose_device, choose_dtype
+from services.openvla.settings import ModelSettings
+from vla_contract import InvalidObservation, Observation, PolicyClient, PolicyRefused
+from vla_contract.testing import running
+
+KEY = "libero_goal_no_noops"
+TOKEN = "a-token-for-tests"
+CPU = torch.device("cpu")
+
+
+def settings(folder, **changes):
+    return ModelSettings(checkpoint=str(folder), device="cpu", max_batch=8, **changes)
+
+
+@pytest.fixture(scope="module")
+def policy(checkpoints):
+    return load_policy(settings(checkpoints()))
+
+
+@pytest.fixture(scope="module")
+def service(checkpoints):
+    with running(lambda: load_policy(settings(checkpoints()))) as served:
+        yield served
+
+
+def observation(seed=0, session="a", step=0, instruction="put the bowl on the stove", key=KEY, side=224):
+    picture = np.random.RandomState(seed).randint(0, 256, (side, side, 3)).astype(np.uint8)
+    return Observation({"agentview": picture}, None, instruction, session, step, unnorm_key=key)
+
+
+def actions(policy, observations):
+    return np.concatenate([chunk.actions for chunk in policy.act(observations)])
+
+
+def test_info_says_everything_an_evaluator_compares(service):
+    with PolicyClient(service.url) as client:
+        info = client.info()
+    assert (info.name, info.action_convention, info.horizon, info.cameras) == ("openvla", "openvla", 1, ("agentview",))
+    assert (info.quantization, info.device, info.max_batch, info.stateful) == ("fp32", "cpu", 8, False)
+    assert KEY in info.unnorm_keys
+    assert "libero_goal" in info.suites
+    assert len(info.checkpoint.sha256) == len(info.lock_hash) == 64
+    assert info.details["attention"] == "sdpa"
+    assert "flash-attn needs a GPU" in info.details["attention_reason"]
+    assert info.details["torch"] == torch.__version__.partition("+")[0]
+
+
+def test_answers_do_not_depend_on_drafts_batch_or_company(checkpoints, policy):
+    seen = [
+        observation(i % 3, f"session {i % 4}", i, ("open the drawer", "turn on the stove")[i % 2]) for i in range(12)
+    ]
+    plain = load_policy(settings(checkpoints(), drafts=False))
+    one_by_one = np.concatenate([actions(plain, [one]) for one in seen])
+    np.testing.assert_array_equal(np.concatenate([actions(policy, [one]) for one in seen]), one_by_one)
+    np.testing.assert_array_equal(np.concatenate([actions(policy, seen[:8]), actions(policy, seen[8:])]), one_by_one)
+    assert len(np.unique(one_by_one, axis=0)) == 6  # three pictures, two instructions
+
+
+def test_many_clients_at_once_get_what_one_would(service, policy):
+    seen = [observation(i % 5, f"client {i}") for i in range(20)]
+    expected = [actions(policy, [one])[0] for one in seen]
+    with PolicyClient(service.url) as client, ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda one: client.act(one).actions[0], seen))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_the_statistics_asked_for_are_used_and_unknown_ones_listed(service):
+    with PolicyClient(service.url) as client:
+        with pytest.raises(PolicyRefused, match="did you mean 'libero_goal_no_noops'") as refused:
+            client.act(observation(key="libero_goal"))
+        assert refused.value.status == 422
+        assert KEY in refused.value.problem["unnorm_keys"]
+        with pytest.raises(PolicyRefused, match="choose one of"):
+            client.act(observation(key=None))
+
+
+def test_one_key_may_be_served_alone_and_is_then_the_default(checkpoints):
+    served = load_policy(settings(checkpoints(), unnorm_key=KEY))
+    assert served.info().unnorm_keys == (KEY,)
+    assert served.info().suites == ("libero_goal",)
+    np.testing.assert_array_equal(actions(served, [observation(key=None)]), actions(served, [observation()]))
+    with pytest.raises(ValueError, match="did you mean 'libero_goal_no_noops'"):
+        load_policy(settings(checkpoints(), unnorm_key="libero_goal_no_noop"))
+
+
+def test_a_too_long_instruction_fails_alone(policy):
+    good, bad = observation(), observation(instruction="x y z " * 100)
+    first, second = policy.act([good, bad])
+    assert first.actions.shape == (1, 7)
+    assert isinstance(second, InvalidObservation)
+    assert isinstance(policy.act([bad])[0], InvalidObservation)
+
+
+@pytest.mark.parametrize("doubly", [False, True])
+def test_openvlas_own_clients_are_answered(service, policy, doubly):
+    picture = observation(4, side=256).images["agentview"]
+    array = {"__numpy__": base64.b64encode(picture).decode(), "dtype": "|u1", "shape": list(picture.shape)}
+    body = {"image": array, "instruction": "open the drawer", "unnorm_key": KEY}
+    body = {"encoded": json.dumps(body)} if doubly else body
+    request = urllib.request.Request(
+        service.url + "/act", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        value = json.load(answer)
+    value = json.loads(value) if doubly else value
+    action = np.frombuffer(base64.b64decode(value["__numpy__"]), value["dtype"])
+    expected = actions(policy, [observation(4, instruction="open the drawer", side=256)])[0]
+    np.testing.assert_allclose(action, expected, rtol=1e-6)
+
+
+def test_a_wrong_key_on_act_is_422(service):
+    picture = {"__numpy__": base64.b64encode(bytes(12)).decode(), "dtype": "|u1", "shape": [2, 2, 3]}
+    body = json.dumps({"image": picture, "instruction": "go", "unnorm_key": "bridge_orig"}).encode()
+    request = urllib.request.Request(service.url + "/act", body, {"Content-Type": "application/json"})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=60)
+    assert refused.value.code == 422
+    assert KEY in json.load(refused.value)["unnorm_keys"]
+
+
+def test_a_model_that_does_not_see_is_refused(checkpoints, tmp_path):
+    blind = shutil.copytree(checkpoints(), tmp_path / "blind")
+    for shard in blind.glob("*.safetensors"):
+        state = load_file(shard)
+        if "projector.fc3.weight" in state:
+            state["projector.fc3.weight"].zero_()
+            save_file(state, shard)
+    with pytest.raises(CheckpointError, match="does not see its picture"):
+        load_policy(settings(blind))
+
+
+@pytest.mark.parametrize("quant", ["nf4", "int8"])
+def test_quantised_weights_are_smaller_and_still_see(checkpoints, policy, quant):
+    packed = load_policy(settings(checkpoints(), quant=quant))
+    info = packed.info()
+    assert (info.quantization, info.details["dtype"]) == (quant, "bf16")
+    memory = packed._engine.model.memory()
+    plain = policy._engine.model.memory()
+    factor = {"nf4": 4 / 0.53, "int8": 4 / 1.05}[quant]
+    assert memory["llama blocks"] < plain["llama blocks"] / factor * 1.05
+    assert memory["vision"] == plain["vision"] / 2  # kept in bf16
+    found = actions(packed, [observation(i) for i in range(3)])
+    assert np.isfinite(found).all()
+    assert len(np.unique(found, axis=0)) == 3
+
+
+def test_bf16_gives_actions_too(checkpoints):
+    assert np.isfinite(actions(load_policy(settings(checkpoints(), dtype="bf16")), [observation()])).all()
+
+
+def test_what_this_machine_cannot_do_is_said():
+    with pytest.raises(ValueError, match="flash-attn needs a GPU"):
+        choose("flash", CPU, torch.bfloat16)
+    with pytest.raises(ValueError, match="fp16 needs a GPU"):
+        choose_dtype("fp16", CPU)
+    with pytest.raises(ValueError, match="not found"):
+        choose_device("gpu")
+    with pytest.raises(ValueError, match="torch sees"):
+        choose_device("cuda:63")
+
+
+def test_upstreams_engine_without_upstreams_code_says_where_it_belongs(checkpoints, monkeypatch, tmp_path):
+    from services.openvla import hf
+
+    monkeypatch.setattr(hf, "BASE", (str(tmp_path), None))
+    with pytest.raises(CheckpointError, match="modeling_prismatic.py"):
+        load_policy(settings(checkpoints(), engine="hf"))
+
+
+def test_the_program_serves_and_stops(checkpoints, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "services.openvla", "--port", str(port), "--device", "cpu"]
+    variables = {**os.environ, "VLALAB_OPENVLA_CHECKPOINT": str(checkpoints()), "VLALAB_TOKEN": TOKEN}
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, env=variables, stderr=log)
+        try:
+            with PolicyClient(f"http://127.0.0.1:{port}", token=TOKEN) as client:
+                client.wait_ready(120)
+                assert client.act(observation()).actions.shape == (1, 7)
+            with PolicyClient(f"http://127.0.0.1:{port}") as stranger, pytest.raises(PolicyRefused, match="token"):
+                stranger.info()
+        finally:
+            process.terminate()
+            assert process.wait(30) in (0, -signal.SIGTERM)  # uvicorn ends in order, then by the signal it got
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ((), "no checkpoint named"),
+        (("--checkpoint", "nothing"), "checkpoint 'nothing' not found"),
+        (("--checkpoint", ".", "--port", "70000"), "port is 70000"),
+    ],
+)
+def test_the_program_refuses_in_one_line(flags, text, tmp_path):
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("VLALAB_OPENVLA_")}
+    command = [sys.executable, "-m", "services.openvla", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, env={**variables, "VLALAB_VOLUME": str(tmp_path)})
+    assert done.returncode != 0
+    assert text in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_verify_reports_and_compares(checkpoints):
+    command = [sys.executable, "-m", "services.openvla.verify", "--checkpoint", str(checkpoints()), "--count", "2"]
+    done = subprocess.run([*command, "--modes", "fp32-cpu,nf4"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for text in ("median", "p95", "GB at most", "compared", "nf4"):
+        assert text in done.stdout
+    flash = subprocess.run([*command, "--device", "cpu", "--modes", "bf16-flash"], capture_output=True, text=True)
+    assert flash.returncode == 1
+    assert "flash-attn needs a GPU" in flash.stdout
