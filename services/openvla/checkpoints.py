@@ -17,7 +17,6 @@ from vla_contract import Volume
 from vla_contract.errors import did_you_mean
 from vla_contract.volume import make_folder
 
-
 SIZES = ("tiny", "siglip", "mid")  # of random checkpoints
 
 
