@@ -293,6 +293,7 @@ def test_a_file_of_the_course_loads_gives_its_outputs_and_trains_on(make):
     torch.save(state, trainer.folder / "tmodel_07.pt")
     resumed = make()
     assert (resumed.epoch, resumed.global_step) == (7, 1234)
+    assert resumed.optimizer.param_groups[0]["betas"] == (0.9, 0.98) and resumed.optimizer.param_groups[0]["fused"]
     inputs = torch.tensor([[2, 5, 6, 3]]), torch.tensor([[2, 6, 5]]), None, causal_mask(3)
     resumed.model.eval()
     torch.testing.assert_close(resumed.model(*inputs), theirs(*inputs), atol=1e-4, rtol=0)

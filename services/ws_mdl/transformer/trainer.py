@@ -61,12 +61,15 @@ class Trainer:
         self.model = get_model(config, *sizes).to(machine.device)
         self.loss_fn = TranslationLoss(self.model, config.label_smoothing)
         self.wrapped = self._wrap(self.loss_fn)
-        fused = machine.device.type in ("cpu", "cuda")  # one pass over the weights instead of one per operation
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.0, **self._adam())
         self.epoch, self.batches, self.global_step = -1, 0, 0
         self.loss_sum, self.words, self.seconds = torch.zeros((), device=machine.device), 0, 0.0
         self.history: list[dict[str, Any]] = []
         self.stopped = False
+
+    def _adam(self) -> dict[str, Any]:
+        """Returns the paper's settings; fused: one pass over the weights instead of one per operation."""
+        return {"betas": (0.9, 0.98), "eps": 1e-9, "fused": self.machine.device.type in ("cpu", "cuda")}
 
     def _wrap(self, module: nn.Module) -> nn.Module:
         if self.config.compile:
@@ -170,6 +173,8 @@ class Trainer:
         self._check(path, state)
         advice = "give the same size and settings, or another --name"
         checkpoints.load_into(self.model, path, state, stored_form(self.config), advice)
+        for group in state["optimizer_state_dict"]["param_groups"]:
+            group.update(self._adam())  # a file of the course, or of another device, has others
         self.optimizer.load_state_dict(state["optimizer_state_dict"])
         self.epoch, self.global_step = state["epoch"], state["global_step"]
         self.history, self.seconds = state.get("history", []), state.get("seconds", 0.0)
