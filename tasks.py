@@ -32,8 +32,8 @@ WORDS = {
 }  # fmt: skip
 # The order of `./lab --list`.
 ORDER = [
-    "eval", "test", "up", "down", "restart", "status", "logs", "shell", "checkpoint", "train", "translate", "sample",
-    "score", "tensorboard", "runs", "report", "compare", "assets", "build", "bundle", "restore", "clean", "bench",
+    "eval", "test", "up", "down", "restart", "status", "logs", "shell", "checkpoint", "verify", "train", "translate",
+    "sample", "score", "tensorboard", "runs", "report", "compare", "assets", "build", "bundle", "restore", "clean", "bench",
     "env", "lock",
 ]  # fmt: skip
 RUNTIME = "docker, local or auto: containers where an engine answers and the images are built, else processes"
@@ -329,6 +329,36 @@ def checkpoint(c, model, suite=None, tiny=False, name=None, runtime="auto", dry_
         raise LabError(unknown("model", model, settings.CHECKPOINTS))
     flags = flags_of({"suite": suite, "tiny": tiny, "name": name})
     finish(programs.run_module(model, f"services.{model}.checkpoints", flags, runtime, dry_run))
+
+
+@task(
+    positional=["model"],
+    help={
+        "model": "openvla",
+        "checkpoint": "a folder under checkpoints/ on the volume, or a path; default: what .env or the shell names",
+        "modes": "auto, or several to compare: bf16-flash, bf16-sdpa, nf4, int8, fp32-cpu, hf; or all that run here",
+        "count": "inferences to time",
+        "image": "a picture to show",
+        "instruction": "what to ask for",
+        "runtime": RUNTIME,
+        "dry-run": DRY_RUN,
+    },
+)
+def verify(
+    c, model, checkpoint=None, modes=None, count=None, image=None, instruction=None, runtime="auto", dry_run=False
+):
+    """Load a checkpoint, ask it for actions, and say what that takes: latency, its parts, memory.
+
+    ./lab verify openvla --checkpoint openvla-tiny
+    ./lab verify openvla --checkpoint openvla-7b-finetuned-libero-goal --modes bf16-sdpa,nf4
+    """
+    if model != "openvla":
+        raise LabError(unknown("model", model, ["openvla"]))
+    given = {
+        "checkpoint": programs.absolute_if_path(checkpoint), "modes": modes, "count": count,
+        "image": programs.absolute_if_path(image), "instruction": instruction,
+    }  # fmt: skip
+    finish(programs.run_module(model, "services.openvla.verify", flags_of(given), runtime, dry_run))
 
 
 @task(

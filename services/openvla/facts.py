@@ -13,7 +13,7 @@ import torch
 
 from services.openvla.config import ModelConfig
 from services.openvla.record import identity
-from services.openvla.suites import suites_of
+from services.openvla.suites import keys_of, suites_of
 from vla_contract import PolicyInfo
 from vla_contract.errors import did_you_mean
 
@@ -50,12 +50,16 @@ def policy_info(
 
 
 def served_keys(config: ModelConfig, asked: str) -> tuple[str, ...]:
-    """Returns the statistics to serve: the one asked for, else all. Raises ValueError listing them."""
+    """Returns the statistics to serve: the one asked for, or a suite's under its usual names, else all.
+
+    Raises ValueError listing them.
+    """
     if not asked:
         return tuple(config.norm_stats)
-    if asked not in config.norm_stats:
-        raise ValueError(f"unnorm key {asked!r} not found{did_you_mean(asked, config.norm_stats)}")
-    return (asked,)
+    for key in keys_of(asked):
+        if key in config.norm_stats:
+            return (key,)
+    raise ValueError(f"unnorm key {asked!r} not found{did_you_mean(asked, config.norm_stats)}")
 
 
 def device_name(device: torch.device) -> str:
