@@ -33,8 +33,8 @@ WORDS = {
 # The order of `./lab --list`.
 ORDER = [
     "eval", "test", "up", "down", "restart", "status", "logs", "shell", "checkpoint", "verify", "train", "translate",
-    "sample", "score", "tensorboard", "runs", "report", "compare", "assets", "build", "bundle", "restore", "clean", "bench",
-    "env", "lock",
+    "sample", "score", "tensorboard", "runs", "report", "compare", "assets", "build", "bundle", "restore", "clean",
+    "bench", "env", "lock",
 ]  # fmt: skip
 RUNTIME = "docker, local or auto: containers where an engine answers and the images are built, else processes"
 DRY_RUN = "print the commands, change nothing"
