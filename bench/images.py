@@ -53,6 +53,7 @@ def main() -> None:
         built = images.found()
     except LabError as error:
         return print(f"not taken: all figures; {error}")
+    print(f"load of this machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; times hold for an idle one")
     sizes(built)
     rebuilds(built)
     commands(built)
@@ -100,6 +101,7 @@ def rebuild_s(copy: Path, name: str, image: images.Image) -> float:
         lab(copy, "build", name, *flags)
         with (copy / "services" / name / "__init__.py").open("a") as file:
             file.write(f"# changed at {time.time()}\n")
+        docker.run(["image", "rm", images.reference(name, TAG)])  # it would stay without a name
         started = time.perf_counter()
         lab(copy, "build", name, *flags)
         return time.perf_counter() - started
