@@ -50,7 +50,7 @@ class Engine:
         self.device = model.llama.embed.device
         self.fixed_shapes = self.device.type == "cuda" if fixed_shapes is None else fixed_shapes
         self.runner = Captured() if self.fixed_shapes and self.device.type == "cuda" else Called()
-        self._cache = model.llama.new_cache(_at_least(max_batch), capacity(model.patches))
+        self._cache = model.llama.new_cache(max_batch, capacity(model.patches))
 
     @torch.inference_mode()
     def generate(
@@ -88,14 +88,13 @@ class Engine:
         tokens = np.array([row.tokens for row in rows])
         return Generated(tokens, decode_passes, np.array([[o.numpy() for o in one] for one in kept]) if kept else None)
 
-    def warm_up(self, prompt_lengths: Sequence[int] = (32, 48), drafts: bool = True) -> None:
+    def warm_up(self, prompt_lengths: Sequence[int] = (32, 48, 64), drafts: bool = True) -> None:
         """Runs every shape that requests will have, so that none of them waits for a capture.
 
         prompt_lengths: padded lengths, in tokens; longer prompts are captured when they come.
         """
         side = self.model.config.towers[0].image_size
-        for batch in [b for b in BATCHES if b <= _at_least(self.max_batch)] if self.fixed_shapes else [1]:
-            rows = min(batch, self.max_batch)
+        for rows in sorted({min(size, self.max_batch) for size in BATCHES}) if self.fixed_shapes else [1]:
             guesses = np.zeros((rows, 1 + SIDES, ACTION_TOKENS), np.int64) if drafts else None
             for length in prompt_lengths if self.fixed_shapes else prompt_lengths[:1]:
                 prompts = [[1] * (length - GUESSES)] * rows  # with the guesses it fills the padded length exactly
@@ -142,7 +141,7 @@ class Engine:
         return chosen.cpu().numpy(), scores
 
     def _rows(self, count: int) -> int:
-        return _at_least(count) if self.fixed_shapes else count
+        return min(_at_least(count), self.max_batch) if self.fixed_shapes else count
 
     def _text_width(self, length: int) -> int:
         if length > MAX_PROMPT + GUESSES:
@@ -157,6 +156,15 @@ def capacity(patches: int) -> int:
     """Returns how many cache slots a row needs at most: patches, prompt, tokens in line and side guesses."""
     longest = -(-(MAX_PROMPT + GUESSES) // PROMPT_STEP) * PROMPT_STEP
     return patches + longest + ACTION_TOKENS + SIDES * (GUESSES - 1)
+
+
+def row_bytes(model: OpenVLA) -> int:
+    """Returns about how many bytes one more row of a batch takes: its cache, and its prompt on the way through."""
+    config, size = model.config.llama, model.llama.embed.element_size()
+    slots = capacity(model.patches)
+    cache = 2 * config.num_hidden_layers * slots * config.num_key_value_heads * config.head_dim * size
+    passing = slots * (4 * config.hidden_size + 4 * config.intermediate_size) * size
+    return cache + passing + 2 * ACTION_TOKENS * config.vocab_size * 4
 
 
 def _window(start: Tensor, width: int, sides: int, free: int) -> Window:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from services.openvla import attention
+from services.openvla import attention, canary
 from services.openvla.config import CheckpointError, ModelConfig, load_config
 from services.openvla.download import BASE
 from services.openvla.facts import CAMERA, NAMES, policy_info, served_keys
@@ -83,7 +83,9 @@ def load_hf_policy(settings: ModelSettings, folder: Path) -> HfPolicy:
     quantization = settings.quant if settings.quant != "none" else NAMES[dtype]
     details = {"engine": "hf", "dtype": NAMES[dtype], "attention": how.name, "attention_reason": reason}
     info = policy_info(config, folder, keys, device, quantization, 1, details)
-    return HfPolicy(model, processor, config, info, device)
+    policy = HfPolicy(model, processor, config, info, device)
+    canary.check(policy)
+    return policy
 
 
 def load_upstream(folder: Path, dtype: torch.dtype, device: torch.device, way: str = "sdpa", quant: str = "none"):

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-from services.openvla import attention
+from services.openvla import attention, canary
 from services.openvla.actions import ACTION_TOKENS, codec_of
 from services.openvla.config import CheckpointError, ModelConfig, load_config
 from services.openvla.decoding import GUESSES
-from services.openvla.engine import Engine, capacity
+from services.openvla.engine import Engine, capacity, row_bytes
 from services.openvla.facts import NAMES, policy_info, served_keys
-from services.openvla.memory import require_memory
+from services.openvla.memory import fitting_batch, require_memory
 from services.openvla.model import OpenVLA, load_model, weight_bytes
 from services.openvla.pictures import way
 from services.openvla.placement import choose_device, choose_dtype
@@ -34,10 +34,19 @@ def load_policy(settings: ModelSettings) -> Policy:
     Raises CheckpointError (a ValueError), ValueError or MemoryError saying what is wrong and what to do.
     """
     folder = checkpoint_folder(settings.checkpoint)
-    if settings.engine == "hf":
+    try:
+        if settings.engine == "vla-lab":
+            return load_own_policy(settings, folder)
         from services.openvla.hf import load_hf_policy
 
         return load_hf_policy(settings, folder)
+    except torch.cuda.OutOfMemoryError as error:
+        device = choose_device(settings.device)
+        raise MemoryError(f"the GPU's memory did not suffice: {error}; {smaller(settings, device)}") from error
+
+
+def load_own_policy(settings: ModelSettings, folder: Path) -> OpenVLAPolicy:
+    """Returns the policy that runs on the lab's own engine."""
     start = time.perf_counter()
     config = load_config(folder)
     check_actions(config)
@@ -45,13 +54,12 @@ def load_policy(settings: ModelSettings) -> Policy:
     tokenizer = PromptTokenizer(folder)
     engine, details = load_engine(settings, folder, config)
     log.info("weights of %s loaded in %.1f s", folder.name, time.perf_counter() - start)
-    info = policy_info(
-        config, folder, keys, engine.device, quantization(settings, engine.model), settings.max_batch, details
-    )
+    held = quantization(settings, engine.model)
+    info = policy_info(config, folder, keys, engine.device, held, engine.max_batch, details)
     policy = OpenVLAPolicy(engine, tokenizer, codec_of(config), info, settings.drafts)
     start = time.perf_counter()
     engine.warm_up(drafts=settings.drafts)
-    policy.check()
+    canary.check(policy)
     log.info("warm after %.1f s; the canary passed", time.perf_counter() - start)
     return policy
 
@@ -59,19 +67,16 @@ def load_policy(settings: ModelSettings) -> Policy:
 def load_engine(settings: ModelSettings, folder: Path, config: ModelConfig) -> tuple[Engine, dict[str, str]]:
     """Returns the engine and what `/v1/info` says about it."""
     device, dtype, how, reason = placement(settings)
-    require_memory(weight_bytes(config, dtype, settings.quant), device, _smaller(settings, device))
+    require_memory(weight_bytes(config, dtype, settings.quant), device, smaller(settings, device))
     way(config.towers[0])
     if settings.quant == "int8":
-        log.warning(
-            "int8 is slower than bf16 and loses accuracy (13 points in OpenVLA's paper): nf4 is the better choice"
-        )
-    try:
-        model = load_model(
-            config, Safetensors(folder), dtype, device, how, capacity(patch_count(config.towers)), settings.quant
-        )
-    except torch.cuda.OutOfMemoryError as error:
-        raise MemoryError(f"the GPU's memory did not suffice: {error}; {_smaller(settings, device)}") from error
-    engine = Engine(model, settings.max_batch, width_for(settings.quant), fixed_shapes_for(settings.quant, device))
+        log.warning("int8 is slower than bf16 and loses accuracy (13 points in OpenVLA's paper): nf4 does better")
+    slots = capacity(patch_count(config.towers))
+    model = load_model(config, Safetensors(folder), dtype, device, how, slots, settings.quant)
+    max_batch = fitting_batch(settings.max_batch, row_bytes(model), device)
+    if max_batch < settings.max_batch:
+        log.warning("the GPU's memory has room for batches of %d, not of %d", max_batch, settings.max_batch)
+    engine = Engine(model, max_batch, width_for(settings.quant), fixed_shapes_for(settings.quant, device))
     if reason.startswith("instead of"):
         log.info("attention by %s, %s", how.name, reason)
     return engine, details_of(engine, reason, settings)
@@ -118,7 +123,8 @@ def check_actions(config: ModelConfig) -> None:
             )
 
 
-def _smaller(settings: ModelSettings, device: torch.device) -> str:
+def smaller(settings: ModelSettings, device: torch.device) -> str:
+    """Returns what to do where memory is short."""
     if settings.quant == "none" and device.type == "cuda":
         return "stop what else uses the GPU, or serve with --quant nf4 (7 GB for OpenVLA-7B)"
     if device.type == "cpu" and settings.dtype in ("auto", "fp32"):

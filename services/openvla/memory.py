@@ -6,16 +6,23 @@ from pathlib import Path
 
 import torch
 
-ROOM = 1.08  # beside the weights: activations and one matrix being quantised
+ROOM = 600 * 10**6  # bytes beside the weights: activations of one row, libraries' workspaces
 
 
 def require_memory(needed: int, device: torch.device, hint: str) -> None:
     """Raises MemoryError with a way out where `needed` bytes of weights will not fit."""
     free = free_bytes(device)
-    if free is not None and needed * ROOM > free:
+    if free is not None and needed + ROOM > free:
         raise MemoryError(
-            f"the weights take {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free on {device}; {hint}"
+            f"the model takes {(needed + ROOM) / 1e9:.1f} GB and {free / 1e9:.1f} GB are free on {device}; {hint}"
         )
+
+
+def fitting_batch(asked: int, row: int, device: torch.device) -> int:
+    """Returns the largest batch up to `asked` whose rows of `row` bytes fit beside the weights; on a CPU `asked`."""
+    if device.type != "cuda":
+        return asked
+    return max(1, min(asked, (torch.cuda.mem_get_info(device)[0] - ROOM) // row))
 
 
 def free_bytes(device: torch.device) -> int | None:

@@ -174,6 +174,6 @@ def test_variables_are_the_flags_defaults():
 
 
 def test_too_little_memory_is_said_before_loading():
-    with pytest.raises(MemoryError, match=r"10000.0 GB and .* are free on cpu; try less"):
+    with pytest.raises(MemoryError, match=r"10000.6 GB and .* are free on cpu; try less"):
         require_memory(10**13, CPU, "try less")
     require_memory(1, CPU, "")
