@@ -5,6 +5,7 @@ Of Compose's many forms this reads those that this repository uses, and refuses 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -71,7 +72,7 @@ def read(path: Path = FILE, variables: Mapping[str, str] | None = None) -> dict[
     Raises LabError for what this reader does not know, and for a `${VARIABLE:?text}` that is not set.
     """
     known = environment_variables(path.parent) if variables is None else variables
-    document = _filled(yaml.safe_load(path.read_text()), known)
+    document = _filled(_document(path), known)
     return {name: _service(name, body) for name, body in document["services"].items()}
 
 
@@ -101,12 +102,23 @@ def _names(service: Service, other: str) -> bool:
 
 def gpu_services(path: Path = GPU_FILE) -> tuple[str, ...]:
     """Returns the services that compose.gpu.yaml gives a GPU."""
-    return tuple(yaml.safe_load(path.read_text())["services"]) if path.exists() else ()
+    return tuple(_document(path)["services"]) if path.exists() else ()
 
 
 def project() -> str:
     """Returns the name that Compose's containers and network carry: $COMPOSE_PROJECT_NAME, else compose.yaml's."""
-    return os.environ.get("COMPOSE_PROJECT_NAME") or yaml.safe_load(FILE.read_text())["name"]
+    return os.environ.get("COMPOSE_PROJECT_NAME") or _document(FILE)["name"]
+
+
+def _document(path: Path) -> dict:
+    """Returns a file as it is written. Nobody may change what it returns: it is read once while it stays the same."""
+    facts = path.stat()
+    return _parsed(path, facts.st_mtime_ns, facts.st_size)
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(path: Path, mtime_ns: int, size: int) -> dict:
+    return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def environment_variables(root: Path = ROOT) -> dict[str, str]:

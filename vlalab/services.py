@@ -52,7 +52,9 @@ def up(
             print(chosen.start_command(name, wanted[name]))
         return []
     chosen.prepare([compose.read()[name].environment_name for name in order])
-    return [_up(name, chosen, wanted, is_named=name in names) for name in order]
+    others = settings.of_all([name for name in running if name not in wanted])
+    variables = {**others, **_flat(wanted)}
+    return [_up(name, chosen, wanted[name], variables, is_named=name in names) for name in order]
 
 
 def in_order(names: Sequence[str], variables: Mapping[str, str] | None = None) -> list[str]:
@@ -83,7 +85,8 @@ def _choose(runtime: str, order: Sequence[str], running: Mapping[str, Instance])
     return chosen, line
 
 
-def _up(name: str, runtime: Runtime, wanted: Mapping[str, Mapping[str, str]], is_named: bool) -> Instance:
+def _up(name: str, runtime: Runtime, mine: Mapping[str, str], variables: Mapping[str, str], is_named: bool) -> Instance:
+    """Returns one service, ready. `mine` are its own settings, `variables` those of all that are up or will be."""
     lock = volumes.state_folder(platform.node()) / f".{name}.lock"
     with exclusive(lock, f"another call is starting '{name}'"):
         with suppress(OSError):
@@ -92,15 +95,13 @@ def _up(name: str, runtime: Runtime, wanted: Mapping[str, Mapping[str, str]], is
         if found and not is_named and found.is_healthy():
             say(f"{name} is up at {found.url}")
             return found
-        return _start(name, runtime, wanted, found)
+        started = runtime.start(name, variables)  # which leaves one alone that runs as it is wanted
+        settings.keep(name, mine)
+        return _ready(name, runtime, started, found)
 
 
-def _start(name: str, runtime: Runtime, wanted: Mapping[str, Mapping[str, str]], found: Instance | None) -> Instance:
-    """Returns the service, ready. A runtime's `start` leaves one alone that runs as it is wanted."""
-    others = settings.of_all([one.service for one in runtimes.instances() if not one.attached])
-    variables = {**others, **_flat(wanted)}
-    started = runtime.start(name, variables)
-    settings.keep(name, wanted[name])
+def _ready(name: str, runtime: Runtime, started: Instance, found: Instance | None) -> Instance:
+    """Returns a service that was started once it is ready; one that does not get so is stopped again."""
     if found and started.started_at == found.started_at and started.is_healthy():
         say(f"{name} is up at {started.url}")
         return started

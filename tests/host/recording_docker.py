@@ -4,6 +4,7 @@ $RECORDING_DOCKER is its folder: calls.jsonl gets one line per call, containers.
 images.json the images. Real engines are for tests/docker.
 """
 
+import fcntl
 import json
 import os
 import sys
@@ -75,6 +76,8 @@ def remove(names: list[str]) -> int:
 
 
 def main(words: list[str]) -> int:
+    lock = (FOLDER / "lock").open("a")
+    fcntl.flock(lock, fcntl.LOCK_EX)  # an engine does one thing after the other; the lock ends with the process
     record(words)
     if words[0] == "compose":
         return compose(words[1:])
