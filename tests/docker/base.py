@@ -1,12 +1,12 @@
-"""A base image made from nothing that must be pulled: debootstrap, this machine's CA bundle, and its Python 3.10.
+"""A base image made from nothing that must be pulled: debootstrap and this machine's Python 3.10.
 
 The images' own base is NVIDIA's, pinned by digest; every Dockerfile takes another one as a build argument. The tests
-build on this one, so that they need no registry and no rate limit decides about them.
+build on this one, so that they need no registry and no rate limit decides about them. It has no certificates: what this
+machine trusts reaches the builds as a secret.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -19,7 +19,6 @@ from tests.docker.packages import System, Unavailable
 from vlalab import docker, paths, pythons
 
 VERSION = "3.10"
-BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 # Parts of a Python installation that no image uses.
 LEFT_OUT = ("test", "idlelib", "tkinter", "turtledemo", "__pycache__", "_tkinter.*", "*.a", "config-3.10-*", "lib2to3")
 KEPT_PACKAGES = ("pip", "setuptools", "pkg_resources")  # of site-packages
@@ -68,7 +67,7 @@ def make(interpreter: Path, folder: Path) -> Path:
     _debootstrap(of, root, wanted)
     if not owned:
         _copy_python(prefix, root / "usr" / "local")
-    _copy_settings(root)
+    _copy_proxy(root)
     for name in NOT_NEEDED:
         shutil.rmtree(root / name, ignore_errors=True)
     subprocess.run(["chroot", str(root), "ldconfig"], check=True)
@@ -158,14 +157,9 @@ def _copy_python(prefix: Path, target: Path) -> None:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
-def _copy_settings(root: Path) -> None:
-    """Gives the base what this machine's network needs: certificates, and apt's proxy if there is one."""
-    if BUNDLE.exists():
-        (root / BUNDLE.relative_to("/").parent).mkdir(parents=True, exist_ok=True)
-        shutil.copy2(BUNDLE, root / BUNDLE.relative_to("/"))
+def _copy_proxy(root: Path) -> None:
+    """Gives the base the proxy that this machine's apt uses, if there is one."""
     shown = subprocess.run(["apt-config", "dump"], capture_output=True, text=True).stdout
     proxies = [line for line in shown.splitlines() if re.match(r'Acquire::https?::proxy[^"]* "..*";', line, re.I)]
     if proxies:
         (root / "etc/apt/apt.conf.d/00proxy").write_text("\n".join(proxies) + "\n")
-    with contextlib.suppress(FileNotFoundError):
-        (root / "etc/hostname").unlink()

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from vlalab import compose, docker, images, paths, ports
 
 # Another uid than that of anybody here, so that what a container leaves behind cannot look right by chance.
@@ -52,7 +54,8 @@ class Lab:
                 process.send_signal(signal.SIGINT)
                 output = process.communicate(timeout=60)[0] + f"\n… took more than {timeout_s:.0f} s"
         done = Done(process.returncode, output)
-        assert not check or done.code == 0, f"./lab {' '.join(words)} ended with {done.code}:\n{done.text[-6000:]}"
+        if check and done.code != 0:
+            pytest.fail(f"./lab {' '.join(words)} ended with {done.code}:\n{done.text[-6000:]}", pytrace=False)
         return done
 
     @contextlib.contextmanager
@@ -75,8 +78,9 @@ class Lab:
 
     def container(self, service: str) -> dict:
         """Returns what `docker inspect` says about a service's container, running or not."""
-        (record,) = docker.json_lines(["inspect", *self.ids(service)])
-        return record
+        found = self.ids(service)
+        assert len(found) == 1, f"{service} has {len(found)} containers"
+        return docker.json_lines(["inspect", *found])[0]
 
     def ids(self, service: str = "") -> list[str]:
         """Returns the ids of this project's containers, or of one service's, stopped ones too."""

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.docker.conftest import KEPT
-from vlalab import environments, images, paths
+from vlalab import docker, environments, images, paths
 
 pytestmark = pytest.mark.docker
 # The large ones that nothing but their own tests needs come first and go before the next one comes.
@@ -13,12 +13,18 @@ ORDER = sorted(images.buildable(), key=lambda name: (name in KEPT, name))
 
 
 @pytest.fixture(scope="module", params=ORDER)
-def name(request, builds):
-    """The name of an environment whose image is there."""
-    builds.get(request.param)
+def chosen(request, builds):
+    """The name of an environment. One that nothing else needs goes when its last test is done."""
     yield request.param
     if request.param not in KEPT:
         builds.remove(request.param)
+
+
+@pytest.fixture
+def name(chosen, builds):
+    """The name of an environment whose image is there."""
+    builds.get(chosen)
+    return chosen
 
 
 def test_it_says_what_it_was_built_from(name, lab, builds):
@@ -67,6 +73,15 @@ def test_nothing_in_it_can_be_changed_by_whom_it_runs_as(name, lab):
     writable = lab.run_in(name, "find", "/opt", "-xdev", "(", "-perm", "/o+w", "-o", "-not", "-user", "0", ")", "-not",
                           "-type", "l", "-print")  # fmt: skip
     assert (writable.code, writable.text) == (0, "")
+
+
+def test_nothing_of_the_build_secrets_stays(name, lab, builds):
+    assert builds.secrets.ca.read_text().startswith("# vlalab-"), "there is something to find"
+    found = lab.run_in(name, *builds.secrets.search(), user="0:0")
+    assert (found.code, found.text) == (0, "")
+    reference = images.reference(name, lab.name)
+    said = docker.run(["history", "--no-trunc", reference]).stdout + json.dumps(lab.image(name))
+    assert [mark for mark in builds.secrets.marks if mark in said] == []
 
 
 def test_its_own_tests_pass_inside_it(name, lab, say):

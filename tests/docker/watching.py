@@ -1,0 +1,69 @@
+"""What can be seen of services from outside: health, ports, answers."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from tests.docker.lab import Lab
+from vlalab import docker
+
+
+class HealthWatch(threading.Thread):
+    """Writes down the health states that a project's containers go through."""
+
+    def __init__(self, lab: Lab):
+        super().__init__(daemon=True)
+        self.lab, self.seen, self.ended = lab, {}, threading.Event()
+
+    def run(self) -> None:
+        """Looks five times a second until the block ends."""
+        while not self.ended.wait(0.2):
+            if ids := self.lab.ids():
+                for record in docker.parse_json(docker.run(["inspect", *ids], check=False).stdout):
+                    service = record["Config"]["Labels"]["com.docker.compose.service"]
+                    states = self.seen.setdefault(service, [])
+                    now = (record["State"].get("Health") or {}).get("Status", "none")
+                    if record["State"]["Status"] == "running" and states[-1:] != [now]:
+                        states.append(now)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.join()
+
+
+def listening(port: int) -> set[str]:
+    """Returns the addresses of this machine on which something listens on that port (IPv4 and IPv6)."""
+    found = set()
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(FileNotFoundError):
+            for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+                address, state = line.split()[1], line.split()[3]
+                if state == "0A" and int(address.split(":")[1], 16) == port:
+                    words = bytes.fromhex(address.split(":")[0])
+                    parts = [words[at : at + 4][::-1] for at in range(0, len(words), 4)]  # little-endian words
+                    found.add(str(ipaddress.ip_address(b"".join(parts))))
+    return found
+
+
+def url(lab: Lab, service: str, path: str = "") -> str:
+    """Returns the address at which this machine reaches a service."""
+    return f"http://127.0.0.1:{lab.ports[service]}{path}"
+
+
+def get(address: str, token: str = "") -> tuple[int, bytes]:
+    """Returns status and body of a GET."""
+    request = urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"} if token else {})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
