@@ -10,15 +10,17 @@ if [ -z "$nvcc" ]; then
         "default (a CUDA devel image), or build with FLASH_ATTN=prebuilt or FLASH_ATTN=none" >&2
     exit 1
 fi
-packages="g++"
+python="$(readlink -f /opt/venv/bin/python)" # the environment has no pip
+packages="g++ git" # its setup asks git for a submodule that the source brings along
 [ -d /usr/local/include/python3.10 ] || packages="$packages python3.10-dev"
-python3.10 -m pip --version >/dev/null 2>&1 || packages="$packages python3-pip"
+"$python" -m pip --version >/dev/null 2>&1 || packages="$packages python3-pip"
 apt-get -q update
 # shellcheck disable=SC2086 # words are meant to be split
 DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends $packages
 
-pip="python3.10 -m pip --no-cache-dir --disable-pip-version-check"
+pip="$python -m pip --no-cache-dir --disable-pip-version-check"
+export PIP_ROOT_USER_ACTION=ignore
 $pip install --no-deps --require-hashes --target /tmp/tools -r /build/python/build.lock
-export PYTHONPATH="/tmp/tools:$(echo /opt/venv/lib/python3.10/site-packages)"
+export PYTHONPATH=/tmp/tools:/opt/venv/lib/python3.10/site-packages
 export PATH="/tmp/tools/bin:$PATH" CUDA_HOME="${nvcc%/bin/nvcc}" FLASH_ATTENTION_FORCE_BUILD=TRUE MAX_JOBS
 $pip wheel --no-deps --no-build-isolation --require-hashes --wheel-dir /wheels -r /build/flash-attn.lock
