@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import socket
 import statistics
@@ -237,7 +238,7 @@ def listing(name: str, image: images.Image, flags: list[str]) -> dict[str, str]:
         program = ["run", "--rm", "--network", "none", images.reference(name), "python", "-I", "-c", LIST]
         lines = [line.split(" ", 2) for line in docker.run(program).stdout.splitlines()]
     if flags:
-        forget(cache_records() - before)
+        forget([record for record in cache_records() if record not in before])
     return {path: f"{mode} {what}" for mode, what, path in lines}
 
 
@@ -254,14 +255,18 @@ def own_tag() -> Iterator[None]:
             os.environ["VLALAB_TAG"] = before
 
 
-def cache_records() -> set[str]:
-    """Returns the ids of the engine's build cache."""
+def cache_records() -> list[str]:
+    """Returns the ids of the engine's build cache, the newest first."""
     said = docker.run(["buildx", "du", "--verbose"]).stdout
-    return {line.split()[1] for line in said.splitlines() if line.startswith("ID:")}
+    found = re.findall(r"(?m)^ID:\s+(\S+)(?:\n.+)*?\nCreated at:\s+(\S+ \S+)", said)
+    return [record for record, created in sorted(found, key=lambda pair: pair[1], reverse=True)]
 
 
-def forget(records: set[str]) -> None:
-    """Removes records of the build cache, so that a second build of gigabytes does not stay on the disk."""
+def forget(records: Sequence[str]) -> None:
+    """Removes records of the build cache, so that a second build of gigabytes does not stay on the disk.
+
+    The newest must come first: a record stays as long as another one is built on it.
+    """
     for record in records:
         docker.run(["buildx", "prune", "--force", "--all", "--filter", f"id={record}"], check=False)
 
