@@ -39,32 +39,48 @@ def decode_passes(recorded: np.ndarray, drafts: Drafts, width: int) -> tuple[int
     The model is played: after what was recorded it chooses what was recorded next, after anything else the token -1.
     The bookkeeping is the engine's own.
     """
-    made, passes = [], 0
+    made, passes, sides = [], 0, SIDES if width > 1 else 0
     for chosen in recorded:
         row = Row(drafts.guess("session"))
         line = row.guesses[0, : ACTION_TOKENS - 1]
-        list(row.take_prompt(np.where(np.cumsum(np.r_[False, line != chosen[:-1]]), -1, chosen)))
+        row.take_prompt(np.where(np.cumsum(np.r_[False, line != chosen[:-1]]), -1, chosen))
         while not row.done:
-            list(row.take(_choices(row, chosen, width), width, SIDES if width > 1 else 0))
+            _pass(row, chosen, width, sides)
             passes += 1
         made.append(row.tokens)
         drafts.note("session", np.array(row.tokens))
     return passes, np.array(made)
 
 
-def _choices(row: Row, recorded: np.ndarray, width: int) -> np.ndarray:
-    """Returns what the played model chooses after each token of the next pass."""
-    sides = SIDES if width > 1 else 0
-    line, beside = row.line(width), row.sides(width, sides).reshape(sides, width - 1)
-    after = [_after(row.read, line[: column + 1], recorded) for column in range(width)]
-    for side in beside:
-        after += [_after(row.read, np.r_[line[: place + 1], side[place]], recorded) for place in range(width - 1)]
-    return np.array(after)
+def _pass(row: Row, recorded: np.ndarray, width: int, sides: int) -> None:
+    """Plays one pass over the row's next tokens."""
+    read, line, beside = row.read, row.line(width), row.sides(width, sides)
+    _, side = row.take(np.array([_after(read, line[: end + 1], recorded) for end in range(width)]), sides)
+    if side is not None:
+        before = line[: side % (width - 1) + 1]
+        row.take_side(_after(read, np.r_[before, beside[side]], recorded))
 
 
 def _after(read: int, tokens: np.ndarray, recorded: np.ndarray) -> int:
     end = read + len(tokens)
     return int(recorded[end]) if end < ACTION_TOKENS and np.array_equal(tokens, recorded[read:end]) else -1
+
+
+def recorded_guesses(tokens: np.ndarray, count: int) -> list[np.ndarray]:
+    """Returns `count` guesses int64 [1 + SIDES, 7] for a step whose tokens are `tokens` [7], as good as on recordings.
+
+    Each is right where the guess for some recorded step was: main, at the side, or not at all.
+    """
+    codec, made = ActionCodec(), []
+    low, bins = codec.vocab_size - codec.bins, codec.bins
+    wrong = [low + (tokens - low + 1 + shift) % bins for shift in range(1 + SIDES)]
+    for chosen in recorded_tokens(codec).values():
+        drafts = Drafts(codec)
+        for step in chosen:
+            hits = drafts.guess("session") == step
+            made.append(np.where(hits, tokens, np.stack(wrong)))
+            drafts.note("session", step)
+    return [made[index * len(made) // count] for index in range(count)]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ yields at least one token, and the tokens are those of choosing one after the ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,38 +41,37 @@ class Row:
         places = np.minimum(min(self.read, GUESSES) + np.arange(1, width), GUESSES)
         return self.guesses[1 : 1 + count, places].reshape(-1) if count else np.empty(0, np.int64)
 
-    def take_prompt(self, chosen: np.ndarray) -> Iterator[int]:
-        """Takes the choices [1] or [7] after the prompt and main guesses behind it; yields the columns that stand."""
+    def take_prompt(self, chosen: np.ndarray) -> slice:
+        """Takes the choices [1] or [7] after the prompt and main guesses behind it; returns the columns that stand."""
         following = chosen[:0] if self.guesses is None else self.guesses[0, :GUESSES]
-        yield 0
-        self.tokens.append(int(chosen[0]))
-        for column in range(1, len(chosen)):
-            if following[column - 1] != chosen[column - 1]:
-                return
-            self.read += 1
-            yield column
-            self.tokens.append(int(chosen[column]))
+        wrong = np.flatnonzero(following != chosen[: len(following)])
+        stands = min(int(wrong[0]) + 1 if len(wrong) else len(chosen), len(chosen))
+        self.tokens += chosen[:stands].tolist()
+        self.read = stands - 1
+        return slice(stands)
 
-    def take(self, chosen: np.ndarray, width: int, count: int) -> Iterator[int]:
-        """Takes the choices [width + sides] after what `line` and `sides` gave; yields the columns that stand."""
+    def take(self, chosen: np.ndarray, count: int) -> tuple[slice, int | None]:
+        """Takes the choices [width] after the tokens of `line`.
+
+        Returns the columns that stand, and the place among `sides` whose choice counts too (for `take_side`), or None.
+        """
+        width = len(chosen)
         line, sides = self.line(width), self.sides(width, count).reshape(count, width - 1)
-        column = len(self.tokens) - 1 - self.read  # of the last certain token
-        while not self.done:
-            yield column
-            token = int(chosen[column])
+        first = column = len(self.tokens) - 1 - self.read  # of the last certain token
+        while True:
             self.read = len(self.tokens)
-            self.tokens.append(token)
-            following = column + 1
-            if self.done or following == width:
-                return
-            if line[following] == token:
-                column = following
-                continue
-            for side in np.flatnonzero(sides[:, column] == token)[:1]:
-                column = width + int(side) * (width - 1) + column
-                yield column
-                self.tokens.append(int(chosen[column]))
-            return
+            self.tokens.append(int(chosen[column]))
+            if self.done or column + 1 == width:
+                return slice(first, column + 1), None
+            if line[column + 1] != chosen[column]:
+                fitting = np.flatnonzero(sides[:, column] == chosen[column])
+                side = int(fitting[0]) * (width - 1) + column if len(fitting) else None
+                return slice(first, column + 1), side
+            column += 1
+
+    def take_side(self, token: int) -> None:
+        """Takes the choice after the side guess that `take` named. That guess is read again, in line."""
+        self.tokens.append(token)
 
     def _at(self, index: int) -> int:
         if index < len(self.tokens):

@@ -19,6 +19,7 @@ from services.openvla.model import OpenVLA
 PROMPT_STEP = 16  # on a GPU prompts are padded to a multiple, so that few shapes are captured
 MAX_PROMPT = 160  # tokens of an instruction with its frame; LIBERO's longest has fewer than 50
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
+Kept = list[list[Tensor]] | None  # scores of each row's tokens, where they are asked for
 
 
 @dataclass(frozen=True)
@@ -72,18 +73,12 @@ class Engine:
                 f"{len(pixels)} pictures and {count} prompts; expected as many of both, 1 to {self.max_batch}"
             )
         rows = [Row(None if guesses is None else guesses[index]) for index in range(count)]
-        kept: list[list[Tensor]] | None = [[] for _ in rows] if keep_scores else None
+        kept: Kept = [[] for _ in rows] if keep_scores else None
         lengths = np.array([len(prompt) for prompt in prompts])
-        chosen, scores = self._read_prompts(pixels, prompts, lengths, guesses)
-        for index, row in enumerate(rows):
-            _keep(kept, index, scores, list(row.take_prompt(chosen[index])))
+        self._read_prompts(rows, pixels, prompts, lengths, kept)
         decode_passes = 0
         while not all(row.done for row in rows):
-            width, sides = (1, 0) if guesses is None else (self.width, guesses.shape[1] - 1)
-            sides = sides if width > 1 else 0
-            chosen, scores = self._read_windows(rows, lengths, width, sides)
-            for index, row in enumerate(rows):
-                _keep(kept, index, scores, list(row.take(chosen[index], width, sides)))
+            self._read_windows(rows, lengths, kept)
             decode_passes += 1
         tokens = np.array([row.tokens for row in rows])
         return Generated(tokens, decode_passes, np.array([[o.numpy() for o in one] for one in kept]) if kept else None)
@@ -101,44 +96,63 @@ class Engine:
                 self.generate(np.zeros((rows, side, side, 3), np.uint8), prompts, guesses)
 
     def _read_prompts(
-        self, pixels: np.ndarray, prompts: Sequence[Sequence[int]], lengths: np.ndarray, guesses: np.ndarray | None
-    ) -> tuple[np.ndarray, Tensor]:
-        rows, follow = self._rows(len(prompts)), 0 if guesses is None else GUESSES
+        self, rows: Sequence[Row], pixels: np.ndarray, prompts: Sequence[Sequence[int]], lengths: np.ndarray, kept: Kept
+    ) -> None:
+        """One pass over pictures, prompts and main guesses."""
+        padded, follow = self._rows(len(rows)), 0 if rows[0].guesses is None else GUESSES
         text = self._text_width(int(lengths.max()) + follow)
-        ids = np.ones((rows, text), np.int64)
-        for row, prompt in enumerate(prompts):
-            ids[row, : lengths[row]] = prompt
-            if follow:
-                ids[row, lengths[row] : lengths[row] + follow] = guesses[row, 0, :follow]
-        last = _filled_up(lengths - 1, rows)
-        cache = self._cache.rows(rows)
+        ids = np.ones((padded, text), np.int64)
+        for index, (row, prompt) in enumerate(zip(rows, prompts, strict=True)):
+            ids[index, : lengths[index]] = prompt
+            ids[index, lengths[index] : lengths[index] + follow] = row.line(follow)
+        last = _filled_up(lengths - 1, padded)
+        cache = self._cache.rows(padded)
 
         def step(pixels: Tensor, ids: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
             scores = self.model.prompt_pass(pixels, ids, last, follow + 1, cache)
             return scores.argmax(-1), scores
 
-        inputs = tuple(self._to_device(one) for one in (_filled_up(pixels, rows), ids, last))
-        chosen, scores = self.runner.run(("prompts", rows, text, follow), step, *inputs)
-        return chosen.cpu().numpy(), scores
+        inputs = (self._to_device(one) for one in (_filled_up(pixels, padded), ids, last))
+        chosen, scores = self.runner.run(("prompts", padded, text, follow), step, *inputs)
+        for index, (row, choices) in enumerate(zip(rows, chosen.cpu().numpy(), strict=False)):
+            _keep(kept, index, scores[index, row.take_prompt(choices)])
 
-    def _read_windows(
-        self, rows: Sequence[Row], lengths: np.ndarray, width: int, sides: int
-    ) -> tuple[np.ndarray, Tensor]:
-        padded = self._rows(len(rows))
+    def _read_windows(self, rows: Sequence[Row], lengths: np.ndarray, kept: Kept) -> None:
+        """One pass over the next tokens of every row."""
+        padded, guessed = self._rows(len(rows)), rows[0].guesses is not None
+        width = self.width if guessed else 1
+        sides = len(rows[0].guesses) - 1 if width > 1 else 0
+        extra = sides * (width - 1)
         read = np.minimum([row.read for row in rows], GUESSES)
         start = _filled_up(self.model.patches + lengths + read, padded)
         ids = np.stack([np.concatenate((row.line(width), row.sides(width, sides))) for row in rows])
-        extra = sides * (width - 1)
         free = self._cache.capacity - extra if self.fixed_shapes else int(start.max()) + width
         cache = self._cache.rows(padded)
 
-        def step(ids: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-            scores = self.model.window_pass(ids, _window(start, width, sides, free), cache, free + extra)
-            return scores.argmax(-1), scores
+        def step(ids: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            hidden = self.model.window_pass(ids, _window(start, width, sides, free), cache, free + extra)
+            scores = self.model.llama.logits(hidden[:, :width])
+            return scores.argmax(-1), scores, hidden[:, width:]
 
         inputs = (self._to_device(_filled_up(ids, padded)), self._to_device(start))
-        chosen, scores = self.runner.run(("window", padded, width, sides, free), step, *inputs)
-        return chosen.cpu().numpy(), scores
+        chosen, scores, beside = self.runner.run(("window", padded, width, sides, free), step, *inputs)
+        wanted: list[tuple[int, int]] = []
+        for index, (row, choices) in enumerate(zip(rows, chosen.cpu().numpy(), strict=False)):
+            if row.done:
+                continue
+            columns, side = row.take(choices, sides)
+            _keep(kept, index, scores[index, columns])
+            wanted += [(index, side)] if side is not None else []
+        if wanted:
+            self._take_sides(rows, beside, wanted, kept)
+
+    def _take_sides(self, rows: Sequence[Row], beside: Tensor, wanted: Sequence[tuple[int, int]], kept: Kept) -> None:
+        """Scores the side guesses that turned out right; few are, so the head is not computed for all of them."""
+        where = self._to_device(np.array(wanted).T)
+        scores = self.model.llama.logits(beside[where[0], where[1]])
+        for (index, _), token, score in zip(wanted, scores.argmax(-1).tolist(), scores, strict=True):
+            rows[index].take_side(token)
+            _keep(kept, index, score[None])
 
     def _rows(self, count: int) -> int:
         return min(_at_least(count), self.max_batch) if self.fixed_shapes else count
@@ -177,9 +191,9 @@ def _window(start: Tensor, width: int, sides: int, free: int) -> Window:
     return Window(*(torch.cat(pair, dim=1) for pair in ((line, beside), (line, slots), (line, beside - 1))))
 
 
-def _keep(kept: list[list[Tensor]] | None, index: int, scores: Tensor, columns: Sequence[int]) -> None:
+def _keep(kept: Kept, index: int, scores: Tensor) -> None:
     if kept is not None:
-        kept[index].extend(scores[index, column].cpu() for column in columns)
+        kept[index].extend(scores.cpu())
 
 
 def _at_least(count: int) -> int:

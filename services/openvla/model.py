@@ -41,8 +41,8 @@ class OpenVLA:
         return self.llama.logits(hidden[rows, where])
 
     def window_pass(self, ids: Tensor, window: Window, cache: Cache, filled: int) -> Tensor:
-        """Returns scores [B, N, vocab] after each of the tokens ids [B, N]."""
-        return self.llama.logits(self.llama.read_window(self.llama.embed[ids], window, cache, filled))
+        """Returns hidden states [B, N, hidden] of the tokens ids [B, N]; `llama.logits` scores what follows them."""
+        return self.llama.read_window(self.llama.embed[ids], window, cache, filled)
 
     def memory(self) -> dict[str, int]:
         """Returns bytes of weights per part."""
