@@ -1,7 +1,7 @@
 """The engine, the base image and the images that the docker tests share; and the figures they end with.
 
-Images are built by `./lab build` when the first test wants them, and each build's cache is removed when it is done. Those
-that only their own tests need (gr00t, ws_mdl) go before the next one is built: the disk holds one large one at a time.
+Images are built by `./lab build` when the first test wants them; what a build leaves behind is removed when it is done.
+Those that only their own tests need (gr00t, ws_mdl) go before the next one is built: one large one at a time.
 """
 
 from __future__ import annotations
