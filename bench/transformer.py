@@ -19,6 +19,7 @@ import math
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,7 @@ ENVIRONMENT = "ws_mdl"
 SEQ = 350  # the course pads to this
 COURSE_BATCH = 8
 SENTENCES = 64  # for decoding
+BATCH_TOKENS = 2048  # of the lab's batches
 MAX_LEN = 32  # of a translation; sentences of the default corpus have 10 words on average
 LEARN_MINUTES = 12.0  # on the default corpus
 REVERSE_SECONDS = 300.0
@@ -214,7 +216,7 @@ def training(data: Data, folder: Path, rounds: int) -> None:
             sides[f"lab, {name}"] = Side(_steps(Trainer(config, machine, data, folder)), batches)
     seconds = interleaved(sides, rounds)
     speed = {name: _words_of(sides[name], rounds) / sum(values) for name, values in seconds.items()}
-    print(f"training, d_model 512, N 6, h 8, batches of {Config().batch_tokens} tokens; {rounds} steps each, in turns")
+    print(f"training, d_model 512, N 6, h 8, batches of {BATCH_TOKENS} tokens; {rounds} steps each, in turns")
     for name, value in speed.items():
         print(f"  {name:14} {value:8.1f} real target words/s   {value / speed['course, fp32']:6.1f} × the course's")
     print()
@@ -282,8 +284,7 @@ def train_for(config: Config, volume: Volume, seconds: float, until: Callable[[d
 def learning(volume: Volume, quick: bool) -> None:
     """Reverses random sequences, then learns the default corpus; prints what came of it and where the curve lies."""
     reverse = Config(
-        corpus="reverse", size="tiny", dropout=0.0, batch_tokens=1024, warmup_steps=400, lr_factor=0.5, epochs=1,
-        val_sentences=1000, device="cpu",
+        corpus="reverse", size="tiny", dropout=0.0, lr_factor=0.5, epochs=1, val_sentences=1000, device="cpu"
     )  # fmt: skip
     started = time.monotonic()
     limit = 40.0 if quick else REVERSE_SECONDS
@@ -298,8 +299,8 @@ def learning(volume: Volume, quick: bool) -> None:
     point = trainer.history[-1]
     print(f"\ndefault corpus, size small, {point['seconds'] / 60:.1f} minutes: {point}")
     print(f"curve: {trainer.folder / 'curve.png'}\n")
-    figure("transformer_small_bleu", 100 * point["bleu"], "BLEU", ">=20")
-    figure("transformer_small_loss", point["loss"], "nats/word", "<=4")
+    figure("transformer_small_bleu", 100 * point["bleu"], "BLEU", ">=5")
+    figure("transformer_small_loss", point["loss"], "nats/word", "<=3.5")
 
 
 def main() -> None:
@@ -309,10 +310,11 @@ def main() -> None:
     parser.add_argument("--only", choices=("training", "decoding", "learning"), help="one part")
     options = parser.parse_args()
     torch.manual_seed(0)
+    warnings.filterwarnings("ignore", message="enable_nested_tensor")  # nn.Transformer's, about what nobody asked for
     with tempfile.TemporaryDirectory(prefix="vlalab-bench-") as temporary:
         folder = Path(temporary)
         if options.only != "learning":
-            data = get_ds(Config(), folder, Machine(torch.device("cpu")), Volume())
+            data = get_ds(Config(batch_tokens=BATCH_TOKENS), folder, Machine(torch.device("cpu")), Volume())
         if options.only in (None, "training"):
             training(data, folder, 2 if options.quick else 8)
         if options.only in (None, "decoding"):

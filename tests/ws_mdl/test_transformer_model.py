@@ -95,6 +95,7 @@ def test_an_encoder_block_is_torchs(norm, activation):
     torch.testing.assert_close(ours(x, mask), theirs(x, src_key_padding_mask=~mask[:, 0, 0]), **TOLERANCE)
 
 
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")  # nn.Transformer's, about what nobody asked for
 @NORMS
 def test_the_whole_is_torchs_transformer(norm):
     ours = randomize(lab.build_transformer(30, 30, 20, 20, D_MODEL, N, H, 0.0, D_FF, norm=norm))

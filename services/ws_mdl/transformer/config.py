@@ -12,9 +12,9 @@ from vla_contract.volume import Volume, make_folder
 
 # What a size fills in where nothing else is asked for. "base" is the paper's base model, and the course's.
 SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {"d_model": 128, "N": 2, "h": 4, "d_ff": 512, "dropout": 0.1},
-    "small": {"d_model": 256, "N": 3, "h": 4, "d_ff": 1024, "dropout": 0.2},
-    "base": {"d_model": 512, "N": 6, "h": 8, "d_ff": 2048, "dropout": 0.1},
+    "tiny": {"d_model": 128, "N": 2, "h": 4, "d_ff": 512, "dropout": 0.1, "batch_tokens": 1024, "warmup_steps": 400},
+    "small": {"d_model": 256, "N": 3, "h": 4, "d_ff": 1024, "dropout": 0.2, "batch_tokens": 1024, "warmup_steps": 400},
+    "base": {"d_model": 512, "N": 6, "h": 8, "d_ff": 2048, "dropout": 0.1, "batch_tokens": 4096, "warmup_steps": 4000},
 }
 
 
@@ -24,12 +24,14 @@ class Config:
 
     corpus: str = "default"  # default, opus_books, lemon-mint, reverse, or a .tsv or .jsonl file
     pair: str | None = None  # source and target language, as in en-it; default: the corpus's first pair
-    size: Literal["tiny", "small", "base"] = "small"  # what the next five are where they are not given
+    size: Literal["tiny", "small", "base"] = "small"  # gives the next seven, where they are not given
     d_model: int | None = None  # numbers per word
     N: int | None = None  # encoder blocks, and as many decoder blocks
     h: int | None = None  # attention heads; must divide d_model
     d_ff: int | None = None  # width of the feed-forward blocks
     dropout: float | None = None
+    batch_tokens: int | None = None  # padded target tokens in a batch, at most, and source tokens likewise
+    warmup_steps: int | None = None  # until the warm-up schedule's highest rate
     norm: Literal["pre", "post"] = "pre"  # layer normalization before each sublayer (course) or after it (paper)
     activation: Literal["relu", "gelu"] = "relu"
     positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
@@ -43,11 +45,9 @@ class Config:
     val_fraction: float = 0.1  # of the source sentences, kept for validation
 
     epochs: int = 20
-    batch_tokens: int = 2048  # padded target tokens in a batch, source tokens likewise
     accumulate: int = 1  # batches per step of the optimizer
     schedule: Literal["warmup", "constant"] = "warmup"  # the paper's, or the course's constant rate
     lr: float = 1e-4  # of the constant schedule
-    warmup_steps: int = 1000
     lr_factor: float = 1.0  # the warm-up schedule times this
     label_smoothing: float = 0.1
     clip: float = 1.0  # longest gradient, 0 for any

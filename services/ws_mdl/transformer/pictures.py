@@ -103,7 +103,7 @@ def plot_attention(weights: Tensor, queries: Sequence[str], keys: Sequence[str],
     family = fonts()
     for layer, row in enumerate(grid):
         for head, axes in enumerate(row):
-            axes.imshow(weights[layer, head], vmin=0, vmax=1, cmap="viridis", aspect="auto")
+            axes.imshow(weights[layer, head].numpy(), vmin=0, vmax=1, cmap="viridis", aspect="auto")
             axes.set_title(f"layer {layer}, head {head}", fontsize=8)
             axes.set_xticks(
                 range(len(keys)), keys if layer == layers - 1 else [], rotation=90, fontsize=7, family=family
@@ -117,11 +117,11 @@ def plot_positions(table: Tensor) -> Figure:
     """Returns a picture of a table of positions [seq, d_model], and how alike each two positions are."""
     figure = Figure(figsize=(11, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    shown = left.imshow(table, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
+    shown = left.imshow(table.numpy(), cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
     left.set(title="positional encoding", xlabel="number in the vector", ylabel="position")
     figure.colorbar(shown, ax=left)
     unit = torch.nn.functional.normalize(table, dim=-1)
-    shown = right.imshow(unit @ unit.T, cmap="viridis")
+    shown = right.imshow((unit @ unit.T).numpy(), cmap="viridis")
     right.set(title="cosine of two positions' vectors", xlabel="position", ylabel="position")
     figure.colorbar(shown, ax=right)
     return figure
@@ -131,9 +131,9 @@ def plot_masks(source: Tensor, pad: int, target_len: int) -> Figure:
     """Returns a picture of the encoder's mask for ids [batch, seq], and of the decoder's."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    left.imshow(padding_mask(source, pad)[:, 0, 0], cmap="gray", vmin=0, vmax=1, aspect="auto")
+    left.imshow(padding_mask(source, pad)[:, 0, 0].numpy(), cmap="gray", vmin=0, vmax=1, aspect="auto")
     left.set(title="encoder_mask: no padding is looked at", xlabel="source word", ylabel="sentence of the batch")
-    right.imshow(causal_mask(target_len)[0], cmap="gray", vmin=0, vmax=1)
+    right.imshow(causal_mask(target_len)[0].numpy(), cmap="gray", vmin=0, vmax=1)
     right.set(title="decoder_mask: nobody looks ahead", xlabel="is looked at", ylabel="target word")
     return figure
 
