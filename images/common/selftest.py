@@ -10,6 +10,7 @@ its services as well. The build runs the first part once per environment and the
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import multiprocessing
@@ -205,7 +206,8 @@ def run(env: str, dependencies: dict[str, Check], services: dict[str, Check]) ->
 def _outcome(check: Check) -> dict[str, Any]:
     start = time.perf_counter()
     try:
-        found, ok = check(), True
+        with contextlib.redirect_stdout(sys.stderr):  # some packages print as they go
+            found, ok = check(), True
     except Failure as error:
         found, ok = str(error), False
     except Exception:  # told in full: whoever reads a failed build needs to see where
