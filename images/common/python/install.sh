@@ -8,5 +8,6 @@ export PYTHONDONTWRITEBYTECODE=1 UV_BUILD_CONSTRAINT=/build/python/build.lock
 uv=/opt/tools/bin/uv
 $uv venv --no-project --python python3.10 /opt/venv
 $uv pip sync --require-hashes --python /opt/venv/bin/python /build/requirements.lock
+rm -f /opt/venv/.lock # uv's own, writable by everybody
 if [ -f /build/finish.py ]; then /opt/venv/bin/python -B /build/finish.py; fi
 /opt/venv/bin/python -B /build/python/settle.py /opt/venv
