@@ -284,7 +284,7 @@ def train_for(config: Config, volume: Volume, seconds: float, until: Callable[[d
 def learning(volume: Volume, quick: bool) -> None:
     """Reverses random sequences, then learns the default corpus; prints what came of it and where the curve lies."""
     reverse = Config(
-        corpus="reverse", size="tiny", dropout=0.0, lr_factor=0.5, epochs=1, val_sentences=1000, device="cpu"
+        corpus="reverse", size="tiny", lr_factor=0.5, epochs=1, val_sentences=1000, device="cpu"
     )  # fmt: skip
     started = time.monotonic()
     limit = 40.0 if quick else REVERSE_SECONDS
