@@ -7,13 +7,10 @@ Those that only their own tests need (gr00t, ws_mdl) go before the next one is b
 from __future__ import annotations
 
 import os
-import re
 import signal
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,80 +18,17 @@ import pytest
 from tests.docker import base as base_image
 from tests.docker import disk, hidden
 from tests.docker import engine as engines
+from tests.docker.builds import Builds
 from tests.docker.lab import ODD_USER, Lab
 from tests.docker.packages import Unavailable
 from tests.docker.watching import HealthWatch
-from vlalab import building, docker, images
+from vlalab import docker
 
 GB = 1e9
 ORDER = ("test_engine", "test_images", "test_services", "test_evaluations", "test_traces", "test_bundles")
 RUNTIME = ("--runtime", "docker")
 USER = ODD_USER if os.geteuid() == 0 else (os.getuid(), os.getgid())  # whom containers run as
 KEPT = ("libero", "openvla", "ui")  # for the tests of services, after those of images
-
-
-@dataclass
-class Builds:
-    """Builds images, each once, and keeps what they took."""
-
-    lab: Lab
-    private: bool
-    say: Callable[[str], None]
-    secrets: hidden.Secrets
-    seconds: dict[str, float] = field(default_factory=dict)
-    bytes: dict[str, int] = field(default_factory=dict)
-    words: dict[str, str] = field(default_factory=dict)
-    commits: dict[str, str] = field(default_factory=dict)
-    failed: set[str] = field(default_factory=set)
-
-    def get(self, name: str) -> str:
-        """Returns the reference of an image, built at the first call. What failed once is not tried again."""
-        if name in self.failed:
-            pytest.fail(f"the image of {name} could not be built: see the first test that wanted it")
-        if name not in self.seconds:
-            self.failed.add(name)
-            self._build(name)
-            self.failed.remove(name)
-        return images.reference(name, self.lab.name)
-
-    def _build(self, name: str) -> None:
-        flags = [*self.flags(name), *self.secrets.flags(), "--progress", "plain"]
-        self.say(f"building {name}")
-        started = time.monotonic()
-        self.commits[name] = building.commit()
-        self.words[name] = self.lab("build", name, *flags, timeout_s=1500).text
-        self.seconds[name] = time.monotonic() - started
-        self.bytes[name] = self.lab.image(name)["Size"]
-        self.say(f"built {name} in {self.seconds[name]:.0f} s: {self.bytes[name] / GB:.2f} GB")
-        self._prune()
-
-    def flags(self, name: str) -> list[str]:
-        """Returns the flags of a build. flash-attn and Isaac-GR00T are on no package index and may be out of reach."""
-        text = (images.folder(name) / "Dockerfile").read_text()
-        flags = ["--flash-attn", "none"] if "FLASH_ATTN" in building.declared(text) else []
-        if (source := re.search(r"GR00T_URL=(\S+)", text)) and not answers(source[1]):
-            self.say("Isaac-GR00T cannot be fetched here: its image is built up to it")
-            flags += ["--gr00t-source", "none"]
-        return flags
-
-    def remove(self, name: str) -> None:
-        """Removes an image."""
-        docker.run(["image", "rm", "--force", images.reference(name, self.lab.name)], check=False)
-
-    def _prune(self) -> None:
-        """Removes what builds left behind, downloads too, on an engine of the tests' own."""
-        if self.private:
-            docker.run(["builder", "prune", "--all", "--force"], check=False)
-
-
-def answers(repository: str) -> bool:
-    """Returns whether a git repository can be fetched from here."""
-    command = ["git", "ls-remote", "--exit-code", repository, "HEAD"]
-    try:
-        asked = subprocess.run(command, capture_output=True, timeout=20, env={**os.environ, "GIT_TERMINAL_PROMPT": "0"})
-    except (FileNotFoundError, subprocess.TimeoutExpired):
-        return False
-    return asked.returncode == 0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -141,10 +75,13 @@ def engine(say, request) -> Iterator[engines.Engine]:
                 yield found
     except Unavailable as error:
         pytest.skip(f"docker tests: {error}")
-    request.config.stash.setdefault(FIGURES, []).append(
+    figures = request.config.stash.setdefault(FIGURES, [])
+    figures.append(
         f"disk: {peak.used() / GB:.1f} GB used at the most; {before / GB:.1f} GB free before, "
         f"{disk.free_bytes(place) / GB:.1f} GB after"
     )
+    if found.folder is None:
+        figures.append("disk: the build cache stays on the engine, which is not the tests' own (docker builder prune)")
 
 
 @pytest.fixture(scope="session")
@@ -180,9 +117,8 @@ def builds(lab, engine, say, request, tmp_path_factory) -> Iterator[Builds]:
     """Builds on demand; at the end every image is removed, and time and size of each become figures."""
     found = Builds(lab, engine.folder is not None, say, hidden.make(tmp_path_factory.mktemp("secrets")))
     yield found
-    for name, seconds in found.seconds.items():
-        figure = f"image {name:<8} built in {seconds:4.0f} s, {found.bytes[name] / GB:5.2f} GB"
-        request.config.stash.setdefault(FIGURES, []).append(figure)
+    request.config.stash.setdefault(FIGURES, []).extend(found.figures())
+    for name in found.seconds:
         found.remove(name)
 
 

@@ -30,12 +30,16 @@ def engine_root() -> Path | None:
 
 def check() -> None:
     """Raises Unavailable where the engine's disk has less free than the tests need."""
-    root, driver = engine_root(), docker.info().get("Driver", "")
-    need = NEED_GB.get(driver, NEED_AS_COPIES_GB)
-    if root is not None and free_bytes(root) / 1e9 < need:
+    if root := engine_root():
+        check_place(root, docker.info().get("Driver", ""))
+
+
+def check_place(path: Path, driver: str = "overlay2") -> None:
+    """Raises Unavailable where an engine that keeps images there, with that storage driver, would run out of disk."""
+    need, free = NEED_GB.get(driver, NEED_AS_COPIES_GB), free_bytes(path) / 1e9
+    if free < need:
         raise Unavailable(
-            f"the docker tests need {need:.0f} GB for images at a time (storage driver {driver}); "
-            f"{root} has {free_bytes(root) / 1e9:.1f} GB free"
+            f"images take up to {need:.0f} GB at a time (storage driver {driver}), and {path} has {free:.1f} GB free"
         )
 
 

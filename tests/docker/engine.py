@@ -6,6 +6,7 @@ VLALAB_TEST_DOCKER chooses: 0 (none: the tests are skipped), private (bring one 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -52,17 +53,22 @@ def engine(say: Callable[[str], None] = print) -> Iterator[Engine]:
         with _reached_by({"DOCKER_HOST": choice}):
             if reason := docker.available():
                 raise Unavailable(f"{CHOICE}={choice}: {reason}")
-            say(f"using the engine at {choice}")
-            yield Engine()
+            yield _theirs(say, f"at {choice}")
         return
     if choice == "" and (reason := docker.available()) is None:
-        say("using the engine that answers")
-        yield Engine()
+        yield _theirs(say, "that answers")
         return
     if why := may_be_private():
         raise Unavailable(f"{reason + '; ' if choice == '' else ''}{why}")
     with _private(say) as found, _reached_by(found.variables):
         yield found
+
+
+def _theirs(say: Callable[[str], None], which: str) -> Engine:
+    if docker.is_rootless():
+        raise Unavailable(f"the engine {which} is rootless, and these tests hold file owners as another one gives them")
+    say(f"using the engine {which}")
+    return Engine()
 
 
 @contextlib.contextmanager
@@ -79,9 +85,10 @@ def _reached_by(variables: dict[str, str]) -> Iterator[None]:
 @contextlib.contextmanager
 def _private(say: Callable[[str], None]) -> Iterator[Engine]:
     """Holds an engine of the tests' own. Its keeper ends when its stdin does: with this block or with this process."""
-    packages.install("iptables", "iproute2")
     parent = place()
     keeper.sweep(parent, PREFIX)
+    disk.check_place(parent)
+    packages.install("iptables", "iproute2")
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     say(f"bringing up a private engine in {folder}")
     command = ["unshare", "--mount", "--propagation", "slave", sys.executable, "-m", "tests.docker.keeper", str(folder)]
@@ -109,6 +116,7 @@ def _as_engine(said: dict, folder: Path) -> Engine:
     )
 
 
+@functools.cache
 def place() -> Path:
     """Returns the folder for a private engine: a disk that overlays can lie on, else the one with most space."""
     parents = [Path(tempfile.gettempdir()), Path("/var/tmp")]

@@ -64,12 +64,13 @@ class Lab:
         process = subprocess.Popen(
             [str(paths.ROOT / "lab"), *words], cwd=paths.ROOT, env={**self.variables(), **more},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            start_new_session=True,
         )  # fmt: skip
         try:
             yield process
         finally:
             if process.poll() is None:
-                process.terminate()
+                os.killpg(process.pid, signal.SIGTERM)  # and the docker command that it waits for
                 process.wait(60)
 
     def image(self, name: str) -> dict:
