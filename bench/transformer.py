@@ -30,10 +30,10 @@ from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 
 from bench.common import figure, interleaved
+from services.ws_mdl.devices import Machine, choose_machine
 from services.ws_mdl.transformer.config import Config, get_config
 from services.ws_mdl.transformer.dataset import Batch, Special, causal_mask, make_batch, pad_rows, padding_mask
 from services.ws_mdl.transformer.decode import greedy_decode
-from services.ws_mdl.transformer.devices import Machine, choose_machine
 from services.ws_mdl.transformer.model import LayerNormalization, MultiHeadAttentionBlock, Transformer
 from services.ws_mdl.transformer.train import get_ds, train_model
 from services.ws_mdl.transformer.trainer import Data, Trainer, get_model

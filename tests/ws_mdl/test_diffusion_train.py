@@ -8,10 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
+from services.ws_mdl.devices import Machine
 from services.ws_mdl.diffusion import data, pictures, score, train
 from services.ws_mdl.diffusion import sample as sampling
 from services.ws_mdl.diffusion.config import Config, refuse_drift, run_folder
-from services.ws_mdl.transformer.devices import Machine
 from services.ws_mdl.weights import WeightFiles
 from vla_contract.volume import Volume
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from services.ws_mdl import weights as weight_files
+from services.ws_mdl.devices import Machine, choose_device
 from services.ws_mdl.transformer import checkpoints
 from services.ws_mdl.transformer.config import Config, get_config, run_folder
 from services.ws_mdl.transformer.dataset import causal_mask
-from services.ws_mdl.transformer.devices import Machine, choose_device
 from services.ws_mdl.transformer.loss import TranslationLoss
 from services.ws_mdl.transformer.model import build_transformer
 from services.ws_mdl.transformer.train import get_ds, train_model
@@ -186,7 +187,7 @@ def test_two_processes_learn_what_one_learns_with_their_batches_together(volume,
     batches = list(one.data.train_dataloader)
     for pair in zip(batches[::2], batches[1::2], strict=False):
         one.step(list(pair))
-    (file,) = checkpoints.weights_files(volume.root / "checkpoints/transformer/two")
+    (file,) = checkpoints.files_of(volume.root / "checkpoints/transformer/two").all()
     for name, value in checkpoints.load_weights(file)["model_state_dict"].items():
         torch.testing.assert_close(weights(one)[name], value, atol=2e-4, rtol=0)
 
@@ -215,7 +216,7 @@ def test_old_files_go_and_so_do_parts_of_finished_epochs(make):
         trainer.save()
         trainer.epoch, trainer.batches = epoch, 0
         trainer.save()
-    assert [path.name for path in checkpoints.weights_files(trainer.folder)] == ["tmodel_02.pt", "tmodel_03.pt"]
+    assert [path.name for path in checkpoints.files_of(trainer.folder).all()] == ["tmodel_02.pt", "tmodel_03.pt"]
 
 
 def test_a_damaged_newest_file_is_named_and_the_one_before_it_taken(make, capsys):
@@ -255,7 +256,7 @@ def test_weights_files_cannot_run_code(tmp_path):
             return os.mkdir, (str(tmp_path / "ran"),)
 
     torch.save({"model_state_dict": {}, "epoch": 0, "global_step": 0, "evil": Evil()}, tmp_path / "tmodel_00.pt")
-    with pytest.raises(checkpoints.DamagedFileError):
+    with pytest.raises(weight_files.DamagedFileError):
         checkpoints.load_weights(tmp_path / "tmodel_00.pt")
     assert not (tmp_path / "ran").exists()
 

@@ -16,13 +16,13 @@ import torch
 import tyro
 from torch import Tensor
 
+from services.ws_mdl.devices import choose_device
 from services.ws_mdl.diffusion import pictures, samplers
 from services.ws_mdl.diffusion.config import Config, config_from, runs_folder
 from services.ws_mdl.diffusion.contexts import contexts_for
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
 from services.ws_mdl.diffusion.schedule import Schedule
 from services.ws_mdl.diffusion.train import PREFIX, model_from
-from services.ws_mdl.transformer.devices import choose_device
 from services.ws_mdl.weights import State, WeightFiles
 from vla_contract.volume import Volume, make_folder
 

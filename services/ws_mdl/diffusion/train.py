@@ -19,6 +19,7 @@ import tyro
 from torch import Tensor
 from torch.nn import functional
 
+from services.ws_mdl.devices import Machine, choose_machine
 from services.ws_mdl.diffusion import pictures
 from services.ws_mdl.diffusion.config import (
     Config,
@@ -32,7 +33,6 @@ from services.ws_mdl.diffusion.data import Pictures, load
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
 from services.ws_mdl.diffusion.samplers import sample_ddim_context
 from services.ws_mdl.diffusion.schedule import Schedule, perturb_input
-from services.ws_mdl.transformer.devices import Machine, choose_machine
 from services.ws_mdl.weights import State, WeightFiles
 from vla_contract.volume import Volume
 

@@ -19,11 +19,11 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from services.ws_mdl import corpora
+from services.ws_mdl.devices import Machine, choose_machine
 from services.ws_mdl.transformer import pictures
 from services.ws_mdl.transformer.board import Board
 from services.ws_mdl.transformer.config import Config, get_config, run_folder, tensorboard_folder
 from services.ws_mdl.transformer.dataset import BucketSampler, Special, TranslationDataset, get_loader, split_pairs
-from services.ws_mdl.transformer.devices import Machine, choose_machine
 from services.ws_mdl.transformer.stopping import StopSignal
 from services.ws_mdl.transformer.tokenization import get_or_build_tokenizer
 from services.ws_mdl.transformer.trainer import Data, Trainer, get_model, learning_rate

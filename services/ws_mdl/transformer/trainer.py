@@ -13,10 +13,10 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from services.ws_mdl.devices import Machine
 from services.ws_mdl.transformer import checkpoints
 from services.ws_mdl.transformer.config import Config, stored_form
 from services.ws_mdl.transformer.dataset import Batch
-from services.ws_mdl.transformer.devices import Machine
 from services.ws_mdl.transformer.loss import TranslationLoss
 from services.ws_mdl.transformer.model import Transformer, build_transformer
 from services.ws_mdl.transformer.tokenization import fingerprint

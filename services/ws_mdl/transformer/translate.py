@@ -13,9 +13,9 @@ from typing import Annotated, NamedTuple
 import tyro
 from tokenizers import Tokenizer
 
+from services.ws_mdl.devices import choose_machine
 from services.ws_mdl.transformer import checkpoints, decode
 from services.ws_mdl.transformer.config import Config, config_from, runs_folder, stored_form
-from services.ws_mdl.transformer.devices import choose_machine
 from services.ws_mdl.transformer.model import Transformer
 from services.ws_mdl.transformer.tokenization import load_tokenizer
 from services.ws_mdl.transformer.trainer import get_model
@@ -59,7 +59,7 @@ def find_run(volume: Volume, name: str | None) -> Path:
 def load_trained(folder: Path, device: str = "auto") -> Trained:
     """Returns the newest model of a run. Raises ValueError for weights or tokenizers that are damaged or do not fit."""
     machine = choose_machine(device)
-    found = checkpoints.load_latest(folder, machine.device)
+    found = checkpoints.files_of(folder).load_latest(machine.device)
     if found is None:
         raise ValueError(f"{folder} holds no weights")
     path, state = found
