@@ -22,6 +22,7 @@ from vlalab import docker, paths
 
 CHOICE = "VLALAB_TEST_DOCKER"
 PREFIX = "vlalab-docker-"  # of a private engine's folder; short, since sockets in it have 107 bytes for their path
+OWN_MOUNTS = ("unshare", "--mount", "--propagation", "slave")
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,10 @@ def _private(say: Callable[[str], None]) -> Iterator[Engine]:
     keeper.sweep(parent, PREFIX)
     disk.check_place(parent)
     packages.install("iptables", "iproute2")
+    _check_mounts()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     say(f"bringing up a private engine in {folder}")
-    command = ["unshare", "--mount", "--propagation", "slave", sys.executable, "-m", "tests.docker.keeper", str(folder)]
+    command = [*OWN_MOUNTS, sys.executable, "-m", "tests.docker.keeper", str(folder)]
     process = subprocess.Popen(
         command, cwd=paths.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -100,6 +102,14 @@ def _private(say: Callable[[str], None]) -> Iterator[Engine]:
     finally:
         process.stdin.close()
         process.wait()
+        keeper.release(folder)  # nothing is left of it, unless the keeper was killed
+
+
+def _check_mounts() -> None:
+    """Raises Unavailable where a process may not have mounts of its own, as in an unprivileged container."""
+    asked = subprocess.run([*OWN_MOUNTS, "true"], capture_output=True, text=True)
+    if asked.returncode != 0:
+        raise Unavailable(f"root may not mount anything here (an unprivileged container?): {asked.stderr.strip()}")
 
 
 def _as_engine(said: dict, folder: Path) -> Engine:
