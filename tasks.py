@@ -404,7 +404,8 @@ def train(
     module = f"services.ws_mdl.{lab}.train"
     flags = [*flags_of(given), *(f"--{setting}" for setting in split(set))]
     if gpus > 1:
-        module, flags = "torch.distributed.run", ["--standalone", f"--nproc-per-node={gpus}", "-m", module, *flags]
+        one_machine = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={gpus}"]
+        module, flags = "torch.distributed.run", [*one_machine, "-m", module, *flags]
     finish(programs.run_module("ws_mdl", module, flags, runtime, dry_run))
 
 

@@ -85,6 +85,8 @@ def choose_machine(device: str = "auto", precision: str = "auto") -> Machine:
     world, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", 0)))
     if world > 1 and not distributed.is_initialized():
+        if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):  # one machine, whose name may not resolve
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
         distributed.init_process_group(backend)
     if chosen.type == "cuda":

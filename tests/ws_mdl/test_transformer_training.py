@@ -177,10 +177,17 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(volume, corpus):
 
 def test_two_processes_learn_what_one_learns_with_their_batches_together(volume, corpus, make):
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in {**SMALL, "dropout": 0.0}.items()]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--local-addr=127.0.0.1",
+        "--nproc-per-node=2",
+    ]
     module = ["-m", "services.ws_mdl.transformer.train", *flags, f"--corpus={corpus}", "--name=two", "--epochs=1"]
     done = subprocess.run(
-        [*launch, *module], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+        [*launch, *module], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     one = make(dropout=0.0)
