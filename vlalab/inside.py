@@ -23,7 +23,6 @@ def command(name: str, image: images.Image, report: Path) -> list[str]:
     return [
         "run", "--rm", "--init", "--name", f"vla-lab-test-{name}-{os.getpid()}",
         "--user", ":".join(map(str, volumes.container_user())), "--read-only", "--network", "none", "--cap-drop", "ALL",
-        "--hostname", "localhost",  # without a network nothing else gives the container's name an address
         "--security-opt", "no-new-privileges", "--shm-size", "1g",
         "--tmpfs", "/tmp:rw,exec,mode=1777", "--tmpfs", "/volume:rw,mode=1777",
         "--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "PYTHONUNBUFFERED=1",
