@@ -33,7 +33,7 @@ class Builds:
     def get(self, name: str) -> str:
         """Returns the reference of an image, built at the first call. What failed once is not tried again."""
         if name in self.failed:
-            pytest.fail(f"the image of {name} could not be built: see the first test that wanted it")
+            pytest.fail(f"the image of {name} could not be built: see the first test that wanted it", pytrace=False)
         if name not in self.seconds:
             self.failed.add(name)
             try:

@@ -56,8 +56,12 @@ def test_every_pin_of_its_lock_is_what_is_installed(name, lab):
     listed = lab.run_in(name, "python", "-c", LIST_PACKAGES)
     assert listed.code == 0, listed.text
     installed = dict(json.loads(listed.text.splitlines()[-1]))
-    pins = pinned(environments.named(name, paths.ROOT).lock.read_text())
+    lock = environments.named(name, paths.ROOT).lock.read_text()
+    pins = pinned(lock)
     assert pins and set(installed) <= set(pins) | {"pip", "setuptools"}
+    assert set(re.findall(r"(?m)^([\w.-]+)(?:\[[^\]]*\])?==[^\s;]+ \\$", lock)) <= set(installed), (
+        "pins without a marker"
+    )
     assert {name: version for name, version in installed.items() if version not in pins.get(name, version)} == {}
 
 
