@@ -1,6 +1,7 @@
 """The engine that the tests use: the one that answers, or a private one where none does and one may be brought up.
 
-VLALAB_TEST_DOCKER chooses: 0 (none: the tests are skipped), private (bring one up in any case), or an engine's address.
+VLALAB_TEST_DOCKER chooses: 0 (none: the tests are skipped), 1 (as if it were not set), private (bring one up in any
+case), or an engine's address.
 """
 
 from __future__ import annotations
@@ -47,28 +48,27 @@ def may_be_private() -> str | None:
 @contextlib.contextmanager
 def engine(say: Callable[[str], None] = print) -> Iterator[Engine]:
     """Holds an engine for the tests, and says which. Raises Unavailable, with a sentence for the user, without one."""
-    choice = os.environ.get(CHOICE, "")
+    choice = os.environ.get(CHOICE) or "1"
     if choice == "0":
         raise Unavailable(f"{CHOICE}=0 asks for no Docker tests")
-    if choice not in ("", "private"):
-        with _reached_by({"DOCKER_HOST": choice}):
-            if reason := docker.available():
-                raise Unavailable(f"{CHOICE}={choice}: {reason}")
-            yield _theirs(say, f"at {choice}")
-        return
-    if choice == "" and (reason := docker.available()) is None:
-        yield _theirs(say, "that answers")
-        return
-    if why := may_be_private():
-        raise Unavailable(f"{reason + '; ' if choice == '' else ''}{why}")
-    with _private(say) as found, _reached_by(found.variables):
-        yield found
+    no_answer = docker.available() if choice == "1" else None
+    if choice == "private" or no_answer:
+        if why := may_be_private():
+            raise Unavailable("; ".join(filter(None, [no_answer, why])))
+        with _private(say) as found, _reached_by(found.variables):
+            yield found
+    else:
+        with _reached_by({} if choice == "1" else {"DOCKER_HOST": choice}):
+            yield _theirs(say, choice)
 
 
-def _theirs(say: Callable[[str], None], which: str) -> Engine:
+def _theirs(say: Callable[[str], None], choice: str) -> Engine:
+    """Returns an engine that was there before. Raises Unavailable where it does not answer or cannot serve."""
+    if reason := docker.available():
+        raise Unavailable(f"{CHOICE}={choice}: {reason}")
     if docker.is_rootless():
-        raise Unavailable(f"the engine {which} is rootless, and these tests hold file owners as another one gives them")
-    say(f"using the engine {which}")
+        raise Unavailable("the engine here is rootless, and these tests hold file owners as another one gives them")
+    say("using the engine that answers" if choice == "1" else f"using the engine at {choice}")
     return Engine()
 
 
