@@ -124,8 +124,10 @@ def test_environments_go_only_when_asked_for_and_the_volume_never(tree, capsys):
 def test_an_environment_that_a_program_runs_from_stays(tree, capsys):
     python = tree / "images/small/.venv/bin/python"
     python.symlink_to(sys.executable)
-    with subprocess.Popen([str(python), "-c", "input()"], stdin=subprocess.PIPE) as process:
+    program = [str(python), "-c", "print('up', flush=True); input()"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
+            assert process.stdout.readline() == b"up\n"  # /proc shows no command line while a program is being loaded
             assert cleaning.users_of(tree / "images/small/.venv") == [process.pid]
             assert cleaning.clean(venvs=True, yes=True) == 0
         finally:
