@@ -138,7 +138,7 @@ def time_sampling(machine: Machine, rounds: int) -> None:
         samplers.denoise_add_noise(schedule, x, 250, plain(x, t), torch.randn_like(x))
 
     def lab() -> None:
-        samplers.walk(fused, schedule, SAMPLES, None, [250, 249], one_step, seed=0)
+        samplers.walk(fused, schedule, SAMPLES, None, [250, 249], one_step, seed=0, dtype=machine.dtype)
 
     def one_step(x, t, t_prev, pred_noise, z):
         return samplers.denoise_add_noise(schedule, x, t, pred_noise, z)
@@ -150,8 +150,8 @@ def time_sampling(machine: Machine, rounds: int) -> None:
         print(f"  {name:<8}{median_ms(values):9.1f} ms")
     figure("diffusion_sampling_speedup", median_ms(seconds["course"]) / median_ms(seconds["lab"]), "x", ">=1.2")
     whole = {
-        "ddpm, 500 steps": lambda: samplers.sample_ddpm(fused, schedule, SAMPLES, seed=0),
-        "ddim, 20 steps": lambda: samplers.sample_ddim(fused, schedule, SAMPLES, 20, seed=0),
+        "ddpm, 500 steps": lambda: samplers.sample_ddpm(fused, schedule, SAMPLES, seed=0, dtype=machine.dtype),
+        "ddim, 20 steps": lambda: samplers.sample_ddim(fused, schedule, SAMPLES, 20, seed=0, dtype=machine.dtype),
     }
     seconds = interleaved(whole, 1, warmup=0)
     for name, values in seconds.items():

@@ -11,7 +11,7 @@ import pytest
 from services.libero.evaluator.store import RunStore
 from tests.libero.harness import Evaluation, PolicyService, results, wait_for
 
-TASK, EPISODES, STEPS = 0, 3, 30
+TASK, EPISODES, STEPS = 0, 3, 40
 PLAN = [(TASK, episode) for episode in range(EPISODES)]
 
 
@@ -19,7 +19,7 @@ PLAN = [(TASK, episode) for episode in range(EPISODES)]
 def flags(libero_assets):
     return (
         "--assets", str(libero_assets), "--tasks", str(TASK), "--trials", str(EPISODES), "--max-steps", str(STEPS),
-        "--video", "none", "--workers", "1", "--lease-s", "3", "--act-timeout-s", "10",
+        "--video", "none", "--workers", "1", "--lease-s", "6", "--act-timeout-s", "10",
     )  # fmt: skip
 
 

@@ -191,6 +191,13 @@ def test_a_mixed_context_lies_between_and_a_wrong_one_is_refused(tiny):
         samplers.sample_ddim_context(tiny, SHORT, 1, torch.ones(1, 4), 5)
 
 
+def test_bfloat16_products_change_the_pictures_by_roundings_only(tiny):
+    exact, _ = samplers.sample_ddim(tiny, SHORT, 4, 7, seed=3)
+    rounded, _ = samplers.sample_ddim(tiny, SHORT, 4, 7, seed=3, dtype=torch.bfloat16)
+    assert rounded.dtype == torch.float32
+    assert 0 < (rounded - exact).abs().max() < 0.05 * exact.std()
+
+
 def test_guidance_of_one_changes_nothing_and_more_goes_beyond_the_context(tiny):
     x, time, context = torch.randn(2, 1, 8, 8), torch.tensor([0.5]), torch.eye(3)[:2]
     plain, without = tiny(x, time, context), tiny(x, time)

@@ -16,7 +16,7 @@ import torch
 import tyro
 from torch import Tensor
 
-from services.ws_mdl.devices import choose_device
+from services.ws_mdl.devices import choose_device, choose_dtype
 from services.ws_mdl.diffusion import pictures, samplers
 from services.ws_mdl.diffusion.config import Config, config_from, runs_folder
 from services.ws_mdl.diffusion.contexts import contexts_for
@@ -66,6 +66,11 @@ class Trained:
     schedule: Schedule
     epochs: int
 
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The format of matrix products that it was trained in, where this device computes in it."""
+        return choose_dtype(self.schedule.b_t.device, self.config.precision)
+
 
 def newest_run(volume: Volume) -> str:
     """Returns the name of the run whose weights were written last. Raises ValueError where there is none."""
@@ -104,7 +109,7 @@ def context_of(request: Request, run: Trained) -> Tensor | None:
 
 def sample(request: Request, run: Trained, save_rate: int = 0, on_step=lambda t: None) -> tuple[Tensor, np.ndarray]:
     """Returns pictures [count, c, h, h] and the intermediate ones by the sampler that is asked for."""
-    options = {"seed": request.seed, "save_rate": save_rate, "on_step": on_step}
+    options = {"seed": request.seed, "dtype": run.dtype, "save_rate": save_rate, "on_step": on_step}
     if request.sampler == "incorrect":
         return samplers.sample_ddpm_incorrect(run.nn_model, run.schedule, request.count, **options)
     options["guidance"] = request.guidance

@@ -108,6 +108,7 @@ def walk(
     *,
     seed: int | None = None,
     guidance: float = 1.0,
+    dtype: torch.dtype | None = None,
     save_rate: int = 0,
     on_step: Callable[[int], None] = lambda t: None,
 ) -> tuple[Tensor, np.ndarray]:
@@ -115,6 +116,7 @@ def walk(
 
     seed: of all noise; None draws anew. guidance: how far to go from the prediction without context towards that with
     it; 1 is plain conditional sampling, more follows the context at the cost of variety (Ho & Salimans 2022).
+    dtype: of the network's products, bfloat16 where the device computes in it; the pictures stay float32.
     save_rate: keep every so-manieth picture (in steps of the schedule), and the last eight; 0 keeps none.
     """
     device = schedule.b_t.device
@@ -131,7 +133,8 @@ def walk(
     x, kept = draw(), []
     for t, t_prev in itertools.pairwise(steps):
         on_step(t)
-        pred_noise = predict_noise(nn_model, x, schedule.time(t), context, guidance)
+        with torch.autocast(device.type, dtype, enabled=dtype is not None):
+            pred_noise = predict_noise(nn_model, x, schedule.time(t), context, guidance)
         x = step(x, t, t_prev, pred_noise, draw())
         if save_rate and (t % save_rate == 0 or t == steps[0] or len(steps) - steps.index(t) < 9):
             kept.append(x.cpu().numpy())

@@ -239,7 +239,7 @@ def sample_sheet(run: Training, per_class: int = 4) -> Tensor:
     context = functional.one_hot(labels, classes).float() if run.config.context else None
     nn_model = fused_for_sampling(run.averaged)
     steps = min(20, run.schedule.timesteps)
-    x, _ = sample_ddim_context(nn_model, run.schedule, len(labels), context, steps, seed=0)
+    x, _ = sample_ddim_context(nn_model, run.schedule, len(labels), context, steps, seed=0, dtype=run.machine.dtype)
     return pictures.grid(x, per_class)
 
 
