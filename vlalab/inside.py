@@ -35,7 +35,7 @@ def command(name: str, image: images.Image, report: Path) -> list[str]:
 
 def mounts(name: str, image: images.Image) -> list[str]:
     """Returns the flags that mount, read-only, the tests, this tree's code where the image has another, and assets."""
-    inner = ["pyproject.toml", "tests"]
+    inner = ["pyproject.toml", "tests", "bench"]  # tests hold what benchmarks count to the truth
     if not has_this_code(image):
         inner += [path.format(name=name) for path in CODE]
     pairs = [(paths.ROOT / path, f"{HOME}/{path}") for path in inner]

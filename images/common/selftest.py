@@ -178,8 +178,12 @@ def one_thread() -> None:
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns what `function` returns in a process of its own, for what must not meet earlier imports."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    """Returns what `function` returns in a process of its own, for what must not meet earlier imports.
+
+    What packages print there goes to stderr: stdout is for the results.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=os.dup2, initargs=(2, 1)) as pool:
         return pool.submit(function, *arguments).result()
 
 

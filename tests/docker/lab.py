@@ -98,15 +98,16 @@ class Lab:
              images.reference(name, self.name), *command],
             check=False,
         )  # fmt: skip
-        return Done(done.returncode, done.stdout + done.stderr)
+        return Done(done.returncode, done.stdout + done.stderr, done.stdout)
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a command came to: its exit code, and what it said on both streams."""
+    """What a command came to: its exit code, what it said on both streams and, where they are apart, on stdout."""
 
     code: int
     text: str
+    stdout: str = ""
 
 
 def free_ports() -> Iterator[int]:

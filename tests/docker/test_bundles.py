@@ -39,7 +39,7 @@ def test_what_was_removed_is_restored_as_it_was(bundle, lab):
     assert weights.read_bytes() == bytes(range(256)) * 64
     assert (weights.stat().st_uid, weights.stat().st_gid) == USER
     found = lab.run_in("libero", "python", "images/libero/selftest.py", "--json", "--part", "services")
-    assert found.code == 0 and json.loads(found.text)["env"] == "libero", found.text
+    assert found.code == 0 and json.loads(found.stdout)["env"] == "libero", found.text
 
 
 def test_a_damaged_bundle_is_refused_and_changes_nothing(bundle, lab):
