@@ -160,7 +160,8 @@ def service_overhead_ms(rounds: int) -> tuple[float, float]:
     from vla_contract import Observation, PolicyClient
 
     with tempfile.TemporaryDirectory() as folder:
-        spec = tiny.TinySpec(timm_ids=tiny.MID.timm_ids, image_size=224, suites=("libero_goal",))  # the 7B model's pixels
+        # as many pixels as the 7B model takes, so that a picture passes through untouched here too
+        spec = tiny.TinySpec(timm_ids=tiny.MID.timm_ids, image_size=224, suites=("libero_goal",))
         tiny.write(Path(folder), spec)
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
