@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported; the service does the same
+from services.openvla.waiting import wait_briefly
+
+wait_briefly()  # as the service does, before torch is imported
 
 import numpy as np
 import torch

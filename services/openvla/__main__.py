@@ -13,6 +13,7 @@ import tyro
 
 from services.openvla.config import CheckpointError
 from services.openvla.settings import ModelSettings, checkpoint_folder, from_environment
+from services.openvla.waiting import wait_briefly
 from vla_contract import Policy, serve
 
 
@@ -42,7 +43,7 @@ def load(settings: ModelSettings) -> Policy:
 
 def main() -> None:
     """Serves until it is told to stop."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported; see docs/openvla.md
+    wait_briefly()
     try:
         default = from_environment(ServiceSettings)
         settings = tyro.cli(ServiceSettings, prog="python -m services.openvla", default=default)

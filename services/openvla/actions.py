@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,12 @@ class ActionCodec:
     vocab_size: int = 32000
     bins: int = 256
 
-    @property
+    @cached_property
     def edges(self) -> np.ndarray:
         """float64 [bins], from -1 to 1."""
         return np.linspace(-1.0, 1.0, self.bins)
 
-    @property
+    @cached_property
     def centres(self) -> np.ndarray:
         """float64 [bins - 1]."""
         edges = self.edges

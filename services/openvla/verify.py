@@ -7,7 +7,6 @@ the other, each in a process of its own, and compared with the first.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ import tyro
 
 from services.openvla.config import CheckpointError
 from services.openvla.settings import ModelSettings, checkpoint_folder, from_environment
+from services.openvla.waiting import wait_briefly
 from vla_contract.errors import did_you_mean
 
 MODES: Mapping[str, Mapping[str, str]] = {
@@ -170,7 +170,7 @@ def run(settings: VerifySettings) -> int:
 
 def main() -> None:
     """Ends with 0 where every mode asked for gave finite actions."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported; see docs/openvla.md
+    wait_briefly()
     try:
         default = from_environment(VerifySettings)
         code = run(tyro.cli(VerifySettings, prog="python -m services.openvla.verify", default=default))
