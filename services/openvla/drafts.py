@@ -24,29 +24,44 @@ _DIMENSIONS = np.arange(ACTION_TOKENS)
 
 @dataclass
 class Session:
-    """The latest actions of one session as bins [7], and how right each extrapolation [5, 7] was."""
+    """The latest actions of one session as bins [7], how right each extrapolation [5, 7] was, and the next guesses."""
 
     last: deque[np.ndarray] = field(default_factory=lambda: deque(maxlen=4))
     merit: np.ndarray = field(default_factory=lambda: np.eye(5, 1) * np.full(ACTION_TOKENS, 0.5))  # at first: unchanged
+    ready: np.ndarray | None = None  # int64 [1 + SIDES, 7]
 
 
 class Drafts:
-    """Guesses per session; the longest unused session is dropped past `limit`."""
+    """Guesses per session; the longest unused session is dropped past `limit`.
+
+    What `note` takes is worked in by `settle`, or by the next `guess` where nobody calls that.
+    """
 
     def __init__(self, codec: ActionCodec, limit: int = MAX_SESSIONS):
         self._low, self._bins, self._limit = codec.vocab_size - codec.bins, codec.bins, limit
         self._rest = codec.tokens(np.zeros(ACTION_TOKENS)) - self._low  # no motion
         self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._noted: list[tuple[str, np.ndarray]] = []
 
     def guess(self, session: str) -> np.ndarray:
         """Returns int64 [1 + SIDES, 7]: token ids, the likeliest first."""
+        self.settle()
         known = self._sessions.get(session)
         if known is None:
             return self._low + np.stack([self._rest, self._rest - 1, self._rest + 1])
-        return self._low + ranked(extrapolate(known.last, self._bins), known.merit, self._bins)[: 1 + SIDES]
+        return known.ready
 
     def note(self, session: str, tokens: np.ndarray) -> None:
         """Remembers a step's action tokens [7]; an id outside the action range counts as the nearest bin."""
+        self._noted.append((session, tokens))
+
+    def settle(self) -> None:
+        """Makes the guesses that follow from what was noted."""
+        noted, self._noted = self._noted, []
+        for session, tokens in noted:
+            self._work_in(session, tokens)
+
+    def _work_in(self, session: str, tokens: np.ndarray) -> None:
         bins = np.clip(tokens - self._low, 0, self._bins - 1)
         known = self._sessions.setdefault(session, Session())
         self._sessions.move_to_end(session)
@@ -54,14 +69,17 @@ class Drafts:
             off = np.abs(extrapolate(known.last, self._bins) - bins)
             known.merit = DECAY * known.merit + np.where(off == 0, 1.0, NEAR_MISS * (off == 1))
         known.last.append(bins)
+        known.ready = self._low + ranked(extrapolate(known.last, self._bins), known.merit, self._bins)[: 1 + SIDES]
         while len(self._sessions) > self._limit:
             self._sessions.popitem(last=False)
 
     def forget(self, session: str) -> None:
         """Drops a session; one that was never known is fine."""
+        self.settle()
         self._sessions.pop(session, None)
 
     def __len__(self) -> int:
+        self.settle()
         return len(self._sessions)
 
 

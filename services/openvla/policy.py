@@ -37,6 +37,11 @@ class OpenVLAPolicy:
         if self._drafts is not None:
             self._drafts.forget(session)
 
+    def settle(self) -> None:
+        """Makes the next guesses, while the simulators execute the actions."""
+        if self._drafts is not None:
+            self._drafts.settle()
+
     def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
         """Returns a chunk of one action for each observation, or the InvalidObservation it deserves."""
         start = time.perf_counter()

@@ -141,6 +141,25 @@ def test_the_policy_is_closed_at_the_end():
     assert closed.is_set()
 
 
+def test_a_policy_settles_once_its_answer_is_out(either_service, client):
+    """It has as long as it likes: the answer does not wait for it. A fault there is logged and harms nobody."""
+    answered, settled = threading.Event(), threading.Event()
+
+    def settle():
+        if policy.batches[-1][0].session != "warm-up":
+            settled.in_time = answered.wait(10)
+            settled.set()
+            raise ZeroDivisionError("settling failed")
+
+    policy = EchoPolicy()
+    c = client(either_service(policy).url)
+    policy.settle = settle
+    c.act(observe(step=1))
+    answered.set()
+    assert settled.wait(10) and settled.in_time
+    assert c.act(observe(step=2)).actions[0, 0] == 2
+
+
 NEEDS = {
     "camera": ({"cameras": ("wrist",)}, {}, "no picture of camera 'wrist' (sent: agentview)"),
     "size": ({"image_hw": (16, 16)}, {}, "images['agentview'] is 16x24; policy 'echo' takes 16x16"),

@@ -62,6 +62,17 @@ def test_recorded_actions_need_at_least_40_percent_fewer_passes():
     assert total <= 0.6 * 6 * steps
 
 
+def test_settling_early_changes_no_guess():
+    early, late = Drafts(CODEC), Drafts(CODEC)
+    for tokens in next(iter(recorded_tokens(CODEC).values()))[:40]:
+        for one in (early, late):
+            one.note("a", tokens)
+        early.settle()
+        np.testing.assert_array_equal(early.guess("a"), late.guess("a"))
+    early.forget("a")
+    assert len(early) == 0
+
+
 def test_guesses_are_action_tokens_and_distinct_at_the_ends_of_the_range_too():
     drafts = Drafts(CODEC)
     for tokens in (np.full(7, LOW), np.full(7, HIGH), np.full(7, LOW), np.full(7, 5), np.full(7, 32063)):

@@ -9,8 +9,10 @@ from services.ws_mdl.corpora.types import Corpus, Languages, clean
 from vla_contract.volume import Volume
 
 OPUS_BOOKS = "Helsinki-NLP/opus_books"
+OPUS_BOOKS_REVISION = "1f9f6191d0e91a3c539c2595e2fe48fc1420de9b"
 OPUS_BOOKS_PAIRS = ("en-it",)
 LEMON_MINT = "lemon-mint/korean_english_parallel_wiki_augmented_v1"
+LEMON_MINT_REVISION = None  # its commits are not known here: the newest is taken
 LEMON_MINT_PAIRS = ("en-ko",)
 LEMON_MINT_SPLIT = "train[:10%]"  # the course's share of it
 LEMON_MINT_FIELDS = {"en": "english", "ko": "korean"}
@@ -18,13 +20,13 @@ LEMON_MINT_FIELDS = {"en": "english", "ko": "korean"}
 
 def load_opus_books(languages: Languages, volume: Volume) -> Corpus:
     """Returns books in English and Italian. Raises ValueError when the hub cannot be reached."""
-    rows = _rows(OPUS_BOOKS, OPUS_BOOKS_PAIRS[0], "train", volume)
+    rows = _rows(OPUS_BOOKS, OPUS_BOOKS_REVISION, OPUS_BOOKS_PAIRS[0], "train", volume)
     return Corpus("opus_books", languages, clean(opus_books_pairs(rows, languages)), OPUS_BOOKS, "see its page")
 
 
 def load_lemon_mint(languages: Languages, volume: Volume) -> Corpus:
     """Returns the first tenth of Wikipedia sentences in English and Korean, as the course takes it."""
-    rows = _rows(LEMON_MINT, None, LEMON_MINT_SPLIT, volume)
+    rows = _rows(LEMON_MINT, LEMON_MINT_REVISION, None, LEMON_MINT_SPLIT, volume)
     return Corpus("lemon-mint", languages, clean(lemon_mint_pairs(rows, languages)), LEMON_MINT, "see its page")
 
 
@@ -41,11 +43,14 @@ def lemon_mint_pairs(rows: Iterable[Mapping[str, Any]], languages: Languages) ->
         yield row[source], row[target]
 
 
-def _rows(repository: str, configuration: str | None, split: str, volume: Volume) -> Iterable[Mapping[str, Any]]:
+def _rows(
+    repository: str, revision: str | None, configuration: str | None, split: str, volume: Volume
+) -> Iterable[Mapping[str, Any]]:
     import datasets  # takes two seconds, and only these corpora need it
 
     try:
-        return datasets.load_dataset(repository, configuration, split=split, cache_dir=str(volume.hf / "datasets"))
+        folder = str(volume.hf / "datasets")
+        return datasets.load_dataset(repository, configuration, split=split, revision=revision, cache_dir=folder)
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(

@@ -19,7 +19,8 @@ from services.ws_mdl.diffusion import sprites
 
 NAMED = ("digits", "sprites", "mnist")
 DIGITS = tuple(str(number) for number in range(10))
-HUB_REPOSITORY, HUB_REVISION = "ylecun/mnist", "main"
+HUB_REPOSITORY = "ylecun/mnist"
+HUB_REVISION = "77f3279092a1c1579b2250db8eafed0ad422088c"
 SPRITES_COUNT = 6000
 
 

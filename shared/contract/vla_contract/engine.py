@@ -83,6 +83,7 @@ class Engine:
         job = Job(observation, future, client, time.monotonic() + timeout_s)
         if self.inline:
             _settle(self._answers([job]))
+            self._loop.call_soon(self._settle_policy)
         else:
             self.queue.put(job)
             self.metrics.queue_length.set(len(self.queue))
@@ -106,6 +107,7 @@ class Engine:
             return
         while (item := self.queue.take()) is not None:
             self._hand_over(self._answers([item] if isinstance(item, Call) else item))
+            self._settle_policy()
         if hasattr(self.policy, "close"):
             self.policy.close()
 
@@ -139,6 +141,13 @@ class Engine:
             self._loop.call_soon_threadsafe(_settle, results)
         except RuntimeError:
             log.info("the event loop was gone before %d answers were given", len(results))
+
+    def _settle_policy(self) -> None:
+        if hasattr(self.policy, "settle"):
+            try:
+                self.policy.settle()
+            except Exception:
+                log.exception("the policy's settle failed")
 
     def _called(self, call: Call) -> tuple:
         try:

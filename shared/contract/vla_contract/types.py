@@ -95,7 +95,8 @@ class Policy(Protocol):
     policy is asked again one observation at a time. Step 0 starts a session anew; `reset` forgets it.
 
     Optional: `example() -> Observation` for the warm inference before the service calls itself ready (needed
-    only where `needs_privileged`), and `close()`.
+    only where `needs_privileged`), `settle()`, called once answers are given, for what the next request needs and this
+    one need not wait for, and `close()`.
     """
 
     def info(self) -> "PolicyInfo": ...

@@ -1,0 +1,109 @@
+"""What the client takes for an HTTP answer, byte by byte, and what for a fault."""
+
+import http.client
+import threading
+
+import pytest
+
+from vla_contract.server import address, listen
+from vla_contract.transport import FAULTS, MAX_HEADERS, MAX_LINE, Transport
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.fixture
+def answered():
+    """Returns a function: what a client makes of these bytes; the server closes the connection behind them."""
+    open_ones = []
+
+    def ask(answer: bytes, method: str = "POST"):
+        listener = listen("127.0.0.1", 0)
+        open_ones.append(listener)
+
+        def serve():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        return Transport(address(listener)).request(method, "/x", 5.0, {}, b"body" if method == "POST" else None)
+
+    yield ask
+    for listener in open_ones:
+        listener.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "body"),
+    [
+        (OK + b"Content-Length: 3\r\n\r\nabc", 200, b"abc"),
+        (OK + b"content-length:3 \r\n\r\nabcdef", 200, b"abc"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n", 200, b"abc"),
+        (b"HTTP/1.1 100 Continue\r\nX: y\r\n\r\n" + OK + b"Content-Length: 3\r\n\r\nabc", 200, b"abc"),
+        (b"HTTP/1.0 503 Busy\nContent-Length: 0\n\n", 503, b""),
+        (b"HTTP/1.1 404\r\nContent-Length: 0\r\n\r\n", 404, b""),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b""),
+    ],
+)
+def test_answers(answered, answer, status, body):
+    reply = answered(answer)
+    assert (reply.status, reply.body) == (status, body)
+
+
+def test_headers_are_found_in_any_case(answered):
+    reply = answered(OK + b"RETRY-after:  7 \r\nX-Empty:\r\nContent-Length: 0\r\n\r\n")
+    assert [reply.headers.get(name) for name in ("Retry-After", "retry-AFTER", "x-empty", "x-none")] == [
+        "7", "7", "", None,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (b"", ConnectionError),
+        (b"HTTP/1.1 2", http.client.IncompleteRead),
+        (OK + b"Content-Le", http.client.IncompleteRead),
+        (OK + b"Content-Length: 3\r\n", http.client.IncompleteRead),
+        (OK + b"Content-Length: 3\r\n\r\nab", http.client.IncompleteRead),
+        (OK + b"\r\nno length", http.client.IncompleteRead),
+        (OK + b"Content-Length: -3\r\n\r\n", http.client.IncompleteRead),
+        (OK + b"no colon\r\n\r\n", http.client.HTTPException),
+        (OK + b"X: y\r\n" * (MAX_HEADERS + 1) + b"\r\n", http.client.HTTPException),
+        (OK + b"X: " + b"y" * MAX_LINE + b"\r\n\r\n", http.client.LineTooLong),
+        (b"HTTP/2 200 OK\r\n\r\n", http.client.BadStatusLine),
+        (b"HTTP/1.1 OK\r\n\r\n", http.client.BadStatusLine),
+        (b"HTTP/1.1 099 Odd\r\n\r\n", http.client.BadStatusLine),
+        (b"SSH-2.0-OpenSSH\r\n", http.client.BadStatusLine),
+    ],
+)
+def test_faults(answered, answer, fault):
+    assert issubclass(fault, FAULTS)
+    with pytest.raises(fault):
+        answered(answer)
+
+
+@pytest.mark.parametrize(
+    ("head", "kept"),
+    [
+        (OK, 1),
+        (OK + b"Connection: close\r\n", 0),
+        (b"HTTP/1.0 200 OK\r\n", 0),
+        (b"HTTP/1.0 200 OK\r\nconnection: Keep-Alive\r\n", 1),
+    ],
+)
+def test_a_connection_is_kept_where_the_server_keeps_it(head, kept):
+    with listen("127.0.0.1", 0) as listener:
+        transport = Transport(address(listener))
+        done = threading.Event()
+
+        def serve():
+            with listener.accept()[0] as connection:
+                connection.recv(65536)
+                connection.sendall(head + b"Content-Length: 1\r\n\r\nx")
+                done.wait(5)
+
+        threading.Thread(target=serve, daemon=True).start()
+        assert transport.request("GET", "/x", 5.0, {}).body == b"x"
+        assert len(transport._idle) == kept
+        done.set()
