@@ -245,7 +245,7 @@ def up(c, names="", gpu=None, suite=None, checkpoint=None, runtime="auto", dry_r
     ./lab up ui                                      the page, and the policy that it asks
     """
     chosen = split(names)
-    services.check_names(chosen)
+    services.check_names(chosen, also=services.jobs())
     given = settings.for_services(services.in_order(chosen), suite, checkpoint, gpu)
     for found in services.up(chosen, runtime, given, dry_run):
         print(f"{found.name} {found.url}")

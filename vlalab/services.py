@@ -21,9 +21,14 @@ def long_lived() -> list[str]:
     return [name for name, service in compose.read().items() if service.role != "job"]
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Raises LabError for no name and for one that is no service, with the nearest that is."""
-    known = long_lived()
+def jobs() -> list[str]:
+    """Returns the names of those that a task runs and that end by themselves."""
+    return [name for name, service in compose.read().items() if service.role == "job"]
+
+
+def check_names(names: Sequence[str], also: Sequence[str] = ()) -> None:
+    """Raises LabError for no name and for one that is no service (nor among `also`), with the nearest that is."""
+    known = [*long_lived(), *also]
     if not names:
         raise LabError(f"which service? Known: {', '.join(known)}")
     for name in names:
@@ -39,19 +44,23 @@ def up(
 ) -> list[Instance]:
     """Returns the services of those names, and what they depend on, started where they did not run, each one ready.
 
-    given: settings per service, kept until it is stopped.
+    given: settings per service, kept until it is stopped. A job among the names is made ready and not started.
     """
-    check_names(names)
+    check_names(names, also=jobs())
+    named_jobs = [name for name in names if name in jobs()]
+    names = [name for name in names if name not in named_jobs]
     running = {found.service: found for found in runtimes.instances() if not found.attached}
     order = in_order(names, {**compose.environment_variables(), **_flat(_wanted(names, given or {}, running))})
     wanted = _wanted(order, given or {}, running)
-    chosen, line = _choose(runtime, order, running)
+    chosen, line = _choose(runtime, [*order, *named_jobs], running)
     say(line)
     if dry_run:
         for name in order:
             print(chosen.start_command(name, wanted[name]))
         return []
-    chosen.prepare([compose.read()[name].environment_name for name in order])
+    chosen.prepare([compose.read()[name].environment_name for name in [*order, *named_jobs]])
+    for name in named_jobs:
+        say(f"{name} is a job: its environment is ready, and `./lab eval SUITE` runs it")
     others = settings.of_all([name for name in running if name not in wanted])
     variables = {**others, **_flat(wanted)}
     return [_up(name, chosen, wanted[name], variables, is_named=name in names) for name in order]

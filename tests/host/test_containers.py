@@ -115,6 +115,15 @@ def test_up_starts_one_service_by_compose_as_the_volumes_owner(engine, tmp_path)
     assert (tmp_path / "volume" / "runs").is_dir()
 
 
+def test_a_job_among_the_names_is_made_ready_and_not_started(engine, capsys):
+    (found,) = services.up(["libero", "oracle"], "docker")
+    assert found.service == "oracle" and "libero is a job" in capsys.readouterr().err
+    assert services.up(["libero"], "docker") == []
+    with pytest.raises(LabError, match=r"openvla:dev is not built"):
+        services.up(["libero", "openvla"], "docker")
+    assert len(engine.calls("up --detach")) == 1
+
+
 def test_a_rootless_engines_root_is_the_caller(engine):
     (engine.folder / "security.json").write_text('["name=rootless"]')
     services.up(["oracle"], "docker")
