@@ -416,6 +416,8 @@ def train(
         "name": "run that was trained; default: the one trained last",
         "sampler": "ddim, ddpm, or incorrect (adds no noise back: for the lesson)",
         "steps": "of ddim, 1 to 500; default: 20",
+        "eta": "of ddim: share of fresh noise, 0 to 1",
+        "clip": "of ddim: keep what it predicts in a picture's range; with --eta 1 as good as ddpm",
         "context": "a class, a mix as in hero:1,food:0.6, or all",
         "guidance": "above 1: follow the context more closely",
         "count": "how many pictures",
@@ -427,16 +429,16 @@ def train(
     },
 )
 def sample(
-    c, lab, name=None, sampler=None, steps=None, context=None, guidance=None, count=None, seed=None, compare=False,
-    device=None, runtime="auto", dry_run=False,
+    c, lab, name=None, sampler=None, steps=None, eta=None, clip=False, context=None, guidance=None, count=None,
+    seed=None, compare=False, device=None, runtime="auto", dry_run=False,
 ):  # fmt: skip
     """Make pictures with a diffusion model that was trained here: a grid, and the way there as an animation.
 
     ./lab sample diffusion --sampler ddim --steps 20 --context hero
     """
     given = {
-        "name": name, "sampler": sampler, "steps": steps, "context": context, "guidance": guidance, "count": count,
-        "seed": seed, "compare": compare, "device": device,
+        "name": name, "sampler": sampler, "steps": steps, "eta": eta, "clip": clip, "context": context,
+        "guidance": guidance, "count": count, "seed": seed, "compare": compare, "device": device,
     }  # fmt: skip
     run_diffusion(lab, "sample", given, runtime, dry_run)
 

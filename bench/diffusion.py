@@ -189,19 +189,20 @@ def measure_quality(data_name: str, machine: Machine) -> None:
     labels = torch.arange(QUALITY_SAMPLES) * len(data.classes) // QUALITY_SAMPLES
     frechet: dict[str, float] = {}
     as_asked: dict[str, float] = {}
-    for sampler in ("ddim", "ddpm", "incorrect"):
-        context = None if sampler == "incorrect" else "all"
-        steps = 20 if sampler == "ddim" else None
+    for way, fields in score.WAYS.items():
+        context = None if fields["sampler"] == "incorrect" else "all"
+        steps = 20 if fields["sampler"] == "ddim" else None
         started = time.perf_counter()
-        x, _ = sample(Request(sampler=sampler, steps=steps, context=context, count=QUALITY_SAMPLES), trained)
+        x, _ = sample(Request(**fields, steps=steps, context=context, count=QUALITY_SAMPLES), trained)
         seconds, x = time.perf_counter() - started, x.cpu().clamp(-1, 1)
-        frechet[sampler] = score.frechet_distance(real, score.features(classifier, x))
-        as_asked[sampler] = 100 * score.accuracy(classifier, x, labels)
-        words = f"as asked {as_asked[sampler]:5.1f} %" if context else ""
-        print(f"  {sampler:<10} Fréchet {frechet[sampler]:8.2f}   {seconds:6.1f} s   {words}")
+        frechet[way] = score.frechet_distance(real, score.features(classifier, x))
+        as_asked[way] = 100 * score.accuracy(classifier, x, labels)
+        words = f"as asked {as_asked[way]:5.1f} %" if context else ""
+        print(f"  {way:<12} Fréchet {frechet[way]:8.2f}   {seconds:6.1f} s   {words}")
     name = f"diffusion_{data_name}"
     figure(f"{name}_ddim_accuracy", as_asked["ddim"], "%", ">=90")
     figure(f"{name}_frechet_ddim_over_ddpm", frechet["ddim"] / frechet["ddpm"], "ratio", "<=1.25")
+    figure(f"{name}_frechet_ddim_eta1_over_ddpm", frechet["ddim, eta 1"] / frechet["ddpm"], "ratio", "<=1.25")
     figure(f"{name}_frechet_incorrect_over_ddpm", frechet["incorrect"] / frechet["ddpm"], "ratio", ">=2")
 
 

@@ -191,6 +191,17 @@ def test_a_mixed_context_lies_between_and_a_wrong_one_is_refused(tiny):
         samplers.sample_ddim_context(tiny, SHORT, 1, torch.ones(1, 4), 5)
 
 
+def test_clipping_changes_nothing_where_predictions_are_pictures_and_keeps_all_others_in_range(tiny):
+    x0 = torch.rand(2, 1, 8, 8) * 2 - 1
+    for eta in (0.0, 1.0):
+        plain, _ = samplers.sample_ddim(TrueNoise(SHORT, x0), SHORT, 2, 7, seed=1, eta=eta)
+        clipped, _ = samplers.sample_ddim(TrueNoise(SHORT, x0), SHORT, 2, 7, seed=1, eta=eta, clip=True)
+        torch.testing.assert_close(clipped, plain, atol=1e-4, rtol=0)
+    wild, _ = samplers.sample_ddim(tiny, SHORT, 2, 7, seed=1)
+    tame, _ = samplers.sample_ddim(tiny, SHORT, 2, 7, seed=1, clip=True)
+    assert wild.abs().max() > 1.001 and tame.abs().max() <= 1.001
+
+
 def test_bfloat16_products_change_the_pictures_by_roundings_only(tiny):
     exact, _ = samplers.sample_ddim(tiny, SHORT, 4, 7, seed=3)
     rounded, _ = samplers.sample_ddim(tiny, SHORT, 4, 7, seed=3, dtype=torch.bfloat16)

@@ -195,7 +195,7 @@ def test_the_frechet_distance_is_that_of_normal_distributions():
 
 def test_a_score_holds_every_sampler_and_is_stored(trained):
     result = score.score(score.Request(count=40), trained, data.load("digits"))
-    assert set(result["samplers"]) == {"ddim", "ddpm", "incorrect"}
+    assert set(result["samplers"]) == {"ddim", "ddim, eta 1", "ddpm", "incorrect"}
     assert all(found["frechet"] > result["frechet_of_held_out_pictures"] for found in result["samplers"].values())
     assert set(result["samplers"]["ddim"]["accuracy_per_class"]) == set(data.DIGITS)
     assert "accuracy" not in result["samplers"]["incorrect"]

@@ -35,6 +35,7 @@ class Request:
     sampler: Literal["ddpm", "ddim", "incorrect"] = "ddim"
     steps: int | None = None  # of DDIM, 1 to the schedule's; default: 20
     eta: float = 0.0  # of DDIM: share of fresh noise
+    clip: bool = False  # of DDIM: keep what it predicts in a picture's range; with --eta 1 as good as DDPM
     context: str | None = None  # a class, a mix as in hero:1,food:0.6, or all; default: all where the run has a context
     guidance: float = 1.0  # above 1: follow the context more closely
     count: int = 32
@@ -51,6 +52,8 @@ class Request:
             raise ValueError(f"eta is {self.eta}; expected 0 (no fresh noise) to 1 (as much as DDPM)")
         if self.steps is not None and self.sampler != "ddim":
             raise ValueError(f"the sampler {self.sampler} takes every step; --steps is for ddim")
+        if self.clip and self.sampler != "ddim":
+            raise ValueError(f"the sampler {self.sampler} is the course's, which clips nothing; --clip is for ddim")
         if self.guidance != 1.0 and self.sampler == "incorrect":
             raise ValueError("the incorrect sampler knows no context, so it cannot be guided by one")
 
@@ -117,7 +120,7 @@ def sample(request: Request, run: Trained, save_rate: int = 0, on_step=lambda t:
     if request.sampler == "ddpm":
         return samplers.sample_ddpm_context(run.nn_model, run.schedule, request.count, context, **options)
     steps = request.steps or min(20, run.schedule.timesteps)
-    options["eta"] = request.eta
+    options |= {"eta": request.eta, "clip": request.clip}
     return samplers.sample_ddim_context(run.nn_model, run.schedule, request.count, context, steps, **options)
 
 
@@ -125,7 +128,17 @@ def sample_and_save(request: Request, run: Trained) -> list[Path]:
     """Makes the pictures and writes them; returns the files."""
     folder = make_folder(request.out or run.folder / "pictures")
     stem = "-".join(
-        filter(None, [request.sampler, str(request.steps or ""), request.context or "", f"seed{request.seed}"])
+        filter(
+            None,
+            [
+                request.sampler,
+                str(request.steps or ""),
+                f"eta{request.eta:g}" if request.eta else "",
+                "clip" if request.clip else "",
+                request.context or "",
+                f"seed{request.seed}",
+            ],
+        )
     )
     stem = stem.replace(":", "").replace(",", "+")
     started = time.perf_counter()

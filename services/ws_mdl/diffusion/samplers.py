@@ -31,15 +31,27 @@ def denoise_add_noise(
 
 
 def denoise_ddim(
-    schedule: Schedule, x: Tensor, t: int, t_prev: int, pred_noise: Tensor, z: Tensor | None = None, eta: float = 0.0
+    schedule: Schedule,
+    x: Tensor,
+    t: int,
+    t_prev: int,
+    pred_noise: Tensor,
+    z: Tensor | None = None,
+    eta: float = 0.0,
+    clip: bool = False,
 ) -> Tensor:
     """Returns x at step t_prev < t by DDIM: the predicted picture, made as noisy as t_prev is.
 
     eta: share of fresh noise z, from 0 (none: the result depends on the first noise only) to 1 (as much as DDPM's).
+    clip: keep the predicted picture in [-1, 1], where pictures are, and take what is left for noise.
     """
     ab, ab_prev = schedule.ab_t[t], schedule.ab_t[t_prev]
     fresh = eta * ((1 - ab_prev) / (1 - ab) * (1 - ab / ab_prev)).sqrt()
-    x0_pred = ab_prev.sqrt() * predicted_x0(schedule, x, t, pred_noise)
+    x0 = predicted_x0(schedule, x, t, pred_noise)
+    if clip:
+        x0 = x0.clamp(-1, 1)
+        pred_noise = (x - ab.sqrt() * x0) / (1 - ab).sqrt()
+    x0_pred = ab_prev.sqrt() * x0
     dir_xt = (1 - ab_prev - fresh**2).clamp(min=0).sqrt() * pred_noise
     return x0_pred + dir_xt if z is None or eta == 0 else x0_pred + dir_xt + fresh * z
 
@@ -87,12 +99,20 @@ def sample_ddim(nn_model, schedule: Schedule, n_sample: int, n: int = 20, **opti
 
 
 def sample_ddim_context(
-    nn_model, schedule: Schedule, n_sample: int, context: Tensor | None, n: int = 20, *, eta: float = 0.0, **options
+    nn_model,
+    schedule: Schedule,
+    n_sample: int,
+    context: Tensor | None,
+    n: int = 20,
+    *,
+    eta: float = 0.0,
+    clip: bool = False,
+    **options,
 ) -> tuple[Tensor, np.ndarray]:
-    """Returns what `sample_ddim` does, for a context [n_sample, n_cfeat]."""
+    """Returns what `sample_ddim` does, for a context [n_sample, n_cfeat]; eta and clip as in `denoise_ddim`."""
 
     def step(x, t, t_prev, pred_noise, z):
-        return denoise_ddim(schedule, x, t, t_prev, pred_noise, z, eta)
+        return denoise_ddim(schedule, x, t, t_prev, pred_noise, z, eta, clip)
 
     return walk(nn_model, schedule, n_sample, context, ddim_steps(schedule.timesteps, n), step, **options)
 

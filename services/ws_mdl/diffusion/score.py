@@ -26,6 +26,13 @@ from services.ws_mdl.weights import DamagedFileError, load_state
 from vla_contract.volume import Volume
 
 FEATURES = 64
+# The ways of sampling that are compared: fields of a sampling Request.
+WAYS = {
+    "ddim": {"sampler": "ddim"},
+    "ddim, eta 1": {"sampler": "ddim", "eta": 1.0, "clip": True},
+    "ddpm": {"sampler": "ddpm"},
+    "incorrect": {"sampler": "incorrect"},
+}
 
 
 class Classifier(nn.Module):
@@ -141,18 +148,18 @@ def score(request: Request, run: Trained, data: Pictures) -> dict:
         "frechet_of_held_out_pictures": frechet_distance(real, features(classifier, held.x)),
         "samplers": {},
     }
-    names = ["ddim", "ddpm", "incorrect"] if request.ddpm else ["ddim"]
-    for sampler in names:
-        result["samplers"][sampler] = score_sampler(request, run, classifier, real, sampler)
+    for name, way in WAYS.items():
+        if request.ddpm or way["sampler"] == "ddim":
+            result["samplers"][name] = score_way(request, run, classifier, real, way)
     return result
 
 
-def score_sampler(request: Request, run: Trained, classifier: Classifier, real: np.ndarray, sampler: str) -> dict:
-    """Returns one sampler's Fréchet distance and time and, where the run has a context, how often it was followed."""
-    wanted = run.config.context and sampler != "incorrect"
+def score_way(request: Request, run: Trained, classifier: Classifier, real: np.ndarray, way: dict) -> dict:
+    """Returns Fréchet distance and time of a way of sampling and, where the run has a context, how often it fitted."""
+    wanted = run.config.context and way["sampler"] != "incorrect"
     asked = SampleRequest(
-        sampler=sampler,
-        steps=min(request.steps, run.schedule.timesteps) if sampler == "ddim" else None,
+        **way,
+        steps=min(request.steps, run.schedule.timesteps) if way["sampler"] == "ddim" else None,
         context="all" if wanted else None,
         guidance=request.guidance if wanted else 1.0,
         count=request.count,
