@@ -35,11 +35,12 @@ class Request:
 
 @dataclass(eq=False)
 class Answer:
-    """What a handler returns."""
+    """What a handler returns. `then` is called once it is sent: for what the sender need not wait for."""
 
     body: bytes
     media_type: str
     status: int = 200
+    then: Callable[[], None] | None = None
 
 
 @dataclass(eq=False)
@@ -78,8 +79,10 @@ class Endpoint:
                 await body.drain()
             if self._types and not body.complete:
                 extra.append((b"connection", b"close"))
-        self.metrics.request(self.route, answer.status)
         await _send(send, answer, request_id, extra)
+        self.metrics.request(self.route, answer.status)
+        if answer.then is not None:
+            answer.then()
 
     def _check_token(self, headers: dict[bytes, bytes]) -> None:
         if self.token is not None and not self.token.allows(headers.get(b"authorization")):

@@ -39,14 +39,14 @@ class Service:
         decode_s = time.perf_counter() - start
         outcome = await self._infer(observation, info, request, client=observation.session)
         start = time.perf_counter()
+        spent = {"decode": decode_s, "queue": outcome.queue_s, "infer": outcome.infer_s}
 
         def timings_ms() -> dict[str, float]:
-            spent = {"decode": decode_s, "queue": outcome.queue_s, "infer": outcome.infer_s}
             spent["encode"] = time.perf_counter() - start
-            self._record(spent)
             return {stage: round(seconds * 1e3, 4) for stage, seconds in spent.items()}
 
-        return Answer(encode_chunk(outcome.chunk, timings_ms), codec.MEDIA_TYPE)
+        body = encode_chunk(outcome.chunk, timings_ms)
+        return Answer(body, codec.MEDIA_TYPE, then=lambda: self._record(spent))
 
     async def act(self, request: Request) -> Answer:
         """POST /act"""
@@ -59,8 +59,8 @@ class Service:
         start = time.perf_counter()
         body = encode(outcome.chunk)
         spent = {"decode": decode_s, "queue": outcome.queue_s, "infer": outcome.infer_s}
-        self._record({**spent, "encode": time.perf_counter() - start})
-        return Answer(body, JSON)
+        spent["encode"] = time.perf_counter() - start
+        return Answer(body, JSON, then=lambda: self._record(spent))
 
     async def v1_reset(self, request: Request) -> Answer:
         """POST /v1/reset"""
