@@ -36,7 +36,7 @@ from services.ws_mdl.diffusion.sprites import make_sprites
 ENVIRONMENT = "ws_mdl"
 BATCH = 100
 SAMPLES = 32  # as many as the course draws
-QUALITY_SAMPLES = 250
+QUALITY_SAMPLES = 500
 TRAIN_SECONDS = {"digits": 300.0, "sprites": 300.0}
 
 
