@@ -1,5 +1,6 @@
 """The routes over real HTTP: readiness, conventions, and every way to be refused."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -128,6 +129,28 @@ def test_an_example_warms_a_policy_that_needs_privileged_state(service):
     service(warmed), service(unwarmed)
     assert [batch[0].session for batch in warmed.batches] == ["mine"] and warmed.resets == ["mine"]
     assert unwarmed.batches == []
+
+
+def test_a_middleware_that_somebody_adds_sees_every_request():
+    seen = []
+
+    class Watch:
+        def __init__(self, app):
+            self.app = app
+
+        async def __call__(self, scope, receive, send):
+            seen.append(scope["path"])
+            await self.app(scope, receive, send)
+
+    app = create_app(EchoPolicy())
+    app.add_middleware(Watch)
+
+    async def ask():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://lab") as asking:
+            return await asking.get("/livez")
+
+    assert asyncio.run(ask()).status_code == 200
+    assert seen == ["/livez"]
 
 
 def test_the_policy_is_closed_at_the_end():
