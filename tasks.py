@@ -417,7 +417,7 @@ def train(
         "sampler": "ddim, ddpm, or incorrect (adds no noise back: for the lesson)",
         "steps": "of ddim, 1 to 500; default: 20",
         "eta": "of ddim: share of fresh noise, 0 to 1",
-        "clip": "of ddim: keep what it predicts in a picture's range; with --eta 1 as good as ddpm",
+        "clip": "of ddim: keep what it predicts in a picture's range; with --eta 1 nearly as good as ddpm",
         "context": "a class, a mix as in hero:1,food:0.6, or all",
         "guidance": "above 1: follow the context more closely",
         "count": "how many pictures",

@@ -35,7 +35,7 @@ class Request:
     sampler: Literal["ddpm", "ddim", "incorrect"] = "ddim"
     steps: int | None = None  # of DDIM, 1 to the schedule's; default: 20
     eta: float = 0.0  # of DDIM: share of fresh noise
-    clip: bool = False  # of DDIM: keep what it predicts in a picture's range; with --eta 1 as good as DDPM
+    clip: bool = False  # of DDIM: keep what it predicts in a picture's range; with --eta 1 nearly as good as DDPM
     context: str | None = None  # a class, a mix as in hero:1,food:0.6, or all; default: all where the run has a context
     guidance: float = 1.0  # above 1: follow the context more closely
     count: int = 32
