@@ -46,9 +46,10 @@ def up(
 
     given: settings per service, kept until it is stopped. A job among the names is made ready and not started.
     """
-    check_names(names, also=jobs())
-    named_jobs = [name for name in names if name in jobs()]
-    names = [name for name in names if name not in named_jobs]
+    known_jobs = jobs()
+    check_names(names, also=known_jobs)
+    named_jobs = [name for name in names if name in known_jobs]
+    names = [name for name in names if name not in known_jobs]
     running = {found.service: found for found in runtimes.instances() if not found.attached}
     order = in_order(names, {**compose.environment_variables(), **_flat(_wanted(names, given or {}, running))})
     wanted = _wanted(order, given or {}, running)

@@ -124,23 +124,17 @@ def sample(request: Request, run: Trained, save_rate: int = 0, on_step=lambda t:
     return samplers.sample_ddim_context(run.nn_model, run.schedule, request.count, context, steps, **options)
 
 
+def stem_of(request: Request) -> str:
+    """Returns what the files of a request are called: whatever makes its pictures others than the default's."""
+    eta, clip = request.eta and f"eta{request.eta:g}", request.clip and "clip"
+    parts = (request.sampler, request.steps, eta, clip, request.context, f"seed{request.seed}")
+    return "-".join(str(part) for part in parts if part).replace(":", "").replace(",", "+")
+
+
 def sample_and_save(request: Request, run: Trained) -> list[Path]:
     """Makes the pictures and writes them; returns the files."""
     folder = make_folder(request.out or run.folder / "pictures")
-    stem = "-".join(
-        filter(
-            None,
-            [
-                request.sampler,
-                str(request.steps or ""),
-                f"eta{request.eta:g}" if request.eta else "",
-                "clip" if request.clip else "",
-                request.context or "",
-                f"seed{request.seed}",
-            ],
-        )
-    )
-    stem = stem.replace(":", "").replace(",", "+")
+    stem = stem_of(request)
     started = time.perf_counter()
     x, intermediate = sample(request, run, save_rate=20)
     print(f"{request.count} pictures by {request.sampler} in {time.perf_counter() - started:.1f} s")
