@@ -6,7 +6,8 @@ import mujoco
 import numpy as np
 
 from services.libero.simulator import gl, runtime
-from services.libero.simulator.culling import Culling
+from services.libero.simulator.composite import Composite
+from services.libero.simulator.stage import Stage
 
 log = logging.getLogger("services.libero")
 
@@ -59,47 +60,51 @@ class SceneRenderer:
     """Draws one model's cameras at `size` × `size` pixels."""
 
     def __init__(self, context: GlContext, model: mujoco.MjModel, size: int):
-        self._gl, self._model, self._size = context, model, size
-        self._view = mujoco.MjData(model)
-        self._culling = Culling(model)
+        self._gl = context
         self._gl.make_current()
-        model.vis.global_.offwidth = model.vis.global_.offheight = size
-        self._mjr = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50)
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._mjr)
-        self._scene = mujoco.MjvScene(model, maxgeom=1000)
-        self._option = mujoco.MjvOption()
-        self._option.geomgroup[0] = 0  # collision shapes stay hidden
-        self._perturb = mujoco.MjvPerturb()
-        self._camera = mujoco.MjvCamera()
-        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
-        self._viewport = mujoco.MjrRect(0, 0, size, size)
+        self._stage = Stage(model, size)
+        self._composite = _composite(self._stage)
+        self._proven = False
 
     def draw(self, camera: int, qpos: np.ndarray) -> np.ndarray:
         """Returns what camera number `camera` sees at `qpos`: uint8 [size, size, 3], bottom row first."""
         self._gl.make_current()
-        view = self._view
-        view.qpos[:] = qpos
-        mujoco.mj_kinematics(self._model, view)
-        mujoco.mj_comPos(self._model, view)
-        mujoco.mj_camlight(self._model, view)
-        self._camera.fixedcamid = camera
-        self._update_scene(camera)
-        mujoco.mjr_render(self._viewport, self._scene, self._mjr)
-        pixels = np.empty((self._size, self._size, 3), np.uint8)
-        mujoco.mjr_readPixels(pixels, None, self._viewport, self._mjr)
-        return pixels
+        self._stage.pose(camera, qpos)
+        composed = self._composite.picture(camera) if self._composite else None
+        if composed is not None and self._proven:
+            return composed
+        plain = self._stage.picture(camera)
+        if composed is not None:
+            self._prove(composed, plain)
+        return plain
 
-    def _update_scene(self, camera: int) -> None:
-        everything = mujoco.mjtCatBit.mjCAT_ALL
-        self._scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = self._culling.mirrors(self._view, camera)
-        self._culling.hide(self._culling.outside(self._view, camera))
-        try:
-            mujoco.mjv_updateScene(
-                self._model, self._view, self._option, self._perturb, self._camera, everything, self._scene
+    def _prove(self, composed: np.ndarray, plain: np.ndarray) -> None:
+        """Compares the first picture put together with one drawn plainly: a driver's word is not enough."""
+        self._proven = np.array_equal(composed, plain)
+        if not self._proven:
+            log.warning(
+                "%s draws other pictures from layers; everything is drawn anew, which is slower", self._gl.renderer
             )
-        finally:
-            self._culling.show_all()
+            self._drop_composite()
+
+    def _drop_composite(self) -> None:
+        if self._composite:
+            self._composite.free()
+            self._composite = None
 
     def free(self) -> None:
         self._gl.make_current()
-        self._mjr.free()
+        self._drop_composite()
+        self._stage.free()
+
+
+def _composite(stage: Stage) -> Composite | None:
+    if not Composite.able(stage):
+        return None
+    from OpenGL.error import GLError
+
+    try:
+        return Composite(stage)
+    except (RuntimeError, GLError) as error:  # an OpenGL before 4.0
+        log.debug("everything is drawn anew: %s", error)
+        return None

@@ -1,0 +1,69 @@
+"""One model's view: poses it, gathers what a camera may see, and has MuJoCo draw it as robosuite does."""
+
+import mujoco
+import numpy as np
+
+from services.libero.simulator.culling import Culling
+
+
+class Stage:
+    """A scene of `model` and the offscreen buffer it is drawn into, `size` × `size` pixels. Needs a current context."""
+
+    def __init__(self, model: mujoco.MjModel, size: int):
+        self.model, self.size, self.view = model, size, mujoco.MjData(model)
+        self.culling = Culling(model)
+        model.vis.global_.offwidth = model.vis.global_.offheight = size
+        self.context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self.context)
+        self.scene = mujoco.MjvScene(model, maxgeom=1000)
+        self._option = mujoco.MjvOption()
+        self._option.geomgroup[0] = 0  # collision shapes stay hidden
+        self._perturb = mujoco.MjvPerturb()
+        self._camera = mujoco.MjvCamera()
+        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+        self._viewport = mujoco.MjrRect(0, 0, size, size)
+
+    def shown(self) -> np.ndarray:
+        """Returns which geoms are drawn at all: bool [ngeom]."""
+        return np.asarray(self._option.geomgroup, bool)[self.model.geom_group]
+
+    def pose(self, camera: int, qpos: np.ndarray) -> None:
+        """Poses everything as `qpos` says and looks through camera number `camera`."""
+        self.view.qpos[:] = qpos
+        mujoco.mj_kinematics(self.model, self.view)
+        mujoco.mj_comPos(self.model, self.view)
+        mujoco.mj_camlight(self.model, self.view)
+        self._camera.fixedcamid = camera
+
+    def gather(self, hidden: np.ndarray, mirror: bool) -> None:
+        """Fills the scene with all but the geoms of `hidden` (bool [ngeom]); `mirror` is whether mirrors mirror."""
+        self.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = mirror
+        everything = mujoco.mjtCatBit.mjCAT_ALL
+        self.culling.hide(hidden)
+        try:
+            mujoco.mjv_updateScene(
+                self.model, self.view, self._option, self._perturb, self._camera, everything, self.scene
+            )
+        finally:
+            self.culling.show_all()
+        while self.scene.ngeom and self.scene.geoms[self.scene.ngeom - 1].rgba[3] <= 0:
+            self.scene.ngeom -= 1  # sites that robosuite hides by opacity; MuJoCo would draw each twice
+
+    def render(self) -> None:
+        """Draws the scene."""
+        mujoco.mjr_render(self._viewport, self.scene, self.context)
+
+    def read(self) -> np.ndarray:
+        """Returns what was drawn last: uint8 [size, size, 3], bottom row first."""
+        pixels = np.empty((self.size, self.size, 3), np.uint8)
+        mujoco.mjr_readPixels(pixels, None, self._viewport, self.context)
+        return pixels
+
+    def picture(self, camera: int) -> np.ndarray:
+        """Returns what `camera` sees as posed, everything drawn anew."""
+        self.gather(self.culling.outside(self.view, camera), self.culling.mirrors(self.view, camera))
+        self.render()
+        return self.read()
+
+    def free(self) -> None:
+        self.context.free()

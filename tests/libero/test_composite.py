@@ -1,0 +1,190 @@
+"""A picture put together from layers is the one that MuJoCo draws at once, on scenes made to make that hard."""
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.usefixtures("libero_runtime")
+
+SIZE = 64
+
+SCENE = """
+<mujoco>
+  <default><geom group="1"/></default>
+  <asset>
+    <texture name="check" type="2d" builtin="checker" width="32" height="32" rgb1="0.2 0.4 0.6" rgb2="0.9 0.8 0.1"/>
+    <texture name="sky" type="skybox" builtin="gradient" width="32" height="192" rgb1="0.5 0.6 0.7" rgb2="0 0 0"/>
+    <material name="check" texture="check" texrepeat="4 4"/>
+    <material name="mirror" reflectance="0.6" rgba="0.3 0.3 0.3 1"/>
+    <material name="glass" rgba="0.2 0.9 0.2 0.3"/>
+  </asset>
+  <worldbody>
+    <light pos="0 0 3" dir="0 0 -1" castshadow="{shadow}"/>
+    <camera name="still" pos="1.6 0 1.4" xyaxes="0 1 0 -0.6 0 0.8"/>
+    <geom name="floor" type="plane" size="2 2 0.1" material="check"/>
+    <geom name="wall" type="box" size="0.05 2 1" pos="-1 0 1" material="check"/>
+    {standing}
+    <body name="mover" pos="0 0 0.4">
+      <freejoint/>
+      <camera name="moving" pos="1.2 0 0.8" xyaxes="0 1 0 -0.6 0 0.8"/>
+      <geom name="ball" type="sphere" size="0.2" rgba="0.9 0.1 0.1 1"/>
+      <geom name="bar" type="capsule" size="0.06 0.5" euler="0 90 20" rgba="0.1 0.1 0.9 1"/>
+    </body>
+    <body name="slider" pos="0.1 -0.5 0.2">
+      <joint type="slide" axis="0 1 0"/>
+      <geom name="drawer" type="box" size="0.2 0.2 0.2" rgba="0.5 0.4 0.2 1"/>
+    </body>
+    <body name="stand">
+      <geom name="block" type="box" size="0.2 0.2 0.2" pos="0.1 0.5 0.2" rgba="0.1 0.7 0.3 1"/>
+      <geom name="twin" type="box" size="0.2 0.2 0.1" pos="0.2 0.5 0.3" rgba="0.8 0.3 0.7 1"/>
+    </body>
+  </worldbody>
+</mujoco>
+"""
+
+MIRROR = '<geom name="mirror" type="box" size="0.4 0.6 0.02" pos="0.3 -0.2 0.02" material="mirror"/>'
+GLASS = '<geom name="pane" type="box" size="0.02 0.5 0.5" pos="0.6 0 0.5" material="glass"/>'
+SCENES = {
+    "plain": "",
+    "mirror": MIRROR,
+    "glass": GLASS,
+    "mirror and glass": MIRROR + GLASS,
+    "two mirrors": MIRROR + MIRROR.replace('name="mirror" ', "").replace("0.3 -0.2", "-0.5 0.4"),
+}
+
+
+@pytest.fixture(scope="module")
+def context():
+    from services.libero.simulator.render import GlContext
+
+    made = GlContext()
+    made.make_current()
+    yield made
+    made.free()
+
+
+@pytest.fixture
+def stage_of(context):
+    """Returns a stage for one of the scenes, freed afterwards."""
+    import mujoco
+
+    from services.libero.simulator.stage import Stage
+
+    made = []
+
+    def make(standing, shadow="false"):
+        context.make_current()
+        model = mujoco.MjModel.from_xml_string(SCENE.format(standing=standing, shadow=shadow))
+        made.append(Stage(model, SIZE))
+        return made[-1]
+
+    yield make
+    for stage in made:
+        stage.free()
+
+
+def poses(count, seed=0):
+    """Returns poses float64 [count][8] of the mover (anywhere, also inside other things) and the drawer.
+
+    The first few have faces in one plane with standing faces: the drawer stands where the block does.
+    """
+    rng = np.random.RandomState(seed)
+    for number in range(count):
+        turn = rng.randn(4)
+        place = rng.uniform([-1, -1, -0.1], [1, 1, 0.8])
+        slide = (1.0, 0.6, 0.0)[number] if number < 3 else rng.uniform(-0.5, 1.2)
+        yield np.concatenate([place, turn / np.linalg.norm(turn), [slide]])
+
+
+def camera_of(stage, name):
+    return stage.model.camera(name).id
+
+
+@pytest.mark.parametrize("name", ["plain", "mirror", "glass"])
+def test_layers_change_no_pixel(stage_of, name):
+    from services.libero.simulator.composite import Composite
+
+    stage = stage_of(SCENES[name])
+    assert Composite.able(stage)
+    composite, camera, seen = Composite(stage), camera_of(stage, "still"), []
+    for qpos in poses(40):
+        stage.pose(camera, qpos)
+        expected = stage.picture(camera)
+        composed = composite.picture(camera)
+        assert composed is not None
+        assert np.array_equal(expected, composed)
+        seen.append(expected.tobytes())
+    composite.free()
+    assert len(set(seen)) == len(seen)
+
+
+def test_what_stands_is_drawn_once(stage_of, monkeypatch):
+    """Also where the scene has a mirror: then it has a layer, and the scene is not drawn twice."""
+    from services.libero.simulator.composite import Composite
+
+    stage = stage_of(MIRROR)
+    composite, camera, drawn = Composite(stage), camera_of(stage, "still"), []
+    render = stage.render
+
+    def counted():
+        drawn.append(sorted(stage.model.geom(g.objid).name for g in stage.scene.geoms[: stage.scene.ngeom]))
+        render()
+
+    monkeypatch.setattr(stage, "render", counted)
+    away = np.array([0, -0.8, 0.6, 1, 0, 0, 0, -0.2])  # touches nothing
+    stage.pose(camera, away)
+    composite.picture(camera)
+    background, mirror, rest = drawn
+    assert background == ["block", "floor", "twin", "wall"]
+    assert "mirror" in mirror and "floor" not in mirror  # nothing below the mirror has an image in it
+    assert rest == ["ball", "bar", "drawer", "floor", "wall"]  # the last two are the layers
+    drawn.clear()
+    composite.picture(camera)
+    assert len(drawn) == 2  # the background has not changed
+    drawn.clear()
+    stage.model.geom_rgba[stage.model.geom("block").id] = 0, 0, 1, 1
+    expected = stage.picture(camera)
+    assert np.array_equal(expected, composite.picture(camera))
+    drawn.clear()
+    inside_the_block = np.array([0.1, 0.5, 0.3, 1, 0, 0, 0, -0.2])
+    stage.pose(camera, inside_the_block)
+    composite.picture(camera)
+    assert {"block", "twin"} < set(drawn[-1])  # the mover touches the first, the first the second
+    composite.free()
+
+
+@pytest.mark.parametrize("name", ["two mirrors", "shadow"])
+def test_scenes_that_layers_cannot_hold_are_refused(stage_of, name):
+    from services.libero.simulator.composite import Composite
+
+    stage = stage_of(SCENES.get(name, ""), shadow="true" if name == "shadow" else "false")
+    assert not Composite.able(stage)
+
+
+@pytest.mark.parametrize(("name", "camera"), [("plain", "moving"), ("mirror and glass", "still")])
+def test_pictures_that_layers_cannot_make_are_left_to_others(stage_of, name, camera):
+    from services.libero.simulator.composite import Composite
+
+    stage = stage_of(SCENES[name])
+    composite = Composite(stage)
+    stage.pose(camera_of(stage, camera), next(poses(1)))
+    assert composite.picture(camera_of(stage, camera)) is None
+    composite.free()
+
+
+def test_a_driver_that_draws_layers_wrongly_is_found_out(libero_runtime, context, monkeypatch, caplog):
+    """The first picture is drawn both ways; from then on only the way that was right is used."""
+    import mujoco
+
+    from services.libero.simulator import layers
+    from services.libero.simulator.render import SceneRenderer
+
+    model = mujoco.MjModel.from_xml_string(SCENE.format(standing="", shadow="false"))
+    monkeypatch.setattr(layers.Layer, "take", lambda self: None)  # what comes back is not what was drawn
+    renderer = SceneRenderer(context, model, SIZE)
+    qpos = next(poses(1))
+    picture = renderer.draw(model.camera("still").id, qpos)
+    assert "other pictures from layers" in caplog.text
+    renderer._stage.pose(model.camera("still").id, qpos)
+    assert np.array_equal(picture, renderer._stage.picture(model.camera("still").id))
+    assert np.array_equal(picture, renderer.draw(model.camera("still").id, qpos))
+    renderer.free()
