@@ -24,10 +24,11 @@ _DIMENSIONS = np.arange(ACTION_TOKENS)
 
 @dataclass
 class Session:
-    """The latest actions of one session as bins [7], how right each extrapolation [5, 7] was, and the next guesses."""
+    """The latest actions of one session as bins [7], how right each extrapolation [5, 7] was, and the next ones."""
 
     last: deque[np.ndarray] = field(default_factory=lambda: deque(maxlen=4))
     merit: np.ndarray = field(default_factory=lambda: np.eye(5, 1) * np.full(ACTION_TOKENS, 0.5))  # at first: unchanged
+    guessed: np.ndarray | None = None  # int64 [5, 7], of every extrapolation
     ready: np.ndarray | None = None  # int64 [1 + SIDES, 7]
 
 
@@ -65,11 +66,12 @@ class Drafts:
         bins = np.clip(tokens - self._low, 0, self._bins - 1)
         known = self._sessions.setdefault(session, Session())
         self._sessions.move_to_end(session)
-        if known.last:
-            off = np.abs(extrapolate(known.last, self._bins) - bins)
+        if known.guessed is not None:
+            off = np.abs(known.guessed - bins)
             known.merit = DECAY * known.merit + np.where(off == 0, 1.0, NEAR_MISS * (off == 1))
         known.last.append(bins)
-        known.ready = self._low + ranked(extrapolate(known.last, self._bins), known.merit, self._bins)[: 1 + SIDES]
+        known.guessed = extrapolate(known.last, self._bins)
+        known.ready = self._low + ranked(known.guessed, known.merit, self._bins)[: 1 + SIDES]
         while len(self._sessions) > self._limit:
             self._sessions.popitem(last=False)
 

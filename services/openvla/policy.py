@@ -26,6 +26,10 @@ class OpenVLAPolicy:
         self._engine, self._codec, self._info = engine, codec, info
         self._config: ModelConfig = engine.model.config
         self._prompt_ids = lru_cache(maxsize=1024)(tokenizer.prompt_ids)
+        self._stats = {
+            key: {name: np.asarray(values) for name, values in stats.items()}
+            for key, stats in self._config.norm_stats.items()
+        }
         self._drafts = Drafts(codec) if drafts else None
 
     def info(self) -> PolicyInfo:
@@ -72,5 +76,5 @@ class OpenVLAPolicy:
 
     def _action(self, tokens: np.ndarray, key: str | None) -> np.ndarray:
         """Returns float32 [1, 7]."""
-        stats = self._config.norm_stats[key or self._info.unnorm_keys[0]]
+        stats = self._stats[key or self._info.unnorm_keys[0]]
         return unnormalise(self._codec.values(tokens), stats).astype(np.float32)[None]

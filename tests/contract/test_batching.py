@@ -249,6 +249,17 @@ class TestQueue:
         queue.put(job("a")), queue.put(call), queue.put(job("b"))
         assert [len(queue.take()), queue.take(), len(queue.take())] == [1, call, 1]
 
+    def test_what_is_for_leisure_waits_for_everything_else(self):
+        queue, done = self.queue(), []
+        queue.at_leisure(lambda: done.append("first"))
+        queue.at_leisure(lambda: done.append("second"))
+        queue.put(job("a"))
+        assert len(queue.take()) == 1
+        queue.take().function()
+        assert done == ["second"]
+        queue.close()
+        assert queue.take() is None
+
     def test_a_full_queue_says_when_to_come_back(self):
         queue = self.queue(infer_s=3.0, size=8)
         for client in "abcdefgh":

@@ -318,9 +318,9 @@ def test_the_address_may_have_a_path(scripted, client):
 
 
 def test_endless_answers_are_cut(scripted, client, monkeypatch):
-    import vla_contract.transport as transport
+    import vla_contract.answer as answer
 
-    monkeypatch.setattr(transport, "MAX_ANSWER", 1000)
+    monkeypatch.setattr(answer, "MAX_ANSWER", 1000)
     with pytest.raises(PolicyUnavailable, match="IncompleteRead"):
         client(scripted((200, {}, b"\x81\xa7actions" + b"\x00" * 5000)), retries=0).act(observe())
 

@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
+from vla_contract.answer import MAX_HEADERS, MAX_LINE
 from vla_contract.server import address, listen
-from vla_contract.transport import FAULTS, MAX_HEADERS, MAX_LINE, Transport
+from vla_contract.transport import FAULTS, Transport
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -40,6 +41,11 @@ def answered():
         (OK + b"Content-Length: 3\r\n\r\nabc", 200, b"abc"),
         (OK + b"content-length:3 \r\n\r\nabcdef", 200, b"abc"),
         (OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n", 200, b"abc"),
+        (
+            OK + b"Transfer-Encoding: chunked\r\n\r\nA;x=y\r\n" + b"z" * 10 + b"\r\n0\r\nTrailer: t\r\n\r\n",
+            200,
+            b"z" * 10,
+        ),
         (b"HTTP/1.1 100 Continue\r\nX: y\r\n\r\n" + OK + b"Content-Length: 3\r\n\r\nabc", 200, b"abc"),
         (b"HTTP/1.0 503 Busy\nContent-Length: 0\n\n", 503, b""),
         (b"HTTP/1.1 404\r\nContent-Length: 0\r\n\r\n", 404, b""),
@@ -68,6 +74,11 @@ def test_headers_are_found_in_any_case(answered):
         (OK + b"Content-Length: 3\r\n\r\nab", http.client.IncompleteRead),
         (OK + b"\r\nno length", http.client.IncompleteRead),
         (OK + b"Content-Length: -3\r\n\r\n", http.client.IncompleteRead),
+        (OK + b"Content-Length: 999999999999\r\n\r\nab", http.client.IncompleteRead),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab", http.client.IncompleteRead),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n0\r\n\r\n", http.client.HTTPException),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n-2\r\nab\r\n0\r\n\r\n", http.client.HTTPException),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\nfffffffff\r\n", http.client.IncompleteRead),
         (OK + b"no colon\r\n\r\n", http.client.HTTPException),
         (OK + b"X: y\r\n" * (MAX_HEADERS + 1) + b"\r\n", http.client.HTTPException),
         (OK + b"X: " + b"y" * MAX_LINE + b"\r\n\r\n", http.client.LineTooLong),

@@ -128,6 +128,22 @@ def test_the_steps_of_ddim_fall_to_zero_evenly(n):
         assert set(gaps) == {STEPS // n}  # the course's steps
 
 
+@pytest.mark.parametrize("spacing", (1.0, 1.3, 1.5, 2.0, 4.0))
+def test_steps_near_the_clean_picture_are_all_different(spacing):
+    for timesteps, n in itertools.product((1, 7, STEPS, 500), (1, 2, 3, 20, 499)):
+        if n <= timesteps:
+            steps = samplers.ddim_steps(timesteps, n, spacing)
+            gaps = [a - b for a, b in itertools.pairwise(steps)]
+            assert (steps[0], steps[-1], len(steps)) == (timesteps, 0, n + 1) and min(gaps) >= 1
+    assert samplers.ddim_steps(500, 20, spacing)[-2] == max(1, int(500 / 20**spacing + 0.5))
+
+
+@pytest.mark.parametrize("spacing", (0.9, 4.1, -1.0))
+def test_a_spacing_out_of_range_is_refused(spacing, tiny):
+    with pytest.raises(ValueError, match=f"spacing is {spacing}.*expected 1"):
+        samplers.sample_ddim(tiny, SHORT, 1, 3, spacing=spacing)
+
+
 @pytest.mark.parametrize("n", (0, STEPS + 1, -3))
 def test_a_number_of_steps_out_of_range_is_refused(n, tiny):
     with pytest.raises(ValueError, match=f"{n} sampling steps.*expected 1 to {STEPS}"):

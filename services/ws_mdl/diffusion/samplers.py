@@ -56,11 +56,16 @@ def denoise_ddim(
     return x0_pred + dir_xt if z is None or eta == 0 else x0_pred + dir_xt + fresh * z
 
 
-def ddim_steps(timesteps: int, n: int) -> list[int]:
-    """Returns n + 1 steps from `timesteps` down to 0, as evenly spaced as whole numbers are."""
+def ddim_steps(timesteps: int, n: int, spacing: float = 1.0) -> list[int]:
+    """Returns n + 1 different steps from `timesteps` down to 0.
+
+    spacing: 1 is as even as whole numbers are; above 1, more of the steps are near the clean picture.
+    """
     if not 1 <= n <= timesteps:
         raise ValueError(f"{n} sampling steps asked for; the schedule has {timesteps}, so expected 1 to {timesteps}")
-    return [round(timesteps * k / n) for k in range(n, -1, -1)]
+    if not 1 <= spacing <= 4:
+        raise ValueError(f"spacing is {spacing}; expected 1 (even) to 4 (nearly all steps near the clean picture)")
+    return [max(k, int(timesteps * (k / n) ** spacing + 0.5)) for k in range(n, -1, -1)]
 
 
 # --- the samplers -------------------------------------------------------------------------------------------
@@ -107,14 +112,18 @@ def sample_ddim_context(
     *,
     eta: float = 0.0,
     clip: bool = False,
+    spacing: float = 1.0,
     **options,
 ) -> tuple[Tensor, np.ndarray]:
-    """Returns what `sample_ddim` does, for a context [n_sample, n_cfeat]; eta and clip as in `denoise_ddim`."""
+    """Returns what `sample_ddim` does, for a context [n_sample, n_cfeat].
+
+    eta and clip as in `denoise_ddim`, spacing as in `ddim_steps`.
+    """
 
     def step(x, t, t_prev, pred_noise, z):
         return denoise_ddim(schedule, x, t, t_prev, pred_noise, z, eta, clip)
 
-    return walk(nn_model, schedule, n_sample, context, ddim_steps(schedule.timesteps, n), step, **options)
+    return walk(nn_model, schedule, n_sample, context, ddim_steps(schedule.timesteps, n, spacing), step, **options)
 
 
 @torch.inference_mode()

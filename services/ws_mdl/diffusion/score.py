@@ -29,7 +29,7 @@ FEATURES = 64
 # The ways of sampling that are compared: fields of a sampling Request.
 WAYS = {
     "ddim": {"sampler": "ddim"},
-    "ddim, eta 1": {"sampler": "ddim", "eta": 1.0, "clip": True},
+    "ddim, noisy": {"sampler": "ddim", "eta": 0.9, "clip": True, "spacing": 1.5},
     "ddpm": {"sampler": "ddpm"},
     "incorrect": {"sampler": "incorrect"},
 }

@@ -123,7 +123,10 @@ def average(run: Training) -> None:
     theirs, ours = list(run.averaged.parameters()), list(run.nn_model.parameters())
     torch._foreach_lerp_(theirs, ours, 1 - weight)
     for averaged, current in zip(run.averaged.buffers(), run.nn_model.buffers(), strict=True):
-        averaged.copy_(current)  # the batch norms' own running means
+        if averaged.is_floating_point():
+            averaged.lerp_(current, 1 - weight)  # the batch norms' own means forget all but the last ten batches
+        else:
+            averaged.copy_(current)
 
 
 def train_epoch(run: Training, stop: Stop, on_batch=lambda run, loss: None) -> bool:

@@ -27,10 +27,13 @@ class Job:
 
 @dataclass(eq=False)
 class Call:
-    """Something else to be done on the policy's thread, in turn: a reset. Not counted against the bound."""
+    """Something else to be done on the policy's thread, in turn: a reset. Not counted against the bound.
+
+    Without a future, nobody waits for it.
+    """
 
     function: Callable[[], object]
-    future: Future
+    future: Future | None = None
 
 
 class BatchQueue:
@@ -49,6 +52,7 @@ class BatchQueue:
         self._recent: dict[str, float] = {}
         self._changed = threading.Condition()
         self._closed = False
+        self._at_leisure: Call | None = None
 
     def __len__(self) -> int:
         return self._jobs
@@ -66,6 +70,12 @@ class BatchQueue:
             self._items.append(item)
             self._changed.notify()
 
+    def at_leisure(self, function: Callable[[], object]) -> None:
+        """Has `take` return a call of `function` once nothing else waits; a second one before that replaces it."""
+        with self._changed:
+            self._at_leisure = Call(function)
+            self._changed.notify()
+
     def take(self) -> list[Job] | Call | None:
         """Returns the next batch or call, waiting for one; None once the queue is closed and empty."""
         with self._changed:
@@ -73,6 +83,9 @@ class BatchQueue:
                 while not self._items:
                     if self._closed:
                         return None
+                    if self._at_leisure is not None:
+                        call, self._at_leisure = self._at_leisure, None
+                        return call
                     self._changed.wait()
                 if isinstance(self._items[0], Call):
                     return self._items.popleft()

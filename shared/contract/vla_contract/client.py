@@ -1,6 +1,8 @@
 """The client of a policy service: keep-alive, retries with backoff, a deadline per call."""
 
+import itertools
 import json
+import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -43,6 +45,7 @@ class PolicyClient:
         if timeout_s <= 0 or deadline_s <= 0:
             raise ValueError(f"timeout_s={timeout_s}, deadline_s={deadline_s}; expected seconds > 0")
         self.timeout_s, self.deadline_s = timeout_s, deadline_s
+        self._name, self._count = uuid.uuid4().hex, itertools.count()
         self._rule = rule or RetryRule(retries=retries)
         self._transport = Transport(base_url)
         if token is not None and not (token.isascii() and token.isprintable()):
@@ -120,7 +123,11 @@ class PolicyClient:
 
     def _call(self, method: str, route: str, body: bytes | None = None) -> Reply:
         deadline = Deadline(self.deadline_s)
-        headers = {"X-Request-Id": uuid.uuid4().hex, **self._token, **(_PACKED if body is not None else {})}
+        headers = {
+            "X-Request-Id": f"{self._name}-{os.getpid()}-{next(self._count)}",
+            **self._token,
+            **(_PACKED if body is not None else {}),
+        }
         attempt = 0
         while True:
             answer, fault, asked_s = self._try(method, route, headers, body, deadline)

@@ -45,6 +45,7 @@ class Engine:
 
     def start(self) -> None:
         """Starts loading in the background."""
+        self.metrics.queue_length.set_function(self.queue.__len__)
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="policy", daemon=True)
         self._thread.start()
@@ -83,11 +84,17 @@ class Engine:
         job = Job(observation, future, client, time.monotonic() + timeout_s)
         if self.inline:
             _settle(self._answers([job]))
-            self._loop.call_soon(self._settle_policy)
         else:
             self.queue.put(job)
-            self.metrics.queue_length.set(len(self.queue))
         return future
+
+    def answered(self) -> None:
+        """Lets the policy prepare for what comes next. To be called once an answer is sent, on the event loop.
+
+        Not earlier: two threads of one Python would get in each other's way, and the answer would wait.
+        """
+        if hasattr(self.policy, "settle"):
+            self._settle_policy() if self.inline else self.queue.at_leisure(self._settle_policy)
 
     def call(self, function: Callable[[], object]) -> asyncio.Future:
         """Returns a future of what `function` returns where the policy runs."""
@@ -106,8 +113,10 @@ class Engine:
             self._fail(f"the policy could not be loaded: {_one_line(error)}; the service's log has the traceback")
             return
         while (item := self.queue.take()) is not None:
-            self._hand_over(self._answers([item] if isinstance(item, Call) else item))
-            self._settle_policy()
+            if isinstance(item, Call) and item.future is None:
+                item.function()
+            else:
+                self._hand_over(self._answers([item] if isinstance(item, Call) else item))
         if hasattr(self.policy, "close"):
             self.policy.close()
 
@@ -143,11 +152,10 @@ class Engine:
             log.info("the event loop was gone before %d answers were given", len(results))
 
     def _settle_policy(self) -> None:
-        if hasattr(self.policy, "settle"):
-            try:
-                self.policy.settle()
-            except Exception:
-                log.exception("the policy's settle failed")
+        try:
+            self.policy.settle()
+        except Exception:
+            log.exception("the policy's settle failed")
 
     def _called(self, call: Call) -> tuple:
         try:
@@ -157,8 +165,6 @@ class Engine:
             return call.future, Problem("policy-failed", "the policy could not reset the session; see its log")
 
     def _inferred(self, jobs: list[Job]) -> list[tuple]:
-        if not self.inline:
-            self.metrics.queue_length.set(len(self.queue))
         now = time.monotonic()
         live = [job for job in jobs if job.expires > now]
         gone = [(job.future, _expired()) for job in jobs if job.expires <= now]
@@ -171,10 +177,10 @@ class Engine:
             self._busy_since = None
         infer_s = time.monotonic() - now
         self.queue.inferred(infer_s)
-        self.metrics.batch_size.observe(len(live))
+        size = len(live)
         for job, outcome in zip(live, outcomes, strict=True):
             if isinstance(outcome, Outcome):
-                outcome.queue_s, outcome.infer_s, outcome.batch = now - job.queued, infer_s, len(live)
+                outcome.queue_s, outcome.infer_s, outcome.batch, size = now - job.queued, infer_s, size, 0
         return gone + [(job.future, outcome) for job, outcome in zip(live, outcomes, strict=True)]
 
     def _fail(self, reason: str) -> None:

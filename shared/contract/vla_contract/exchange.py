@@ -4,6 +4,7 @@ Each route is an `Endpoint`: token, content type, size limit, request id, metric
 and no validation framework between the socket and the handler.
 """
 
+import asyncio
 import logging
 import re
 import uuid
@@ -80,6 +81,9 @@ class Endpoint:
             if self._types and not body.complete:
                 extra.append((b"connection", b"close"))
         await _send(send, answer, request_id, extra)
+        asyncio.get_running_loop().call_soon(self._afterwards, answer)  # uvloop writes at the end of this turn
+
+    def _afterwards(self, answer: Answer) -> None:
         self.metrics.request(self.route, answer.status)
         if answer.then is not None:
             answer.then()

@@ -14,12 +14,12 @@ log = logging.getLogger("vla_contract")
 
 @dataclass(eq=False)
 class Outcome:
-    """A valid chunk and what it took."""
+    """A valid chunk and what it took. `batch` is the size of the batch of which this is the first, else 0."""
 
     chunk: ActionChunk
     queue_s: float = 0.0
     infer_s: float = 0.0
-    batch: int = 1
+    batch: int = 0
 
 
 def run_batch(policy: Policy, info: PolicyInfo, observations: list[Observation]) -> list[Outcome | Problem]:

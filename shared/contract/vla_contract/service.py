@@ -46,7 +46,7 @@ class Service:
             return {stage: round(seconds * 1e3, 4) for stage, seconds in spent.items()}
 
         body = encode_chunk(outcome.chunk, timings_ms)
-        return Answer(body, codec.MEDIA_TYPE, then=lambda: self._record(spent))
+        return Answer(body, codec.MEDIA_TYPE, then=lambda: self._after(spent, outcome.batch))
 
     async def act(self, request: Request) -> Answer:
         """POST /act"""
@@ -60,7 +60,7 @@ class Service:
         body = encode(outcome.chunk)
         spent = {"decode": decode_s, "queue": outcome.queue_s, "infer": outcome.infer_s}
         spent["encode"] = time.perf_counter() - start
-        return Answer(body, JSON, then=lambda: self._record(spent))
+        return Answer(body, JSON, then=lambda: self._after(spent, outcome.batch))
 
     async def v1_reset(self, request: Request) -> Answer:
         """POST /v1/reset"""
@@ -100,7 +100,10 @@ class Service:
     def _forget(self, session: str) -> None:
         self._engine.call(lambda: self._engine.policy.reset(session)).add_done_callback(asyncio.Future.exception)
 
-    def _record(self, spent_s: dict[str, float]) -> None:
+    def _after(self, spent_s: dict[str, float], batch: int) -> None:
+        self._engine.answered()
+        if batch:
+            self._metrics.batch_size.observe(batch)
         for stage, seconds in spent_s.items():
             self._metrics.stage(stage, seconds)
 

@@ -10,23 +10,12 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
+from vla_contract.answer import Reply, read_reply
+
 KEEP_S = 60.0  # an idle connection older than this is not used again; our servers keep theirs for 120 s
-MAX_ANSWER = 32 * 2**20  # bytes
-MAX_LINE, MAX_HEADERS = 65536, 100  # of an answer's head
 FAULTS = (OSError, http.client.HTTPException)  # whatever can go wrong between here and the server
-
-
-@dataclass(frozen=True)
-class Reply:
-    """An HTTP response, read to its end."""
-
-    status: int
-    reason: str
-    headers: Mapping[str, str]  # case-insensitive
-    body: bytes
 
 
 class Transport:
@@ -88,18 +77,16 @@ class Transport:
 
     def _exchange(self, connection, method, route, timeout_s, headers, body) -> Reply:
         try:
-            connection.sock.settimeout(timeout_s)
+            if connection.sock.gettimeout() != timeout_s:
+                connection.sock.settimeout(timeout_s)
             with suppress(BrokenPipeError, ConnectionResetError):
                 # a server that refuses a body closes early, and may have said why before
                 connection.sock.sendall(self._message(method, route, headers, body))
-            with _Response(connection.sock, method=method) as response:
-                response.begin()
-                reply = Reply(response.status, response.reason, response.headers, _whole(response))
-                ended = response.isclosed() and not response.will_close
+            reply, keep = read_reply(connection.sock)
         except BaseException:
             connection.close()
             raise
-        if ended:
+        if keep:
             self._idle.append((connection, time.monotonic()))
         else:
             connection.close()
@@ -112,69 +99,6 @@ class Transport:
         if body is not None:
             lines.append(f"Content-Length: {len(body)}")
         return "\r\n".join([*lines, "", ""]).encode("ascii") + (body or b"")
-
-
-class _Response(http.client.HTTPResponse):
-    """The library's, but for its way to read a head: it makes an e-mail message of it, a tenth of a whole request."""
-
-    def begin(self) -> None:
-        """Reads status and headers. Raises one of FAULTS for what is no HTTP/1 answer, or ends too early."""
-        status = 100
-        while status == 100:  # "go on" is no answer yet
-            version, status, reason = self._status()
-            self.headers = self.msg = self._headers()
-        self.code = self.status = status
-        self.reason, self.version = reason, 10 if version == "HTTP/1.0" else 11
-        keep = self.headers.get("connection", "close" if self.version == 10 else "keep-alive").lower()
-        self.will_close = "close" in keep
-        self.chunked = self.headers.get("transfer-encoding", "").lower() == "chunked"
-        self.chunk_left = None
-        length = self.headers.get("content-length", "")
-        self.length = int(length) if length.isdecimal() and not self.chunked else None
-        if status in (204, 304) or self._method == "HEAD":
-            self.length = 0
-
-    def _status(self) -> tuple[str, int, str]:
-        if not self.fp.peek(1):
-            raise http.client.RemoteDisconnected("the connection was closed without an answer")
-        line = self._line()
-        version, _, rest = line.partition(" ")
-        code, _, reason = rest.partition(" ")
-        if not version.startswith("HTTP/1.") or len(code) != 3 or not code.isdecimal() or code < "100":
-            raise http.client.BadStatusLine(line[:80])
-        return version, int(code), reason
-
-    def _headers(self) -> "_Headers":
-        found = _Headers()
-        while line := self._line():
-            name, colon, value = line.partition(":")
-            if not colon or len(found) == MAX_HEADERS:
-                raise http.client.HTTPException(f"the answer's head is none: {line[:80]!r}")
-            found[name.lower()] = value.strip()
-        return found
-
-    def _line(self) -> str:
-        line = self.fp.readline(MAX_LINE)
-        if not line.endswith(b"\n"):
-            raise http.client.LineTooLong("head") if len(line) == MAX_LINE else http.client.IncompleteRead(line)
-        return line.decode("latin-1").rstrip("\r\n")
-
-
-class _Headers(dict):
-    """Headers under lower-case names, found under any."""
-
-    def get(self, name: str, default: str | None = None) -> str | None:
-        return super().get(name.lower(), default)
-
-
-def _whole(response: http.client.HTTPResponse) -> bytes:
-    """Returns the body. The library takes a connection cut in the head or the body for the end; here it is a fault."""
-    if response.length is None and not response.chunked:
-        raise http.client.IncompleteRead(b"")  # no length in the head: whether the body is whole cannot be known
-    body = response.read(MAX_ANSWER)
-    if response.length:
-        raise http.client.IncompleteRead(body, response.length)
-    return body
 
 
 def _host_header(url: SplitResult) -> str:
