@@ -171,6 +171,30 @@ def test_pictures_that_layers_cannot_make_are_left_to_others(stage_of, name, cam
     composite.free()
 
 
+def test_a_driver_that_cannot_draw_layers_still_draws(context, monkeypatch, caplog):
+    import mujoco
+    from OpenGL import GL
+    from OpenGL.error import GLError
+
+    from services.libero.simulator import layers
+    from services.libero.simulator.render import SceneRenderer
+
+    def refuse(self):
+        GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, self._frame)
+        raise GLError(1282, description="invalid operation")
+
+    model = mujoco.MjModel.from_xml_string(SCENE.format(standing=MIRROR, shadow="false"))
+    monkeypatch.setattr(layers.Layer, "take", refuse)
+    renderer = SceneRenderer(context, model, SIZE)
+    camera, qpos = model.camera("still").id, next(poses(1))
+    pictures = [renderer.draw(camera, qpos) for _ in range(2)]
+    assert caplog.text.count("cannot draw from layers") == 1
+    renderer._stage.pose(camera, qpos)
+    expected = renderer._stage.picture(camera)
+    assert all(np.array_equal(expected, picture) for picture in pictures)
+    renderer.free()
+
+
 def test_a_driver_that_draws_layers_wrongly_is_found_out(libero_runtime, context, monkeypatch, caplog):
     """The first picture is drawn both ways; from then on only the way that was right is used."""
     import mujoco

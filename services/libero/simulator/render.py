@@ -4,6 +4,7 @@ import logging
 
 import mujoco
 import numpy as np
+from OpenGL.error import GLError
 
 from services.libero.simulator import gl, runtime
 from services.libero.simulator.composite import Composite
@@ -70,13 +71,26 @@ class SceneRenderer:
         """Returns what camera number `camera` sees at `qpos`: uint8 [size, size, 3], bottom row first."""
         self._gl.make_current()
         self._stage.pose(camera, qpos)
-        composed = self._composite.picture(camera) if self._composite else None
+        composed = self._composed(camera)
         if composed is not None and self._proven:
             return composed
         plain = self._stage.picture(camera)
         if composed is not None:
             self._prove(composed, plain)
         return plain
+
+    def _composed(self, camera: int) -> np.ndarray | None:
+        if self._composite is None:
+            return None
+        try:
+            return self._composite.picture(camera)
+        except GLError as error:
+            log.warning(
+                "%s cannot draw from layers; everything is drawn anew, which is slower: %s", self._gl.renderer, error
+            )
+            self._composite = None  # and what it holds goes with the context
+            self._stage.bind()
+            return None
 
     def _prove(self, composed: np.ndarray, plain: np.ndarray) -> None:
         """Compares the first picture put together with one drawn plainly: a driver's word is not enough."""
@@ -101,10 +115,9 @@ class SceneRenderer:
 def _composite(stage: Stage) -> Composite | None:
     if not Composite.able(stage):
         return None
-    from OpenGL.error import GLError
-
     try:
         return Composite(stage)
     except (RuntimeError, GLError) as error:  # an OpenGL before 4.0
         log.debug("everything is drawn anew: %s", error)
+        stage.bind()
         return None

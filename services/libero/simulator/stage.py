@@ -14,7 +14,7 @@ class Stage:
         self.culling = Culling(model)
         model.vis.global_.offwidth = model.vis.global_.offheight = size
         self.context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50)
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self.context)
+        self.bind()
         self.scene = mujoco.MjvScene(model, maxgeom=1000)
         self._option = mujoco.MjvOption()
         self._option.geomgroup[0] = 0  # collision shapes stay hidden
@@ -22,6 +22,10 @@ class Stage:
         self._camera = mujoco.MjvCamera()
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
         self._viewport = mujoco.MjrRect(0, 0, size, size)
+
+    def bind(self) -> None:
+        """Makes OpenGL draw into this stage's buffer."""
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self.context)
 
     def shown(self) -> np.ndarray:
         """Returns which geoms are drawn at all: bool [ngeom]."""
