@@ -13,9 +13,9 @@ import mujoco
 import numpy as np
 
 from services.libero.simulator import layers
+from services.libero.simulator.culling import SLACK_M
 from services.libero.simulator.stage import Stage
 
-_SLACK_M = 1e-3  # for the rounding of positions
 _GLASS_BELOW = 0.995  # MuJoCo blends what is less opaque
 _DEFAULT_RGBA = (0.5, 0.5, 0.5, 1.0)  # a geom of this colour has its material's
 
@@ -86,7 +86,7 @@ class Composite:
         shown = self._shown
         standing, others = self._standing[shown], (drawn & ~self._standing)[shown]
         centres, spans = (part[shown] for part in self._stage.culling.boxes(self._stage.view))
-        reach = np.abs(spans).sum(axis=1) + _SLACK_M
+        reach = np.abs(spans).sum(axis=1) + SLACK_M
         low, high = centres - reach, centres + reach
         touching = ((low[:, None] <= high) & (high[:, None] >= low)).all(-1)
         before = np.tril(touching, -1)  # [n, n]: touches, and comes earlier in MuJoCo's order
@@ -144,9 +144,9 @@ class Composite:
 def _standing(stage: Stage) -> np.ndarray:
     """Returns which shown geoms (bool [ngeom]) never move, are opaque and only cover what is behind them."""
     model = stage.model
-    endless = (model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE) & (model.geom_size[:, :2] <= 0).any(axis=1)  # hazy
-    standing = stage.shown() & (model.body_weldid[model.geom_bodyid] == 0) & (_alpha(model) == 1) & ~endless
+    standing = stage.shown() & (model.body_weldid[model.geom_bodyid] == 0) & (_alpha(model) == 1)
     standing[stage.culling.mirror_ids] = False
+    standing[stage.culling.endless] = False
     return standing
 
 

@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 
 HIDDEN_GROUP = 5  # of MuJoCo's six geom groups; LIBERO draws group 1
-_SLACK_M = 1e-3  # for the rounding of positions and planes, in metres
+SLACK_M = 1e-3  # for the rounding of positions and planes, in metres
 _PLANE, _BOX = int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_BOX)
 
 
@@ -29,10 +29,10 @@ class Culling:
         self._model = model
         shape = model.geom_type
         mirrors = (_reflectance(model) > 0) & ((shape == _PLANE) | (shape == _BOX))
-        endless = (shape == _PLANE) & (model.geom_size[:, :2] <= 0).any(axis=1)  # MuJoCo looks for it, to draw haze
-        self._keep = endless | mirrors
+        self.endless = (shape == _PLANE) & (model.geom_size[:, :2] <= 0).any(axis=1)  # MuJoCo draws haze over it
+        self._keep = self.endless | mirrors
         self._boxes = model.geom_aabb.reshape(-1, 2, 3).copy()  # centre and half edges, in the geom's own frame
-        bounded = (shape == _PLANE) & ~endless
+        bounded = (shape == _PLANE) & ~self.endless
         self._boxes[bounded, 0], self._boxes[bounded, 1] = 0, model.geom_size[bounded] * [1, 1, 0]
         self.mirror_ids = np.flatnonzero(mirrors)
         self._groups = model.geom_group.copy()
@@ -61,8 +61,8 @@ class Culling:
         planes = self._sides(data, camera)
         offsets = data.geom_xpos[self.mirror_ids] - data.cam_xpos[camera]
         size = self._model.geom_size[self.mirror_ids]
-        endless = (self._model.geom_type[self.mirror_ids] == _PLANE) & (size[:, :2] <= 0).any(axis=1)
-        reach = np.linalg.norm(size, axis=1) + _SLACK_M
+        endless = self.endless[self.mirror_ids]
+        reach = np.linalg.norm(size, axis=1) + SLACK_M
         return bool((endless | ((offsets @ planes.T + reach[:, None]).min(axis=1) >= 0)).any())
 
     def _unmirrored(self, data, geom: int, planes: np.ndarray, eye: np.ndarray, boxes) -> np.ndarray:
@@ -100,7 +100,7 @@ class Culling:
 def _beyond(distances: np.ndarray, spans: np.ndarray, planes: np.ndarray) -> np.ndarray:
     """Returns which boxes [n] lie wholly outside one of `planes` [m, 3], their centres at signed `distances` [n, m]."""
     reach = np.abs(spans @ planes.T).sum(axis=1)
-    return (distances + reach + _SLACK_M).min(axis=1) < 0
+    return (distances + reach + SLACK_M).min(axis=1) < 0
 
 
 def _side_planes(fovy_deg: float, mat: np.ndarray) -> np.ndarray:
