@@ -417,7 +417,9 @@ def train(
         "sampler": "ddim, ddpm, or incorrect (adds no noise back: for the lesson)",
         "steps": "of ddim, 1 to 500; default: 20",
         "eta": "of ddim: share of fresh noise, 0 to 1",
-        "clip": "of ddim: keep what it predicts in a picture's range; with --eta 1 nearly as good as ddpm",
+        "clip": "of ddim: keep what it predicts in a picture's range",
+        "spacing": "of ddim's steps: 1 is even, 1.5 puts more of them near the clean picture",
+        "order": "of ddim: 2 goes by where its predictions are heading; as good as ddpm with --eta 1",
         "context": "a class, a mix as in hero:1,food:0.6, or all",
         "guidance": "above 1: follow the context more closely",
         "count": "how many pictures",
@@ -429,16 +431,17 @@ def train(
     },
 )
 def sample(
-    c, lab, name=None, sampler=None, steps=None, eta=None, clip=False, context=None, guidance=None, count=None,
-    seed=None, compare=False, device=None, runtime="auto", dry_run=False,
+    c, lab, name=None, sampler=None, steps=None, eta=None, clip=False, spacing=None, order=None, context=None,
+    guidance=None, count=None, seed=None, compare=False, device=None, runtime="auto", dry_run=False,
 ):  # fmt: skip
     """Make pictures with a diffusion model that was trained here: a grid, and the way there as an animation.
 
     ./lab sample diffusion --sampler ddim --steps 20 --context hero
     """
     given = {
-        "name": name, "sampler": sampler, "steps": steps, "eta": eta, "clip": clip, "context": context,
-        "guidance": guidance, "count": count, "seed": seed, "compare": compare, "device": device,
+        "name": name, "sampler": sampler, "steps": steps, "eta": eta, "clip": clip, "spacing": spacing,
+        "order": order, "context": context, "guidance": guidance, "count": count, "seed": seed, "compare": compare,
+        "device": device,
     }  # fmt: skip
     run_diffusion(lab, "sample", given, runtime, dry_run)
 

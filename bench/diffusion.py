@@ -39,6 +39,7 @@ BATCH = 100
 SAMPLES = 32  # as many as the course draws
 QUALITY_SAMPLES = 500
 QUALITY_SEEDS = (0, 1)  # a distance of 500 samples differs by a fifth from seed to seed
+FEW_STEPS = "ddim, order 2"  # the way of sampling in 20 steps that is held against DDPM's 500
 TRAIN_SECONDS = {"digits": 300.0, "sprites": 300.0}
 
 
@@ -151,9 +152,12 @@ def time_sampling(machine: Machine, rounds: int) -> None:
     for name, values in seconds.items():
         print(f"  {name:<8}{median_ms(values):9.1f} ms")
     figure("diffusion_sampling_speedup", median_ms(seconds["course"]) / median_ms(seconds["lab"]), "x", ">=1.2")
+    few = {name: value for name, value in score.WAYS[FEW_STEPS].items() if name != "sampler"}
     whole = {
         "ddpm, 500 steps": lambda: samplers.sample_ddpm(fused, schedule, SAMPLES, seed=0, dtype=machine.dtype),
-        "ddim, 20 steps": lambda: samplers.sample_ddim(fused, schedule, SAMPLES, 20, seed=0, dtype=machine.dtype),
+        "ddim, 20 steps": lambda: samplers.sample_ddim(
+            fused, schedule, SAMPLES, 20, seed=0, dtype=machine.dtype, **few
+        ),
     }
     seconds = interleaved(whole, 1, warmup=0)
     for name, values in seconds.items():
@@ -203,11 +207,11 @@ def measure_quality(data_name: str, machine: Machine) -> None:
         frechet[way], as_asked[way] = statistics.mean(distances), statistics.mean(shares)
         words = f"as asked {as_asked[way]:5.1f} %" if context else ""
         each = " ".join(f"{distance:.2f}" for distance in distances)
-        print(f"  {way:<12} Fréchet {frechet[way]:8.2f} ({each})   {seconds:6.1f} s   {words}", flush=True)
+        print(f"  {way:<14} Fréchet {frechet[way]:8.2f} ({each})   {seconds:6.1f} s   {words}", flush=True)
     name = f"diffusion_{data_name}"
-    figure(f"{name}_ddim_accuracy", as_asked["ddim"], "%", ">=90")
-    figure(f"{name}_frechet_ddim_over_ddpm", frechet["ddim, noisy"] / frechet["ddpm"], "ratio", "<=1.25")
-    print(f"  without fresh noise DDIM's distance is {frechet['ddim'] / frechet['ddpm']:.2f} times DDPM's")
+    figure(f"{name}_ddim_accuracy", min(as_asked["ddim"], as_asked[FEW_STEPS]), "%", ">=90")
+    figure(f"{name}_frechet_ddim_over_ddpm", frechet[FEW_STEPS] / frechet["ddpm"], "ratio", "<=1.25")
+    print(f"  first order without fresh noise: {frechet['ddim'] / frechet['ddpm']:.2f} times DDPM's")
     figure(f"{name}_frechet_incorrect_over_ddpm", frechet["incorrect"] / frechet["ddpm"], "ratio", ">=2")
 
 

@@ -19,7 +19,7 @@ VOLUME = ("assets", "checkpoints")  # what tests may read of the shared volume; 
 
 def command(name: str, image: images.Image, report: Path) -> list[str]:
     """Returns the arguments of docker that run tests/<name> inside its image; pytest's report goes into `report`."""
-    tests = ["-q", "-p", "no:cacheprovider", "--junitxml=/report/junit.xml", f"tests/{name}"]
+    tests = ["-q", "-p", "no:cacheprovider", "-m", "not outside", "--junitxml=/report/junit.xml", f"tests/{name}"]
     return [
         "run", "--rm", "--init", "--name", f"vla-lab-test-{name}-{os.getpid()}",
         "--user", ":".join(map(str, volumes.container_user())), "--read-only", "--network", "none", "--cap-drop", "ALL",

@@ -2,7 +2,8 @@
 
 The tests of an environment run inside its image when an engine answers and the image fits its lock, else in the local
 environment. Part `docker` brings an engine of its own, builds every image there and calls `in_image` for each: what it
-ran that way is recorded, counted once, and not run again.
+ran that way is recorded, counted once, and not run again. Tests marked `outside` need what no image has (a browser, a
+way to the package index): they always run in the local environment.
 """
 
 from __future__ import annotations
@@ -110,15 +111,30 @@ def docker_engine() -> list[Result]:
 # --- the tests of an environment ----------------------------------------------------------------------------
 
 
-def environment(name: str, how: How) -> Result:
-    """Runs an environment's tests inside its image or, without one that fits, in the local environment."""
+def environment(name: str, how: How) -> list[Result]:
+    """Runs an environment's tests inside its image or, without one that fits, in the local environment.
+
+    With runtime "docker", what cannot run inside an image is left out.
+    """
     problem = no_image(name) if how.runtime != "local" else "--runtime local"
     if problem is None:
-        return in_image(name)
+        return [in_image(name), *(outside(name) if how.runtime == "auto" else [])]
     if how.runtime == "docker":
         raise LabError(problem)
     say(f"{name}: in the local environment ({problem})")
-    return in_local(name)
+    return [in_local(name)]
+
+
+def outside(name: str) -> list[Result]:
+    """Runs what cannot run inside an environment's image in its local environment; nothing where there is none."""
+    folder = paths.ROOT / "tests" / name
+    if not any("pytest.mark.outside" in path.read_text() for path in folder.glob("**/test_*.py")):
+        return []
+    say(f"{name}: what needs more than its image has, in the local environment")
+    started = time.monotonic()
+    result = in_local(name, "outside")
+    result.seconds = time.monotonic() - started
+    return [result]
 
 
 def no_image(name: str) -> str | None:
@@ -144,8 +160,11 @@ def in_image(name: str) -> Result:
     return result
 
 
-def in_local(name: str) -> Result:
-    """Runs an environment's tests in images/<name>/.venv. One that is not made yet and too large here is skipped."""
+def in_local(name: str, mark: str = "") -> Result:
+    """Runs an environment's tests, or those of one mark, in images/<name>/.venv.
+
+    One that is not made yet and too large here is skipped.
+    """
     if not has_tests(f"tests/{name}"):
         return _skipped(name, f"no tests in tests/{name}")
     env = environments.named(name, paths.ROOT)
@@ -154,7 +173,7 @@ def in_local(name: str) -> Result:
     environments.ensure(name, paths.ROOT)
     if name == "libero":
         gl.ensure()
-    return run_pytest(name, str(env.python), [f"tests/{name}"], env.variables())
+    return run_pytest(name, str(env.python), [f"tests/{name}"], env.variables(), mark)
 
 
 def _no_space(env: environments.Environment) -> str | None:
@@ -177,7 +196,7 @@ PARTS: dict[str, Callable[[How], list[Result]]] = {
     "host": lambda how: [host()],
     "contract": lambda how: [contract(how.quick)],
     "docker": lambda how: docker_engine(),
-    **{name: lambda how, name=name: [environment(name, how)] for name in ENVIRONMENTS},
+    **{name: lambda how, name=name: environment(name, how) for name in ENVIRONMENTS},
 }
 QUICK = ("lint", "host", "contract")
 
@@ -186,8 +205,8 @@ def run(names: list[str], how: How) -> int:
     """Runs the parts of those names (none or "all": every one) and prints the sum. Returns the exit code."""
     results: list[Result] = []
     for name in choose(names, how.quick):
-        if name not in [result.name for result in results]:
-            results += _run_part(name, how)
+        ran = name in [result.name for result in results]  # by part `docker`, inside its image
+        results += _run_part(name, how, ran)
     if how.quick and not names:
         results.append(_skipped("others", f"--quick runs {', '.join(QUICK)} only"))
     return _print_sum(results)
@@ -202,15 +221,16 @@ def choose(names: list[str], quick: bool = False) -> list[str]:
     return [name for name in PARTS if name in wanted]
 
 
-def _run_part(name: str, how: How) -> list[Result]:
+def _run_part(name: str, how: How, ran: bool) -> list[Result]:
     say(f"part '{name}'")
     started = time.monotonic()
     try:
-        results = PARTS[name](how)
+        results = outside(name) if ran else PARTS[name](how)
     except LabError as error:
         say(f"part '{name}' failed: {error}")
         results = [Result(name, failed=1)]
-    results[0].seconds = time.monotonic() - started
+    if results and not results[0].seconds:
+        results[0].seconds = time.monotonic() - started
     return results
 
 
@@ -228,14 +248,14 @@ def has_tests(folder: str) -> bool:
     return any((paths.ROOT / folder).glob("**/test_*.py"))
 
 
-def run_pytest(name: str, python: str, folders: list[str], variables: Mapping[str, str]) -> Result:
-    """Returns the counts of a pytest run; its output goes to the terminal."""
+def run_pytest(name: str, python: str, folders: list[str], variables: Mapping[str, str], mark: str = "") -> Result:
+    """Returns the counts of a pytest run of all tests there, or those of one mark; its output goes to the terminal."""
     there = [folder for folder in folders if has_tests(folder)]
     if not there:
         return _skipped(name, f"no tests in {', '.join(folders)}")
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as folder:
         report = Path(folder) / "junit.xml"
-        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *there]
+        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", mark, f"--junitxml={report}", *there]
         done = subprocess.run(
             command, cwd=paths.ROOT, env={**local.service_variables(), **variables}, stdin=subprocess.DEVNULL,
             preexec_fn=die_with_parent(),

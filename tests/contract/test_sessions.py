@@ -53,6 +53,8 @@ def test_a_repeated_request_is_answered_from_memory(either_service):
         answers = [send(url, observe("a", step), request_id) for _ in range(3)]
         assert [decode_chunk(answer.content).actions[0, 0] for answer in answers] == [step + 1] * 3
     assert policy.counts["a"] == 2
+    page = httpx.get(url + "/metrics").text
+    assert "vla_batch_size_count 2.0" in page and 'vla_requests_total{route="/v1/act",status="200"} 6.0' in page
 
 
 def test_a_repeat_waits_for_the_first_that_still_runs(service):

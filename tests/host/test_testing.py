@@ -41,6 +41,12 @@ def test_counts_come_from_the_report(tree):
     assert result.reasons == Counter(["no such machine"])
 
 
+def test_a_mark_chooses(tree):
+    (tree / "tests" / "few" / "test_few.py").write_text(FEW)
+    result = testing.run_pytest("few", sys.executable, ["tests/few"], {}, "not skip")
+    assert (result.passed, result.failed, result.skipped) == (1, 2, 0)
+
+
 def test_a_file_that_cannot_be_imported_fails(tree):
     assert few(tree, "import nothing_of_that_name").failed == 1
 
@@ -106,12 +112,16 @@ esac""")
 
 
 def test_the_tests_of_an_environment_run_inside_its_image(engine):
-    result = testing.environment("libero", testing.How())
+    (result,) = testing.environment("libero", testing.How())
     assert (result.passed, result.failed, result.skipped, result.reasons) == (1, 0, 1, Counter(["no GPU"]))
     words = (engine / "run").read_text()
     assert "--read-only --network none --cap-drop ALL --security-opt no-new-privileges" in words
     assert f"{paths.ROOT}/tests:/opt/vla-lab/tests:ro" in words
-    assert "vla-lab/libero:dev python -m pytest" in words and words.strip().endswith("tests/libero")
+    assert (
+        "vla-lab/libero:dev python -m pytest" in words
+        and "-m not outside" in words
+        and words.strip().endswith("tests/libero")
+    )
     assert f"{paths.ROOT}/services/libero:/opt/vla-lab/services/libero:ro" in words, "the image is of another commit"
     assert "--user 0:" not in words
 
@@ -127,8 +137,8 @@ def test_an_image_of_this_commit_tests_its_own_code(engine, monkeypatch):
 
 def test_without_an_image_the_local_environment_is_used_unless_docker_was_asked_for(engine, monkeypatch):
     monkeypatch.setattr(testing, "in_local", lambda name: Result(name, passed=7))
-    assert testing.environment("ui", testing.How()).passed == 7
-    assert testing.environment("libero", testing.How(runtime="local")).passed == 7
+    assert [result.passed for result in testing.environment("ui", testing.How())] == [7]
+    assert [result.passed for result in testing.environment("libero", testing.How(runtime="local"))] == [7]
     with pytest.raises(LabError, match="is not built; run: ./lab build ui"):
         testing.environment("ui", testing.How(runtime="docker"))
 
@@ -153,6 +163,33 @@ def test_what_ran_inside_images_is_recorded_counted_and_not_run_again(engine, mo
     monkeypatch.setitem(testing.PARTS, "libero", lambda how: pytest.fail("it ran twice"))
     assert testing.run(["libero", "docker"], testing.How()) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "3 passed, 0 failed, 1 skipped"
+
+
+@pytest.fixture
+def outsiders(engine, monkeypatch):
+    """Makes libero's tests hold one that needs more than its image has; yields the marks that run locally."""
+    folder, marks = engine / "root" / "tests" / "libero", []
+    folder.mkdir(parents=True)
+    (folder / "test_few.py").write_text("import pytest\n@pytest.mark.outside\ndef test_it(): pass\n")
+    monkeypatch.setattr(testing, "no_image", lambda name: None)
+    monkeypatch.setattr(testing, "in_image", lambda name: Result(name, passed=2))
+    monkeypatch.setattr(testing, "in_local", lambda name, mark: marks.append(mark) or Result(name, passed=1))
+    monkeypatch.setattr(paths, "ROOT", engine / "root")
+    return marks
+
+
+@pytest.mark.parametrize(("runtime", "passed"), [("auto", [2, 1]), ("docker", [2])])
+def test_what_no_image_can_run_runs_locally_besides(outsiders, runtime, passed):
+    results = testing.environment("libero", testing.How(runtime=runtime))
+    assert [result.passed for result in results] == passed and outsiders == ["outside"] * (len(passed) - 1)
+
+
+def test_after_part_docker_only_what_no_image_can_run_is_left(outsiders, monkeypatch, capsys):
+    results = [Result("docker", passed=5), Result("libero", passed=2)]
+    monkeypatch.setitem(testing.PARTS, "docker", lambda how: results)
+    monkeypatch.setitem(testing.PARTS, "libero", lambda how: pytest.fail("it ran twice"))
+    assert testing.run(["docker", "libero"], testing.How()) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "8 passed, 0 failed, 0 skipped"
 
 
 def test_parts_run_in_one_order_and_all_means_all():

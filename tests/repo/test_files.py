@@ -121,6 +121,25 @@ def test_eval_passes_every_flag_the_evaluator_has():
     assert ours - hosts_own == theirs - set_by_host
 
 
+def test_sample_passes_every_flag_the_sampler_has():
+    body = ast.parse((ROOT / "services/ws_mdl/diffusion/sample.py").read_text()).body
+    request = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == "Request")
+    theirs = {node.target.id for node in request.body if isinstance(node, ast.AnnAssign)}
+    ours = {name.replace("-", "_") for name in cli.Lab(cli.load_tasks())._arguments("sample")}
+    assert ours - {"lab", "runtime", "dry_run"} == theirs - {"out", "columns"}  # where and how wide: the host's volume
+
+
+def test_documented_commands_use_flags_that_their_tasks_have():
+    lab, checked = cli.Lab(cli.load_tasks()), 0
+    for name, text in texts().items():
+        if name == "README.md" or name.startswith("docs/"):
+            for task, rest in re.findall(r"\./lab ([a-z]\w*)( [^`|#\n]*)?", text):
+                flags = set(re.findall(r"--([a-z][a-z-]*)", rest))
+                checked += len(flags)
+                assert flags <= set(lab._arguments(task)) | {"help"}, f"{name}: ./lab {task}{rest}"
+    assert checked > 20
+
+
 def test_both_sides_name_the_same_system_packages():
     source = (ROOT / "services/libero/simulator/gl.py").read_text()
     assert f"apt-get install -y {' '.join(gl.PACKAGES)}" in source

@@ -8,7 +8,10 @@ import pytest
 from PIL import Image
 from policies import GatedLoader, SeeingPolicy
 
-pytestmark = pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the page's browser tests")
+pytestmark = [
+    pytest.mark.outside,
+    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the page's browser tests"),
+]
 VALUES = "[...document.querySelectorAll('#numbers .vl-value')].map(cell => parseFloat(cell.innerText))"
 
 

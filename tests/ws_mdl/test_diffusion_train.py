@@ -159,6 +159,7 @@ def test_a_run_is_found_by_name_or_by_age(trained, volume):
     [
         ({"steps": 5, "sampler": "ddpm"}, "--steps is for ddim"),
         ({"spacing": 1.5, "sampler": "ddpm"}, "--spacing is for ddim"),
+        ({"order": 2, "sampler": "ddpm"}, "--order is for ddim"),
         ({"guidance": 2.0, "sampler": "incorrect"}, "knows no context"),
         ({"eta": 2.0}, "eta is 2.0"),
         ({"count": 0}, "count is 0"),
@@ -196,7 +197,7 @@ def test_the_frechet_distance_is_that_of_normal_distributions():
 
 def test_a_score_holds_every_sampler_and_is_stored(trained):
     result = score.score(score.Request(count=40), trained, data.load("digits"))
-    assert set(result["samplers"]) == {"ddim", "ddim, noisy", "ddpm", "incorrect"}
+    assert set(result["samplers"]) == {"ddim", "ddim, order 2", "ddpm", "incorrect"}
     assert all(found["frechet"] > result["frechet_of_held_out_pictures"] for found in result["samplers"].values())
     assert set(result["samplers"]["ddim"]["accuracy_per_class"]) == set(data.DIGITS)
     assert "accuracy" not in result["samplers"]["incorrect"]

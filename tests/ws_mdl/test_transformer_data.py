@@ -122,6 +122,7 @@ def default_volume() -> Volume:
     return volume
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("pair", homeassistant.PAIRS)
 def test_the_default_corpus_is_real_clean_and_about_ten_thousand_pairs(default_volume, pair):
     corpus = corpora.load("default", pair, default_volume)
@@ -132,6 +133,7 @@ def test_the_default_corpus_is_real_clean_and_about_ten_thousand_pairs(default_v
     assert turned.pairs == [(b, a) for a, b in corpus.pairs]
 
 
+@pytest.mark.outside
 def test_a_damaged_copy_of_the_default_corpus_is_not_used(default_volume, volume, monkeypatch):
     folder = volume.datasets / homeassistant.FOLDER
     folder.mkdir()

@@ -37,6 +37,7 @@ class Request:
     eta: float = 0.0  # of DDIM: share of fresh noise
     clip: bool = False  # of DDIM: keep what it predicts in a picture's range
     spacing: float = 1.0  # of DDIM's steps: 1 is even, 1.5 puts more of them near the clean picture
+    order: Literal[1, 2] = 1  # of DDIM: 2 goes by where the predictions are heading
     context: str | None = None  # a class, a mix as in hero:1,food:0.6, or all; default: all where the run has a context
     guidance: float = 1.0  # above 1: follow the context more closely
     count: int = 32
@@ -57,6 +58,8 @@ class Request:
             raise ValueError(f"the sampler {self.sampler} is the course's, which clips nothing; --clip is for ddim")
         if self.spacing != 1.0 and self.sampler != "ddim":
             raise ValueError(f"the sampler {self.sampler} takes every step; --spacing is for ddim")
+        if self.order != 1 and self.sampler != "ddim":
+            raise ValueError(f"the sampler {self.sampler} has one order; --order is for ddim")
         if self.guidance != 1.0 and self.sampler == "incorrect":
             raise ValueError("the incorrect sampler knows no context, so it cannot be guided by one")
 
@@ -123,7 +126,7 @@ def sample(request: Request, run: Trained, save_rate: int = 0, on_step=lambda t:
     if request.sampler == "ddpm":
         return samplers.sample_ddpm_context(run.nn_model, run.schedule, request.count, context, **options)
     steps = request.steps or min(20, run.schedule.timesteps)
-    options |= {"eta": request.eta, "clip": request.clip, "spacing": request.spacing}
+    options |= {"eta": request.eta, "clip": request.clip, "spacing": request.spacing, "order": request.order}
     return samplers.sample_ddim_context(run.nn_model, run.schedule, request.count, context, steps, **options)
 
 
@@ -131,7 +134,8 @@ def stem_of(request: Request) -> str:
     """Returns what the files of a request are called: whatever makes its pictures others than the default's."""
     eta, clip = request.eta and f"eta{request.eta:g}", request.clip and "clip"
     spacing = request.spacing != 1.0 and f"spacing{request.spacing:g}"
-    parts = (request.sampler, request.steps, eta, clip, spacing, request.context, f"seed{request.seed}")
+    order = request.order != 1 and f"order{request.order}"
+    parts = (request.sampler, request.steps, order, eta, clip, spacing, request.context, f"seed{request.seed}")
     return "-".join(str(part) for part in parts if part).replace(":", "").replace(",", "+")
 
 

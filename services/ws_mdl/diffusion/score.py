@@ -29,7 +29,7 @@ FEATURES = 64
 # The ways of sampling that are compared: fields of a sampling Request.
 WAYS = {
     "ddim": {"sampler": "ddim"},
-    "ddim, noisy": {"sampler": "ddim", "eta": 0.9, "clip": True, "spacing": 1.5},
+    "ddim, order 2": {"sampler": "ddim", "order": 2, "eta": 1.0, "clip": True, "spacing": 1.5},
     "ddpm": {"sampler": "ddpm"},
     "incorrect": {"sampler": "incorrect"},
 }
@@ -182,12 +182,12 @@ def show(result: dict) -> str:
     lines = [
         f"run {result['run']} after {result['epochs']} epochs, {result['count']} pictures of each sampler",
         f"classifier: {100 * result['classifier_accuracy']:.1f} % of held-out real pictures right",
-        f"{'':<12}{'Fréchet':>9}{'as asked':>10}{'seconds':>9}",
-        f"{'real':<12}{result['frechet_of_held_out_pictures']:>9.2f}",
+        f"{'':<14}{'Fréchet':>9}{'as asked':>10}{'seconds':>9}",
+        f"{'real':<14}{result['frechet_of_held_out_pictures']:>9.2f}",
     ]
     for name, found in result["samplers"].items():
         asked = f"{100 * found['accuracy']:.1f} %" if "accuracy" in found else "-"
-        lines.append(f"{name:<12}{found['frechet']:>9.2f}{asked:>10}{found['seconds']:>9.1f}")
+        lines.append(f"{name:<14}{found['frechet']:>9.2f}{asked:>10}{found['seconds']:>9.1f}")
     return "\n".join(lines)
 
 

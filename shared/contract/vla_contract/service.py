@@ -91,10 +91,11 @@ class Service:
         if not info.stateful:
             return await self._engine.submit(observation, client, _timeout_s(request))
         future = self._sessions.answered(observation, request.request_id)
-        if future is None:
-            future = self._engine.submit(observation, client, _timeout_s(request))
-            self._sessions.asked(observation, request.request_id, future)
-            self._metrics.sessions.set(len(self._sessions))
+        if future is not None:
+            return Outcome((await asyncio.shield(future)).chunk)  # a repeat: what the first one took is counted already
+        future = self._engine.submit(observation, client, _timeout_s(request))
+        self._sessions.asked(observation, request.request_id, future)
+        self._metrics.sessions.set(len(self._sessions))
         return await asyncio.shield(future)
 
     def _forget(self, session: str) -> None:
