@@ -167,6 +167,7 @@ def service_overhead_ms(rounds: int) -> tuple[float, float]:
         here, there = context.Pipe()
         process = context.Process(target=serve_tiny, args=(folder, there), daemon=True)
         process.start()
+        there.close()  # so that a server that dies first is an EOFError here, and no wait without end
         picture = np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8)
         beside = []
         try:

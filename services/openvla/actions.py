@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -58,6 +58,24 @@ def unnormalise(values: np.ndarray, stats: Mapping[str, Any]) -> np.ndarray:
     """Returns float64 [..., n]: [-1, 1] stretched to q01 … q99 where `mask` is true, else left as it is."""
     low, high = np.asarray(stats["q01"], np.float64), np.asarray(stats["q99"], np.float64)
     return np.where(stats["mask"], 0.5 * (values + 1) * (high - low) + low, values)
+
+
+class ActionTable:
+    """What every token means in every dimension by one data set's statistics: worked out once, then looked up.
+
+    An answer waits for this after the model, when nothing of numpy's code is in a cache any more.
+    """
+
+    def __init__(self, codec: ActionCodec, stats: Mapping[str, Any]):
+        self._top = codec.vocab_size - 1  # the token of the lowest bin
+        lowest_first = np.arange(self._top, self._top - (codec.bins - 1), -1)
+        self._rows = unnormalise(codec.values(lowest_first)[:, None], stats).astype(np.float32).tolist()
+
+    def action(self, tokens: Sequence[int]) -> np.ndarray:
+        """Returns float32 [n] of n token ids, equal to `unnormalise(codec.values(tokens), stats)`."""
+        last = len(self._rows) - 1
+        bins = (min(max(self._top - token, 0), last) for token in tokens)
+        return np.array([self._rows[bin][dimension] for dimension, bin in enumerate(bins)], np.float32)
 
 
 def normalise(actions: np.ndarray, stats: Mapping[str, Any]) -> np.ndarray:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from services.openvla.actions import ActionCodec, unnormalise
+from services.openvla.actions import ActionCodec, ActionTable
 from services.openvla.config import ModelConfig
 from services.openvla.drafts import Drafts
 from services.openvla.engine import MAX_PROMPT, Engine
@@ -23,13 +23,10 @@ class OpenVLAPolicy:
     def __init__(
         self, engine: Engine, tokenizer: PromptTokenizer, codec: ActionCodec, info: PolicyInfo, drafts: bool = True
     ):
-        self._engine, self._codec, self._info = engine, codec, info
+        self._engine, self._info = engine, info
         self._config: ModelConfig = engine.model.config
         self._prompt_ids = lru_cache(maxsize=1024)(tokenizer.prompt_ids)
-        self._stats = {
-            key: {name: np.asarray(values) for name, values in stats.items()}
-            for key, stats in self._config.norm_stats.items()
-        }
+        self._tables = {key: ActionTable(codec, stats) for key, stats in self._config.norm_stats.items()}
         self._drafts = Drafts(codec) if drafts else None
 
     def info(self) -> PolicyInfo:
@@ -76,5 +73,4 @@ class OpenVLAPolicy:
 
     def _action(self, tokens: np.ndarray, key: str | None) -> np.ndarray:
         """Returns float32 [1, 7]."""
-        stats = self._stats[key or self._info.unnorm_keys[0]]
-        return unnormalise(self._codec.values(tokens), stats).astype(np.float32)[None]
+        return self._tables[key or self._info.unnorm_keys[0]].action(tokens.tolist())[None]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from services.openvla.actions import ActionCodec, normalise, unnormalise
+from services.openvla.actions import ActionCodec, ActionTable, normalise, unnormalise
 from services.openvla.config import SPACE_TOKEN, CheckpointError
 from services.openvla.tokenizer import PromptTokenizer, complete
 
@@ -33,6 +33,18 @@ def test_unnormalise_stretches_what_the_mask_names_and_leaves_the_rest():
     values = np.array([-1.0, 0.0, 1.0, 0.5, -0.5, 0.0, 0.7])
     np.testing.assert_allclose(unnormalise(values, STATS), [-0.5, 0.0, 0.5, 0.25, -0.25, 0.0, 0.7])
     np.testing.assert_allclose(normalise(unnormalise(values, STATS), STATS), values)
+
+
+def test_the_table_gives_what_the_formulas_give_for_every_token():
+    table = ActionTable(CODEC, STATS)
+    for token in (0, *range(31742, 32002), 32063):
+        looked_up, computed = table.action([token] * 7), unnormalise(CODEC.values(np.full(7, token)), STATS)
+        assert looked_up.dtype == np.float32
+        np.testing.assert_array_equal(looked_up, computed.astype(np.float32))
+    mixed = [31745, 31800, 31999, 0, 31900, 32063, 31750]
+    np.testing.assert_array_equal(
+        table.action(mixed), unnormalise(CODEC.values(np.array(mixed)), STATS).astype(np.float32)
+    )
 
 
 def test_a_prompt_begins_with_bos_and_ends_with_the_space_token(checkpoints):
