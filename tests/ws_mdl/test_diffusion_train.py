@@ -146,6 +146,19 @@ def test_samples_become_files_that_can_be_looked_at(trained):
     assert [path.name for path in again] == [path.name for path in written]
 
 
+def test_the_comparison_shows_ddim_as_it_was_asked_for(trained, tmp_path, monkeypatch):
+    shown = {}
+    monkeypatch.setattr(sampling.pictures, "save_comparison", lambda path, named, columns: shown.update(named))
+    request = sampling.Request(steps=5, order=2, eta=1.0, clip=True, spacing=1.5, count=6, columns=3, context="all")
+    sampling.save_comparison(request, trained, tmp_path)
+    assert list(shown) == ["DDPM, 20 steps", "DDIM, 5 steps", "incorrect: no noise added back"]
+    request.count = 3
+    assert torch.equal(shown["DDIM, 5 steps"], sampling.sample(request, trained)[0])
+    request.sampler = "incorrect"
+    sampling.save_comparison(request, trained, tmp_path)
+    assert torch.equal(shown["DDIM, 20 steps"], sampling.sample(sampling.Request(count=3, context="all"), trained)[0])
+
+
 def test_a_run_is_found_by_name_or_by_age(trained, volume):
     assert sampling.newest_run(volume) == trained.config.name
     with pytest.raises(ValueError, match=f"run 'other' has no weights.*{trained.config.name}"):

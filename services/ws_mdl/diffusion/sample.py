@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -155,17 +155,16 @@ def sample_and_save(request: Request, run: Trained) -> list[Path]:
 
 
 def save_comparison(request: Request, run: Trained, folder: Path) -> Path:
-    """Writes the three samplers' pictures of the same first noise under each other."""
+    """Writes the three samplers' pictures of the same first noise under each other, DDIM's as the request has it."""
+    same = {"count": request.columns, "seed": request.seed}
+    told = {**same, "context": request.context, "guidance": request.guidance}
+    ddim = replace(request, **same) if request.sampler == "ddim" else Request(**told)
     kinds = {
-        f"DDPM, {run.schedule.timesteps} steps": ("ddpm", None),
-        "DDIM, 20 steps": ("ddim", min(20, run.schedule.timesteps)),
-        "incorrect: no noise added back": ("incorrect", None),
+        f"DDPM, {run.schedule.timesteps} steps": Request(sampler="ddpm", **told),
+        f"DDIM, {ddim.steps or min(20, run.schedule.timesteps)} steps": ddim,
+        "incorrect: no noise added back": Request(sampler="incorrect", **same),
     }
-    named = []
-    for title, (sampler, steps) in kinds.items():
-        context = None if sampler == "incorrect" else request.context
-        asked = Request(sampler=sampler, steps=steps, context=context, count=request.columns, seed=request.seed)
-        named.append((title, sample(asked, run)[0]))
+    named = [(title, sample(asked, run)[0]) for title, asked in kinds.items()]
     return pictures.save_comparison(folder / "samplers.png", named, request.columns)
 
 
