@@ -112,23 +112,23 @@ def docker_engine() -> list[Result]:
 
 
 def environment(name: str, how: How) -> list[Result]:
-    """Runs an environment's tests inside its image or, without one that fits, in the local environment.
-
-    With runtime "docker", what cannot run inside an image is left out.
-    """
+    """Runs an environment's tests inside its image or, without one that fits, in the local environment."""
     problem = no_image(name) if how.runtime != "local" else "--runtime local"
     if problem is None:
-        return [in_image(name), *(outside(name) if how.runtime == "auto" else [])]
+        return [in_image(name), *outside(name, how)]
     if how.runtime == "docker":
         raise LabError(problem)
     say(f"{name}: in the local environment ({problem})")
     return [in_local(name)]
 
 
-def outside(name: str) -> list[Result]:
-    """Runs what cannot run inside an environment's image in its local environment; nothing where there is none."""
-    folder = paths.ROOT / "tests" / name
-    if not any("pytest.mark.outside" in path.read_text() for path in folder.glob("**/test_*.py")):
+def outside(name: str, how: How) -> list[Result]:
+    """Runs what cannot run inside an environment's image in its local environment; nothing where there is none.
+
+    With runtime "docker" it is left out.
+    """
+    files = (paths.ROOT / "tests" / name).glob("**/test_*.py")
+    if how.runtime == "docker" or not any("pytest.mark.outside" in path.read_text() for path in files):
         return []
     say(f"{name}: what needs more than its image has, in the local environment")
     started = time.monotonic()
@@ -225,7 +225,7 @@ def _run_part(name: str, how: How, ran: bool) -> list[Result]:
     say(f"part '{name}'")
     started = time.monotonic()
     try:
-        results = outside(name) if ran else PARTS[name](how)
+        results = outside(name, how) if ran else PARTS[name](how)
     except LabError as error:
         say(f"part '{name}' failed: {error}")
         results = [Result(name, failed=1)]

@@ -116,6 +116,11 @@ def context_of(request: Request, run: Trained) -> Tensor | None:
     return contexts_for(request.context or "all", run.classes, request.count)
 
 
+def steps_of(request: Request, run: Trained) -> int:
+    """Returns how many steps DDIM takes."""
+    return request.steps or min(20, run.schedule.timesteps)
+
+
 def sample(request: Request, run: Trained, save_rate: int = 0, on_step=lambda t: None) -> tuple[Tensor, np.ndarray]:
     """Returns pictures [count, c, h, h] and the intermediate ones by the sampler that is asked for."""
     options = {"seed": request.seed, "dtype": run.dtype, "save_rate": save_rate, "on_step": on_step}
@@ -125,7 +130,7 @@ def sample(request: Request, run: Trained, save_rate: int = 0, on_step=lambda t:
     context = context_of(request, run)
     if request.sampler == "ddpm":
         return samplers.sample_ddpm_context(run.nn_model, run.schedule, request.count, context, **options)
-    steps = request.steps or min(20, run.schedule.timesteps)
+    steps = steps_of(request, run)
     options |= {"eta": request.eta, "clip": request.clip, "spacing": request.spacing, "order": request.order}
     return samplers.sample_ddim_context(run.nn_model, run.schedule, request.count, context, steps, **options)
 
@@ -161,7 +166,7 @@ def save_comparison(request: Request, run: Trained, folder: Path) -> Path:
     ddim = replace(request, **same) if request.sampler == "ddim" else Request(**told)
     kinds = {
         f"DDPM, {run.schedule.timesteps} steps": Request(sampler="ddpm", **told),
-        f"DDIM, {ddim.steps or min(20, run.schedule.timesteps)} steps": ddim,
+        f"DDIM, {steps_of(ddim, run)} steps": ddim,
         "incorrect: no noise added back": Request(sampler="incorrect", **same),
     }
     named = [(title, sample(asked, run)[0]) for title, asked in kinds.items()]
