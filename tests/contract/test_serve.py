@@ -14,7 +14,7 @@ import httpx
 import pytest
 from fakes import observe
 
-from vla_contract import PolicyUnavailable, SessionLost
+from vla_contract import PolicyUnavailable, SessionLost, auth
 from vla_contract.auth import is_loopback, require_token_beyond_loopback
 from vla_contract.healthcheck import main as healthcheck
 from vla_contract.server import listen
@@ -150,6 +150,7 @@ def test_a_taken_port_is_named(process):
 )  # fmt: skip
 def test_only_this_machine_reaches_loopback(host, alone, monkeypatch):
     assert is_loopback(host) == alone
+    monkeypatch.setattr(auth, "CONTAINER_MARKS", (PROGRAM,))  # a file that exists: as if in a container
     monkeypatch.delenv("VLALAB_BIND", raising=False)
     require_token_beyond_loopback(host, "a long secret")
     if not alone:
@@ -162,6 +163,22 @@ def test_only_this_machine_reaches_loopback(host, alone, monkeypatch):
     else:
         with pytest.raises(ValueError, match="set VLALAB_TOKEN"):
             require_token_beyond_loopback("0.0.0.0", "")
+
+
+@pytest.mark.parametrize(
+    ("host", "bind", "refused"),
+    [
+        ("0.0.0.0", "127.0.0.1", "0.0.0.0"), ("::", "localhost", "::"), ("127.0.0.1", "0.0.0.0", "0.0.0.0"),
+        ("127.0.0.1", "127.0.0.1", None), ("127.0.0.1", "", None), ("0.0.0.0", "", "0.0.0.0"),
+    ],
+)  # fmt: skip
+def test_outside_a_container_no_variable_closes_what_the_host_opens(host, bind, refused, monkeypatch):
+    monkeypatch.setattr(auth, "CONTAINER_MARKS", ())
+    monkeypatch.setenv("VLALAB_BIND", bind)
+    if refused is None:
+        return require_token_beyond_loopback(host, None)
+    with pytest.raises(ValueError, match=rf"{re.escape(refused)} lets .*--host 127.0.0.1"):
+        require_token_beyond_loopback(host, None)
 
 
 @pytest.mark.parametrize(("bind", "token", "starts"), [("0.0.0.0", "", False), ("0.0.0.0", "secret-123", True)])

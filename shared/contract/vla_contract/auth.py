@@ -4,21 +4,31 @@ import hashlib
 import hmac
 import ipaddress
 import os
+from pathlib import Path
 
 BIND = "VLALAB_BIND"  # where a container's port is published; inside, a service listens on all addresses
+CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))  # what Docker and Podman put into a container
 
 
 def require_token_beyond_loopback(host: str, token: str | None) -> None:
     """Raises ValueError where the network reaches a service that listens on `host`, and it asks for no token.
 
-    $VLALAB_BIND, when set, is the address that counts: compose.yaml publishes ports there.
+    In a container $VLALAB_BIND, when set, is the address that counts: compose.yaml publishes ports there. Elsewhere
+    nothing is published, and a variable cannot take back what `host` opens.
     """
     bind = os.environ.get(BIND) or host
-    if not token and not is_loopback(bind):
+    open_at = [address for address in ((bind,) if in_container() else (host, bind)) if not is_loopback(address)]
+    if open_at and not token:
+        alone = f"{BIND}=127.0.0.1" if in_container() else "--host 127.0.0.1"
         raise ValueError(
-            f"{bind} lets the whole network use this service, and no token protects it: set VLALAB_TOKEN "
-            f"(8 or more characters), or {BIND}=127.0.0.1 to serve this machine alone"
+            f"{open_at[0]} lets the whole network use this service, and no token protects it: set VLALAB_TOKEN "
+            f"(8 or more characters), or {alone} to serve this machine alone"
         )
+
+
+def in_container() -> bool:
+    """Returns whether this process runs in a container of Docker's or Podman's."""
+    return any(mark.exists() for mark in CONTAINER_MARKS)
 
 
 def is_loopback(host: str) -> bool:
