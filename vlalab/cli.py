@@ -131,12 +131,12 @@ class Lab(Program):
 
 def _settle_variables() -> None:
     """Takes .env into the process, and makes folders absolute: what is started does not run where the caller is."""
-    keywords = {"VLALAB_VOLUME": ("",), "VLALAB_LIBERO_ASSETS": ("", "official", "kit")}  # what is no folder
-    for name in keywords.keys() & os.environ.keys():
-        if os.environ[name] not in keywords[name]:
+    no_folders = {"VLALAB_VOLUME": ("",), "VLALAB_STATE": ("",), "VLALAB_LIBERO_ASSETS": ("", "official", "kit")}
+    for name in no_folders.keys() & os.environ.keys():
+        if os.environ[name] not in no_folders[name]:
             os.environ[name] = str(Path(os.environ[name]).expanduser().absolute())
     for name, value in compose.read_dotenv(ROOT / ".env").items():
-        is_folder = name in keywords and value not in keywords[name]
+        is_folder = name in no_folders and value not in no_folders[name]
         os.environ.setdefault(name, str(ROOT / Path(value).expanduser()) if is_folder else value)
 
 

@@ -1,0 +1,102 @@
+"""Where the host tool keeps its notes: in folders of the caller's own, whatever its home looks like."""
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vlalab import paths, state
+from vlalab.console import LabError
+
+
+@pytest.fixture(autouse=True)
+def no_variable(monkeypatch):
+    for name in (state.VARIABLE, "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_clone_has_a_name_of_its_own(tmp_path):
+    one, two = state.clone_id(tmp_path / "a" / "My Lab!"), state.clone_id(tmp_path / "b" / "My Lab!")
+    assert one != two and one == state.clone_id(tmp_path / "a" / "My Lab!")
+    assert re.fullmatch(r"my-lab-[0-9a-f]{8}", one)
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9-]*", state.clone_id(Path(name))) for name in ("/", "/…", "/-x-", "/ä b"))
+
+
+def test_it_lies_where_the_variables_say(tmp_path, monkeypatch):
+    monkeypatch.setattr(state.platform, "node", lambda: "this/machine")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    clone = state.clone_id(paths.ROOT)
+    assert state.folder() == tmp_path / "home" / ".local" / "state" / "vla-lab" / clone / "this_machine"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    assert state.folder() == tmp_path / "xdg" / "vla-lab" / clone / "this_machine"
+    monkeypatch.setenv("VLALAB_STATE", str(tmp_path / "named"))
+    assert state.folder() == tmp_path / "named" / "this_machine"
+    assert state.within("logs") == state.folder() / "logs"
+
+
+def test_nobody_else_reads_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    old = os.umask(0)
+    try:
+        found = state.within("logs")
+    finally:
+        os.umask(old)
+    for folder in (found, *list(found.parents)[:3]):
+        assert (stat.S_IMODE(folder.stat().st_mode), folder.stat().st_uid) == (0o700, os.geteuid())
+    state.folder().chmod(0o755)
+    assert stat.S_IMODE(state.folder().stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("place", ["named", "named/machine", "named/machine/logs"])
+@pytest.mark.parametrize("how", ["link", "file", "open", "another's"])
+def test_what_others_might_have_a_hand_in_is_refused(tmp_path, monkeypatch, place, how):
+    monkeypatch.setattr(state.platform, "node", lambda: "machine")
+    monkeypatch.setenv("VLALAB_STATE", str(tmp_path / "named"))
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if how == "link":
+        (tmp_path / "target").mkdir()
+        (tmp_path / place).symlink_to(tmp_path / "target")
+    elif how == "file":
+        (tmp_path / place).write_text("")
+    else:
+        (tmp_path / place).mkdir()
+        (tmp_path / place).chmod(0o777 if how == "open" else 0o700)
+    if how == "another's":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give folders away")
+        os.chown(tmp_path / place, 4321, 4321)
+    words = {"link": "is a link", "file": "cannot make", "open": "written to by others", "another's": "user 4321"}[how]
+    with pytest.raises(LabError, match=rf"{words}.*set VLALAB_STATE"):
+        state.within("logs")
+    assert not (tmp_path / "target").exists() or not list((tmp_path / "target").iterdir())
+
+
+CODE = """
+import os, sys
+from vlalab import state
+os.setgid(int(sys.argv[1]))
+os.setuid(int(sys.argv[1]))
+print(state.folder())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.parametrize("home", [None, "", "/nonexistent", "/root", "/proc"])
+def test_a_caller_without_a_home_has_a_place_too(tmp_path, home):
+    """HOME is unset, missing, somebody else's (as under sudo), or cannot be written to."""
+    uid = 54321  # no entry in /etc/passwd
+    variables = {k: v for k, v in os.environ.items() if k != "HOME"} | ({} if home is None else {"HOME": home})
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, str(uid)], capture_output=True, text=True, cwd="/",
+        env={**variables, "PYTHONPATH": paths.python_path()},
+    )  # fmt: skip
+    try:
+        assert done.stdout.startswith(f"/tmp/vla-lab-{uid}/{state.clone_id()}/"), done.stderr
+        assert Path(done.stdout.strip()).stat().st_uid == uid
+    finally:
+        shutil.rmtree(f"/tmp/vla-lab-{uid}", ignore_errors=True)

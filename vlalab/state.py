@@ -1,0 +1,101 @@
+"""The folder in which the host tool keeps its own notes: what runs, what `up` was told, and the logs of local services.
+
+It is the caller's alone (0700) and lies outside the shared volume, which every container may write to. One caller, one
+clone and one machine have one folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import pwd
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from vlalab import paths
+from vlalab.console import LabError
+
+VARIABLE = "VLALAB_STATE"
+STEM_LENGTH = 24
+
+
+def clone_id(root: Path = paths.ROOT) -> str:
+    """Returns a name for a clone, made from its path: what a person recognises, and what makes it the only one.
+
+    It begins with a letter or digit and holds a-z, 0-9 and "-" only, as the name of a Compose project has to.
+    """
+    stem = re.sub(r"[^a-z0-9]+", "-", root.name.lower())[:STEM_LENGTH].strip("-") or "lab"
+    return f"{stem}-{hashlib.sha256(os.fsencode(root)).hexdigest()[:8]}"
+
+
+def folder() -> Path:
+    """Returns the folder of this caller, clone and machine, made if missing.
+
+    It lies under $VLALAB_STATE, else under vla-lab/<clone> in $XDG_STATE_HOME or ~/.local/state, else (a caller without
+    a home) in /tmp. Raises LabError where it cannot be made, or where somebody else might write to it.
+    """
+    machine = re.sub(r"[^\w.-]", "_", platform.node()) or "localhost"  # two machines may share a home
+    if named := os.environ.get(VARIABLE):
+        return _private(Path(named).expanduser().absolute(), machine)
+    home = next((one / "vla-lab" for one in _homes() if _is_callers(one)), Path(f"/tmp/vla-lab-{os.geteuid()}"))
+    return _private(home, clone_id(), machine)
+
+
+def within(*names: str) -> Path:
+    """Returns a folder below `folder()`, made if missing and the caller's alone."""
+    return _private(folder(), *names)
+
+
+def _homes() -> Iterator[Path]:
+    """Yields the folders for state by the XDG rules: what the variables say, then the home that the system knows."""
+    if (named := Path(os.environ.get("XDG_STATE_HOME", ""))).is_absolute():
+        yield named
+    if (home := Path(os.environ.get("HOME", ""))).is_absolute():
+        yield home / ".local" / "state"
+    try:
+        yield Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".local" / "state"
+    except KeyError:  # a user without an entry, as in many containers
+        return
+
+
+def _is_callers(path: Path) -> bool:
+    """Returns whether the caller may make that folder in one of its own: under sudo, HOME may be somebody else's."""
+    try:
+        there = next(place for place in (path, *path.parents) if place.exists())
+        return there.stat().st_uid == os.geteuid() and os.access(there, os.W_OK | os.X_OK)
+    except OSError:
+        return False
+
+
+def _private(base: Path, *names: str) -> Path:
+    """Returns a folder below `base`, made with all of its parents; from `base` on nobody else may write to them."""
+    path = base
+    try:
+        base.parent.mkdir(parents=True, exist_ok=True)
+        for step in (base, *(path := path / name for name in names)):
+            step.mkdir(mode=0o700, exist_ok=True)
+            _check(step)
+        if names:
+            path.chmod(0o700)  # one of an earlier time, perhaps with another mode
+    except OSError as error:
+        raise LabError(f"cannot make {path} ({error.strerror}); set {VARIABLE} to a folder of your own") from error
+    return path
+
+
+def _check(path: Path) -> None:
+    """Raises LabError where a folder is a link, no folder, another's, or open to others for writing."""
+    facts = path.lstat()
+    if stat.S_ISLNK(facts.st_mode):
+        wrong = "is a link"
+    elif facts.st_uid != os.geteuid():
+        wrong = f"belongs to user {facts.st_uid}, not to you, user {os.geteuid()}"
+    elif facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        wrong = "may be written to by others"
+    else:
+        return
+    raise LabError(
+        f"{path} {wrong}; the lab's state must lie in folders of yours alone: remove it, or set {VARIABLE}"
+    )
