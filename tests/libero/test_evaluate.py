@@ -121,11 +121,12 @@ def test_another_plan_is_no_drift_that_can_be_allowed(tmp_path, changes):
         plan = [(task, episode) for task in (0, 1) for episode in (0, 1)]
         return rundir.open_run(tmp_path, facts, plan, run_id="run", resume=None, label="x", allow_drift=True)
 
-    open_run(identity).store.close()
-    with open_run(identity | {"seed": 1}).store as store:
-        assert len(store.plan()) == 4
-    with pytest.raises(rundir.RunRefused, match=next(iter(changes))) as refused:
-        open_run(identity | changes)
+    with open_run(identity):
+        pass
+    with open_run(identity | {"seed": 1}) as run:
+        assert len(run.store.plan()) == 4
+    with pytest.raises(rundir.RunRefused, match=next(iter(changes))) as refused, open_run(identity | changes):
+        pass
     assert "--allow-drift" not in str(refused.value)
 
 

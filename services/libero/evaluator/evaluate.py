@@ -24,7 +24,7 @@ from services.libero.evaluator.profiles import profile as find_profile
 from services.libero.evaluator.progress import make_progress
 from services.libero.evaluator.records import StoreError
 from services.libero.evaluator.report.data import Summary
-from services.libero.evaluator.rundir import Run, RunRefused, explain_os_error, lock, open_run
+from services.libero.evaluator.rundir import Run, RunRefused, explain_os_error, open_run
 from services.libero.evaluator.supervisor import RunFailed, Supervisor
 from services.libero.evaluator.worker import Job
 from services.libero.simulator.suites import SUITES, Task, init_states, load_suite, select_tasks
@@ -199,7 +199,7 @@ def evaluate(config: EvalConfig) -> int:
     source = assets.resolve(config.assets, Volume().root)
     identity = identify(plan, info, source)
     root = (config.run_dir or Volume().runs).resolve()
-    run = open_run(
+    with open_run(
         root,
         identity,
         plan.units,
@@ -207,23 +207,27 @@ def evaluate(config: EvalConfig) -> int:
         resume=config.resume,
         label=f"{config.suite}-{info.name}",
         allow_drift=config.allow_drift,
-    )
-    with run.store, lock(run.folder):
-        left = sum(row["planned"] - row["done"] for row in run.store.counts().values())
-        require_space(run.folder, left * EPISODE_BYTES)
+    ) as run:
         run.store.set_meta("job", asdict(make_job(config, identity, source)))
-        workers = choose_workers(config.workers, left)
-        print_header(run, plan, info, source, left, workers)
-        code = 0
-        try:
-            if left:
-                work(run, plan, workers)
-        except Interrupted:
-            code = 130
-        except (RunFailed, StoreError, OSError) as error:
-            code = 1
-            print(f"error: {in_words(error, run.folder)}", flush=True)
-        return conclude(run, code)
+        return carry_out(run, plan, info, source)
+
+
+def carry_out(run: Run, plan: Plan, info: PolicyInfo, source: assets.AssetSource) -> int:
+    """Runs what is left of a run that this process holds; returns the exit code."""
+    left = sum(row["planned"] - row["done"] for row in run.store.counts().values())
+    require_space(run.folder, left * EPISODE_BYTES)
+    workers = choose_workers(plan.config.workers, left)
+    print_header(run, plan, info, source, left, workers)
+    code = 0
+    try:
+        if left:
+            work(run, plan, workers)
+    except Interrupted:
+        code = 130
+    except (RunFailed, StoreError, OSError) as error:
+        code = 1
+        print(f"error: {in_words(error, run.folder)}", flush=True)
+    return conclude(run, code)
 
 
 def conclude(run: Run, code: int) -> int:

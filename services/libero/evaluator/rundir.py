@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import json
 import os
 import re
 import time
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from services.libero.evaluator.config import LATEST, config_hash, differences
 from services.libero.evaluator.records import StoreError
@@ -65,6 +68,7 @@ def find_run(root: Path, name: str) -> Path:
     raise RunRefused(f"run {name!r} not found in {root}{did_you_mean(name, known)}")
 
 
+@contextmanager
 def open_run(
     root: Path,
     identity: dict,
@@ -74,19 +78,23 @@ def open_run(
     resume: str | None,
     label: str,
     allow_drift: bool = False,
-) -> Run:
-    """Returns the run to work on: the one named (resumed or made), the latest that matches, or a new one.
+) -> Iterator[Run]:
+    """Yields the run to work on, held by this process alone: the one named (resumed or made), the latest that
+    matches, or a new one.
 
-    RunRefused where a named run has another configuration (with the difference), or none is there to resume.
+    RunRefused where another process has it, a named run has another configuration (with the difference), or none is
+    there to resume. The lock is taken first: of two that name the same new run one makes it.
     """
     _make_root(root)
-    if resume == LATEST:
-        return _resume(_latest_match(root, identity), identity, allow_drift)
     if resume is not None:
-        return _resume(find_run(root, resume), identity, allow_drift)
-    if run_id is not None and (root / run_id / STORE).exists():
-        return _resume(root / run_id, identity, allow_drift)
-    return _create(root / (run_id or _new_id(root, label)), identity, plan)
+        folder = _latest_match(root, identity) if resume == LATEST else find_run(root, resume)
+    else:
+        folder = _make_folder(root, run_id) if run_id else _make_new_folder(root, label)
+    with lock(folder):
+        is_made = (folder / STORE).exists()
+        run = _resume(folder, identity, allow_drift) if is_made else _create(folder, identity, plan)
+        with run.store:
+            yield run
 
 
 def _make_root(root: Path) -> None:
@@ -108,12 +116,20 @@ def explain_os_error(error: OSError, place: Path) -> str:
     return f"{error.filename or place}: {error.strerror or error}; choose another --run-dir or repair it"
 
 
-def _new_id(root: Path, label: str) -> str:
+def _make_folder(root: Path, run_id: str) -> Path:
+    (root / run_id).mkdir(exist_ok=True)
+    return root / run_id
+
+
+def _make_new_folder(root: Path, label: str) -> Path:
+    """Makes a folder that nobody else has, named after label and time."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.") + time.strftime("-%Y%m%d-%H%M%S")
-    name, number = stem, 2
-    while (root / name).exists():
-        name, number = f"{stem}-{number}", number + 1
-    return name
+    for number in itertools.count(1):
+        folder = root / (stem if number == 1 else f"{stem}-{number}")
+        with suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+    raise AssertionError("there is always a next number")
 
 
 def _create(folder: Path, identity: dict, plan: list[tuple[int, int]]) -> Run:
@@ -168,20 +184,30 @@ def _latest_match(root: Path, identity: dict) -> Path:
 
 
 @contextmanager
-def lock(folder: Path):
+def lock(folder: Path) -> Iterator[None]:
     """Holds the run for this process alone; RunRefused if another evaluator has it. Ends with the process, however."""
     with open(folder / "run.lock", "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip() or "?"
-            raise RunRefused(f"process {holder} is working on run {folder.name!r}; wait for it or stop it") from None
+            raise RunRefused(
+                f"{_holder(file)} is working on run {folder.name!r}; wait for it, stop it, or choose another --run-id"
+            ) from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
             # a file system without locks: leases still make every episode count once
         file.truncate(0)
-        file.write(str(os.getpid()))
+        file.write(f"process {os.getpid()} (started {time.strftime('%Y-%m-%d %H:%M:%S')})")
         file.flush()
         yield
+
+
+def _holder(file: TextIO) -> str:
+    """Returns who has a run's lock, in words; it has said so a moment after it got the lock."""
+    for _ in range(20):
+        time.sleep(0.05)
+        file.seek(0)
+        if text := file.read().strip():
+            return text
+    return "another process"

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from services.libero.evaluator import files
 from services.libero.evaluator.records import SCHEMA, SCHEMA_VERSION, Fault, Finished, Lease, StoreError, explain
 
 EPISODE_KEY = "config_hash = :config_hash AND suite = :suite AND task = :task AND episode = :episode"
@@ -53,13 +54,11 @@ class RunStore:
     ) -> RunStore:
         """Creates the store with one pending attempt per planned (task, episode), all or nothing.
 
-        It is built beside its final name and moved there when complete, so a store that exists is whole.
+        It is built beside its final name and linked there when complete, so a store that exists is whole, and of two
+        that are made at once one is refused.
         """
         path = Path(path)
-        if path.exists():
-            raise StoreError(f"run store {path} exists already; resume it or choose another run id")
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.unlink(missing_ok=True)
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # a process id is unique on one machine only
         try:
             connection = sqlite3.connect(draft, isolation_level=None)
             try:
@@ -74,14 +73,13 @@ class RunStore:
                 connection.execute("COMMIT")
             finally:
                 connection.close()
-            with open(draft, "rb") as file:
-                os.fsync(file.fileno())
-            os.replace(draft, path)
+            files.name_once(draft, path)
         except sqlite3.Error as error:
             raise explain(error, path) from error
+        except FileExistsError as error:
+            raise StoreError(f"run store {path} exists already; resume it or choose another run id") from error
         finally:
-            if draft.exists():
-                draft.unlink()
+            draft.unlink(missing_ok=True)
         return cls(path)
 
     def _connect(self, readonly: bool, check: bool) -> None:

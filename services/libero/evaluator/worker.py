@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from services.libero.evaluator import video
+from services.libero.evaluator import files, video
 from services.libero.evaluator.heartbeat import Heartbeat, LeaseLost
 from services.libero.evaluator.profiles import profile as find_profile
 from services.libero.evaluator.records import Lease, StoreError
@@ -215,7 +215,7 @@ class Worker:
                 file.flush()
                 os.fsync(file.fileno())
             result = {**record.summary(), "recording": f"episodes/{name}"}
-            return self.store.finish(lease, result, time.time(), lambda: os.replace(partial, final))
+            return self.store.finish(lease, result, time.time(), lambda: files.publish(partial, final))
         finally:
             partial.unlink(missing_ok=True)
 

@@ -1,0 +1,134 @@
+"""Run folders and who may work on them: pairs of real processes that want the same run at the same moment."""
+
+import json
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from services.libero.evaluator import rundir
+from services.libero.evaluator.store import RunStore
+from tests.libero.harness import ENVIRONMENT, ROOT, Evaluation, PolicyService, results
+
+PLAN = [(0, 0), (0, 1), (1, 0)]
+IDENTITY = {"suite": "libero_goal", "tasks": [0, 1], "episodes": "0-1"}
+ROUNDS = 30
+
+# Opens the run that each line names at the moment it names, works through it, and says how it went.
+EVALUATOR = """
+import json, sys, time
+from pathlib import Path
+from services.libero.evaluator import rundir
+from services.libero.evaluator.records import StoreError
+
+print("ready", flush=True)
+for line in sys.stdin:
+    order = json.loads(line)
+    time.sleep(max(0.0, order["at"] - time.time()))
+    said = {"done": 0}
+    try:
+        with rundir.open_run(
+            Path(order["root"]), order["identity"], [tuple(unit) for unit in order["plan"]],
+            run_id=order["run_id"], resume=None, label="x",
+        ) as run:
+            said["run"] = run.id
+            session = run.store.begin_session(time.time())
+            while lease := run.store.lease("w", session, time.time(), 30.0):
+                said["done"] += run.store.finish(lease, {"success": True, "steps": 1}, time.time())
+    except (rundir.RunRefused, StoreError) as error:
+        said["refused"] = str(error)
+    print(json.dumps(said), flush=True)
+"""
+
+
+@contextmanager
+def evaluators(number=2):
+    command = [sys.executable, "-c", EVALUATOR]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, **pipes) for _ in range(number)]
+    try:
+        assert all(process.stdout.readline() == "ready\n" for process in processes)
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def together(processes, root, run_id, plan=PLAN) -> list[dict]:
+    """Returns what each process says of a run that all are told to open in the same moment."""
+    order = {"at": time.time() + 0.02, "root": str(root), "run_id": run_id, "identity": IDENTITY, "plan": plan}
+    for process in processes:
+        process.stdin.write(json.dumps(order) + "\n")
+        process.stdin.flush()
+    return [json.loads(process.stdout.readline()) for process in processes]
+
+
+def finished(folder) -> list[tuple[int, int]]:
+    with RunStore(folder / "run.sqlite") as store:
+        assert store.open() is False
+        return [(f.task, f.episode) for f in store.finished()]
+
+
+def test_two_evaluators_of_one_id_do_every_episode_once(tmp_path):
+    refusals = []
+    with evaluators() as pair:
+        for number in range(ROUNDS):
+            said = together(pair, tmp_path, f"run-{number}")
+            assert sum(one["done"] for one in said) == len(PLAN), said
+            assert finished(tmp_path / f"run-{number}") == PLAN
+            refusals += [one["refused"] for one in said if "refused" in one]
+    for text in refusals:
+        assert "is working on run 'run-" in text and "another --run-id" in text
+        assert "process " in text and "(started " in text
+    assert not list(tmp_path.glob("*/.run.sqlite*")), "a draft was left behind"
+
+
+def test_made_up_ids_of_the_same_second_differ(tmp_path):
+    with evaluators(4) as four:
+        for _ in range(ROUNDS // 3):
+            said = together(four, tmp_path, None)
+            assert [one["done"] for one in said] == [len(PLAN)] * 4, said
+            assert len({one["run"] for one in said}) == 4
+    assert len(rundir.find_runs(tmp_path)) == 4 * (ROUNDS // 3)
+
+
+def test_a_run_that_another_process_works_on_is_refused_before_anything_is_made(tmp_path):
+    (tmp_path / "run").mkdir()
+    with (
+        rundir.lock(tmp_path / "run"),
+        pytest.raises(rundir.RunRefused, match=r"process \d+ \(started 20.*\) is working on run 'run'; wait for it"),
+        rundir.open_run(tmp_path, IDENTITY, PLAN, run_id="run", resume=None, label="x"),
+    ):
+        pass
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.lock"]
+
+
+def test_a_store_is_named_once(tmp_path):
+    """Where a file system knows no locks, the second of two that make the same run is refused all the same."""
+    facts = {"suite": "libero_goal", "config_hash": "abc", "plan": PLAN, "meta": {}}
+    with RunStore.create(tmp_path / "run.sqlite", **facts) as store:
+        session = store.begin_session(0.0)
+        store.finish(store.lease("w", session, 0.0, 9.0), {"success": True, "steps": 1}, 1.0)
+    with pytest.raises(rundir.StoreError, match="exists already"):
+        RunStore.create(tmp_path / "run.sqlite", **facts)
+    with RunStore(tmp_path / "run.sqlite") as store:
+        assert len(store.finished()) == 1
+
+
+def test_two_real_evaluations_of_one_id(libero_assets, tmp_path):
+    flags = ("--assets", str(libero_assets), "--tasks", "0", "--trials", "2", "--max-steps", "4", "--video", "none",
+             "--workers", "1")  # fmt: skip
+    with PolicyService(tmp_path / "policy.txt", "--chunk", "4") as policy:
+        command = ("--policy-url", policy.url, *flags)
+        with (
+            Evaluation(tmp_path / "runs", "run", *command) as first,
+            Evaluation(tmp_path / "runs", "run", *command) as second,
+        ):
+            codes = sorted(one.process.wait(120) for one in (first, second))
+            said = first.output + second.output
+    assert codes in ([0, 0], [0, 2]), said
+    assert codes == [0, 0] or "is working on run 'run'" in said
+    assert sorted(results(tmp_path / "runs" / "run")) == [(0, 0), (0, 1)]
