@@ -84,10 +84,14 @@ def test_a_session_whose_policy_failed_is_lost(either_service):
     class Failing(PickyPolicy):
         """Stateful, and fails for a bad instruction."""
 
-    url = either_service(Failing(stateful=True)).url
+    policy = Failing(stateful=True)
+    url = either_service(policy).url
     assert send(url, observe("a", 0), "r0").status_code == 200
     assert send(url, observe("a", 1, instruction="bad"), "r1").status_code == 500
     assert send(url, observe("a", 2), "r2").status_code == 409
+    assert send(url, observe("b", 0, instruction="bad"), "r3").status_code == 500
+    assert send(url, observe("c", 0), "r4").status_code == 200
+    assert policy.resets == ["warm-up", "a", "b"]  # the policy is told of every session that is dropped
 
 
 def test_an_expired_request_leaves_the_session_where_it_was(service):

@@ -37,6 +37,7 @@ def served(log: Path, *arguments: str) -> Iterator[PolicyClient]:
     try:
         with PolicyClient(address(process, log)) as client:
             client.wait_ready(30)
+            client.pid = process.pid
             yield client
     finally:
         process.kill()

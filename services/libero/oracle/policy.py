@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from services.libero.oracle import plan
 from services.libero.oracle.example import example_state
 from services.libero.oracle.motion import Skill
 from services.libero.oracle.scene import Scene, World
-from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo, UnknownSession
+from vla_contract import ActionChunk, ContractError, InvalidObservation, Observation, PolicyInfo, UnknownSession
 
 log = logging.getLogger(__name__)
+MAX_EPISODES = 512  # held at once, of 60 kB and more each; the one that has not moved for longest is forgotten first
 MAX_BATCH = 64  # it computes one observation after the other: a limit of politeness, not of memory
 
 
@@ -60,33 +61,47 @@ class OraclePolicy:
         return Observation({}, None, "put the cube on the tray", "example", 0, privileged=example_state())
 
     def _act_or_refuse(self, observation: Observation) -> ActionChunk | Exception:
+        """Returns the action, or the error. A script that failed cannot go on: its episode is forgotten."""
+        known = self._episodes.pop(observation.session, None)
         try:
-            action = self._start(observation) if observation.step == 0 else self._continue(observation)
-        except Exception as error:  # returned, not raised: one episode's fault must not end its batch's others
+            episode, chunk = self._begun(observation) if observation.step == 0 else _continued(observation, known)
+        except ContractError as error:  # returned, not raised: one episode's fault must not end its batch's others
             return error
-        return ActionChunk(action[None])
+        self._keep(observation.session, episode)
+        return chunk
 
-    def _start(self, observation: Observation) -> np.ndarray:
+    def _begun(self, observation: Observation) -> tuple[Episode, ActionChunk]:
         state = _privileged(observation)
         if "static" not in state:
             raise InvalidObservation("privileged has no 'static'; step 0 needs privileged.observe(domain, static=True)")
-        world = read(World.from_static, state["static"])
-        scene = read(Scene.from_state, world, state, observation.step)
-        for goal in plan.unserved(scene):
-            log.warning("session %s: no skill serves %s%s", observation.session, goal.name, goal.args)
-        script = self._solve(scene)
-        self._episodes[observation.session] = Episode(world, script, observation.step)
-        return next(script)
+        return guarded(self._first, observation, state)
 
-    def _continue(self, observation: Observation) -> np.ndarray:
-        episode = self._episodes.get(observation.session)
-        if episode is None or observation.step <= episode.step:
-            raise UnknownSession(
-                f"session {observation.session!r} is not known at step {observation.step}; the oracle follows an "
-                "episode from its step 0 on: start it again"
-            )
-        episode.step = observation.step
-        return episode.script.send(read(Scene.from_state, episode.world, _privileged(observation), observation.step))
+    def _first(self, observation: Observation, state: Mapping[str, Any]) -> tuple[Episode, ActionChunk]:
+        world = World.from_static(state["static"])
+        scene = Scene.from_state(world, state, observation.step)
+        for goal in plan.unserved(scene):
+            log.warning("session %r: no skill serves %r", observation.session, (goal.name, *goal.args))
+        script = self._solve(scene)
+        return Episode(world, script, observation.step), ActionChunk(next(script)[None])
+
+    def _keep(self, session: str, episode: Episode) -> None:
+        self._episodes[session] = episode
+        while len(self._episodes) > MAX_EPISODES:
+            del self._episodes[next(iter(self._episodes))]  # a session that moves is put at the end again
+
+
+def _continued(observation: Observation, episode: Episode | None) -> tuple[Episode, ActionChunk]:
+    if episode is None or observation.step <= episode.step:
+        raise UnknownSession(
+            f"session {observation.session!r} is not known at step {observation.step}; the oracle follows an "
+            "episode from its step 0 on: start it again"
+        )
+    return guarded(_next, episode, _privileged(observation), observation.step)
+
+
+def _next(episode: Episode, state: Mapping[str, Any], step: int) -> tuple[Episode, ActionChunk]:
+    episode.step = step
+    return episode, ActionChunk(episode.script.send(Scene.from_state(episode.world, state, step))[None])
 
 
 def _privileged(observation: Observation) -> Mapping[str, Any]:
@@ -95,11 +110,17 @@ def _privileged(observation: Observation) -> Mapping[str, Any]:
     return observation.privileged
 
 
-def read(parse: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns `parse(*arguments)`; a missing or misshapen part of the state becomes an InvalidObservation."""
+def guarded(run: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns `run(*arguments)`, which reads a state and lets the script look at it.
+
+    Whatever fails on the way becomes an InvalidObservation: a state can be made so that every number in it may stand
+    there and the scene still makes no sense, and only the script finds out. The text says where.
+    """
     try:
-        return parse(*arguments)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        return run(*arguments)
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
         raise InvalidObservation(
-            f"privileged cannot be read ({type(error).__name__}: {error}); send what simulator/privileged.py makes"
+            f"privileged cannot be read ({type(error).__name__}: {str(error)[:300]}; {Path(where.filename).name}, "
+            f"{where.name}); send what simulator/privileged.py makes"
         ) from error

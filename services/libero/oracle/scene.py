@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from services.libero.oracle import reading
+
 GRIPPER_BODIES = "gripper0_"
+UNIT = 1.001  # the largest number in a rotation, with room for rounding
 
 
 class Pose(NamedTuple):
@@ -112,17 +115,19 @@ class World:
 
     @classmethod
     def from_static(cls, static: Mapping[str, Any]) -> World:
-        """Returns the world that `privileged.describe` sent."""
+        """Returns the world that `privileged.describe` sent. Raises ValueError or KeyError for a part that is amiss."""
+        bodies = reading.texts(static["bodies"], reading.MAX_BODIES)
+        count, goals = len(bodies), reading.items(static["goal"], reading.MAX_GOALS)
         return cls(
-            instruction=static["instruction"],
-            goals=tuple(Goal(p[0].lower(), tuple(p[1:])) for p in static["goal"]),
-            bodies=tuple(static["bodies"]),
-            things={name: _thing(name, thing) for name, thing in static["objects"].items()},
-            regions={n: Region(n, r["parent"], tuple(r["joints"])) for n, r in static["regions"].items()},
-            joints=_joints(static["joints"]),
-            sites=_sites(static["sites"]),
-            geoms=_geoms(static["geoms"]),
-            base_pos=np.asarray(static["robot_base_pos"]),
+            instruction=reading.text(static["instruction"]),
+            goals=tuple(Goal(name.lower(), tuple(args)) for name, *args in (reading.texts(p, 8) for p in goals)),
+            bodies=bodies,
+            things={name: _thing(name, thing, count) for name, thing in reading.table(static["objects"]).items()},
+            regions={name: _region(name, region) for name, region in reading.table(static["regions"]).items()},
+            joints=_joints(static["joints"], count),
+            sites=_sites(static["sites"], count),
+            geoms=_geoms(static["geoms"], count),
+            base_pos=reading.places(static, "robot_base_pos", 3),
         )
 
     def geoms_of(self, name: str) -> list[Geom]:
@@ -156,19 +161,20 @@ class Scene:
 
     @classmethod
     def from_state(cls, world: World, state: Mapping[str, Any], step: int) -> Scene:
-        """Returns the scene that `privileged.observe` sent."""
+        """Returns the scene that `privileged.observe` sent. Raises ValueError or KeyError for a part that is amiss."""
+        count = len(world.bodies)
         return cls(
             world=world,
             step=step,
-            eef=Pose(state["eef_pos"], state["eef_rot"]),
-            eef_vel=state["eef_vel"],
-            gripper_gap=float(np.abs(state["gripper_qpos"]).sum()),
-            robot_qpos=state["robot_qpos"],
-            body_pos=state["body_pos"],
-            body_rot=rotations(state["body_quat_wxyz"]),
-            joint_pos=state["joint_pos"],
-            contacts=state["contacts"],
-            goal_done=tuple(state.get("goal_done", [False] * len(world.goals))),
+            eef=Pose(reading.places(state, "eef_pos", 3), reading.numbers(state, "eef_rot", 3, 3, most=UNIT)),
+            eef_vel=reading.numbers(state, "eef_vel", 6),
+            gripper_gap=float(np.abs(reading.numbers(state, "gripper_qpos", 2)).sum()),
+            robot_qpos=reading.numbers(state, "robot_qpos", 7),
+            body_pos=reading.places(state, "body_pos", count, 3),
+            body_rot=rotations(reading.numbers(state, "body_quat_wxyz", count, 4, most=UNIT)),
+            joint_pos=reading.numbers(state, "joint_pos", len(world.joints)),
+            contacts=reading.indices(state, "contacts", count, columns=2, most=reading.MAX_CONTACTS),
+            goal_done=_goal_done(state, world),
         )
 
     def pose(self, name: str) -> Pose:
@@ -224,23 +230,60 @@ def rotations(quat_wxyz: np.ndarray) -> np.ndarray:
     ).reshape(-1, 3, 3)  # fmt: skip
 
 
-def _thing(name: str, raw: Mapping[str, Any]) -> Thing:
-    return Thing(name, raw["category"], raw["movable"], raw["root"], tuple(raw["bodies"]), raw["ranges"])
+def _goal_done(state: Mapping[str, Any], world: World) -> tuple[bool, ...]:
+    done = reading.items(state.get("goal_done", [False] * len(world.goals)), reading.MAX_GOALS)
+    if len(done) != len(world.goals):
+        raise ValueError(f"goal_done has {len(done)} members; expected one for each of {len(world.goals)} goals")
+    return tuple(bool(one) for one in done)
 
 
-def _joints(raw: Mapping[str, Any]) -> dict[str, Joint]:
-    rows = zip(raw["name"], raw["type"], raw["body"], raw["pos"], raw["axis"], raw["range"], strict=True)
+def _thing(name: str, raw: Mapping[str, Any], count: int) -> Thing:
+    bodies = tuple(reading.index(body, count) for body in reading.items(raw["bodies"], count))
+    ranges = {key: _range(value) for key, value in reading.table(raw["ranges"], 32).items()}
+    return Thing(
+        name, reading.text(raw["category"]), bool(raw["movable"]), reading.index(raw["root"], count), bodies, ranges
+    )
+
+
+def _range(value: Any) -> tuple[float, ...]:
+    return tuple(reading.number(bound) for bound in reading.items(value, 8))
+
+
+def _region(name: str, raw: Mapping[str, Any]) -> Region:
+    return Region(name, reading.text(raw["parent"]), reading.texts(raw["joints"], reading.MAX_NAMED))
+
+
+def _joints(raw: Mapping[str, Any], count: int) -> dict[str, Joint]:
+    names, body = _named(raw, count, "name", reading.MAX_NAMED)
+    kinds, n = reading.texts(raw["type"], reading.MAX_NAMED), len(names)
+    pos, axis = reading.places(raw, "pos", n, 3), reading.numbers(raw, "axis", n, 3, most=UNIT)
+    rows = zip(names, kinds, body, pos, axis, reading.numbers(raw, "range", n, 2), strict=True)
     return {
         name: Joint(name, i, kind, int(body), pos, axis, (float(low), float(high)))
         for i, (name, kind, body, pos, axis, (low, high)) in enumerate(rows)
     }
 
 
-def _sites(raw: Mapping[str, Any]) -> dict[str, Site]:
-    rows = zip(raw["name"], raw["body"], raw["pos"], rotations(raw["quat_wxyz"]), raw["size"], strict=True)
+def _sites(raw: Mapping[str, Any], count: int) -> dict[str, Site]:
+    names, body = _named(raw, count, "name", reading.MAX_SHAPES)
+    size, pos, rot = _shapes(raw, len(names))
+    rows = zip(names, body, pos, rot, size, strict=True)
     return {name: Site(name, int(body), Pose(pos, rot), size) for name, body, pos, rot, size in rows}
 
 
-def _geoms(raw: Mapping[str, Any]) -> tuple[Geom, ...]:
-    rows = zip(raw["body"], raw["type"], raw["size"], raw["pos"], rotations(raw["quat_wxyz"]), strict=True)
+def _geoms(raw: Mapping[str, Any], count: int) -> tuple[Geom, ...]:
+    kinds, body = _named(raw, count, "type", reading.MAX_SHAPES)
+    size, pos, rot = _shapes(raw, len(kinds))
+    rows = zip(body, kinds, size, pos, rot, strict=True)
     return tuple(Geom(int(body), kind, size, Pose(pos, rot)) for body, kind, size, pos, rot in rows)
+
+
+def _named(raw: Mapping[str, Any], count: int, column: str, most: int) -> tuple[tuple[str, ...], np.ndarray]:
+    """Returns a column of texts and the bodies that its rows belong to."""
+    return reading.texts(raw[column], most), reading.indices(raw, "body", count, most=most)
+
+
+def _shapes(raw: Mapping[str, Any], n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns sizes [n, 3] m, positions [n, 3] and rotations [n, 3, 3]."""
+    rot = rotations(reading.numbers(raw, "quat_wxyz", n, 4, most=UNIT))
+    return reading.numbers(raw, "size", n, 3, most=reading.REACH), reading.places(raw, "pos", n, 3), rot

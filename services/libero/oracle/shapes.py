@@ -11,6 +11,8 @@ from services.libero.oracle.scene import Geom, Pose, Scene, World
 
 FLOOR_THICKNESS = 0.5  # a plane becomes a box this thick below itself
 POINT_SPACING = 0.004
+MAX_POINTS = 2_000_000  # of one object; a frying pan has 30,000
+LARGEST = 2.0  # m, of an object to be grasped
 
 
 class Boxes(NamedTuple):
@@ -99,9 +101,15 @@ def intersect(first: Boxes, second: Boxes) -> np.ndarray:
 
 
 def solid_points(scene: Scene, name: str) -> np.ndarray:
-    """Returns world points [n, 3] that fill the collision shapes of an object, about 4 mm apart."""
+    """Returns world points [n, 3] that fill the collision shapes of an object, about 4 mm apart.
+
+    Raises ValueError for one that is larger than `LARGEST` in some direction: no hand carries that.
+    """
     points, bodies = _local_points(scene.world, name)
-    return np.einsum("nij,nj->ni", scene.body_rot[bodies], points) + scene.body_pos[bodies]
+    placed = np.einsum("nij,nj->ni", scene.body_rot[bodies], points) + scene.body_pos[bodies]
+    if (extent := float(np.ptp(placed, axis=0).max())) > LARGEST:
+        raise ValueError(f"object {name!r} is {extent:.1f} m large; expected at most {LARGEST:g} m to grasp it")
+    return placed
 
 
 def _local_boxes(world: World, name: str) -> tuple[list[Geom], Boxes]:
@@ -132,10 +140,20 @@ def box_around(geom: Geom) -> Boxes:
 def _local_points(world: World, name: str) -> tuple[np.ndarray, np.ndarray]:
     key = ("points", name)
     if key not in world.cache:
-        parts = [_fill(geom) for geom in world.geoms_of(name)]
+        parts = [_fill(geom) for geom in _graspable(world.geoms_of(name), name)]
         bodies = np.repeat([g.body for g in world.geoms_of(name)], [len(p) for p in parts])
         world.cache[key] = (np.concatenate(parts), bodies)
     return world.cache[key]
+
+
+def _graspable(geoms: list[Geom], name: str) -> list[Geom]:
+    """Returns the shapes. Raises ValueError where they would be filled with more than `MAX_POINTS` points."""
+    points = sum(float(np.prod(2 * np.abs(box_around(geom).half[0]) / POINT_SPACING + 2)) for geom in geoms)
+    if not geoms or points > MAX_POINTS:
+        raise ValueError(
+            f"object {name!r} has {len(geoms)} shapes of {points:.0f} points; expected some of a small one"
+        )
+    return geoms
 
 
 def _fill(geom: Geom) -> np.ndarray:

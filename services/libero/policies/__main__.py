@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tyro
 
@@ -19,6 +19,7 @@ class Server:
 
     host: str = "127.0.0.1"  # 0.0.0.0 opens it to the network
     port: int = 8001  # 0: any free one, named in the log
+    settings: ClassVar[dict[str, int]] = {}  # of `serve`
 
     def __post_init__(self):
         if not 0 <= self.port < 65536:
@@ -28,6 +29,8 @@ class Server:
 @dataclass(frozen=True)
 class Oracle(Server):
     """Scripted skills that see the simulator's true state."""
+
+    settings: ClassVar[dict[str, int]] = {"max_body_bytes": 2**20}  # a scene's first observation has 100 kB
 
     def load(self) -> Policy:
         from services.libero.oracle.policy import OraclePolicy
@@ -83,7 +86,7 @@ def main() -> None:
     token = os.environ.get("VLALAB_TOKEN") or None
     # They answer within milliseconds and compute one observation after the other: a thread or a batch gains nothing.
     try:
-        serve(policy, host=program.host, port=program.port, token=token, inline=True)
+        serve(policy, host=program.host, port=program.port, token=token, inline=True, **program.settings)
     except (OSError, ValueError) as error:  # no such address, or no token where one is needed; the text says what to do
         raise SystemExit(str(error)) from None
 

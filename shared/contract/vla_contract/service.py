@@ -5,6 +5,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from vla_contract import codec
 from vla_contract.act_json import MEDIA_TYPE as JSON
@@ -99,7 +100,8 @@ class Service:
         return await asyncio.shield(future)
 
     def _forget(self, session: str) -> None:
-        self._engine.call(lambda: self._engine.policy.reset(session)).add_done_callback(asyncio.Future.exception)
+        with suppress(Problem):  # the service stops, and all its sessions with it
+            self._engine.call(lambda: self._engine.policy.reset(session)).add_done_callback(asyncio.Future.exception)
 
     def _after(self, spent_s: dict[str, float], batch: int) -> None:
         self._engine.answered()

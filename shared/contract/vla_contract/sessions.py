@@ -79,3 +79,4 @@ class SessionTable:
             self._known[session] = before  # it never reached the policy
         else:
             self.drop(session)  # the policy may or may not have moved on: nobody can tell
+            self._forget(session)
