@@ -214,17 +214,18 @@ def restore(c, file, force=False, dry_run=False):
 @task(
     help={
         "venvs": "the local environments (images/*/.venv) too",
+        "all-users": "old images that others built, or another clone, too",
         "yes": "remove all of it without asking",
         "dry-run": "only show it",
     }
 )
-def clean(c, venvs=False, yes=False, dry_run=False):
+def clean(c, venvs=False, all_users=False, yes=False, dry_run=False):
     """Show what old images, build cache and local environments take, and remove what you say.
 
     ./lab clean                 asks for each kind of thing; the volume is never touched
     ./lab clean --venvs --yes
     """
-    cleaning.clean(venvs, yes, dry_run)
+    cleaning.clean(venvs, yes, dry_run, all_users)
 
 
 @task(

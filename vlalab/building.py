@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vlalab import docker, environments, images, paths
+from vlalab import docker, environments, images, paths, state
 from vlalab.console import LabError, Status, say, status, unknown
 
 FLASH_ATTN = ("prebuilt", "compile", "none")
@@ -85,6 +85,7 @@ def arguments(name: str, options: Options) -> list[str]:
     return [
         "buildx", "build", "--file", str(dockerfile), "--tag", images.reference(name), "--load",
         "--provenance=false",  # the image is one manifest under both of the engine's stores
+        "--label", f"{images.OWNER_LABEL}={state.owner()}",
         "--progress", "tty" if options.progress == "tty" else "plain",
         *(["--no-cache"] if options.no_cache else []),
         *(word for key, value in given.items() for word in ("--build-arg", f"{key}={value}")),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vlalab import docker, environments, images, paths
+from vlalab import docker, environments, images, paths, state
 from vlalab.console import LabError, say
 
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
@@ -30,12 +30,13 @@ class Item:
     remove: Callable[[], None]
 
 
-def clean(venvs: bool = False, yes: bool = False, dry_run: bool = False) -> int:
+def clean(venvs: bool = False, yes: bool = False, dry_run: bool = False, all_users: bool = False) -> int:
     """Returns how many kinds of things were removed: each is shown with its size and asked for, unless `yes`.
 
-    Raises LabError where it would have to ask and nobody can answer.
+    all_users: images that others built too, or another clone. Raises LabError where it would have to ask and nobody can
+    answer.
     """
-    items = found(venvs)
+    items = found(venvs, all_users)
     if not items:
         print("nothing to clean: no old image, no build cache" + (", no local environment" if venvs else ""))
     for item in items:
@@ -57,14 +58,14 @@ def _asked(question: str) -> bool:
         return False
 
 
-def found(venvs: bool = False) -> list[Item]:
+def found(venvs: bool = False, all_users: bool = False) -> list[Item]:
     """Returns what can go, largest first."""
     items: list[Item] = []
     if reason := docker.available():
         say(f"images and build cache are left alone: {reason}")
     else:
         usage = json.loads(docker.run(["system", "df", "--verbose", "--format", "{{json .}}"]).stdout)
-        items += [*_old_images(usage), *_build_cache(usage)]
+        items += [*_old_images(usage, all_users), *_build_cache(usage)]
     if venvs:
         items += _venvs()
     return sorted(items, key=lambda item: -item.size)
@@ -73,9 +74,13 @@ def found(venvs: bool = False) -> list[Item]:
 # --- images -------------------------------------------------------------------------------------------------
 
 
-def old_images() -> list[tuple[str, str]]:
-    """Returns (id, name) of the images of ours that nothing names any more; an image without a name goes by its id."""
-    ours = ["image", "ls", "--no-trunc", "--filter", f"label={images.ENV_LABEL}", "--format", "{{json .}}"]
+def old_images(all_users: bool = False) -> list[tuple[str, str]]:
+    """Returns (id, name) of the images that nothing names any more; an image without a name goes by its id.
+
+    Only those that this caller built in this clone, unless `all_users`.
+    """
+    label = images.ENV_LABEL if all_users else f"{images.OWNER_LABEL}={state.owner()}"
+    ours = ["image", "ls", "--no-trunc", "--filter", f"label={label}", "--format", "{{json .}}"]
     current = {images.reference(name) for name in paths.image_names()}
     listed = docker.json_lines(ours)
     kept = {row["ID"] for row in listed if f"{row['Repository']}:{row['Tag']}" in current}
@@ -83,8 +88,8 @@ def old_images() -> list[tuple[str, str]]:
     return [(id_, id_ if "<none>" in name else name) for id_, name in names if name not in current and id_ not in kept]
 
 
-def _old_images(usage: dict) -> list[Item]:
-    old = old_images()
+def _old_images(usage: dict, all_users: bool) -> list[Item]:
+    old = old_images(all_users)
     ids = {id_.removeprefix("sha256:")[:12] for id_, _ in old}
     unique = {row["ID"].removeprefix("sha256:")[:12]: size_of(row["UniqueSize"]) for row in usage.get("Images") or ()}
     if not old:

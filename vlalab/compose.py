@@ -15,12 +15,14 @@ from pathlib import Path
 
 import yaml
 
+from vlalab import state
 from vlalab.console import LabError
 from vlalab.paths import ROOT
 
 FILE = ROOT / "compose.yaml"
 GPU_FILE = ROOT / "compose.gpu.yaml"
 ROLE = "vla-lab.role"  # the label that tells policies from jobs
+PROJECT = "VLALAB_PROJECT"  # compose.yaml's name: is this variable's value
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,12 @@ def gpu_services(path: Path = GPU_FILE) -> tuple[str, ...]:
 
 
 def project() -> str:
-    """Returns the name that Compose's containers and network carry: $COMPOSE_PROJECT_NAME, else compose.yaml's."""
-    return os.environ.get("COMPOSE_PROJECT_NAME") or _document(FILE)["name"]
+    """Returns the name that Compose's containers and network carry, and by which services are told from others' ones.
+
+    $COMPOSE_PROJECT_NAME, else $VLALAB_PROJECT, of .env too; else this caller's and clone's own.
+    """
+    known = environment_variables()
+    return known.get("COMPOSE_PROJECT_NAME") or known.get(PROJECT) or f"vla-lab-{state.owner()}"
 
 
 def _document(path: Path) -> dict:
@@ -247,11 +253,13 @@ def _port(name: str, text: object) -> Port:
     return Port(parts[0], int(parts[1]), int(parts[2]))
 
 
-def _mount(name: str, text: object) -> tuple[str, str]:
-    source, _, rest = str(text).partition(":")
-    target = rest.split(":")[0]
+def _mount(name: str, body: object) -> tuple[str, str]:
+    long = body if isinstance(body, Mapping) and body.get("type") == "bind" else {}
+    source, target = str(long.get("source", "")), str(long.get("target", ""))
     if not (source.startswith(("/", "./", "~")) and target.startswith("/")):
-        raise LabError(f"compose.yaml: service '{name}' mounts {text!r}; expected ./folder:/folder or /folder:/folder")
+        raise LabError(
+            f"compose.yaml: service '{name}' mounts {body!r}; expected {{type: bind, source: ./this, target: /that}}"
+        )
     return source, target
 
 

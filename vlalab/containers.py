@@ -187,6 +187,7 @@ def _variables(given: Mapping[str, str] | None = None) -> dict[str, str]:
     """Returns the variables that Compose gets beside the process's own: whose the files are, where, and `given`."""
     uid, gid = volumes.container_user()
     known = {"VLALAB_UID": str(uid), "VLALAB_GID": str(gid), "VLALAB_VOLUME": str(paths.volume())}
+    known[compose.PROJECT] = compose.project()
     return {**known, **{name: _on_volume(name, value) for name, value in (given or {}).items()}}
 
 

@@ -74,7 +74,10 @@ def _why_no_answer(words: str, cli: str) -> str:
 def _how_to_get_permission() -> str:
     if _user() in _members("docker"):
         return "this session began before you joined the group docker: log out and in again, or run `newgrp docker`"
-    return f"add yourself to the group: sudo usermod -aG docker {_user()}, then log out and in again"
+    return (
+        "use --runtime local, or Docker's rootless mode (docs.docker.com/engine/security/rootless), or join its group, "
+        f"which makes you as good as root here: sudo usermod -aG docker {_user()}, then log out and in again"
+    )
 
 
 def _members(group: str) -> list[str]:

@@ -17,6 +17,7 @@ REPOSITORY = "vla-lab"
 ENV_LABEL = "vla-lab.env"
 LOCK_LABEL = "vla-lab.lock"
 FLASH_ATTN_LABEL = "vla-lab.flash-attn"
+OWNER_LABEL = "vla-lab.built-by"  # who built it, and in which clone: nobody else's `clean` removes it
 REVISION_LABEL = "org.opencontainers.image.revision"
 
 

@@ -31,6 +31,19 @@ def clone_id(root: Path = paths.ROOT) -> str:
     return f"{stem}-{hashlib.sha256(os.fsencode(root)).hexdigest()[:8]}"
 
 
+def owner() -> str:
+    """Returns a name for this caller in this clone, for engines that several share: "anna-1a2b3c4d".
+
+    It may be part of the name of a Compose project, and with a service and a pid behind it of a host (63 characters).
+    """
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        name = ""
+    user = name if re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,15}", name) else f"uid{os.geteuid()}"
+    return f"{user}-{clone_id().rpartition('-')[2]}"
+
+
 def folder() -> Path:
     """Returns the folder of this caller, clone and machine, made if missing.
 
@@ -96,6 +109,4 @@ def _check(path: Path) -> None:
         wrong = "may be written to by others"
     else:
         return
-    raise LabError(
-        f"{path} {wrong}; the lab's state must lie in folders of yours alone: remove it, or set {VARIABLE}"
-    )
+    raise LabError(f"{path} {wrong}; the lab's state must lie in folders of yours alone: remove it, or set {VARIABLE}")

@@ -16,6 +16,7 @@ from vla_contract import Volume
 from vla_contract.auth import BIND, TokenCheck, is_loopback, require_token_beyond_loopback
 
 log = logging.getLogger("services.ws_mdl")
+UID_MAP = Path("/proc/self/uid_map")  # lines of: first uid inside, first outside, how many (user_namespaces(7))
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,16 @@ def main() -> None:
 
 def check_user(server: Server) -> None:
     """Raises ValueError where this process is root's, and is not told to be."""
-    if os.geteuid() == 0 and not server.allow_root:
+    if is_root() and not server.allow_root:
         raise ValueError(
             "notebooks must not run as root: whoever has the token may then do anything here; start the lab as another "
             "user, or in Docker, where services run as one (--allow-root does it nevertheless)"
         )
+
+
+def is_root() -> bool:
+    """Returns whether this process is root outside too. In a rootless engine's container uid 0 is its ordinary user."""
+    return os.geteuid() == 0 and any(line.split()[:2] == ["0", "0"] for line in UID_MAP.read_text().splitlines())
 
 
 def run(server: Server, root: Path, private: Path) -> None:
@@ -96,7 +102,7 @@ def settings(server: Server, root: Path) -> dict[str, dict]:
             "port_retries": 0,  # another port would be one that nobody published
             "open_browser": False,
             "root_dir": str(root),
-            "allow_root": server.allow_root,
+            "allow_root": True,  # check_user has decided, and knows namespaces
             "answer_yes": True,  # an interrupt ends it at once
             "jpserver_extensions": {"jupyterlab": True, "jupyter_server_terminals": True},
             "allow_remote_access": not is_loopback(server.host),

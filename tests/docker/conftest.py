@@ -25,7 +25,15 @@ from tests.docker.watching import HealthWatch
 from vlalab import docker
 
 GB = 1e9
-ORDER = ("test_engine", "test_images", "test_services", "test_evaluations", "test_traces", "test_bundles")
+ORDER = (
+    "test_engine",
+    "test_images",
+    "test_neighbours",
+    "test_services",
+    "test_evaluations",
+    "test_traces",
+    "test_bundles",
+)
 RUNTIME = ("--runtime", "docker")
 USER = ODD_USER if os.geteuid() == 0 else (os.getuid(), os.getgid())  # whom containers run as
 KEPT = ("libero", "openvla", "ui")  # for the tests of services, after those of images

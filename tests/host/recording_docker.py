@@ -29,6 +29,17 @@ def record(words: list[str]) -> None:
         calls.write(json.dumps({"words": words, "variables": variables}) + "\n")
 
 
+def project() -> str:
+    return os.environ.get("COMPOSE_PROJECT_NAME") or os.environ.get("VLALAB_PROJECT") or "vla-lab"
+
+
+def listed(words: list[str]) -> list[str]:
+    """Plays `ps`, with its filters by label."""
+    wanted = [word.removeprefix("label=").split("=", 1) for word in words if word.startswith("label=")]
+    there = [(one["Id"], one["Config"]["Labels"]) for one in load("containers.json")]
+    return [id_ for id_, labels in there if all(labels.get(name) == value for name, value in wanted)]
+
+
 def container(service: str, name: str, attached: bool, labels: dict[str, str]) -> dict:
     port = {"oracle": 8001, "random": 8002, "openvla": 8000}.get(service, 7000)
     port = int(os.environ.get(f"VLALAB_{service.upper()}_PORT", port))
@@ -37,7 +48,7 @@ def container(service: str, name: str, attached: bool, labels: dict[str, str]) -
         "Id": f"id-{name}", "Name": f"/{name}", "Image": "sha256:1", "RestartCount": 0,
         "Config": {
             "Labels": {
-                "com.docker.compose.project": "vla-lab", "com.docker.compose.service": service,
+                "com.docker.compose.project": project(), "com.docker.compose.service": service,
                 "com.docker.compose.oneoff": str(attached), "vla-lab.role": "policy", **labels,
             },
             "Healthcheck": {"Test": ["CMD", "python", "-m", "check", f"http://127.0.0.1:{port}/readyz"]},
@@ -63,7 +74,7 @@ def compose(words: list[str]) -> int:
             plain.append(word)
     if plain[0] == "up" or "--detach" in words:
         attached = plain[0] == "run"
-        made = container(plain[1], flags.get("--name", f"vla-lab-{plain[1]}-1"), attached, labels)
+        made = container(plain[1], flags.get("--name", f"{project()}-{plain[1]}-1"), attached, labels)
         there = [one for one in load("containers.json") if one["Name"] != made["Name"]]
         save("containers.json", [*there, made])
     return int((FOLDER / "exit").read_text()) if (FOLDER / "exit").exists() else 0
@@ -86,7 +97,7 @@ def main(words: list[str]) -> int:
     elif words[0] == "info":
         print(json.dumps({"SecurityOptions": load("security.json"), "Runtimes": {"runc": {}}}))
     elif words[0] == "ps":
-        print("\n".join(one["Id"] for one in load("containers.json")))
+        print("\n".join(listed(words)))
     elif words[0] == "inspect":
         print(json.dumps([one for one in load("containers.json") if one["Id"] in words]))
     elif words[:2] == ["image", "inspect"]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import cleaning, images, paths
+from vlalab import cleaning, images, paths, state
 from vlalab.console import LabError
 
 USAGE = {
@@ -47,6 +47,22 @@ esac""")
 
 def told(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.parametrize("all_users", [False, True])
+def test_others_images_are_left_alone_unless_told(speaking, all_users, monkeypatch):
+    """The engine filters by label, so what it is asked for decides; tests/docker sees that it does."""
+    monkeypatch.delenv("VLALAB_TAG", raising=False)
+    mine, theirs = row("b", "vla-lab/libero", "2025"), row("c", "<none>", "<none>")
+    both = f"printf '%s\\n' '{json.dumps(mine)}' '{json.dumps(theirs)}'"
+    speaking(f"""case "$*" in
+version*) echo '{{"Server": {{"Version": "26.1"}}}}' ;;
+*label=vla-lab.built-by={state.owner()}*) echo '{json.dumps(mine)}' ;;
+*label=vla-lab.env*) {both} ;;
+*) exit 1 ;;
+esac""")
+    found = [name for _, name in cleaning.old_images(all_users)]
+    assert found == ["vla-lab/libero:2025", *(["sha256:" + "c" * 64] if all_users else [])]
 
 
 def test_old_images_are_those_that_no_name_in_use_has(engine):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vlalab import compose
+from vlalab import compose, state
 from vlalab.console import LabError
 
 VARIABLES = {"SET": "value", "EMPTY": "", "OTHER": "b"}
@@ -73,7 +73,7 @@ def test_a_service_is_read_with_its_variables(tmp_path):
 command: python -m this --port "${ONE_PORT:-8001}"
 environment: [A=1, "B=${B:-two}"]
 ports: ["127.0.0.1:${ONE_PORT:-8001}:9"]
-volumes: ["./data:/volume:ro"]
+volumes: [{type: bind, source: ./data, target: /volume, read_only: true}]
 healthcheck: {test: [CMD, "true"], interval: 1s, retries: 5}
 stop_grace_period: 3s
 labels: {vla-lab.role: policy}""",
@@ -92,7 +92,8 @@ labels: {vla-lab.role: policy}""",
     [
         ("command: x", "x-local"),
         ("x-local: tiny\nports: ['8001']", "address:port:port"),
-        ("x-local: tiny\nvolumes: ['data:/volume']", "mounts"),
+        ("x-local: tiny\nvolumes: ['./data:/volume']", "mounts"),
+        ("x-local: tiny\nvolumes: [{type: volume, source: data, target: /volume}]", "mounts"),
         ("x-local: tiny\nhealthcheck: {test: curl x}", "health check"),
         ("x-local: tiny\nextends: other", "extends"),
     ],
@@ -138,8 +139,11 @@ def test_a_service_comes_after_what_it_needs(tmp_path, asks, order):
     assert compose.needs("store", path, {}) == ["store"]
 
 
-def test_the_project_is_composes_unless_a_variable_names_another(monkeypatch):
-    monkeypatch.delenv("COMPOSE_PROJECT_NAME", raising=False)
-    assert compose.project() == "vla-lab"
-    monkeypatch.setenv("COMPOSE_PROJECT_NAME", "mine")
+def test_the_project_is_the_callers_and_the_clones_unless_a_variable_names_another(monkeypatch):
+    monkeypatch.setattr(compose, "environment_variables", lambda: dict(named))
+    named: dict[str, str] = {}
+    assert compose.project() == f"vla-lab-{state.owner()}"
+    named["VLALAB_PROJECT"] = "ours"
+    assert compose.project() == "ours"
+    named["COMPOSE_PROJECT_NAME"] = "mine"
     assert compose.project() == "mine"

@@ -10,7 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import compose, containers, docker, environments, evaluation, gpus, paths, programs, runtimes, services
+from vlalab import (
+    compose,
+    containers,
+    docker,
+    environments,
+    evaluation,
+    gpus,
+    paths,
+    programs,
+    runtimes,
+    services,
+    state,
+)
 from vlalab import settings as kept_settings
 from vlalab.console import LabError
 from vlalab.evaluation import Request
@@ -133,7 +145,9 @@ def test_a_rootless_engines_root_is_the_caller(engine):
 def test_down_stops_and_forgets(engine, capsys):
     services.up(["oracle", "random"], "docker")
     assert services.down([]) == ["oracle", "random"]
-    assert engine.containers() == [] and engine.calls("stop vla-lab-oracle-1") and engine.calls("network rm")
+    assert (
+        engine.containers() == [] and engine.calls(f"stop {compose.project()}-oracle-1") and engine.calls("network rm")
+    )
     with pytest.raises(LabError, match="'oracle' is not up; up: nothing"):
         services.down(["oracle"])
 
@@ -206,6 +220,48 @@ def test_open_to_the_network_only_with_a_token(engine, monkeypatch):
     with pytest.raises(LabError, match="set VLALAB_TOKEN too"):
         services.up(["oracle"], "docker")
     assert not engine.calls("up --detach")
+
+
+# --- neighbours ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def as_caller(monkeypatch):
+    """Makes this process look like another caller's, or another clone's."""
+    return lambda name: monkeypatch.setattr(state, "owner", lambda: name)
+
+
+def test_what_another_user_or_clone_started_is_none_of_ours(engine, as_caller):
+    as_caller("anna-11111111")
+    services.up(["oracle"], "docker")
+    as_caller("bert-22222222")
+    assert containers.everything() == [] and services.down([]) == []
+    with pytest.raises(LabError, match="'oracle' is not up"):
+        services.down(["oracle"])
+    services.up(["oracle"], "docker")
+    services.restart([])
+    services.down([])
+    (left,) = engine.containers()
+    assert left["Name"] == "/vla-lab-anna-11111111-oracle-1"
+    assert not engine.calls("stop vla-lab-anna") and not engine.calls("network rm vla-lab-anna")
+
+
+def test_anothers_private_policy_is_not_abandoned(engine, as_caller, capsys):
+    """Its owner's process id means nothing to us: only our own project is looked at."""
+    as_caller("anna-11111111")
+    label = ["--label", f"{containers.OWNER}={os.uname().nodename} 1 1 another-boot"]
+    theirs = {compose.PROJECT: compose.project()}
+    docker.run(["compose", "run", "--detach", "--name", "theirs", *label, "oracle"], variables=theirs)
+    as_caller("bert-22222222")
+    assert containers.everything() == [] and [one["Name"] for one in engine.containers()] == ["/theirs"]
+
+
+@pytest.mark.parametrize("variable", ["COMPOSE_PROJECT_NAME", "VLALAB_PROJECT"])
+def test_a_project_that_was_named_is_used_by_all_calls(engine, monkeypatch, variable):
+    monkeypatch.setenv(variable, "ours")
+    services.up(["oracle"], "docker")
+    assert [found.container for found in containers.everything()] == ["ours-oracle-1"]
+    assert engine.calls("up --detach")[0]["variables"]["VLALAB_PROJECT"] == "ours"
 
 
 # --- GPUs ---------------------------------------------------------------------------------------------------
@@ -324,10 +380,12 @@ def test_a_shell_is_one_container_that_goes_away(engine):
 def test_what_belongs_to_a_call_that_is_gone_is_removed(engine, capsys):
     me = identify(os.getpid())
     gone = f"{os.uname().nodename} {me.pid} {me.start_ticks - 1} {me.boot_id}"
-    mine = f"{os.uname().nodename} {me.pid} {me.start_ticks} {me.boot_id}"
+    here = f"{os.uname().nodename} {me.pid} {me.start_ticks} {me.boot_id}"
     other_machine = gone.replace(os.uname().nodename, "another")
-    for name, owner in (("a", gone), ("b", mine), ("c", other_machine)):
-        docker.run(["compose", "run", "--detach", "--name", name, "--label", f"{containers.OWNER}={owner}", "oracle"])
+    for name, owner in (("a", gone), ("b", here), ("c", other_machine)):
+        label = ["--label", f"{containers.OWNER}={owner}"]
+        mine = {compose.PROJECT: compose.project()}
+        docker.run(["compose", "run", "--detach", "--name", name, *label, "oracle"], variables=mine)
     assert [found.name for found in containers.everything()] == ["b", "c"]
     assert "removing a" in capsys.readouterr().err
     assert [record["Name"] for record in engine.containers()] == ["/b", "/c"]

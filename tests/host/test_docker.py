@@ -62,6 +62,14 @@ def test_no_permission_says_what_this_user_has_to_do(speaking, monkeypatch, memb
     assert "no permission" in docker.available() and says in docker.available()
 
 
+def test_the_group_is_not_advised_without_what_it_means(speaking, monkeypatch):
+    monkeypatch.setattr(docker, "_members", lambda group: [])
+    speaking(f'echo "{DENIED}" >&2; exit 1')
+    words = docker.available()
+    assert words.index("as good as root") < words.index("usermod")
+    assert words.index("--runtime local") < words.index("usermod"), "the ways that need no root come first"
+
+
 def test_an_address_that_nobody_answers_at_is_named_by_its_variable(speaking, monkeypatch):
     speaking(f'echo "{DOWN}" >&2; exit 1')
     monkeypatch.setenv("DOCKER_HOST", SOCKET)

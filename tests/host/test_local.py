@@ -26,7 +26,7 @@ services:
     command:
       [python, "{script}", --host, "${{VLALAB_LISTEN:-0.0.0.0}}", --port, "${{VLALAB_SMALL_PORT:-{port}}}"{flags}]
     environment: {{DATA: /data/sub}}
-    volumes: ["{data}:/data"]
+    volumes: [{{type: bind, source: "{data}", target: /data}}]
     ports: ["${{VLALAB_BIND:-127.0.0.1}}:${{VLALAB_SMALL_PORT:-{port}}}:${{VLALAB_SMALL_PORT:-{port}}}"]
     healthcheck:
       test: [CMD, python, -m, vla_contract.healthcheck, "http://127.0.0.1:${{VLALAB_SMALL_PORT:-{port}}}/readyz"]

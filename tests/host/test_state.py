@@ -1,6 +1,7 @@
 """Where the host tool keeps its notes: in folders of the caller's own, whatever its home looks like."""
 
 import os
+import pwd
 import re
 import shutil
 import stat
@@ -25,6 +26,20 @@ def test_a_clone_has_a_name_of_its_own(tmp_path):
     assert one != two and one == state.clone_id(tmp_path / "a" / "My Lab!")
     assert re.fullmatch(r"my-lab-[0-9a-f]{8}", one)
     assert all(re.fullmatch(r"[a-z0-9][a-z0-9-]*", state.clone_id(Path(name))) for name in ("/", "/…", "/-x-", "/ä b"))
+
+
+@pytest.mark.parametrize("name", ["anna", "j.doe", "Anna", "a" * 40, "-x", None])
+def test_an_owner_is_a_user_in_a_clone(name, monkeypatch):
+    def entry(uid):
+        if name is None:
+            raise KeyError(uid)
+        return pwd.struct_passwd([name, "", uid, uid, "", "/", "/bin/sh"])
+
+    monkeypatch.setattr(state.pwd, "getpwuid", entry)
+    user, _, clone = state.owner().rpartition("-")
+    assert user == ("anna" if name == "anna" else f"uid{os.geteuid()}")
+    assert clone == state.clone_id()[-8:]
+    assert len(f"vla-lab-{'a' * 16}-{clone}-tensorboard-4194304") <= 63, "a private policy's name is a host's name"
 
 
 def test_it_lies_where_the_variables_say(tmp_path, monkeypatch):

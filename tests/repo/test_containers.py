@@ -49,7 +49,10 @@ def test_every_service_is_restricted(name):
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_service_sees_the_volume_and_knows_where_it_is_published(name):
     body = DOCUMENT["services"][name]
-    assert body["volumes"] == ["${VLALAB_VOLUME:-./shared/volume}:/volume"]
+    (mount,) = body["volumes"]
+    assert (mount["type"], mount["source"]) == ("bind", "${VLALAB_VOLUME:-./shared/volume}")
+    assert mount["target"] == "/volume"
+    assert mount["bind"] == {"create_host_path": False}, "else the engine makes a missing volume, as root"
     assert body["environment"]["VLALAB_VOLUME"] == "/volume"
     assert body["environment"]["VLALAB_BIND"] == "${VLALAB_BIND:-127.0.0.1}"
     assert all(port.startswith("${VLALAB_BIND:-127.0.0.1}:") for port in body.get("ports", []))
@@ -83,6 +86,29 @@ def test_the_gpu_file_holds_reservations_and_nothing_else():
 
 def test_a_service_needs_no_gpu_without_that_file():
     assert "nvidia" not in yaml.safe_dump(DOCUMENT["services"])
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_sees_a_gpu_that_it_was_not_given(name):
+    """NVIDIA's base images say `all`, which counts where nvidia is the engine's default runtime."""
+    assert DOCUMENT["services"][name]["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=ENVIRONMENTS)
+def test_no_image_asks_for_a_gpu_by_itself(path):
+    assert re.findall(r"NVIDIA_VISIBLE_DEVICES=(\S+)", path.read_text()) == ["void"]
+
+
+def test_two_projects_of_one_file():
+    """By hand, one project for all; `./lab` passes the caller's and the clone's."""
+    assert DOCUMENT["name"] == f"${{{compose.PROJECT}:-vla-lab}}"
+
+
+def test_nobody_is_told_to_join_the_group_docker_without_a_warning():
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("vlalab/*.py"), ROOT / "lab", ROOT / "tasks.py"]
+    for path in files:
+        for sentence in re.findall(r"[^\n]*\n?[^\n]*usermod[^\n]*", path.read_text()):
+            assert "as good as root" in sentence, path
 
 
 # --- variables ----------------------------------------------------------------------------------------------
@@ -173,6 +199,13 @@ def test_every_image_runs_as_a_user_and_says_what_it_is(path):
     assert re.search(r"(?m)^USER 1000:1000$", final) and re.search(r'(?m)^CMD \["', final)
     assert "vla-lab.lock=" in final and "org.opencontainers.image.revision=" in final
     assert "selftest.py" in final
+
+
+def test_what_is_not_verified_is_said_where_the_rest_is_promised():
+    unchecked = [path for path in DOCKERFILES if 'FLASH_ATTN_SHA256=""' in path.read_text()]
+    promise = re.search(r"pinned and hash-checked([^.]*)", README)[1]
+    assert ("flash-attn" in promise) == bool(unchecked)
+    assert ("By default this wheel is not verified" in (ROOT / "docs" / "images.md").read_text()) == bool(unchecked)
 
 
 # --- locks and the README's pins ----------------------------------------------------------------------------
