@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 import tyro
 
 from services.gr00t import upstream
-from services.gr00t.act_json import decoder
+from services.gr00t.act_json import SCHEMAS, decoder
 from services.gr00t.attention import KINDS
 from services.gr00t.checkpoint import Found, find
 from services.gr00t.embodiments import Embodiment
@@ -110,6 +110,7 @@ def main() -> None:
             port=server.port,
             token=os.environ.get("VLALAB_TOKEN") or None,
             decode_act=decoder(sizes),
+            act_schemas=SCHEMAS,
         )
     except (OSError, ValueError) as error:  # each says what is wrong and what to do
         raise SystemExit(f"gr00t: {error}") from None

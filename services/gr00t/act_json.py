@@ -20,6 +20,21 @@ from vla_contract.act_json import loads, to_json
 from vla_contract.errors import did_you_mean
 from vla_contract.service import DecodeAct
 
+_BY_NAME = {"type": "object", "additionalProperties": True}
+SCHEMAS = (  # of a request and its answer, for /openapi.json
+    {
+        "anyOf": [
+            {
+                "type": "object",
+                "required": ["observation"],
+                "properties": {"observation": _BY_NAME, "config": {"type": ["object", "null"]}},
+            },
+            {"type": "object", "required": ["encoded"], "properties": {"encoded": {"type": "string"}}},
+        ]
+    },
+    _BY_NAME,
+)
+
 
 def decoder(layout: Layout) -> DecodeAct:
     """Returns the function that reads a body of `/act` for this layout, as `create_app` takes it."""

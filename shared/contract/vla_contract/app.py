@@ -1,6 +1,7 @@
 """The HTTP face of a policy: `create_app` turns a Policy, or a function that loads one, into an application."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
@@ -8,13 +9,14 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from vla_contract import codec
+from vla_contract import codec, openapi
 from vla_contract.act_json import MEDIA_TYPE as JSON
 from vla_contract.act_json import decode_act
 from vla_contract.auth import TokenCheck
 from vla_contract.batching import BatchQueue
 from vla_contract.engine import Engine
-from vla_contract.exchange import Endpoint
+from vla_contract.exchange import Answer, Endpoint
+from vla_contract.exchange import Request as Received
 from vla_contract.metrics import Metrics
 from vla_contract.problems import Problem
 from vla_contract.service import DecodeAct, Service
@@ -51,6 +53,7 @@ def create_app(
     inline: bool = False,
     on_failure: Callable[[], None] | None = None,
     decode_act: DecodeAct = decode_act,
+    act_schemas: tuple[Mapping, Mapping] = (openapi.ACT_REQUEST, openapi.ACT_ANSWER),
 ) -> FastAPI:
     """Returns the application that serves a policy.
 
@@ -68,6 +71,7 @@ def create_app(
                     on another thread than `act`
     on_failure      called once, from another thread, when the policy could not be loaded
     decode_act      how `/act` reads a body and writes its answer; another policy's old clients may speak otherwise
+    act_schemas     JSON schemas of what `/act` takes and answers, for `/openapi.json` and `/docs`
 
     Raises ValueError for a setting out of range.
     """
@@ -86,7 +90,8 @@ def create_app(
         yield
         engine.stop()
 
-    pages = {"docs_url": None, "redoc_url": None, "openapi_url": None}  # they load scripts from elsewhere
+    described = openapi.document(check.required, *act_schemas)
+    pages = {"docs_url": None, "redoc_url": None, "openapi_url": None}  # FastAPI's load scripts from elsewhere
     app = PolicyApp(title="vla-lab policy", lifespan=lifespan, redirect_slashes=False, **pages)
     app.state.engine, app.state.metrics = engine, metrics
     for method, route, handler, media_types, guard in (
@@ -95,6 +100,8 @@ def create_app(
         ("GET", "/v1/info", service.v1_info, (), check),
         ("POST", "/act", service.act, (JSON,), check),
         ("GET", "/metrics", service.prometheus, (), check),
+        ("GET", "/openapi.json", _always(json.dumps(described), JSON), (), check),
+        ("GET", "/docs", _always(openapi.page(described), "text/html; charset=utf-8"), (), check),
         ("GET", "/livez", service.livez, (), None),
         ("GET", "/readyz", service.readyz, (), None),
     ):
@@ -103,6 +110,15 @@ def create_app(
         app.direct[method, route] = endpoint
     app.add_exception_handler(HTTPException, _no_such_route)
     return app
+
+
+def _always(text: str, media_type: str) -> Callable[[Received], Awaitable[Answer]]:
+    answer = Answer(text.encode(), media_type)
+
+    async def handler(request: Received) -> Answer:
+        return answer
+
+    return handler
 
 
 def _check_settings(max_batch: int | None, max_wait_ms: float, queue_size: int, max_body_bytes: int) -> None:
@@ -122,6 +138,6 @@ async def _no_such_route(request: Request, error: HTTPException) -> Response:
         detail = f"{request.method} is not allowed on {request.url.path}; expected {allowed}"
         return Problem("method-not-allowed", detail, error.headers).response()
     if error.status_code == 404:
-        routes = "/v1/act, /v1/reset, /v1/info, /act, /livez, /readyz, /metrics"
+        routes = "/v1/act, /v1/reset, /v1/info, /act, /livez, /readyz, /metrics, /openapi.json, /docs"
         return Problem("not-found", f"no route {request.url.path[:200]!r}; this service has {routes}").response()
     return Problem("bad-request", f"HTTP {error.status_code}: {error.detail}").response()

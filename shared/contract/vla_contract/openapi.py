@@ -1,0 +1,124 @@
+"""The routes that speak JSON, as an OpenAPI 3.1 document for programs and as a page for people.
+
+The page is made from the document and loads nothing from elsewhere: a lab may have no way to the internet.
+"""
+
+import html
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vla_contract.plain import DTYPES
+from vla_contract.problems import KINDS, MEDIA_TYPE, TYPE_PREFIX
+from vla_contract.types import MAX_INSTRUCTION, MAX_SESSION
+
+ARRAY = {
+    "type": "object",
+    "description": "An array as json_numpy writes it: its bytes in base64, little-endian, row by row.",
+    "required": ["__numpy__", "dtype", "shape"],
+    "properties": {
+        "__numpy__": {"type": "string", "contentEncoding": "base64"},
+        "dtype": {"enum": list(DTYPES)},
+        "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}, "maxItems": 8},
+    },
+}
+ACT_REQUEST = {
+    "anyOf": [
+        {
+            "type": "object",
+            "required": ["image", "instruction"],
+            "properties": {
+                "image": {**ARRAY, "description": "uint8 [H, W, 3], RGB"},
+                "instruction": {"type": "string", "minLength": 1, "maxLength": MAX_INSTRUCTION},
+                "unnorm_key": {"type": ["string", "null"], "minLength": 1, "maxLength": MAX_SESSION},
+                "state": {"anyOf": [{**ARRAY, "description": "numbers [n]"}, {"type": "null"}]},
+            },
+        },
+        {
+            "type": "object",
+            "description": "The same once more encoded; the answer is then a text that holds JSON.",
+            "required": ["encoded"],
+            "properties": {"encoded": {"type": "string"}},
+            "additionalProperties": False,
+        },
+    ]
+}
+ACT_ANSWER = {"anyOf": [{**ARRAY, "description": "float64 [7], the first action of the chunk"}, {"type": "string"}]}
+PROBLEM = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"enum": [TYPE_PREFIX + kind for kind in KINDS]},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "value, expectation and next step"},
+        "request_id": {"type": "string"},
+    },
+}
+_INFO = {"type": "object", "required": ["name", "cameras", "action_convention"]}
+_STATUS = {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}}
+ASKED, NOT_READY, OPEN = (401,), (401, 503), (503,)  # what else a route may answer
+OF_A_BODY = (400, 401, 408, 413, 415, 422, 429, 500, 503, 504)
+
+
+def document(
+    token: bool, act_request: Mapping[str, Any] = ACT_REQUEST, act_answer: Mapping[str, Any] = ACT_ANSWER
+) -> dict:
+    """Returns the OpenAPI document. `token`: whether the service asks for one; the others are JSON schemas of /act."""
+    act = _operation("the next action for one picture and one instruction", act_answer, OF_A_BODY)
+    act["requestBody"] = {"required": True, "content": {"application/json": {"schema": dict(act_request)}}}
+    paths = {
+        "/act": {"post": act},
+        "/v1/info": {"get": _operation("what the policy says about itself", _INFO, NOT_READY)},
+        "/livez": {"get": _operation("the process is up", _STATUS, OPEN) | {"security": []}},
+        "/readyz": {"get": _operation("loaded, and one inference done", _STATUS, OPEN) | {"security": []}},
+        "/openapi.json": {"get": _operation("this document", {"type": "object"}, ASKED)},
+    }
+    security = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}} if token else {}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "vla-lab policy",
+            "version": "1",
+            "description": "The routes that speak JSON. POST /v1/act and /v1/reset speak msgpack: use the client of "
+            "shared/contract, whose README describes them.",
+        },
+        "security": [{"token": []}] if token else [],
+        "paths": paths,
+        "components": {"schemas": {"Problem": PROBLEM}, **security},
+    }
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """Returns the document as HTML: every route with what it takes and what it answers."""
+    sections = [
+        _section(method, route, operation)
+        for route, methods in found["paths"].items()
+        for method, operation in methods.items()
+    ]
+    title, about = (html.escape(found["info"][name]) for name in ("title", "description"))
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+        "<style>body{font:16px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}pre{overflow:auto}</style>"
+        f'<h1>{title}</h1><p>{about} For programs: <a href="openapi.json">openapi.json</a>.</p>'
+        f"{''.join(sections)}</html>"
+    )
+
+
+def _section(method: str, route: str, operation: Mapping[str, Any]) -> str:
+    body = operation.get("requestBody")
+    shown = f"<pre>{html.escape(json.dumps(body['content'], indent=1))}</pre>" if body else ""
+    rows = (f"<li>{code}: {html.escape(answer['description'])}</li>" for code, answer in operation["responses"].items())
+    heading = f"<h2>{method.upper()} {html.escape(route)}</h2><p>{html.escape(operation['summary'])}</p>"
+    return f"{heading}{shown}<ul>{''.join(rows)}</ul>"
+
+
+def _operation(summary: str, answer: Mapping[str, Any], statuses: Iterable[int]) -> dict[str, Any]:
+    good = {"description": summary, "content": {"application/json": {"schema": dict(answer)}}}
+    return {"summary": summary, "responses": {"200": good, **{str(status): _problem(status) for status in statuses}}}
+
+
+def _problem(status: int) -> dict[str, Any]:
+    titles = [title for code, title in KINDS.values() if code == status]
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {"description": "; ".join(titles), "content": {MEDIA_TYPE: {"schema": schema}}}
