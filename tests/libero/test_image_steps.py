@@ -5,12 +5,11 @@ import marshal
 import os
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
 
-from services.libero.assets import official
+from services.libero.assets import content, official
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = ROOT / "images" / "common" / "python"
@@ -79,18 +78,20 @@ def test_a_settled_folder_runs_from_its_bytecode_and_has_one_date(tmp_path):
     assert done.stdout == "42\n"
 
 
-def test_assets_are_official_when_every_file_is_the_commits(monkeypatch, tmp_path):
+def test_assets_are_official_when_every_file_is_the_commits(monkeypatch, tmp_path, capsys):
     step = load(ROOT / "images" / "libero" / "assets.py", monkeypatch)
     source, target = tmp_path / "source", tmp_path / "target"
     (source / "scenes").mkdir(parents=True)
     (source / "scenes" / "room.xml").write_text("<mujoco/>")
-    entry = official.Entry("scenes/room.xml", official.git_sha1(source / "scenes" / "room.xml"), None)
-    monkeypatch.setattr(step, "official", types.SimpleNamespace(**{**vars(official), "manifest": lambda: (entry,)}))
+    entry = official.Entry("scenes/room.xml", content.git_sha1(source / "scenes" / "room.xml"), None)
+    monkeypatch.setattr(official, "manifest", lambda: (entry,))
     monkeypatch.setattr(step, "SOURCE", source)
     monkeypatch.setattr(step, "BAKED", target)
     step.main()
-    assert official.verify(target) == []
+    assert official.problems(target) == []
+    assert capsys.readouterr().out == "assets: the official files\n"
     (source / "scenes" / "room.xml").write_text("<mujoco></mujoco>")
     monkeypatch.setattr(step, "BAKED", tmp_path / "other")
     step.main()
-    assert not (tmp_path / "other" / official.MARKER).exists()
+    assert official.problems(tmp_path / "other") == ["scenes/room.xml"]
+    assert capsys.readouterr().out.startswith("assets: a folder; 1 files are not those of")

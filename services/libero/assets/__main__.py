@@ -23,6 +23,7 @@ class AssetCommand:
     volume: Path | None = None  # the shared volume; default $VLALAB_VOLUME, else shared/volume
     assets: str | None = None  # what an evaluation would be given as --assets
     threads: int = 4  # files fetched at a time
+    verify: bool = False  # read every file, also those that have not changed since they were last read
 
 
 def main(command: AssetCommand) -> None:
@@ -32,13 +33,14 @@ def main(command: AssetCommand) -> None:
         source = ensure_kit(volume)
     elif command.action == "official":
         _download(volume, command.threads)
-        source = resolve("official", volume)
+        source = resolve("official", volume, whole=True)
     else:
-        source = resolve(command.assets, volume)
+        source = resolve(command.assets, volume, whole=command.verify)
     print(f"assets: {source.kind}\nfolder: {source.path}\ndigest: {source.digest}")
 
 
 def _download(volume: Path, threads: int) -> None:
+    """Fetches the official files with a bar, or with a line per tenth where nobody watches."""
     columns = TextColumn("LIBERO assets"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
     with Progress(*columns, disable=not sys.stdout.isatty()) as bar:
         task = bar.add_task("assets", total=None)
@@ -49,7 +51,7 @@ def _download(volume: Path, threads: int) -> None:
                 show.tenth = done * 10 // total
                 print(f"{done / 1e6:.0f} of about {total / 1e6:.0f} MB", flush=True)
 
-        official.download(volume, progress=show, threads=threads)
+        official.download(volume, progress=show, threads=threads, say=lambda text: print(text, flush=True))
 
 
 if __name__ == "__main__":

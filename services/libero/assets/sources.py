@@ -1,16 +1,18 @@
-"""Chooses the asset folder of a run: a folder, the official files, the image's own, or the kit, made on first use."""
+"""Chooses the asset folder of a run: a folder, the official files, the image's own, or the kit, made on first use.
+
+What a folder is, its content says: LIBERO's official files are official wherever they lie, and nothing else is.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import tempfile
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from services.libero.assets import kit, official
+from services.libero.assets import content, kit, official, placing
 from services.libero.assets.ownership import give_to_owner
 from vla_contract.volume import make_folder
 
@@ -41,31 +43,32 @@ class AssetSource:
     digest: str
 
 
-def resolve(flag: str | None, volume: Path) -> AssetSource:
+def resolve(flag: str | None, volume: Path, whole: bool = False) -> AssetSource:
     """Returns the asset folder to use, generating the kit if nothing else is there.
 
     Order: `flag`, the variable VLALAB_LIBERO_ASSETS, `volume`/assets/libero, the image's own, the kit. A flag or
-    variable is a folder, or the word "official" or "kit" to insist on that source. Raises ValueError for a folder that
-    is not an asset folder and for official files that are not there, OSError where the kit cannot be written.
+    variable is a folder, or the word "official" or "kit" to insist on that source. Every file is held against its hash;
+    `whole` reads also those that have not changed since they were last read. Raises ValueError for a folder that
+    is not an asset folder and for official files that are missing or damaged, OSError where the kit cannot be written.
     """
+    volume = Path(volume)
     for origin, value in (("the flag", flag), (f"the variable {VARIABLE}", os.environ.get(VARIABLE))):
         if value:
-            return _named(origin, value, Path(volume))
+            return _named(origin, value, volume, whole)
     shared = official.folder(volume)
     if shared.exists():
-        return _found("the shared volume", shared)
+        return _found("the shared volume", shared, volume, whole)
     if BAKED.is_dir() and any(BAKED.iterdir()):
-        return _found("the image", BAKED)
+        return _found("the image", BAKED, volume, whole)
     return ensure_kit(volume)
 
 
 def ensure_kit(volume: Path) -> AssetSource:
-    """Returns the kit below `volume`/assets, writing it there first if this version is not yet complete.
+    """Returns the kit below `volume`/assets, writing it there first if this version is missing or damaged.
 
     Safe under concurrent calls: everyone writes a folder of their own and the first rename wins.
     """
-    digest = kit.digest()
-    target = Path(volume) / "assets" / f"libero-kit-{digest[:12]}"
+    target = Path(volume) / "assets" / f"libero-kit-{kit.version()[:12]}"
     if not kit.complete(target):
         try:
             _place(target)
@@ -76,56 +79,69 @@ def ensure_kit(volume: Path) -> AssetSource:
                 f"cannot write the asset kit to {target}: {reason}; "
                 "free some space or make the volume writable, or set VLALAB_VOLUME to another folder",
             ) from error
-    return AssetSource("kit", target, digest)
+    return AssetSource("kit", target, kit.digest(target))
 
 
 def _place(target: Path) -> None:
     parent = make_folder(target.parent)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=parent))
-    try:
-        kit.build(fresh / "kit")
+    with placing.building_site(target) as site:
+        fresh = site / "kit"
+        kit.build(fresh)
         give_to_owner(fresh, parent)
-        if target.exists() and not kit.complete(target):  # somebody removed files from it
-            os.rename(target, fresh / "damaged")
+        placing.sync_tree(fresh)
+        damage = kit.damage(target) if os.path.lexists(target) else ""
+        if damage:
+            os.rename(target, site / "damaged")
         try:
-            os.rename(fresh / "kit", target)
+            placing.rename(fresh, target)
         except OSError:
             if not kit.complete(target):  # else another process was first, with the same bytes
                 raise
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+    if damage:
+        print(f"assets: the kit in {target} was damaged ({damage}); it was made anew", file=sys.stderr, flush=True)
 
 
-def _named(origin: str, value: str, volume: Path) -> AssetSource:
+def _named(origin: str, value: str, volume: Path, whole: bool) -> AssetSource:
     if value == "kit":
         return ensure_kit(volume)
-    if value == "official":
-        places = (official.folder(volume), BAKED)
-        complete = [place for place in places if (place / official.MARKER).is_file()]
-        if not complete:
-            raise ValueError(
-                f"{origin} asks for the official assets, which are not complete in {places[0]}; "
-                "fetch them with `invoke assets libero` or choose `kit`"
-            )
-        return _official(complete[0])
-    return _folder(origin, Path(value).expanduser())
+    if value != "official":
+        return _found(origin, Path(value).expanduser(), volume, whole)
+    places = [place for place in (official.folder(volume), BAKED) if place.is_dir() and any(place.iterdir())]
+    for place in places:
+        if not (wrong := official.problems(place, notes=_notes(place, volume), whole=whole)):
+            return AssetSource("official", place, official.digest())
+    fault = f"; {_count(wrong)} in {place}" if places else f"; there are none in {official.folder(volume)}"
+    raise ValueError(
+        f"{origin} asks for the official assets{fault}; fetch them with `invoke assets libero` or choose `kit`"
+    )
 
 
-def _found(origin: str, place: Path) -> AssetSource:
-    return _official(place) if (place / official.MARKER).is_file() else _folder(origin, place)
-
-
-def _official(shared: Path) -> AssetSource:
-    """Returns the downloaded files as a source, raising ValueError where some have gone since."""
-    if missing := official.missing(shared):
+def _found(origin: str, place: Path, volume: Path, whole: bool) -> AssetSource:
+    """Returns a folder as what its files are. Raises ValueError where official ones were damaged since they came."""
+    notes = _notes(place, volume)
+    wrong = official.problems(place, notes=notes, whole=whole)
+    if not wrong:
+        return AssetSource("official", place, official.digest())
+    if (place / official.MARKER).is_file():
         raise ValueError(
-            f"{len(missing)} official asset files are gone from {shared} ({missing[0]}, ...); "
+            f"{_count(wrong)} in {place}, which {official.MARKER} says were downloaded there; "
             "`invoke assets libero` fetches them again"
         )
-    return AssetSource("official", shared, official.digest())
+    return _folder(origin, place, notes, whole)
 
 
-def _folder(origin: str, folder: Path) -> AssetSource:
+def _count(wrong: list[str]) -> str:
+    shown = ", ".join(wrong[:3]) + (", …" if len(wrong) > 3 else "")
+    return f"{len(wrong)} official asset files are missing or differ ({shown})"
+
+
+def _notes(place: Path, volume: Path) -> Path:
+    """Returns where the hashes of a folder's files are remembered."""
+    name = hashlib.sha256(str(place.absolute()).encode()).hexdigest()[:12]
+    return volume / "assets" / f".libero-hashes-{name}.json"
+
+
+def _folder(origin: str, folder: Path, notes: Path, whole: bool) -> AssetSource:
     """Returns `folder` as a source, raising ValueError that says what it lacks and what to do."""
     if not folder.is_dir():
         raise ValueError(
@@ -145,14 +161,5 @@ def _folder(origin: str, folder: Path) -> AssetSource:
             f"{origin} names {str(folder)!r}, which is not an asset folder: "
             f"{len(missing)} of {len(LANDMARKS)} expected files are missing ({shown}); {hint}"
         )
-    return AssetSource("folder", folder.resolve(), _fingerprint(folder))
-
-
-def _fingerprint(folder: Path) -> str:
-    """Returns the sha256 over names and sizes of all files and the text of the XML files (not of 100 MB of meshes)."""
-    total = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        total.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\n".encode())
-        if path.suffix == ".xml":
-            total.update(path.read_bytes())
-    return total.hexdigest()
+    found = content.hashes(folder, content.files_below(folder), notes, whole)
+    return AssetSource("folder", folder.resolve(), content.digest(found))
