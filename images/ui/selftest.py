@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -30,5 +31,7 @@ def check_page() -> str:
 
 
 if __name__ == "__main__":
-    os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_OFFLINE="1")
-    sys.exit(run("ui", {"imports": lambda: check_imports(MODULES)}, {"page": check_page}))
+    with tempfile.TemporaryDirectory(prefix="vlalab-ui-") as uploads:
+        os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_OFFLINE="1", GRADIO_TEMP_DIR=uploads)
+        failed = run("ui", {"imports": lambda: check_imports(MODULES)}, {"page": check_page})
+    sys.exit(failed)

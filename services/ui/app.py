@@ -1,4 +1,4 @@
-"""The page as an application: probes beside it, a password before it, nothing asked of the internet."""
+"""The page as an application: a door and a password before it, probes beside it, nothing asked of the internet."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from collections.abc import Callable
 
 import gradio as gr
 from fastapi import FastAPI
+from gradio.routes import App
+from starlette.requests import Request
 
 from services.ui import page, pictures
+from services.ui.door import Door
 from services.ui.link import PolicyLink
-
-LOGIN = "Any user name; the password is the lab's token (VLALAB_TOKEN)."
+from services.ui.uploads import Uploads
 
 
 def create_app(link: PolicyLink, password: str | None = None) -> FastAPI:
@@ -22,6 +24,14 @@ def create_app(link: PolicyLink, password: str | None = None) -> FastAPI:
     `/readyz` answers 200 as soon as the page serves, and says whether the policy answers: a page whose policy is away
     is in order, and tells its users so.
     """
+    app, gradio_app = mounted(link, password)
+    functions = {number: len(function.inputs) for number, function in gradio_app.get_blocks().fns.items()}
+    app.add_middleware(Door, uploads=Uploads.of_gradio(), logged_in=login(gradio_app), functions=functions)
+    return app
+
+
+def mounted(link: PolicyLink, password: str | None) -> tuple[FastAPI, App]:
+    """Returns the application without its door, and Gradio's part of it."""
     pages = {"docs_url": None, "redoc_url": None, "openapi_url": None}
     app = FastAPI(title="vla-lab page", **pages)
 
@@ -35,12 +45,13 @@ def create_app(link: PolicyLink, password: str | None = None) -> FastAPI:
         said = f"{sight.info.name} answers" if sight.info else f"{sight.trouble.title}: {sight.trouble.detail}"
         return {"status": "ready", "policy": said}
 
-    return gr.mount_gradio_app(
+    blocks = page.build(link)
+    blocks.has_launched = True  # else Gradio checks no path: a mounted page is never launched
+    gr.mount_gradio_app(
         app,
-        page.build(link),
+        blocks,
         path="/",
         auth=check(password) if password else None,
-        auth_message=LOGIN,
         footer_links=[],
         run_history=False,  # Gradio's own offers to keep it on a hub
         show_error=False,
@@ -48,8 +59,18 @@ def create_app(link: PolicyLink, password: str | None = None) -> FastAPI:
         ssr_mode=False,
         mcp_server=False,
         pwa=False,
+        allowed_paths=[str(page.EXAMPLES)],
         theme=page.theme(),
         css=page.css(),
+    )
+    return app, app.routes[-1].app
+
+
+def login(gradio_app: App) -> Callable[[Request], bool]:
+    """Returns a function that tells whether a request comes from somebody who gave the password, if there is one."""
+    names = [f"access-token-{gradio_app.cookie_id}", f"access-token-unsecure-{gradio_app.cookie_id}"]
+    return lambda request: (
+        gradio_app.auth is None or any(request.cookies.get(name) in gradio_app.tokens for name in names)
     )
 
 

@@ -14,6 +14,7 @@ from services.ui.link import PolicyLink, Sight
 from vla_contract import PolicyInfo
 
 HERE = Path(__file__).parent
+EXAMPLES = HERE / "examples"
 LOOK_EVERY_S = 3.0
 WEIGHTS = (400, 700)  # the files of weight 600 that Gradio ships hold a few letters only
 KEEP_UPLOADS_S = (600, 3600)  # looks every ten minutes for uploads older than an hour: /tmp may be memory
@@ -23,7 +24,7 @@ INTRO = "# Ask a policy\nA picture and an instruction go in; the next action of 
 
 
 def _uploaded_path(self: gr.Image, payload: ImageData | None) -> str | None:
-    """Returns the uploaded file's path, which Gradio has checked to lie in its upload folder."""
+    """Returns the uploaded file's path. `door.py`, and Gradio behind it, let none in from outside the uploads."""
     return payload.path if payload is not None else None
 
 
@@ -176,7 +177,7 @@ def _chosen(key: str | None, keys: list[str], suites: tuple[str, ...]) -> str | 
 
 def examples() -> list[list[str]]:
     """Returns the example pictures, each with the instruction that its file is named after."""
-    return [[str(path), path.stem.replace("_", " ")] for path in sorted((HERE / "examples").glob("*.jpg"))]
+    return [[str(path), path.stem.replace("_", " ")] for path in sorted(EXAMPLES.glob("*.jpg"))]
 
 
 def theme() -> gr.themes.Base:

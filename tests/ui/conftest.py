@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,7 +13,9 @@ HERE = Path(__file__).resolve().parent
 for folder in (HERE, HERE.parents[1], HERE.parents[1] / "shared" / "contract"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # as services.ui's main sets it, before Gradio is imported
+_uploads = tempfile.TemporaryDirectory(prefix="vlalab-ui-tests-")
+# as services.ui's main sets them, before Gradio is imported
+os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=_uploads.name)
 
 
 @pytest.fixture

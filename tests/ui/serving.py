@@ -1,14 +1,21 @@
-"""An application of any kind on a loopback port, in a thread of this process."""
+"""An application of any kind on a loopback port, in a thread of this process; the page as a program of its own."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+import httpx
 import uvicorn
 from fastapi import FastAPI
 
 from vla_contract.server import address, listen, uvicorn_config
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextmanager
@@ -33,3 +40,27 @@ def nobody() -> str:
     """Returns an address where nobody answers."""
     with listen("127.0.0.1", 0) as listener:
         return address(listener)
+
+
+def program(*words: str, **variables: str) -> subprocess.Popen:
+    """Returns the page started as a program, its output in a pipe."""
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'shared' / 'contract'}", **variables}
+    env = {name: value for name, value in env.items() if name not in ("GRADIO_ANALYTICS_ENABLED", "GRADIO_TEMP_DIR")}
+    command = [sys.executable, "-m", "services.ui", *words]
+    return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def address_of(process: subprocess.Popen) -> str:
+    """Returns the address that a page just started names in its log, as soon as it answers there."""
+    lines = iter(process.stdout.readline, "")
+    url = next(line for line in lines if "the page is at" in line).split("the page is at ")[1].split(",")[0]
+    threading.Thread(target=process.stdout.read, daemon=True).start()  # a full pipe would stop it
+    url = url.replace("0.0.0.0", "127.0.0.1")
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            httpx.get(f"{url}/livez")
+            return url
+        except httpx.ConnectError:
+            time.sleep(0.1)
+    raise TimeoutError(f"nobody answers at {url}")

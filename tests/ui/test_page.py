@@ -1,11 +1,7 @@
 """The page over Gradio's own HTTP API and as a program: answers, errors in words, the password, the probes."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -16,7 +12,7 @@ from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 from PIL import Image
 from policies import KEYS, PickyPolicy, SeeingPolicy
-from serving import nobody
+from serving import address_of, nobody, program
 
 from services.ui import asking, page
 
@@ -122,14 +118,22 @@ def test_too_large_a_file_does_not_get_in(serve_policy, serve_page, client, tmp_
         ask(client(serve_page(serve_policy(SeeingPolicy()))), path)
 
 
+def ask_index(url: str) -> int:
+    """Returns the number that Gradio gave the function which asks the policy."""
+    functions = httpx.get(url.removesuffix("/gradio_api") + "/config").json()["dependencies"]
+    return next(found["id"] for found in functions if found["api_name"] == "ask")
+
+
 def test_a_file_that_was_not_uploaded_is_not_read(serve_policy, serve_page, tmp_path):
     """Whoever speaks Gradio's protocol by hand may name any path."""
     policy = SeeingPolicy()
-    call = serve_page(serve_policy(policy)) + "/gradio_api/call/ask"
+    url = serve_page(serve_policy(policy)) + "/gradio_api"
+    way = {"session_hash": "by-hand", "fn_index": ask_index(url)}
     for path in ("/etc/hostname", str(ROOT / "services" / "ui" / "page.py")):
         data = [{"path": path, "meta": {"_type": "gradio.FileData"}}, "open it", "libero_goal", False]
-        event = httpx.post(call, json={"data": data}).json()["event_id"]
-        said = httpx.get(f"{call}/{event}", timeout=20).text
+        refused = httpx.post(f"{url}/queue/join", json={"data": data, **way})
+        assert refused.status_code == 403
+        said = refused.text + httpx.post(f"{url}/run/predict", json={"data": data, **way}).text
         assert "vl-numbers" not in said and "Traceback" not in said
     assert [asked.instruction for asked in policy.asked] == ["warm up"]
 
@@ -204,13 +208,6 @@ def test_nothing_is_reported_to_gradios_makers(link_to):
 # --- as a program -------------------------------------------------------------------------------------------
 
 
-def program(*words, **variables) -> subprocess.Popen:
-    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'shared' / 'contract'}", **variables}
-    env = {name: value for name, value in env.items() if name != "GRADIO_ANALYTICS_ENABLED"}
-    command = [sys.executable, "-m", "services.ui", *words]
-    return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-
 @pytest.mark.parametrize(
     ("words", "variables", "told"),
     [
@@ -235,15 +232,8 @@ def test_it_starts_where_only_tmp_can_be_written_and_stops_when_told(tmp_path):
     variables = {"HOME": "/nonexistent", "TMPDIR": str(tmp_path), "VLALAB_TOKEN": TOKEN, "VLALAB_BIND": ""}
     process = program("--port", "0", "--host", "0.0.0.0", "--policy-url", nobody(), **variables)
     try:
-        lines = iter(process.stdout.readline, "")
-        url = next(line for line in lines if "the page is at" in line).split("the page is at ")[1].split(",")[0]
-        url = url.replace("0.0.0.0", "127.0.0.1")
-        for _ in range(100):
-            try:
-                assert httpx.get(f"{url}/readyz").status_code == 200
-                break
-            except httpx.ConnectError:
-                time.sleep(0.1)
+        url = address_of(process)
+        assert httpx.get(f"{url}/readyz").status_code == 200
         assert [path.stat().st_mode & 0o077 for path in tmp_path.glob("vlalab-ui-*")] == [0], (
             "nobody else reads uploads"
         )

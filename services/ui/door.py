@@ -1,0 +1,260 @@
+"""The page's door, before Gradio: what the page's browser asks for passes, and nothing else does.
+
+Gradio serves some seventy routes and reads whatever path a form's value names as soon as one of its checks is off. So
+each request is held against a list of what the page uses. Whatever a value says about a file is thrown away but its
+path, and that has to lead to an upload.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from services.ui import pictures
+from services.ui.uploads import Uploads
+
+LOGIN = Path(__file__).parent / "login.html"
+FILE = "/gradio_api/file="
+CALL = ("data", "fn_index", "session_hash", "trigger_id", "event_data")
+META = {"_type": "gradio.FileData"}
+MAX_JSON_BYTES = 64 * 2**10  # an instruction has at most 4096 characters
+MAX_DEPTH = 32
+MAX_UPLOAD_BYTES = pictures.MAX_FILE_BYTES + 64 * 2**10  # with the form around it
+UPLOADS_AT_ONCE = 8
+JSON_S, UPLOAD_S = 30.0, 120.0  # for the whole body to arrive
+ID = r"[A-Za-z0-9_-]{1,64}"
+NAME = r"[A-Za-z0-9_-][A-Za-z0-9_.-]*"  # of a file that comes with Gradio; `..` is none
+
+
+@dataclass(frozen=True)
+class Way:
+    """One kind of request that the page makes. Other query parameters are dropped: Gradio loads states by them."""
+
+    method: str
+    path: str  # a regular expression for the whole of it
+    query: tuple[str, ...] = ()
+    before_login: bool = False
+    body: str = ""  # what it carries: nothing, "form", "json" or "upload"
+
+    def fits(self, method: str, path: str) -> bool:
+        """Returns whether a request goes this way."""
+        return method == self.method and re.fullmatch(self.path, path) is not None
+
+
+WAYS = (
+    Way("GET", "/(livez|readyz)", before_login=True),
+    Way("POST", "/login", before_login=True, body="form"),
+    Way("GET", "/"),
+    Way("HEAD", "/"),
+    Way("GET", r"/(theme\.css|favicon\.ico|manifest\.json)", ("v",)),
+    Way("GET", f"/(assets|static)/({NAME}/)*{NAME}"),
+    Way("GET", "/config"),
+    Way("GET", "/gradio_api/info", ("serialize",)),  # gradio_client asks, as for the two above and below
+    Way("GET", f"/gradio_api/heartbeat/{ID}"),  # ends a session's memory when its browser goes
+    Way("POST", "/gradio_api/(queue/join|run/predict)", body="json"),
+    Way("GET", "/gradio_api/queue/data", ("session_hash",)),
+    Way("POST", "/gradio_api/upload", ("upload_id",), body="upload"),
+    Way("GET", "/gradio_api/upload_progress", ("upload_id",)),
+    Way("GET", re.escape(FILE) + "/.+"),
+)
+
+
+class Refused(Exception):
+    """A request that is not let in: the status and the sentence it is answered with."""
+
+    def __init__(self, status: int, why: str):
+        super().__init__(why)
+        self.status, self.why = status, why
+
+
+class Door:
+    """ASGI middleware that lets in what `WAYS` lists, to those for whom `logged_in` is true.
+
+    functions: number of each of the page's functions -> how many values it takes.
+    """
+
+    def __init__(
+        self, app: ASGIApp, uploads: Uploads, logged_in: Callable[[Request], bool], functions: Mapping[int, int]
+    ):
+        self._app, self._uploads, self._logged_in, self._functions = app, uploads, logged_in, functions
+        self._uploading = asyncio.Semaphore(UPLOADS_AT_ONCE)
+        self._bodies = {"": self._as_it_is, "form": self._form, "json": self._json, "upload": self._upload}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request, or passes it on."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._let_in(scope, receive, send)
+        else:  # the page has no WebSocket; an answer before the handshake refuses it
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            way = _way(scope)
+            if not way.before_login and not self._logged_in(Request(scope)):
+                await _login(scope["path"])(scope, receive, send)
+                return
+            inside = {**scope, "query_string": _query(scope["query_string"], way.query)}
+            if scope["path"].startswith(FILE):
+                inside["path"], send = self._file(scope["path"]), _inert(send)
+            await self._bodies[way.body](inside, receive, send)
+        except Refused as refused:
+            await JSONResponse({"detail": refused.why}, refused.status)(scope, receive, send)  # uvicorn drops the body
+
+    def _file(self, path: str) -> str:
+        return FILE + self._upload_at(path.removeprefix(FILE))
+
+    def _upload_at(self, path: object) -> str:
+        found = self._uploads.find(path)
+        if found is None:
+            raise Refused(403, "no such upload; it is kept for an hour, so upload the picture again")
+        return found
+
+    async def _as_it_is(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+    async def _form(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, _replay(await _read(receive), receive), send)
+
+    async def _json(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if Request(scope).headers.get("content-type", "").split(";")[0].strip() != "application/json":
+            raise Refused(415, "the body is no JSON by its Content-Type; expected application/json")
+        body = self._cleaned(await _read(receive))
+        headers = [
+            (name, value) for name, value in scope["headers"] if name not in (b"content-length", b"transfer-encoding")
+        ]
+        scope["headers"] = [*headers, (b"content-length", str(len(body)).encode())]
+        await self._app(scope, _replay(body, receive), send)
+
+    async def _upload(self, scope: Scope, receive: Receive, send: Send) -> None:
+        size = Request(scope).headers.get("content-length", "")
+        if not size.isdigit():
+            raise Refused(411, "the upload does not tell its length; send Content-Length")
+        if int(size) > MAX_UPLOAD_BYTES:
+            raise Refused(413, f"the upload has {size} bytes; expected at most {MAX_UPLOAD_BYTES}")
+        if self._uploading.locked():
+            raise Refused(503, f"{UPLOADS_AT_ONCE} uploads are under way; try again in a moment")
+        async with self._uploading:
+            await asyncio.to_thread(self._uploads.make_room, UPLOADS_AT_ONCE * MAX_UPLOAD_BYTES)
+            await self._app(scope, _in_time(receive, UPLOAD_S), send)
+
+    def _cleaned(self, body: bytes) -> bytes:
+        """Returns the body written anew, so that nothing is read from it in two ways."""
+        try:
+            call = self._call(self._clean(json.loads(body)))
+            return json.dumps(call, ensure_ascii=False, allow_nan=False).encode()
+        except (ValueError, RecursionError):
+            raise Refused(400, "the body is no JSON that the page would send") from None
+
+    def _call(self, body: Any) -> dict[str, Any]:
+        """Returns a call of one of the page's functions, and no more than that. Raises ValueError for another body."""
+        if not isinstance(body, dict) or not isinstance(body.get("data"), list):
+            raise ValueError("no call")
+        index, session, trigger = (body.get(name) for name in ("fn_index", "session_hash", "trigger_id"))
+        if type(index) is not int or len(body["data"]) != self._functions.get(index):
+            raise ValueError("no function of the page")
+        if (
+            not isinstance(session, str)
+            or not re.fullmatch(ID, session)
+            or not (trigger is None or type(trigger) is int)
+        ):
+            raise ValueError("no session of a page")
+        return {name: body[name] for name in CALL if name in body}
+
+    def _clean(self, value: Any, depth: int = 0) -> Any:
+        if depth > MAX_DEPTH:
+            raise ValueError("too deep")
+        if isinstance(value, list):
+            return [self._clean(item, depth + 1) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if "path" in value:
+            return {"path": self._upload_at(value["path"]), "meta": META}
+        return {name: self._clean(item, depth + 1) for name, item in value.items()}
+
+
+def _way(scope: Scope) -> Way:
+    way = next((way for way in WAYS if way.fits(scope["method"], scope["path"])), None)
+    if way is None:
+        raise Refused(404, "the page has no such route")
+    return way
+
+
+def _login(path: str) -> Response:
+    """Returns what somebody gets who has not logged in: our own form, since Gradio's tells the page's functions."""
+    if path == "/":
+        return FileResponse(LOGIN, headers={"Cache-Control": "no-store"})
+    return JSONResponse({"detail": "not logged in; the password is the lab's token (VLALAB_TOKEN)"}, 401)
+
+
+async def _read(receive: Receive) -> bytes:
+    try:
+        return await asyncio.wait_for(_collect(receive), JSON_S)
+    except asyncio.TimeoutError:
+        raise Refused(408, f"the body did not arrive within {JSON_S:g} s") from None
+
+
+async def _collect(receive: Receive) -> bytes:
+    body, more = bytearray(), True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refused(400, "the sender has gone")
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > MAX_JSON_BYTES:
+            raise Refused(413, f"the body is too large; expected at most {MAX_JSON_BYTES} bytes")
+    return bytes(body)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Returns a `receive` that gives a body that was read before, and then goes on as the real one."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replayed() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replayed
+
+
+def _in_time(receive: Receive, seconds: float) -> Receive:
+    """Returns a `receive` whose sender counts as gone when the body takes longer than that."""
+    end = asyncio.get_running_loop().time() + seconds
+
+    async def in_time() -> Message:
+        left = end - asyncio.get_running_loop().time()
+        try:
+            return await asyncio.wait_for(receive(), max(left, 0.0))
+        except asyncio.TimeoutError:
+            return {"type": "http.disconnect"}
+
+    return in_time
+
+
+def _inert(send: Send) -> Send:
+    """Returns a `send` that marks the answer as a file and no document of the page's: an SVG may hold a script."""
+    more = [(b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox")]
+    more += [(b"x-content-type-options", b"nosniff")]
+
+    async def marked(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *more]}
+        await send(message)
+
+    return marked
+
+
+def _query(query: bytes, names: tuple[str, ...]) -> bytes:
+    given = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    return urlencode([(name, value) for name, value in given if name in names]).encode()
