@@ -90,6 +90,8 @@ def flags_of(values: dict[str, object]) -> list[str]:
         "retries": "further tries for an episode that an infrastructure error ended",
         "policy-timeout-s": "how long to wait for the policy to get ready, at the start and when it goes away",
         "act-timeout-s": "how long one answer of the policy may take",
+        "start-timeout-s": "how long a simulator process may take to start",
+        "scene-timeout-s": "how long it may take to build a task's scene",
         "allow-other-suite": "evaluate a checkpoint on a suite it was not made for",
         "allow-drift": "go on with a run although something it depends on changed",
         "runtime": RUNTIME,
@@ -99,8 +101,8 @@ def flags_of(values: dict[str, object]) -> list[str]:
 def evaluate(
     c, suite, policy="auto", workers=None, trials=None, tasks=None, episodes=None, seed=None, cameras=None, render=None,
     video=None, resume=None, run_id=None, assets=None, profile=None, execute=None, max_steps=None, unnorm_key=None,
-    retries=None, policy_timeout_s=None, act_timeout_s=None, allow_other_suite=False, allow_drift=False,
-    runtime="auto", dry_run=False,
+    retries=None, policy_timeout_s=None, act_timeout_s=None, start_timeout_s=None, scene_timeout_s=None,
+    allow_other_suite=False, allow_drift=False, runtime="auto", dry_run=False,
 ):  # fmt: skip
     """Evaluate a policy on a LIBERO suite; ends with the success rate and the report's path.
 
@@ -116,6 +118,7 @@ def evaluate(
         "assets": programs.absolute_if_path(assets, ("official", "kit")), "profile": profile, "execute": execute,
         "max_steps": max_steps, "unnorm_key": unnorm_key, "retries": retries,
         "policy_timeout_s": policy_timeout_s, "act_timeout_s": act_timeout_s,
+        "start_timeout_s": start_timeout_s, "scene_timeout_s": scene_timeout_s,
         "allow_other_suite": allow_other_suite, "allow_drift": allow_drift,
     }  # fmt: skip
     request = evaluation.Request(suite, policy, runtime, tuple(flags_of(given)), dry_run)

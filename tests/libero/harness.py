@@ -75,7 +75,7 @@ class PolicyService:
 class Evaluation:
     """One evaluator process working on `folder`."""
 
-    def __init__(self, root: Path, run_id: str, *arguments: str, suite: str = "libero_goal"):
+    def __init__(self, root: Path, run_id: str, *arguments: str, suite: str = "libero_goal", **variables: str):
         self.folder = root / run_id
         self.log = root.parent / f"{run_id}.{time.monotonic_ns()}.txt"
         command = [sys.executable, "-m", "services.libero.evaluator.evaluate", suite, "--run-dir", str(root)]
@@ -86,7 +86,7 @@ class Evaluation:
             self.process = subprocess.Popen(
                 [*command, *arguments],
                 cwd=ROOT,
-                env=ENVIRONMENT,
+                env={**ENVIRONMENT, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -1,15 +1,18 @@
 """Real episodes over real HTTP while something is killed: every episode once, no fault counted against the policy."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 
 from services.libero.evaluator.store import RunStore
-from tests.libero.harness import Evaluation, PolicyService, results, wait_for
+from services.libero.evaluator.vitals import Phase
+from tests.libero.harness import ENVIRONMENT, ROOT, Evaluation, PolicyService, results, wait_for
 
 TASK, EPISODES, STEPS = 0, 3, 40
 PLAN = [(TASK, episode) for episode in range(EPISODES)]
@@ -66,6 +69,60 @@ def test_a_worker_that_hangs_is_replaced_and_its_late_report_is_ignored(policy, 
         run.end()
         [fault] = check(run, undisturbed)
         assert fault.status == "lost" and "heartbeat" in fault.error
+
+
+FAULTS = {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "libero" / "faults"), ENVIRONMENT["PYTHONPATH"]])}
+
+
+def test_a_worker_that_hangs_while_it_starts_is_replaced(policy, flags, undisturbed, tmp_path):
+    """No lease is held then; what ended it is said as it was, and not taken for a lack of memory."""
+    with Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags, "--start-timeout-s", "20") as run:
+        [worker] = wait_for(run.workers, "a worker").values()
+        os.kill(worker, signal.SIGSTOP)
+        output = run.end()
+        assert check(run, undisturbed) == []
+    assert "worker-0 did not finish starting within 20 s; ended it; starting another" in output
+    assert "memory" not in output
+
+
+def test_a_main_thread_that_hangs_is_replaced_whatever_it_was_doing(policy, flags, undisturbed, tmp_path):
+    phases = [phase for phase in Phase if phase not in (Phase.STARTING, Phase.WAITING)]
+    hang = {"TEST_HANG_IN": ",".join(phase.name for phase in phases), "TEST_HANG_DIR": str(tmp_path / "hung")}
+    (tmp_path / "hung").mkdir()
+    more = ("--workers", "2", "--video", "all", "--retries", "9")
+    with Evaluation(tmp_path / "runs", "run", "--policy-url", policy.url, *flags, *more, **FAULTS, **hang) as run:
+        output = run.end()
+        faults = check(run, undisturbed)
+    assert sorted(path.name for path in (tmp_path / "hung").iterdir()) == sorted(phase.name for phase in phases)
+    for phase in phases:
+        assert f"{phase.value} within 2 s; ended it" in output, phase
+    assert {fault.status for fault in faults} == {"lost"} and "memory" not in output
+
+
+def test_workers_that_never_start_end_the_run_with_words(policy, flags, tmp_path):
+    hang = {"TEST_HANG_START": "600"}
+    command = ("--policy-url", policy.url, *flags, "--start-timeout-s", "1")
+    with Evaluation(tmp_path, "run", *command, **FAULTS, **hang) as run:
+        output = run.end(code=1)
+        assert "workers keep dying (4 in a row); the last: worker-0 did not finish starting within 1 s" in output
+        assert run.workers() == {} and "--resume run" in output
+
+
+def test_a_clock_that_jumps_leaves_a_healthy_run_alone(policy, flags, undisturbed, tmp_path):
+    ahead = tmp_path / "ahead"
+    ahead.write_text("0")
+    command = ("--policy-url", policy.url, *flags)
+    with Evaluation(tmp_path / "runs", "run", *command, **FAULTS, TEST_CLOCK_FILE=str(ahead)) as run:
+        run.wait_mid_episode(done=0)
+        for jump in (40, -40, 3600, -3600, 40):
+            ahead.write_text(str(jump))
+            time.sleep(0.7)
+        output = run.end()
+        assert check(run, undisturbed) == [], output
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert 0 < summary["seconds"] < 600
+    for row in run.peek("SELECT started, ended FROM sessions"):
+        assert row[1] > row[0]
 
 
 def test_the_policy_killed_and_restarted_in_mid_run(flags, undisturbed, tmp_path):

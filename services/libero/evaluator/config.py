@@ -77,7 +77,11 @@ class EvalConfig:
     act_timeout_s: float = 120.0
     """How long one answer of the policy may take."""
     lease_s: float = 30.0
-    """Silence after which a worker is taken for dead and its episode given to another."""
+    """Silence in an episode after which a worker is taken for stuck and its episode given to another."""
+    start_timeout_s: float = 300.0
+    """How long a worker may take to start; raise it where many start at once on a slow machine."""
+    scene_timeout_s: float = 300.0
+    """How long a worker may take to build a task's scene and draw its first picture."""
     allow_other_suite: bool = False
     """Evaluate a checkpoint on a suite it was not made for."""
     allow_drift: bool = False
@@ -93,6 +97,8 @@ class EvalConfig:
             "execute": 1,
             "retries": 0,
             "lease_s": 1,
+            "start_timeout_s": 1,
+            "scene_timeout_s": 1,
             "act_timeout_s": 0.1,
         }
         for name, bound in least.items():

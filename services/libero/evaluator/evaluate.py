@@ -18,6 +18,7 @@ from pathlib import Path
 from services.libero import assets
 from services.libero.evaluator import provenance, report
 from services.libero.evaluator.agreement import check_policy, choose_unnorm_key
+from services.libero.evaluator.clock import SessionClock
 from services.libero.evaluator.config import EvalConfig, parse_args, show_ranges, token_of
 from services.libero.evaluator.profiles import Profile
 from services.libero.evaluator.profiles import profile as find_profile
@@ -25,7 +26,7 @@ from services.libero.evaluator.progress import make_progress
 from services.libero.evaluator.records import StoreError
 from services.libero.evaluator.report.data import Summary
 from services.libero.evaluator.rundir import Run, RunRefused, explain_os_error, open_run
-from services.libero.evaluator.supervisor import RunFailed, Supervisor
+from services.libero.evaluator.supervisor import Patience, RunFailed, Supervisor
 from services.libero.evaluator.worker import Job
 from services.libero.simulator.suites import SUITES, Task, init_states, load_suite, select_tasks
 from vla_contract import ContractError, PolicyClient, PolicyInfo, Volume
@@ -110,6 +111,7 @@ def make_job(config: EvalConfig, identity: dict, source: assets.AssetSource) -> 
         policy_timeout_s=config.policy_timeout_s,
         act_timeout_s=config.act_timeout_s,
         lease_s=config.lease_s,
+        scene_timeout_s=config.scene_timeout_s,
     )
 
 
@@ -167,14 +169,16 @@ def work(run: Run, plan: Plan, workers: int) -> None:
         "machine": provenance.machine(),
         "drift": run.drift,
     }
-    session = run.store.begin_session(time.time(), notes)
-    supervisor = Supervisor(run.folder, run.store, session, workers, config.retries, token_of(config))
+    clock = SessionClock.start()
+    session = run.store.begin_session(clock.now(), notes)
+    patience = Patience(config.retries, config.lease_s, config.start_timeout_s)
+    supervisor = Supervisor(run.folder, run.store, session, clock, workers, patience, token_of(config))
     outcome = "failed"
     try:
         with make_progress({task.index: task.instruction for task in plan.tasks}, run.store.counts()) as progress:
             supervisor.start()
             while not supervisor.finished():
-                for line in supervisor.step(time.time()):
+                for line in supervisor.step():
                     progress.say(line)
                 progress.update(supervisor.counts, run.store.workers())
                 time.sleep(POLL_S)
@@ -188,7 +192,7 @@ def work(run: Run, plan: Plan, workers: int) -> None:
         signal.signal(signal.SIGINT, lambda *_: supervisor.kill())
         supervisor.stop()
         with suppress(StoreError):  # a full disk has been told already
-            run.store.end_session(session, time.time(), outcome)
+            run.store.end_session(session, clock.now(), outcome)
 
 
 def evaluate(config: EvalConfig) -> int:

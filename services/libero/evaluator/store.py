@@ -5,7 +5,7 @@ An episode is a unit of work. Each try at it is one row, keyed (config_hash, sui
     pending → leased → done                       it counts, exactly once
                      → error | lost → pending     the same episode, next attempt: nobody's failure
 
-A worker holds a lease and renews it by heartbeat. Whoever reports an episode must show the lease's
+A worker holds a lease, which is renewed while it moves on. Whoever reports an episode must show the lease's
 token, so a worker that was given up for dead and reports late changes nothing. Two unique indexes say the same
 in the schema: at most one row `done` and at most one row pending or leased per episode.
 """
@@ -23,6 +23,7 @@ from pathlib import Path
 from services.libero.evaluator import files
 from services.libero.evaluator.records import SCHEMA, SCHEMA_VERSION, Fault, Finished, Lease, StoreError, explain
 
+LOCKED_S = 60.0  # how long one process waits while others write
 EPISODE_KEY = "config_hash = :config_hash AND suite = :suite AND task = :task AND episode = :episode"
 
 
@@ -88,7 +89,9 @@ class RunStore:
             mode += "&immutable=1"  # nobody writes here, and SQLite could not make its shared-memory file either
         address = f"{self.path.absolute().as_uri()}?{mode}"
         with self._reading():
-            self.db = sqlite3.connect(address, uri=True, timeout=60, isolation_level=None, check_same_thread=False)
+            self.db = sqlite3.connect(
+                address, uri=True, timeout=LOCKED_S, isolation_level=None, check_same_thread=False
+            )
             self.db.row_factory = sqlite3.Row
             if not readonly:
                 with suppress(
@@ -225,6 +228,13 @@ class RunStore:
         """Renews a lease; False if it was taken over or ended meanwhile."""
         with self._writing():
             return self._held(lease, "expires_at = :expires, steps = :steps", expires=now + lease_s, steps=steps)
+
+    def leases(self) -> dict[str, Lease]:
+        """Returns the leases that are out, by worker."""
+        names = "config_hash, suite, task, episode, attempt, token, expires_at"
+        with self._reading():
+            rows = self.db.execute(f"SELECT worker, {names} FROM episodes WHERE status = 'leased'").fetchall()
+        return {row["worker"]: Lease(*tuple(row)[1:]) for row in rows}
 
     def finish(self, lease: Lease, result: dict, now: float, publish: Callable[[], None] | None = None) -> bool:
         """Records the episode's result; False, and nothing happens, if the lease is no longer held.

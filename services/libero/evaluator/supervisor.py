@@ -10,11 +10,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.libero.evaluator.clock import SessionClock
+from services.libero.evaluator.records import Fault
 from services.libero.evaluator.store import RunStore
+from services.libero.evaluator.vitals import Phase, Vitals
 from services.libero.evaluator.worker import FATAL
 
 GRACE_S = 20.0  # between SIGTERM and SIGKILL: long enough to save a result
-LAST_VIDEO_S = 300.0
+UNKILLABLE_S = 10.0  # after SIGKILL: a process that a driver holds in the kernel stays
+SECOND_LOOK_S = 1.0  # a worker that was paused together with its supervisor moves on at once
 BROKEN_LIMIT = 3  # episodes out of tries before the whole run stops
 DEATHS_IN_A_ROW = 3  # per worker, without any episode finishing in between
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -24,32 +28,81 @@ class RunFailed(Exception):
     """The run cannot go on; finished episodes are safe and it can be resumed."""
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How often an episode is tried again, and how long a worker may stay silent in it and take to start."""
+
+    retries: int
+    lease_s: float
+    start_timeout_s: float
+
+
 @dataclass
 class Child:
-    """One worker process and where its output goes."""
+    """One worker process, what it shows of itself, and where its output goes."""
 
     name: str
     process: subprocess.Popen
+    vitals: Vitals
     log: Path
+    suspected: float | None = None  # when it was first found stuck (monotonic, s)
+    killed: float | None = None
+    why_killed: str = ""
 
     def last_words(self) -> str:
         """Returns the last line of its log."""
         lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
         return lines[-1].strip() if lines else "it left no message"
 
+    def kill_if_stuck(self, silence_s: float) -> None:
+        """Kills it where two looks find it stuck, and remembers why."""
+        problem, now = self.vitals.stuck(silence_s), time.monotonic()
+        if problem is None or self.killed is not None:
+            self.suspected = None
+            return
+        self.suspected = self.suspected or now
+        if now - self.suspected >= SECOND_LOOK_S:
+            self.killed, self.why_killed = now, f"{self.name} {problem}; ended it"
+            self.process.kill()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing more is to be expected of it."""
+        if self.process.poll() is not None:
+            return True
+        return self.killed is not None and time.monotonic() - self.killed > UNKILLABLE_S
+
+    def how_it_ended(self) -> str:
+        """Returns its end in words, with its last ones where it ended by itself."""
+        code = self.process.poll()
+        if code is None:
+            return f"{self.why_killed}, but the kernel holds it"
+        if self.why_killed:
+            return self.why_killed
+        return f"{self.name} {exit_in_words(code)}" + ("" if code < 0 else f": {self.last_words()}")
+
 
 class Supervisor:
     """The workers of one session."""
 
-    def __init__(self, folder: Path, store: RunStore, session: int, workers: int, retries: int, token: str | None):
-        self.folder, self.store, self.session, self.retries = folder, store, session, retries
+    def __init__(
+        self,
+        folder: Path,
+        store: RunStore,
+        session: int,
+        clock: SessionClock,
+        workers: int,
+        patience: Patience,
+        token: str | None,
+    ):
+        self.folder, self.store, self.session, self.clock, self.patience = folder, store, session, clock, patience
         self.environment = {**os.environ, **{name: "1" for name in ONE_THREAD}, "LP_NUM_THREADS": "0"}
         if token:
             self.environment["VLALAB_TOKEN"] = token
         self.children: dict[str, Child] = {}
         self.names = [f"worker-{number}" for number in range(workers)]
         self.deaths, self.done_at_death = 0, 0
-        self.done_at: float | None = None  # when the last episode was found done
+        self.renewed = time.monotonic()
         self.counts = store.counts()  # as of the last step
 
     def start(self) -> None:
@@ -59,59 +112,67 @@ class Supervisor:
     def spawn(self, name: str) -> None:
         """Starts one worker, away from the terminal's process group: Ctrl-C is for the evaluator alone."""
         log = self.folder / "logs" / f"{name}.log"
-        command = [
-            sys.executable,
-            "-m",
-            "services.libero.evaluator.worker",
-            str(self.folder),
-            name,
-            str(self.session),
-            str(os.getpid()),
-        ]
-        with open(log, "ab") as output:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=self.environment,
-                start_new_session=True,
-            )
-        self.children[name] = Child(name, process, log)
+        vitals, handle = Vitals.create()
+        vitals.enter(Phase.STARTING, self.patience.start_timeout_s)
+        command = [sys.executable, "-m", "services.libero.evaluator.worker", str(self.folder), name]
+        command += [str(self.session), str(os.getpid()), repr(self.clock.offset_s), str(handle)]
+        try:
+            with open(log, "ab") as output:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=self.environment,
+                    start_new_session=True,
+                    pass_fds=(handle,),
+                )
+        finally:
+            os.close(handle)
+        self.children[name] = Child(name, process, vitals, log)
 
-    def step(self, now: float) -> list[str]:
+    def step(self) -> list[str]:
         """Looks after the workers once and returns what happened, in words; RunFailed where nothing can be done."""
         news = []
-        for fault in self.store.expire(now, self.retries):
-            news.append(f"{fault.worker} is stuck in task {fault.task} episode {fault.episode}; replacing it")
-            if fault.worker in self.children:
-                self.children[fault.worker].process.kill()
         for child in list(self.children.values()):
-            code = child.process.poll()
-            if code is not None:
-                news += self.bury(child, code, now)
+            child.kill_if_stuck(self.patience.lease_s)
+            if child.is_gone:
+                news += self.bury(child)
+        self.renew()
+        for fault in self.store.expire(self.clock.now(), self.patience.retries):
+            news.append(f"the lease of task {fault.task} episode {fault.episode} ran out")
         self.counts = self.store.counts()
         self.check_broken()
         return news
 
-    def bury(self, child: Child, code: int, now: float) -> list[str]:
+    def renew(self) -> None:
+        """Renews the leases of the workers that move on, and notes how far they are."""
+        if time.monotonic() - self.renewed < self.patience.lease_s / 6:
+            return
+        self.renewed = time.monotonic()
+        for name, lease in self.store.leases().items():
+            child = self.children.get(name)
+            if child is not None and child.killed is None:
+                self.store.heartbeat(lease, self.clock.now(), self.patience.lease_s, child.vitals.steps)
+
+    def bury(self, child: Child) -> list[str]:
         """Takes a dead worker's episode back and starts a successor if there is work for it."""
         del self.children[child.name]
+        code = child.process.poll()
         if code == FATAL:
             raise RunFailed(child.last_words().removeprefix("stop: "))
         if code == 0:
             if work_left(self.store.counts()):
                 self.spawn(child.name)
             return []
-        reason = f"{child.name} {how_it_ended(code)}"
-        detail = "" if code < 0 else f": {child.last_words()}"
-        lost = self.store.take_back(child.name, now, self.retries, reason + detail)
-        self.count_death(reason + detail)
-        where = "".join(f" in task {fault.task} episode {fault.episode}" for fault in lost)
+        reason = child.how_it_ended()
+        lost = self.store.take_back(child.name, self.clock.now(), self.patience.retries, reason)
+        news = reason + in_episode(lost)
         if not work_left(self.store.counts()):
-            return [f"{reason}{where}{detail}"]
+            return [news]
+        self.count_death(reason)
         self.spawn(child.name)
-        return [f"{reason}{where}{detail}; starting another"]
+        return [f"{news}; starting another"]
 
     def count_death(self, reason: str) -> None:
         done = sum(row["done"] for row in self.store.counts().values())
@@ -126,16 +187,13 @@ class Supervisor:
         if broken >= BROKEN_LIMIT or (broken and not work_left(self.counts)):
             last = self.store.faults(self.session)[-1]
             raise RunFailed(
-                f"{broken} episode{'s' if broken > 1 else ''} could not be run in {self.retries + 1} tries each; "
-                f"the last error, in task {last.task} episode {last.episode}: {last.error}"
+                f"{broken} episode{'s' if broken > 1 else ''} could not be run in {self.patience.retries + 1} tries "
+                f"each; the last error, in task {last.task} episode {last.episode}: {last.error}"
             )
 
     def finished(self) -> bool:
-        """Returns whether all is done and every worker has ended, or had time enough to draw its last video."""
-        if work_left(self.counts):
-            return False
-        self.done_at = self.done_at or time.monotonic()
-        return not self.children or time.monotonic() - self.done_at > LAST_VIDEO_S
+        """Returns whether all is done and every worker has ended; one that draws the last video is waited for."""
+        return not work_left(self.counts) and not self.children
 
     def stop(self) -> None:
         """Ends the workers: asks first, kills what does not end in time."""
@@ -144,11 +202,10 @@ class Supervisor:
                 child.process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
         for child in self.children.values():
-            try:
-                child.process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
+            if not ends_within(child.process, deadline - time.monotonic()):
                 child.process.kill()
-                child.process.wait()
+        for child in self.children.values():
+            ends_within(child.process, UNKILLABLE_S)
         self.children.clear()
 
     def kill(self) -> None:
@@ -161,7 +218,19 @@ def work_left(counts: dict[int, dict[str, int]]) -> bool:
     return any(row["pending"] or row["leased"] for row in counts.values())
 
 
-def how_it_ended(code: int) -> str:
+def in_episode(lost: list[Fault]) -> str:
+    return "".join(f" in task {fault.task} episode {fault.episode}" for fault in lost)
+
+
+def ends_within(process: subprocess.Popen, seconds: float) -> bool:
+    try:
+        process.wait(max(0.1, seconds))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def exit_in_words(code: int) -> str:
     """Returns an exit status in words."""
     if code >= 0:
         return f"ended with exit code {code}"

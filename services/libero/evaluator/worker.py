@@ -1,8 +1,9 @@
 """A worker process: leases episodes, runs them in one reused environment, reports each to the run store.
 
-The supervisor starts it: `python -m services.libero.evaluator.worker RUN_FOLDER NAME SESSION PARENT_PID`. It dies with
-its parent, and on SIGTERM it gives its episode back and ends. Exit codes: 0 no work left or told to stop, 4 the whole
-run has to stop (the last line of its log says why); anything else is a crash, and its episode is done again.
+The supervisor starts it: `python -m services.libero.evaluator.worker RUN_FOLDER NAME SESSION PARENT_PID CLOCK VITALS`,
+the last two being the offset of the session's clock and a file descriptor. It dies with its parent, and on SIGTERM it
+gives its episode back and ends. Exit codes: 0 no work left or told to stop, 4 the whole run has to stop (the last line
+of its log says why); anything else is a crash, and its episode is done again.
 """
 
 from __future__ import annotations
@@ -21,16 +22,26 @@ from pathlib import Path
 import numpy as np
 
 from services.libero.evaluator import files, video
-from services.libero.evaluator.heartbeat import Heartbeat, LeaseLost
+from services.libero.evaluator.clock import SessionClock
 from services.libero.evaluator.profiles import profile as find_profile
 from services.libero.evaluator.records import Lease, StoreError
 from services.libero.evaluator.rollout import PolicyFault, Rules, run_episode
-from services.libero.evaluator.store import RunStore
+from services.libero.evaluator.store import LOCKED_S, RunStore
+from services.libero.evaluator.vitals import Phase, Vitals
 from services.libero.simulator.suites import init_states, load_suite
-from vla_contract import ContractError, PolicyClient, PolicyInfo, PolicyRefused, PolicyUnavailable
+from vla_contract import (
+    ActionChunk,
+    ContractError,
+    Observation,
+    PolicyClient,
+    PolicyInfo,
+    PolicyRefused,
+    PolicyUnavailable,
+)
 
 FATAL = 4
 IDLE_S = 0.2
+SAVE_S = LOCKED_S + 120.0  # a disk may be slow, and the store waits for others
 
 
 class Stop(Exception):
@@ -61,6 +72,12 @@ class Job:
     policy_timeout_s: float
     act_timeout_s: float
     lease_s: float
+    scene_timeout_s: float
+
+    @property
+    def answer_s(self) -> float:
+        """The longest that one call of the policy takes, with all its tries."""
+        return 2 * self.act_timeout_s
 
     @property
     def draws(self) -> bool:
@@ -70,8 +87,8 @@ class Job:
 class Worker:
     """The loop of one process; `run` returns when there is nothing left to do."""
 
-    def __init__(self, folder: Path, name: str, session: int, parent: int):
-        self.folder, self.name, self.session, self.parent = folder, name, session, parent
+    def __init__(self, folder: Path, name: str, session: int, clock: SessionClock, vitals: Vitals):
+        self.folder, self.name, self.session, self.clock, self.vitals = folder, name, session, clock, vitals
         self.store = RunStore(folder / "run.sqlite", check=False)
         self.job = Job(**self.store.meta("job"))
         self.info = PolicyInfo.from_dict(self.job.policy)
@@ -80,10 +97,11 @@ class Worker:
             self.job.policy_url,
             os.environ.get("VLALAB_TOKEN"),
             timeout_s=self.job.act_timeout_s,
-            deadline_s=2 * self.job.act_timeout_s,
+            deadline_s=self.job.answer_s,
         )
         self.told_to_stop = False
         self.interruptible = False
+        self.task: int | None = None  # whose scene the environment holds
 
     def on_sigterm(self, *_) -> None:
         """Leaves an episode at once; elsewhere (saving a result, drawing a video) ends at the next safe place."""
@@ -104,18 +122,25 @@ class Worker:
         finally:
             self.interruptible = False
 
+    def enter(self, phase: Phase, within_s: float) -> None:
+        """Tells the supervisor what comes now and how long it may take; past that it counts as a hang."""
+        self.vitals.enter(phase, within_s)
+
+    def say(self, status: str) -> None:
+        self.store.say(self.name, self.session, status, self.clock.now())
+
     def run(self) -> None:
-        self.store.say(self.name, self.session, "starting the simulator", time.time())
+        self.say("starting the simulator")
+        self.vitals.beat(self.job.lease_s / 6)
         env = self.make_env()
-        task = None
         while not self.told_to_stop:
-            lease = self.store.lease(self.name, self.session, time.time(), self.job.lease_s, task)
+            self.enter(Phase.IDLE, LOCKED_S + self.job.lease_s)
+            lease = self.store.lease(self.name, self.session, self.clock.now(), self.job.lease_s, self.task)
             if lease is None:
                 if not self.store.open():
                     return
                 time.sleep(IDLE_S)  # another worker's episode may come back
                 continue
-            task = lease.task
             self.attempt(env, lease)
 
     def make_env(self):
@@ -131,45 +156,42 @@ class Worker:
 
     def attempt(self, env, lease: Lease) -> None:
         """Runs one leased episode to its end, whichever that is."""
-        with self.heartbeat(lease) as heartbeat:
-            try:
-                with self.interruption():
-                    record = self.play(env, lease, heartbeat)
-            except Stop:
-                self.store.release(lease)
-                return
-            except LeaseLost:
-                return
-            except PolicyUnavailable as error:
-                self.store.fail(lease, str(error), time.time(), self.job.retries)
-                logging.warning("task %d episode %d: %s", lease.task, lease.episode, error)
-                self.await_policy()
-                return
-            saved = self.save(lease, record, env.fixture_poses())
-        if saved:
+        try:
+            with self.interruption():
+                record = self.play(env, lease)
+        except Stop:
+            self.enter(Phase.SAVING, SAVE_S)
+            self.store.release(lease)
+            return
+        except PolicyUnavailable as error:
+            self.enter(Phase.SAVING, SAVE_S)
+            self.store.fail(lease, str(error), self.clock.now(), self.job.retries)
+            logging.warning("task %d episode %d: %s", lease.task, lease.episode, error)
+            self.await_policy()
+            return
+        if self.save(lease, record, env.fixture_poses()):
             self.draw(env, lease, record)
 
-    def heartbeat(self, lease: Lease) -> Heartbeat:
-        patience_s = 2 * self.job.act_timeout_s + 120.0  # longer than any answer, reset or construction may take
-        return Heartbeat(self.store.path, lease, self.job.lease_s, patience_s, self.parent)
-
-    def play(self, env, lease: Lease, heartbeat: Heartbeat):
+    def play(self, env, lease: Lease):
         profile = find_profile(self.job.profile)
         rules = Rules(profile, self.job.max_steps, tuple(self.job.cameras), self.job.execute, self.job.unnorm_key)
         task = self.tasks[lease.task]
+        self.enter(Phase.SCENE, self.job.scene_timeout_s)
+        is_new, self.task = self.task != lease.task, None  # a task that cannot be built is nobody's own
         env.load_task(task, self.job.seed)
-        self.store.say(self.name, self.session, f"task {lease.task} episode {lease.episode}", time.time())
+        self.task = lease.task
+        self.say(f"task {lease.task} episode {lease.episode}")
         session = f"{self.folder.name}.{lease.task}.{lease.episode}.{lease.attempt}.{lease.token}"
         try:
             record = run_episode(
                 env,
                 lease.episode,
                 init_states(task)[lease.episode],
-                act=self.client.act,
+                act=self.ask,
                 info=self.info,
                 rules=rules,
                 session=session,
-                tick=heartbeat.tick,
+                tick=lambda steps: self.tick(steps, is_new),
             )
         except (PolicyFault, PolicyRefused) as error:
             raise RunOver(f"task {lease.task} episode {lease.episode}: {error}") from error
@@ -177,7 +199,20 @@ class Worker:
             self.forget(session)
         return record
 
+    def tick(self, steps: int, is_new: bool) -> None:
+        """Says that the episode moves on; the first picture of a new scene belongs to building it."""
+        if is_new and steps == 0:
+            self.vitals.enter(Phase.SCENE, self.job.scene_timeout_s)
+        else:
+            self.vitals.enter(Phase.EPISODE, self.job.lease_s, steps)
+
+    def ask(self, observation: Observation) -> ActionChunk:
+        """Returns the policy's answer."""
+        self.vitals.enter(Phase.ANSWER, self.job.answer_s + self.job.lease_s, observation.step)
+        return self.client.act(observation)
+
     def forget(self, session: str) -> None:
+        self.enter(Phase.ANSWER, self.job.answer_s + self.job.lease_s)
         try:
             self.client.reset(session)
         except ContractError as error:
@@ -186,12 +221,17 @@ class Worker:
     def await_policy(self) -> None:
         """Waits for a policy that went away, so that its absence costs each worker one attempt and not all."""
 
+        patience_s = LOCKED_S + self.job.answer_s + self.job.lease_s
+
         def waiting(waited_s: float, reason: str) -> None:
-            self.store.say(self.name, self.session, f"waiting for the policy ({reason})", time.time())
+            self.enter(Phase.WAITING, patience_s)
+            self.say(f"waiting for the policy ({reason})")
 
         try:
             with self.interruption():
+                self.enter(Phase.WAITING, patience_s)
                 self.client.wait_ready(self.job.policy_timeout_s, waiting)
+                self.enter(Phase.WAITING, patience_s)
                 now = self.client.info().to_dict()
         except Stop:
             return
@@ -202,6 +242,7 @@ class Worker:
 
     def save(self, lease: Lease, record, fixtures: dict[str, np.ndarray]) -> bool:
         """Stores the result and the episode's file, both or neither; False if the lease was lost."""
+        self.enter(Phase.SAVING, SAVE_S)
         name = f"{lease.task:02d}-{lease.episode:02d}.npz"
         final, partial = self.folder / "episodes" / name, self.folder / "episodes" / f".{name}.{lease.token}"
         try:
@@ -215,7 +256,7 @@ class Worker:
                 file.flush()
                 os.fsync(file.fileno())
             result = {**record.summary(), "recording": f"episodes/{name}"}
-            return self.store.finish(lease, result, time.time(), lambda: files.publish(partial, final))
+            return self.store.finish(lease, result, self.clock.now(), lambda: files.publish(partial, final))
         finally:
             partial.unlink(missing_ok=True)
 
@@ -223,20 +264,23 @@ class Worker:
         """Draws the episode's video where one is wanted. The episode counts whatever happens here."""
         if not video.wanted(self.job.video, record.success, self.store.place(lease)):
             return
-        self.store.say(self.name, self.session, "drawing a video", time.time())
+        self.say("drawing a video")
+        self.enter(Phase.VIDEO, self.job.scene_timeout_s)  # the first picture may be the scene's first
         stem = f"videos/{lease.task:02d}-{lease.episode:02d}"
         start = time.perf_counter()
-        frames = self.unless_stopped(video.draw(env, record.states, record.frames))
+        frames = self.watched(video.draw(env, record.states, record.frames))
         try:
             count = video.write(self.folder / f"{stem}.mp4", self.folder / f"{stem}.jpg", frames)
         except Stop:
             return
+        self.enter(Phase.SAVING, SAVE_S)
         facts = {"video": f"{stem}.mp4", "still": f"{stem}.jpg", "video_frames": count}
         self.store.add_to_result(lease, {**facts, "video_ms": round((time.perf_counter() - start) * 1e3, 1)})
 
-    def unless_stopped(self, frames):
+    def watched(self, frames):
         for frame in frames:
             self.check_stop()
+            self.enter(Phase.VIDEO, self.job.lease_s)
             yield frame
 
 
@@ -248,14 +292,16 @@ def die_with_parent(parent: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    folder, name, session, parent = Path(arguments[0]), arguments[1], int(arguments[2]), int(arguments[3])
-    die_with_parent(parent)
+    folder, name, session = Path(arguments[0]), arguments[1], int(arguments[2])
+    die_with_parent(int(arguments[3]))
+    clock, vitals = SessionClock(float(arguments[4])), Vitals(int(arguments[5]))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        worker = Worker(folder, name, session, parent)
+        worker = Worker(folder, name, session, clock, vitals)
         signal.signal(signal.SIGTERM, worker.on_sigterm)
         worker.run()
+        worker.enter(Phase.ENDING, worker.job.lease_s)
     except (RunOver, StoreError) as error:
         return give_up(str(error))
     except OSError as error:

@@ -85,7 +85,7 @@ class Summary:
     @property
     def seconds(self) -> float:
         """Time in which an evaluator was at work, in s."""
-        return sum((s["ended"] or s["started"]) - s["started"] for s in self.sessions)
+        return sum(max(0.0, (s["ended"] or 0.0) - s["started"]) for s in self.sessions)
 
     def stages(self) -> list[tuple[str, str, float, float]]:
         """Returns (words, explanation, ms per policy step, share of the whole) of every stage that took time."""
