@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from vlalab import compose, docker, gpus, guard, images, memory, paths, ports, running, settings, volumes
+from vlalab import compose, docker, gpus, guard, images, logs, memory, paths, ports, running, settings, volumes
 from vlalab.console import LabError, say
 from vlalab.processes import Identity, identify, supervise
 
@@ -373,12 +373,9 @@ def follow_log(name: str, lines: int, follow: bool) -> None:
 
 
 def close(found: Container, keep_log: bool) -> None:
-    """Stops a private instance; its log is kept as logs/NAME.log where somebody will want to read it."""
+    """Stops a private instance; its log is kept where somebody will want to read it."""
     if keep_log:
-        path = paths.volume() / "logs" / f"{found.name}.log"
-        path.write_text(found.last_words(lines=10_000) + "\n")
-        volumes.give(path)
-        say(f"the policy's log: {path}")
+        say(f"the policy's log: {logs.keep(found.name, found.last_words(lines=10_000))}")
     found.stop()
 
 

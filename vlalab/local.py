@@ -1,147 +1,39 @@
 """The local runtime: services of compose.yaml as supervised processes of this machine, without containers.
 
-Each instance has a state file under services/<machine> on the volume and a log under logs/. `up` starts one instance
-per service, under the service's own name; an evaluation may start a private one that ends with it. This module is one
-of the two that `vlalab.runtimes.Runtime` describes.
+`up` starts one instance per service, under the service's own name; an evaluation may start a private one that ends with
+it. What runs is told by `vlalab.supervised`. This module is one of the two that `vlalab.runtimes.Runtime` describes.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
-from vlalab import compose, environments, gl, memory, paths, running, settings, volumes
-from vlalab.compose import Health, Service
+from vlalab import compose, environments, gl, logs, paths, records, running, settings, supervised, volumes
+from vlalab.compose import Service
 from vlalab.console import LabError, say
 from vlalab.environments import Environment
-from vlalab.ports import reachable, service_on_free_port
-from vlalab.processes import Identity, supervise
+from vlalab.ports import port_variable, service_on_free_port
+from vlalab.processes import supervise
+from vlalab.supervised import NAME as NAME
+from vlalab.supervised import Instance, instance
+from vlalab.supervised import instances as instances
 
-NAME = "local"
 SIMULATOR = "libero"  # the service that draws
-
-
-@dataclass(frozen=True)
-class Instance:
-    """A running service: what its state file says."""
-
-    runtime: ClassVar[str] = NAME
-    name: str
-    service: str
-    url: str
-    role: str
-    attached: bool
-    log_path: Path
-    health: tuple[str, ...]
-    health_timeout_s: float
-    stop_grace_s: float
-    started_at: float
-    supervisor: Identity
-    child: Identity | None
-    starts: int
-    last_exit: int | None
-    gpu: str = ""  # which GPUs it may see: "0,1", "none"; empty: all
-    variables: Mapping[str, str] = field(default_factory=dict)  # its own ones that it was started with
-
-    @property
-    def restarts(self) -> int:
-        """How often it was started again."""
-        return self.starts - 1
-
-    @property
-    def is_up(self) -> bool:
-        """Whether its process runs."""
-        return self.child is not None and self.child.is_alive()
-
-    def owns(self, pid: int) -> bool:
-        """Returns whether a process is one of its own."""
-        return self.child is not None and memory.belongs_to_session(pid, self.child.pid)
-
-    def is_healthy(self) -> bool:
-        """Returns whether its health check succeeds."""
-        if self.child is None or not self.child.is_alive():
-            return False
-        try:
-            done = subprocess.run(
-                self.health, env=service_variables(), cwd=paths.ROOT, timeout=self.health_timeout_s + 5,
-                stdin=subprocess.DEVNULL, capture_output=True,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return False
-        return done.returncode == 0
-
-    def stop(self) -> None:
-        """Stops it: SIGTERM, its grace period, then SIGKILL. Somebody else's process is never touched."""
-        self.supervisor.send(signal.SIGTERM)
-        if not self.supervisor.wait_gone(self.stop_grace_s + 3):
-            self.supervisor.send(signal.SIGKILL)
-        if self.child and not self.child.wait_gone(1.0):
-            self.child.send(signal.SIGKILL)
-        _state_path(self.name).unlink(missing_ok=True)
-
-    def last_words(self, lines: int = 15) -> str:
-        """Returns the end of its log."""
-        try:
-            return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
-        except OSError:
-            return f"({self.log_path} cannot be read)"
 
 
 def service_variables(env: Environment | None = None) -> dict[str, str]:
     """Returns the variables a program starts with: the caller's own, where the code lies, and its environment's."""
     common = {**os.environ, "PYTHONPATH": paths.python_path(), "PYTHONUNBUFFERED": "1"}
     return {**common, **env.variables()} if env else common
-
-
-# --- what runs ----------------------------------------------------------------------------------------------
-
-
-def _state_folder() -> Path:
-    return paths.volume() / "services" / platform.node()  # the volume may be shared with other machines
-
-
-def _state_path(name: str) -> Path:
-    return _state_folder() / f"{name}.json"
-
-
-def instances() -> list[Instance]:
-    """Returns what runs on this machine; state files of processes that are gone are taken away."""
-    return [found for path in sorted(_state_folder().glob("*.json")) if (found := _load(path))]
-
-
-def instance(name: str) -> Instance | None:
-    """Returns the running instance of that name."""
-    return _load(_state_path(name))
-
-
-def _load(path: Path) -> Instance | None:
-    try:
-        state = json.loads(path.read_text())
-        child = Identity(**state.pop("child")) if state.get("child") else state.pop("child")
-        found = Instance(
-            supervisor=Identity(**state.pop("supervisor")), child=child, log_path=Path(state.pop("log_path")),
-            health=tuple(state.pop("health")), **state,
-        )  # fmt: skip
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (ValueError, TypeError, KeyError):
-        say(f"{path} is no state file of this version; ignoring it")
-        return None
-    if not found.supervisor.is_alive():
-        path.unlink(missing_ok=True)
-        return None
-    return found
 
 
 # --- start --------------------------------------------------------------------------------------------------
@@ -208,7 +100,6 @@ def start(
     *,
     instance_name: str | None = None,
     attached: bool = False,
-    compose_path: Path = compose.FILE,
 ) -> Instance:
     """Returns an instance of a service, started but perhaps not ready yet; one that runs with these variables is kept.
 
@@ -216,37 +107,44 @@ def start(
     otherwise the port of compose.yaml, or the next free one.
     """
     name = instance_name or service_name
-    known = {**compose.environment_variables(compose_path.parent), **(variables or {})}
+    known = {**compose.environment_variables(compose.FILE.parent), **(variables or {})}
     if (there := instance(name)) and there.variables == _own(service_name, variables):
         return there
     if there:
         there.stop()
-    service = service_on_free_port(compose_path, service_name, known, any_port=attached)
+    volumes.require_writable()
+    service = service_on_free_port(compose.FILE, service_name, known, any_port=attached)
+    if service.health and service.ports and not supervised.check_url(service):
+        raise LabError(f"compose.yaml: '{service_name}' has the health check {service.health.test}, not the contract's")
     env = environments.ensure(service.environment_name)
-    state_path = volumes.state_folder(platform.node()) / f"{name}.json"
     command, environment = resolve(service, env)
     gpu, visible = _visible_gpus(service_name, known)
     facts = {
         "name": name,
         "service": service_name,
-        "role": service.role,
         "attached": attached,
-        "log_path": str(paths.volume() / "logs" / f"{name}.log"),
-        "stop_grace_s": service.stop_grace_s,
         "started_at": time.time(),
         "gpu": gpu,
         "variables": _own(service_name, variables),
-        **_reach(service, env),
+        "placed": _placed(service),
     }
     spec = {
         "command": command,
         "environment": {**environment, **visible},
         "folder": str(paths.ROOT),
         "restart": service.restart,
-        "state_path": str(state_path),
+        "stop_grace_s": service.stop_grace_s,
+        "log_path": str(logs.place(name, attached, make=True)),
         "facts": facts,
     }
-    return _launch(spec, state_path)
+    logs.sweep()
+    return _launch(spec, supervised.state_path(name))
+
+
+def _placed(service: Service) -> dict[str, str]:
+    """Returns the variables with which compose.yaml names the place where a service has been put."""
+    port = service.ports[0] if service.ports else None
+    return {records.BIND: port.bind, port_variable(service.name): str(port.published)} if port else {}
 
 
 def _own(service_name: str, variables: Mapping[str, str] | None) -> dict[str, str]:
@@ -262,26 +160,16 @@ def start_command(service_name: str, variables: Mapping[str, str] | None = None,
     return shlex.join(resolve(service, environments.named(service.environment_name))[0])
 
 
-def _reach(service: Service, env: Environment) -> dict[str, object]:
-    """Returns where the service answers, and its health check as this machine runs it."""
-    port = service.ports[0] if service.ports else None
-    address = reachable(port.bind) if port else ""
-    check = service.health or Health((), 10.0, 5.0, 3, 0.0)
-    words, _ = resolve(replace(service, command=check.test), env)
-    return {
-        "url": f"http://{address}:{port.published}" if port else "",
-        "health": [word.replace("//127.0.0.1:", f"//{address}:") for word in words],  # inside is outside here
-        "health_timeout_s": check.timeout_s,
-    }
-
-
 def _launch(spec: dict, state_path: Path) -> Instance:
-    log_path = Path(spec["facts"]["log_path"])
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    with log_path.open("a") as log:
+    log_path = Path(spec["log_path"])
+    try:
+        log = logs.open_private(log_path)
+    except OSError as error:
+        raise LabError(f"cannot write the log {log_path}: {error.strerror or error}") from error
+    with open(log, "ab") as errors:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", "vlalab.supervisor"],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log,
+            [sys.executable, "-m", records.SUPERVISOR, str(state_path)],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
             cwd=paths.ROOT, env=service_variables(), start_new_session=True, text=True,
         )  # fmt: skip
     assert supervisor.stdin is not None
@@ -292,7 +180,7 @@ def _launch(spec: dict, state_path: Path) -> Instance:
     else:
         supervisor.stdin.close()
     deadline = time.monotonic() + 20
-    while (found := _load(state_path)) is None:
+    while (found := supervised.load(state_path)) is None:
         if supervisor.poll() is not None or time.monotonic() > deadline:
             supervisor.kill()
             raise LabError(f"service '{spec['facts']['name']}' could not be started; see {log_path}")
@@ -347,18 +235,17 @@ def shell_command(service_name: str, command: str | None = None) -> str:
 def follow_log(name: str, lines: int, follow: bool) -> None:
     """Prints the end of an instance's log, and what is added to it if `follow`."""
     found = instance(name)
-    path = found.log_path if found else paths.volume() / "logs" / f"{name}.log"
-    if not path.exists():
-        there = sorted(p.stem for p in path.parent.glob("*.log")) if path.parent.exists() else []
-        raise LabError(f"no log of '{name}' at {path}; there are: {', '.join(there) or 'none'}")
+    path = logs.require(name, attached=bool(found and found.attached))
     subprocess.run(["tail", "-n", str(lines), *(["-F"] if follow else []), str(path)], check=False)
 
 
 def close(found: Instance, keep_log: bool) -> None:
     """Stops a private instance; its log stays where somebody will want to read it."""
     (instance(found.name) or found).stop()
-    if not keep_log:
-        found.log_path.unlink(missing_ok=True)
+    if keep_log:
+        say(f"the policy's log: {logs.keep(found.name)}")
+    else:
+        logs.drop(found.name)
 
 
 def address(found: Instance) -> str:

@@ -28,14 +28,25 @@ class Identity:
         """Returns whether that very process still runs (a zombie does not)."""
         return identify(self.pid) == self
 
+    def is_ours(self) -> bool:
+        """Returns whether that very process still runs and is this user's."""
+        return owner(self.pid) == os.geteuid() and self.is_alive()
+
     def send(self, number: signal.Signals) -> bool:
-        """Sends a signal if that very process still runs. Returns whether it was sent."""
-        if not self.is_alive():
-            return False
+        """Sends a signal if that very process still runs and is this user's. Returns whether it was sent."""
+        handle = _handle(self.pid)  # from here on the pid cannot become somebody else's unseen
         try:
-            os.kill(self.pid, number)
+            if not self.is_ours():
+                return False
+            if handle is None:
+                os.kill(self.pid, number)
+            else:
+                signal.pidfd_send_signal(handle, number)
         except ProcessLookupError:
             return False
+        finally:
+            if handle is not None:
+                os.close(handle)
         return True
 
     def wait_gone(self, timeout_s: float) -> bool:
@@ -48,6 +59,14 @@ class Identity:
         return True
 
 
+def _handle(pid: int) -> int | None:
+    """Returns a descriptor of a process, None where there is none or the kernel (before 5.3) has no such thing."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
 def identify(pid: int) -> Identity | None:
     """Returns who has that pid now, or None when nobody (or only a zombie) does."""
     try:
@@ -57,6 +76,23 @@ def identify(pid: int) -> Identity | None:
         return None
     fields = stat.rpartition(")")[2].split()  # behind the name, which may hold spaces; proc_pid_stat(5), fields 3 on
     return None if fields[0] in "ZX" else Identity(pid, int(fields[19]), boot_id)
+
+
+def owner(pid: int) -> int | None:
+    """Returns the user that a process runs as, None where there is none."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[2]) for line in lines if line.startswith("Uid:")), None)  # real, effective, …
+
+
+def command(pid: int) -> list[str]:
+    """Returns the command line of a process, nothing where there is none."""
+    try:
+        return [os.fsdecode(word) for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]]
+    except OSError:
+        return []
 
 
 def die_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], None]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
-from vlalab import compose, containers, docker, paths, runtimes, settings, volumes
+from vlalab import compose, containers, docker, paths, runtimes, settings, state
 from vlalab.console import LabError, say, status, unknown
 from vlalab.environments import exclusive
 from vlalab.running import READY_TIMEOUT_S, Instance
@@ -97,10 +95,7 @@ def _choose(runtime: str, order: Sequence[str], running: Mapping[str, Instance])
 
 def _up(name: str, runtime: Runtime, mine: Mapping[str, str], variables: Mapping[str, str], is_named: bool) -> Instance:
     """Returns one service, ready. `mine` are its own settings, `variables` those of all that are up or will be."""
-    lock = volumes.state_folder(platform.node()) / f".{name}.lock"
-    with exclusive(lock, f"another call is starting '{name}'"):
-        with suppress(OSError):
-            volumes.give(lock)
+    with exclusive(state.folder() / f".{name}.lock", f"another call is starting '{name}'"):
         found = runtime.instance(name)
         if found and not is_named and found.is_healthy():
             say(f"{name} is up at {found.url}")

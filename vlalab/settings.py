@@ -1,18 +1,17 @@
 """What `up` was told about a service (checkpoint, GPU, a free port), as variables of compose.yaml.
 
-They are kept per machine on the volume while the service is up, so that a restart, or another service that is started
-beside it, sees the same values.
+They are kept in the caller's state folder while the service is up, so that a restart, or another service that is
+started beside it, sees the same values.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vlalab import compose, paths, volumes
+from vlalab import compose, paths, state
 from vlalab.console import LabError, unknown
 
 # Which folder under checkpoints/ a suite's published checkpoint lies in: its repository's name.
@@ -106,17 +105,19 @@ def from_shell(service: str) -> dict[str, str]:
 # --- kept ---------------------------------------------------------------------------------------------------
 
 
-def _path(service: str) -> Path:
-    return paths.volume() / "services" / platform.node() / f"{service}.settings"
+def _path(service: str, make: bool = False) -> Path:
+    return state.folder(make=make) / f"{service}.settings"
 
 
 def kept(service: str) -> dict[str, str]:
     """Returns what is kept for a service; nothing when nothing was, or the file is damaged."""
     try:
-        found = json.loads(_path(service).read_text())
-    except (OSError, ValueError):
+        found = json.loads(state.read(_path(service)) or "{}")
+    except (ValueError, RecursionError):
         return {}
-    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+    if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+        return {}
+    return {name: value for name, value in found.items() if name.startswith(variable(service, ""))}
 
 
 def merged(old: Mapping[str, str], new: Settings) -> dict[str, str]:
@@ -128,9 +129,7 @@ def keep(service: str, values: Mapping[str, str]) -> None:
     """Keeps the settings of a service, for as long as it is up."""
     if not values:
         return forget(service)
-    volumes.state_folder(platform.node())
-    _path(service).write_text(json.dumps(values, indent=1))
-    volumes.give(_path(service))
+    state.write(_path(service, make=True), json.dumps(values, indent=1))
 
 
 def forget(service: str) -> None:

@@ -7,6 +7,7 @@ clone and one machine have one folder.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import platform
 import pwd
@@ -20,6 +21,7 @@ from vlalab.console import LabError
 
 VARIABLE = "VLALAB_STATE"
 STEM_LENGTH = 24
+MAX_LENGTH = 1_000_000  # characters of a state file: they have some hundred
 
 
 def clone_id(root: Path = paths.ROOT) -> str:
@@ -44,22 +46,52 @@ def owner() -> str:
     return f"{user}-{clone_id().rpartition('-')[2]}"
 
 
-def folder() -> Path:
-    """Returns the folder of this caller, clone and machine, made if missing.
+def folder(*names: str, make: bool = True) -> Path:
+    """Returns the folder of this caller, clone and machine, or one of those names below it; made if missing.
 
     It lies under $VLALAB_STATE, else under vla-lab/<clone> in $XDG_STATE_HOME or ~/.local/state, else (a caller without
     a home) in /tmp. Raises LabError where it cannot be made, or where somebody else might write to it.
+    make: whether a missing one is made; else it is merely named.
     """
     machine = re.sub(r"[^\w.-]", "_", platform.node()) or "localhost"  # two machines may share a home
     if named := os.environ.get(VARIABLE):
-        return _private(Path(named).expanduser().absolute(), machine)
+        return _private(Path(named).expanduser().absolute(), machine, *names, make=make)
     home = next((one / "vla-lab" for one in _homes() if _is_callers(one)), Path(f"/tmp/vla-lab-{os.geteuid()}"))
-    return _private(home, clone_id(), machine)
+    return _private(home, clone_id(), machine, *names, make=make)
 
 
-def within(*names: str) -> Path:
-    """Returns a folder below `folder()`, made if missing and the caller's alone."""
-    return _private(folder(), *names)
+def write(path: Path, text: str) -> None:
+    """Writes a file that nobody else reads, whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(partial, "w", opener=_private_opener) as file:
+            file.write(text)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path) -> str | None:
+    """Returns what `write` wrote, None where there is nothing. Raises ValueError for no file of the caller's."""
+    try:
+        with open(path, opener=_no_link) as file:
+            facts = os.fstat(file.fileno())
+            if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
+                raise ValueError(f"{path} is no file of yours")
+            return file.read(MAX_LENGTH)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from error
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe in its place must not stop us
+
+
+def _private_opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _homes() -> Iterator[Path]:
@@ -83,19 +115,23 @@ def _is_callers(path: Path) -> bool:
         return False
 
 
-def _private(base: Path, *names: str) -> Path:
-    """Returns a folder below `base`, made with all of its parents; from `base` on nobody else may write to them."""
-    path = base
+def _private(base: Path, *names: str, make: bool) -> Path:
+    """Returns a folder below `base`, perhaps made with all of its parents; from `base` on only the caller may write."""
+    steps = list(itertools.accumulate(names, Path.joinpath, initial=base))
     try:
-        base.parent.mkdir(parents=True, exist_ok=True)
-        for step in (base, *(path := path / name for name in names)):
-            step.mkdir(mode=0o700, exist_ok=True)
+        if make:
+            base.parent.mkdir(parents=True, exist_ok=True)
+        for step in steps:
+            if make:
+                step.mkdir(mode=0o700, exist_ok=True)
+            elif not os.path.lexists(step):
+                break
             _check(step)
-        if names:
-            path.chmod(0o700)  # one of an earlier time, perhaps with another mode
+        else:
+            steps[-1].chmod(0o700)  # one of an earlier time, perhaps with another mode
     except OSError as error:
-        raise LabError(f"cannot make {path} ({error.strerror}); set {VARIABLE} to a folder of your own") from error
-    return path
+        raise LabError(f"cannot make {steps[-1]} ({error.strerror}); set {VARIABLE} to a folder of your own") from error
+    return steps[-1]
 
 
 def _check(path: Path) -> None:

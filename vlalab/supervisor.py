@@ -1,8 +1,9 @@
-"""Keeps one service running: `python -m vlalab.supervisor`, with the specification as one line of JSON on stdin.
+"""Keeps one service running: `python -m vlalab.supervisor STATE-FILE`, told what to run by a line of JSON on stdin.
 
 It starts the command, writes its output to a log that is rotated, starts it again when it ends (by compose's restart
-rule, with growing pauses), and on SIGTERM stops it with its grace period. Its state file says who runs. With
-"attached", it stops when stdin is closed: then whoever started it is gone, even by kill -9.
+rule, with growing pauses), and on SIGTERM stops it with its grace period. Its state file, which its own command line
+names, says who runs. With "attached", it stops when stdin is closed: then whoever started it is gone, even by kill -9.
+A disk that is full ends nothing: what cannot be written is dropped, or written later.
 """
 
 from __future__ import annotations
@@ -15,45 +16,26 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 
+from vlalab import records
+from vlalab.logs import Log
 from vlalab.processes import die_with_parent, identify
+from vlalab.records import Record
 
-LOG_BYTES = 10_000_000  # one older file of that size is kept
 PAUSE_S = (0.5, 30.0)  # before a restart: first, and at most
 STEADY_S = 60.0  # a child that ran this long starts the pauses anew
-
-
-class Log:
-    """A file that is moved to NAME.1 when it is full."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.path, self.file = path, path.open("ab")
-
-    def write(self, data: bytes) -> None:
-        """Appends and flushes."""
-        if self.file.tell() > LOG_BYTES:
-            self.file.close()
-            self.path.replace(self.path.with_name(self.path.name + ".1"))
-            self.file = self.path.open("ab")
-        self.file.write(data)
-        self.file.flush()
-
-    def note(self, text: str) -> None:
-        """Appends a line of the supervisor's own."""
-        self.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode())
+CANNOT_START = 127  # the exit code that a shell gives to it
 
 
 class Supervisor:
     """One command and its state file. `spec` is what vlalab.local writes: see `local.start`."""
 
-    def __init__(self, spec: dict) -> None:
-        self.spec = spec
-        self.state_path = Path(spec["state_path"])
-        self.log = Log(Path(spec["facts"]["log_path"]))
+    def __init__(self, state_path: Path, spec: dict) -> None:
+        self.spec, self.state_path = spec, state_path
+        self.log = Log(Path(spec["log_path"]))
         self.stopping = False
+        self.is_noted = True  # whether the state file says how things are
         self.starts = 0
         self.last_exit: int | None = None
         self.child: subprocess.Popen[bytes] | None = None
@@ -68,8 +50,8 @@ class Supervisor:
         pause_s = PAUSE_S[0]
         while not self.stopping:
             started = time.monotonic()
-            self._start_child()
-            self._watch_child()
+            if self._start_child():
+                self._watch_child()
             if self.stopping or not self._restarts():
                 break
             pause_s = PAUSE_S[0] if time.monotonic() - started > STEADY_S else pause_s
@@ -77,7 +59,8 @@ class Supervisor:
             self._sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_S[1])
         self._stop_child()
-        self.state_path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it says who ran, and is known to be wrong by that
+            self.state_path.unlink()
 
     def _ask_to_stop(self, *_: object) -> None:
         self.stopping = True
@@ -86,22 +69,25 @@ class Supervisor:
         rule = self.spec["restart"].split(":")[0]
         return rule in ("always", "unless-stopped") or (rule == "on-failure" and self.last_exit != 0)
 
-    def _start_child(self) -> None:
+    def _start_child(self) -> bool:
+        """Returns whether the command could be started; for want of memory or processes it may be, later."""
         self.starts += 1
-        self.child = subprocess.Popen(
-            self.spec["command"],
-            env=self.spec["environment"],
-            cwd=self.spec["folder"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=die_with_parent(),
-        )
+        try:
+            self.child = subprocess.Popen(
+                self.spec["command"], env=self.spec["environment"], cwd=self.spec["folder"],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                start_new_session=True, preexec_fn=die_with_parent(),
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError) as error:
+            self.child, self.last_exit = None, CANNOT_START
+            self.log.note(f"cannot start {self.spec['command'][0]}: {error}")
+            self._write_state()
+            return False
         assert self.child.stdout is not None
         self.selector.register(self.child.stdout, selectors.EVENT_READ, "output")
         self.log.note(f"started {' '.join(self.spec['command'])} as process {self.child.pid}")
         self._write_state()
+        return True
 
     def _watch_child(self) -> None:
         """Copies the child's output until it has ended or everything is to stop."""
@@ -115,6 +101,8 @@ class Supervisor:
             self._write_state()
 
     def _handle_events(self, timeout_s: float) -> None:
+        if not self.is_noted:
+            self._write_state()
         for key, _ in self.selector.select(timeout_s):
             data = os.read(key.fd, 65536)
             if key.data == "output" and data:
@@ -143,7 +131,7 @@ class Supervisor:
             return
         self.log.note("stopping")
         _signal_group(self.child.pid, signal.SIGTERM)
-        grace_s = self.spec["facts"]["stop_grace_s"]
+        grace_s = self.spec["stop_grace_s"]
         end = time.monotonic() + grace_s
         while self.child.poll() is None and time.monotonic() < end:
             self._handle_events(0.05)
@@ -154,19 +142,18 @@ class Supervisor:
         self._drain()
 
     def _write_state(self) -> None:
-        child = identify(self.child.pid) if self.child else None
+        """Says who runs. Where the disk is full that is tried again with the next event, and until then wrong."""
         me = identify(os.getpid())
         assert me is not None
-        state = {
-            **self.spec["facts"],
-            "supervisor": asdict(me),
-            "child": asdict(child) if child else None,
-            "starts": self.starts,
-            "last_exit": self.last_exit,
-        }
-        partial = self.state_path.with_name(f".{self.state_path.name}.{os.getpid()}")
-        partial.write_text(json.dumps(state, indent=1))
-        partial.replace(self.state_path)
+        child = identify(self.child.pid) if self.child else None
+        facts = {"supervisor": me, "child": child, "starts": self.starts, "last_exit": self.last_exit}
+        try:
+            records.write(self.state_path, Record(**self.spec["facts"], **facts))
+            self.is_noted = True
+        except OSError as error:
+            if self.is_noted:
+                self.log.note(f"cannot write {self.state_path} ({error.strerror}); trying again")
+            self.is_noted = False
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
@@ -176,4 +163,4 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 
 if __name__ == "__main__":
-    Supervisor(json.loads(sys.stdin.readline())).run()
+    Supervisor(Path(sys.argv[1]), json.loads(sys.stdin.readline())).run()

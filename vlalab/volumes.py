@@ -59,23 +59,12 @@ def prepare() -> None:
         say(line)
 
 
-def state_folder(machine: str) -> Path:
-    """Returns the folder for what the host tool keeps about that machine's services, made if missing.
-
-    Raises LabError where the volume cannot be written to.
-    """
-    folder = paths.volume() / "services" / machine
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in reversed(missing):
-            give(path)
-    except OSError as error:
-        raise LabError(
-            f"the volume {paths.volume()} cannot be written to ({error.strerror}); "
-            "set VLALAB_VOLUME to a folder that can"
-        ) from error
-    return folder
+def require_writable() -> None:
+    """Raises LabError where the caller could not write to the volume, or make it."""
+    root = paths.volume()
+    there = next(place for place in (root, *root.parents) if place.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise LabError(f"the volume {root} cannot be written to; set VLALAB_VOLUME to a folder that can")
 
 
 def give(path: Path) -> None:

@@ -36,6 +36,7 @@ class Lab:
             "VLALAB_TAG": self.name,
             "COMPOSE_PROJECT_NAME": f"vlalab-{self.name}",
             "VLALAB_VOLUME": str(self.volume),
+            "VLALAB_STATE": str(self.volume.with_name(f"{self.volume.name}-state")),
             **({"VLALAB_BASE": self.base, "VLALAB_BASE_DEVEL": self.base} if self.base else {}),
             **{ports.port_variable(name): str(port) for name, port in self.ports.items()},
         }

@@ -3,11 +3,13 @@
 import os
 import shutil
 import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from vlalab import docker
+from vlalab import docker, state
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,6 +40,12 @@ def fresh_clone(tmp_path_factory) -> Path:
     return copy_clone(tmp_path_factory.mktemp("a place") / "vla lab")
 
 
+@pytest.fixture(autouse=True)
+def state_of_its_own(tmp_path_factory, monkeypatch):
+    """What a test starts and notes is nobody else's."""
+    monkeypatch.setenv(state.VARIABLE, str(tmp_path_factory.mktemp("state")))
+
+
 @pytest.fixture
 def speaking(tmp_path, monkeypatch):
     """Returns a function that puts a docker command on PATH: it runs those lines of sh for every call."""
@@ -56,3 +64,27 @@ def speaking(tmp_path, monkeypatch):
     yield put
     for cached in (docker._probe, docker.plugin_problem, docker.info):
         cached.cache_clear()
+
+
+@pytest.fixture
+def answering():
+    """Returns a function that serves one status to every GET and returns the URL."""
+    servers = []
+
+    def serve(status: int) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(status)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        servers.append(server := ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}/readyz"
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+        server.server_close()

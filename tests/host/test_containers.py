@@ -27,6 +27,7 @@ from vlalab import settings as kept_settings
 from vlalab.console import LabError
 from vlalab.evaluation import Request
 from vlalab.processes import identify
+from vlalab.state import folder as state_folder
 
 PROGRAM = Path(__file__).with_name("recording_docker.py")
 OWN = ("VLALAB_", "COMPOSE_", "DOCKER_", "SSL_CERT", "REQUESTS_CA", "CURL_CA", "SUDO_")
@@ -75,6 +76,7 @@ def engine(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
     monkeypatch.setenv("RECORDING_DOCKER", str(folder))
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    monkeypatch.setenv("VLALAB_STATE", str(tmp_path / "state"))
     monkeypatch.setattr(gpus, "count", lambda: 0)
     docker.info.cache_clear()
     made = Engine(folder)
@@ -322,7 +324,7 @@ def test_a_private_policys_log_is_kept_after_a_failure_only(engine, tmp_path, co
         assert evaluation.run(request, "") == code
     finally:
         containers.run = original
-    logs = list((tmp_path / "volume" / "logs").glob("*.log"))
+    logs = list(state_folder("logs").glob("*.log"))
     assert [log.read_text() for log in logs] == (["the last words\n"] if code != 130 else [])
     assert engine.containers() == []
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import compose, environments, local, paths
+from vlalab import compose, environments, local, paths, supervised
 from vlalab.console import LabError
 from vlalab.processes import Identity, identify
 
@@ -48,16 +48,16 @@ def lab(tmp_path, monkeypatch):
     (folder / ".venv" / "bin" / "python").symlink_to(sys.executable)
     (folder / "requirements.lock").write_text("# nothing\n")
     monkeypatch.setattr(environments, "ensure", lambda name: environments.Environment(name, folder))
+    monkeypatch.setattr(compose, "FILE", tmp_path / "compose.yaml")
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     monkeypatch.delenv("VLALAB_BIND", raising=False)
 
     def start(flags: str = "", restart: str = "unless-stopped", **options) -> local.Instance:
-        path = tmp_path / "compose.yaml"
         words = "".join(f', "{flag}"' for flag in flags.split())
-        path.write_text(
+        compose.FILE.write_text(
             COMPOSE.format(restart=restart, script=SERVICE, port=start.port, flags=words, data=tmp_path / "data")
         )
-        return local.start("small", compose_path=path, **options)
+        return local.start("small", **options)
 
     start.port = free_port()
     yield start
@@ -101,7 +101,7 @@ def test_a_service_that_must_not_restart_leaves_no_trace(lab):
     lab(restart='"no"')
     local.wait_ready("small", 20).child.send(signal.SIGKILL)
     wait_for(lambda: local.instances() == [])
-    assert not local._state_path("small").exists()
+    assert not supervised.state_path("small").exists()
 
 
 def test_one_that_ignores_sigterm_is_killed_after_its_grace_period(lab):
@@ -120,7 +120,7 @@ def test_a_recycled_pid_is_never_ours(lab):
         other = Identity(real.pid, real.start_ticks - 1, real.boot_id)
         lab()
         found = local.wait_ready("small", 20)
-        state_path = local._state_path("small")
+        state_path = supervised.state_path("small")
         state = json.loads(state_path.read_text())
         found.stop()
         state |= {"supervisor": asdict(other), "child": asdict(other)}
@@ -167,10 +167,10 @@ def test_a_service_that_never_gets_ready_is_told(lab):
 OWNER = """
 import sys, time
 from pathlib import Path
-from vlalab import environments, local
-folder = Path({folder!r})
+from vlalab import compose, environments, local
+folder, compose.FILE = Path({folder!r}), Path({compose!r})
 environments.ensure = lambda name: environments.Environment(name, folder)
-local.start("small", instance_name="private", attached=True, compose_path=Path({compose!r}))
+local.start("small", instance_name="private", attached=True)
 local.wait_ready("private", 20)
 print("ready", flush=True)
 time.sleep(60)
@@ -220,7 +220,7 @@ def test_a_volume_that_cannot_be_written_to_is_an_error(lab, tmp_path, monkeypat
 def test_an_unknown_service_is_an_error_that_lists_the_known_ones(lab, tmp_path):
     lab().stop()
     with pytest.raises(LabError, match="Known: small"):
-        local.start("big", compose_path=tmp_path / "compose.yaml")
+        local.start("big")
 
 
 # --- one description, two runtimes --------------------------------------------------------------------------

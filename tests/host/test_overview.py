@@ -132,11 +132,11 @@ def test_nvidia_smis_rows_are_read(tmp_path, monkeypatch):
     gpus.count.cache_clear()
 
 
-def test_a_local_instance_has_a_row_too(tmp_path):
+def test_a_local_instance_has_a_row_too(tmp_path, answering):
     me = identify(os.getpid())
     found = local.Instance(
         name="oracle", service="oracle", url="http://127.0.0.1:8001", role="policy", attached=False,
-        log_path=tmp_path / "log", health=(sys.executable, "-c", ""), health_timeout_s=5, stop_grace_s=1,
+        log_path=tmp_path / "log", check=answering(200), check_timeout_s=5, stop_grace_s=1,
         started_at=time.time(), supervisor=me, child=me, starts=1, last_exit=None, gpu="1",
     )  # fmt: skip
     row = overview._row(found, LIBERO, facts(found))

@@ -51,14 +51,14 @@ def test_it_lies_where_the_variables_say(tmp_path, monkeypatch):
     assert state.folder() == tmp_path / "xdg" / "vla-lab" / clone / "this_machine"
     monkeypatch.setenv("VLALAB_STATE", str(tmp_path / "named"))
     assert state.folder() == tmp_path / "named" / "this_machine"
-    assert state.within("logs") == state.folder() / "logs"
+    assert state.folder("logs") == state.folder() / "logs"
 
 
 def test_nobody_else_reads_it(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     old = os.umask(0)
     try:
-        found = state.within("logs")
+        found = state.folder("logs")
     finally:
         os.umask(old)
     for folder in (found, *list(found.parents)[:3]):
@@ -87,7 +87,7 @@ def test_what_others_might_have_a_hand_in_is_refused(tmp_path, monkeypatch, plac
         os.chown(tmp_path / place, 4321, 4321)
     words = {"link": "is a link", "file": "cannot make", "open": "written to by others", "another's": "user 4321"}[how]
     with pytest.raises(LabError, match=rf"{words}.*set VLALAB_STATE"):
-        state.within("logs")
+        state.folder("logs")
     assert not (tmp_path / "target").exists() or not list((tmp_path / "target").iterdir())
 
 
@@ -115,3 +115,40 @@ def test_a_caller_without_a_home_has_a_place_too(tmp_path, home):
         assert Path(done.stdout.strip()).stat().st_uid == uid
     finally:
         shutil.rmtree(f"/tmp/vla-lab-{uid}", ignore_errors=True)
+
+
+def test_a_mere_question_makes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("VLALAB_STATE", str(tmp_path / "a" / "b"))
+    assert state.folder("logs", make=False).name == "logs" and list(tmp_path.iterdir()) == []
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b").symlink_to(tmp_path)
+    with pytest.raises(LabError, match="is a link"):
+        state.folder("logs", make=False)
+
+
+def test_what_is_written_is_the_callers_alone(tmp_path):
+    old = os.umask(0)
+    try:
+        state.write(tmp_path / "file", "text")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
+    assert state.read(tmp_path / "file") == "text" and state.read(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("what", ["link", "folder", "pipe", "another's"])
+def test_what_is_no_file_of_the_callers_is_not_read(tmp_path, what):
+    path = tmp_path / "file"
+    if what == "link":
+        path.symlink_to("/etc/passwd")
+    elif what == "folder":
+        path.mkdir()
+    elif what == "pipe":
+        os.mkfifo(path)
+    elif os.geteuid() == 0:
+        path.write_text("text")
+        os.chown(path, 4321, 4321)
+    else:
+        pytest.skip("only root can give files away")
+    with pytest.raises(ValueError, match="file"):
+        state.read(path)

@@ -1,0 +1,160 @@
+"""State files: what is in them is never run, and what is wrong with them never breaks anything."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import pytest
+
+from vlalab import local, overview, paths, records, services, state, supervised
+from vlalab.processes import Identity, identify
+from vlalab.records import Record
+
+NOBODY = 54321
+
+
+def record(supervisor: Identity, child: Identity | None = None, **other) -> Record:
+    known = Record(
+        name="oracle", service="oracle", attached=False, started_at=1.0, gpu="", variables={},
+        placed={"VLALAB_BIND": "127.0.0.1", "VLALAB_ORACLE_PORT": "8001"}, supervisor=supervisor, child=child,
+        starts=1, last_exit=None,
+    )  # fmt: skip
+    return replace(known, **other)
+
+
+@pytest.fixture
+def bystander():
+    """A process that is this user's, but was never started by the lab."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_what_is_written_is_read_again():
+    me = identify(os.getpid())
+    path = supervised.state_path("oracle")
+    records.write(path, record(me, me))
+    assert records.read(path) == record(me, me)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_whoever_writes_to_the_volume_runs_nothing(tmp_path, monkeypatch, capsys, bystander):
+    """A state file with a health check of its own, as earlier versions believed it, beside one of a stranger's pid."""
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    trace, victim = tmp_path / "trace", asdict(identify(bystander.pid))
+    planted = {
+        "name": "oracle", "service": "oracle", "url": "http://127.0.0.1:8001", "role": "policy", "attached": False,
+        "log_path": str(tmp_path / "log"), "health": ["/bin/sh", "-c", f"touch {trace}"], "health_timeout_s": 5.0,
+        "stop_grace_s": 1.0, "started_at": 1.0, "supervisor": victim, "child": victim, "starts": 1, "last_exit": None,
+    }  # fmt: skip
+    on_volume = tmp_path / "volume" / "services" / state.folder().name / "oracle.json"
+    for path in (on_volume, state.folder() / "oracle.json"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(planted))
+        overview.show()
+        assert local.instances() == [] and services.down([]) == []
+    assert not trace.exists() and bystander.poll() is None
+    assert "ignoring" in capsys.readouterr().err
+
+
+def test_a_process_that_the_lab_did_not_start_is_never_ended(bystander):
+    """Pid, start and boot fit, as a forger would know them; but that process is no supervisor of this file."""
+    victim = identify(bystander.pid)
+    records.write(supervised.state_path("oracle"), record(victim, victim))
+    assert local.instance("oracle") is None and bystander.poll() is None
+
+
+def test_a_child_that_is_not_the_supervisors_is_never_ended(bystander):
+    path = supervised.state_path("oracle")
+    own = subprocess.Popen(["/bin/sh", "-c", "sleep 60 & wait"], stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        found = record(identify(own.pid), identify(bystander.pid))
+        records.write(path, found)
+        assert found.own_child() is None
+    finally:
+        os.killpg(own.pid, signal.SIGKILL)
+        own.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root could end another user's process")
+def test_another_users_process_is_never_ended():
+    process = subprocess.Popen(["sleep", "60"], user=NOBODY, cwd="/")
+    try:
+        other = identify(process.pid)
+        assert other.is_alive() and not other.is_ours() and not other.send(signal.SIGKILL)
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+WRONG = [
+    "", "null", "[]", "7", "{", '"text"', "[" * 100_000, "\x00", "{}", '{"version": 1}', '{"version": 2}',
+    '{"version": 2, "name": "oracle", "supervisor": {"pid": 1}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WRONG, ids=range(len(WRONG)))
+def test_a_damaged_state_file_is_told_and_breaks_nothing(text, capsys):
+    (state.folder() / "oracle.json").write_text(text)
+    overview.show()
+    assert "ignoring" in capsys.readouterr().err and local.instances() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "other"}, {"name": "../oracle"}, {"service": "a b"}, {"service": 7}, {"started_at": float("nan")},
+        {"started_at": "x"}, {"gpu": "\x1b[2J"}, {"attached": "yes"}, {"starts": 0}, {"last_exit": "x"},
+        {"variables": {"PATH": "/x"}}, {"variables": {"VLALAB_ORACLE_PORT": 7}}, {"variables": []},
+        {"placed": {"VLALAB_VOLUME": "/"}}, {"placed": {"VLALAB_ORACLE_PORT": "70000"}},
+        {"placed": {"VLALAB_ORACLE_PORT": "80/@x"}}, {"placed": {"VLALAB_BIND": "a.example"}},
+        {"supervisor": {"pid": -1, "start_ticks": 1, "boot_id": ""}}, {"supervisor": None}, {"supervisor": {}},
+        {"supervisor": {"pid": 2**70, "start_ticks": 1, "boot_id": ""}}, {"child": []}, {"health": ["true"]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_fact_that_makes_no_sense_is_not_believed(change, capsys):
+    me = asdict(record(identify(os.getpid())))
+    path = state.folder() / "oracle.json"
+    path.write_text(json.dumps({"version": records.VERSION, **me, **change}))
+    found = records.read(path)
+    assert found is None or change == {"child": []}, found
+    assert local.instances() == []
+
+
+def test_no_mutation_of_a_state_file_breaks_anything(bystander):
+    path = state.folder() / "oracle.json"
+    victim = identify(bystander.pid)
+    records.write(path, record(victim, victim))
+    whole, draw = path.read_bytes(), random.Random(0)
+    for _ in range(500):
+        damaged = bytearray(whole)
+        for _ in range(draw.randint(1, 4)):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        path.write_bytes(bytes(damaged[: draw.choice([len(damaged), draw.randrange(len(damaged))])]))
+        assert local.instances() == []
+    assert bystander.poll() is None
+
+
+def test_a_link_in_a_state_files_place_is_not_followed(tmp_path, capsys):
+    me = identify(os.getpid())
+    records.write(tmp_path / "oracle.json", record(me, me))
+    (state.folder() / "oracle.json").symlink_to(tmp_path / "oracle.json")
+    assert local.instances() == [] and "ignoring" in capsys.readouterr().err
+    records.write(state.folder() / "oracle.json", record(me, me))  # takes the link's place
+    assert not (state.folder() / "oracle.json").is_symlink() and (tmp_path / "oracle.json").exists()
+
+
+def test_a_state_folder_in_which_others_write_is_refused(capsys):
+    state.folder().chmod(0o777)
+    done = subprocess.run(
+        [sys.executable, "-m", "vlalab", "status"], cwd=paths.ROOT, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": paths.python_path()},
+    )  # fmt: skip
+    assert done.returncode != 0 and "may be written to by others" in done.stderr and "Traceback" not in done.stderr
