@@ -6,6 +6,7 @@ The layout itself is the contract's (vla_contract/volume.py), which runs here as
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -68,7 +69,13 @@ def require_writable() -> None:
 
 
 def give(path: Path) -> None:
-    """Gives a file or folder that root made to the owner of the folder around it."""
-    if os.geteuid() == 0:
-        around = path.parent.stat()
-        os.chown(path, around.st_uid, around.st_gid)
+    """Gives a file or folder that root made to the owner of the folder around it; never what a link leads to."""
+    if os.geteuid() != 0:
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        facts, around = os.fstat(descriptor), path.parent.stat()
+        if facts.st_uid == 0 and (stat.S_ISDIR(facts.st_mode) or facts.st_nlink == 1):  # else it is not what root made
+            os.fchown(descriptor, around.st_uid, around.st_gid)
+    finally:
+        os.close(descriptor)

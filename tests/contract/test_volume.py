@@ -1,7 +1,9 @@
 """The volume's layout, its owner, and what happens where it is full or cannot be written."""
 
+import contextlib
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -104,7 +106,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch, number):
     def refuse(*args, **kwargs):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr(os, "mkdir", refuse)
     with pytest.raises(VolumeError, match=os.strerror(number)) as caught:
         _ = Volume(tmp_path).runs
     assert caught.value.errno == number
@@ -115,3 +117,95 @@ def test_space_is_asked_for_before_it_is_used(tmp_path):
     with pytest.raises(VolumeError, match=r"GB free at .*1000000.0 GB needed") as caught:
         require_space(tmp_path / "not" / "there" / "yet", 10**15)
     assert caught.value.errno == errno.ENOSPC
+
+
+# --- links that a container, or a notebook in one, may have put there -----------------------------------------
+
+
+@pytest.fixture
+def target(tmp_path) -> Path:
+    """What must stay as it is: a folder outside the volume."""
+    (tmp_path / "etc").mkdir(mode=0o755)
+    return tmp_path / "etc"
+
+
+def untouched(target: Path) -> bool:
+    facts = target.stat()
+    return (facts.st_uid, facts.st_mode & 0o777, list(target.iterdir())) == (os.geteuid(), 0o755, [])
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_link_in_a_folders_place_is_refused_and_its_target_left_alone(tmp_path, target, name):
+    volume = Volume(tmp_path / "volume")
+    volume.root.mkdir()
+    volume.path(name).symlink_to(target)
+    words = rf"cannot make the folder .*volume/{name}: at .*volume/{name} it is a link to .*etc"
+    with pytest.raises(VolumeError, match=words):
+        getattr(volume, name)
+    with pytest.raises(VolumeError, match=words):
+        volume.prepare(*((4321, 4321) if os.geteuid() == 0 else (os.geteuid(), os.getegid())))
+    assert untouched(target)
+
+
+@pytest.mark.parametrize("at", ["logs", "logs/tensorboard", "logs/tensorboard/run"])
+def test_a_link_on_the_way_to_a_folder_is_refused(tmp_path, target, monkeypatch, at):
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    (tmp_path / "volume" / at).parent.mkdir(parents=True)
+    (tmp_path / "volume" / at).symlink_to(target)
+    with pytest.raises(VolumeError, match=r"is a link to .*etc.*mounted there instead"):
+        make_folder(tmp_path / "volume" / "logs" / "tensorboard" / "run")
+    assert untouched(target)
+
+
+def test_a_link_to_nothing_makes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path))
+    (tmp_path / "runs").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(VolumeError, match="is a link to"):
+        make_folder(tmp_path / "runs" / "first")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_root_of_the_volume_may_be_a_link(tmp_path, monkeypatch):
+    """It is the caller's own choice, and nobody who may write to the volume can change it."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "volume").symlink_to(tmp_path / "disk")
+    volume = Volume(tmp_path / "volume")
+    volume.prepare(os.geteuid(), os.getegid())
+    assert volume.runs.is_dir() and (tmp_path / "disk" / "runs").is_dir()
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    assert make_folder(volume.path("runs") / "a" / "b").is_dir()
+
+
+def test_links_outside_the_volume_are_their_owners(tmp_path, target, monkeypatch):
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    (tmp_path / "out").symlink_to(target)
+    assert make_folder(tmp_path / "out" / "pictures").is_dir() and (target / "pictures").is_dir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_a_link_exchanged_for_a_folder_in_a_hurry_changes_nothing_elsewhere(tmp_path, target):
+    """Somebody swaps a folder and a link as fast as they can, while root prepares the volume again and again."""
+    volume = Volume(tmp_path / "volume")
+    volume.root.mkdir()
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            for step in (
+                lambda: volume.path("hf").symlink_to(target),
+                volume.path("hf").unlink,
+                volume.path("hf").rmdir,
+            ):
+                with contextlib.suppress(OSError):
+                    step()
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        for _ in range(500):
+            with contextlib.suppress(OSError):
+                volume.prepare(4321, 4321)
+    finally:
+        stop.set()
+        thread.join()
+    assert untouched(target)

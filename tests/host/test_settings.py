@@ -1,5 +1,7 @@
 """What `up` is told about a service: checkpoints that exist, devices that make sense, and what is kept of it."""
 
+import os
+
 import pytest
 
 from vlalab import compose, settings, volumes
@@ -124,3 +126,20 @@ def test_a_volume_that_cannot_be_made_is_told(volume, monkeypatch):
     monkeypatch.setenv("VLALAB_VOLUME", str(volume / "file" / "volume"))
     with pytest.raises(LabError, match="set VLALAB_VOLUME"):
         volumes.prepare()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_root_gives_away_what_it_made_and_nothing_else(tmp_path):
+    (tmp_path / "target").write_text("")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    os.chown(folder, 4321, 4322)
+    (folder / "link").symlink_to(tmp_path / "target")
+    (folder / "name").hardlink_to(tmp_path / "target")
+    (folder / "made").write_text("")
+    with pytest.raises(OSError):
+        volumes.give(folder / "link")
+    volumes.give(folder / "name")
+    volumes.give(folder / "made")
+    assert (tmp_path / "target").stat().st_uid == 0
+    assert ((folder / "made").stat().st_uid, (folder / "made").stat().st_gid) == (4321, 4322)

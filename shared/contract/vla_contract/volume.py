@@ -10,9 +10,13 @@ import os
 import shutil
 import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-FOLDERS = ("checkpoints", "hf", "datasets", "assets", "runs", "notebooks", "logs", "services")
+from vla_contract import anchored
+
+FOLDERS = ("checkpoints", "hf", "datasets", "assets", "runs", "notebooks", "logs")
 VARIABLE = "VLALAB_VOLUME"
 
 
@@ -27,7 +31,10 @@ class Volume:
     """
 
     def __init__(self, root: str | os.PathLike | None = None):
-        self.root = Path(root or os.environ.get(VARIABLE) or _repository_volume()).expanduser().absolute()
+        named = root or os.environ.get(VARIABLE) or _repository_volume()
+        if not named:
+            raise ValueError(f"no volume given and none beside {__file__}; set {VARIABLE} to the shared folder")
+        self.root = Path(named).expanduser().absolute()
 
     def path(self, folder: str) -> Path:
         """Returns where a folder of the layout lies, without making it."""
@@ -37,35 +44,35 @@ class Volume:
 
     @property
     def checkpoints(self) -> Path:
-        return make_folder(self.path("checkpoints"))
+        return self._folder("checkpoints")
 
     @property
     def hf(self) -> Path:
-        return make_folder(self.path("hf"))
+        return self._folder("hf")
 
     @property
     def datasets(self) -> Path:
-        return make_folder(self.path("datasets"))
+        return self._folder("datasets")
 
     @property
     def assets(self) -> Path:
-        return make_folder(self.path("assets"))
+        return self._folder("assets")
 
     @property
     def runs(self) -> Path:
-        return make_folder(self.path("runs"))
+        return self._folder("runs")
 
     @property
     def notebooks(self) -> Path:
-        return make_folder(self.path("notebooks"))
+        return self._folder("notebooks")
 
     @property
     def logs(self) -> Path:
-        return make_folder(self.path("logs"))
+        return self._folder("logs")
 
-    @property
-    def services(self) -> Path:
-        return make_folder(self.path("services"))
+    def _folder(self, name: str) -> Path:
+        with _entered(self.path(name), self.root):
+            return self.path(name)
 
     def prepare(self, uid: int, gid: int) -> list[Path]:
         """Makes the volume and every folder of the layout writable for a user; returns those that changed hands.
@@ -74,11 +81,11 @@ class Volume:
         lies in them. Raises VolumeError, with the command that helps, for any other folder that is closed to it.
         """
         given = []
-        for folder in (self.root, *map(self.path, FOLDERS)):
-            is_new = not folder.is_dir()
-            make_folder(folder)
-            if (is_new or not _may_write(folder, uid, gid)) and _hand_over(folder, uid, gid) and not is_new:
-                given.append(folder)
+        for path in (self.root, *map(self.path, FOLDERS)):
+            is_new = not path.is_dir()
+            with _entered(path, self.root) as folder:
+                if (is_new or not _may_write(folder, uid, gid)) and _hand_over(folder, path, uid, gid) and not is_new:
+                    given.append(path)
         return given
 
     def __repr__(self) -> str:
@@ -88,47 +95,62 @@ class Volume:
 def make_folder(path: Path) -> Path:
     """Returns `path` as an existing folder; what was missing of it belongs to the owner of what was there.
 
-    Raises VolumeError where the place is read-only, full, not ours or taken by a file.
+    Raises VolumeError where the place is read-only, full, not ours, taken by a file, or behind a link: below the
+    volume's root links are not followed, since whoever may write there could lead root anywhere with one.
     """
-    if path.is_dir():
+    named = os.environ.get(VARIABLE) or _repository_volume()
+    with _entered(path, Path(named).expanduser().absolute() if named else None):
         return path
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+
+
+@contextmanager
+def _entered(path: Path, root: Path | None) -> Iterator[int]:
+    """Yields a descriptor of a folder, made if missing. Links are followed down to `root`, and nowhere below it."""
+    path = path.absolute()
+    start = root if root and path.is_relative_to(root) else path
+    while not start.exists():
+        start = start.parent
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        for folder in reversed(missing):
-            _give_to_owner_of_parent(folder)
+        with anchored.folder(start, *path.relative_to(start).parts, make=True) as descriptor:
+            yield descriptor
+    except anchored.LinkError as error:
+        raise VolumeError(
+            error.errno,
+            f"cannot make the folder {path}: at {error.filename} {error.strerror}; remove it (a folder elsewhere can "
+            f"be mounted there instead), or set {VARIABLE} to a folder you can write to",
+        ) from error
+    except VolumeError:
+        raise
     except OSError as error:
         raise VolumeError(
             error.errno, f"cannot make the folder {path}: {error.strerror}; set {VARIABLE} to a folder you can write to"
         ) from error
-    return path
 
 
-def _may_write(folder: Path, uid: int, gid: int) -> bool:
-    """Returns whether the mode bits let a user make files in the folder."""
+def _may_write(folder: int, uid: int, gid: int) -> bool:
+    """Returns whether the mode bits let a user make files in the folder of a descriptor."""
     if uid == os.geteuid() != 0:
-        return os.access(folder, os.W_OK | os.X_OK)  # knows access lists and read-only mounts too
-    facts = folder.stat()
+        return os.access(".", os.W_OK | os.X_OK, dir_fd=folder)  # knows access lists and read-only mounts too
+    facts = os.fstat(folder)
     if uid == 0:
         return True
     shift = 6 if facts.st_uid == uid else 3 if facts.st_gid == gid else 0
     return facts.st_mode >> shift & (stat.S_IWOTH | stat.S_IXOTH) == stat.S_IWOTH | stat.S_IXOTH
 
 
-def _hand_over(folder: Path, uid: int, gid: int) -> bool:
+def _hand_over(folder: int, path: Path, uid: int, gid: int) -> bool:
     """Gives a folder that is new, or root's, to a user; returns whether it was somebody else's."""
-    facts = folder.stat()
+    facts = os.fstat(folder)
     if (facts.st_uid, facts.st_gid) == (uid, gid) and _may_write(folder, uid, gid):
         return False
     try:
         if os.geteuid() != 0 or facts.st_uid not in (0, uid):
             raise PermissionError(errno.EACCES, f"it belongs to user {facts.st_uid}")
-        os.chown(folder, uid, gid)
-        os.chmod(folder, facts.st_mode | stat.S_IRWXU)
+        anchored.give(folder, uid, gid, stat.S_IMODE(facts.st_mode) | stat.S_IRWXU)
     except OSError as error:
         raise VolumeError(
             error.errno,
-            f"user {uid} cannot write to {folder} ({error.strerror}); run: sudo chown {uid}:{gid} {folder}, or set "
+            f"user {uid} cannot write to {path} ({error.strerror}); run: sudo chown {uid}:{gid} {path}, or set "
             f"{VARIABLE} to a folder of your own",
         ) from error
     return True
@@ -147,18 +169,9 @@ def require_space(path: str | os.PathLike, size: int) -> None:
         )
 
 
-def _give_to_owner_of_parent(folder: Path) -> None:
-    if os.geteuid() == 0:
-        owner = folder.parent.stat()
-        if (owner.st_uid, owner.st_gid) != (0, 0):
-            os.chown(folder, owner.st_uid, owner.st_gid)
-
-
-def _repository_volume() -> Path:
+def _repository_volume() -> Path | None:
     contract = Path(__file__).resolve().parents[1]
-    if contract.name == "contract" and contract.parent.name == "shared":
-        return contract.parent / "volume"
-    raise ValueError(f"no volume given and none beside {contract}; set {VARIABLE} to the shared folder")
+    return contract.parent / "volume" if (contract.name, contract.parent.name) == ("contract", "shared") else None
 
 
 def _gb(size: int) -> str:
