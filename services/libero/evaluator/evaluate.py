@@ -27,6 +27,7 @@ from services.libero.evaluator.records import StoreError
 from services.libero.evaluator.report.data import Summary
 from services.libero.evaluator.rundir import Run, RunRefused, explain_os_error, open_run
 from services.libero.evaluator.supervisor import Patience, RunFailed, Supervisor
+from services.libero.evaluator.terminal import one_line, say
 from services.libero.evaluator.worker import Job
 from services.libero.simulator.suites import SUITES, Task, init_states, load_suite, select_tasks
 from vla_contract import ContractError, PolicyClient, PolicyInfo, Volume
@@ -67,7 +68,7 @@ def reach_policy(config: EvalConfig) -> PolicyInfo:
     def waiting(waited_s: float, reason: str) -> None:
         if waited_s - said["at"] >= 5:
             said["at"] = waited_s
-            print(f"waiting for the policy at {config.policy_url} ({reason})", flush=True)
+            say(f"waiting for the policy at {config.policy_url} ({one_line(reason)})")
 
     with PolicyClient(config.policy_url, token_of(config)) as client:
         client.wait_ready(config.policy_timeout_s, waiting)
@@ -186,7 +187,7 @@ def work(run: Run, plan: Plan, workers: int) -> None:
         outcome = "complete"
     except Interrupted:
         outcome = "interrupted"
-        print("stopping: saving what is finished (Ctrl-C again ends at once)", flush=True)
+        say("stopping: saving what is finished (Ctrl-C again ends at once)")
         raise
     finally:
         signal.signal(signal.SIGINT, lambda *_: supervisor.kill())
@@ -230,7 +231,7 @@ def carry_out(run: Run, plan: Plan, info: PolicyInfo, source: assets.AssetSource
         code = 130
     except (RunFailed, StoreError, OSError) as error:
         code = 1
-        print(f"error: {in_words(error, run.folder)}", flush=True)
+        say(f"error: {one_line(in_words(error, run.folder))}")
     return conclude(run, code)
 
 
@@ -239,7 +240,7 @@ def conclude(run: Run, code: int) -> int:
     try:
         summary = report.build(run.folder, run.store)
     except (StoreError, OSError) as error:
-        print(f"error: no report: {in_words(error, run.folder)}; go on with\n  {resume_command(run)}", flush=True)
+        say(f"error: no report: {in_words(error, run.folder)}; go on with\n  {resume_command(run)}")
         return code or 1
     print_result(run, summary, code)
     return code
@@ -255,43 +256,45 @@ def plural(number: int, noun: str) -> str:
 
 def print_header(run: Run, plan: Plan, info: PolicyInfo, source: assets.AssetSource, left: int, workers: int) -> None:
     total = len(plan.units)
-    print(f"run {run.id} in {run.folder}{' (resumed)' if run.resumed else ''}")
-    print(
+    say(f"run {run.id} in {run.folder}{' (resumed)' if run.resumed else ''}")
+    say(
         f"{plan.config.suite}: {plural(len(plan.tasks), 'task')} × {plural(len(plan.episodes), 'episode')}, "
-        f"{left} of {total} to do, policy {info.name}, {plural(workers, 'worker')}, assets: {source.kind}"
+        f"{left} of {total} to do, policy {one_line(info.name)}, {plural(workers, 'worker')}, assets: {source.kind}"
     )
     for line in run.drift:
-        print(f"drift allowed: {line}")
-    sys.stdout.flush()
+        say(f"drift allowed: {line}")
 
 
 def print_result(run: Run, summary: Summary, code: int) -> None:
     """Prints what a person and a script look for at the end: the report's path, then the result in one line."""
-    print(f"\nreport: {run.folder / 'report.html'}")
+    say(f"\nreport: {run.folder / 'report.html'}")
     for row in summary.published:
-        print(f"published: {row.percent:g} % {row.model} ({row.episodes} episodes, {row.source})")
+        say(f"published: {row.percent:g} % {row.model} ({row.episodes} episodes, {row.source})")
     kind = summary.identity["assets"]["kind"]
     if not summary.comparable and kind != "kit":
-        print(f"not comparable with published figures: {summary.why_not_comparable}")
+        say(f"not comparable with published figures: {summary.why_not_comparable}")
     beside = "".join(f", published {row.percent:g} %" for row in summary.published)
-    print(f"{summary.suite}: success rate {summary.rate}{beside}, assets: {kind}", flush=True)
+    say(f"{summary.suite}: success rate {summary.rate}{beside}, assets: {kind}")
     if code and summary.done < summary.planned:
-        print(f"\nnot complete: {summary.done} of {summary.planned} episodes done, nothing lost; go on with")
-        print(f"  {resume_command(run)}", flush=True)
+        say(f"\nnot complete: {summary.done} of {summary.planned} episodes done, nothing lost; go on with")
+        say(f"  {resume_command(run)}")
 
 
 def main(arguments: list[str]) -> int:
     try:
         with interruptible():
             return evaluate(parse_args(arguments))
-    except (ValueError, RunRefused, StoreError, ContractError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except ContractError as error:
+        say(f"error: {one_line(error)}", file=sys.stderr)
+        return 2
+    except (ValueError, RunRefused, StoreError) as error:
+        say(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"error: {in_words(error, Path())}", file=sys.stderr)
+        say(f"error: {in_words(error, Path())}", file=sys.stderr)
         return 2
     except Interrupted:
-        print("stopped; a run that had begun can be resumed", file=sys.stderr)
+        say("stopped; a run that had begun can be resumed", file=sys.stderr)
         return 130
 
 

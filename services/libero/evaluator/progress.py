@@ -12,6 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from services.libero.evaluator.terminal import one_line, plain, say
+
 PLAIN_EVERY_S = 10.0
 BAR_WIDTH = 24
 
@@ -80,7 +82,7 @@ class PlainProgress:
         pass
 
     def say(self, line: str) -> None:
-        print(line, file=self.out, flush=True)
+        say(line, self.out)
 
     def update(self, counts, workers: Mapping[str, str]) -> None:
         now = time.monotonic()
@@ -109,7 +111,7 @@ class LiveProgress:
         self.live.__exit__(*exc)
 
     def say(self, line: str) -> None:
-        self.console.print(line, highlight=False, markup=False)
+        self.console.print(plain(line), highlight=False, markup=False)
 
     def update(self, counts, workers: Mapping[str, str]) -> None:
         totals = self.pace.totals(counts, time.monotonic())
@@ -130,7 +132,7 @@ class LiveProgress:
         grid = Table.grid()
         grid.add_row(table)
         for status in waiting:
-            grid.add_row(Text(f"    {sum(s == status for s in workers.values())} × {status}", style="dim"))
+            grid.add_row(Text(f"    {sum(s == status for s in workers.values())} × {one_line(status)}", style="dim"))
         grid.add_row(Text(f"    {totals.line}", style="bold"))
         return grid
 

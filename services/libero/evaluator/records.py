@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,14 +71,23 @@ class Fault:
     error: str
 
 
-def explain(error: sqlite3.Error, path: Path) -> StoreError:
-    """Returns what a SQLite error means for the person who runs the evaluation."""
-    text = str(error)
+@contextmanager
+def as_damage(path: Path) -> Iterator[None]:
+    """Turns what makes no sense in a store that SQLite could read into a StoreError that names it."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise explain(sqlite3.DatabaseError(f"malformed: {type(error).__name__}: {error}"), path) from error
+
+
+def explain(error: sqlite3.Error | json.JSONDecodeError, path: Path) -> StoreError:
+    """Returns what an error in reading means for the person who runs the evaluation."""
+    text = f"malformed: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
     if "full" in text:
         hint = "the disk is full: free some space, then resume this run; finished episodes are safe"
     elif "readonly" in text or "read-only" in text:
         hint = "the volume is read-only: make it writable or choose another --run-dir"
-    elif "malformed" in text or "not a database" in text:
+    elif "malformed" in text or "decode" in text or "not a database" in text:
         hint = (
             "the file is damaged and was left as it is: restore it from a backup, or move its run folder away "
             f"and start a new run; `sqlite3 {path.name} .recover` may save its rows"

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TextIO
 
 from services.libero.evaluator.config import LATEST, config_hash, differences
-from services.libero.evaluator.records import StoreError
+from services.libero.evaluator.leftovers import sweep
+from services.libero.evaluator.records import StoreError, as_damage
 from services.libero.evaluator.store import RunStore
 from vla_contract.errors import did_you_mean
 
@@ -51,8 +52,8 @@ def find_runs(root: Path) -> list[Path]:
 
 def _created(folder: Path) -> float:
     try:
-        with RunStore(folder / STORE, readonly=True, check=False) as store:
-            return store.meta("created", 0.0)
+        with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True, check=False) as store:
+            return float(store.meta("created", 0.0))
     except StoreError:
         return (folder / STORE).stat().st_mtime
 
@@ -91,6 +92,7 @@ def open_run(
     else:
         folder = _make_folder(root, run_id) if run_id else _make_new_folder(root, label)
     with lock(folder):
+        sweep(folder)
         is_made = (folder / STORE).exists()
         run = _resume(folder, identity, allow_drift) if is_made else _create(folder, identity, plan)
         with run.store:
@@ -148,9 +150,10 @@ def _create(folder: Path, identity: dict, plan: list[tuple[int, int]]) -> Run:
 
 def _resume(folder: Path, identity: dict, allow_drift: bool) -> Run:
     store = RunStore(folder / STORE)
-    recorded = store.meta("identity")
-    drift = differences(recorded, identity)
-    other_plan = any(recorded[name] != identity[name] for name in PLANNED)
+    with as_damage(folder / STORE):
+        recorded = store.meta("identity")
+        drift = differences(recorded, identity)
+        other_plan = any(recorded[name] != identity[name] for name in PLANNED)
     if drift and (other_plan or not allow_drift):
         store.close()
         mix = "" if other_plan else ", or add --allow-drift to mix the two"
@@ -168,7 +171,7 @@ def _latest_match(root: Path, identity: dict) -> Path:
     wanted, nearest = config_hash(identity), None
     for folder in reversed(find_runs(root)):
         try:
-            with RunStore(folder / STORE, readonly=True) as store:
+            with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True) as store:
                 if store.config_hash == wanted:
                     return folder
                 nearest = nearest or (folder, differences(store.meta("identity"), identity))

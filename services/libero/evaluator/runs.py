@@ -9,13 +9,15 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from services.libero.evaluator import report
 from services.libero.evaluator.compare import Comparison, compare
-from services.libero.evaluator.records import StoreError
+from services.libero.evaluator.records import StoreError, as_damage
 from services.libero.evaluator.rundir import STORE, RunRefused, find_run, find_runs
 from services.libero.evaluator.stats import Rate
 from services.libero.evaluator.store import RunStore
+from services.libero.evaluator.terminal import one_line, say
 from services.libero.simulator.suites import load_suite
 from vla_contract import Volume
 
@@ -24,7 +26,7 @@ def list_runs(root: Path, console: Console) -> None:
     """Prints a table of the runs under `root`, the latest last."""
     folders = find_runs(root)
     if not folders:
-        console.print(f"no runs in {root}", highlight=False)
+        say(f"no runs in {root}", console.file)
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("run", "policy", "episodes", "success", "95 %", "assets", "state", "started"):
@@ -34,42 +36,46 @@ def list_runs(root: Path, console: Console) -> None:
     problems = []
     for folder in folders:
         try:
-            table.add_row(*run_row(folder))
-        except StoreError as error:
-            table.add_row(folder.name, "", "", "", "", "", "damaged", "")
+            cells = run_row(folder)
+        except (StoreError, OSError) as error:
+            cells = [folder.name, "", "", "", "", "", "damaged", ""]
             problems.append(f"{folder.name}: {error}")
+        table.add_row(*(Text(one_line(cell)) for cell in cells))
     console.print(table)
     for problem in problems:
-        console.print(problem, style="red", highlight=False, soft_wrap=True)
+        console.print(Text(one_line(problem), style="red"), soft_wrap=True)
 
 
 def run_row(folder: Path) -> list[str]:
     """Returns the cells of one run. StoreError if its store cannot be read."""
-    with RunStore(folder / STORE, readonly=True) as store:
-        counts, identity, sessions = store.counts().values(), store.meta("identity"), store.sessions()
-        created = store.meta("created")
+    with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True) as store:
+        return _cells_of_run(folder.name, store)
+
+
+def _cells_of_run(name: str, store: RunStore) -> list[str]:
+    counts, identity, sessions = store.counts().values(), store.meta("identity"), store.sessions()
     planned = sum(row["planned"] for row in counts)
     rate = Rate(sum(row["successes"] for row in counts), sum(row["done"] for row in counts))
     outcome = (sessions[-1]["outcome"] or "running or cut off") if sessions else "not started"
     low, high = rate.interval
     return [
-        folder.name,
+        name,
         identity["policy"]["name"],
         f"{rate.trials}/{planned}",
         f"{100 * rate.value:.1f} %" if rate.trials else "–",
         f"{100 * low:.1f}–{100 * high:.1f}" if rate.trials else "–",
         identity["assets"]["kind"],
         "complete" if rate.trials == planned else outcome,
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(created)),
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(store.meta("created"))),
     ]
 
 
 def rebuild(root: Path, name: str, console: Console) -> None:
     """Writes a run's report anew from its store."""
     folder = find_run(root, name)
-    with RunStore(folder / STORE, readonly=True) as store:
+    with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True) as store:
         summary = report.build(folder, store)
-    console.print(f"success rate {summary.rate}\nreport: {folder / 'report.html'}", highlight=False, soft_wrap=True)
+    say(f"success rate {summary.rate}\nreport: {folder / 'report.html'}", console.file)
 
 
 def print_comparison(names: tuple[str, str], suite: str, result: Comparison, console: Console) -> None:
@@ -127,7 +133,7 @@ def main(arguments: list[str]) -> int:
         else:
             compare_runs(root, asked.a, asked.b, console)
     except (RunRefused, StoreError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", sys.stderr)
         return 2
     return 0
 

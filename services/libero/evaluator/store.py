@@ -116,7 +116,7 @@ class RunStore:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, json.JSONDecodeError) as error:
             raise explain(error, self.path) from error
 
     @contextmanager
@@ -142,7 +142,7 @@ class RunStore:
         """Returns the recorded fact `key` (JSON types)."""
         with self._reading():
             value = self._scalar("SELECT value FROM meta WHERE key = ?", key)
-        return default if value is None else json.loads(value)
+            return default if value is None else json.loads(value)
 
     def set_meta(self, key: str, value) -> None:
         with self._writing():
@@ -182,7 +182,7 @@ class RunStore:
     def sessions(self) -> list[dict]:
         with self._reading():
             rows = self.db.execute("SELECT * FROM sessions ORDER BY id").fetchall()
-        return [{**dict(row), "notes": json.loads(row["notes"])} for row in rows]
+            return [{**dict(row), "notes": json.loads(row["notes"])} for row in rows]
 
     # --- leases -----------------------------------------------------------------------------------------
 
@@ -347,25 +347,25 @@ class RunStore:
         """Returns every finished episode, ordered by task and episode."""
         with self._reading():
             rows = self.db.execute("SELECT * FROM episodes WHERE status = 'done' ORDER BY task, episode").fetchall()
-        return [
-            Finished(
-                r["task"],
-                r["episode"],
-                r["attempt"],
-                bool(r["success"]),
-                r["steps"],
-                r["worker"],
-                r["ended_at"],
-                json.loads(r["result"]),
-            )
-            for r in rows
-        ]
+            return [
+                Finished(
+                    r["task"],
+                    r["episode"],
+                    r["attempt"],
+                    bool(r["success"]),
+                    r["steps"],
+                    r["worker"],
+                    r["ended_at"],
+                    json.loads(r["result"]),
+                )
+                for r in rows
+            ]
 
     def faults(self, session: int | None = None) -> list[Fault]:
         """Returns the attempts that ended without a result, of one session or of all."""
         sql = "SELECT * FROM episodes WHERE status IN ('error', 'lost')"
         with self._reading():
-            rows = self.db.execute(f"{sql} ORDER BY ended_at").fetchall()
+            rows = self.db.execute(f"{sql} ORDER BY session, ended_at").fetchall()
         wanted = [r for r in rows if session is None or r["session"] == session]
         return [
             Fault(r["task"], r["episode"], r["attempt"], r["status"], r["session"], r["worker"], r["error"])
@@ -380,7 +380,7 @@ class RunStore:
                     WHERE own.config_hash = :config_hash AND own.suite = :suite AND own.task = :task
                     AND own.episode = :episode AND own.attempt = :attempt AND other.status = 'done'
                     AND other.task = own.task AND other.success = own.success
-                    AND (other.ended_at, other.episode) < (own.ended_at, own.episode)""",
+                    AND (other.session, other.ended_at, other.episode) < (own.session, own.ended_at, own.episode)""",
                 lease.__dict__,
             )
 

@@ -27,6 +27,7 @@ from services.libero.evaluator.profiles import profile as find_profile
 from services.libero.evaluator.records import Lease, StoreError
 from services.libero.evaluator.rollout import PolicyFault, Rules, run_episode
 from services.libero.evaluator.store import LOCKED_S, RunStore
+from services.libero.evaluator.terminal import one_line, say
 from services.libero.evaluator.vitals import Phase, Vitals
 from services.libero.simulator.suites import init_states, load_suite
 from vla_contract import (
@@ -165,8 +166,8 @@ class Worker:
             return
         except PolicyUnavailable as error:
             self.enter(Phase.SAVING, SAVE_S)
-            self.store.fail(lease, str(error), self.clock.now(), self.job.retries)
-            logging.warning("task %d episode %d: %s", lease.task, lease.episode, error)
+            self.store.fail(lease, one_line(error), self.clock.now(), self.job.retries)
+            logging.warning("task %d episode %d: %s", lease.task, lease.episode, one_line(error))
             self.await_policy()
             return
         if self.save(lease, record, env.fixture_poses()):
@@ -216,7 +217,9 @@ class Worker:
         try:
             self.client.reset(session)
         except ContractError as error:
-            logging.warning("session %s could not be ended: %s", session, error)  # the episode itself is complete
+            logging.warning(
+                "session %s could not be ended: %s", session, one_line(error)
+            )  # the episode itself is complete
 
     def await_policy(self) -> None:
         """Waits for a policy that went away, so that its absence costs each worker one attempt and not all."""
@@ -225,7 +228,7 @@ class Worker:
 
         def waiting(waited_s: float, reason: str) -> None:
             self.enter(Phase.WAITING, patience_s)
-            self.say(f"waiting for the policy ({reason})")
+            self.say(f"waiting for the policy ({one_line(reason)})")
 
         try:
             with self.interruption():
@@ -311,7 +314,7 @@ def main(arguments: list[str]) -> int:
 
 
 def give_up(message: str) -> int:
-    print(f"stop: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    say(f"stop: {one_line(message)}", file=sys.stderr)
     return FATAL
 
 

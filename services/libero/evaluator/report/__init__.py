@@ -21,5 +21,5 @@ def build(folder: Path, store: RunStore) -> Summary:
 
 def _write(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
+    partial.write_text(text, encoding="utf-8", errors="backslashreplace")  # half a character in a policy's name
     partial.replace(path)

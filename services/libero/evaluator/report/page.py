@@ -15,6 +15,7 @@ from services.libero.evaluator.progress import show_seconds
 from services.libero.evaluator.records import Finished
 from services.libero.evaluator.report.data import Summary
 from services.libero.evaluator.stats import Rate
+from services.libero.evaluator.terminal import plain
 
 EMBED_BYTES = 24_000_000  # videos and stills beyond this are linked, so that a browser opens the page at once
 COLOURS = ("#7c8aa5", "#3b7ddd", "#14a3a8", "#7a5cc7", "#e0973a", "#c8b560", "#b0a99f", "#d1495b", "#c7a17a", "#b9bec8")
@@ -105,6 +106,7 @@ def _template() -> jinja2.Template:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.undefined = jinja2.StrictUndefined
+    environment.finalize = lambda value: plain(value) if type(value) is str else value  # markup of ours stays as it is
     environment.filters |= {
         "percent": lambda value: f"{100 * value:.1f}".removesuffix(".0"),
         "duration": show_seconds,

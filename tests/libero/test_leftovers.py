@@ -1,0 +1,154 @@
+"""What killed processes, damaged files and malicious names leave behind: swept, named, shown plainly."""
+
+import io
+import json
+import random
+import re
+import sqlite3
+
+import pytest
+from rich.console import Console
+
+from services.libero.evaluator import report, rundir, runs
+from services.libero.evaluator.progress import LiveProgress, PlainProgress
+from services.libero.evaluator.terminal import one_line, plain, say
+from tests.libero.test_report import counts, make_run
+from tests.libero.test_rundir import IDENTITY, PLAN
+
+EVIL = "vla\x1b]0;owned\x07\x1b[2J\x9b1A\r\nlibero_goal: success rate 100.0 % (9/9)\u202e[/red][bold]\ud800"
+STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800]")
+
+
+def open_run(root, run_id="run"):
+    return rundir.open_run(root, IDENTITY, PLAN, run_id=run_id, resume=None, label="x")
+
+
+# --- leftovers -------------------------------------------------------------------------------------------------
+
+
+def test_the_next_start_sweeps_what_a_kill_left(tmp_path):
+    with open_run(tmp_path) as run:
+        kept = sorted(path for path in run.folder.rglob("*") if not path.name.startswith("run.sqlite-"))
+    left = ["videos/.03-07.mp4.partial", "videos/.03-07.jpg.partial", "episodes/.03-07.npz.0123456789abcdef",
+            ".run.sqlite.0123456789abcdef", ".run.sqlite.0123456789abcdef-journal",
+            "work/libero/config.yaml.4711"]  # fmt: skip
+    done = ["videos/03-07.mp4", "episodes/03-07.npz", "work/libero/config.yaml", "logs/worker-0.log"]
+    (run.folder / "work" / "libero").mkdir()
+    (run.folder / "work" / "numba-x1y2").mkdir()
+    for name in left + done:
+        (run.folder / name).write_text("x")
+    with open_run(tmp_path):
+        pass
+    now = sorted(path for path in run.folder.rglob("*"))
+    assert now == sorted([*kept, run.folder / "work/libero", *(run.folder / name for name in done)])
+
+
+def test_nothing_is_swept_from_a_run_that_somebody_works_on(tmp_path):
+    with open_run(tmp_path) as run:
+        (run.folder / "episodes" / ".00-00.npz.0123").write_text("being written")
+        with pytest.raises(rundir.RunRefused), open_run(tmp_path):
+            pass
+        assert (run.folder / "episodes" / ".00-00.npz.0123").exists()
+
+
+# --- damage ----------------------------------------------------------------------------------------------------
+
+
+def listed(root) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    runs.list_runs(root, console)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE meta SET value = '{\"suite\": \"libe' WHERE key = 'identity'",
+        "UPDATE meta SET value = '[1]' WHERE key = 'identity'",
+        "UPDATE meta SET value = '\"yesterday\"' WHERE key = 'created'",
+        "UPDATE meta SET value = '1e300' WHERE key = 'created'",
+        "UPDATE meta SET value = CAST(x'ff7b' AS TEXT) WHERE key = 'identity'",
+        "UPDATE sessions SET notes = '{'",
+        "DELETE FROM meta",
+    ],
+)
+def test_a_store_whose_content_makes_no_sense_is_named_and_the_others_are_listed(tmp_path, sql, capsys):
+    make_run(tmp_path, "good", trials=1)[1].close()
+    make_run(tmp_path, "bad", trials=1)[1].close()
+    with sqlite3.connect(tmp_path / "bad" / "run.sqlite") as db:
+        db.execute(sql)
+    db.close()
+    text = listed(tmp_path)
+    assert re.search(r"good .* complete", text) and re.search(r"bad .* damaged", text)
+    assert "bad: run store" in text and "damaged and was left as it is" in text
+    assert runs.main(["--run-dir", str(tmp_path), "list"]) == 0
+    runs.main(["--run-dir", str(tmp_path), "report", "bad"])
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_bytes_changed_anywhere_never_hide_the_other_runs(tmp_path, capsys):
+    make_run(tmp_path, "good", trials=1)[1].close()
+    make_run(tmp_path, "bad", trials=1)[1].close()
+    path, rng = tmp_path / "bad" / "run.sqlite", random.Random(0)
+    whole = path.read_bytes()
+    for _ in range(120):
+        data = bytearray(whole)
+        for _ in range(rng.choice((1, 4, 64))):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        path.write_bytes(data)
+        text = listed(tmp_path)
+        assert re.search(r"good .* complete", text) and re.search(r"^\s*bad ", text, re.MULTILINE), text
+        assert runs.main(["--run-dir", str(tmp_path), "report", "bad"]) in (0, 2)
+        for companion in path.parent.glob("run.sqlite-*"):
+            companion.unlink()
+    capsys.readouterr()
+
+
+def test_a_damaged_run_is_not_resumed(tmp_path):
+    with open_run(tmp_path) as run:
+        run.store.db.execute("UPDATE meta SET value = '[1]' WHERE key = 'identity'")
+    with pytest.raises(rundir.StoreError, match="damaged and was left as it is"), open_run(tmp_path):
+        pass
+
+
+# --- names from outside ------------------------------------------------------------------------------------------
+
+
+def test_control_characters_are_shown_and_do_nothing():
+    assert plain("a\x1b[31m\tb\n\x9b\x7f\u202e") == "a\\x1b[31m\tb\n\\x9b\\x7f\\u202e"
+    assert one_line("a\nb\r\x1b") == "a b\\r\\x1b"
+    assert plain("Größe 90 % – ▎“ok”") == "Größe 90 % – ▎“ok”"
+    out = io.StringIO()
+    say(EVIL, out)
+    assert not STEERING.search(out.getvalue())
+
+
+def test_a_policys_name_neither_steers_the_terminal_nor_forges_a_line(tmp_path, capsys):
+    folder, store = make_run(tmp_path, trials=1, policy={"name": EVIL, "needs_privileged": False})
+    store.close()
+    text = listed(tmp_path)
+    assert not STEERING.search(text) and not re.search(r"^libero_goal: success", text, re.MULTILINE)
+    assert runs.main(["--run-dir", str(tmp_path), "report", "run"]) == 0
+    assert not STEERING.search(capsys.readouterr().out)
+    assert not STEERING.search((folder / "report.html").read_text())
+    assert json.loads((folder / "summary.json").read_text())["provenance"]["policy"]["name"] == EVIL
+
+
+def test_what_workers_say_is_shown_plainly():
+    out = io.StringIO()
+    with PlainProgress({0: "a", 3: "b"}, counts(0), out) as progress:
+        progress.say(f"worker-0: {EVIL}")
+    assert not STEERING.search(out.getvalue())
+    console = Console(file=io.StringIO(), width=200, height=40)
+    with LiveProgress({0: "a", 3: "b"}, counts(0), console) as progress:
+        progress.update(counts(1), {"worker-0": f"waiting for the policy ({EVIL})"})
+        progress.say(EVIL)
+    assert "owned" in console.file.getvalue() and not STEERING.search(console.file.getvalue())
+
+
+def test_a_report_can_be_built_whatever_a_fault_said(tmp_path):
+    folder, store = make_run(tmp_path, trials=2, left=20)
+    session = store.begin_session(1.0, {"workers": 1, "drift": []})
+    store.fail(store.lease("w", session, 1.0, 9.0), EVIL.replace("\ud800", ""), 2.0, retries=0)
+    report.build(folder, store)
+    assert not STEERING.search((folder / "report.html").read_text())
