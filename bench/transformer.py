@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shutil
 import tempfile
 import time
 import warnings
@@ -30,6 +31,7 @@ from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 
 from bench.common import figure, interleaved
+from services.ws_mdl.corpora.homeassistant import FOLDER
 from services.ws_mdl.devices import Machine, choose_machine
 from services.ws_mdl.transformer.config import Config, get_config
 from services.ws_mdl.transformer.dataset import Batch, Special, causal_mask, make_batch, pad_rows, padding_mask
@@ -324,10 +326,11 @@ def main() -> None:
 
 
 def bench_volume() -> Volume:
-    """Returns a volume of the bench's own for its runs, beside this machine's corpus; the curve stays there."""
+    """Returns a volume of the bench's own for its runs, with a copy of this machine's corpus; the curve stays there."""
     root = Volume().runs / f"bench-transformer-{os.getpid()}"
     root.mkdir()
-    (root / "datasets").symlink_to(Volume().datasets)
+    if (corpus := Volume().datasets / FOLDER).exists():
+        shutil.copytree(corpus, root / "datasets" / FOLDER)
     return Volume(root)
 
 
