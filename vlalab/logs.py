@@ -109,10 +109,8 @@ class Log:
 
     def write(self, data: bytes) -> None:
         """Appends; once that is possible again, says first how much was dropped before."""
-        if self.dropped and self._append(_line(f"{self.dropped} bytes of output were dropped: {self.why}")):
-            self.dropped = 0
-        if self.dropped or not self._append(data):
-            self.dropped += len(data)
+        missing = _line(f"{self.dropped} bytes of output were dropped: {self.why}") if self.dropped else b""
+        self.dropped = 0 if self._append(missing + data) else self.dropped + len(data)
 
     def note(self, text: str) -> None:
         """Appends a line of the supervisor's own."""

@@ -4,8 +4,16 @@ import argparse
 import os
 import signal
 import sys
+import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
+
+
+def chat() -> None:
+    """Prints without end."""
+    while True:
+        print("x" * 999, flush=True)
+        time.sleep(0.01)
 
 
 def main() -> None:
@@ -16,12 +24,15 @@ def main() -> None:
     parser.add_argument("--ready-after", type=float, default=0.0)
     parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
     parser.add_argument("--crash", action="store_true", help="end with code 3 at once")
+    parser.add_argument("--chatty", action="store_true", help="print 100 kB a second")
     options = parser.parse_args()
     print(f"small service, folder {os.environ.get('DATA')}", flush=True)
     if options.crash:
         sys.exit("cannot load the weights")
     if options.deaf:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if options.chatty:
+        threading.Thread(target=chat, daemon=True).start()
     ready_at = time.monotonic() + options.ready_after
 
     class Handler(BaseHTTPRequestHandler):

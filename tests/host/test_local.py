@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import compose, environments, local, paths, supervised
+from vlalab import compose, environments, local, paths, probe, supervised
 from vlalab.console import LabError
 from vlalab.processes import Identity, identify
 
@@ -265,3 +265,37 @@ def test_a_shell_runs_in_the_environment(lab, monkeypatch, capfd):
 
 def page_of_nothing() -> compose.Service:
     return compose.Service("x", "tiny", "", (), {}, (), None, (), "no", 1.0, "service", (), ())
+
+
+# --- a full disk --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path, monkeypatch):
+    """State and logs on a file system of 1 MB, most of it taken by a file named filler."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "vlalab-test", str(place)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("only root where it may mount has a disk to fill")
+    monkeypatch.setenv("VLALAB_STATE", str(place))
+    (place / "filler").write_bytes(bytes(800_000))
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def test_a_service_goes_on_when_the_disk_is_full(small_disk, lab):
+    """Its output is taken all the time, or it would stop at a full pipe; it is killed and comes back, unnoted."""
+    lab("--chatty")
+    found = local.wait_ready("small", 20)
+    wait_for(lambda: os.statvfs(small_disk).f_bavail == 0)
+    time.sleep(2)  # more than a pipe holds
+    assert found.supervisor.is_alive() and found.is_healthy()
+    found.child.send(signal.SIGKILL)
+    wait_for(lambda: not found.child.is_alive() and probe.is_ready(found.check, 2))
+    assert found.supervisor.is_alive()
+    (small_disk / "filler").unlink()
+    after = wait_for(lambda: (f := local.instance("small")) and f.starts == 2 and f.is_healthy() and f)
+    wait_for(lambda: "bytes of output were dropped: " in after.log_path.read_text())
+    after.stop()
+    assert local.instances() == []

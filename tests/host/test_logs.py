@@ -1,0 +1,77 @@
+"""Logs of local services: nobody else reads them, no link leads them elsewhere, and a full disk stops nobody."""
+
+import os
+import resource
+import stat
+
+import pytest
+
+from vlalab import logs
+from vlalab.logs import Log
+
+
+def mode(path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def path():
+    return logs.place("oracle", make=True)
+
+
+def test_every_log_is_the_callers_alone_also_an_older_and_a_rotated_one(path, monkeypatch):
+    monkeypatch.setattr(logs, "MAX_BYTES", 10)
+    older = path.with_name("oracle.log.1")
+    for one in (path, older):
+        one.write_text("of an earlier version\n")
+        one.chmod(0o644)
+    umask = os.umask(0)
+    try:
+        log = Log(path)
+        assert mode(path) == mode(older) == 0o600
+        log.write(b"moves the first\n")
+    finally:
+        os.umask(umask)
+    assert path.read_text() == "moves the first\n" and older.read_text() == "of an earlier version\n"
+    assert mode(path) == mode(older) == 0o600
+
+
+@pytest.mark.parametrize("name", ["oracle.log", "oracle.log.1", "oracle.log.new"])
+@pytest.mark.parametrize("how", ["link", "hard link", "folder", "pipe"])
+def test_what_stands_in_a_logs_place_is_not_written_to(path, tmp_path, monkeypatch, name, how):
+    monkeypatch.setattr(logs, "MAX_BYTES", 10)
+    target, planted = tmp_path / "target", path.with_name(name)
+    target.write_text("as it was")
+    target.chmod(0o644)
+    {
+        "link": lambda: planted.symlink_to(target),
+        "hard link": lambda: planted.hardlink_to(target),
+        "folder": planted.mkdir,
+        "pipe": lambda: os.mkfifo(planted),
+    }[how]()
+    if name == "oracle.log.new":
+        log = Log(path)
+        log.write(b"more than ten bytes\n")
+        log.write(b"so this one moves it\n")  # and cannot: it is dropped
+        assert log.dropped and path.read_text() == "more than ten bytes\n"
+    else:
+        with pytest.raises(OSError):
+            Log(path)
+    assert target.read_text() == "as it was" and mode(target) == 0o644
+
+
+def test_what_a_full_disk_takes_is_counted_and_told(path):
+    """A limit on the size of files gives the errors of a full disk: a part is written, then nothing."""
+    log, before = Log(path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    log.write(b"first\n")
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+        for _ in range(5):
+            log.write(b"x" * 200)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert log.dropped == 1000 and path.read_text() == "first\n"
+    log.write(b"last\n")
+    lines = path.read_text().splitlines()
+    assert lines[0] == "first" and "1000 bytes of output were dropped: " in lines[1] and lines[2] == "last"
+    assert log.dropped == 0
