@@ -20,8 +20,8 @@ from pathlib import Path
 
 from vlalab import building, docker, images, parts, paths, volumes
 from vlalab.console import LabError, Status, say, status, unknown
+from vlalab.manifest import FOLDERS, VolumeFile, can_be_named
 
-FOLDERS = ("checkpoints", "assets")  # of the volume; runs and logs stay where they were made
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")  # for each, the wheels that ./lab needs
 WHEELS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux1_x86_64", "linux_x86_64")
 RATIO = 0.65  # of an image's size, compressed; CUDA's libraries shrink least
@@ -37,15 +37,6 @@ Without the lab, an image can be loaded by hand:
 
     tar -xOf FILE --wildcards 'images/libero/*' | gunzip | docker load
 """
-
-
-@dataclass(frozen=True)
-class VolumeFile:
-    """A file of the volume that goes into a bundle; `path` is relative to the volume's root."""
-
-    path: str
-    size: int
-    mtime: int
 
 
 @dataclass(frozen=True)
@@ -152,8 +143,10 @@ def _walk(place: Path) -> Iterator[VolumeFile]:
         if path.is_symlink() and path.is_dir():
             raise LabError(f"{path} is a link to a folder, which a bundle does not follow; put the folder there")
         if path.is_file():
-            stat = path.stat()
-            yield VolumeFile(str(path.relative_to(paths.volume())), stat.st_size, int(stat.st_mtime))
+            stat, name = path.stat(), str(path.relative_to(paths.volume()))
+            if not can_be_named(name):
+                raise LabError(f"{str(path)!a} has a name with control characters or no UTF-8; rename it")
+            yield VolumeFile(name, stat.st_size, max(0, int(stat.st_mtime)))
 
 
 # --- checks before anything is written ----------------------------------------------------------------------

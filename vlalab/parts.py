@@ -2,7 +2,7 @@
 
 Streams of unknown length (docker save, a tar of files) are cut into pieces, and every piece is a gzip file of its own:
 pieces are compressed on all cores, nothing is written twice, and without this tool the parts can still be read:
-`tar -xOf FILE --wildcards 'images/libero/*' | gunzip | docker load`.
+`tar -xOf FILE --wildcards 'images/libero/*' | gunzip | docker load`. `vlalab.unpacking` reads it back.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ import tarfile
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
-from vlalab.console import LabError
+from vlalab.manifest import FORMAT, VERSION
 
-FORMAT = "vla-lab-bundle"
-VERSION = 1
-KEYS = {"created", "commit", "images", "files", "parts"}  # of the manifest, beside format and version
 MANIFEST, MANIFEST_SUM = "manifest.json", "manifest.sha256"
 PIECE = 32 << 20  # bytes before compression
 SAMPLE = 256 << 10
@@ -64,12 +61,13 @@ class Writer:
         """Returns a file to write to, whose content becomes the parts NAME/000000.gz and so on."""
         return Stream(name, self._pool, self.add)
 
-    def add(self, name: str, data: bytes) -> None:
-        """Writes one part."""
+    def add(self, name: str, data: bytes, unpacked: int | None = None) -> None:
+        """Writes one part; `unpacked` is its size in bytes before it was compressed."""
         member = tarfile.TarInfo(name)
         member.size, member.mtime, member.mode = len(data), int(time.time()), 0o644
         self._tar.addfile(member, io.BytesIO(data))
-        self.parts[name] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+        sizes = {"size": len(data), "unpacked": len(data) if unpacked is None else unpacked}
+        self.parts[name] = {"sha256": hashlib.sha256(data).hexdigest(), **sizes}
 
     def finish(self, about: dict[str, object]) -> None:
         """Writes the manifest (`about` and every part's sha256), and gives the file its name."""
@@ -85,10 +83,10 @@ class Writer:
 class Stream(io.RawIOBase):
     """A file that is written once, front to back; its pieces are compressed in threads and added in order."""
 
-    def __init__(self, name: str, pool: ThreadPoolExecutor, add: Callable[[str, bytes], None]) -> None:
+    def __init__(self, name: str, pool: ThreadPoolExecutor, add: Callable[[str, bytes, int], None]) -> None:
         self._name, self._pool, self._add = name, pool, add
         self._buffer = bytearray()
-        self._waiting: deque[Future[bytes]] = deque()
+        self._waiting: deque[tuple[int, Future[bytes]]] = deque()  # size before compression, the gzip file
         self._count = 0
 
     def writable(self) -> bool:
@@ -102,12 +100,13 @@ class Stream(io.RawIOBase):
         return len(data)
 
     def _submit(self, piece: bytes) -> None:
-        self._waiting.append(self._pool.submit(compress, piece))
+        self._waiting.append((len(piece), self._pool.submit(compress, piece)))
         if len(self._waiting) > self._pool._max_workers + 1:
             self._emit()
 
     def _emit(self) -> None:
-        self._add(f"{self._name}/{self._count:06d}.gz", self._waiting.popleft().result())
+        unpacked, compressed = self._waiting.popleft()
+        self._add(f"{self._name}/{self._count:06d}.gz", compressed.result(), unpacked)
         self._count += 1
 
     def end(self) -> None:
@@ -117,94 +116,3 @@ class Stream(io.RawIOBase):
             self._buffer.clear()
         while self._waiting:
             self._emit()
-
-
-class Reader:
-    """Reads a bundle. Raises LabError that names the damaged part."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._tar = tarfile.open(path, "r:")  # noqa: SIM115  # closed by close
-            self._members = {member.name: member for member in self._tar}
-        except FileNotFoundError as error:
-            raise LabError(f"{path} is not there; expected a file that ./lab bundle made") from error
-        except IsADirectoryError as error:
-            raise LabError(f"{path} is a folder; expected a file that ./lab bundle made") from error
-        except tarfile.TarError as error:
-            raise LabError(f"{path} is no bundle, or it was cut off ({error}); copy or make it again") from error
-        self.manifest = self._read_manifest()
-        self.parts: dict[str, dict] = self.manifest["parts"]
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._tar.close()
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _read_manifest(self) -> dict:
-        if not {MANIFEST, MANIFEST_SUM} <= set(self._members):
-            raise LabError(f"{self.path} has no manifest: it is no bundle or was cut off; copy or make it again")
-        text, stated = self._bytes(MANIFEST), self._bytes(MANIFEST_SUM).decode(errors="replace").split()
-        if not stated or stated[0] != hashlib.sha256(text).hexdigest():
-            raise LabError(f"part {MANIFEST} of {self.path} is damaged; copy or make it again")
-        found = json.loads(text)
-        if found.get("format") != FORMAT or found.get("version") != VERSION:
-            known = f"{FORMAT} version {VERSION}"
-            raise LabError(
-                f"{self.path} is {found.get('format')} version {found.get('version')}; this tool reads {known}"
-            )
-        if missing := KEYS - found.keys():
-            raise LabError(f"the manifest of {self.path} lacks {', '.join(sorted(missing))}; make the bundle again")
-        return found
-
-    def _bytes(self, name: str) -> bytes:
-        file = self._tar.extractfile(self._members[name])
-        if file is None:
-            raise LabError(f"part {name} of {self.path} is no file; make the bundle again")
-        return file.read()
-
-    def verify(self, progress: Callable[[str], None] = lambda text: None) -> None:
-        """Raises LabError at the first part that is missing, or whose sha256 is not the manifest's."""
-        for number, (name, wanted) in enumerate(self.parts.items(), 1):
-            progress(f"part {number} of {len(self.parts)}")
-            if name not in self._members:
-                raise LabError(f"part {name} is missing in {self.path}; copy or make it again")
-            if self._sha256(name) != wanted["sha256"]:
-                raise LabError(f"part {name} of {self.path} is damaged (another sha256); copy or make it again")
-
-    def _sha256(self, name: str) -> str:
-        file, found = self._tar.extractfile(self._members[name]), hashlib.sha256()
-        while file is not None and (block := file.read(1 << 20)):
-            found.update(block)
-        return found.hexdigest()
-
-    def pieces(self, stream: str) -> Iterator[bytes]:
-        """Yields the content of a stream, decompressed piece by piece."""
-        for name in sorted(part for part in self.parts if part.rpartition("/")[0] == stream):
-            yield gzip.decompress(self._bytes(name))
-
-
-class PieceReader(io.RawIOBase):
-    """The pieces of a stream as one file to read."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces, self._rest = pieces, memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target) -> int:
-        while not self._rest:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return 0
-            self._rest = memoryview(piece)
-        count = min(len(target), len(self._rest))
-        target[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count

@@ -1,24 +1,26 @@
 """`./lab restore`: checks a bundle's every part, then loads its images and puts its files onto the volume.
 
-Nothing is loaded before all checksums fit. What is newer here stays, unless `force`. No path leads out of the volume.
+All or nothing: files are unpacked beside the volume's own, then images are loaded, then the files get their names;
+what was done is taken back where a later step fails. What is newer here stays, unless `force`. No path leads out of the
+volume.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import tarfile
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from vlalab import building, docker, images, parts, paths, volumes
-from vlalab.bundles import FOLDERS, VolumeFile
-from vlalab.console import LabError, Status, say, status
+from vlalab import building, docker, images, paths, volumes
+from vlalab.console import LabError, say, status
+from vlalab.manifest import VolumeFile
+from vlalab.staging import Staging
+from vlalab.unpacking import Reader
 
 LOAD_FACTOR = 2  # the engine unpacks an image beside its layers while it loads it
 
@@ -34,36 +36,59 @@ class Plan:
 
 
 def restore(file: Path, force: bool = False, dry_run: bool = False) -> Plan:
-    """Returns what was done (for a dry run: what would be). Raises LabError before anything is changed."""
-    with parts.Reader(file) as bundle:
+    """Returns what was done (for a dry run: what would be). Raises LabError, and then nothing is changed."""
+    with Reader(file) as bundle:
         plan = _plan(bundle, force)
         _describe(bundle, plan)
         if dry_run:
             return plan
-        with status(f"checking {len(bundle.parts)} parts of {file.name}") as line:
+        with status(f"checking {len(bundle.manifest.parts)} parts of {file.name}") as line:
             bundle.verify(line.update)
-        _check_space(plan)
-        for record in plan.load:
-            with status(f"loading {record['reference']}"):
-                _load(bundle, record)
-        if plan.write:
-            volumes.prepare()
-            with status(f"writing {len(plan.write)} files to {paths.volume()}") as line:
-                _extract(bundle, {wanted.path for wanted in plan.write}, line)
+        _check_space(bundle, plan)
+        try:
+            _carry_out(bundle, plan)
+        except OSError as error:
+            where = f"{error.filename or file}: {error.strerror or error}"
+            raise LabError(f"nothing was restored: {where}; mend that and try again") from error
         return plan
+
+
+def _carry_out(bundle: Reader, plan: Plan) -> None:
+    """Unpacks, loads, places. An error takes back what came before it."""
+    with ExitStack() as undo:
+        staging = None
+        if bundle.manifest.files:
+            volumes.prepare()
+            staging = undo.enter_context(Staging(paths.volume()))
+            with status(f"unpacking {len(plan.write)} files onto {paths.volume()}") as line:
+                _unpack(bundle, plan, staging, line.update)
+        with _loading() as loaded:
+            for record in plan.load:
+                with status(f"loading {record['reference']}"):
+                    _load(bundle, record, loaded)
+            if staging:
+                staging.place()
+
+
+def _unpack(bundle: Reader, plan: Plan, staging: Staging, progress: Callable[[str], None]) -> None:
+    """Unpacks the files that are to be written; every other one is looked at all the same."""
+    wanted = {file.path for file in plan.write}
+    for file, content in bundle.files():
+        progress(file.path)
+        if file.path in wanted:
+            staging.add(file, target_of(file.path), content)
 
 
 # --- the plan -----------------------------------------------------------------------------------------------
 
 
-def _plan(bundle: parts.Reader, force: bool) -> Plan:
+def _plan(bundle: Reader, force: bool) -> Plan:
     plan = Plan()
-    records = bundle.manifest["images"]
+    records = bundle.manifest.images
     if records:
         docker.require()
         _plan_images(plan, records, force)
-    for record in bundle.manifest["files"]:
-        wanted = VolumeFile(record["path"], int(record["size"]), int(record["mtime"]))
+    for wanted in bundle.manifest.files:
         _plan_file(plan, wanted, force)
     return plan
 
@@ -92,6 +117,8 @@ def _plan_file(plan: Plan, wanted: VolumeFile, force: bool) -> None:
     except OSError:
         plan.write.append(wanted)
         return
+    if target.is_dir():
+        raise LabError(f"{target} is a folder here and a file in the bundle; move it away. Nothing was restored")
     if (stat.st_size, int(stat.st_mtime)) == (wanted.size, wanted.mtime):
         plan.same += 1
     elif int(stat.st_mtime) > wanted.mtime and not force:
@@ -102,23 +129,22 @@ def _plan_file(plan: Plan, wanted: VolumeFile, force: bool) -> None:
 
 def target_of(name: str) -> Path:
     """Returns where a bundle's file goes on the volume. Raises LabError for a path that would lead elsewhere."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or path.parts[0] not in FOLDERS:
-        raise LabError(
-            f"the bundle holds {name!r}, which is no file below {' or '.join(FOLDERS)}; nothing was restored"
-        )
     volume = paths.volume().resolve()
-    target = volume.joinpath(*path.parts)
-    if not target.resolve().is_relative_to(volume):
+    target = volume / name
+    try:
+        inside = target.resolve().is_relative_to(volume)
+    except (OSError, RuntimeError):  # links in a circle
+        inside = False
+    if not inside:
         raise LabError(f"{target} leads out of the volume by a link; remove the link. Nothing was restored")
     return target
 
 
-def _describe(bundle: parts.Reader, plan: Plan) -> None:
-    made = f"made {bundle.manifest['created']} from commit {str(bundle.manifest['commit'])[:12]}"
+def _describe(bundle: Reader, plan: Plan) -> None:
+    made = f"made {bundle.manifest.created} from commit {bundle.manifest.commit[:12]}"
     size = images.spell_size(sum(file.size for file in plan.write))
     print(f"{bundle.path.name}, {made}")
-    for record in bundle.manifest["images"]:
+    for record in bundle.manifest.images:
         loads = "to load" if record in plan.load else "here already"
         print(f"  image {record['reference']}, {images.spell_size(record['size'])}: {loads}")
     print(f"  files: {len(plan.write)} to write ({size}), {plan.same} here already, {len(plan.newer)} newer here")
@@ -126,10 +152,10 @@ def _describe(bundle: parts.Reader, plan: Plan) -> None:
         say(f"{name} is newer here and stays; --force overwrites it")
 
 
-def _check_space(plan: Plan) -> None:
-    """Raises LabError where the engine's disk or the volume has too little room."""
-    need = LOAD_FACTOR * max((record["size"] for record in plan.load), default=0)
-    need += sum(record["size"] for record in plan.load) - need // LOAD_FACTOR
+def _check_space(bundle: Reader, plan: Plan) -> None:
+    """Raises LabError where the engine's disk or the volume has too little room for what comes out of the bundle."""
+    sizes = [max(record["size"], bundle.manifest.unpacked(f"images/{record['name']}")) for record in plan.load]
+    need = (LOAD_FACTOR - 1) * max(sizes, default=0) + sum(sizes)
     free = building.free_at_engine() if plan.load else None
     if free is not None and free < need:
         raise LabError(f"loading takes {images.spell_size(need)}, the engine's disk has {images.spell_size(free)} free")
@@ -145,14 +171,28 @@ def _check_space(plan: Plan) -> None:
 # --- images -------------------------------------------------------------------------------------------------
 
 
-def _load(bundle: parts.Reader, record: dict) -> None:
+@contextmanager
+def _loading() -> Iterator[list[tuple[str, str | None]]]:
+    """Gives a list for (reference, id before or None) of what is loaded; an error gives the names back as they were."""
+    loaded: list[tuple[str, str | None]] = []
+    try:
+        yield loaded
+    except BaseException:
+        for reference, before in reversed(loaded):
+            undone = ["image", "rm", reference] if before is None else ["tag", before, reference]
+            docker.run(undone, check=False)
+        raise
+
+
+def _load(bundle: Reader, record: dict, loaded: list[tuple[str, str | None]]) -> None:
     """Streams an image into `docker load`, and makes sure that the engine then has what the bundle says."""
-    name = f"images/{record['name']}"
+    before = _image_named(record["reference"])
+    loaded.append((record["reference"], before and before["Id"]))
     with tempfile.TemporaryFile() as words:
         process = docker.open_pipe(["load"], stdin=subprocess.PIPE, stdout=words, stderr=words)
         try:
-            for piece in bundle.pieces(name):
-                process.stdin.write(piece)
+            for block in bundle.stream(f"images/{record['name']}"):
+                process.stdin.write(block)
         except BrokenPipeError:
             pass  # it says why, below
         except BaseException:
@@ -174,58 +214,3 @@ def _close(process: subprocess.Popen) -> int:
     with suppress(BrokenPipeError):
         process.stdin.close()
     return process.wait()
-
-
-# --- files --------------------------------------------------------------------------------------------------
-
-
-def _extract(bundle: parts.Reader, wanted: set[str], line: Status) -> None:
-    reader = parts.PieceReader(bundle.pieces("volume"))
-    with tarfile.open(fileobj=reader, mode="r|", bufsize=1 << 20) as tar:
-        for member in tar:
-            target = target_of(member.name)  # again: the manifest's names are not the tar's
-            if not member.isreg():
-                raise LabError(
-                    f"the bundle holds {member.name!r}, which is no plain file; what came before it is restored"
-                )
-            if member.name in wanted:
-                line.update(member.name)
-                _write(tar, member, target)
-
-
-def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    source = tar.extractfile(member)
-    assert source is not None
-    _make_folder(target.parent)
-    with _replacing(target) as file:
-        shutil.copyfileobj(source, file, 1 << 20)
-        file.flush()
-        os.utime(file.fileno(), (member.mtime, member.mtime))
-
-
-@contextmanager
-def _replacing(target: Path) -> Iterator:
-    """Opens a new file beside `target` that takes its place when all went well: no reader sees half of it."""
-    try:
-        file = tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False)  # noqa: SIM115
-    except OSError as error:
-        raise LabError(f"cannot write to {target.parent} ({error.strerror}); whose is it?") from error
-    try:
-        with file:
-            yield file
-            os.fchmod(file.fileno(), 0o644)
-        volumes.give(Path(file.name))
-        os.replace(file.name, target)
-    except BaseException:
-        Path(file.name).unlink(missing_ok=True)
-        raise
-
-
-def _make_folder(folder: Path) -> None:
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LabError(f"cannot make {folder} ({error.strerror}); whose is {folder.parent}?") from error
-    for path in reversed(missing):
-        volumes.give(path)

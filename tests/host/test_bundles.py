@@ -11,7 +11,7 @@ import tarfile
 
 import pytest
 
-from vlalab import bundles, images, parts, paths, restoring
+from vlalab import bundles, images, parts, paths, restoring, unpacking
 from vlalab.bundles import Request
 from vlalab.console import LabError
 
@@ -72,8 +72,8 @@ def test_a_second_restore_finds_everything_there(bundle, elsewhere):
 
 def test_only_what_was_chosen_goes_in(volume, tmp_path):
     bundles.bundle(Request((), tmp_path / "one.bundle", checkpoints=("tiny",), host=False))
-    with parts.Reader(tmp_path / "one.bundle") as reader:
-        assert {record["path"] for record in reader.manifest["files"]} == {n for n in FILES if "/tiny/" in n}
+    with unpacking.Reader(tmp_path / "one.bundle") as reader:
+        assert {file.path for file in reader.manifest.files} == {n for n in FILES if "/tiny/" in n}
 
 
 def test_a_bundle_can_be_read_without_this_tool(bundle, tmp_path):
@@ -178,11 +178,11 @@ def rewrite(source, target, leave_out: str) -> None:
 
 
 def test_another_version_of_the_format_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "VERSION", 2)
+    monkeypatch.setattr(parts, "VERSION", 3)
     with parts.Writer(tmp_path / "x") as writer:
         writer.finish({"created": "", "commit": "", "images": [], "files": []})
     monkeypatch.undo()
-    with pytest.raises(LabError, match="version 2; this tool reads vla-lab-bundle version 1"):
+    with pytest.raises(LabError, match="version 3; this tool reads vla-lab-bundle version 2"):
         restoring.restore(tmp_path / "x")
 
 
