@@ -76,6 +76,13 @@ class Container:
             return self.docker_health in ("healthy", "")
         return docker.run(["exec", self.container, *self.health], check=False).returncode == 0
 
+    def has_ended(self) -> bool:
+        """Returns whether it ended and the engine will not start it again."""
+        done = docker.run(["inspect", "--format", "{{.State.Status}}", self.container], check=False)
+        if done.returncode != 0:
+            return "no such" in done.stderr.lower()  # else the engine does not answer just now
+        return done.stdout.strip() in ("exited", "dead")
+
     def stop(self) -> None:
         """Ends it, with its grace period, and removes it."""
         docker.run(["stop", self.container], check=False)

@@ -16,6 +16,7 @@ from vlalab import compose, containers, ports, runtimes, settings
 from vlalab.console import LabError, say, status, unknown
 from vlalab.running import READY_TIMEOUT_S, Instance
 from vlalab.runtimes import Runtime
+from vlalab.watching import Watch, resume_line, why_killed
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 EVALUATOR = "libero"  # its service in compose.yaml
@@ -91,10 +92,25 @@ def run(request: Request, typed: str) -> int:
         print(runtime.run_command(EVALUATOR, [*command, url, *request.flags]))
         return 0
     runtime.prepare([services[name].environment_name for name in (EVALUATOR, choice.service) if name])
-    with _ready_policy(choice, runtime, request.suite) as (url, outcome):
-        variables = {"VLALAB_COMMAND": typed}
-        outcome.append(code := runtime.run(EVALUATOR, [*command, url, *request.flags], variables))
+    with _ready_policy(choice, runtime, request.suite) as (url, outcome, private):
+        code = INTERRUPTED
+        with Watch(private) as watch:
+            code = runtime.run(EVALUATOR, [*command, url, *request.flags], {"VLALAB_COMMAND": typed})
+        code = 1 if watch.is_gone else code
+        outcome.append(code)
+        _explain(code, watch, typed)
     return code
+
+
+def _explain(code: int, watch: Watch, typed: str) -> None:
+    """Says what the evaluator could not, since it was not its own end or not its own doing."""
+    if watch.is_gone and watch.policy:
+        say(f"the policy {watch.policy.name} was ended from outside, and nobody starts it again; this run was stopped")
+    elif why := why_killed(code):
+        say(f"the evaluator was ended by {why}; finished episodes are safe, and if the run had begun, go on with")
+    else:
+        return
+    say(f"  {resume_line(typed)}")
 
 
 def _runtime(request: Request, healthy: Sequence[Instance], services: dict) -> tuple[Runtime, str]:
@@ -147,14 +163,16 @@ def _settings(service: str, suite: str) -> dict[str, str]:
 
 
 @contextmanager
-def _ready_policy(choice: PolicyChoice, runtime: Runtime, suite: str) -> Iterator[tuple[str, list[int]]]:
-    """Yields the URL of a policy that is ready, and a list for the evaluator's exit code.
+def _ready_policy(
+    choice: PolicyChoice, runtime: Runtime, suite: str
+) -> Iterator[tuple[str, list[int], Instance | None]]:
+    """Yields the URL of a policy that is ready, a list for the evaluator's exit code, and the policy if it is private.
 
     One that was started for it is stopped afterwards; its log is kept if the evaluation failed.
     """
     outcome: list[int] = []
     if choice.service is None:
-        yield runtime.address(choice.instance) if choice.instance else choice.url or "", outcome
+        yield runtime.address(choice.instance) if choice.instance else choice.url or "", outcome, None
         return
     name = f"{choice.service}-{os.getpid()}"
     with status(f"starting {choice.service}") as line:
@@ -165,6 +183,6 @@ def _ready_policy(choice: PolicyChoice, runtime: Runtime, suite: str) -> Iterato
             runtime.close(started, keep_log=True)
             raise
     try:
-        yield runtime.address(started), outcome
+        yield runtime.address(started), outcome, started
     finally:
         runtime.close(started, keep_log=outcome not in ([0], [INTERRUPTED]))

@@ -60,6 +60,9 @@ class Instance(Protocol):
     def is_healthy(self) -> bool:
         """Returns whether its health check succeeds."""
 
+    def has_ended(self) -> bool:
+        """Returns whether it ended and nobody will start it again."""
+
     def stop(self) -> None:
         """Ends it, with its grace period, and takes it away."""
 

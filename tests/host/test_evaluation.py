@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import local
+from vlalab import environments, local, memory, paths, state
 from vlalab.console import LabError
 from vlalab.evaluation import FALLBACK, Request, choose_policy
-from vlalab.processes import Identity, supervise
+from vlalab.processes import Identity, command, supervise
+from vlalab.watching import resume_line, why_killed
 
 POLICIES = ["oracle", "random", "replay"]
 
@@ -125,3 +126,69 @@ def test_the_evaluator_does_not_outlive_the_host_tool(tmp_path):
         time.sleep(0.05)
     status = Path(f"/proc/{pid_file.read_text()}/stat")
     assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+# --- ended from outside -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("./lab eval libero_goal --trials 2", "./lab eval libero_goal --trials 2 --resume"),
+        ("./lab eval libero_goal --resume a", "./lab eval libero_goal --resume a"),
+        ("./lab eval libero_goal --run-id=a", "./lab eval libero_goal --run-id=a"),
+    ],
+)
+def test_the_line_that_goes_on(typed, says):
+    assert resume_line(typed) == says
+
+
+def test_what_an_exit_code_says():
+    assert "want of memory" in why_killed(137) and why_killed(139) == "SIGSEGV"
+    assert [why_killed(code) for code in (0, 1, 2, 130, 128, 255)] == [""] * 6
+
+
+def clone_eval(tmp_path, *words: str) -> subprocess.Popen:
+    """`./lab eval` over the real oracle and evaluator, on a volume of its own; its output is read line by line."""
+    variables = {**os.environ, "VLALAB_VOLUME": str(tmp_path / "volume"), "PYTHONUNBUFFERED": "1"}
+    command = [str(paths.ROOT / "lab"), "eval", "libero_goal", "--runtime", "local", "--workers", "1", *words]
+    return subprocess.Popen(command, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def process_of(module: str, parent: int) -> int:
+    """Returns the process that runs a module, among the descendants of another one."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and module in command(int(folder.name)) and parent in ancestors(int(folder.name)):
+            return int(folder.name)
+    raise AssertionError(f"{module} does not run")
+
+
+def ancestors(pid: int) -> list[int]:
+    found = []
+    while fields := memory.stat_fields(pid):
+        found.append(pid := int(fields[1]))
+    return found
+
+
+needs_libero = pytest.mark.skipif(
+    not environments.named("libero").is_ready(), reason="the environment libero is not set up: ./lab env libero"
+)
+
+
+@pytest.mark.parametrize(
+    ("victim", "says"),
+    [
+        ("services.libero.evaluator.evaluate", "the evaluator was ended by SIGKILL"),
+        ("vlalab.supervisor", "was ended from outside, and nobody starts it again; this run was stopped"),
+    ],
+)
+@needs_libero
+def test_what_is_killed_from_outside_is_told_with_the_line_that_goes_on(tmp_path, victim, says):
+    with clone_eval(tmp_path, "--tasks", "0", "--trials", "30") as process:
+        begun = next((line for line in process.stdout if line.startswith("libero_goal: 1 task")), "")
+        assert begun, "the evaluation did not begin"
+        os.kill(process_of(victim, process.pid), signal.SIGKILL)
+        output = process.communicate(timeout=120)[0]  # it used to be ten minutes
+    assert says in output and "--trials 30 --resume" in output and "Traceback" not in output
+    assert process.returncode == (137 if "evaluator" in victim else 1)
+    assert not list(state.folder("logs", "private").iterdir())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import compose, environments, local, paths, probe, supervised
+from vlalab import compose, environments, local, paths, probe, state, supervised
 from vlalab.console import LabError
 from vlalab.processes import Identity, identify
 
@@ -193,6 +193,21 @@ def test_a_private_instance_ends_with_its_owner_even_by_kill_9(lab, tmp_path):
         owner.kill()
         owner.wait()
         owner.stdout.close()
+
+
+def test_what_killed_owners_leave_behind_is_swept_at_the_next_start(lab):
+    gone, top = 2**22 - 1, state.folder("logs", "private")
+    living = subprocess.Popen(["sleep", "60"])
+    swept = [top / f"oracle-{gone}.log", top / f"ws_mdl-{gone}.log.1", state.folder() / f".oracle-1.json.{gone}"]
+    stays = [top / f"oracle-{living.pid}.log", top.parent / f"oracle-{gone}.log", state.folder() / ".oracle.lock"]
+    try:
+        for path in (*swept, *stays):
+            path.write_text("")
+        lab()
+        assert not any(path.exists() for path in swept) and all(path.exists() for path in stays)
+    finally:
+        living.kill()
+        living.wait()
 
 
 def test_a_service_dies_with_its_supervisor(lab):
