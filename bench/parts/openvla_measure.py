@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from services.openvla.actions import ACTION_TOKENS, ActionCodec, normalise
+from services.openvla.actions import ActionCodec, normalise
 from services.openvla.decoding import Row
 from services.openvla.drafts import SIDES, Drafts
 from services.openvla.engine import Engine
+from services.openvla.statistics import ACTION_TOKENS
 
 RECORDED = Path(__file__).resolve().parents[2] / "tests" / "openvla" / "data" / "oracle-libero_goal.npz"
 

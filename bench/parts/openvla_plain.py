@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_utils import no_init_weights
 
-from services.openvla.actions import ACTION_TOKENS
 from services.openvla.config import ModelConfig, Tower
+from services.openvla.statistics import ACTION_TOKENS
 from services.openvla.vision import PREFIXES, build_tower, published_name
 from services.openvla.weights import Source
 

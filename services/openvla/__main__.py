@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import tyro
 
-from services.openvla.config import CheckpointError
+from services.openvla.errors import CheckpointError
 from services.openvla.settings import ModelSettings, checkpoint_folder, from_environment
 from services.openvla.waiting import wait_briefly
 from vla_contract import Policy, serve

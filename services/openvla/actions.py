@@ -11,8 +11,6 @@ import numpy as np
 
 from services.openvla.config import ModelConfig
 
-ACTION_TOKENS = 7
-
 
 @dataclass(frozen=True)
 class ActionCodec:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.openvla.config import CheckpointError
+from services.openvla.errors import CheckpointError
 from services.openvla.facts import CAMERA
 from vla_contract import Observation, Policy
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import tyro
 
 from services.openvla import download
-from services.openvla.config import CheckpointError
+from services.openvla.errors import CheckpointError
 from services.openvla.record import RECORD, file_hash, write_record
 from services.openvla.suites import SUITES
 from vla_contract import Volume

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from services.openvla.errors import CheckpointError, read_json
+from services.openvla.preprocessing import read_sights
+from services.openvla.statistics import Stats, read_statistics
+
+# What config.json may say of the language model beside its shape; each other value means other computing.
+PLAIN_LLAMA = {
+    "model_type": "llama", "hidden_act": "silu", "rope_scaling": None, "attention_bias": False, "mlp_bias": False,
+    "tie_word_embeddings": False, "pretraining_tp": 1,
+}  # fmt: skip
 SPACE_TOKEN = 29871  # Llama's "▁": training data had it between "Out:" and the action
-
-
-class CheckpointError(ValueError):
-    """A checkpoint cannot be used as it is; the text says what is wrong and what to do."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ class ModelConfig:
     llama: LlamaConfig
     pad_to_multiple_of: int
     n_action_bins: int
-    norm_stats: Mapping[str, Mapping[str, Any]]
+    norm_stats: Mapping[str, Stats]
+    unusable: Mapping[str, str] = field(default_factory=dict)  # data set -> why its statistics cannot be used
 
     @property
     def action_vocab_size(self) -> int:
@@ -82,32 +86,17 @@ def load_config(folder: Path) -> ModelConfig:
             "of an OpenVLA checkpoint in Hugging Face's format"
         )
     _check_supported(raw, folder)
-    pixels = read_json(folder / "preprocessor_config.json")
+    norm_stats, unusable = read_statistics(raw, folder)
     text = raw.get("text_config") or {}
     known = {name: text[name] for name in LlamaConfig.__dataclass_fields__ if name in text}
     return ModelConfig(
-        towers=_towers(raw, pixels, folder),
+        towers=_towers(raw, folder),
         llama=LlamaConfig(**known),
         pad_to_multiple_of=int(raw.get("pad_to_multiple_of", 64)),
         n_action_bins=int(raw.get("n_action_bins", 256)),
-        norm_stats=_norm_stats(raw, folder),
+        norm_stats=norm_stats,
+        unusable=unusable,
     )
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Returns a JSON object. Raises CheckpointError where the file is missing or holds something else."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"{path} is missing; a checkpoint is a folder with config.json, *.safetensors and tokenizer files: "
-            "get one with `./lab checkpoint openvla`"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}; download the checkpoint again") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds a {type(value).__name__}; expected a JSON object")
-    return value
 
 
 def _check_supported(raw: dict, folder: Path) -> None:
@@ -119,50 +108,31 @@ def _check_supported(raw: dict, folder: Path) -> None:
         if raw.get(name) != value:
             raise CheckpointError(f"{folder}: {name} is {raw.get(name)!r}; this engine expects {value!r} ({why})")
     text = raw.get("text_config") or {}
-    if text.get("model_type", "llama") != "llama" or text.get("rope_scaling") or text.get("attention_bias"):
-        raise CheckpointError(
-            f"{folder}: text_config describes a {text.get('model_type', 'llama')!r} model that is no plain Llama; "
-            "this engine runs Llama-2 as OpenVLA-7B has it"
-        )
+    for name, plain in PLAIN_LLAMA.items():
+        if text.get(name, plain) not in (plain, None):
+            raise CheckpointError(
+                f"{folder}: text_config has {name} {text[name]!r}; expected {plain!r}: this engine runs Llama-2 as "
+                "OpenVLA-7B has it, no other model"
+            )
 
 
-def _towers(raw: dict, pixels: dict, folder: Path) -> tuple[Tower, Tower]:
+def _towers(raw: dict, folder: Path) -> tuple[Tower, Tower]:
     ids, sizes = raw.get("timm_model_ids"), raw.get("image_sizes")
     acts = raw.get("timm_override_act_layers") or [None, None]
-    means, stds = pixels.get("means"), pixels.get("stds")
-    ways = pixels.get("interpolations") or ["bicubic", "bicubic"]
-    columns = (ids, sizes, acts, means, stds, ways)
-    if not all(isinstance(column, list) and len(column) == 2 for column in columns):
+    if not all(isinstance(column, list) and len(column) == 2 for column in (ids, sizes, acts)):
         raise CheckpointError(
-            f"{folder}: expected two entries each of timm_model_ids, image_sizes (config.json), means and stds "
-            "(preprocessor_config.json): the checkpoint is incomplete, download it again"
+            f"{folder}: expected two entries each of timm_model_ids and image_sizes in config.json: the checkpoint is "
+            "incomplete, download it again"
         )
-    towers = tuple(
-        Tower(one, int(size), act, tuple(mean), tuple(std), way)
-        for one, size, act, mean, std, way in zip(*columns, strict=True)
-    )
-    if towers[0].image_size != towers[1].image_size:
+    if sizes[0] != sizes[1]:
         raise CheckpointError(f"{folder}: image_sizes are {sizes}; the two towers see one picture of one size")
-    return towers
-
-
-def _norm_stats(raw: dict, folder: Path) -> Mapping[str, Mapping[str, Any]]:
-    """Returns dataset -> {"q01", "q99", "mask"}: dataset_statistics.json (fine-tuned), else norm_stats (published)."""
-    path = folder / "dataset_statistics.json"
-    found = read_json(path) if path.is_file() else raw.get("norm_stats")
-    if not found:
+    sights = read_sights(folder)
+    if sights[0].size != sizes[0]:
         raise CheckpointError(
-            f"{folder} has neither dataset_statistics.json nor norm_stats in config.json; without them tokens cannot "
-            "be turned into actions: copy the file from the run that trained the model"
+            f"{folder}: config.json has image_sizes {sizes}, preprocessor_config.json input_sizes of {sights[0].size} "
+            "pixels; expected one size: take both files from one checkpoint"
         )
-    return {key: _action_stats(key, value, folder) for key, value in sorted(found.items())}
-
-
-def _action_stats(key: str, value: Any, folder: Path) -> Mapping[str, Any]:
-    action = value.get("action") if isinstance(value, dict) else None
-    if not isinstance(action, dict) or not {"q01", "q99"} <= action.keys():
-        raise CheckpointError(f"{folder}: statistics {key!r} have no action q01 and q99; expected seven numbers each")
-    mask = action.get("mask", [True] * len(action["q01"]))
-    if not len(action["q01"]) == len(action["q99"]) == len(mask):
-        raise CheckpointError(f"{folder}: statistics {key!r}: q01, q99 and mask differ in length")
-    return {"q01": tuple(action["q01"]), "q99": tuple(action["q99"]), "mask": tuple(bool(one) for one in mask)}
+    return tuple(
+        Tower(one, sight.size, act, sight.mean, sight.std, sight.interpolation)
+        for one, act, sight in zip(ids, acts, sights, strict=True)
+    )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from services.openvla.actions import ACTION_TOKENS
+from services.openvla.statistics import ACTION_TOKENS
 
 GUESSES = ACTION_TOKENS - 1  # the last token is read by no pass
 

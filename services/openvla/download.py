@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from services.openvla.config import CheckpointError, read_json
+from services.openvla.errors import CheckpointError, read_json
 from services.openvla.record import RECORD, changed_files, file_hash, write_record
 from vla_contract.volume import make_folder, require_space
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from services.openvla.actions import ACTION_TOKENS, ActionCodec
+from services.openvla.actions import ActionCodec
+from services.openvla.statistics import ACTION_TOKENS
 
 SIDES = 2  # further guesses per dimension, beside the main one
 MAX_SESSIONS = 4096

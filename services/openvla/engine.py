@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.openvla.actions import ACTION_TOKENS
 from services.openvla.decoding import GUESSES, Row
 from services.openvla.drafts import SIDES
 from services.openvla.graphs import Called, Captured
 from services.openvla.llama import Window
 from services.openvla.model import OpenVLA
+from services.openvla.statistics import ACTION_TOKENS
 
 PROMPT_STEP = 16  # on a GPU prompts are padded to a multiple, so that few shapes are captured
 MAX_PROMPT = 160  # tokens of an instruction with its frame; LIBERO's longest has fewer than 50

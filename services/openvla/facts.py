@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import platform
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ from services.openvla.suites import keys_of, suites_of
 from vla_contract import PolicyInfo
 from vla_contract.errors import did_you_mean
 
+log = logging.getLogger("services.openvla")
 CAMERA = "agentview"  # the one picture OpenVLA sees
 PACKAGES = ("torch", "timm", "transformers", "tokenizers", "safetensors", "bitsandbytes", "flash-attn")
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -50,15 +52,19 @@ def policy_info(
 
 
 def served_keys(config: ModelConfig, asked: str) -> tuple[str, ...]:
-    """Returns the statistics to serve: the one asked for, or a suite's under its usual names, else all.
+    """Returns the statistics to serve: the one asked for, or a suite's under its usual names, else all that are usable.
 
-    Raises ValueError listing them.
+    Raises ValueError listing them, or saying what is wrong with the one asked for.
     """
     if not asked:
+        for reason in config.unusable.values():
+            log.warning("%s: not served, the others are", reason)
         return tuple(config.norm_stats)
     for key in keys_of(asked):
         if key in config.norm_stats:
             return (key,)
+        if key in config.unusable:
+            raise ValueError(f"unnorm key {key!r} cannot be used: {config.unusable[key]}")
     raise ValueError(f"unnorm key {asked!r} not found{did_you_mean(asked, config.norm_stats)}")
 
 

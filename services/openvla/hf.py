@@ -14,8 +14,9 @@ import numpy as np
 import torch
 
 from services.openvla import attention, canary
-from services.openvla.config import CheckpointError, ModelConfig, load_config
+from services.openvla.config import ModelConfig, load_config
 from services.openvla.download import BASE
+from services.openvla.errors import CheckpointError
 from services.openvla.facts import CAMERA, NAMES, policy_info, served_keys
 from services.openvla.linear import quantiser
 from services.openvla.memory import require_memory

@@ -9,14 +9,13 @@ from pathlib import Path
 import torch
 
 from services.openvla import attention, canary
-from services.openvla.actions import ACTION_TOKENS, codec_of
-from services.openvla.config import CheckpointError, ModelConfig, load_config
+from services.openvla.actions import codec_of
+from services.openvla.config import ModelConfig, load_config
 from services.openvla.decoding import GUESSES
 from services.openvla.engine import Engine, capacity, row_bytes
 from services.openvla.facts import NAMES, policy_info, served_keys
 from services.openvla.memory import fitting_batch, require_memory
 from services.openvla.model import OpenVLA, load_model, weight_bytes
-from services.openvla.pictures import way
 from services.openvla.placement import choose_device, choose_dtype
 from services.openvla.policy import OpenVLAPolicy
 from services.openvla.settings import ModelSettings, checkpoint_folder
@@ -49,7 +48,6 @@ def load_own_policy(settings: ModelSettings, folder: Path) -> OpenVLAPolicy:
     """Returns the policy that runs on the lab's own engine."""
     start = time.perf_counter()
     config = load_config(folder)
-    check_actions(config)
     keys = served_keys(config, settings.unnorm_key)
     tokenizer = PromptTokenizer(folder)
     engine, details = load_engine(settings, folder, config)
@@ -68,7 +66,6 @@ def load_engine(settings: ModelSettings, folder: Path, config: ModelConfig) -> t
     """Returns the engine and what `/v1/info` says about it."""
     device, dtype, how, reason = placement(settings)
     require_memory(weight_bytes(config, dtype, settings.quant), device, smaller(settings, device))
-    way(config.towers[0])
     if settings.quant == "int8":
         log.warning("int8 is slower than bf16 and loses accuracy (13 points in OpenVLA's paper): nf4 does better")
     slots = capacity(patch_count(config.towers))
@@ -112,15 +109,6 @@ def details_of(engine: Engine, reason: str, settings: ModelSettings) -> dict[str
         "graphs": engine.runner.name, "drafts": "previous actions" if settings.drafts else "none",
         "weights_mb": f"{sum(engine.model.memory().values()) / 1e6:.0f}",
     }  # fmt: skip
-
-
-def check_actions(config: ModelConfig) -> None:
-    """Raises CheckpointError where a dataset's actions are not seven numbers: they are what the contract carries."""
-    for key, stats in config.norm_stats.items():
-        if len(stats["q01"]) != ACTION_TOKENS:
-            raise CheckpointError(
-                f"statistics {key!r} are for {len(stats['q01'])} numbers; this service answers {ACTION_TOKENS}"
-            )
 
 
 def smaller(settings: ModelSettings, device: torch.device) -> str:

@@ -9,14 +9,7 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image
 
-from services.openvla.config import CheckpointError, Tower
-
-_WAYS = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
+from services.openvla.config import Tower
 
 
 def resize(image: np.ndarray, tower: Tower) -> np.ndarray:
@@ -24,14 +17,4 @@ def resize(image: np.ndarray, tower: Tower) -> np.ndarray:
     size = (tower.image_size, tower.image_size)
     if image.shape[:2] == size:
         return image
-    return np.asarray(Image.fromarray(image).resize(size, resample=way(tower)))
-
-
-def way(tower: Tower) -> Image.Resampling:
-    """Returns Pillow's filter. Raises CheckpointError for one that upstream's processor does not have."""
-    if tower.interpolation not in _WAYS:
-        raise CheckpointError(
-            f"preprocessor_config.json asks for interpolation {tower.interpolation!r}; expected one of "
-            f"{', '.join(_WAYS)}"
-        )
-    return _WAYS[tower.interpolation]
+    return np.asarray(Image.fromarray(image).resize(size, resample=Image.Resampling[tower.interpolation.upper()]))

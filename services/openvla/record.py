@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from services.openvla.config import CheckpointError, read_json
+from services.openvla.errors import CheckpointError, read_json
 from vla_contract.info import Checkpoint
 
 RECORD = "checkpoint.json"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
-from services.openvla.config import CheckpointError
+from services.openvla.errors import CheckpointError
 from vla_contract import Volume
 from vla_contract.errors import did_you_mean
 

@@ -71,7 +71,8 @@ class TinySpec:
         text = self.text_config()
         llama = LlamaConfig(**{name: text[name] for name in LlamaConfig.__dataclass_fields__ if name in text})
         towers = tuple(
-            Tower(one, self.image_size, None, MEANS[i], STDS[i], "bicubic") for i, one in enumerate(self.timm_ids)
+            Tower(one, self.image_size, None, SEEN_MEANS[i], SEEN_STDS[i], "bicubic")
+            for i, one in enumerate(self.timm_ids)
         )
         stats = {key: value["action"] for key, value in statistics(self.suites).items()}
         return ModelConfig(towers, llama, 64, 256, stats)
@@ -79,7 +80,10 @@ class TinySpec:
 
 MEANS = ((0.485, 0.456, 0.406), (0.5, 0.5, 0.5))
 STDS = ((0.229, 0.224, 0.225), (0.5, 0.5, 0.5))
-PIXELS = (MEANS, STDS)  # per tower
+# What the published checkpoints' tvf_normalize_params say, and their models see: the same as bfloat16 holds it.
+SEEN_MEANS = ((0.484375, 0.455078125, 0.40625), (0.5, 0.5, 0.5))
+SEEN_STDS = ((0.228515625, 0.2236328125, 0.224609375), (0.5, 0.5, 0.5))
+PIXELS = (SEEN_MEANS, SEEN_STDS)  # per tower
 # One real SigLIP tower, with its attention pool and without a class token.
 SIGLIP = TinySpec(timm_ids=("vit_small_patch14_reg4_dinov2", "vit_base_patch16_siglip_224"))
 # As many patches as the 7B model has, and a language model that takes most of the time as it does there.
@@ -164,12 +168,17 @@ def _config(spec: TinySpec) -> dict[str, Any]:
 
 
 def _preprocessor(spec: TinySpec) -> dict[str, Any]:
+    square = [spec.image_size] * 2
+    resize = {"antialias": True, "interpolation": 3, "max_size": None, "size": square}
+    seen = zip(SEEN_MEANS, SEEN_STDS, strict=True)
     return {
         "auto_map": PROCESSOR_MAP, "image_processor_type": "PrismaticImageProcessor",
         "processor_class": "PrismaticProcessor", "image_resize_strategy": "resize-naive",
         "use_fused_vision_backbone": True, "input_sizes": [[3, spec.image_size, spec.image_size]] * 2,
         "interpolations": ["bicubic", "bicubic"], "means": [list(one) for one in MEANS],
-        "stds": [list(one) for one in STDS],
+        "stds": [list(one) for one in STDS], "tvf_crop_params": [{"output_size": square}] * 2,
+        "tvf_do_letterbox": False, "tvf_letterbox_fill": None, "tvf_resize_params": [resize] * 2,
+        "tvf_normalize_params": [{"inplace": False, "mean": list(mean), "std": list(std)} for mean, std in seen],
     }  # fmt: skip
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from services.openvla.config import SPACE_TOKEN, CheckpointError
+from services.openvla.config import SPACE_TOKEN
+from services.openvla.errors import CheckpointError
 
 PROMPT = "In: What action should the robot take to {instruction}?\nOut:"
 BOS = 1
@@ -51,12 +52,13 @@ def _from_json(path: Path) -> Callable[[str], list[int]] | None:
 
 
 def _from_sentencepiece(path: Path) -> Callable[[str], list[int]] | None:
+    """Reads tokenizer.model as upstream does: converted, so that `</s>` in a text is the special token there too."""
     if not path.is_file():
         return None
-    from sentencepiece import SentencePieceProcessor
+    from transformers import LlamaTokenizerFast
 
     try:
-        processor = SentencePieceProcessor(model_file=str(path))
-    except (OSError, RuntimeError) as error:
+        tokenizer = LlamaTokenizerFast(vocab_file=str(path))
+    except Exception as error:  # sentencepiece and protobuf have errors of their own
         raise CheckpointError(f"{path} cannot be read: {error}; download the checkpoint again") from error
-    return lambda text: processor.encode(text)
+    return lambda text: tokenizer(text)["input_ids"]

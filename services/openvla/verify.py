@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tyro
 
-from services.openvla.config import CheckpointError
+from services.openvla.errors import CheckpointError
 from services.openvla.settings import ModelSettings, checkpoint_folder, from_environment
 from services.openvla.waiting import wait_briefly
 from vla_contract.errors import did_you_mean

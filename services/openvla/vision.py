@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from services.openvla.config import CheckpointError, Tower
+from services.openvla.config import Tower
+from services.openvla.errors import CheckpointError
 from services.openvla.linear import Linear, Packed, plain
 from services.openvla.weights import Source
 

@@ -11,7 +11,7 @@ from zlib import crc32
 import torch
 from safetensors import SafetensorError, safe_open
 
-from services.openvla.config import CheckpointError, read_json
+from services.openvla.errors import CheckpointError, read_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

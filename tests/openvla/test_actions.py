@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from services.openvla.actions import ActionCodec, ActionTable, normalise, unnormalise
-from services.openvla.config import SPACE_TOKEN, CheckpointError
+from services.openvla.config import SPACE_TOKEN
+from services.openvla.errors import CheckpointError
 from services.openvla.tokenizer import PromptTokenizer, complete
 
 CODEC = ActionCodec()

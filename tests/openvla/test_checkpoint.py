@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from services.openvla import attention
-from services.openvla.config import CheckpointError, LlamaConfig, load_config
+from services.openvla.config import LlamaConfig, load_config
 from services.openvla.engine import capacity
+from services.openvla.errors import CheckpointError
 from services.openvla.memory import require_memory
 from services.openvla.model import load_model, model_shapes, weight_bytes
 from services.openvla.record import changed_files, file_hash, identity, write_record

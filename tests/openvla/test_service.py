@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from services.openvla.attention import choose
-from services.openvla.config import CheckpointError
+from services.openvla.errors import CheckpointError
 from services.openvla.loading import load_policy
 from services.openvla.placement import choose_device, choose_dtype
 from services.openvla.settings import ModelSettings

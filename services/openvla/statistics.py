@@ -1,0 +1,66 @@
+"""The statistics that turn tokens into actions, data set by data set: dataset_statistics.json, else norm_stats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from services.openvla.errors import CheckpointError, read_json
+
+ACTION_TOKENS = 7  # numbers of an action, as the contract carries it
+FILE = "dataset_statistics.json"
+Stats = Mapping[str, tuple]  # "q01", "q99" (floats) and "mask" (bools), seven each
+
+
+def read_statistics(config: Mapping[str, Any], folder: Path) -> tuple[dict[str, Stats], dict[str, str]]:
+    """Returns data set -> its statistics, and data set -> what is wrong with them where they cannot be used.
+
+    A fine-tuned checkpoint has a file of its own; a published one has them in config.json. Raises CheckpointError where
+    there are none, or none that can be used.
+    """
+    found = read_json(folder / FILE) if (folder / FILE).is_file() else config.get("norm_stats")
+    if not found or not isinstance(found, dict):
+        raise CheckpointError(
+            f"{folder} has neither {FILE} nor norm_stats in config.json; without them tokens cannot "
+            "be turned into actions: copy the file from the run that trained the model"
+        )
+    good: dict[str, Stats] = {}
+    bad: dict[str, str] = {}
+    for key, value in sorted(found.items()):
+        try:
+            good[key] = _action_stats(value)
+        except ValueError as error:
+            bad[key] = f"statistics {key!r} {error}"
+    if not good:
+        raise CheckpointError(f"{folder}: {next(iter(bad.values()))}; copy {FILE} from the run that trained the model")
+    return good, bad
+
+
+def _action_stats(value: Any) -> Stats:
+    action = value.get("action") if isinstance(value, dict) else None
+    if not isinstance(action, dict) or not {"q01", "q99"} <= action.keys():
+        raise ValueError("have no action q01 and q99; expected seven numbers each")
+    bounds = {name: _numbers(name, action[name]) for name in ("q01", "q99")}
+    return {**bounds, "mask": _mask(action)}
+
+
+def _numbers(name: str, values: Any) -> tuple[float, ...]:
+    if not isinstance(values, list) or len(values) != ACTION_TOKENS:
+        count = len(values) if isinstance(values, list) else 0
+        raise ValueError(f"are for {count} numbers in {name}; this service answers {ACTION_TOKENS}")
+    for dimension, value in enumerate(values):
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise ValueError(f"have {value!r} as {name} of dimension {dimension}; expected a finite number")
+    return tuple(float(value) for value in values)
+
+
+def _mask(action: Mapping[str, Any]) -> tuple[bool, ...]:
+    """Returns which numbers are stretched: all where nothing is said, and none where it says null, as upstream does."""
+    given = action.get("mask", [True] * ACTION_TOKENS)
+    if given is None:
+        return (False,) * ACTION_TOKENS
+    if not isinstance(given, list) or len(given) != ACTION_TOKENS or any(one not in (0, 1) for one in given):
+        raise ValueError(f"have the mask {given!r}; expected {ACTION_TOKENS} times true or false")
+    return tuple(bool(one) for one in given)
