@@ -88,6 +88,7 @@ def flags_of(values: dict[str, object]) -> list[str]:
         "max-steps": "step limit of an episode instead of the profile's",
         "unnorm-key": "statistics the policy un-normalises with",
         "retries": "further tries for an episode that an infrastructure error ended",
+        "policy-errors": "what an answer that cannot be executed does: stop (default) or fail its episode",
         "policy-timeout-s": "how long to wait for the policy to get ready, at the start and when it goes away",
         "act-timeout-s": "how long one answer of the policy may take",
         "start-timeout-s": "how long a simulator process may take to start",
@@ -101,8 +102,8 @@ def flags_of(values: dict[str, object]) -> list[str]:
 def evaluate(
     c, suite, policy="auto", workers=None, trials=None, tasks=None, episodes=None, seed=None, cameras=None, render=None,
     video=None, resume=None, run_id=None, assets=None, profile=None, execute=None, max_steps=None, unnorm_key=None,
-    retries=None, policy_timeout_s=None, act_timeout_s=None, start_timeout_s=None, scene_timeout_s=None,
-    allow_other_suite=False, allow_drift=False, runtime="auto", dry_run=False,
+    retries=None, policy_errors=None, policy_timeout_s=None, act_timeout_s=None, start_timeout_s=None,
+    scene_timeout_s=None, allow_other_suite=False, allow_drift=False, runtime="auto", dry_run=False,
 ):  # fmt: skip
     """Evaluate a policy on a LIBERO suite; ends with the success rate and the report's path.
 
@@ -117,7 +118,7 @@ def evaluate(
         "render": render, "video": video, "resume": resume, "run_id": run_id,
         "assets": programs.absolute_if_path(assets, ("official", "kit")), "profile": profile, "execute": execute,
         "max_steps": max_steps, "unnorm_key": unnorm_key, "retries": retries,
-        "policy_timeout_s": policy_timeout_s, "act_timeout_s": act_timeout_s,
+        "policy_errors": policy_errors, "policy_timeout_s": policy_timeout_s, "act_timeout_s": act_timeout_s,
         "start_timeout_s": start_timeout_s, "scene_timeout_s": scene_timeout_s,
         "allow_other_suite": allow_other_suite, "allow_drift": allow_drift,
     }  # fmt: skip

@@ -14,7 +14,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "shared" / "contract")]
 
 import numpy as np  # noqa: E402
 
-from vla_contract import ActionChunk, PolicyInfo, serve  # noqa: E402
+from vla_contract import ActionChunk, InvalidObservation, PolicyInfo, serve  # noqa: E402
 
 
 class WavePolicy:
@@ -40,7 +40,25 @@ class WavePolicy:
 
     def act(self, observations):
         time.sleep(self.options.delay_ms / 1e3)
-        return [self.chunk(o.instruction, o.step) for o in observations]
+        return [self.answer(o) for o in observations]
+
+    def answer(self, observation):
+        o = self.options
+        chunk = self.chunk(observation.instruction, observation.step)
+        if self.is_bad(observation):
+            if o.bad == "500":
+                return RuntimeError("the network's scores are not numbers")
+            if o.bad == "422":
+                return InvalidObservation("this instruction is too long for me")
+            chunk.actions[:, 6] = 1.6
+        return chunk
+
+    def is_bad(self, observation) -> bool:
+        """Whether this is one of the episodes that --bad-episode names: sessions are run.task.episode.attempt.token."""
+        o = self.options
+        if not o.bad_episode or observation.step < o.bad_at:
+            return False
+        return int(observation.session.split(".")[-3]) in o.bad_episode
 
     def chunk(self, instruction: str, step: int) -> ActionChunk:
         return ActionChunk(np.stack([self.action(instruction, step + k) for k in range(self.options.chunk)]))
@@ -67,6 +85,9 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=0.4)
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--nan-at", type=int, default=-1)
+    parser.add_argument("--bad", choices=("gripper", "500", "422"), default="gripper")
+    parser.add_argument("--bad-episode", type=int, action="append", default=[])
+    parser.add_argument("--bad-at", type=int, default=5)
     parser.add_argument("--token")
     options = parser.parse_args()
     serve(WavePolicy(options), port=options.port, token=options.token, max_wait_ms=0)

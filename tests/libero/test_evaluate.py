@@ -13,6 +13,7 @@ import pytest
 from services.libero.evaluator import agreement, evaluate, provenance, rundir
 from services.libero.evaluator.config import EvalConfig, differences, parse_args, parse_ranges, show_ranges
 from services.libero.evaluator.profiles import PROFILES
+from services.libero.evaluator.rollout import CONVENTIONS
 from services.libero.evaluator.store import RunStore
 from services.libero.simulator.suites import SUITES, load_suite
 from tests.libero.harness import ENVIRONMENT, Evaluation, PolicyService, results
@@ -152,6 +153,14 @@ def test_a_camera_that_libero_lacks_is_refused():
 def test_a_picture_size_that_the_protocol_does_not_send_is_refused():
     with pytest.raises(ValueError, match="takes pictures of 320×240, the protocol sends 224×224"):
         agreement.check_policy(replace(VLA, image_hw=(240, 320)), "libero_goal", 224)
+
+
+def test_actions_of_another_robot_are_refused():
+    info = replace(VLA, action_convention="embodiment")
+    with pytest.raises(ValueError, match="convention 'embodiment', which LIBERO's robot cannot execute.*libero and op"):
+        agreement.check_policy(info, "libero_goal", 224)
+    for convention in CONVENTIONS:
+        agreement.check_policy(replace(VLA, action_convention=convention), "libero_goal", 224)
 
 
 def test_unnorm_keys():

@@ -177,6 +177,51 @@ def test_a_policy_that_answers_nan_ends_the_run_with_its_words(flags, tmp_path):
         assert results(run.folder) == {}, "such an episode is no failure of the policy at the task"
 
 
+@pytest.mark.parametrize(("bad", "words"), [("gripper", "1.6 in action"), ("500", "answered 500"), ("422", "too long")])
+def test_policy_errors_may_fail_their_episodes_and_are_told_apart(bad, words, flags, undisturbed, tmp_path):
+    with PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--bad", bad, "--bad-episode", "1") as service:
+        command = ("--policy-url", service.url, "--policy-errors", "fail", *flags)
+        with Evaluation(tmp_path, "run", *command) as run:
+            output = run.end()
+        done = results(run.folder)
+        with Evaluation(tmp_path, "run", *command) as again:
+            assert f"0 of {EPISODES} to do" in again.end(), "resuming does not do it again"
+    assert f"policy errors: 1 of {EPISODES} episodes, counted as not successful" in output
+    assert f"success rate 0.0 % (0/{EPISODES})" in output
+    assert done[0, 1][:2] == (False, 5) and results(run.folder) == done
+    assert {**done, (0, 1): undisturbed[0, 1]} == undisturbed
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert (summary["policy_errors"], summary["episodes"], summary["complete"]) == (1, EPISODES, True)
+    rows = [json.loads(line) for line in (run.folder / "episodes.jsonl").read_text().splitlines()]
+    assert [words in row.get("policy_error", "") for row in rows] == [False, True, False]
+    page = (run.folder / "report.html").read_text()
+    assert "policy errors, counted as failures" in page and words in page
+    assert len(summary["faults"]) == (2 if bad == "500" else 0), "what a repeat may mend is repeated first"
+
+
+def test_policy_errors_stop_the_run_unless_told_otherwise(flags, tmp_path):
+    with (
+        PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--bad-episode", "1") as service,
+        Evaluation(tmp_path, "run", "--policy-url", service.url, *flags) as run,
+    ):
+        assert "answered 1.6 in action 0, dimension 6" in run.end(code=1)
+    assert sorted(results(run.folder)) == [(TASK, 0)]
+
+
+def test_a_policy_that_goes_away_is_never_taken_for_a_policy_error(flags, undisturbed, tmp_path):
+    with PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--delay-ms", "30") as service:
+        command = ("--policy-url", service.url, "--policy-errors", "fail", "--policy-timeout-s", "2", "--retries", "0",
+                   "--act-timeout-s", "1", *flags[:-2])  # fmt: skip
+        with Evaluation(tmp_path, "run", *command) as run:
+            run.wait_mid_episode()
+            service.kill()
+            run.end(code=1)
+        service.start()
+        with Evaluation(tmp_path, "run", *command) as run:
+            run.end()
+            check(run, undisturbed)
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 4 MB, where this machine lets us mount one."""

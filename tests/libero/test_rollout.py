@@ -5,7 +5,7 @@ import pytest
 
 from services.libero.evaluator.profiles import PROFILES
 from services.libero.evaluator.rollout import PolicyFault, Rules, environment_actions, run_episode
-from vla_contract import ActionChunk, PolicyInfo
+from vla_contract import ActionChunk, PolicyInfo, PolicyRefused, PolicyUnavailable
 
 PROFILE = PROFILES["openvla"]
 
@@ -145,7 +145,8 @@ def test_gripper_conventions(convention, raw, executed):
     actions = np.zeros((len(raw), 7), np.float32)
     actions[:, 6] = raw
     info = PolicyInfo(name="p", action_convention=convention, horizon=8)
-    result = environment_actions(ActionChunk(actions), info)
+    result, fault = environment_actions(ActionChunk(actions), info, len(raw))
+    assert fault is None
     assert result[:, 6].tolist() == pytest.approx(executed)
     assert (actions[:, 6] == np.array(raw, np.float32)).all(), "the policy's own array must stay as it was"
 
@@ -173,3 +174,52 @@ def test_actions_that_must_not_be_executed(actions, message):
     with pytest.raises(PolicyFault, match=message):
         play(env, lambda o: Answer(actions))
     assert len(env.executed) == PROFILE.wait_steps
+
+
+def test_only_executed_actions_are_judged():
+    """Beyond the chunk's part in use, the step limit and success, a value may be what it likes."""
+    actions = np.tile(np.array([0.1] * 6 + [1.0], np.float32), (8, 1))
+    actions[3:, 6] = 1.6
+    assert play(DiaryEnv(), lambda o: Answer(actions), execute=3, max_steps=9).steps == 9
+    assert play(DiaryEnv(), lambda o: Answer(actions), max_steps=3).steps == 3
+    record = play(DiaryEnv(success_after=2), lambda o: Answer(actions))
+    assert (record.success, record.steps, record.policy_error) == (True, 2, "")
+    env = DiaryEnv()
+    with pytest.raises(PolicyFault, match="1.6 in action 3, dimension 6"):
+        play(env, lambda o: Answer(actions))
+    assert len(env.executed) == PROFILE.wait_steps + 3, "what came before it was executed, it was not"
+
+
+def act_until(step, error):
+    """Answers well until that step, then raises, or answers what must not be executed."""
+
+    def act(observation):
+        if observation.step < step:
+            return constant(1)(observation)
+        if isinstance(error, Exception):
+            raise error
+        return Answer(error)
+
+    return act
+
+
+@pytest.mark.parametrize("error", [np.full((1, 7), 200.0), PolicyRefused("no", 422), PolicyUnavailable("broken", 500)])
+def test_what_is_forgiven_ends_the_episode_and_stands_in_its_record(error):
+    asked = []
+    record = run_episode(
+        DiaryEnv(), 0, np.zeros(5), act=act_until(4, error), info=PolicyInfo(name="p"), rules=rules(), session="s",
+        forgive=lambda fault: asked.append(fault) or True,
+    )  # fmt: skip
+    assert (record.success, record.steps) == (False, 4) and record.states.shape == (5, 5)
+    assert record.policy_error == str(asked[0]) == record.summary()["policy_error"]
+    with pytest.raises(type(asked[0])):
+        play(DiaryEnv(), act_until(4, error))
+
+
+def test_pictures_are_kept_only_where_they_are_asked_for():
+    assert play(DiaryEnv(), constant(1), cameras=("agentview",)).frames == {}
+    record = run_episode(
+        DiaryEnv(), 0, np.zeros(5), act=constant(1), info=PolicyInfo(name="p"), rules=rules(cameras=("agentview",)),
+        session="s", keep_frame=lambda step: step % 2 == 0,
+    )  # fmt: skip
+    assert sorted(record.frames) == list(range(0, 20, 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from services.libero.evaluator.config import CAMERAS
+from services.libero.evaluator.rollout import CONVENTIONS
 from vla_contract import PolicyInfo
 from vla_contract.errors import did_you_mean
 
@@ -18,6 +19,11 @@ def check_policy(info: PolicyInfo, suite: str, image_size: int, allow_other_suit
                 f"policy {info.name!r} asks for camera {camera!r}, which LIBERO does not have"
                 f"{did_you_mean(camera, CAMERAS)}"
             )
+    if info.action_convention not in CONVENTIONS:
+        raise ValueError(
+            f"policy {info.name!r}{_checkpoint(info)} answers actions of convention {info.action_convention!r}, which "
+            f"LIBERO's robot cannot execute; it takes {' and '.join(CONVENTIONS)}: serve a checkpoint made for LIBERO"
+        )
     if info.suites and suite not in info.suites and not allow_other_suite:
         made_for = ", ".join(info.suites)
         raise ValueError(

@@ -72,6 +72,8 @@ class EvalConfig:
     """Asset folder, "official" or "kit"; default: the first source there is."""
     retries: int = 2
     """Further tries for an episode that an infrastructure error has ended."""
+    policy_errors: Literal["stop", "fail"] = "stop"
+    """What an answer that cannot be executed does: stop the run, or end its episode as not successful."""
     policy_timeout_s: float = 600.0
     """How long to wait for the policy to get ready, at the start and when it goes away."""
     act_timeout_s: float = 120.0

@@ -109,6 +109,7 @@ def make_job(config: EvalConfig, identity: dict, source: assets.AssetSource) -> 
         assets=str(source.path),
         video=config.video,
         retries=config.retries,
+        policy_errors=config.policy_errors,
         policy_timeout_s=config.policy_timeout_s,
         act_timeout_s=config.act_timeout_s,
         lease_s=config.lease_s,
@@ -270,6 +271,9 @@ def print_result(run: Run, summary: Summary, code: int) -> None:
     say(f"\nreport: {run.folder / 'report.html'}")
     for row in summary.published:
         say(f"published: {row.percent:g} % {row.model} ({row.episodes} episodes, {row.source})")
+    if summary.policy_errors:
+        count = len(summary.policy_errors)
+        say(f"policy errors: {count} of {plural(summary.done, 'episode')}, counted as not successful; see the report")
     kind = summary.identity["assets"]["kind"]
     if not summary.comparable and kind != "kit":
         say(f"not comparable with published figures: {summary.why_not_comparable}")

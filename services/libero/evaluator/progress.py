@@ -27,10 +27,12 @@ class Totals:
     successes: int
     steps_per_s: float
     left_s: float | None
+    policy_errors: int = 0
 
     @property
     def line(self) -> str:
         rate = f"{100 * self.successes / self.done:.1f} %" if self.done else "–"
+        rate += f" ({self.policy_errors} policy errors)" if self.policy_errors else ""
         return (
             f"{self.done}/{self.planned} episodes, success {rate}, {self.steps_per_s:.0f} steps/s, "
             f"{show_seconds(self.left_s)} left"
@@ -52,7 +54,8 @@ class Pace:
         elapsed = max(now - self.start, 1e-9)
         fresh = done - self.done_before
         left = elapsed / fresh * (planned - done) if fresh else None
-        return Totals(planned, done, successes, max(0, steps - self.steps_before) / elapsed, left)
+        pace = max(0, steps - self.steps_before) / elapsed
+        return Totals(planned, done, successes, pace, left, sum(row.get("policy_errors", 0) for row in counts.values()))
 
 
 def show_seconds(seconds: float | None) -> str:

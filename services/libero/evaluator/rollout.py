@@ -15,10 +15,12 @@ import numpy as np
 
 from services.libero.evaluator import images
 from services.libero.evaluator.profiles import Profile
-from vla_contract import ActionChunk, Observation, PolicyInfo
+from vla_contract import ActionChunk, ContractError, Observation, PolicyInfo
 
 ARM_LIMIT = 10.0  # the controller clips at 1; ten times that is an action that was not un-normalised
 GRIPPER_LIMIT = 1.5
+LIMITS = np.array([ARM_LIMIT] * 6 + [GRIPPER_LIMIT], dtype=np.float32)
+CONVENTIONS = ("libero", "openvla")  # those of the contract that can be executed here
 SERVER_STAGES = ("decode", "queue", "infer", "encode")
 
 
@@ -65,7 +67,8 @@ class Record:
 
     actions  float32 [T, 7] as executed, in the environment's convention
     states   float64 [T + 1, n]: simulator state before each action, and after the last
-    frames   pictures of the first camera drawn on the way, by step: uint8 [H, W, 3], upside down as MuJoCo draws
+    frames   pictures of agentview drawn on the way and kept, by step: uint8 [H, W, 3], upside down as MuJoCo draws
+    policy_error  why the policy's own answer ended the episode, empty where it did not
     """
 
     success: bool
@@ -77,6 +80,7 @@ class Record:
     start_hash: str
     end_hash: str
     timings: Timings
+    policy_error: str = ""
 
     @property
     def actions_hash(self) -> str:
@@ -84,7 +88,9 @@ class Record:
 
     def summary(self) -> dict:
         """Returns the episode's row as JSON types."""
+        facts = {"policy_error": self.policy_error} if self.policy_error else {}
         return {
+            **facts,
             "success": self.success,
             "steps": self.steps,
             "requests": self.requests,
@@ -103,30 +109,36 @@ def digest(*arrays: np.ndarray) -> str:
     return sha.hexdigest()[:16]
 
 
-def environment_actions(chunk: ActionChunk, info: PolicyInfo) -> np.ndarray:
-    """Returns the chunk as float32 [T, 7] in the environment's convention: gripper −1 open … +1 close.
+def environment_actions(chunk: ActionChunk, info: PolicyInfo, count: int) -> tuple[np.ndarray, PolicyFault | None]:
+    """Returns the chunk's first `count` actions, float32 [T, 7] in the environment's convention: gripper −1 open …
+    +1 close; up to the first that cannot be meant, with what is wrong about it.
 
     Convention "openvla" has the gripper in [0, 1] with 1 = open, which becomes [−1, 1], its sign, and is turned
-    round (openvla, experiments/robot/robot_utils.py). PolicyFault where a value cannot be meant.
+    round (openvla, experiments/robot/robot_utils.py).
     """
     actions = np.asarray(chunk.actions, dtype=np.float32)
     if actions.ndim != 2 or actions.shape[1] != 7 or len(actions) == 0:
-        raise PolicyFault(f"policy {info.name!r} answered actions of shape {actions.shape}; expected [T, 7] with T ≥ 1")
-    if not np.isfinite(actions).all():
-        step, dimension = np.argwhere(~np.isfinite(actions))[0]
-        value = actions[step, dimension]
-        raise PolicyFault(f"policy {info.name!r} answered {value} in action {step}, dimension {dimension}")
-    limits = np.array([ARM_LIMIT] * 6 + [GRIPPER_LIMIT], dtype=np.float32)
-    if (np.abs(actions) > limits).any():
-        step, dimension = np.argwhere(np.abs(actions) > limits)[0]
-        raise PolicyFault(
-            f"policy {info.name!r} answered {actions[step, dimension]:.3g} in action {step}, dimension {dimension}; at "
-            f"most {limits[dimension]:g} makes sense (1.0 is 5 cm): are the actions un-normalised with the right key?"
-        )
+        words = f"policy {info.name!r} answered actions of shape {actions.shape}; expected [T, 7] with T ≥ 1"
+        return np.empty((0, 7), np.float32), PolicyFault(words)
+    fault, actions = None, actions[:count]
+    bad = np.argwhere(~(np.abs(actions) <= LIMITS))  # so that NaN is bad, too
+    if len(bad):
+        step, dimension = bad[0]
+        fault, actions = _fault(info, actions[step, dimension], step, dimension), actions[:step]
     if info.action_convention == "openvla":
         actions = actions.copy()
         actions[:, 6] = -np.sign(2 * actions[:, 6] - 1)
-    return actions
+    return actions, fault
+
+
+def _fault(info: PolicyInfo, value: float, step: int, dimension: int) -> PolicyFault:
+    words = f"policy {info.name!r} answered {value:.3g} in action {step}, dimension {dimension}"
+    if not np.isfinite(value):
+        return PolicyFault(words)
+    return PolicyFault(
+        f"{words}; at most {LIMITS[dimension]:g} makes sense (1.0 is 5 cm): are the actions un-normalised with the "
+        "right key?"
+    )
 
 
 def observe(env, rules: Rules, info: PolicyInfo, session: str, step: int, timings: Timings) -> tuple[Observation, dict]:
@@ -180,12 +192,16 @@ def run_episode(
     rules: Rules,
     session: str,
     tick: Callable[[int], None] = lambda steps: None,
+    keep_frame: Callable[[int], bool] = lambda step: False,
+    forgive: Callable[[Exception], bool] = lambda error: False,
 ) -> Record:
     """Returns the record of `episode` of the task that `env` has loaded.
 
     `tick(steps)` is called before every simulator step; what it raises ends the episode. Nothing is drawn in the
     wait steps (objects fall into place) or between the actions of a chunk. Success ends the episode at once, but
-    does not count during the wait, as in the reference loop.
+    does not count during the wait, as in the reference loop. Of a chunk only the actions that are executed are judged.
+    Where the policy's answer (PolicyFault) or its absence (ContractError) ends the episode, `forgive` is asked whether
+    that belongs into the record; else it is raised.
     """
     timings, began = Timings(), time.perf_counter()
     with timings.stage("reset"):
@@ -201,22 +217,31 @@ def run_episode(
     actions: list[np.ndarray] = []
     states = [env.sim_state()]
     frames: dict[int, np.ndarray] = {}
-    success, requests = False, 0
-    while not success and len(actions) < rules.max_steps:
+    success, requests, fault = False, 0, None
+    while not success and fault is None and len(actions) < rules.max_steps:
         tick(len(actions))
         observation, drawn = observe(env, rules, info, session, len(actions), timings)
-        if "agentview" in drawn:
+        if "agentview" in drawn and keep_frame(len(actions)):
             frames[len(actions)] = drawn["agentview"]
-        chunk = environment_actions(ask(act, observation, timings), info)
+        try:
+            chunk = ask(act, observation, timings)
+        except ContractError as error:
+            fault = error
+            break
         requests += 1
-        for action in chunk[: rules.execute][: rules.max_steps - len(actions)]:
+        left = rules.max_steps - len(actions)
+        executed, fault = environment_actions(chunk, info, min(rules.execute or left, left))
+        for action in executed:
             tick(len(actions))
             with timings.stage("sim"):
                 success = bool(env.step(action))
             actions.append(action)
             states.append(env.sim_state())
             if success:
+                fault = None  # the bad action is never reached
                 break
+    if fault is not None and not forgive(fault):
+        raise fault
     timings.add("total", (time.perf_counter() - began) * 1e3)
     return Record(
         success,
@@ -228,4 +253,5 @@ def run_episode(
         start_hash,
         digest(states[-1]),
         timings,
+        "" if fault is None else str(fault),
     )

@@ -26,6 +26,8 @@ from services.libero.evaluator.records import SCHEMA, SCHEMA_VERSION, Fault, Fin
 LOCKED_S = 60.0  # how long one process waits while others write
 EPISODE_KEY = "config_hash = :config_hash AND suite = :suite AND task = :task AND episode = :episode"
 
+FAULT_OF_SESSION = "status IN ('error', 'lost') AND session = (SELECT MAX(id) FROM sessions)"
+
 
 class RunStore:
     """One connection to a run's store. Every process and every thread opens its own."""
@@ -239,17 +241,20 @@ class RunStore:
     def finish(self, lease: Lease, result: dict, now: float, publish: Callable[[], None] | None = None) -> bool:
         """Records the episode's result; False, and nothing happens, if the lease is no longer held.
 
-        `result` needs `success` and `steps`. `publish` moves the episode's files to their final names; it runs
-        inside the transaction, after the lease was checked and before the commit.
+        `result` needs `success` and `steps`, and `policy_error` where the policy's answer ended it. `publish` moves the
+        episode's files to their final names; it runs inside the transaction, after the lease was checked and before the
+        commit.
         """
-        values = {"success": int(result["success"]), "steps": int(result["steps"]), "result": json.dumps(result)}
+        values = {
+            "success": int(result["success"]),
+            "steps": int(result["steps"]),
+            "result": json.dumps(result),
+            "error": result.get("policy_error"),
+            "ended_at": now,
+        }
+        assignments = ", ".join(f"{name} = :{name}" for name in values)
         with self._writing():
-            held = self._held(
-                lease,
-                "status = 'done', success = :success, steps = :steps, result = :result, ended_at = :now",
-                now=now,
-                **values,
-            )
+            held = self._held(lease, f"status = 'done', {assignments}", **values)
             if held and publish is not None:
                 publish()
         return held
@@ -259,13 +264,27 @@ class RunStore:
         with self._writing():
             return self._held(lease, "status = 'pending', worker = NULL, token = NULL, expires_at = NULL")
 
-    def fail(self, lease: Lease, error: str, now: float, retries: int) -> bool:
-        """Records an infrastructure error; the episode is tried again while `retries` are left in this session."""
+    def fail(self, lease: Lease, error: str, now: float, retries: int, by_policy: bool = False) -> bool:
+        """Records a failed try; the episode is tried again while `retries` are left in this session.
+
+        `by_policy`: the policy answered, with an error of its own.
+        """
+        facts = {"error": error, "now": now, "result": json.dumps({"by_policy": by_policy})}
         with self._writing():
-            held = self._held(lease, "status = 'error', error = :error, ended_at = :now", error=error, now=now)
+            held = self._held(lease, "status = 'error', error = :error, result = :result, ended_at = :now", **facts)
             if held:
                 self._retry(lease.__dict__, retries)
         return held
+
+    def is_last_try_of_policy(self, lease: Lease, retries: int) -> bool:
+        """Returns whether no retry is left in this session and the policy's own errors ended all tries before."""
+        with self._reading():
+            faults, by_policy = self.db.execute(
+                f"""SELECT COUNT(*), COALESCE(SUM(json_extract(result, '$.by_policy')), 0) FROM episodes
+                    WHERE {EPISODE_KEY} AND {FAULT_OF_SESSION}""",
+                lease.__dict__,
+            ).fetchone()
+        return faults == by_policy >= retries
 
     def _held(self, lease: Lease, assignments: str, **values) -> bool:
         cursor = self.db.execute(
@@ -306,8 +325,7 @@ class RunStore:
     def _retry(self, key: dict, retries: int) -> None:
         """Adds the next attempt unless this session has used up its tries."""
         faults = self.db.execute(
-            f"""SELECT COUNT(*) FROM episodes WHERE {EPISODE_KEY} AND status IN ('error', 'lost') AND session =
-                (SELECT MAX(id) FROM sessions)""",
+            f"SELECT COUNT(*) FROM episodes WHERE {EPISODE_KEY} AND {FAULT_OF_SESSION}",
             key,
         ).fetchone()[0]
         if faults <= retries:
@@ -320,9 +338,12 @@ class RunStore:
     # --- reading ------------------------------------------------------------------------------------------
 
     def counts(self) -> dict[int, dict[str, int]]:
-        """Returns per task: planned, done, successes, leased, pending, broken (out of tries), steps (so far)."""
+        """Returns per task: planned, done, successes, policy_errors (ended by the policy's own answer; done, and no
+        success), leased, pending, broken (out of tries), steps (so far).
+        """
         sql = """SELECT task, COUNT(DISTINCT episode) AS planned, SUM(status = 'done') AS done,
-                 SUM(status = 'done' AND success) AS successes, SUM(status = 'leased') AS leased,
+                 SUM(status = 'done' AND success) AS successes,
+                 SUM(status = 'done' AND error IS NOT NULL) AS policy_errors, SUM(status = 'leased') AS leased,
                  SUM(status = 'pending') AS pending,
                  SUM(CASE WHEN status IN ('done', 'leased') THEN steps ELSE 0 END) AS steps
                  FROM episodes GROUP BY task ORDER BY task"""

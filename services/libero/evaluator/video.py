@@ -27,6 +27,13 @@ def wanted(mode: str, success: bool, place: int) -> bool:
     return mode == "all" or (mode == "failures" and not success)
 
 
+def possible(mode: str, successes: int, failures: int) -> bool:
+    """Returns whether a task's next episode may get a video, after so many that succeeded and failed."""
+    if mode == "sample":
+        return successes < SAMPLE[True] or failures < SAMPLE[False]
+    return mode != "none"
+
+
 def frame_steps(steps: int) -> list[int]:
     """Returns which states to draw of `steps` + 1: every STRIDE-th and always the last."""
     chosen = list(range(0, steps + 1, STRIDE))

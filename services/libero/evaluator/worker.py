@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,7 @@ from vla_contract import (
 )
 
 FATAL = 4
+INTERNAL_ERROR, UNPROCESSABLE = 500, 422  # HTTP status: what the policy itself raised, what it refused to look at
 IDLE_S = 0.2
 SAVE_S = LOCKED_S + 120.0  # a disk may be slow, and the store waits for others
 
@@ -70,6 +72,7 @@ class Job:
     render: str
     video: str
     retries: int
+    policy_errors: str
     policy_timeout_s: float
     act_timeout_s: float
     lease_s: float
@@ -166,7 +169,7 @@ class Worker:
             return
         except PolicyUnavailable as error:
             self.enter(Phase.SAVING, SAVE_S)
-            self.store.fail(lease, one_line(error), self.clock.now(), self.job.retries)
+            self.store.fail(lease, one_line(error), self.clock.now(), self.job.retries, by_policy=is_answer(error))
             logging.warning("task %d episode %d: %s", lease.task, lease.episode, one_line(error))
             self.await_policy()
             return
@@ -193,6 +196,8 @@ class Worker:
                 rules=rules,
                 session=session,
                 tick=lambda steps: self.tick(steps, is_new),
+                keep_frame=self.frames_kept(lease.task),
+                forgive=lambda error: self.forgives(lease, error),
             )
         except (PolicyFault, PolicyRefused) as error:
             raise RunOver(f"task {lease.task} episode {lease.episode}: {error}") from error
@@ -206,6 +211,24 @@ class Worker:
             self.vitals.enter(Phase.SCENE, self.job.scene_timeout_s)
         else:
             self.vitals.enter(Phase.EPISODE, self.job.lease_s, steps)
+
+    def frames_kept(self, task: int) -> Callable[[int], bool]:
+        """Returns which pictures to keep: those that a video of the task's next episode shows, if it may get one."""
+        row = self.store.counts()[task]
+        if not video.possible(self.job.video, row["successes"], row["done"] - row["successes"]):
+            return lambda step: False
+        return lambda step: step % video.STRIDE == 0
+
+    def forgives(self, lease: Lease, error: Exception) -> bool:
+        """Returns whether the policy's answer ends the episode as not successful instead of the run.
+
+        What a repeat may change is repeated first; what is not the policy's own doing never counts.
+        """
+        if self.job.policy_errors != "fail":
+            return False
+        if isinstance(error, PolicyUnavailable):
+            return is_answer(error) and self.store.is_last_try_of_policy(lease, self.job.retries)
+        return isinstance(error, PolicyFault) or getattr(error, "status", None) == UNPROCESSABLE
 
     def ask(self, observation: Observation) -> ActionChunk:
         """Returns the policy's answer."""
@@ -285,6 +308,11 @@ class Worker:
             self.check_stop()
             self.enter(Phase.VIDEO, self.job.lease_s)
             yield frame
+
+
+def is_answer(error: PolicyUnavailable) -> bool:
+    """Returns whether the policy itself answered, with an internal error or with what is no action chunk."""
+    return error.status == INTERNAL_ERROR or (error.status is None and isinstance(error.__cause__, ValueError))
 
 
 def die_with_parent(parent: int) -> None:

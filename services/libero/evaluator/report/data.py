@@ -83,6 +83,11 @@ class Summary:
         return [episode for task in self.tasks for episode in task.episodes]
 
     @property
+    def policy_errors(self) -> list[tuple[int, Finished]]:
+        """Task and episode where the policy's own answer ended it (--policy-errors fail); each counts as a failure."""
+        return [(task.index, e) for task in self.tasks for e in task.episodes if "policy_error" in e.result]
+
+    @property
     def seconds(self) -> float:
         """Time in which an evaluator was at work, in s."""
         return sum(max(0.0, (s["ended"] or 0.0) - s["started"]) for s in self.sessions)
@@ -119,6 +124,7 @@ class Summary:
             "complete": self.complete,
             "success_rate": round(self.rate.value, 6),
             "successes": self.rate.successes,
+            "policy_errors": len(self.policy_errors),
             "episodes": self.done,
             "planned": self.planned,
             "wilson_95": [round(end, 6) for end in self.rate.interval],
@@ -143,6 +149,7 @@ def _task_json(task: TaskSummary) -> dict:
         "planned": task.planned,
         "episodes": task.rate.trials,
         "successes": task.rate.successes,
+        "policy_errors": sum("policy_error" in e.result for e in task.episodes),
         "success_rate": round(task.rate.value, 6) if task.rate.trials else None,
         "wilson_95": [round(end, 6) for end in task.rate.interval],
         "mean_steps_of_successes": task.steps,
