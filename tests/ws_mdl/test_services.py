@@ -162,13 +162,13 @@ def test_a_kernel_computes_in_this_environment(notebook):
     assert os.path.dirname(printed.split()[2]) == os.path.dirname(sys.executable)
 
 
-def run_code(url: str, code: str) -> str:
+def run_code(url: str, code: str, token: str = TOKEN) -> str:
     """Returns what a new kernel prints for `code`, over the server's own WebSocket."""
     import websocket
 
-    kernel = json.loads(ask(f"{url}/api/kernels", TOKEN, "POST", {})[1])["id"]
+    kernel = json.loads(ask(f"{url}/api/kernels", token, "POST", {})[1])["id"]
     where = f"{url.replace('http', 'ws')}/api/kernels/{kernel}/channels"
-    channel = websocket.create_connection(where, header=[f"Authorization: token {TOKEN}"], timeout=120)
+    channel = websocket.create_connection(where, header=[f"Authorization: token {token}"], timeout=120)
     try:
         header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "username": "", "session": "s"}
         content = {"code": code, "silent": False, "store_history": False, "stop_on_error": True}
@@ -177,7 +177,7 @@ def run_code(url: str, code: str) -> str:
         return _printed(channel, header["msg_id"])
     finally:
         channel.close()
-        ask(f"{url}/api/kernels/{kernel}", TOKEN, "DELETE")
+        ask(f"{url}/api/kernels/{kernel}", token, "DELETE")
 
 
 def _printed(channel, request: str) -> str:
@@ -271,3 +271,37 @@ def test_a_browser_is_told_whose_password_it_is():
     body = b"".join(guarded({"PATH_INFO": "/"}, lambda status, headers: answered.append((status, dict(headers)))))
     status, headers = answered[0]
     assert status.startswith("401") and "VLALAB_TOKEN" in headers["WWW-Authenticate"] and b"VLALAB_TOKEN" in body
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_the_notebooks_token_is_in_no_file_that_others_read_and_on_no_command_line(tmp_path, given):
+    variables = {"TMPDIR": str(tmp_path / "tmp"), **({"VLALAB_TOKEN": TOKEN} if given else {})}
+    (tmp_path / "tmp").mkdir(mode=0o755)
+    umask = os.umask(0)
+    try:
+        with serving("notebook", "/api", *AS_ROOT, VLALAB_VOLUME=str(tmp_path), **variables) as (url, process):
+            token = TOKEN if given else _named_in(process)
+            run_code(url, "print(1)", token)  # a kernel has files of its own
+            found = [path for path in tmp_path.rglob("*") if path.is_file() and token.encode() in path.read_bytes()]
+            assert [path for path in found if path.stat().st_mode & 0o077 and not _closed(path, tmp_path)] == []
+            lines = [_read(path) for path in Path("/proc").glob("[0-9]*/cmdline")]
+            assert any(lines) and not [line for line in lines if token.encode() in line]
+    finally:
+        os.umask(umask)
+
+
+def _named_in(process) -> str:
+    line = next(line for line in iter(process.stdout.readline, "") if "/lab?token=" in line)
+    return re.search(r"token=(\S+)", line)[1]
+
+
+def _closed(path: Path, top: Path) -> bool:
+    """Returns whether a folder on the way from `top` lets nobody else through."""
+    return any(not folder.stat().st_mode & 0o011 for folder in path.parents if folder.is_relative_to(top))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended
+        return b""

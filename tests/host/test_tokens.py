@@ -1,0 +1,93 @@
+"""Tokens lie in no file that others read, and on no command line: real services, known token, every file looked at."""
+
+import os
+import re
+import socket
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from vlalab import compose, environments, paths, ports, processes
+
+TOKEN = "known-token-of-this-test-0123456789"
+ROOT = os.geteuid() == 0
+NAMES = ["oracle", "tensorboard", *([] if ROOT else ["ws_mdl"])]  # root must not serve notebooks
+
+
+def is_set_up(name: str) -> bool:
+    return environments.named(compose.read(variables={})[name].environment_name).is_ready()
+
+
+def free_ports(number: int) -> list[int]:
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    found = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return found
+
+
+def holding(token: str, *places: Path) -> list[Path]:
+    """Returns the files below those places that hold a token."""
+    files = [path for place in places for path in place.rglob("*") if path.is_file() and not path.is_symlink()]
+    return [path for path in files if token.encode() in path.read_bytes()]
+
+
+def open_to_others(path: Path) -> bool:
+    facts = path.stat()
+    return facts.st_uid != os.geteuid() or stat.S_IMODE(facts.st_mode) != 0o600
+
+
+def command_lines() -> str:
+    return "\n".join(
+        " ".join(processes.command(int(one.name))) for one in Path("/proc").iterdir() if one.name.isdigit()
+    )
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """`./lab WORDS` with a volume, a state folder, a folder for temporary files and ports of its own."""
+    own = {name: str(tmp_path / name.lower()) for name in ("VLALAB_VOLUME", "VLALAB_STATE", "TMPDIR")}
+    (tmp_path / "tmpdir").mkdir()
+    own |= {ports.port_variable(name): str(port) for name, port in zip(NAMES, free_ports(len(NAMES)), strict=True)}
+
+    def run(*words: str, **variables: str) -> str:
+        done = subprocess.run(
+            [str(paths.ROOT / "lab"), *words], env={**os.environ, **own, **variables}, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    yield run
+    subprocess.run([str(paths.ROOT / "lab"), "down"], env={**os.environ, **own}, capture_output=True)
+
+
+def test_a_token_that_was_given_is_nowhere_to_be_read(lab, tmp_path):
+    names = [name for name in NAMES if is_set_up(name)]
+    if not names:
+        pytest.skip("no environment of these services is set up: ./lab env libero ws_mdl")
+    umask = os.umask(0)  # whatever a caller's is
+    try:
+        said = lab("up", *names, "--runtime", "local", VLALAB_TOKEN=TOKEN)
+    finally:
+        os.umask(umask)
+    said += lab("status") + "".join(lab("logs", name) for name in names)
+    said += lab("eval", "libero_goal", "--dry-run", "--runtime", "local", VLALAB_TOKEN=TOKEN)
+    lab("restart", VLALAB_TOKEN=TOKEN)
+    assert TOKEN not in said
+    assert TOKEN not in command_lines()
+    assert [path for path in holding(TOKEN, tmp_path) if open_to_others(path)] == []
+    kept = [path for path in (tmp_path / "vlalab_state").rglob("*") if path.is_file()]
+    assert kept and not [path for path in kept if open_to_others(path) and path.suffix != ".lock"]
+
+
+@pytest.mark.skipif(ROOT, reason="root must not serve notebooks")
+def test_the_log_of_the_notebooks_names_the_token_to_the_caller_alone(lab, tmp_path):
+    if not is_set_up("ws_mdl"):
+        pytest.skip("the environment ws_mdl is not set up: ./lab env ws_mdl")
+    lab("up", "ws_mdl", "--runtime", "local")
+    token = re.search(r"/lab\?token=(\S+)", lab("logs", "ws_mdl"))[1]
+    assert token not in command_lines()
+    found = holding(token, tmp_path)
+    assert found and [path for path in found if open_to_others(path)] == []
