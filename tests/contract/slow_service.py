@@ -1,12 +1,27 @@
 """A program that serves a small policy: `python slow_service.py KIND PORT [SECONDS]`; the log names the address."""
 
-import sys
+import argparse
 
 from fakes import BrokenLoader, CountingPolicy, SlowPolicy
 
 from vla_contract import serve
+from vla_contract.gate import Limits
 
 if __name__ == "__main__":
-    kind, port, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
-    policies = {"slow": lambda: SlowPolicy(seconds), "counting": CountingPolicy, "broken": BrokenLoader(seconds)}
-    serve(policies[kind], port=port, linger_s=1.0)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind")
+    parser.add_argument("port", type=int)
+    parser.add_argument("seconds", type=float, nargs="?", default=0.0)
+    parser.add_argument("--token")
+    parser.add_argument("--request-s", type=float, default=30.0)
+    for name, value in vars(Limits()).items():
+        parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
+    given = parser.parse_args()
+    policies = {
+        "slow": lambda: SlowPolicy(given.seconds),
+        "counting": CountingPolicy,
+        "broken": BrokenLoader(given.seconds),
+    }
+    limits = Limits(**{name: getattr(given, name) for name in vars(Limits())})
+    settings = {"token": given.token, "request_timeout_s": given.request_s, "limits": limits}
+    serve(policies[given.kind], port=given.port, linger_s=1.0, **settings)

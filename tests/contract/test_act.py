@@ -161,3 +161,18 @@ def test_bad_output_is_an_error_here_too(either_service):
     spoiled.actions[0, 0] = np.inf
     url = either_service(PerRequestPolicy({"x": spoiled})).url
     assert_problem(requests.post(url + "/act", json=GOOD, timeout=10), 500, "invalid-action", "is inf")
+
+
+@pytest.mark.parametrize("where", ["instruction", "unnorm_key"])
+@pytest.mark.parametrize("encoded", [False, True])
+def test_half_a_surrogate_pair_is_no_text(service, where, encoded):
+    """`"\\ud800"` is valid JSON, and no UTF-8 can hold what it means."""
+    payload = {"image": to_json(picture()), "instruction": "pick up the bowl", where: "pick \ud800 up"}
+    body = json.dumps({"encoded": json.dumps(payload)} if encoded else payload)
+    answer = requests.post(
+        service(policy(unnorm_keys=("bridge_orig",))).url + "/act",
+        data=body,
+        headers={"Content-Type": "application/json"},
+        timeout=10,
+    )
+    assert_problem(answer, 422, "invalid-observation", where, "surrogate")

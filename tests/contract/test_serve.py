@@ -26,8 +26,8 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "shar
 class Process:
     """A service in a process of its own; its log is read to the end by a thread."""
 
-    def __init__(self, kind, port=0, seconds=0.0):
-        command = [sys.executable, str(PROGRAM), kind, str(port), str(seconds)]
+    def __init__(self, kind, port=0, seconds=0.0, *options):
+        command = [sys.executable, str(PROGRAM), kind, str(port), str(seconds), *options]
         self.process = subprocess.Popen(
             command, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, env=ENVIRONMENT
         )

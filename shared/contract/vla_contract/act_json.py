@@ -21,6 +21,7 @@ from vla_contract.plain import DTYPES
 from vla_contract.types import ActionChunk, Observation
 
 MEDIA_TYPE = "application/json"
+MAX_FIELDS = 16  # of a body
 _ND = "__numpy__"
 
 
@@ -34,7 +35,7 @@ def decode_act(body: bytes, info: PolicyInfo, session: str) -> tuple[Observation
     if "encoded" not in payload:
         return _observation(payload, info, session), encode_action
     if set(payload) != {"encoded"} or not isinstance(payload["encoded"], str):
-        raise InvalidObservation(f"the body holds {sorted(payload)}; expected 'encoded' alone, with JSON in a text")
+        raise InvalidObservation(f"the body holds {_names(payload)}; expected 'encoded' alone, with JSON in a text")
     inner = _object(loads(payload["encoded"]))
     return _observation(inner, info, session), lambda chunk: json.dumps(encode_action(chunk).decode()).encode()
 
@@ -52,9 +53,9 @@ def to_json(array: np.ndarray) -> dict[str, Any]:
 
 def loads(text: bytes | str) -> Any:
     """Returns the JSON value with its arrays, which are read-only. Raises InvalidObservation."""
-    opening = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
-    if sum(text.count(mark) for mark in opening) > MAX_CONTAINERS:  # no base64 has them: they are lists and objects
-        raise InvalidObservation(f"the body holds more than {MAX_CONTAINERS} lists and objects; send arrays")
+    marks = (b"[", b"{", b",") if isinstance(text, bytes) else ("[", "{", ",")
+    if sum(text.count(mark) for mark in marks) > MAX_CONTAINERS:  # no base64 has them: they are lists, objects, members
+        raise InvalidObservation(f"the body holds more than {MAX_CONTAINERS} lists, objects and members; send arrays")
     try:
         return json.loads(text, object_hook=_array_or_dict, parse_constant=_no_constant)
     except InvalidObservation:
@@ -79,9 +80,7 @@ def _observation(payload: dict, info: PolicyInfo, session: str) -> Observation:
     for name in ("image", "instruction"):
         if name not in payload:
             raise InvalidObservation(f"the body has no {name!r}; expected image and instruction")
-    for name in payload:  # others are ignored, as upstream does, but a misspelt key would un-normalise wrongly
-        if name != "unnorm_key" and difflib.get_close_matches(name, ["unnorm_key"], cutoff=0.7):
-            raise InvalidObservation(f"unknown field {name!r}; did you mean 'unnorm_key'?")
+    _check_names(payload)
     state = payload.get("state")
     if state is not None:
         if not isinstance(state, np.ndarray) or state.dtype.kind not in "fiu":
@@ -98,11 +97,24 @@ def _observation(payload: dict, info: PolicyInfo, session: str) -> Observation:
     )
 
 
+def _check_names(payload: dict) -> None:
+    """Others are ignored, as upstream does, but a misspelt key would un-normalise wrongly."""
+    if len(payload) > MAX_FIELDS:
+        raise InvalidObservation(f"the body has {len(payload)} fields; expected at most {MAX_FIELDS}")
+    for name in payload:
+        if len(name) < 20 and name != "unnorm_key" and difflib.get_close_matches(name, ["unnorm_key"], cutoff=0.7):
+            raise InvalidObservation(f"unknown field {name!r}; did you mean 'unnorm_key'?")
+
+
+def _names(items: dict) -> str:
+    return ", ".join(repr(name[:40]) for name in sorted(items)[:MAX_FIELDS])
+
+
 def _array_or_dict(items: dict) -> Any:
     if _ND not in items:
         return items
     if not {"dtype", "shape"} <= items.keys() or not isinstance(items[_ND], str):
-        raise InvalidObservation(f"an array has the members {sorted(items)}; expected {_ND}, dtype and shape")
+        raise InvalidObservation(f"an array has the members {_names(items)}; expected {_ND}, dtype and shape")
     name = items["dtype"]
     if not isinstance(name, str) or name not in DTYPES:
         raise InvalidObservation(f"an array has dtype {str(name)[:40]!r}; expected one of {', '.join(DTYPES)}")

@@ -14,6 +14,7 @@ from vla_contract.act_json import MEDIA_TYPE as JSON
 from vla_contract.act_json import decode_act
 from vla_contract.auth import TokenCheck
 from vla_contract.batching import BatchQueue
+from vla_contract.body import TIMEOUT_S, Budget
 from vla_contract.engine import Engine
 from vla_contract.exchange import Answer, Endpoint
 from vla_contract.exchange import Request as Received
@@ -50,6 +51,7 @@ def create_app(
     queue_size: int = 64,
     token: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
+    request_timeout_s: float = TIMEOUT_S,
     inline: bool = False,
     on_failure: Callable[[], None] | None = None,
     decode_act: DecodeAct = decode_act,
@@ -64,6 +66,7 @@ def create_app(
     queue_size      requests that may wait; one more is answered with 429 and Retry-After
     token           when set, every route but the probes asks for `Authorization: Bearer <token>`
     max_body_bytes  a longer body is answered with 413
+    request_timeout_s  for a request to arrive, head and body; then it is answered with 408
     inline          for policies that answer within a few ms and never block: the event loop calls them itself, one
                     request after the other. That saves the way to the policy's thread and back on busy cores; but
                     everything else waits while `act` runs, the probes too, nothing is batched, and what arrives
@@ -94,18 +97,20 @@ def create_app(
     pages = {"docs_url": None, "redoc_url": None, "openapi_url": None}  # FastAPI's load scripts from elsewhere
     app = PolicyApp(title="vla-lab policy", lifespan=lifespan, redirect_slashes=False, **pages)
     app.state.engine, app.state.metrics = engine, metrics
-    for method, route, handler, media_types, guard in (
-        ("POST", "/v1/act", service.v1_act, codec.MEDIA_TYPES, check),
-        ("POST", "/v1/reset", service.v1_reset, codec.MEDIA_TYPES, check),
-        ("GET", "/v1/info", service.v1_info, (), check),
-        ("POST", "/act", service.act, (JSON,), check),
-        ("GET", "/metrics", service.prometheus, (), check),
-        ("GET", "/openapi.json", _always(json.dumps(described), JSON), (), check),
-        ("GET", "/docs", _always(openapi.page(described), "text/html; charset=utf-8"), (), check),
-        ("GET", "/livez", service.livez, (), None),
-        ("GET", "/readyz", service.readyz, (), None),
+    budget = Budget()
+    for method, route, handler, media_types, guard, admit in (
+        ("POST", "/v1/act", service.v1_act, codec.MEDIA_TYPES, check, engine.admit),
+        ("POST", "/v1/reset", service.v1_reset, codec.MEDIA_TYPES, check, engine.require_ready),
+        ("GET", "/v1/info", service.v1_info, (), check, None),
+        ("POST", "/act", service.act, (JSON,), check, engine.admit),
+        ("GET", "/metrics", service.prometheus, (), check, None),
+        ("GET", "/openapi.json", _always(json.dumps(described), JSON), (), check, None),
+        ("GET", "/docs", _always(openapi.page(described), "text/html; charset=utf-8"), (), check, None),
+        ("GET", "/livez", service.livez, (), None, None),
+        ("GET", "/readyz", service.readyz, (), None, None),
     ):
-        endpoint = Endpoint(route, handler, metrics, guard, media_types, max_body_bytes)
+        limits = {"max_body_bytes": max_body_bytes, "body_timeout_s": request_timeout_s, "budget": budget}
+        endpoint = Endpoint(route, handler, metrics, guard, media_types, admit=admit, **limits)
         app.router.routes.append(Route(route, endpoint, methods=[method]))
         app.direct[method, route] = endpoint
     app.add_exception_handler(HTTPException, _no_such_route)

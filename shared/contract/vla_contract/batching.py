@@ -63,12 +63,16 @@ class BatchQueue:
             if self._closed:
                 raise Problem.retry_after("stopping", "the service is stopping; ask again once it is back", 1.0)
             if isinstance(item, Job):
-                if self._jobs >= self.size:
-                    raise self._full()
+                self.require_room()
                 self._jobs += 1
                 self._recent[item.client] = item.queued
             self._items.append(item)
             self._changed.notify()
+
+    def require_room(self) -> None:
+        """Raises Problem (429) when as many jobs wait as may."""
+        if self._jobs >= self.size:
+            raise self._full()
 
     def at_leisure(self, function: Callable[[], object]) -> None:
         """Has `take` return a call of `function` once nothing else waits; a second one before that replaces it."""

@@ -18,6 +18,14 @@ MAX_BYTES = 32 * 2**20  # of one message
 MAX_TEXT = 64 * 2**10  # bytes of one text
 MAX_CONTAINERS = 20_000  # dicts and lists in one message
 _ND = "__nd__"
+_LIMITS = {
+    "strict_map_key": True,
+    "max_str_len": MAX_TEXT,
+    "max_bin_len": MAX_BYTES,
+    "max_array_len": MAX_ITEMS,
+    "max_map_len": MAX_ITEMS,
+    "max_ext_len": 0,
+}
 
 
 def pack(value: Any) -> bytes:
@@ -32,33 +40,48 @@ def pack(value: Any) -> bytes:
         raise InvalidObservation(f"this value cannot be sent: {error}") from error
 
 
-def unpack(data: bytes) -> Any:
+def unpack(data: bytes, without: str | None = None) -> Any:
     """Returns the plain tree of a message; arrays in it are read-only views of their bytes.
 
-    Raises InvalidObservation for malformed, oversized or too deeply nested data, unknown dtypes, object
-    dtypes, a shape that does not fit its bytes, extension types and texts that are no UTF-8.
+    `without` names a member of the outermost map that is passed over: it costs nothing but its bytes. Raises
+    InvalidObservation for malformed, oversized or too deeply nested data, unknown dtypes, object dtypes, a shape that
+    does not fit its bytes, extension types and texts that are no UTF-8.
     """
     if len(data) > MAX_BYTES:
         raise InvalidObservation(f"the message has {len(data)} bytes; expected at most {MAX_BYTES}")
     count = _Count()
+    hooks = {"object_hook": count.dict, "list_hook": count.list}
     try:
-        tree = msgpack.unpackb(
-            data,
-            object_hook=count.dict,
-            list_hook=count.list,
-            strict_map_key=True,
-            max_str_len=MAX_TEXT,
-            max_bin_len=MAX_BYTES,
-            max_array_len=MAX_ITEMS,
-            max_map_len=MAX_ITEMS,
-            max_ext_len=0,
-        )
+        if without is None or not _is_map(data):
+            return msgpack.unpackb(data, **hooks, **_LIMITS)
+        return _members(data, without, hooks)
     except InvalidObservation:
         raise
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         reason = str(error) or type(error).__name__
         raise InvalidObservation(f"the body is not a valid msgpack message: {reason}") from error
-    return tree
+
+
+def _is_map(data: bytes) -> bool:
+    return bool(data) and (0x80 <= data[0] <= 0x8F or data[0] in (0xDE, 0xDF))
+
+
+def _members(data: bytes, without: str, hooks: dict) -> dict[str, Any]:
+    """Returns the map that a message is, less one member."""
+    stream = msgpack.Unpacker(max_buffer_size=MAX_BYTES, **hooks, **_LIMITS)
+    stream.feed(data)
+    found = {}
+    for _ in range(stream.read_map_header()):
+        name = stream.unpack()
+        if type(name) is not str:
+            raise InvalidObservation("the message has a key that is no text")
+        if name == without:
+            stream.skip()
+        else:
+            found[name] = stream.unpack()
+    if stream.tell() != len(data):
+        raise InvalidObservation(f"{len(data) - stream.tell()} bytes follow the message's end; expected none")
+    return found
 
 
 def encode_special(value: Any) -> Any:

@@ -78,6 +78,12 @@ class Engine:
             )
         return info
 
+    def admit(self) -> None:
+        """Raises Problem where a request cannot be taken now: 503 while not ready, 429 with a full queue."""
+        self.require_ready()
+        if not self.inline:
+            self.queue.require_room()
+
     def submit(self, observation: Observation, client: str, timeout_s: float) -> "asyncio.Future[Outcome]":
         """Returns a future of the outcome. Raises Problem (429) when the queue is full."""
         future = self._loop.create_future()

@@ -41,7 +41,7 @@ class PolicyRefused(ContractError):
 def nearest(name: object, known: Iterable[str]) -> str:
     """Returns `; did you mean 'x'?` where a known name is close to `name`, whatever its case, else `.`"""
     names = {one.lower(): one for one in known}
-    close = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(name)[:200].lower(), names, n=1, cutoff=0.5)
     return f"; did you mean {names[close[0]]!r}?" if close else "."
 
 

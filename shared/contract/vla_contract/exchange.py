@@ -9,12 +9,13 @@ import logging
 import re
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect
 
 from vla_contract.auth import TokenCheck
-from vla_contract.body import TIMEOUT_S, Body
+from vla_contract.body import TIMEOUT_S, Body, Budget
 from vla_contract.errors import InvalidObservation
 from vla_contract.metrics import Metrics
 from vla_contract.problems import MEDIA_TYPE as PROBLEM_TYPE
@@ -46,7 +47,11 @@ class Answer:
 
 @dataclass(eq=False)
 class Endpoint:
-    """An ASGI application for one route. `media_types` is empty for a route without a body."""
+    """An ASGI application for one route. `media_types` is empty for a route without a body.
+
+    `admit` is called before a body is read and raises the Problem that keeps the request out: what is refused costs no
+    more than its head. `budget` is shared by all routes whose bodies must not hold too much together.
+    """
 
     route: str
     handler: Callable[[Request], Awaitable[Answer]]
@@ -55,6 +60,8 @@ class Endpoint:
     media_types: tuple[str, ...] = ()
     max_body_bytes: int = 0
     body_timeout_s: float = TIMEOUT_S
+    admit: Callable[[], object] | None = None
+    budget: Budget = field(default_factory=Budget)
     _types: frozenset[bytes] = field(init=False)
 
     def __post_init__(self):
@@ -63,11 +70,13 @@ class Endpoint:
     async def __call__(self, scope, receive, send) -> None:
         headers = dict(scope["headers"])
         request_id = _request_id(headers.get(b"x-request-id"))
-        body = Body(receive, headers, self.max_body_bytes, self.body_timeout_s)
+        body = Body(receive, headers, self.max_body_bytes, self.budget)
         extra: list[tuple[bytes, bytes]] = []
         try:
             self._check_token(headers)
-            content = await self._content(body, headers)
+            if self.admit is not None:
+                self.admit()
+            content = await self._content(body, scope, headers)
             host, port = scope.get("client") or ("", 0)
             answer = await self.handler(Request(content, request_id, f"{host}:{port}", headers))
         except ClientDisconnect:
@@ -76,10 +85,10 @@ class Endpoint:
             problem = self._problem(error, request_id)
             extra = [(name.encode(), value.encode()) for name, value in problem.headers.items()]
             answer = Answer(problem.json(request_id), PROBLEM_TYPE, problem.status)
-            if self._types and not body.complete:
-                await body.drain()
-            if self._types and not body.complete:
+            if self._types and not await _drained(body, problem):
                 extra.append((b"connection", b"close"))
+        finally:
+            body.release()
         await _send(send, answer, request_id, extra)
         asyncio.get_running_loop().call_soon(self._afterwards, answer)  # uvloop writes at the end of this turn
 
@@ -96,7 +105,7 @@ class Endpoint:
                 {"WWW-Authenticate": "Bearer"},
             )
 
-    async def _content(self, body: Body, headers: dict[bytes, bytes]) -> bytes:
+    async def _content(self, body: Body, scope: dict, headers: dict[bytes, bytes]) -> bytes:
         if not self._types:
             return b""
         media_type = headers.get(b"content-type", b"")
@@ -107,7 +116,9 @@ class Endpoint:
                 f"the body's Content-Type is {shown!r}; expected {self.media_types[0]}",
                 {"Accept-Post": self.media_types[0]},
             )
-        return await body.read()
+        began = scope.get("vla_contract.began")  # where the head came in pieces: the deadline is for all of a request
+        late_s = 0.0 if began is None else asyncio.get_running_loop().time() - began
+        return await body.read(self.body_timeout_s - late_s)
 
     def _problem(self, error: Exception, request_id: str) -> Problem:
         if isinstance(error, Problem):
@@ -116,6 +127,14 @@ class Endpoint:
             return Problem("invalid-observation", str(error))
         log.error("%s failed, request %s", self.route, request_id, exc_info=error)
         return Problem("internal", f"the server failed; its log has the traceback under request {request_id}")
+
+
+async def _drained(body: Body, problem: Problem) -> bool:
+    """Returns whether nothing of the body is left to come. One that came too slowly is not waited for again."""
+    if problem.kind != "slow-request":
+        with suppress(ClientDisconnect):
+            await body.drain()
+    return body.complete
 
 
 async def _send(send, answer: Answer, request_id: str, extra: list[tuple[bytes, bytes]]) -> None:

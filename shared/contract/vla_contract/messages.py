@@ -21,12 +21,15 @@ def encode_observation(observation: Observation) -> bytes:
     return pack({name: value for name, value in named if value is not None})
 
 
-def decode_observation(body: bytes) -> Observation:
-    """Returns the observation of a body. Raises InvalidObservation for whatever is wrong with it."""
-    fields = _mapping(unpack(body), "an observation")
+def decode_observation(body: bytes, privileged: bool = True) -> Observation:
+    """Returns the observation of a body, with or without its privileged state, which is else passed over unread.
+
+    Raises InvalidObservation for whatever is wrong with it.
+    """
+    fields = _mapping(unpack(body, None if privileged else "privileged"), "an observation")
     for name in fields:
         if name not in _FIELDS:
-            raise InvalidObservation(f"unknown field {name!r} in the observation{did_you_mean(name, _FIELDS)}")
+            raise InvalidObservation(f"unknown field {name[:80]!r} in the observation{did_you_mean(name, _FIELDS)}")
     for name in _REQUIRED:
         if name not in fields:
             raise InvalidObservation(f"the observation has no {name!r}; expected {', '.join(_REQUIRED)}")
@@ -59,7 +62,9 @@ def decode_session(body: bytes) -> str:
     fields = _mapping(unpack(body), "a reset")
     session = fields.get("session")
     if set(fields) != {"session"} or not isinstance(session, str) or not 0 < len(session) <= 200:
-        raise InvalidObservation(f"the reset holds {sorted(fields)}; expected {{'session': name}}")
+        raise InvalidObservation(
+            f"the reset holds {[name[:80] for name in sorted(fields)[:8]]}; expected {{'session': name}}"
+        )
     return session
 
 

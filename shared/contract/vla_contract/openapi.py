@@ -57,8 +57,9 @@ PROBLEM = {
 }
 _INFO = {"type": "object", "required": ["name", "cameras", "action_convention"]}
 _STATUS = {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}}
-ASKED, NOT_READY, OPEN = (401,), (401, 503), (503,)  # what else a route may answer
-OF_A_BODY = (400, 401, 408, 413, 415, 422, 429, 500, 503, 504)
+OPEN = (400, 408, 431, 503)  # what else any route may answer: to a head that is none, slow, too large, or one too many
+ASKED = (400, 401, 408, 431, 503)
+OF_A_BODY = (400, 401, 408, 413, 415, 422, 429, 431, 500, 503, 504)
 
 
 def document(
@@ -69,7 +70,7 @@ def document(
     act["requestBody"] = {"required": True, "content": {"application/json": {"schema": dict(act_request)}}}
     paths = {
         "/act": {"post": act},
-        "/v1/info": {"get": _operation("what the policy says about itself", _INFO, NOT_READY)},
+        "/v1/info": {"get": _operation("what the policy says about itself", _INFO, ASKED)},
         "/livez": {"get": _operation("the process is up", _STATUS, OPEN) | {"security": []}},
         "/readyz": {"get": _operation("loaded, and one inference done", _STATUS, OPEN) | {"security": []}},
         "/openapi.json": {"get": _operation("this document", {"type": "object"}, ASKED)},

@@ -5,12 +5,14 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import uvicorn
 from fastapi import FastAPI
 
 from vla_contract.app import create_app
 from vla_contract.auth import require_token_beyond_loopback
+from vla_contract.gate import Connection, Gate, Limits
 from vla_contract.types import Policy
 
 log = logging.getLogger("vla_contract")
@@ -23,13 +25,14 @@ def serve(
     *,
     linger_s: float = 3.0,
     log_level: str = "info",
+    limits: Limits | None = None,
     **settings,
 ) -> None:
     """Serves a policy until SIGINT or SIGTERM; `settings` are those of `create_app`.
 
-    port 0 lets the system choose; the log's first line names the address. linger_s: how long `/readyz` still says
-    why, after loading has failed. Raises SystemExit(1) then, OSError where the address cannot be had, and ValueError
-    where the network could reach the service and `settings` hold no token.
+    port 0 lets the system choose; the log's first line names the address. limits: what connections may cost. linger_s:
+    how long `/readyz` still says why, after loading has failed. Raises SystemExit(1) then, OSError where the address
+    cannot be had, and ValueError where the network could reach the service and `settings` hold no token.
     """
     require_token_beyond_loopback(host, settings.get("token"))
     _log_to_stderr(log_level)
@@ -42,7 +45,7 @@ def serve(
         timer.start()
 
     app = create_app(policy, on_failure=on_failure, **settings)
-    server = uvicorn.Server(uvicorn_config(app, log_level))
+    server = uvicorn.Server(uvicorn_config(app, log_level, limits))
     listener = listen(host, port)
     log.info("listening on %s", address(listener))
     with listener, suppress(KeyboardInterrupt):  # uvicorn raises it again after the orderly end
@@ -51,10 +54,11 @@ def serve(
         raise SystemExit(1)
 
 
-def uvicorn_config(app: FastAPI, log_level: str) -> uvicorn.Config:
+def uvicorn_config(app: FastAPI, log_level: str, limits: Limits | None = None) -> uvicorn.Config:
     """Returns the settings every policy service is served with."""
     return uvicorn.Config(
         app,
+        http=partial(Connection, gate=Gate(limits or Limits())),
         log_level=log_level,
         log_config=None,
         access_log=False,  # the metrics count requests; a line per step would drown everything else
@@ -63,7 +67,6 @@ def uvicorn_config(app: FastAPI, log_level: str) -> uvicorn.Config:
         proxy_headers=False,
         timeout_keep_alive=120,  # longer than the client keeps an idle connection, so that the client closes first
         timeout_graceful_shutdown=6,  # with the engine's own wait, less than Compose's 10 s before it kills
-        limit_concurrency=1024,
     )
 
 

@@ -35,7 +35,7 @@ class Service:
         """POST /v1/act"""
         start = time.perf_counter()
         info = self._engine.require_ready()
-        observation = decode_observation(request.body)
+        observation = decode_observation(request.body, info.needs_privileged)
         check_needs(observation, info)
         decode_s = time.perf_counter() - start
         outcome = await self._infer(observation, info, request, client=observation.session)
@@ -136,7 +136,7 @@ def _check_unnorm_key(key: str | None, info: PolicyInfo) -> None:
         detail = f"unnorm_key is missing; policy {info.name!r} has several, choose one of {', '.join(keys)}"
         raise Problem("invalid-observation", detail, unnorm_keys=keys)
     if key is not None and key not in keys:
-        detail = f"unknown unnorm_key {key!r}{did_you_mean(key, keys)}"
+        detail = f"unknown unnorm_key {key!r:.202}{did_you_mean(key, keys)}"
         raise Problem("invalid-observation", detail, unnorm_keys=keys)
 
 

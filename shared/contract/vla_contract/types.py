@@ -4,6 +4,7 @@ All are checked when they are made, so a value of these types can be trusted whe
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -20,6 +21,7 @@ ACTION_DIM = 7  # delta position [3], delta axis-angle [3], gripper [1]
 MAX_SIDE = 4096  # pixels
 MAX_INSTRUCTION = 4096  # characters
 MAX_SESSION = 200  # characters
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can say it and UTF-8 cannot: no tokenizer and no log takes it
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +143,11 @@ def _check_state(state: object) -> None:
 def _check_text(what: str, value: object, limit: int) -> None:
     if not isinstance(value, str) or not 0 < len(value) <= limit:
         shown = f"{len(value)} characters long" if isinstance(value, str) and value else repr(value)
-        raise InvalidObservation(f"{what} is {shown}; expected a text of 1 to {limit} characters")
+        raise InvalidObservation(f"{what} is {shown:.80}; expected a text of 1 to {limit} characters")
+    if not value.isascii() and _SURROGATE.search(value):
+        raise InvalidObservation(
+            f"{what} is {ascii(value)[:80]}, half of a surrogate pair in it; expected Unicode text"
+        )
 
 
 def _type(value: object) -> str:
