@@ -93,7 +93,7 @@ def identify(plan: Plan, info: PolicyInfo, source: assets.AssetSource) -> dict:
         "policy": info.to_dict(),
         "assets": {"kind": source.kind, "digest": source.digest},
         "versions": provenance.versions(),
-        "code": provenance.code_digest(bool(cameras), info.needs_privileged),
+        "code": provenance.code_digest(),
         "lock": provenance.lock_hash(),
     }
     return json.loads(json.dumps(facts))  # as the store will give it back: lists for tuples

@@ -10,21 +10,10 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import vla_contract
+from services.libero.evaluator import imports
 
 PACKAGES = ("hf-libero", "robosuite", "bddl", "mujoco", "numpy", "pillow", "simplejpeg")
-SIMULATION = (
-    "simulator/env.py",
-    "simulator/problem.py",
-    "simulator/control.py",
-    "simulator/draws.py",
-    "simulator/suites.py",
-    "simulator/initstates.py",
-    "evaluator/profiles.py",
-    "evaluator/rollout.py",
-)
-PICTURES = ("simulator/render.py", "simulator/culling.py", "simulator/gl.py", "evaluator/images.py")
-PRIVILEGED = ("simulator/privileged.py",)
+WORKER = "services.libero.evaluator.worker"  # what an episode does and what the policy is shown
 
 
 def versions() -> dict[str, str]:
@@ -38,19 +27,9 @@ def versions() -> dict[str, str]:
     return found
 
 
-def code_digest(pictures: bool, privileged: bool) -> str:
-    """Returns 16 hex digits over the source of the modules that decide what an episode does and shows the policy.
-
-    A change in any of them is drift; what draws or describes the scene counts only where a policy gets to see it.
-    """
-    package = Path(__file__).resolve().parents[1]
-    files = [package / name for name in SIMULATION + PICTURES * pictures + PRIVILEGED * privileged]
-    if pictures:
-        files.append(Path(vla_contract.__file__).resolve().parent / "images.py")
-    digest = hashlib.sha256()
-    for path in files:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
+def code_digest() -> str:
+    """Returns 16 hex digits over the source of every module that a worker is made of: a change in one is drift."""
+    return imports.code_digest(WORKER)
 
 
 def lock_hash() -> str | None:

@@ -1,0 +1,99 @@
+"""Which of the project's modules a program is made of: read from their import statements, without running anything."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import services
+import vla_contract
+
+PACKAGES = {package.__name__: Path(package.__path__[0]).resolve() for package in (services, vla_contract)}
+
+
+def code_digest(entry: str) -> str:
+    """Returns 16 hex digits over the names and sources of all modules that the module `entry` may import."""
+    digest = hashlib.sha256()
+    for module in sorted(closure(entry)):
+        digest.update(module.encode() + b"\0" + source_of(module).read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def closure(entry: str) -> set[str]:
+    """Returns the names of `entry` and of every module of the project that it imports, directly or through others.
+
+    Imports inside functions count, those under `if TYPE_CHECKING` do not. A name taken from a package that loads it
+    on demand, as vla_contract does, counts as the module that it comes from.
+    """
+    found, waiting = set(), [entry]
+    while waiting:
+        module = waiting.pop()
+        if module in found or source_of(module) is None:
+            continue
+        found.add(module)
+        waiting += [module.rpartition(".")[0], *_imported(module)]
+    return found
+
+
+def source_of(module: str) -> Path | None:
+    """Returns the file of one of the project's modules, None for a name that is none."""
+    first, *rest = module.split(".")
+    if first not in PACKAGES:
+        return None
+    place = PACKAGES[first].joinpath(*rest)
+    candidates = (place / "__init__.py", place.with_name(place.name + ".py"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+@cache
+def _imported(module: str) -> list[str]:
+    """Returns the names that a module's import statements may stand for."""
+    names = []
+    for node in _statements(ast.parse(source_of(module).read_bytes()), run=True):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        else:
+            base = _absolute(module, node)
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+            names += [home for alias in node.names if (home := _lazy(base).get(alias.name))]
+    return names
+
+
+@cache
+def _lazy(package: str) -> dict[str, str]:
+    """Returns the module that each name comes from which a package only declares, under `if TYPE_CHECKING`."""
+    source = source_of(package)
+    if source is None or source.name != "__init__.py":
+        return {}
+    declared = _statements(ast.parse(source.read_bytes()), run=False)
+    return {
+        alias.asname or alias.name: _absolute(package, node)
+        for node in declared
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def _absolute(module: str, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module
+    package = module if source_of(module).name == "__init__.py" else module.rpartition(".")[0]
+    parents = package.split(".")
+    return ".".join([*parents[: len(parents) - node.level + 1], *([node.module] if node.module else [])])
+
+
+def _statements(tree: ast.AST, run: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yields import statements: those that run, or those that are there for type checkers alone."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            for branch, runs in ((node.body, False), (node.orelse, True)):
+                if runs == run:
+                    yield from _statements(ast.Module(branch, []), True)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            if run:
+                yield node
+        else:
+            yield from _statements(node, run)

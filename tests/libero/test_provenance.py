@@ -1,0 +1,80 @@
+"""What a run's identity says of code, packages and renderer: all that a worker really is made of."""
+
+import re
+import shutil
+
+import pytest
+
+from services.libero.evaluator import imports, provenance
+from tests.libero.harness import ROOT, Evaluation, PolicyService
+
+CLOSURE = sorted(imports.closure(provenance.WORKER))
+DRAWS_AND_MOVES = [
+    *(f"services.libero.simulator.{name}" for name in (
+        "composite", "control", "culling", "draws", "env", "gl", "initstates", "layers", "privileged", "problem",
+        "render", "runtime", "stage", "suites",
+    )),
+    *(f"services.libero.evaluator.{name}" for name in ("images", "profiles", "rollout", "worker")),
+    *(f"vla_contract.{name}" for name in ("client", "codec", "images", "types")),
+]  # fmt: skip
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    """The project's modules in a place where they can be changed."""
+    for name, place in dict(imports.PACKAGES).items():
+        shutil.copytree(place, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        monkeypatch.setitem(imports.PACKAGES, name, tmp_path / name)
+    imports._imported.cache_clear()
+    imports._lazy.cache_clear()
+    yield tmp_path
+    imports._imported.cache_clear()
+    imports._lazy.cache_clear()
+
+
+def test_a_copy_has_the_same_digest(copied):
+    assert provenance.code_digest() == imports.code_digest(provenance.WORKER)
+    assert str(imports.source_of(provenance.WORKER)).startswith(str(copied))
+
+
+@pytest.mark.parametrize("module", DRAWS_AND_MOVES)
+def test_a_change_in_what_moves_draws_or_tells_is_another_digest(copied, module):
+    before = provenance.code_digest()
+    with imports.source_of(module).open("a") as file:
+        file.write("# changed\n")
+    assert provenance.code_digest() != before
+
+
+@pytest.mark.parametrize("module", ["services.libero.evaluator.report.page", "services.libero.assets.sources",
+                                    "services.libero.oracle.plan", "vla_contract.server"])  # fmt: skip
+def test_what_no_worker_imports_does_not_count(copied, module):
+    before = provenance.code_digest()
+    with imports.source_of(module).open("a") as file:
+        file.write("# changed\n")
+    assert provenance.code_digest() == before
+
+
+def test_a_module_that_is_new_counts_once_it_is_imported(copied):
+    before = provenance.code_digest()
+    (copied / "services/libero/simulator/tint.py").write_text("level = 3\n")
+    assert provenance.code_digest() == before
+    with imports.source_of("services.libero.simulator.stage").open("a") as file:
+        file.write("\ndef tint():\n    from . import tint\n    return tint.level\n")
+    imports._imported.cache_clear()
+    assert "services.libero.simulator.tint" in imports.closure(provenance.WORKER)
+
+
+def test_all_that_a_real_worker_imports_is_in_it(libero_assets, tmp_path):
+    with PolicyService(tmp_path / "policy.txt", "--chunk", "4", "--camera", "agentview", "--state") as policy:
+        asked = ("--policy-url", policy.url, "--assets", str(libero_assets), "--tasks", "1", "--trials", "1")
+        rest = ("--max-steps", "4", "--workers", "1", "--video", "all")
+        with Evaluation(tmp_path / "runs", "r", *asked, *rest, PYTHONVERBOSE="1") as run:
+            run.end()
+    said = "".join(path.read_text() for path in run.folder.glob("logs/*.log"))
+    seen = set(re.findall(r"^import '((?:services|vla_contract)[\w.]*)' #", said, re.MULTILINE))
+    assert {"services.libero.simulator.composite", "vla_contract.client"} < seen
+    assert seen - {"vla_contract.volume"} <= set(CLOSURE)
+
+
+def test_nothing_of_it_lies_outside_the_tree():
+    assert all(imports.source_of(module).is_relative_to(ROOT) for module in CLOSURE)
