@@ -38,6 +38,7 @@ ORDER = [
 ]  # fmt: skip
 RUNTIME = "docker, local or auto: containers where an engine answers and the images are built, else processes"
 DRY_RUN = "print the commands, change nothing"
+GPU = "auto, none, all, or devices as nvidia-smi has them: 0 or 0,1, or UUIDs; default: VLALAB_<SERVICE>_GPU, else auto"
 
 
 def task(**options):
@@ -95,6 +96,7 @@ def flags_of(values: dict[str, object]) -> list[str]:
         "scene-timeout-s": "how long it may take to build a task's scene",
         "allow-other-suite": "evaluate a checkpoint on a suite it was not made for",
         "allow-drift": "go on with a run although something it depends on changed",
+        "gpu": GPU,
         "runtime": RUNTIME,
         "dry-run": DRY_RUN,
     },
@@ -103,7 +105,8 @@ def evaluate(
     c, suite, policy="auto", workers=None, trials=None, tasks=None, episodes=None, seed=None, cameras=None, render=None,
     video=None, resume=None, run_id=None, assets=None, profile=None, execute=None, max_steps=None, unnorm_key=None,
     retries=None, policy_errors=None, policy_timeout_s=None, act_timeout_s=None, start_timeout_s=None,
-    scene_timeout_s=None, allow_other_suite=False, allow_drift=False, runtime="auto", dry_run=False,
+    scene_timeout_s=None, allow_other_suite=False, allow_drift=False, gpu=None, runtime="auto",
+    dry_run=False,
 ):  # fmt: skip
     """Evaluate a policy on a LIBERO suite; ends with the success rate and the report's path.
 
@@ -122,7 +125,7 @@ def evaluate(
         "start_timeout_s": start_timeout_s, "scene_timeout_s": scene_timeout_s,
         "allow_other_suite": allow_other_suite, "allow_drift": allow_drift,
     }  # fmt: skip
-    request = evaluation.Request(suite, policy, runtime, tuple(flags_of(given)), dry_run)
+    request = evaluation.Request(suite, policy, runtime, tuple(flags_of(given)), dry_run, gpu)
     finish(evaluation.run(request, typed=shlex.join(["./lab", *sys.argv[1:]])))
 
 
@@ -235,7 +238,7 @@ def clean(c, venvs=False, all_users=False, yes=False, dry_run=False):
 @task(
     help={
         "names": "services to start",
-        "gpu": "auto, none, all, or the device's number as nvidia-smi has it: 0 or 0,1",
+        "gpu": GPU,
         "suite": "serve the checkpoint that was fine-tuned on this suite, with its statistics",
         "checkpoint": "a folder under checkpoints/ on the volume, or a path",
         "runtime": RUNTIME,
@@ -345,12 +348,22 @@ def checkpoint(c, model, suite=None, tiny=False, name=None, runtime="auto", dry_
         "count": "inferences to time",
         "image": "a picture to show",
         "instruction": "what to ask for",
+        "gpu": GPU,
         "runtime": RUNTIME,
         "dry-run": DRY_RUN,
     },
 )
 def verify(
-    c, model, checkpoint=None, modes=None, count=None, image=None, instruction=None, runtime="auto", dry_run=False
+    c,
+    model,
+    checkpoint=None,
+    modes=None,
+    count=None,
+    image=None,
+    instruction=None,
+    gpu=None,
+    runtime="auto",
+    dry_run=False,
 ):
     """Load a checkpoint, ask it for actions, and say what that takes: latency, its parts, memory.
 
@@ -363,7 +376,7 @@ def verify(
         "checkpoint": programs.absolute_if_path(checkpoint), "modes": modes, "count": count,
         "image": programs.absolute_if_path(image), "instruction": instruction,
     }  # fmt: skip
-    finish(programs.run_module(model, "services.openvla.verify", flags_of(given), runtime, dry_run))
+    finish(programs.run_module(model, "services.openvla.verify", flags_of(given), runtime, dry_run, gpu))
 
 
 @task(
@@ -381,13 +394,14 @@ def verify(
         "device": "auto, cpu, cuda, cuda:1 or mps",
         "gpus": "processes, one per GPU",
         "set": "further settings as NAME=VALUE,… (docs/transformer.md, docs/diffusion.md)",
+        "gpu": GPU,
         "runtime": RUNTIME,
         "dry-run": DRY_RUN,
     },
 )
 def train(
     c, lab, corpus=None, pair=None, size=None, data=None, context=False, epochs=None, name=None, preload=None,
-    device=None, gpus=1, set="", runtime="auto", dry_run=False,
+    device=None, gpus=1, set="", gpu=None, runtime="auto", dry_run=False,
 ):  # fmt: skip
     """Train a model of the course; Ctrl-C saves, and the same command goes on.
 
@@ -411,7 +425,7 @@ def train(
     if gpus > 1:
         one_machine = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={gpus}"]
         module, flags = "torch.distributed.run", [*one_machine, "-m", module, *flags]
-    finish(programs.run_module("ws_mdl", module, flags, runtime, dry_run))
+    finish(programs.run_module("ws_mdl", module, flags, runtime, dry_run, programs.several_gpus("ws_mdl", gpus, gpu)))
 
 
 @task(
@@ -431,13 +445,14 @@ def train(
         "seed": "the same seed gives the same pictures",
         "compare": "ddpm, ddim and the incorrect sampler side by side",
         "device": "auto, cpu, cuda, cuda:1 or mps",
+        "gpu": GPU,
         "runtime": RUNTIME,
         "dry-run": DRY_RUN,
     },
 )
 def sample(
     c, lab, name=None, sampler=None, steps=None, eta=None, clip=False, spacing=None, order=None, context=None,
-    guidance=None, count=None, seed=None, compare=False, device=None, runtime="auto", dry_run=False,
+    guidance=None, count=None, seed=None, compare=False, device=None, gpu=None, runtime="auto", dry_run=False,
 ):  # fmt: skip
     """Make pictures with a diffusion model that was trained here: a grid, and the way there as an animation.
 
@@ -448,7 +463,7 @@ def sample(
         "order": order, "context": context, "guidance": guidance, "count": count, "seed": seed, "compare": compare,
         "device": device,
     }  # fmt: skip
-    run_diffusion(lab, "sample", given, runtime, dry_run)
+    run_diffusion(lab, "sample", given, runtime, dry_run, gpu)
 
 
 @task(
@@ -459,25 +474,28 @@ def sample(
         "count": "pictures of each sampler",
         "steps": "of ddim",
         "device": "auto, cpu, cuda, cuda:1 or mps",
+        "gpu": GPU,
         "runtime": RUNTIME,
         "dry-run": DRY_RUN,
     },
 )
-def score(c, lab, name=None, count=None, steps=None, device=None, runtime="auto", dry_run=False):
+def score(c, lab, name=None, count=None, steps=None, device=None, gpu=None, runtime="auto", dry_run=False):
     """Measure a diffusion model's pictures: of the class asked for? as varied as the real ones?
 
     ./lab score diffusion --count 200
     """
     given = {"name": name, "count": count, "steps": steps, "device": device}
-    run_diffusion(lab, "score", given, runtime, dry_run)
+    run_diffusion(lab, "score", given, runtime, dry_run, gpu)
 
 
-def run_diffusion(lab: str, program: str, given: dict[str, object], runtime: str, dry_run: bool) -> None:
+def run_diffusion(
+    lab: str, program: str, given: dict[str, object], runtime: str, dry_run: bool, gpu: str | None
+) -> None:
     """Runs a program of the diffusion lab, the only one that has it."""
     if lab != "diffusion":
         raise LabError(unknown("lab", lab, ["diffusion"]))
     module = f"services.ws_mdl.diffusion.{program}"
-    finish(programs.run_module("ws_mdl", module, flags_of(given), runtime, dry_run))
+    finish(programs.run_module("ws_mdl", module, flags_of(given), runtime, dry_run, gpu))
 
 
 @task(
@@ -488,18 +506,19 @@ def run_diffusion(lab: str, program: str, given: dict[str, object], runtime: str
         "beam": "translations kept at every step; 1 is greedy search",
         "pictures": "draw where each layer and head looks",
         "device": "auto, cpu, cuda, cuda:1 or mps",
+        "gpu": GPU,
         "runtime": RUNTIME,
         "dry-run": DRY_RUN,
     },
 )
-def translate(c, sentence, name=None, beam=None, pictures=False, device=None, runtime="auto", dry_run=False):
+def translate(c, sentence, name=None, beam=None, pictures=False, device=None, gpu=None, runtime="auto", dry_run=False):
     """Translate a sentence with a Transformer that was trained here.
 
     ./lab translate "The door is open."
     """
     flags = flags_of({"name": name, "beam": beam, "pictures": pictures, "device": device})
     module = "services.ws_mdl.transformer.translate"
-    finish(programs.run_module("ws_mdl", module, [*flags, "--", sentence], runtime, dry_run))
+    finish(programs.run_module("ws_mdl", module, [*flags, "--", sentence], runtime, dry_run, gpu))
 
 
 @task(help={"runtime": RUNTIME})

@@ -107,6 +107,12 @@ def gpu_services(path: Path = GPU_FILE) -> tuple[str, ...]:
     return tuple(_document(path)["services"]) if path.exists() else ()
 
 
+def device_request(service: str, path: Path = GPU_FILE) -> Mapping[str, object]:
+    """Returns what compose.gpu.yaml asks for a service (driver, device_ids, capabilities), variables not filled in."""
+    (request,) = _document(path)["services"][service]["deploy"]["resources"]["reservations"]["devices"]
+    return request
+
+
 def project() -> str:
     """Returns the name that Compose's containers and network carry, and by which services are told from others' ones.
 

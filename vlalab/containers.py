@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from vlalab import compose, docker, gpus, guard, images, logs, memory, paths, ports, running, settings, volumes
+from vlalab import compose, docker, guard, images, logs, memory, paths, ports, reservations, running, volumes
 from vlalab.console import LabError, say
 from vlalab.processes import Identity, identify, supervise
 
@@ -218,16 +218,8 @@ def _known(given: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _files(service: str, given: Mapping[str, str]) -> list[Path]:
-    """Returns compose.gpu.yaml for a service that gets a GPU: told to, or there is one and nobody said none."""
-    choice = {**os.environ, **given}.get(settings.variable(service, "GPU"), "")
-    if service not in compose.gpu_services() or choice == "none":
-        return []
-    if not choice and not gpus.count():
-        return []
-    if not choice and not docker.has_gpu_runtime():
-        say(f"'{service}' runs without a GPU: {docker.why_no_gpu()}")
-        return []
-    return [compose.GPU_FILE]
+    """Returns the Compose files beside compose.yaml: one for a service that gets a GPU."""
+    return reservations.files(service, {**compose.environment_variables(), **given})
 
 
 def _placed(service: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -310,14 +302,15 @@ def run(service_name: str, command: Sequence[str], variables: Mapping[str, str] 
     types means the same inside. A signal goes into the container; `compose run` itself would let go of it.
     """
     name = f"{compose.project()}-{service_name}-{os.getpid()}"
-    words = _run_words(service_name, name, command, variables or {}, _me())
-    line = docker.command(docker.compose_args(words, _files(service_name, os.environ)))
+    given = variables or {}
+    words = _run_words(service_name, name, command, given, _me())
+    line = docker.command(docker.compose_args(words, _files(service_name, given)))
 
     def deliver(number: int) -> bool:
         return docker.run(["kill", "--signal", str(int(number)), name], check=False).returncode == 0
 
     with guard.guarded(name):
-        return supervise(line, {**os.environ, **_variables()}, deliver=deliver)
+        return supervise(line, {**os.environ, **_variables(), **given}, deliver=deliver)
 
 
 def _run_words(service: str, name: str, command: Sequence[str], variables: Mapping[str, str], owner: str) -> list[str]:
@@ -352,12 +345,12 @@ def _network() -> list[str]:
 def run_command(service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> str:
     """Returns the command line that `run` runs, for a dry run."""
     words = _run_words(service_name, f"{compose.project()}-{service_name}-PID", command, variables or {}, "PID")
-    return _shown(words, _files(service_name, os.environ))
+    return _shown(words, _files(service_name, variables or {}))
 
 
 def shell(service_name: str, command: str | None = None) -> int:
     """Opens a shell in a service's image, with its restrictions, or runs one command line; returns the exit code."""
-    words, files = _shell_words(service_name, command), _files(service_name, os.environ)
+    words, files = _shell_words(service_name, command), _files(service_name, {})
     return docker.stream(docker.compose_args(words, files), variables=_variables())
 
 
@@ -368,7 +361,7 @@ def _shell_words(service: str, command: str | None) -> list[str]:
 
 def shell_command(service_name: str, command: str | None = None) -> str:
     """Returns the command line that `shell` runs, for a dry run."""
-    return _shown(_shell_words(service_name, command), _files(service_name, os.environ))
+    return _shown(_shell_words(service_name, command), _files(service_name, {}))
 
 
 def follow_log(name: str, lines: int, follow: bool) -> None:

@@ -266,8 +266,19 @@ def info() -> dict:
 
 
 def has_gpu_runtime() -> bool:
-    """Returns whether the engine can hand GPUs to containers: it has NVIDIA's runtime or devices by CDI."""
-    return "nvidia" in info().get("Runtimes", {}) or bool(info().get("DiscoveredDevices"))
+    """Returns whether the engine can hand NVIDIA's GPUs to containers: by their runtime, or by CDI."""
+    return has_nvidia_runtime() or has_nvidia_cdi()
+
+
+def has_nvidia_runtime() -> bool:
+    """Returns whether NVIDIA's runtime is registered; the toolkit's programs on PATH say nothing about the engine."""
+    return "nvidia" in (info().get("Runtimes") or {})
+
+
+def has_nvidia_cdi() -> bool:
+    """Returns whether the engine found GPUs of NVIDIA's as CDI devices; others' devices are no use here."""
+    devices = info().get("DiscoveredDevices") or ()
+    return any(str(device.get("ID", "")).startswith("nvidia.com/gpu=") for device in devices)
 
 
 def is_rootless() -> bool:

@@ -33,10 +33,17 @@ class Request:
     runtime: str = "auto"
     flags: tuple[str, ...] = ()
     dry_run: bool = False
+    gpu: str | None = None  # for drawing, and for a policy that is started
 
     def __post_init__(self) -> None:
         if self.suite not in SUITES:
             raise LabError(unknown("suite", self.suite, SUITES))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the evaluator is told about GPUs. Drawing on the CPU needs none."""
+        on_cpu = "cpu" in [after for word, after in zip(self.flags, self.flags[1:], strict=False) if word == "--render"]
+        return settings.merged({}, settings.from_flags(EVALUATOR, gpu="none" if on_cpu else self.gpu))
 
     @property
     def names_url(self) -> bool:
@@ -87,15 +94,15 @@ def run(request: Request, typed: str) -> int:
     command = [*services[EVALUATOR].command, request.suite, "--policy-url"]
     if request.dry_run:
         if choice.service:
-            print(runtime.start_command(choice.service, _settings(choice.service, request.suite), attached=True))
+            print(runtime.start_command(choice.service, _settings(choice.service, request), attached=True))
         url = runtime.address(choice.instance) if choice.instance else choice.url or "http://POLICY:PORT"
-        print(runtime.run_command(EVALUATOR, [*command, url, *request.flags]))
+        print(runtime.run_command(EVALUATOR, [*command, url, *request.flags], request.variables))
         return 0
     runtime.prepare([services[name].environment_name for name in (EVALUATOR, choice.service) if name])
-    with _ready_policy(choice, runtime, request.suite) as (url, outcome, private):
-        code = INTERRUPTED
+    with _ready_policy(choice, runtime, request) as (url, outcome, private):
+        code, variables = INTERRUPTED, {"VLALAB_COMMAND": typed, **request.variables}
         with Watch(private) as watch:
-            code = runtime.run(EVALUATOR, [*command, url, *request.flags], {"VLALAB_COMMAND": typed})
+            code = runtime.run(EVALUATOR, [*command, url, *request.flags], variables)
         code = 1 if watch.is_gone else code
         outcome.append(code)
         _explain(code, watch, typed)
@@ -156,15 +163,15 @@ def _container_at(url: str, mine: Sequence[Instance]) -> PolicyChoice:
     )
 
 
-def _settings(service: str, suite: str) -> dict[str, str]:
-    """Returns the settings of a private policy: the suite's checkpoint, unless a variable names one."""
+def _settings(service: str, request: Request) -> dict[str, str]:
+    """Returns the settings of a private policy: --gpu, and the suite's checkpoint, unless a variable names one."""
     named = compose.environment_variables().get(settings.variable(service, "CHECKPOINT"))
-    return {} if named else settings.merged({}, settings.from_flags(service, suite=suite))
+    return settings.merged({}, settings.from_flags(service, suite=None if named else request.suite, gpu=request.gpu))
 
 
 @contextmanager
 def _ready_policy(
-    choice: PolicyChoice, runtime: Runtime, suite: str
+    choice: PolicyChoice, runtime: Runtime, request: Request
 ) -> Iterator[tuple[str, list[int], Instance | None]]:
     """Yields the URL of a policy that is ready, a list for the evaluator's exit code, and the policy if it is private.
 
@@ -176,7 +183,7 @@ def _ready_policy(
         return
     name = f"{choice.service}-{os.getpid()}"
     with status(f"starting {choice.service}") as line:
-        started = runtime.start(choice.service, _settings(choice.service, suite), instance_name=name, attached=True)
+        started = runtime.start(choice.service, _settings(choice.service, request), instance_name=name, attached=True)
         try:
             runtime.wait_ready(started.name, READY_TIMEOUT_S, line.update)
         except BaseException:

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from vlalab import building, docker, images, paths, volumes
+from vlalab import building, compose, docker, gpus, images, paths, volumes
 
 HOME = "/opt/vla-lab"  # where an image keeps the code
 CODE = ("services/{name}", "shared/contract")
@@ -26,11 +26,19 @@ def command(name: str, image: images.Image, report: Path) -> list[str]:
         "--security-opt", "no-new-privileges", "--shm-size", "1g",
         "--tmpfs", "/tmp:rw,exec,mode=1777", "--tmpfs", "/volume:rw,mode=1777",
         "--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "PYTHONUNBUFFERED=1",
-        *(["--gpus", "all"] if docker.has_gpu_runtime() else []),
+        "--env", "NVIDIA_VISIBLE_DEVICES=void", *gpu_flags(name),
         "--volume", f"{report}:/report",
         *mounts(name, image),
         image.reference, "python", "-m", "pytest", *tests,
     ]  # fmt: skip
+
+
+def gpu_flags(name: str) -> list[str]:
+    """Returns the flags for the GPUs that VLALAB_<ENV>_GPU names. Unasked there is none: others may be computing."""
+    choice = gpus.chosen(name, compose.environment_variables())
+    if choice in ("", "none"):
+        return []
+    return ["--gpus", "all" if choice == "all" else f'"device={choice}"']  # quoted: a comma would end the field
 
 
 def mounts(name: str, image: images.Image) -> list[str]:

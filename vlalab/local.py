@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vlalab import compose, environments, gl, logs, paths, records, running, settings, supervised, volumes
+from vlalab import compose, environments, gl, gpus, logs, paths, records, running, settings, supervised, volumes
 from vlalab.compose import Service
 from vlalab.console import LabError, say
 from vlalab.environments import Environment
@@ -80,14 +80,6 @@ def _where(service: str) -> str:
     return found.url.partition("//")[2] if found else ""
 
 
-def _visible_gpus(service_name: str, known: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Returns which GPUs a service of compose.gpu.yaml sees, and the variable that lets it see no other."""
-    choice = known.get(settings.variable(service_name, "GPU"), "")
-    if service_name not in compose.gpu_services() or choice in ("", "all"):
-        return "", {}
-    return choice, {"CUDA_VISIBLE_DEVICES": "" if choice == "none" else choice}
-
-
 def prepare(names: Sequence[str]) -> None:
     """Makes the environments of those names, from their locks, where they are not there."""
     for name in dict.fromkeys(names):
@@ -118,7 +110,7 @@ def start(
         raise LabError(f"compose.yaml: '{service_name}' has the health check {service.health.test}, not the contract's")
     env = environments.ensure(service.environment_name)
     command, environment = resolve(service, env)
-    gpu, visible = _visible_gpus(service_name, known)
+    gpu, visible = gpus.visible(service_name, known)
     facts = {
         "name": name,
         "service": service_name,
@@ -202,7 +194,7 @@ def run(service_name: str, command: Sequence[str], variables: Mapping[str, str] 
     if service_name == SIMULATOR and service.command[: len(declared.command)] == declared.command:
         gl.ensure()
     words, environment = resolve(service, env)
-    _, visible = _visible_gpus(service_name, compose.environment_variables())
+    _, visible = gpus.visible(service_name, {**compose.environment_variables(), **(variables or {})})
     return supervise(words, {**environment, **visible, **(variables or {})})
 
 

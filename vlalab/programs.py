@@ -6,7 +6,7 @@ import ast
 import sys
 from pathlib import Path
 
-from vlalab import compose, environments, gl, local, paths, runtimes
+from vlalab import compose, environments, gl, gpus, local, paths, runtimes, settings
 from vlalab.console import LabError, say, unknown
 from vlalab.processes import supervise
 
@@ -48,14 +48,36 @@ def absolute_if_path(text: str | None, keywords: tuple[str, ...] = ()) -> str | 
     return str(Path(text).expanduser().absolute())
 
 
-def run_module(service: str, module: str, arguments: list[str], runtime: str = "auto", dry_run: bool = False) -> int:
-    """Runs `python -m module` as that service would be run, in its environment or image; returns its exit code."""
+def several_gpus(service: str, count: int, gpu: str | None) -> str | None:
+    """Returns what --gpu is for `count` processes with a GPU each: as told; else the first, where there are so many.
+
+    Raises LabError where fewer devices were named.
+    """
+    named = gpu or compose.environment_variables().get(gpus.variable(service))
+    if count > 1 and named and named not in ("auto", "all", "none") and len(named.split(",")) < count:
+        raise LabError(f"--gpus {count} needs a device for each process; --gpu {named} names {len(named.split(','))}")
+    return gpu if count < 2 or named else gpus.first(count)
+
+
+def run_module(
+    service: str,
+    module: str,
+    arguments: list[str],
+    runtime: str = "auto",
+    dry_run: bool = False,
+    gpu: str | None = "none",
+) -> int:
+    """Runs `python -m module` as that service would be run, in its environment or image; returns its exit code.
+
+    gpu: what --gpu said, None for nothing. A program that has no use for one says none.
+    """
+    variables = settings.merged({}, settings.from_flags(service, gpu=gpu))
     environment = compose.read()[service].environment_name
     chosen, line = runtimes.choose(runtime, [environment])
     say(line)
     command = ["python", "-m", module, *arguments]
     if dry_run:
-        print(chosen.run_command(service, command))
+        print(chosen.run_command(service, command, variables))
         return 0
     chosen.prepare([environment])
-    return chosen.run(service, command)
+    return chosen.run(service, command, variables)

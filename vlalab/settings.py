@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vlalab import compose, paths, state
+from vlalab import compose, gpus, paths, state
 from vlalab.console import LabError, unknown
 
 # Which folder under checkpoints/ a suite's published checkpoint lies in: its repository's name.
@@ -90,9 +90,7 @@ def _existing(name: str, service: str, suite: str | None) -> str:
 
 
 def _devices(gpu: str) -> str:
-    if gpu in ("all", "none") or all(part.isdigit() for part in gpu.split(",")):
-        return gpu
-    raise LabError(f"--gpu {gpu} is no device; expected auto, none, all, or numbers as nvidia-smi has them: 0 or 0,1")
+    return gpu if gpu in ("all", "none") else ",".join(gpus.devices(gpu, "--gpu"))
 
 
 def from_shell(service: str) -> dict[str, str]:

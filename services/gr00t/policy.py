@@ -13,6 +13,7 @@ from services.gr00t import noise, upstream
 from services.gr00t.attention import Attention
 from services.gr00t.layout import Layout
 from vla_contract import ActionChunk, Checkpoint, InvalidObservation, Observation, PolicyInfo
+from vla_contract.builds import require_built_for
 
 if TYPE_CHECKING:
     from gr00t.model.policy import Gr00tPolicy
@@ -146,7 +147,16 @@ def device_name(device: str) -> str:
 
 
 def resolve_device(wanted: str) -> str:
-    """Returns "cpu" or "cuda:N" for auto, cpu, cuda or cuda:N. Raises ValueError for a GPU that is not there."""
+    """Returns "cpu" or "cuda:N" for auto, cpu, cuda or cuda:N.
+
+    Raises ValueError for a GPU that is not there, and for one that this torch has no code for.
+    """
+    device = _named_device(wanted)
+    require_built_for(torch, device)
+    return device
+
+
+def _named_device(wanted: str) -> str:
     if wanted == "auto":
         return "cuda:0" if torch.cuda.is_available() else "cpu"
     if wanted == "cpu":

@@ -5,10 +5,17 @@ from __future__ import annotations
 import torch
 
 from services.openvla.model import DTYPES
+from vla_contract.builds import require_built_for
 
 
 def choose_device(asked: str) -> torch.device:
-    """Returns the device. Raises ValueError where it does not exist."""
+    """Returns the device. Raises ValueError where it does not exist, or this torch has no code for it."""
+    device = _named(asked)
+    require_built_for(torch, device)
+    return device
+
+
+def _named(asked: str) -> torch.device:
     if asked == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     try:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import distributed
 
+from vla_contract.builds import require_built_for
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -53,7 +55,16 @@ class Machine:
 
 
 def choose_device(asked: str, local_rank: int = 0) -> torch.device:
-    """Returns the device of that name, for "auto" the best there is. Raises ValueError for one that is not here."""
+    """Returns the device of that name, for "auto" the best there is.
+
+    Raises ValueError for one that is not here, and for one that this torch has no code for.
+    """
+    device = _named(asked, local_rank)
+    require_built_for(torch, device)
+    return device
+
+
+def _named(asked: str, local_rank: int) -> torch.device:
     here = ["cpu"]
     if torch.backends.mps.is_available():
         here.insert(0, "mps")

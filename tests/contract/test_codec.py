@@ -225,7 +225,15 @@ def test_privileged_state_is_passed_over_where_nobody_asks_for_it():
 @pytest.mark.parametrize("cut", range(0, 60, 7))
 def test_reading_member_by_member_refuses_what_reading_at_once_does(cut):
     body = encode_observation(observe())
-    for bad in (body[: len(body) - cut - 1], body + b"x", b"\xc1", b"\x81", b"\x81\x01\x02", b"\xdf\xff\xff\xff\xff", b""):
+    for bad in (
+        body[: len(body) - cut - 1],
+        body + b"x",
+        b"\xc1",
+        b"\x81",
+        b"\x81\x01\x02",
+        b"\xdf\xff\xff\xff\xff",
+        b"",
+    ):
         for privileged in (True, False):
             with pytest.raises(InvalidObservation):
                 decode_observation(bad, privileged)

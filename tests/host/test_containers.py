@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from vlalab import (
+    cli,
     compose,
     containers,
     docker,
     environments,
     evaluation,
     gpus,
+    images,
+    inside,
     paths,
     programs,
     runtimes,
@@ -273,7 +276,7 @@ def test_a_project_that_was_named_is_used_by_all_calls(engine, monkeypatch, vari
     ("gpu", "there", "runtime", "given"),
     [
         (None, 0, True, False), (None, 2, True, True), (None, 2, False, False),
-        ("none", 2, True, False), ("1", 2, True, True), ("0,1", 2, True, True),
+        ("none", 2, True, False), ("1", 2, True, True), ("all", 2, True, True),
     ],
 )  # fmt: skip
 def test_a_service_gets_a_gpu_when_told_or_when_there_is_one(engine, monkeypatch, gpu, there, runtime, given):
@@ -284,6 +287,52 @@ def test_a_service_gets_a_gpu_when_told_or_when_there_is_one(engine, monkeypatch
     (call,) = engine.calls("up --detach")
     assert (str(compose.GPU_FILE) in call["words"]) == given
     assert call["variables"].get("VLALAB_GR00T_GPU") == gpu
+
+
+def test_several_gpus_are_a_list_in_a_file_of_the_callers_own(engine, tmp_path):
+    """Compose fills a variable into one word: "0,1" would be one device of that name."""
+    engine.build("gr00t")
+    services.up(["gr00t"], "docker", {"gr00t": kept_settings.from_flags("gr00t", gpu="0,1")})
+    (call,) = engine.calls("up --detach")
+    files = [Path(word) for word in call["words"] if word.endswith(".yaml")]
+    assert files[0] == compose.FILE and files[1].is_relative_to(state_folder()) and len(files) == 2
+    assert compose.device_request("gr00t", files[1])["device_ids"] == ["0", "1"]
+
+
+@pytest.mark.parametrize("flags", [("--gpu", "1"), ()])
+def test_a_program_gets_the_gpu_that_its_task_was_told(engine, monkeypatch, flags):
+    monkeypatch.setattr(gpus, "count", lambda: 2)
+    monkeypatch.setattr(docker, "has_gpu_runtime", lambda: True)
+    engine.build("ws_mdl")
+    cli.Lab(cli.load_tasks()).run(["lab", "train", "diffusion", *flags, "--runtime", "docker"], exit=False)
+    (call,) = engine.calls("run --rm")
+    assert str(compose.GPU_FILE) in call["words"]
+    assert call["variables"].get("VLALAB_WS_MDL_GPU") == ("1" if flags else None)
+
+
+def test_listing_runs_takes_no_gpu(engine, monkeypatch):
+    monkeypatch.setattr(gpus, "count", lambda: 2)
+    monkeypatch.setattr(docker, "has_gpu_runtime", lambda: True)
+    programs.run_module("libero", "services.libero.evaluator.runs", ["list"], "docker")
+    assert str(compose.GPU_FILE) not in engine.calls("run --rm")[0]["words"]
+
+
+@pytest.mark.parametrize(("flags", "given"), [((), True), (("--render", "cpu"), False)])
+def test_an_evaluation_that_draws_on_the_cpu_takes_no_gpu(engine, monkeypatch, flags, given):
+    monkeypatch.setattr(gpus, "count", lambda: 2)
+    monkeypatch.setattr(docker, "has_gpu_runtime", lambda: True)
+    evaluation.run(Request("libero_goal", runtime="docker", flags=flags), "")
+    (job,) = engine.calls("run --rm")
+    assert (str(compose.GPU_FILE) in job["words"]) == given
+
+
+def test_tests_in_an_image_take_no_gpu_unasked(engine, monkeypatch, tmp_path):
+    monkeypatch.setattr(docker, "has_gpu_runtime", lambda: True)
+    image = images.found(["libero"])["libero"]
+    assert "--gpus" not in inside.command("libero", image, tmp_path)
+    monkeypatch.setenv("VLALAB_LIBERO_GPU", "0,1")
+    words = inside.command("libero", image, tmp_path)
+    assert words[words.index("--gpus") + 1] == '"device=0,1"'
 
 
 def test_a_service_without_a_use_for_it_never_gets_one(engine, monkeypatch):

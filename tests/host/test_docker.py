@@ -125,9 +125,24 @@ def test_containers_without_a_gpu_name_the_fix_for_that_docker(speaking, info, s
     assert not docker.has_gpu_runtime()
 
 
-def test_an_engine_with_nvidias_runtime_gives_gpus(speaking):
-    speaking(engine(Runtimes={"nvidia": {}, "runc": {}}))
-    assert docker.has_gpu_runtime()
+CDI = [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}, {"Source": "cdi", "ID": "nvidia.com/gpu=all"}]
+
+
+@pytest.mark.parametrize(
+    ("info", "given"),
+    [
+        ({"Runtimes": {"nvidia": {}, "runc": {}}}, True),
+        ({"Runtimes": {"runc": {}}, "DiscoveredDevices": CDI}, True),
+        ({"Runtimes": {"runc": {}}, "DiscoveredDevices": [{"Source": "cdi", "ID": "intel.com/gpu=card0"}]}, False),
+        ({"Runtimes": {"runc": {}}, "DiscoveredDevices": None}, False),
+    ],
+)
+def test_what_the_engine_has_registered_decides_whether_it_gives_gpus(speaking, tmp_path, info, given):
+    speaking(engine(**info))
+    hook = tmp_path / "nvidia-container-runtime-hook"
+    hook.write_text("#!/bin/sh\n")
+    hook.chmod(0o755)
+    assert docker.has_gpu_runtime() == given, "a hook on PATH says nothing about the engine"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import compose, environments, local, paths, probe, state, supervised
+from vlalab import compose, environments, gpus, local, paths, probe, state, supervised
 from vlalab.console import LabError
 from vlalab.processes import Identity, identify
 
@@ -255,12 +255,20 @@ def test_another_services_name_becomes_its_address(lab, monkeypatch):
     assert (variables["A"], variables["B"]) == (f"{found.url}/x", "http://x:1")
 
 
-@pytest.mark.parametrize(("gpu", "visible"), [("1", "1"), ("none", ""), ("all", None), ("", None)])
-def test_the_choice_of_a_gpu_is_what_the_process_sees(gpu, visible):
-    choice, variables = local._visible_gpus("openvla", {"VLALAB_OPENVLA_GPU": gpu})
+@pytest.mark.parametrize(("gpu", "visible"), [("1", "1"), ("1,0", "1,0"), ("none", ""), ("all", None), ("", None)])
+def test_the_choice_of_a_gpu_is_what_the_process_sees(gpu, visible, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    choice, variables = gpus.visible("openvla", {"VLALAB_OPENVLA_GPU": gpu})
     assert variables.get("CUDA_VISIBLE_DEVICES") == visible
+    assert variables.get("CUDA_DEVICE_ORDER") == ("PCI_BUS_ID" if gpu != "none" else None), "as nvidia-smi counts"
     assert choice == ("" if visible is None else gpu)
-    assert local._visible_gpus("oracle", {"VLALAB_ORACLE_GPU": "1"}) == ("", {})
+    assert gpus.visible("oracle", {"VLALAB_ORACLE_GPU": "1"}) == ("", {})
+
+
+def test_what_the_caller_says_to_cuda_itself_stays(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert gpus.visible("openvla", {}) == ("", {})
+    assert gpus.visible("openvla", {"VLALAB_OPENVLA_GPU": "0"})[1]["CUDA_VISIBLE_DEVICES"] == "0"
 
 
 def test_one_that_runs_with_the_same_settings_is_left_alone(lab):

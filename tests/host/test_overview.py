@@ -114,7 +114,6 @@ def test_a_container_that_is_gone_has_no_memory():
 
 def test_nvidia_smis_rows_are_read(tmp_path, monkeypatch):
     answers = {
-        "gpu=index": "0\n1\n",
         "gpu=index,uuid": "0, GPU-a\n1, GPU-b\n",
         "compute-apps=pid,gpu_uuid,used_memory": "10, GPU-b, 2048\n11, GPU-a, [N/A]\n",
     }
@@ -123,13 +122,13 @@ def test_nvidia_smis_rows_are_read(tmp_path, monkeypatch):
     program.write_text(f"#!/bin/sh\ncase $1 in\n{cases}esac\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    gpus.count.cache_clear()
-    assert gpus.count() == 2
+    gpus._devices.cache_clear()
+    assert gpus.count() == 2 and gpus.problem() is None
     assert gpus.memory_by_process() == {10: {"1": 2048}}
     program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'; exit 9\n")
-    gpus.count.cache_clear()
+    gpus._devices.cache_clear()
     assert gpus.count() == 0 and gpus.memory_by_process() == {}
-    gpus.count.cache_clear()
+    gpus._devices.cache_clear()
 
 
 def test_a_local_instance_has_a_row_too(tmp_path, answering):

@@ -7,6 +7,8 @@ import pytest
 from vlalab import compose, settings, volumes
 from vlalab.console import LabError
 
+UUID = "GPU-5d5ba0d6-1d33-d6b9-7cd1-a5bd2f0f6a1c"
+
 
 @pytest.fixture
 def volume(tmp_path, monkeypatch):
@@ -42,12 +44,17 @@ def test_another_checkpoint_takes_the_suites_key_back(volume):
     assert new == {"VLALAB_OPENVLA_CHECKPOINT": "mine", "VLALAB_OPENVLA_GPU": "1"}
 
 
-@pytest.mark.parametrize("gpu", ["0", "0,1", "all", "none"])
+@pytest.mark.parametrize("gpu", ["0", "0,1", "all", "none", UUID, f"0,{UUID}", "MIG-b7c3", f"MIG-{UUID}/1/0"])
 def test_devices_that_make_sense(gpu):
     assert settings.from_flags("gr00t", gpu=gpu) == {"VLALAB_GR00T_GPU": gpu}
 
 
-@pytest.mark.parametrize("gpu", ["first", "0;1", "-1", "0,", "cuda:0"])
+def test_a_device_named_twice_is_told():
+    with pytest.raises(LabError, match="names a device twice"):
+        settings.from_flags("gr00t", gpu="0,0")
+
+
+@pytest.mark.parametrize("gpu", ["first", "0;1", "-1", "0,", "cuda:0", "0,all", "GPU-", "MIG"])
 def test_devices_that_make_none(gpu):
     with pytest.raises(LabError, match="expected auto, none, all, or numbers"):
         settings.from_flags("gr00t", gpu=gpu)

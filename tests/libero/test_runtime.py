@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from services.libero.evaluator.supervisor import one_thread_each
 from services.libero.simulator import gl, runtime
 from services.libero.simulator.gl import EglDevice, choose
 
@@ -107,6 +108,39 @@ def test_cuda_order_is_translated_to_egls(devices):
     assert choose("gpu", environ={"CUDA_VISIBLE_DEVICES": "0"}).device == 1
     assert choose("gpu", environ={"CUDA_VISIBLE_DEVICES": "1,0"}).device == 0
     assert choose("gpu", environ={"CUDA_VISIBLE_DEVICES": "1", "MUJOCO_EGL_DEVICE_ID": "1"}).device == 1
+
+
+def test_what_the_caller_says_about_threads_stays():
+    told = {"OMP_NUM_THREADS": "3", "LP_NUM_THREADS": "2"}
+    assert one_thread_each({"OTHER": "x", **told}).items() >= {**told, "MKL_NUM_THREADS": "1", "OTHER": "x"}.items()
+    assert one_thread_each({})["LP_NUM_THREADS"] == "0"
+
+
+@pytest.mark.parametrize("none", ["", "-1"])
+def test_a_process_without_cudas_devices_draws_on_the_cpu(none, devices, monkeypatch):
+    """`--gpu none` is CUDA_VISIBLE_DEVICES="" to a local process: EGL would show its GPUs all the same."""
+    devices(GPU0, GPU1, SOFT)
+    monkeypatch.setattr(gl, "has_nvidia_gpu", lambda: True)
+    chosen = choose("auto", environ={"CUDA_VISIBLE_DEVICES": none})
+    assert (chosen.device, chosen.software) == (2, True)
+    assert choose("auto", environ={"CUDA_VISIBLE_DEVICES": ""}).note == "", "that is what was asked for"
+    with pytest.raises(RuntimeError, match="found no GPU"):
+        choose("gpu", environ={"CUDA_VISIBLE_DEVICES": none})
+
+
+@pytest.mark.parametrize(
+    ("visible", "turns"),
+    [(None, [0, 1, 0]), ("0,1", [1, 0, 1]), ("1,0", [0, 1, 0]), ("GPU-12,GPU-13", [0, 1, 0]), ("1", None), ("", None)],
+)
+def test_workers_take_turns_with_the_gpus_they_were_given(visible, turns, devices):
+    devices(GPU0, GPU1, SOFT)
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    expected = [{"MUJOCO_EGL_DEVICE_ID": str(turn)} for turn in turns] if turns else [{}] * 3
+    assert [gl.spread(worker, environ) for worker in range(3)] == expected
+    for worker in range(3 if turns else 0):
+        assert choose("auto", environ={**environ, **gl.spread(worker, environ)}).device == turns[worker]
+        assert choose("cpu", environ={**environ, **gl.spread(worker, environ)}).device == 2
+    assert gl.spread(1, {**environ, "MUJOCO_EGL_DEVICE_ID": "0"}) == {}, "the caller has chosen"
 
 
 @pytest.mark.parametrize("value", ["7", "-1", "GPU-12"])

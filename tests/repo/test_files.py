@@ -116,7 +116,7 @@ def test_eval_passes_every_flag_the_evaluator_has():
     theirs = {node.target.id for node in config.body if isinstance(node, ast.AnnAssign)}
     tasks = cli.load_tasks()
     ours = {name.replace("-", "_") for name in cli.Lab(tasks)._arguments("eval")}
-    hosts_own = {"policy", "runtime", "dry_run"}
+    hosts_own = {"policy", "runtime", "dry_run", "gpu"}
     set_by_host = {"policy_url", "token", "run_dir", "lease_s"}
     assert ours - hosts_own == theirs - set_by_host
 
@@ -126,7 +126,10 @@ def test_sample_passes_every_flag_the_sampler_has():
     request = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == "Request")
     theirs = {node.target.id for node in request.body if isinstance(node, ast.AnnAssign)}
     ours = {name.replace("-", "_") for name in cli.Lab(cli.load_tasks())._arguments("sample")}
-    assert ours - {"lab", "runtime", "dry_run"} == theirs - {"out", "columns"}  # where and how wide: the host's volume
+    assert ours - {"lab", "runtime", "dry_run", "gpu"} == theirs - {
+        "out",
+        "columns",
+    }  # where and how wide: the host's volume
 
 
 def test_documented_commands_use_flags_that_their_tasks_have():

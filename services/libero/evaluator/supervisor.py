@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from services.libero.evaluator.records import Fault
 from services.libero.evaluator.store import RunStore
 from services.libero.evaluator.vitals import Phase, Vitals
 from services.libero.evaluator.worker import FATAL
+from services.libero.simulator import gl
 
 GRACE_S = 20.0  # between SIGTERM and SIGKILL: long enough to save a result
 UNKILLABLE_S = 10.0  # after SIGKILL: a process that a driver holds in the kernel stays
@@ -82,6 +84,11 @@ class Child:
         return f"{self.name} {exit_in_words(code)}" + ("" if code < 0 else f": {self.last_words()}")
 
 
+def one_thread_each(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables of a worker: it computes and draws in one thread, unless `environ` says otherwise."""
+    return {"LP_NUM_THREADS": "0", **{name: "1" for name in ONE_THREAD}, **environ}
+
+
 class Supervisor:
     """The workers of one session."""
 
@@ -96,7 +103,7 @@ class Supervisor:
         token: str | None,
     ):
         self.folder, self.store, self.session, self.clock, self.patience = folder, store, session, clock, patience
-        self.environment = {**os.environ, **{name: "1" for name in ONE_THREAD}, "LP_NUM_THREADS": "0"}
+        self.environment = one_thread_each(os.environ)
         if token:
             self.environment["VLALAB_TOKEN"] = token
         self.children: dict[str, Child] = {}
@@ -123,7 +130,7 @@ class Supervisor:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env=self.environment,
+                    env={**self.environment, **gl.spread(self.names.index(name))},
                     start_new_session=True,
                     pass_fds=(handle,),
                 )

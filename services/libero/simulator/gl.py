@@ -97,13 +97,14 @@ def choose(render: str, environ=os.environ) -> GlChoice:
     devices = egl_devices()
     asked = _asked_device(environ, devices or [])
     if render != "cpu":
-        gpu = asked if asked is not None else _first_gpu(devices or [], environ)
+        gpu = asked if asked is not None else next(iter(visible_gpus(devices or [], environ)), None)
         if gpu is not None and not gpu.software:
             return GlChoice("egl", gpu.index, software=False)
         if render == "gpu":
             raise RuntimeError(_no_gpu(devices))
     note = "this machine has a GPU, but EGL shows none, so frames are drawn on the CPU; " + _GPU_HINT
-    return _software(devices, note if render == "auto" and has_nvidia_gpu() else "")
+    hoped_for = render == "auto" and environ.get("CUDA_VISIBLE_DEVICES") != "" and has_nvidia_gpu()
+    return _software(devices, note if hoped_for else "")
 
 
 def _software(devices: list[EglDevice] | None, note: str) -> GlChoice:
@@ -114,6 +115,14 @@ def _software(devices: list[EglDevice] | None, note: str) -> GlChoice:
         return GlChoice("osmesa", None, software=True, note=note)
     found = "libEGL.so.1 is missing" if devices is None else f"EGL shows {len(devices)} devices, none in software"
     raise RuntimeError(f"frames cannot be drawn: {found}, and libOSMesa is missing too. Install them: {APT_PACKAGES}")
+
+
+def spread(number: int, environ=os.environ) -> dict[str, str]:
+    """Returns the variable that lets worker `number` draw on the GPU of its turn; none where there is no choice."""
+    gpus = visible_gpus(egl_devices() or [], environ)
+    if len(gpus) < 2 or environ.get("MUJOCO_EGL_DEVICE_ID"):
+        return {}
+    return {"MUJOCO_EGL_DEVICE_ID": str(gpus[number % len(gpus)].index)}
 
 
 def _asked_device(environ, devices: list[EglDevice]) -> EglDevice | None:
@@ -129,13 +138,17 @@ def _asked_device(environ, devices: list[EglDevice]) -> EglDevice | None:
     return devices[int(value)]
 
 
-def _first_gpu(devices: list[EglDevice], environ) -> EglDevice | None:
-    """Returns the first GPU, by CUDA_VISIBLE_DEVICES' order where that names one: EGL's order is not CUDA's."""
+def visible_gpus(devices: list[EglDevice], environ=os.environ) -> list[EglDevice]:
+    """Returns the GPUs that may draw: those of CUDA_VISIBLE_DEVICES in its order, which is not EGL's; all without it.
+
+    Empty means none, as it does to CUDA. Names that are no numbers cannot be told by EGL and choose nothing.
+    """
     gpus = [device for device in devices if not device.software]
-    visible = environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
-    if visible.isdigit():
-        return next((device for device in gpus if device.cuda == int(visible)), None)
-    return gpus[0] if gpus else None
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or (visible and not visible.split(",")[0].strip().lstrip("-").isdigit()):
+        return gpus
+    numbers = [word.strip() for word in visible.split(",")]
+    return [device for number in numbers for device in gpus if number.isdigit() and device.cuda == int(number)]
 
 
 _GPU_HINT = (

@@ -1,0 +1,45 @@
+"""Can this build of torch compute on that GPU? Asked before anything is loaded; no torch is imported here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+
+def runs_on(architectures: Iterable[str], capability: tuple[int, int]) -> bool:
+    """Returns whether code for these architectures runs on a GPU of that compute capability, as CUDA's guide says.
+
+    architectures: as torch.cuda.get_arch_list() has them. `sm_86` is machine code for 8.6 and what is newer of the same
+    major number; `compute_90` is PTX, which the driver compiles for 9.0 and everything newer; a letter behind either
+    (`sm_90a`) binds it to that very GPU (`f`: to its family).
+    """
+    return any(_fits(*found.groups(), capability) for name in architectures if (found := _NAME.fullmatch(name)))
+
+
+_NAME = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+
+
+def _fits(kind: str, major: str, minor: str, bound: str, capability: tuple[int, int]) -> bool:
+    made_for = (int(major), int(minor))
+    if bound == "a":
+        return capability == made_for
+    if kind == "compute" and not bound:
+        return capability >= made_for
+    return capability[0] == made_for[0] and capability >= made_for
+
+
+def require_built_for(torch: Any, device: Any) -> None:
+    """Raises ValueError, in words, where `device` is a GPU that this torch was not built for; the CPU is always fine.
+
+    torch: the module. device: "cuda", "cuda:1" or a torch.device. Without this the first kernel fails, minutes later.
+    """
+    if not str(device).startswith("cuda"):
+        return
+    capability, architectures = torch.cuda.get_device_capability(device), torch.cuda.get_arch_list()
+    if architectures and not runs_on(architectures, capability):
+        raise ValueError(
+            f"torch {torch.__version__} has no code for this {torch.cuda.get_device_name(device)} (compute capability "
+            f"{'.'.join(map(str, capability))}; it has {', '.join(architectures)}): use another GPU or the CPU "
+            "(--gpu none), or an environment with a torch for it"
+        )

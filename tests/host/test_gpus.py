@@ -1,0 +1,140 @@
+"""Which GPUs there are, by an nvidia-smi that says what a test wants, and which ones a service is given."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from vlalab import compose, docker, gpus, local, programs, reservations, settings
+from vlalab.console import LabError
+
+MISMATCH = "Failed to initialize NVML: Driver/library version mismatch"
+LOST = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+UUIDS = [f"GPU-0000000{n}-1111-2222-3333-444444444444" for n in range(3)]
+
+
+@pytest.fixture
+def smi(tmp_path, monkeypatch):
+    """Returns a function that puts an nvidia-smi on PATH: it shows that many GPUs, or runs those lines of sh."""
+    for name in list(os.environ):
+        if name.startswith(("VLALAB_", "CUDA_", "COMPOSE_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("VLALAB_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    monkeypatch.setattr(docker, "info", lambda: {"Runtimes": {"nvidia": {}}})
+    gpus._devices.cache_clear()
+
+    def put(says: int | str) -> None:
+        gpus._devices.cache_clear()
+        rows = "\\n".join(f"{n}, {UUIDS[n]}" for n in range(says)) if isinstance(says, int) else ""
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\n{says if isinstance(says, str) else f'''printf '{rows}' '''}\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+
+    yield put
+    gpus._devices.cache_clear()
+
+
+# --- what there is ------------------------------------------------------------------------------------------
+
+
+def test_absent_failing_and_none_are_told_apart(smi):
+    assert (gpus.count(), gpus.problem()) == (0, None), "no nvidia-smi"
+    smi("echo 'No devices were found'; exit 6")
+    assert (gpus.count(), gpus.problem()) == (0, None)
+    smi(f"echo '{MISMATCH}'; exit 18")
+    assert (gpus.count(), gpus.problem()) == (0, MISMATCH)
+    smi("exit 1")
+    assert gpus.problem() == "it ended with status 1"
+    smi(2)
+    assert (gpus.count(), gpus.problem()) == (2, None)
+
+
+def test_an_nvidia_smi_that_hangs_is_a_failure(smi, monkeypatch):
+    monkeypatch.setattr(gpus, "ASK_S", 0.2)
+    smi("exec sleep 30")
+    assert gpus.problem() == "it did not answer within 0.2 s"
+
+
+@pytest.mark.parametrize("service", compose.gpu_services())
+def test_a_broken_driver_is_no_silent_run_on_the_cpu(smi, service):
+    smi(f'echo "{LOST}" >&2; exit 9')
+    for ask in (gpus.visible, reservations.files):
+        with pytest.raises(LabError, match=rf"couldn't communicate.*--gpu none \({gpus.variable(service)}=none\)"):
+            ask(service, {})
+        ask(service, {gpus.variable(service): "none"})
+        ask("oracle", {})
+
+
+def test_programs_that_need_no_gpu_run_with_a_broken_driver(smi, monkeypatch):
+    smi(f"echo '{MISMATCH}'; exit 18")
+    told = {}
+    monkeypatch.setattr(local, "run", lambda service, command, variables: told.update(variables) or 0)
+    monkeypatch.setattr(local, "prepare", lambda names: None)
+    assert programs.run_module("libero", "services.libero.evaluator.runs", ["list"], "local") == 0
+    assert gpus.visible("libero", told) == ("none", {"CUDA_VISIBLE_DEVICES": ""})
+
+
+# --- what a service is given --------------------------------------------------------------------------------
+
+
+def request(path: Path, service: str) -> dict:
+    """Returns what a Compose file asks the engine for."""
+    return compose.device_request(service, path)
+
+
+@pytest.mark.parametrize(
+    ("choice", "devices"),
+    [("0,1", ["0", "1"]), (f"{UUIDS[1]},{UUIDS[0]}", [UUIDS[1], UUIDS[0]]), ("0, 1", ["0", "1"])],
+)
+def test_several_devices_are_a_list(smi, choice, devices):
+    (path,) = reservations.files("openvla", {"VLALAB_OPENVLA_GPU": choice})
+    assert request(path, "openvla") == {**compose.device_request("openvla"), "device_ids": devices}
+    assert [path] == reservations.files("openvla", {"VLALAB_OPENVLA_GPU": choice}), "made once"
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert json.loads(path.read_text())["services"].keys() == {"openvla"}
+
+
+@pytest.mark.parametrize("choice", ["0", "all", UUIDS[0], "MIG-b7c3"])
+def test_one_device_is_the_variable_of_the_file_that_people_use_by_hand(smi, choice):
+    assert reservations.files("gr00t", {"VLALAB_GR00T_GPU": choice}) == [compose.GPU_FILE]
+
+
+def test_what_dotenv_says_counts(smi):
+    smi(2)
+    assert reservations.files("openvla", {}) == [compose.GPU_FILE]
+    assert reservations.files("openvla", {"VLALAB_OPENVLA_GPU": "none"}) == []
+    with pytest.raises(LabError, match="VLALAB_OPENVLA_GPU first is no device"):
+        reservations.files("openvla", {"VLALAB_OPENVLA_GPU": "first"})
+
+
+def test_an_engine_that_knows_gpus_by_cdi_alone_is_asked_in_its_names(smi, monkeypatch):
+    devices = [{"Source": "cdi", "ID": f"nvidia.com/gpu={name}"} for name in ("0", "1", "all")]
+    monkeypatch.setattr(docker, "info", lambda: {"Runtimes": {"runc": {}}, "DiscoveredDevices": devices})
+    smi(2)
+    (path,) = reservations.files("ws_mdl", {})
+    assert request(path, "ws_mdl")["driver"] == "cdi"
+    assert request(path, "ws_mdl")["device_ids"] == ["nvidia.com/gpu=0"]
+
+
+def test_a_uuid_becomes_its_number_for_a_process(smi):
+    smi(2)
+    assert gpus.visible("libero", {"VLALAB_LIBERO_GPU": UUIDS[1]})[1]["CUDA_VISIBLE_DEVICES"] == "1"
+    assert gpus.visible("libero", {"VLALAB_LIBERO_GPU": UUIDS[2]})[1]["CUDA_VISIBLE_DEVICES"] == UUIDS[2]
+
+
+def test_as_many_gpus_as_processes(smi, monkeypatch):
+    """A container sees what it was given only, and without a word that is the first."""
+    assert programs.several_gpus("ws_mdl", 2, None) is None, "on the CPU two processes share it"
+    smi(3)
+    assert programs.several_gpus("ws_mdl", 2, None) == "0,1"
+    assert programs.several_gpus("ws_mdl", 1, None) is None
+    assert programs.several_gpus("ws_mdl", 2, "1,2") == "1,2"
+    with pytest.raises(LabError, match="--gpus 2 needs a device for each process; --gpu 1 names 1"):
+        programs.several_gpus("ws_mdl", 2, "1")
+    monkeypatch.setenv("VLALAB_WS_MDL_GPU", "0,2")
+    assert programs.several_gpus("ws_mdl", 2, None) is None
+    variables = settings.merged({}, settings.from_flags("ws_mdl", gpu="0,1"))
+    assert len(request(reservations.files("ws_mdl", variables)[0], "ws_mdl")["device_ids"]) == 2
