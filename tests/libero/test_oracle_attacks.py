@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import urllib.request
 from collections import Counter
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 
 from services.libero.oracle.policy import MAX_EPISODES, OraclePolicy
 from services.libero.simulator.suites import init_states, load_suite
+from tests.libero.harness import Evaluation
 from tests.libero.mutations import mutated
 from tests.libero.test_policies import asked, served, state_at
 from vla_contract import InvalidObservation, PolicyRefused, SessionLost, UnknownSession
@@ -76,6 +80,18 @@ def test_whatever_is_sent_gets_an_action_or_a_refusal_and_keeps_no_memory(episod
     assert set(answers) <= {"action", "422", "409", "never sent"} and answers["422"] > 300 and answers["action"] > 100
     assert after < 1.1 * before, f"{before:.0f} MB became {after:.0f} MB: {answers}"
     assert "Traceback" not in (tmp_path / "log.txt").read_text()
+
+
+def test_a_run_that_is_interrupted_leaves_no_session_behind(libero_assets, tmp_path):
+    with served(tmp_path / "log.txt", "oracle") as client:
+        arguments = ("--policy-url", client.base_url, "--assets", str(libero_assets), "--video", "none")
+        with Evaluation(tmp_path / "runs", "stopped", *arguments, "--tasks", "8", "--workers", "1") as run:
+            run.wait_mid_episode(done=0)
+            os.kill(next(iter(run.workers().values())), signal.SIGKILL)  # it cannot say that its session has ended
+            run.process.send_signal(signal.SIGINT)
+            run.process.wait(60)
+        with urllib.request.urlopen(client.base_url + "/metrics", timeout=10) as page:
+            assert "vla_sessions 0.0" in page.read().decode()
 
 
 def test_sessions_that_nobody_ends_are_bounded():

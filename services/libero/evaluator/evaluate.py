@@ -233,7 +233,15 @@ def carry_out(run: Run, plan: Plan, info: PolicyInfo, source: assets.AssetSource
     except (RunFailed, StoreError, OSError) as error:
         code = 1
         say(f"error: {one_line(in_words(error, run.folder))}")
+    if info.stateful:
+        forget_sessions(run, plan.config)
     return conclude(run, code)
+
+
+def forget_sessions(run: Run, config: EvalConfig) -> None:
+    """Tells the policy that no episode goes on: workers that were killed or stopped could not say so."""
+    with suppress(ContractError), PolicyClient(config.policy_url, token_of(config), 5.0, 5.0, retries=0) as client:
+        client.reset_all(f"{run.folder.name}.")
 
 
 def conclude(run: Run, code: int) -> int:

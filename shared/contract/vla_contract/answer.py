@@ -5,6 +5,7 @@ which every simulator step pays.
 """
 
 import http.client
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -31,13 +32,20 @@ class _Headers(dict):
 
 
 class _Incoming:
-    """What comes through a socket, line by line and byte by byte."""
+    """What comes through a socket until `end` (time.monotonic), line by line and byte by byte."""
 
-    def __init__(self, sock):
-        self._sock, self._held, self._at = sock, b"", 0
+    def __init__(self, sock, end: float):
+        self._sock, self._end, self._held, self._at = sock, end, b"", 0
+
+    def _recv(self, count: int) -> bytes:
+        left_s = self._end - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self._sock.settimeout(left_s)  # a socket's own timeout is for each wait: one byte a second would never end
+        return self._sock.recv(count)
 
     def _more(self) -> None:
-        piece = self._sock.recv(_PIECE)
+        piece = self._recv(_PIECE)
         if not piece:
             raise http.client.IncompleteRead(self._held[self._at :])
         self._held, self._at = self._held[self._at :] + piece, 0
@@ -64,7 +72,7 @@ class _Incoming:
         self._at += len(parts[0])
         left = count - len(parts[0])
         while left:
-            piece = self._sock.recv(min(left, 2**20))
+            piece = self._recv(min(left, 2**20))
             if not piece:
                 raise http.client.IncompleteRead(b"".join(parts), left)
             parts.append(piece)
@@ -77,13 +85,13 @@ class _Incoming:
         return self._at == len(self._held)
 
 
-def read_reply(sock) -> tuple[Reply, bool]:
-    """Returns the answer, and whether the connection may carry another request.
+def read_reply(sock, end: float) -> tuple[Reply, bool]:
+    """Returns the answer, whole by `end` (time.monotonic), and whether the connection may carry another request.
 
     Raises OSError and http.client.HTTPException for what is no answer, ends too early, or is longer than MAX_ANSWER.
     A length must be given: without one, whether a body is whole cannot be known.
     """
-    incoming = _Incoming(sock)
+    incoming = _Incoming(sock, end)
     incoming.first()
     status = 100
     while status == 100:  # "go on" is no answer yet

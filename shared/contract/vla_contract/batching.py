@@ -74,6 +74,15 @@ class BatchQueue:
         if self._jobs >= self.size:
             raise self._full()
 
+    def remove(self, job: Job) -> bool:
+        """Takes a job out. Returns False where it no longer waits."""
+        with self._changed:
+            if job not in self._items:
+                return False
+            self._items.remove(job)
+            self._jobs -= 1
+            return True
+
     def at_leisure(self, function: Callable[[], object]) -> None:
         """Has `take` return a call of `function` once nothing else waits; a second one before that replaces it."""
         with self._changed:
@@ -94,8 +103,8 @@ class BatchQueue:
                 if isinstance(self._items[0], Call):
                     return self._items.popleft()
                 self._wait_for_company()
-                if self._items:  # else the queue was closed meanwhile
-                    return self._cut()
+                if batch := self._cut():  # else the queue was closed meanwhile, or its jobs were taken back
+                    return batch
 
     def inferred(self, seconds: float) -> None:
         """Notes how long an inference took."""

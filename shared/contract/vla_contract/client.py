@@ -24,7 +24,7 @@ _FINAL = "load-failed"  # a 503 that waiting will not change
 class PolicyClient:
     """Talks to one policy service. Use one per process; safe to share between threads.
 
-    timeout_s    for one try: for connecting, and for every wait on the socket
+    timeout_s    for one try, from connecting to the answer's last byte
     deadline_s   for one call with all its tries and pauses
     retries      tries after the first, for 429, 503 and connection errors
 
@@ -79,6 +79,10 @@ class PolicyClient:
     def reset(self, session: str) -> None:
         """Makes the policy forget a session; a session it never knew is fine."""
         self._call("POST", "/v1/reset", codec.pack({"session": session}))
+
+    def reset_all(self, prefix: str) -> None:
+        """Makes the policy forget all sessions whose names begin so, for example those of a run that ended."""
+        self._call("POST", "/v1/reset", codec.pack({"prefix": prefix}))
 
     def wait_ready(self, timeout_s: float, on_wait: Callable[[float, str], None] | None = None) -> None:
         """Returns once `/readyz` answers 200; calls `on_wait(seconds waited, reason)` about once a second.

@@ -84,15 +84,20 @@ class Engine:
         if not self.inline:
             self.queue.require_room()
 
-    def submit(self, observation: Observation, client: str, timeout_s: float) -> "asyncio.Future[Outcome]":
-        """Returns a future of the outcome. Raises Problem (429) when the queue is full."""
+    def submit(self, observation: Observation, client: str, timeout_s: float) -> Job:
+        """Returns the job; its future becomes the outcome. Raises Problem (429) when the queue is full."""
         future = self._loop.create_future()
         job = Job(observation, future, client, time.monotonic() + timeout_s)
         if self.inline:
             _settle(self._answers([job]))
         else:
             self.queue.put(job)
-        return future
+        return job
+
+    def give_up(self, job: Job) -> None:
+        """Takes back a job whose sender has gone; one that is being computed goes on."""
+        if not job.future.done() and self.queue.remove(job):
+            job.future.set_exception(_expired())
 
     def answered(self) -> None:
         """Lets the policy prepare for what comes next. To be called once an answer is sent, on the event loop.

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.requests import ClientDisconnect
 
@@ -33,6 +34,7 @@ class Request:
     request_id: str
     client: str
     headers: dict[bytes, bytes]
+    connection: Any = None  # of gate.py: its `when_lost` is called when the sender has gone; None on other servers
 
 
 @dataclass(eq=False)
@@ -78,7 +80,8 @@ class Endpoint:
                 self.admit()
             content = await self._content(body, scope, headers)
             host, port = scope.get("client") or ("", 0)
-            answer = await self.handler(Request(content, request_id, f"{host}:{port}", headers))
+            connection = scope.get("vla_contract.connection")
+            answer = await self.handler(Request(content, request_id, f"{host}:{port}", headers, connection))
         except ClientDisconnect:
             return
         except Exception as error:
@@ -116,7 +119,9 @@ class Endpoint:
                 f"the body's Content-Type is {shown!r}; expected {self.media_types[0]}",
                 {"Accept-Post": self.media_types[0]},
             )
-        began = scope.get("vla_contract.began")  # where the head came in pieces: the deadline is for all of a request
+        began = scope.get(
+            "vla_contract.began"
+        )  # set where the head came in pieces: the deadline is for all of a request
         late_s = 0.0 if began is None else asyncio.get_running_loop().time() - began
         return await body.read(self.body_timeout_s - late_s)
 

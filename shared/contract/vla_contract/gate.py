@@ -7,6 +7,7 @@ does not, and the probes are answered even when nothing else is.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -77,6 +78,7 @@ class Connection(HttpToolsProtocol):
         self._gate, self._limits = gate, gate.limits
         self._in_head, self._head_bytes, self._timer = True, 0, None
         self._refusal: Problem | None = None
+        self.when_lost: Callable[[], None] | None = None  # set for the time of a request by who computes its answer
 
     def connection_made(self, transport) -> None:
         super().connection_made(transport)
@@ -86,6 +88,9 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._head_ends()
+        if self.when_lost is not None:
+            self.when_lost()
+            self.when_lost = None
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -102,11 +107,13 @@ class Connection(HttpToolsProtocol):
         self._refusal = self._why_not()
         if self._refusal is not None:
             raise self._refusal  # uvicorn then calls send_400_response
+        self.scope["vla_contract.connection"] = self
         if began is not None:
             self.scope["vla_contract.began"] = began
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
+        self.when_lost = None
         super().on_response_complete()
         if not self.pipeline and not self.transport.is_closing():
             self._gate.idles(self)

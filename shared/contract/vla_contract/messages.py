@@ -9,7 +9,7 @@ import numpy as np
 
 from vla_contract.codec import encode_special, pack, unpack
 from vla_contract.errors import InvalidObservation, did_you_mean
-from vla_contract.types import ActionChunk, Observation
+from vla_contract.types import MAX_SESSION, ActionChunk, Observation
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Observation))
 _REQUIRED = ("images", "instruction", "session", "step")
@@ -57,15 +57,16 @@ def decode_chunk(body: bytes) -> ActionChunk:
     return ActionChunk(actions, fields.get("timings_ms", {}))
 
 
-def decode_session(body: bytes) -> str:
-    """Returns the session that a body of `POST /v1/reset` names."""
+def decode_reset(body: bytes) -> tuple[str, bool]:
+    """Returns the session that a body of `POST /v1/reset` names, or the prefix of some, and whether it is a prefix."""
     fields = _mapping(unpack(body), "a reset")
-    session = fields.get("session")
-    if set(fields) != {"session"} or not isinstance(session, str) or not 0 < len(session) <= 200:
+    name = fields.get("session", fields.get("prefix"))
+    if len(fields) != 1 or not isinstance(name, str) or not 0 < len(name) <= MAX_SESSION:
+        found = [name[:80] for name in sorted(fields)[:8]]
         raise InvalidObservation(
-            f"the reset holds {[name[:80] for name in sorted(fields)[:8]]}; expected {{'session': name}}"
+            f"the reset holds {found}; expected {{'session': name}} or {{'prefix': its beginning}}"
         )
-    return session
+    return name, "prefix" in fields
 
 
 def _mapping(tree: Any, what: str) -> dict:

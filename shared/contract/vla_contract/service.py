@@ -13,7 +13,7 @@ from vla_contract.engine import Engine
 from vla_contract.errors import InvalidObservation, did_you_mean
 from vla_contract.exchange import Answer, Request
 from vla_contract.info import PolicyInfo
-from vla_contract.messages import decode_observation, decode_session, encode_chunk
+from vla_contract.messages import decode_observation, decode_reset, encode_chunk
 from vla_contract.metrics import Metrics
 from vla_contract.outcomes import Outcome
 from vla_contract.problems import Problem
@@ -66,11 +66,14 @@ class Service:
     async def v1_reset(self, request: Request) -> Answer:
         """POST /v1/reset"""
         self._engine.require_ready()
-        session = decode_session(request.body)
-        self._sessions.drop(session)
+        name, is_prefix = decode_reset(request.body)
+        sessions = self._sessions.beginning(name) if is_prefix else [name]
+        for session in sessions:
+            self._sessions.drop(session)
         self._metrics.sessions.set(len(self._sessions))
-        await self._engine.call(lambda: self._engine.policy.reset(session))
-        return Answer(codec.pack({"session": session}), codec.MEDIA_TYPE)
+        if sessions:
+            await self._engine.call(lambda: [self._engine.policy.reset(session) for session in sessions])
+        return Answer(codec.pack({"prefix" if is_prefix else "session": name}), codec.MEDIA_TYPE)
 
     async def v1_info(self, request: Request) -> Answer:
         """GET /v1/info"""
@@ -90,14 +93,20 @@ class Service:
 
     async def _infer(self, observation: Observation, info: PolicyInfo, request: Request, client: str) -> Outcome:
         if not info.stateful:
-            return await self._engine.submit(observation, client, _timeout_s(request))
+            return await self._submit(observation, client, request)
         future = self._sessions.answered(observation, request.request_id)
         if future is not None:
             return Outcome((await asyncio.shield(future)).chunk)  # a repeat: what the first one took is counted already
-        future = self._engine.submit(observation, client, _timeout_s(request))
+        future = self._submit(observation, client, request)
         self._sessions.asked(observation, request.request_id, future)
         self._metrics.sessions.set(len(self._sessions))
         return await asyncio.shield(future)
+
+    def _submit(self, observation: Observation, client: str, request: Request) -> "asyncio.Future[Outcome]":
+        job = self._engine.submit(observation, client, _timeout_s(request))
+        if request.connection is not None and not job.future.done():
+            request.connection.when_lost = lambda: self._engine.give_up(job)
+        return job.future
 
     def _forget(self, session: str) -> None:
         with suppress(Problem):  # the service stops, and all its sessions with it

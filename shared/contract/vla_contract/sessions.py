@@ -5,14 +5,16 @@ repeat after a broken connection does not move the policy two steps on.
 """
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vla_contract.problems import Problem
 from vla_contract.types import Observation
 
 MAX_SESSIONS = 4096
+IDLE_S = 900.0  # an evaluator may wait five minutes for a policy, and a step takes a fraction of a second
 
 
 @dataclass(eq=False)
@@ -21,13 +23,18 @@ class _Session:
     request_id: str
     future: asyncio.Future
     before: "_Session | None" = None
+    used: float = field(default_factory=time.monotonic)
 
 
 class SessionTable:
-    """Sessions in the order of last use; past `limit` the longest unused one is dropped and `forget` is told."""
+    """Sessions in the order of last use.
 
-    def __init__(self, forget: Callable[[str], object], limit: int = MAX_SESSIONS):
-        self._forget, self._limit = forget, limit
+    The longest unused one is dropped and `forget` is told past `limit`, and once it has not moved for `idle_s`: its
+    sender was killed and could not say that it ended.
+    """
+
+    def __init__(self, forget: Callable[[str], object], limit: int = MAX_SESSIONS, idle_s: float = IDLE_S):
+        self._forget, self._limit, self._idle_s = forget, limit, idle_s
         self._known: OrderedDict[str, _Session] = OrderedDict()
 
     def __len__(self) -> int:
@@ -63,8 +70,19 @@ class SessionTable:
         self._known[observation.session] = entry
         self._known.move_to_end(observation.session)
         future.add_done_callback(lambda done: self._done(observation.session, entry))
-        while len(self._known) > self._limit:
-            self._forget(self._known.popitem(last=False)[0])
+        self._drop_the_longest_unused(entry.used)
+
+    def _drop_the_longest_unused(self, now: float) -> None:
+        while self._known:
+            session, entry = next(iter(self._known.items()))
+            if len(self._known) <= self._limit and (now - entry.used < self._idle_s or not entry.future.done()):
+                return
+            self.drop(session)
+            self._forget(session)
+
+    def beginning(self, prefix: str) -> list[str]:
+        """Returns the sessions whose names begin so."""
+        return [session for session in self._known if session.startswith(prefix)]
 
     def drop(self, session: str) -> None:
         """Forgets a session."""

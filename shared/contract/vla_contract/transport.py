@@ -41,24 +41,24 @@ class Transport:
     ) -> Reply:
         """Returns the server's answer, of whatever status.
 
-        timeout_s is for connecting and for every wait on the socket. Raises one of FAULTS. A kept connection that
-        the server has closed meanwhile is replaced by a new one at once.
+        timeout_s is for all of it, from connecting to the answer's last byte. Raises one of FAULTS. A kept connection
+        that the server has closed meanwhile is replaced by a new one at once.
         """
-        kept = self._kept()
+        end, kept = time.monotonic() + timeout_s, self._kept()
         if kept is not None:
             try:
-                return self._exchange(kept, method, route, timeout_s, headers, body)
+                return self._exchange(kept, end, method, route, headers, body)
             except (ConnectionError, http.client.BadStatusLine):
                 self.close()  # what happened to one has happened to all
-        return self._exchange(self._open(timeout_s), method, route, timeout_s, headers, body)
+        return self._exchange(self._open(end), end, method, route, headers, body)
 
     def close(self) -> None:
         """Closes the idle connections."""
         while self._idle:
             self._idle.pop()[0].close()
 
-    def _open(self, timeout_s: float) -> http.client.HTTPConnection:
-        connection = self._kind(self._host, self._port, timeout=timeout_s)
+    def _open(self, end: float) -> http.client.HTTPConnection:
+        connection = self._kind(self._host, self._port, timeout=_left_s(end))
         connection.connect()
         return connection
 
@@ -75,14 +75,13 @@ class Transport:
             connection.close()
         return None
 
-    def _exchange(self, connection, method, route, timeout_s, headers, body) -> Reply:
+    def _exchange(self, connection, end, method, route, headers, body) -> Reply:
         try:
-            if connection.sock.gettimeout() != timeout_s:
-                connection.sock.settimeout(timeout_s)
+            connection.sock.settimeout(_left_s(end))
             with suppress(BrokenPipeError, ConnectionResetError):
                 # a server that refuses a body closes early, and may have said why before
                 connection.sock.sendall(self._message(method, route, headers, body))
-            reply, keep = read_reply(connection.sock)
+            reply, keep = read_reply(connection.sock, end)
         except BaseException:
             connection.close()
             raise
@@ -99,6 +98,12 @@ class Transport:
         if body is not None:
             lines.append(f"Content-Length: {len(body)}")
         return "\r\n".join([*lines, "", ""]).encode("ascii") + (body or b"")
+
+
+def _left_s(end: float) -> float:
+    if (left_s := end - time.monotonic()) <= 0:
+        raise TimeoutError("timed out")
+    return left_s
 
 
 def _host_header(url: SplitResult) -> str:
