@@ -1,5 +1,6 @@
 """Fixtures for everything tested inside the libero environment: assets, and LIBERO configured once per session."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -18,6 +19,22 @@ def libero_assets() -> Path:
     from vla_contract.volume import Volume
 
     return Path(assets.resolve(None, Volume().root).path)
+
+
+@pytest.fixture(scope="session")
+def official_assets() -> Path:
+    """LIBERO's official files: those of this machine, else downloaded once into the caller's cache (142 MB)."""
+    from services.libero.assets import official
+    from vla_contract.volume import Volume
+
+    for folder in (os.environ.get("VLALAB_LIBERO_ASSETS"), official.folder(Volume().root)):
+        if folder and not official.problems(Path(folder)):
+            return Path(folder)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vla-lab"
+    try:
+        return official.download(cache)
+    except OSError as error:
+        pytest.skip(f"LIBERO's official files could not be had: {error}")
 
 
 @pytest.fixture(scope="session")

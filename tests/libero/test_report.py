@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from services.libero.evaluator import compare, report, runs, video
+from services.libero.evaluator import compare, evaluate, report, runs, video
 from services.libero.evaluator.config import config_hash
 from services.libero.evaluator.profiles import PROFILES
 from services.libero.evaluator.progress import LiveProgress, Pace, PlainProgress, show_seconds
 from services.libero.evaluator.report import data, page
+from services.libero.evaluator.rundir import Run
 from services.libero.evaluator.store import RunStore
 from services.libero.simulator.suites import SUITES, load_suite
 
@@ -146,6 +147,15 @@ def test_every_departure_from_the_protocol_keeps_published_figures_away(tmp_path
     assert not summary["comparable_with_published"] and summary["published"] == []
     assert reason in summary["why_not_comparable"]
     assert "published:" not in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("kind", "lines"), [("kit", 1), ("official", 0), ("folder", 0)])
+def test_a_run_on_the_kit_ends_with_where_the_official_files_are(tmp_path, capsys, kind, lines):
+    folder, store = make_run(tmp_path, trials=1, assets={"kind": kind, "digest": "k"})
+    evaluate.print_result(Run(folder, store, resumed=False, drift=[]), report.build(folder, store), 0)
+    said = capsys.readouterr().out
+    assert said.count("./lab assets libero") == lines
+    assert said.splitlines()[-1].startswith("libero_goal: success rate 100.0 %"), "the result stays the last line"
 
 
 def test_a_run_on_the_kit_says_so_at_the_top(tmp_path):

@@ -283,6 +283,8 @@ def print_result(run: Run, summary: Summary, code: int) -> None:
         count = len(summary.policy_errors)
         say(f"policy errors: {count} of {plural(summary.done, 'episode')}, counted as not successful; see the report")
     kind = summary.identity["assets"]["kind"]
+    if kind == "kit":
+        say("assets: the project's kit; LIBERO's official files can be had by `./lab assets libero`")
     if not summary.comparable and kind != "kit":
         say(f"not comparable with published figures: {summary.why_not_comparable}")
     beside = "".join(f", published {row.percent:g} %" for row in summary.published)
