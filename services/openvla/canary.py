@@ -40,5 +40,5 @@ def _answer(policy: Policy, asked: Observation) -> np.ndarray:
     except ValueError as error:  # an ActionChunk is checked when it is made: NaN and infinity end here
         raise CheckpointError(f"the canary's answer is no action: {error}; the weights are damaged") from error
     if isinstance(chunk, Exception):
-        raise chunk
+        raise CheckpointError(f"the canary's answer is no action: {chunk}") from chunk
     return chunk.actions[0]

@@ -16,6 +16,7 @@ import numpy as np
 from services.openvla.statistics import ACTION_TOKENS
 
 GUESSES = ACTION_TOKENS - 1  # the last token is read by no pass
+NO_TOKEN = -1  # what is "chosen" where the best score is no number; no guess is that, so the row's line ends there
 
 
 @dataclass
@@ -28,13 +29,22 @@ class Row:
 
     @property
     def done(self) -> bool:
-        """Whether all seven are there."""
-        return len(self.tokens) == ACTION_TOKENS
+        """Whether all seven are there, or none can follow."""
+        return len(self.tokens) == ACTION_TOKENS or self.failed
+
+    @property
+    def failed(self) -> bool:
+        """Whether the model's scores were no numbers."""
+        return self.tokens[-1:] == [NO_TOKEN]
+
+    def result(self) -> list[int]:
+        """Returns seven tokens; those after a failure are NO_TOKEN."""
+        return self.tokens + [NO_TOKEN] * (ACTION_TOKENS - len(self.tokens))
 
     def line(self, width: int) -> np.ndarray:
         """Returns int64 [width]: the tokens to read in line, from the first that is not in the cache."""
         start = min(self.read, GUESSES)
-        return np.array([self._at(min(start + column, GUESSES)) for column in range(width)])
+        return np.array([max(self._at(min(start + column, GUESSES)), 0) for column in range(width)])
 
     def sides(self, width: int, count: int) -> np.ndarray:
         """Returns int64 [count * (width - 1)]: side guesses for every place in line but the first."""

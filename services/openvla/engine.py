@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.openvla.decoding import GUESSES, Row
+from services.openvla.decoding import GUESSES, NO_TOKEN, Row
 from services.openvla.drafts import SIDES
 from services.openvla.graphs import Called, Captured
 from services.openvla.llama import Window
@@ -26,7 +26,8 @@ Kept = list[list[Tensor]] | None  # scores of each row's tokens, where they are 
 class Generated:
     """What came out.
 
-    tokens int64 [B, 7]; decode_passes after the pass over the prompts; scores float32 [B, 7, vocab] where asked for.
+    tokens int64 [B, 7], NO_TOKEN from where a row's scores were no numbers; decode_passes after the pass over the
+    prompts; scores float32 [B, 7, vocab] where asked for and no row failed.
     """
 
     tokens: np.ndarray
@@ -80,7 +81,10 @@ class Engine:
         while not all(row.done for row in rows):
             self._read_windows(rows, lengths, kept)
             decode_passes += 1
-        tokens = np.array([row.tokens for row in rows])
+        tokens = np.array([row.result() for row in rows])
+        if any(row.failed for row in rows):
+            self._cache.clear()  # a slot that holds NaN spoils rows that do not even see it: 0 · NaN is NaN
+            return Generated(tokens, decode_passes)
         return Generated(tokens, decode_passes, np.array([[o.numpy() for o in one] for one in kept]) if kept else None)
 
     def warm_up(self, prompt_lengths: Sequence[int] = (32, 48, 64), drafts: bool = True) -> None:
@@ -110,7 +114,7 @@ class Engine:
 
         def step(pixels: Tensor, ids: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
             scores = self.model.prompt_pass(pixels, ids, last, follow + 1, cache)
-            return scores.argmax(-1), scores
+            return choose(scores), scores
 
         inputs = (self._to_device(one) for one in (_filled_up(pixels, padded), ids, last))
         chosen, scores = self.runner.run(("prompts", padded, text, follow), step, *inputs)
@@ -132,7 +136,7 @@ class Engine:
         def step(ids: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             hidden = self.model.window_pass(ids, _window(start, width, sides, free), cache, free + extra)
             scores = self.model.llama.logits(hidden[:, :width])
-            return scores.argmax(-1), scores, hidden[:, width:]
+            return choose(scores), scores, hidden[:, width:]
 
         inputs = (self._to_device(_filled_up(ids, padded)), self._to_device(start))
         chosen, scores, beside = self.runner.run(("window", padded, width, sides, free), step, *inputs)
@@ -150,7 +154,7 @@ class Engine:
         """Scores the side guesses that turned out right; few are, so the head is not computed for all of them."""
         where = self._to_device(np.array(wanted).T)
         scores = self.model.llama.logits(beside[where[0], where[1]])
-        for (index, _), token, score in zip(wanted, scores.argmax(-1).tolist(), scores, strict=True):
+        for (index, _), token, score in zip(wanted, choose(scores).tolist(), scores, strict=True):
             rows[index].take_side(token)
             _keep(kept, index, score[None])
 
@@ -164,6 +168,16 @@ class Engine:
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, non_blocking=True)
+
+
+def choose(scores: Tensor) -> Tensor:
+    """Returns the place of the best score int64 [...] of scores [..., vocab], NO_TOKEN where that is no finite number.
+
+    argmax takes NaN for the largest of all and answers token 0, which would be a robot's fastest motion.
+    """
+    best = scores.argmax(-1)
+    finite = scores.gather(-1, best[..., None])[..., 0].isfinite()
+    return torch.where(finite, best, NO_TOKEN)
 
 
 def capacity(patches: int) -> int:

@@ -50,6 +50,11 @@ class Cache:
         """Returns a view of the first `count` rows."""
         return Cache(self.keys[:, :count], self.values[:, :count])
 
+    def clear(self) -> None:
+        """Fills every slot with zeros, in place: captured passes hold these very tensors."""
+        self.keys.zero_()
+        self.values.zero_()
+
 
 @dataclass(frozen=True)
 class Window:

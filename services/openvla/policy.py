@@ -9,6 +9,7 @@ import numpy as np
 
 from services.openvla.actions import ActionCodec, ActionTable
 from services.openvla.config import ModelConfig
+from services.openvla.decoding import NO_TOKEN
 from services.openvla.drafts import Drafts
 from services.openvla.engine import MAX_PROMPT, Engine
 from services.openvla.facts import CAMERA
@@ -17,8 +18,16 @@ from services.openvla.tokenizer import PromptTokenizer
 from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo
 
 
+class NoScores(RuntimeError):
+    """The model's scores are NaN or infinite, so there is no action."""
+
+
 class OpenVLAPolicy:
-    """Serves one engine. Picture, instruction and statistics alone make the answer: drafts change only its time."""
+    """Serves one engine. Picture, instruction and statistics make the answer; drafts change its time.
+
+    In 16-bit formats drafts may change an answer as well: passes of another width round differently, and where the two
+    best tokens are close the other one wins.
+    """
 
     def __init__(
         self, engine: Engine, tokenizer: PromptTokenizer, codec: ActionCodec, info: PolicyInfo, drafts: bool = True
@@ -28,6 +37,7 @@ class OpenVLAPolicy:
         self._prompt_ids = lru_cache(maxsize=1024)(tokenizer.prompt_ids)
         self._tables = {key: ActionTable(codec, stats) for key, stats in self._config.norm_stats.items()}
         self._drafts = Drafts(codec) if drafts else None
+        self._codec, self._counts = codec, {"tokens_outside_the_action_range": 0, "scores_not_finite": 0}
 
     def info(self) -> PolicyInfo:
         """Returns what is served, and how."""
@@ -37,6 +47,10 @@ class OpenVLAPolicy:
         """Forgets a session's last action."""
         if self._drafts is not None:
             self._drafts.forget(session)
+
+    def counters(self) -> dict[str, int]:
+        """Returns what happened so far that should not: tokens that are no action's, answers without finite scores."""
+        return dict(self._counts)
 
     def settle(self) -> None:
         """Makes the next guesses, while the simulators execute the actions."""
@@ -58,10 +72,19 @@ class OpenVLAPolicy:
         tokens = self._engine.generate(pixels, prompts, guesses).tokens
         timings = {"prepare": (middle - start) * 1e3, "model": (time.perf_counter() - middle) * 1e3}
         for index, session, row in zip(good, sessions, tokens, strict=True):
-            if self._drafts is not None:
-                self._drafts.note(session, row)
-            prepared[index] = ActionChunk(self._action(row, observations[index].unnorm_key), timings)
+            prepared[index] = self._answer(row, session, observations[index].unnorm_key, timings)
         return prepared
+
+    def _answer(
+        self, tokens: np.ndarray, session: str, key: str | None, timings: dict[str, float]
+    ) -> ActionChunk | NoScores:
+        if NO_TOKEN in tokens:
+            self._counts["scores_not_finite"] += 1
+            return NoScores("the model's scores are NaN or infinite: its weights are damaged, or too large for fp16")
+        self._counts["tokens_outside_the_action_range"] += int((~self._codec.is_action(tokens)).sum())
+        if self._drafts is not None:
+            self._drafts.note(session, tokens)
+        return ActionChunk(self._action(tokens, key), timings)
 
     def _prepare(self, observation: Observation) -> tuple[np.ndarray, list[int]] | InvalidObservation:
         ids = self._prompt_ids(observation.instruction)

@@ -138,6 +138,8 @@ class Engine:
         self.info = self.policy.info()
         if not isinstance(self.info, PolicyInfo):
             raise TypeError(f"info() returned a {type(self.info).__name__}; expected a PolicyInfo")
+        if hasattr(self.policy, "counters"):
+            self.metrics.watch(self.policy.counters)
         limit = self.info.max_batch
         self.queue.max_batch = min(limit, self.max_batch or limit)
         self.reason = "the weights are loaded and a first inference is running"

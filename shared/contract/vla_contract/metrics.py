@@ -1,7 +1,11 @@
 """The Prometheus metrics of one service, in a registry of their own."""
 
+from collections.abc import Callable, Iterator, Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 STAGES = ("decode", "queue", "infer", "encode")
 _SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -37,6 +41,21 @@ class Metrics:
         """Records how long one stage of one request took."""
         self._stages[stage].observe(seconds)
 
+    def watch(self, counters: Callable[[], Mapping[str, int]]) -> None:
+        """Shows what a policy counts by itself as `vla_policy_events_total{event="…"}`, read when a scraper asks."""
+        self.registry.register(_Events(counters))
+
     def page(self) -> tuple[bytes, str]:
         """Returns the text for a scraper and its content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+
+class _Events(Collector):
+    def __init__(self, counters: Callable[[], Mapping[str, int]]):
+        self._counters = counters
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        family = CounterMetricFamily("vla_policy_events", "What the policy counted", labels=("event",))
+        for name, count in self._counters().items():
+            family.add_metric((name,), count)
+        yield family

@@ -99,7 +99,7 @@ class Policy(Protocol):
 
     Optional: `example() -> Observation` for the warm inference before the service calls itself ready (needed
     only where `needs_privileged`), `settle()`, called once answers are given, for what the next request needs and this
-    one need not wait for, and `close()`.
+    one need not wait for, `counters()`, event -> how often so far, shown among the metrics, and `close()`.
     """
 
     def info(self) -> "PolicyInfo": ...
