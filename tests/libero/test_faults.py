@@ -177,6 +177,28 @@ def test_a_policy_that_answers_nan_ends_the_run_with_its_words(flags, tmp_path):
         assert results(run.folder) == {}, "such an episode is no failure of the policy at the task"
 
 
+def test_a_video_that_was_cut_off_is_drawn_at_the_next_start(policy, flags, undisturbed, tmp_path):
+    command = ("--policy-url", policy.url, *flags, "--video", "all")
+    with Evaluation(tmp_path / "whole", "run", *command) as run:
+        run.end()
+        whole = run.folder / "videos"
+    cut = {"TEST_HANG_IN": "VIDEO", "TEST_HANG_DIR": str(tmp_path)}
+    with Evaluation(tmp_path / "cut", "run", *command, **FAULTS, **cut) as run:
+        output = run.end()
+        assert "did not draw the next frame of a video within 2 s; ended it" in output
+        check(run, undisturbed)
+    assert len(list((run.folder / "videos").glob("*.mp4"))) == EPISODES - 1
+    with Evaluation(tmp_path / "cut", "run", *command) as again:
+        output = again.end()
+        assert f"0 of {EPISODES} to do" in output and "1 video of earlier sessions to draw" in output
+        check(again, undisturbed)
+    drawn = {path.name: path.read_bytes() for path in (run.folder / "videos").iterdir()}
+    assert drawn == {path.name: path.read_bytes() for path in whole.iterdir()}
+    assert (run.folder / "report.html").read_text().count("data:video/mp4;base64,") == EPISODES
+    with Evaluation(tmp_path / "cut", "run", *command) as again:
+        assert "to draw" not in again.end()
+
+
 @pytest.mark.parametrize(("bad", "words"), [("gripper", "1.6 in action"), ("500", "answered 500"), ("422", "too long")])
 def test_policy_errors_may_fail_their_episodes_and_are_told_apart(bad, words, flags, undisturbed, tmp_path):
     with PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--bad", bad, "--bad-episode", "1") as service:

@@ -170,6 +170,30 @@ def test_places_follow_the_order_of_finishing_per_task_and_outcome(store):
     assert [store.place(lease) for lease in leases] == [1, 0, 0, 2]
 
 
+def test_a_video_falls_to_one_worker_of_a_later_session(store):
+    session = store.begin_session(0.0)
+    leases = [store.lease("a", session, 0.0, LEASE_S, prefer_task=0) for _ in range(4)]
+    for lease, success, at in zip(leases, (True, False, True, False), (4.0, 3.0, 1.0, 2.0), strict=True):
+        store.finish(lease, result(success), at)
+    store.add_to_result(leases[1], {"video": "v.mp4"})
+
+    def first_of_each(success, place):
+        return place == 0
+
+    def undrawn(session, wanted=lambda success, place: True):
+        return [lease.episode for lease in store.undrawn(session, wanted)]
+
+    assert undrawn(session) == [], "its own session draws them as they come"
+    later = store.begin_session(5.0)
+    assert undrawn(later) == [0, 2, 3] and undrawn(later, first_of_each) == [2, 3]
+    assert store.claim_video(leases[2], later) and not store.claim_video(leases[2], later)
+    assert undrawn(later) == [0, 3], "whoever has it draws it, or nobody does in this session"
+    assert undrawn(store.begin_session(6.0)) == [0, 2, 3]
+    store.add_to_result(leases[2], {"video": "v.mp4"})
+    assert undrawn(store.begin_session(7.0)) == [0, 3]
+    assert [f.success for f in store.finished()] == [True, False, True, False]
+
+
 WORKER = """
 import sys, time
 from pathlib import Path

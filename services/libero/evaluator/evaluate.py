@@ -13,22 +13,24 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from services.libero import assets
-from services.libero.evaluator import provenance, report
+from services.libero.evaluator import provenance, report, video
 from services.libero.evaluator.agreement import check_policy, choose_unnorm_key
 from services.libero.evaluator.clock import SessionClock
 from services.libero.evaluator.config import EvalConfig, parse_args, show_ranges, token_of
+from services.libero.evaluator.job import Job
 from services.libero.evaluator.profiles import Profile
 from services.libero.evaluator.profiles import profile as find_profile
 from services.libero.evaluator.progress import make_progress
 from services.libero.evaluator.records import StoreError
 from services.libero.evaluator.report.data import Summary
 from services.libero.evaluator.rundir import Run, RunRefused, explain_os_error, open_run
+from services.libero.evaluator.store import NEXT_SESSION
 from services.libero.evaluator.supervisor import Patience, RunFailed, Supervisor
 from services.libero.evaluator.terminal import one_line, say
-from services.libero.evaluator.worker import Job
 from services.libero.simulator.suites import SUITES, Task, init_states, load_suite, select_tasks
 from vla_contract import ContractError, PolicyClient, PolicyInfo, Volume
 from vla_contract.volume import require_space
@@ -174,7 +176,8 @@ def work(run: Run, plan: Plan, workers: int) -> None:
     clock = SessionClock.start()
     session = run.store.begin_session(clock.now(), notes)
     patience = Patience(config.retries, config.lease_s, config.start_timeout_s)
-    supervisor = Supervisor(run.folder, run.store, session, clock, workers, patience, token_of(config))
+    wanted = partial(video.wanted, config.video)
+    supervisor = Supervisor(run.folder, run.store, session, clock, workers, patience, wanted, token_of(config))
     outcome = "failed"
     try:
         with make_progress({task.index: task.instruction for task in plan.tasks}, run.store.counts()) as progress:
@@ -221,12 +224,15 @@ def evaluate(config: EvalConfig) -> int:
 def carry_out(run: Run, plan: Plan, info: PolicyInfo, source: assets.AssetSource) -> int:
     """Runs what is left of a run that this process holds; returns the exit code."""
     left = sum(row["planned"] - row["done"] for row in run.store.counts().values())
+    undrawn = len(run.store.undrawn(NEXT_SESSION, partial(video.wanted, plan.config.video)))
     require_space(run.folder, left * EPISODE_BYTES)
-    workers = choose_workers(plan.config.workers, left)
+    workers = choose_workers(plan.config.workers, left + undrawn)
     print_header(run, plan, info, source, left, workers)
+    if undrawn:
+        say(f"{plural(undrawn, 'video')} of earlier sessions to draw")
     code = 0
     try:
-        if left:
+        if left or undrawn:
             work(run, plan, workers)
     except Interrupted:
         code = 130

@@ -24,8 +24,11 @@ from services.libero.evaluator import files
 from services.libero.evaluator.records import SCHEMA, SCHEMA_VERSION, Fault, Finished, Lease, StoreError, explain
 
 LOCKED_S = 60.0  # how long one process waits while others write
+NEXT_SESSION = 2**62  # later than any there is
 EPISODE_KEY = "config_hash = :config_hash AND suite = :suite AND task = :task AND episode = :episode"
 
+LEASE = "config_hash, suite, task, episode, attempt, token, expires_at"
+LAST_DRAWN = "COALESCE(json_extract(result, '$.video_session'), session)"  # the session that tried, or should have
 FAULT_OF_SESSION = "status IN ('error', 'lost') AND session = (SELECT MAX(id) FROM sessions)"
 
 
@@ -233,10 +236,9 @@ class RunStore:
 
     def leases(self) -> dict[str, Lease]:
         """Returns the leases that are out, by worker."""
-        names = "config_hash, suite, task, episode, attempt, token, expires_at"
         with self._reading():
-            rows = self.db.execute(f"SELECT worker, {names} FROM episodes WHERE status = 'leased'").fetchall()
-        return {row["worker"]: Lease(*tuple(row)[1:]) for row in rows}
+            rows = self.db.execute(f"SELECT {LEASE}, worker FROM episodes WHERE status = 'leased'").fetchall()
+        return {row["worker"]: Lease(*tuple(row)[:-1]) for row in rows}
 
     def finish(self, lease: Lease, result: dict, now: float, publish: Callable[[], None] | None = None) -> bool:
         """Records the episode's result; False, and nothing happens, if the lease is no longer held.
@@ -404,6 +406,26 @@ class RunStore:
                     AND (other.session, other.ended_at, other.episode) < (own.session, own.ended_at, own.episode)""",
                 lease.__dict__,
             )
+
+    def undrawn(self, session: int, wanted: Callable[[bool, int], bool]) -> list[Lease]:
+        """Returns the episodes of sessions before this one that want a video, by outcome and place, and have none."""
+        sql = f"""SELECT {LEASE}, success, place FROM
+                  (SELECT *, ROW_NUMBER() OVER (PARTITION BY task, success ORDER BY session, ended_at, episode) - 1
+                   AS place FROM episodes WHERE status = 'done')
+                  WHERE json_extract(result, '$.video') IS NULL AND {LAST_DRAWN} < ? ORDER BY task, episode"""
+        with self._reading():
+            rows = self.db.execute(sql, (session,)).fetchall()
+        return [Lease(*tuple(row)[:-2]) for row in rows if wanted(bool(row["success"]), row["place"])]
+
+    def claim_video(self, lease: Lease, session: int) -> bool:
+        """Returns whether it falls to the caller to draw a finished episode's video in this session."""
+        with self._writing():
+            cursor = self.db.execute(
+                f"""UPDATE episodes SET result = json_set(result, '$.video_session', :session)
+                    WHERE {EPISODE_KEY} AND attempt = :attempt AND status = 'done' AND {LAST_DRAWN} < :session""",
+                {**lease.__dict__, "session": session},
+            )
+        return cursor.rowcount == 1
 
     # --- small news from the workers -----------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,9 +100,11 @@ class Supervisor:
         clock: SessionClock,
         workers: int,
         patience: Patience,
+        wanted: Callable[[bool, int], bool],
         token: str | None,
     ):
         self.folder, self.store, self.session, self.clock, self.patience = folder, store, session, clock, patience
+        self.wanted = wanted  # which videos, by outcome and place
         self.environment = one_thread_each(os.environ)
         if token:
             self.environment["VLALAB_TOKEN"] = token
@@ -169,13 +171,13 @@ class Supervisor:
         if code == FATAL:
             raise RunFailed(child.last_words().removeprefix("stop: "))
         if code == 0:
-            if work_left(self.store.counts()):
+            if episodes_left(self.store.counts()):
                 self.spawn(child.name)
             return []
         reason = child.how_it_ended()
         lost = self.store.take_back(child.name, self.clock.now(), self.patience.retries, reason)
         news = reason + in_episode(lost)
-        if not work_left(self.store.counts()):
+        if not episodes_left(self.store.counts()) and not self.store.undrawn(self.session, self.wanted):
             return [news]
         self.count_death(reason)
         self.spawn(child.name)
@@ -191,7 +193,7 @@ class Supervisor:
 
     def check_broken(self) -> None:
         broken = sum(row["broken"] for row in self.counts.values())
-        if broken >= BROKEN_LIMIT or (broken and not work_left(self.counts)):
+        if broken >= BROKEN_LIMIT or (broken and not episodes_left(self.counts)):
             last = self.store.faults(self.session)[-1]
             raise RunFailed(
                 f"{broken} episode{'s' if broken > 1 else ''} could not be run in {self.patience.retries + 1} tries "
@@ -200,7 +202,7 @@ class Supervisor:
 
     def finished(self) -> bool:
         """Returns whether all is done and every worker has ended; one that draws the last video is waited for."""
-        return not work_left(self.counts) and not self.children
+        return not episodes_left(self.counts) and not self.children
 
     def stop(self) -> None:
         """Ends the workers: asks first, kills what does not end in time."""
@@ -221,7 +223,7 @@ class Supervisor:
             child.process.kill()
 
 
-def work_left(counts: dict[int, dict[str, int]]) -> bool:
+def episodes_left(counts: dict[int, dict[str, int]]) -> bool:
     return any(row["pending"] or row["leased"] for row in counts.values())
 
 

@@ -15,15 +15,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 
-from services.libero.evaluator import files, video
+from services.libero.evaluator import files
 from services.libero.evaluator.clock import SessionClock
+from services.libero.evaluator.drawing import SAVE_S, VideoMaker
+from services.libero.evaluator.job import Job, Stop
 from services.libero.evaluator.profiles import profile as find_profile
 from services.libero.evaluator.records import Lease, StoreError
 from services.libero.evaluator.rollout import PolicyFault, Rules, run_episode
@@ -44,48 +44,10 @@ from vla_contract import (
 FATAL = 4
 INTERNAL_ERROR, UNPROCESSABLE = 500, 422  # HTTP status: what the policy itself raised, what it refused to look at
 IDLE_S = 0.2
-SAVE_S = LOCKED_S + 120.0  # a disk may be slow, and the store waits for others
-
-
-class Stop(Exception):
-    """The worker was told to end."""
 
 
 class RunOver(Exception):
     """No worker can go on: the run has to stop with this message."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a worker has to know; the evaluator stores it in the run store under "job"."""
-
-    suite: str
-    profile: str
-    max_steps: int
-    seed: int
-    cameras: tuple[str, ...]
-    execute: int | None
-    unnorm_key: str | None
-    policy_url: str
-    policy: dict  # PolicyInfo as JSON types
-    assets: str
-    render: str
-    video: str
-    retries: int
-    policy_errors: str
-    policy_timeout_s: float
-    act_timeout_s: float
-    lease_s: float
-    scene_timeout_s: float
-
-    @property
-    def answer_s(self) -> float:
-        """The longest that one call of the policy takes, with all its tries."""
-        return 2 * self.act_timeout_s
-
-    @property
-    def draws(self) -> bool:
-        return bool(self.cameras) or self.video != "none"
 
 
 class Worker:
@@ -105,6 +67,7 @@ class Worker:
         )
         self.told_to_stop = False
         self.interruptible = False
+        self.videos = VideoMaker(folder, self.store, self.job, vitals, self.check_stop)
         self.task: int | None = None  # whose scene the environment holds
 
     def on_sigterm(self, *_) -> None:
@@ -142,10 +105,16 @@ class Worker:
             lease = self.store.lease(self.name, self.session, self.clock.now(), self.job.lease_s, self.task)
             if lease is None:
                 if not self.store.open():
+                    self.draw_missing(env)
                     return
                 time.sleep(IDLE_S)  # another worker's episode may come back
                 continue
             self.attempt(env, lease)
+
+    def draw_missing(self, env) -> None:
+        self.say("drawing videos")
+        with suppress(Stop):
+            self.videos.draw_missing(env, self.tasks, self.session)
 
     def make_env(self):
         from services.libero.simulator import runtime  # heavy: only a worker imports the simulator
@@ -173,8 +142,11 @@ class Worker:
             logging.warning("task %d episode %d: %s", lease.task, lease.episode, one_line(error))
             self.await_policy()
             return
-        if self.save(lease, record, env.fixture_poses()):
-            self.draw(env, lease, record)
+        if not self.save(lease, record, env.fixture_poses()):
+            return
+        if self.videos.wants(record.success, self.store.place(lease)):
+            self.say("drawing a video")
+            self.videos.draw(env, lease, record.states, record.frames)
 
     def play(self, env, lease: Lease):
         profile = find_profile(self.job.profile)
@@ -196,7 +168,7 @@ class Worker:
                 rules=rules,
                 session=session,
                 tick=lambda steps: self.tick(steps, is_new),
-                keep_frame=self.frames_kept(lease.task),
+                keep_frame=self.videos.frames_kept(lease.task),
                 forgive=lambda error: self.forgives(lease, error),
             )
         except (PolicyFault, PolicyRefused) as error:
@@ -211,13 +183,6 @@ class Worker:
             self.vitals.enter(Phase.SCENE, self.job.scene_timeout_s)
         else:
             self.vitals.enter(Phase.EPISODE, self.job.lease_s, steps)
-
-    def frames_kept(self, task: int) -> Callable[[int], bool]:
-        """Returns which pictures to keep: those that a video of the task's next episode shows, if it may get one."""
-        row = self.store.counts()[task]
-        if not video.possible(self.job.video, row["successes"], row["done"] - row["successes"]):
-            return lambda step: False
-        return lambda step: step % video.STRIDE == 0
 
     def forgives(self, lease: Lease, error: Exception) -> bool:
         """Returns whether the policy's answer ends the episode as not successful instead of the run.
@@ -285,29 +250,6 @@ class Worker:
             return self.store.finish(lease, result, self.clock.now(), lambda: files.publish(partial, final))
         finally:
             partial.unlink(missing_ok=True)
-
-    def draw(self, env, lease: Lease, record) -> None:
-        """Draws the episode's video where one is wanted. The episode counts whatever happens here."""
-        if not video.wanted(self.job.video, record.success, self.store.place(lease)):
-            return
-        self.say("drawing a video")
-        self.enter(Phase.VIDEO, self.job.scene_timeout_s)  # the first picture may be the scene's first
-        stem = f"videos/{lease.task:02d}-{lease.episode:02d}"
-        start = time.perf_counter()
-        frames = self.watched(video.draw(env, record.states, record.frames))
-        try:
-            count = video.write(self.folder / f"{stem}.mp4", self.folder / f"{stem}.jpg", frames)
-        except Stop:
-            return
-        self.enter(Phase.SAVING, SAVE_S)
-        facts = {"video": f"{stem}.mp4", "still": f"{stem}.jpg", "video_frames": count}
-        self.store.add_to_result(lease, {**facts, "video_ms": round((time.perf_counter() - start) * 1e3, 1)})
-
-    def watched(self, frames):
-        for frame in frames:
-            self.check_stop()
-            self.enter(Phase.VIDEO, self.job.lease_s)
-            yield frame
 
 
 def is_answer(error: PolicyUnavailable) -> bool:
