@@ -13,7 +13,7 @@ from vla_contract.codec import pack, unpack
 from vla_contract.messages import (
     decode_chunk,
     decode_observation,
-    decode_session,
+    decode_reset,
     encode_chunk,
     encode_observation,
 )
@@ -194,10 +194,21 @@ def test_what_is_not_plain_is_not_sent(value):
         pack(value)
 
 
-@pytest.mark.parametrize("fields", [{}, {"session": ""}, {"session": 1}, {"session": "a", "x": 1}, ["session"]])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"session": ""},
+        {"session": 1},
+        {"session": "a", "x": 1},
+        ["session"],
+        {"session": "a", "prefix": "a"},
+        {"prefix": ""},
+    ],
+)
 def test_wrong_resets_are_refused(fields):
     with pytest.raises(InvalidObservation):
-        decode_session(msgpack.packb(fields))
+        decode_reset(msgpack.packb(fields))
 
 
 @pytest.mark.parametrize(
