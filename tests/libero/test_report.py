@@ -195,6 +195,39 @@ def test_only_common_episodes_are_paired_and_the_rest_is_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "value"), [("crop_area", None), ("jpeg_quality", 75), ("wait_steps", 0), ("image_size", 256)]
+)
+def test_another_wait_or_other_pictures_under_the_same_profiles_name_are_not_paired(tmp_path, name, value):
+    protocol = PROFILES["openvla"].protocol()
+    _, a = make_run(tmp_path, "a", trials=1, protocol=protocol)
+    _, b = make_run(tmp_path, "b", trials=1, protocol=protocol | {name: value})
+    with pytest.raises(compare.Unpaired, match=f"differ in protocol.{name}: {protocol[name]} and {value}"):
+        compare.compare(a, b)
+    _, older = make_run(tmp_path, "older", trials=1)
+    assert f"protocol.{name}: (absent) → {json.dumps(value)}" in compare.compare(older, b).beside
+
+
+def test_what_else_two_runs_differ_in_is_said(tmp_path, capsys):
+    make_run(tmp_path, "a", trials=2)[1].close()
+    vla = {"name": "other", "needs_privileged": False}
+    make_run(tmp_path, "b", trials=1, execute=4, code="d", policy=vla, episodes="0")[1].close()
+    assert runs.main(["--run-dir", str(tmp_path), "compare", "a", "b"]) == 0
+    said = capsys.readouterr().out
+    assert "A and B also differ in execute: null → 4" in said and 'code: "c" → "d"' in said
+    assert "policy.name" not in said and "episodes:" not in said and "policy errors" not in said
+
+
+def test_policy_errors_are_told_apart_in_a_comparison(tmp_path, capsys):
+    make_run(tmp_path, "a", trials=1)[1].close()
+    _, b = make_run(tmp_path, "b", lambda task, episode: task > 1, trials=1)
+    b.db.execute("UPDATE episodes SET result = json_set(result, '$.policy_error', 'nan') WHERE task = 0")
+    b.close()
+    assert runs.main(["--run-dir", str(tmp_path), "compare", "a", "b"]) == 0
+    said = capsys.readouterr().out
+    assert "policy errors among the failures: A 0, B 1" in said and "only A succeeded in 2" in said
+
+
+@pytest.mark.parametrize(
     "changes", [{"suite": "libero_10"}, {"max_steps": 9}, {"seed": 1}, {"assets": {"kind": "kit", "digest": "d"}}]
 )
 def test_other_protocols_are_not_paired(tmp_path, changes):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from services.libero.evaluator.config import flatten
+from services.libero.evaluator.config import differences, flatten
 from services.libero.evaluator.records import Finished
 from services.libero.evaluator.stats import Rate, mcnemar_exact, paired_difference
 from services.libero.evaluator.store import RunStore
 
 PROTOCOL = ("suite", "profile", "seed", "max_steps", "assets.kind", "assets.digest")
+PLAN = ("tasks", "episodes")  # the pairs show what both have
 
 
 class Unpaired(ValueError):
@@ -29,6 +31,8 @@ class Comparison:
     p_value: float
     tasks: dict[int, tuple[Rate, Rate]]
     left_out: int  # episodes that only one of the runs has
+    policy_errors: tuple[int, int]  # of the failures in the pairs
+    beside: list[str]  # what else the runs differ in, "name: A → B"
 
     @property
     def pairs(self) -> int:
@@ -37,7 +41,8 @@ class Comparison:
 
 def compare(a: RunStore, b: RunStore) -> Comparison:
     """Returns the comparison of two runs; Unpaired, naming what differs, where they cannot be paired."""
-    check_protocol(a.meta("identity"), b.meta("identity"))
+    identities = a.meta("identity"), b.meta("identity")
+    check_protocol(*identities)
     rows_a = {(e.task, e.episode): e for e in a.finished()}
     rows_b = {(e.task, e.episode): e for e in b.finished()}
     common = sorted(rows_a.keys() & rows_b.keys())
@@ -58,15 +63,30 @@ def compare(a: RunStore, b: RunStore) -> Comparison:
         p_value=mcnemar_exact(only_a, only_b),
         tasks={task: _task_rates(pairs, task) for task in sorted({task for task, _ in common})},
         left_out=len(rows_a.keys() ^ rows_b.keys()),
+        policy_errors=(_policy_errors(x for x, _ in pairs), _policy_errors(y for _, y in pairs)),
+        beside=differences(*map(_beside_policy, identities)),
     )
 
 
 def check_protocol(a: dict, b: dict) -> None:
-    """Raises Unpaired, with the difference, unless both runs follow one protocol on the same assets."""
+    """Raises Unpaired, with the difference, unless both runs follow one protocol on the same assets.
+
+    What only one of them recorded, since it is older, is no reason; it stands among what they differ in beside.
+    """
     left, right = flatten(a), flatten(b)
-    lines = [f"{key}: {left.get(key)} and {right.get(key)}" for key in PROTOCOL if left.get(key) != right.get(key)]
+    keys = [*PROTOCOL, *(key for key in left if key.startswith("protocol.") and key in right)]
+    lines = [f"{key}: {left.get(key)} and {right.get(key)}" for key in keys if left.get(key) != right.get(key)]
     if lines:
         raise Unpaired("these runs cannot be paired; they differ in " + "; ".join(lines))
+
+
+def _beside_policy(identity: Mapping) -> dict:
+    """Returns what of a run's identity its policy does not bring along."""
+    return {key: value for key, value in flatten(identity).items() if key not in PLAN and not key.startswith("policy.")}
+
+
+def _policy_errors(episodes: Iterable[Finished]) -> int:
+    return sum("policy_error" in episode.result for episode in episodes)
 
 
 def check_scenes(pairs: list[tuple[Finished, Finished]]) -> None:

@@ -86,6 +86,7 @@ def identify(plan: Plan, info: PolicyInfo, source: assets.AssetSource) -> dict:
         "tasks": [task.index for task in plan.tasks],
         "episodes": show_ranges(plan.episodes),
         "profile": profile.name,
+        "protocol": profile.protocol(),
         "seed": profile.env_seed if config.seed is None else config.seed,
         "max_steps": config.max_steps or profile.steps_for(config.suite),
         "execute": config.execute,

@@ -59,6 +59,11 @@ class Profile:
         """Returns the text that a policy of this profile is asked with."""
         return self.prompt.format(instruction=instruction.lower())
 
+    def protocol(self) -> dict[str, object]:
+        """Returns what two runs under this name must share beside step limit and seed: wait and pictures."""
+        names = ("wait_steps", "wait_action", "camera_size", "rotate_180", "jpeg_quality", "image_size", "crop_area")
+        return {name: getattr(self, name) for name in names}
+
     def unnorm_keys_for(self, suite: str) -> tuple[str, ...]:
         """Returns the keys under which a checkpoint may keep its statistics for `suite`, the best first."""
         return tuple(key.format(suite=suite) for key in self.unnorm_keys)

@@ -89,6 +89,10 @@ def print_comparison(names: tuple[str, str], suite: str, result: Comparison, con
     table.add_section()
     table.add_row(f"all {result.pairs} pairs", *_cells(result.a, result.b), style="bold")
     console.print(table)
+    for line in result.beside:
+        say(f"A and B also differ in {one_line(line)}", console.file)
+    if any(result.policy_errors):
+        say("policy errors among the failures: A {}, B {}".format(*result.policy_errors), console.file)
     low, high = result.interval
     console.print(
         f"only A succeeded in {result.only_a}, only B in {result.only_b} of {result.pairs} pairs\n"
