@@ -36,6 +36,7 @@ ORDER = [
     "sample", "score", "tensorboard", "runs", "report", "compare", "assets", "build", "bundle", "restore", "clean",
     "bench", "env", "lock",
 ]  # fmt: skip
+CORPORA = ("default", "opus_books", "lemon-mint", "reverse")  # by name; anything else may be a file
 RUNTIME = "docker, local or auto: containers where an engine answers and the images are built, else processes"
 DRY_RUN = "print the commands, change nothing"
 GPU = "auto, none, all, or devices as nvidia-smi has them: 0 or 0,1, or UUIDs; default: VLALAB_<SERVICE>_GPU, else auto"
@@ -410,7 +411,7 @@ def train(
     ./lab train diffusion --data sprites --context --epochs 8
     """
     own = {
-        "transformer": {"corpus": programs.absolute_if_path(corpus), "pair": pair, "size": size},
+        "transformer": {"corpus": programs.absolute_if_path(corpus, CORPORA), "pair": pair, "size": size},
         "diffusion": {"data": programs.absolute_if_path(data), "context": context},
     }
     if lab not in own:

@@ -142,5 +142,8 @@ def _settle_variables() -> None:
 
 def main() -> None:
     """Runs the command line and exits with its code."""
-    _settle_variables()
+    try:
+        _settle_variables()
+    except LabError as error:
+        sys.exit(error.message)
     Lab(load_tasks()).run(["lab", *sys.argv[1:]])

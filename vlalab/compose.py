@@ -17,6 +17,7 @@ import yaml
 
 from vlalab import state
 from vlalab.console import LabError
+from vlalab.interpolation import interpolate, read_dotenv
 from vlalab.paths import ROOT
 
 FILE = ROOT / "compose.yaml"
@@ -136,78 +137,6 @@ def _parsed(path: Path, mtime_ns: int, size: int) -> dict:
 def environment_variables(root: Path = ROOT) -> dict[str, str]:
     """Returns the variables that Compose would see: those of the root's .env under the process's own."""
     return {**read_dotenv(root / ".env"), **os.environ}
-
-
-def read_dotenv(path: Path) -> dict[str, str]:
-    """Returns the NAME=value lines of a .env file; comments and quotes are taken off. Empty when there is none."""
-    if not path.exists():
-        return {}
-    lines = (line.strip().removeprefix("export ") for line in path.read_text().splitlines())
-    pairs = (line.partition("=") for line in lines if "=" in line and not line.startswith("#"))
-    return {name.strip(): _unquoted(value.strip()) for name, _, value in pairs}
-
-
-def _unquoted(value: str) -> str:
-    if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
-        return value[1:-1]
-    return re.split(r"\s+#", value)[0]
-
-
-# --- variables ----------------------------------------------------------------------------------------------
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def interpolate(text: str, variables: Mapping[str, str]) -> str:
-    """Returns `text` with $NAME, ${NAME}, ${NAME:-default}, ${NAME-default}, ${NAME:+other} and ${NAME:?error} filled.
-
-    Defaults may hold variables themselves; $$ is a dollar sign.
-    """
-    filled, position = [], 0
-    while (found := text.find("$", position)) >= 0:
-        filled.append(text[position:found])
-        value, position = _variable(text, found + 1, variables)
-        filled.append(value)
-    return "".join([*filled, text[position:]])
-
-
-def _variable(text: str, start: int, variables: Mapping[str, str]) -> tuple[str, int]:
-    """Returns the value of the variable written at `start` (behind its dollar sign) and where the text goes on."""
-    if text.startswith("$", start):
-        return "$", start + 1
-    if text.startswith("{", start):
-        end = _closing_brace(text, start)
-        return _expression(text[start + 1 : end], variables), end + 1
-    name = _NAME.match(text, start)
-    if not name:
-        raise LabError(f"compose.yaml: {text!r} has a '$' that begins no variable; write '$$' for a dollar sign")
-    return variables.get(name[0], ""), name.end()
-
-
-def _closing_brace(text: str, start: int) -> int:
-    depth = 0
-    for position in range(start, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[position], 0)
-        if depth == 0:
-            return position
-    raise LabError(f"compose.yaml: {text!r} has a '${{' without its '}}'")
-
-
-def _expression(text: str, variables: Mapping[str, str]) -> str:
-    name = _NAME.match(text)
-    operator = re.match(r":?[-+?]|$", text[name.end() :]) if name else None
-    if not name or not operator:
-        raise LabError(f"compose.yaml: '${{{text}}}' is no variable; expected ${{NAME}} or ${{NAME:-default}}")
-    value, rest = variables.get(name[0]), text[name.end() + operator.end() :]
-    present = bool(value) if operator[0].startswith(":") else value is not None
-    kind = operator[0][-1:]
-    if kind == "-":
-        return value or "" if present else interpolate(rest, variables)
-    if kind == "+":
-        return interpolate(rest, variables) if present else ""
-    if kind == "?" and not present:
-        raise LabError(f"compose.yaml needs the variable {name[0]}: {interpolate(rest, variables) or 'it is not set'}")
-    return value or ""
 
 
 def _filled(node: object, variables: Mapping[str, str]) -> object:

@@ -317,7 +317,7 @@ def _run_words(service: str, name: str, command: Sequence[str], variables: Mappi
     volume = str(paths.volume())
     seen = {"VLALAB_VOLUME": volume, **variables}
     flags = [word for item in seen.items() for word in ("--env", "=".join(item))]
-    mounts = [word for path in (volume, *_paths_in(command)) for word in ("--volume", f"{path}:{path}")]
+    mounts = [word for path in (volume, *_paths_in(command)) for word in _mount(path)]
     return [
         "--progress", "quiet", "run", "--rm", "--no-deps", "--interactive=false", "--name", name,
         "--label", f"{OWNER}={owner}", *flags, *_network(), *mounts, service, *command,
@@ -325,10 +325,16 @@ def _run_words(service: str, name: str, command: Sequence[str], variables: Mappi
 
 
 def _paths_in(command: Sequence[str]) -> list[str]:
-    """Returns the folders outside the volume that a command, or the variable for assets, names."""
-    words = [*command, os.environ.get("VLALAB_LIBERO_ASSETS", "")]
+    """Returns the files and folders outside the volume that a command, or the variable for assets, names."""
+    words = [word.partition("=")[2] if word.startswith("--") else word for word in command]
+    words.append(os.environ.get("VLALAB_LIBERO_ASSETS", ""))
     outside = [word for word in words if word.startswith("/") and not Path(word).is_relative_to(paths.volume())]
-    return [word for word in dict.fromkeys(outside) if Path(word).is_dir()]
+    return [word for word in dict.fromkeys(outside) if Path(word).exists()]
+
+
+def _mount(path: str) -> list[str]:
+    """Returns the flags that show a path at its own place. A file is somebody's input, and is only read."""
+    return ["--volume", f"{path}:{path}" + (":ro" if Path(path).is_file() else "")]
 
 
 def _network() -> list[str]:

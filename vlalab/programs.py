@@ -43,7 +43,7 @@ def run_benchmark(name: str, flags: list[str]) -> int:
 
 def absolute_if_path(text: str | None, keywords: tuple[str, ...] = ()) -> str | None:
     """Returns a path absolute, since programs run in the repository; a keyword, a name or None stays as it is."""
-    if text is None or text in keywords or not ("/" in text or Path(text).is_dir()):
+    if text is None or text in keywords or not ("/" in text or Path(text).exists()):
         return text
     return str(Path(text).expanduser().absolute())
 

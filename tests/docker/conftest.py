@@ -27,6 +27,7 @@ from vlalab import docker
 GB = 1e9
 ORDER = (
     "test_engine",
+    "test_dotenv",
     "test_images",
     "test_neighbours",
     "test_services",

@@ -407,6 +407,20 @@ def test_folders_that_a_command_names_are_mounted(engine, tmp_path, monkeypatch)
     assert not any("/not/there" in mount for mount in mounts)
 
 
+def test_a_file_that_a_command_names_is_mounted_to_be_read(engine, tmp_path, monkeypatch):
+    """As typed: relative to where the caller is, who need not be in the repository."""
+    (tmp_path / "mine.tsv").write_text("a\tb\n")
+    engine.build("ws_mdl")
+    monkeypatch.chdir(tmp_path)
+    cli.Lab(cli.load_tasks()).run(
+        ["lab", "train", "transformer", "--corpus", "mine.tsv", "--runtime", "docker"], exit=False
+    )
+    (job,) = engine.calls("run --rm")
+    file = str(tmp_path / "mine.tsv")
+    assert f"{file}:{file}:ro" in flags(job, "--volume")
+    assert job["words"][job["words"].index("--corpus") + 1] == file
+
+
 def test_the_networks_authority_and_proxy_are_handed_over(engine, tmp_path, monkeypatch):
     bundle = tmp_path / "ca.crt"
     bundle.write_text("certificates")

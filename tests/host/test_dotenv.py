@@ -1,0 +1,101 @@
+"""`.env` as Compose reads it: a table of what Compose 2.26 makes of each line, and Compose itself where it is there."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from vlalab import compose
+from vlalab.console import LabError
+
+PROCESS = {"OUTER": "from outside", "TAKEN": "process"}
+# line (or lines: the last one counts) → value
+CASES = {
+    "V=1": "1",
+    "export V='two words'": "two words",
+    "V=x # why": "x",
+    "V=x#y": "x#y",
+    "V=# nothing": "# nothing",
+    'V="a b" # why': "a b",
+    "V='a # b' # why": "a # b",
+    "V = spaced  ": "spaced",
+    "V=a=b=c": "a=b=c",
+    "V=": "",
+    'V=""': "",
+    'V="x"   ': "x",
+    "V=has two words": "has two words",
+    'V=ab"c d"e': 'ab"c d"e',
+    "V=it's": "it's",
+    "V='it\\'s'": "it's",
+    "V=café": "café",
+    "V=C:\\dir": "C:\\dir",
+    'V="one\ntwo"': "one\ntwo",
+    'V="a\\tb\\n \\"q\\" \\\\"': 'a\tb\n "q" \\',
+    "V=$OUTER/vla": "from outside/vla",
+    "V=${OUTER}/vla": "from outside/vla",
+    'V="$OUTER/vla"': "from outside/vla",
+    "V='$OUTER/vla'": "$OUTER/vla",
+    "V=${MISSING:-fallback}/x": "fallback/x",
+    "V=${OUTER:+other}": "other",
+    "V=$MISSING.": ".",
+    "V=a$$b": "a$b",
+    "V=pass$": "pass$",
+    "V=a$1b": "a$1b",
+    'V="a\\$OUTER"': "a$OUTER",
+    "A=1\nV=${A}2": "12",
+    "TAKEN=file\nV=$TAKEN": "process",
+}
+
+
+@pytest.fixture
+def outside(monkeypatch):
+    for name in ("V", "A", "MISSING"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in PROCESS.items():
+        monkeypatch.setenv(name, value)
+
+
+def ours(folder: Path, text: str) -> str:
+    (folder / ".env").write_text(text + "\n")
+    return compose.read_dotenv(folder / ".env")["V"]
+
+
+def composes(folder: Path, text: str) -> str:
+    """Returns what the plugin makes of V; `config` doubles the dollar signs of what it prints."""
+    (folder / ".env").write_text(text + "\n")
+    (folder / "compose.yaml").write_text('services: {one: {image: x, environment: {V: "${V}"}}}\n')
+    command = ["docker", "compose", "--project-directory", str(folder), "config", "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env={**os.environ, **PROCESS})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["services"]["one"]["environment"]["V"].replace("$$", "$")
+
+
+@pytest.mark.parametrize(("text", "value"), CASES.items())
+def test_a_line_means_what_it_means_to_compose(text, value, tmp_path, outside):
+    assert ours(tmp_path, text) == value
+
+
+def test_compose_agrees(tmp_path, outside):
+    if (
+        shutil.which("docker") is None
+        or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode
+    ):
+        pytest.skip("no docker command with Compose on this machine; tests/docker brings one")
+    assert {text: composes(tmp_path, text) for text in CASES} == CASES
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('A=1\nV="open', "line 2.*quotes closed"),
+        ("V=${open", "line 1.*without its '}'"),
+        ("V=${MISSING:?set it}", "MISSING: set it"),
+        ("V: yaml", "line 1.*expected NAME=value"),
+    ],
+)
+def test_what_is_no_variable_is_told_with_its_line(text, says, tmp_path, outside):
+    with pytest.raises(LabError, match=rf"(?s)\.env, .*{says}|{says}"):
+        ours(tmp_path, text)
