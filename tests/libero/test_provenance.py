@@ -5,8 +5,14 @@ import shutil
 
 import pytest
 
+from services.libero.assets import AssetSource
 from services.libero.evaluator import imports, provenance
+from services.libero.evaluator.config import EvalConfig, differences
+from services.libero.evaluator.evaluate import identify, make_plan
+from services.libero.evaluator.profiles import PROFILES
+from services.libero.simulator import renderer
 from tests.libero.harness import ROOT, Evaluation, PolicyService
+from vla_contract import PolicyInfo
 
 CLOSURE = sorted(imports.closure(provenance.WORKER))
 DRAWS_AND_MOVES = [
@@ -78,3 +84,61 @@ def test_all_that_a_real_worker_imports_is_in_it(libero_assets, tmp_path):
 
 def test_nothing_of_it_lies_outside_the_tree():
     assert all(imports.source_of(module).is_relative_to(ROOT) for module in CLOSURE)
+
+
+# --- packages -------------------------------------------------------------------------------------------------
+
+
+def test_this_environment_is_that_of_its_lock():
+    assert provenance.off_lock() == []
+
+
+def test_a_package_of_another_version_is_named(tmp_path):
+    lock = tmp_path / "requirements.lock"
+    text = provenance.LOCK.read_text()
+    lock.write_text(re.sub(r"^(scipy|pyyaml)==\S+", r"\1==0.0.1", text, flags=re.MULTILINE) + "absent-package==1.0\n")
+    named = provenance.off_lock(lock)
+    assert [line.split(" ")[0] for line in named] == ["pyyaml", "scipy"]
+    assert all("(lock: 0.0.1" in line for line in named)
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+def test_the_lock_pins_what_the_published_figures_need(profile):
+    text = provenance.LOCK.read_text()
+    assert all(f"\n{name}=={version} " in text for name, version in profile.simulator.items())
+    assert {name: provenance.versions()[name] for name in profile.simulator} == dict(profile.simulator)
+
+
+# --- the renderer ---------------------------------------------------------------------------------------------
+
+
+def identity(cameras=(), **facts):
+    plan, source = make_plan(EvalConfig("libero_goal", trials=1, **facts)), AssetSource("kit", ROOT, "d")
+    return identify(plan, PolicyInfo(name="p", cameras=cameras), source)
+
+
+def test_what_draws_is_part_of_a_run_whose_policy_sees_pictures(monkeypatch):
+    before = identity(("agentview",), render="cpu")
+    assert re.search("llvmpipe|softpipe|swrast", before["renderer"])
+    monkeypatch.setattr(renderer, "ask", lambda render: "NVIDIA H100/PCIe/SSE2, 4.6.0 NVIDIA 550.54")
+    assert [line.split(":")[0] for line in differences(before, identity(("agentview",), render="cpu"))] == ["renderer"]
+
+
+def test_what_no_policy_sees_is_no_part_of_it(monkeypatch):
+    monkeypatch.setattr(renderer, "ask", lambda render: pytest.fail("nobody has to draw"))
+    assert identity()["renderer"] is None
+
+
+def test_it_is_what_a_worker_draws_with(libero_env):
+    from services.libero.simulator.render import GlContext
+
+    context = GlContext()
+    context.make_current()
+    assert renderer.ask("cpu").startswith(f"{context.renderer}, ")
+    context.free()
+
+
+def test_where_nothing_can_draw_the_reason_is_told(monkeypatch):
+    monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "77")
+    with pytest.raises(ValueError, match=r"nothing can be drawn with --render auto: MUJOCO_EGL_DEVICE_ID='77'"):
+        renderer.ask("auto")

@@ -22,7 +22,8 @@ IDENTITY = {
     "suite": "libero_goal", "tasks": list(range(10)), "episodes": "0-49", "profile": "openvla", "seed": 0,
     "max_steps": 300, "execute": None, "cameras": ["agentview"], "unnorm_key": "libero_goal", "render": "auto",
     "policy": {"name": "vla", "needs_privileged": False, "checkpoint": {"repo": "lab/vla", "revision": "abc"}},
-    "assets": {"kind": "official", "digest": "d"}, "versions": {"mujoco": "3.2.3"}, "code": "c", "lock": "l",
+    "assets": {"kind": "official", "digest": "d"}, "code": "c", "lock": "l",
+    "versions": {"mujoco": "3.2.3", "robosuite": "1.4.0", "hf-libero": "0.1.4", "bddl": "1.0.1"}, "off_lock": [],
 }  # fmt: skip
 
 
@@ -69,7 +70,7 @@ def test_summary_json_says_what_happened(tmp_path):
     assert summary["wilson_95"] == pytest.approx([0.679, 0.7575], abs=1e-3)
     assert [task["success_rate"] for task in summary["tasks"]] == [0.8] * 3 + [0.0] + [0.8] * 6
     assert summary["ms_per_step"]["rendering"] == 20.0
-    assert summary["provenance"]["versions"] == {"mujoco": "3.2.3"}
+    assert summary["provenance"]["versions"] == IDENTITY["versions"]
     rows = [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
     assert len(rows) == 500 and rows[0]["instruction"] == load_suite("libero_goal").tasks[0].instruction
 
@@ -138,6 +139,12 @@ def test_a_full_run_on_official_assets_stands_beside_the_published_figure(tmp_pa
         ({"tasks": [0, 1]}, "not all tasks"),
         ({"execute": 1}, "only part of each action chunk"),
         ({"policy": {"name": "oracle", "needs_privileged": True}}, "privileged state"),
+        ({"policy": IDENTITY["policy"] | {"suites": ["libero_10"]}}, "a checkpoint for libero_10"),
+        ({"unnorm_key": "libero_object"}, "un-normalised as libero_object"),
+        ({"versions": IDENTITY["versions"] | {"mujoco": "3.3.3"}}, "other packages (mujoco 3.3.3, not 3.2.3)"),
+        ({"versions": {}}, "mujoco None, not 3.2.3"),
+        ({"off_lock": ["scipy 1.9.0 (lock: 1.8.1)"]}, "other packages (scipy 1.9.0 (lock: 1.8.1))"),
+        ({"lock": None}, "packages of no lock"),
     ],
 )
 def test_every_departure_from_the_protocol_keeps_published_figures_away(tmp_path, changes, reason):
@@ -156,6 +163,13 @@ def test_a_run_on_the_kit_ends_with_where_the_official_files_are(tmp_path, capsy
     said = capsys.readouterr().out
     assert said.count("./lab assets libero") == lines
     assert said.splitlines()[-1].startswith("libero_goal: success rate 100.0 %"), "the result stays the last line"
+
+
+@pytest.mark.parametrize("changes", [{"unnorm_key": "libero_goal_no_noops"}, {"unnorm_key": None},
+                                     {"policy": IDENTITY["policy"] | {"suites": ["libero_goal"]}}])  # fmt: skip
+def test_what_the_protocol_allows_keeps_no_published_figure_away(tmp_path, changes):
+    folder, store = make_run(tmp_path, **changes)
+    assert report.build(folder, store).comparable
 
 
 def test_a_run_on_the_kit_says_so_at_the_top(tmp_path):

@@ -31,6 +31,7 @@ from services.libero.evaluator.rundir import Run, RunRefused, explain_os_error, 
 from services.libero.evaluator.store import NEXT_SESSION
 from services.libero.evaluator.supervisor import Patience, RunFailed, Supervisor
 from services.libero.evaluator.terminal import one_line, say
+from services.libero.simulator import renderer
 from services.libero.simulator.suites import SUITES, Task, init_states, load_suite, select_tasks
 from vla_contract import ContractError, PolicyClient, PolicyInfo, Volume
 from vla_contract.volume import require_space
@@ -98,6 +99,8 @@ def identify(plan: Plan, info: PolicyInfo, source: assets.AssetSource) -> dict:
         "versions": provenance.versions(),
         "code": provenance.code_digest(),
         "lock": provenance.lock_hash(),
+        "off_lock": provenance.off_lock(),
+        "renderer": renderer.ask(config.render) if cameras else None,  # what no policy sees changes nothing
     }
     return json.loads(json.dumps(facts))  # as the store will give it back: lists for tuples
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
+import sysconfig
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from services.libero.evaluator import imports
 
 PACKAGES = ("hf-libero", "robosuite", "bddl", "mujoco", "numpy", "pillow", "simplejpeg")
+LOCK = Path(__file__).resolve().parents[3] / "images" / "libero" / "requirements.lock"
+SITE = Path(sysconfig.get_path("purelib"))
 WORKER = "services.libero.evaluator.worker"  # what an episode does and what the policy is shown
 
 
@@ -36,8 +40,27 @@ def lock_hash() -> str | None:
     """Returns the sha256 of this environment's lock: $VLALAB_LOCK_HASH in an image, else the file's own."""
     if os.environ.get("VLALAB_LOCK_HASH"):
         return os.environ["VLALAB_LOCK_HASH"]
-    lock = Path(__file__).resolve().parents[3] / "images" / "libero" / "requirements.lock"
-    return hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None
+    return hashlib.sha256(LOCK.read_bytes()).hexdigest() if LOCK.is_file() else None
+
+
+def off_lock(lock: Path = LOCK) -> list[str]:
+    """Returns the installed packages that have another version than the lock pins, as in "scipy 1.9.0 (lock: 1.8.1)".
+
+    A lock pins some packages twice, for different Pythons; either will do here.
+    """
+    pins: dict[str, list[str]] = {}
+    for name, pinned in re.findall(
+        r"^([\w.-]+)==([^\s;\\]+)", lock.read_text() if lock.is_file() else "", re.MULTILINE
+    ):
+        pins.setdefault(_normal(name), []).append(pinned)
+    named = (path.name.removesuffix(".dist-info").rpartition("-") for path in SITE.glob("*.dist-info"))
+    there = {_normal(name): found for name, _, found in named}  # from the folders' names: reading each takes 0.1 s
+    wrong = (name for name in sorted(pins.keys() & there.keys()) if there[name] not in pins[name])
+    return [f"{name} {there[name]} (lock: {' or '.join(pins[name])})" for name in wrong]
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def git_commit() -> str | None:

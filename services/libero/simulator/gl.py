@@ -107,6 +107,17 @@ def choose(render: str, environ=os.environ) -> GlChoice:
     return _software(devices, note if hoped_for else "")
 
 
+def bind(choice: GlChoice) -> None:
+    """Sets the variables by which MuJoCo and PyOpenGL take this choice when they are imported."""
+    os.environ["MUJOCO_GL"] = choice.backend
+    os.environ.pop("MUJOCO_EGL_DEVICE_ID", None)
+    os.environ.pop("PYOPENGL_PLATFORM", None)
+    if choice.backend != "disable":
+        os.environ["PYOPENGL_PLATFORM"] = choice.backend
+    if choice.device is not None:
+        os.environ["MUJOCO_EGL_DEVICE_ID"] = str(choice.device)
+
+
 def _software(devices: list[EglDevice] | None, note: str) -> GlChoice:
     soft = next((device for device in devices or [] if device.software), None)
     if soft is not None:

@@ -101,14 +101,8 @@ def _write_libero_config(assets: Path, folder: Path) -> None:
 
 
 def _set_environment(choice: gl.GlChoice, work: Path) -> None:
-    os.environ["MUJOCO_GL"] = choice.backend
+    gl.bind(choice)
     os.environ.setdefault("LP_NUM_THREADS", "0")
-    os.environ.pop("MUJOCO_EGL_DEVICE_ID", None)
-    os.environ.pop("PYOPENGL_PLATFORM", None)
-    if choice.backend != "disable":
-        os.environ["PYOPENGL_PLATFORM"] = choice.backend
-    if choice.device is not None:
-        os.environ["MUJOCO_EGL_DEVICE_ID"] = str(choice.device)
     os.environ.setdefault("MPLCONFIGDIR", str(work / "matplotlib"))  # else a folder in the user's home, or a warning
     if not os.access(_robosuite_folder() / "utils", os.W_OK):  # else numba caches beside its source
         os.environ.setdefault("NUMBA_CACHE_DIR", str(_numba_cache(work / "numba")))

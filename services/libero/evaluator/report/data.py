@@ -212,6 +212,15 @@ def published(profile: Profile, suite: str) -> list[PublishedFigure]:
     ]
 
 
+def _other_packages(identity: Mapping, profile: Profile) -> str:
+    """Returns which packages differ from those of the published figures, or from their lock."""
+    has = identity["versions"]
+    wrong = [
+        f"{name} {has.get(name)}, not {wanted}" for name, wanted in profile.simulator.items() if has.get(name) != wanted
+    ]
+    return "; ".join([*wrong, *identity.get("off_lock", [])])
+
+
 def why_not_comparable(identity: Mapping, profile: Profile | None, complete: bool, sessions: list[dict]) -> str:
     """Returns why this run must not stand beside published figures; empty if it may."""
     kind = identity["assets"]["kind"]
@@ -222,6 +231,7 @@ def why_not_comparable(identity: Mapping, profile: Profile | None, complete: boo
     if kind != "official":
         return "assets come from a folder, whose content was not verified"
     first = list(range(profile.trials))
+    made_for, key = identity["policy"].get("suites") or [], identity["unnorm_key"]
     changed = {
         "not all tasks": identity["tasks"] != list(range(len(load_suite(identity["suite"]).tasks))),
         f"not the first {profile.trials} init states": parse_ranges(identity["episodes"]) != first,
@@ -229,6 +239,10 @@ def why_not_comparable(identity: Mapping, profile: Profile | None, complete: boo
         "another seed": identity["seed"] != profile.env_seed,
         "only part of each action chunk executed": identity["execute"] is not None,
         "privileged state was sent": identity["policy"]["needs_privileged"],
+        f"a checkpoint for {', '.join(made_for)}": made_for and identity["suite"] not in made_for,
+        f"un-normalised as {key}": key is not None and key not in profile.unnorm_keys_for(identity["suite"]),
+        f"other packages ({_other_packages(identity, profile)})": _other_packages(identity, profile),
+        "packages of no lock": identity["lock"] is None,
         "configuration changed between sessions": any(s["notes"].get("drift") for s in sessions),
         "not complete": not complete,
     }

@@ -1,0 +1,50 @@
+"""Who draws? `python -m services.libero.simulator.renderer auto` prints the driver's own name and version.
+
+A process of its own, since MuJoCo binds to one device when it is imported, and an evaluator draws nothing itself.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from services.libero.simulator import gl
+
+ASK_S = 120.0  # a driver that has not answered by then never will
+
+
+def ask(render: str) -> str:
+    """Returns what draws for render mode `render`: OpenGL's renderer and version, as in "llvmpipe (…), 4.5 … Mesa …".
+
+    Raises ValueError, with the reason, where nothing can draw.
+    """
+    command = [sys.executable, "-m", "services.libero.simulator.renderer", render]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S)
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"the graphics driver has not answered in {ASK_S:.0f} s; try --render cpu") from None
+    if done.returncode != 0:
+        words = done.stderr.strip().splitlines() or [f"its process ended with code {done.returncode}"]
+        raise ValueError(f"nothing can be drawn with --render {render}: {words[-1]}")
+    return done.stdout.splitlines()[-1]
+
+
+def main(render: str) -> None:
+    """Prints what draws."""
+    try:
+        gl.bind(gl.choose(render))
+    except (RuntimeError, ValueError) as error:
+        sys.exit(str(error))
+    import mujoco
+    from OpenGL import GL
+
+    context = mujoco.GLContext(16, 16)
+    context.make_current()
+    print(", ".join(GL.glGetString(name).decode(errors="replace") for name in (GL.GL_RENDERER, GL.GL_VERSION)))
+    sys.stdout.flush()
+    os._exit(0)  # some drivers crash while they are unloaded
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
