@@ -14,7 +14,7 @@ import tyro
 from services.gr00t import tiny
 from services.gr00t.checkpoint import RECORD, CheckpointError, Published, find, published, weight_files
 from vla_contract import Volume
-from vla_contract.volume import require_space
+from vla_contract.volume import make_own_folder, require_space
 
 SIZE = 6 * 10**9  # bytes: 5.4 GB of weights and room to spare
 FILES = ["*.json", "*.safetensors", "experiment_cfg/*", "LICENSE*", "README.md"]  # not the optimizer's state
@@ -73,7 +73,7 @@ def main() -> None:
     """Gets the checkpoint and says how to serve it."""
     try:
         wanted = tyro.cli(Get, prog="python -m services.gr00t.checkpoints")
-        folder = wanted.folder(Volume())
+        folder = make_own_folder(wanted.folder(Volume()))
         if wanted.tiny:
             tiny.make(folder, wanted.embodiment)
         else:

@@ -15,7 +15,7 @@ from services.openvla.record import RECORD, file_hash, write_record
 from services.openvla.suites import SUITES
 from vla_contract import Volume
 from vla_contract.errors import did_you_mean
-from vla_contract.volume import make_folder
+from vla_contract.volume import make_own_folder
 
 SIZES = ("tiny", "siglip", "mid")  # of random checkpoints
 
@@ -69,7 +69,7 @@ def make_tiny(settings: CheckpointSettings, checkpoints: Path) -> Path:
     suites = (settings.suite,) if settings.suite else spec.suites
     spec = replace(spec, seed=settings.seed, suites=suites)
     shutil.rmtree(folder, ignore_errors=True)
-    tiny.write(make_folder(folder), spec, settings.remote_code)
+    tiny.write(make_own_folder(folder), spec, settings.remote_code)
     files = [path for path in folder.iterdir() if path.is_file()]
     write_record(
         folder, f"random-{settings.size}", f"seed-{settings.seed}", {path.name: file_hash(path) for path in files}

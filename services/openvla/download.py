@@ -12,7 +12,7 @@ from pathlib import Path
 
 from services.openvla.errors import CheckpointError, read_json
 from services.openvla.record import RECORD, changed_files, file_hash, write_record
-from vla_contract.volume import make_folder, require_space
+from vla_contract.volume import make_own_folder, require_space
 
 # suite -> (repository, commit). OpenVLA's authors published one fine-tuned model per suite.
 REPOSITORIES: Mapping[str, tuple[str, str]] = {
@@ -57,7 +57,7 @@ def fetch(repo: str, revision: str, folder: Path, force: bool = False) -> None:
     size = sum(one.size for one in missing)
     require_space(folder, size + SPARE)
     print(f"{repo} at {commit}: {len(missing)} of {len(files)} files, {size / 1e9:.1f} GB to download", flush=True)
-    make_folder(folder)
+    make_own_folder(folder)
     for one in missing:
         _download(repo, commit, one, folder)
     write_record(folder, repo, commit, _checked(files, folder))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vla_contract import Volume
-from vla_contract.volume import FOLDERS, VolumeError, main, make_folder, require_space
+from vla_contract.volume import FOLDERS, VolumeError, main, make_folder, make_own_folder, require_space
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -209,3 +209,17 @@ def test_a_link_exchanged_for_a_folder_in_a_hurry_changes_nothing_elsewhere(tmp_
         stop.set()
         thread.join()
     assert untouched(target)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="others are led to nothing but what is theirs")
+@pytest.mark.parametrize("at", ["", "model.safetensors", "deep/er/x"])
+def test_root_writes_in_no_folder_that_holds_a_link(tmp_path, target, monkeypatch, at):
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    own = tmp_path / "volume" / "checkpoints" / "mine"
+    (own / at).parent.mkdir(parents=True)
+    (own / at).symlink_to(target / "file")
+    with pytest.raises(VolumeError, match=r"is a link to .*etc/file"):
+        make_own_folder(own)
+    assert untouched(target)
+    (own / at).unlink()
+    assert make_own_folder(own) == own

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import random
 import re
 import sqlite3
@@ -152,3 +153,18 @@ def test_a_report_can_be_built_whatever_a_fault_said(tmp_path):
     store.fail(store.lease("w", session, 1.0, 9.0), EVIL.replace("\ud800", ""), 2.0, retries=0)
     report.build(folder, store)
     assert not STEERING.search((folder / "report.html").read_text())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="others are led to nothing but what is theirs")
+@pytest.mark.parametrize(
+    "name", ["run.lock", "run.sqlite", "config.json", "report.html", "videos", "logs/worker-0.log"]
+)
+def test_root_works_on_no_run_with_a_link_in_it(tmp_path, name):
+    with open_run(tmp_path / "runs") as run:
+        planted = run.folder / name
+    (tmp_path / "target").mkdir()
+    planted.rmdir() if planted.is_dir() else planted.unlink(missing_ok=True)
+    planted.symlink_to(tmp_path / "target" / "file")
+    with pytest.raises(OSError, match="it is a link to .* root follows none"), open_run(tmp_path / "runs"):
+        pass
+    assert list((tmp_path / "target").iterdir()) == []

@@ -19,6 +19,7 @@ from services.libero.evaluator.config import LATEST, config_hash, differences
 from services.libero.evaluator.leftovers import sweep
 from services.libero.evaluator.records import StoreError, as_damage
 from services.libero.evaluator.store import RunStore
+from vla_contract.anchored import refuse_links
 from vla_contract.errors import did_you_mean
 
 STORE = "run.sqlite"
@@ -91,6 +92,7 @@ def open_run(
         folder = _latest_match(root, identity) if resume == LATEST else find_run(root, resume)
     else:
         folder = _make_folder(root, run_id) if run_id else _make_new_folder(root, label)
+    refuse_links(folder)
     with lock(folder):
         sweep(folder)
         is_made = (folder / STORE).exists()

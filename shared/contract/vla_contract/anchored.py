@@ -38,6 +38,21 @@ def folder(root: Path, *names: str, make: bool = False) -> Iterator[int]:
         os.close(descriptor)
 
 
+def refuse_links(place: Path) -> None:
+    """Raises LinkError where root is about to write in a folder that is a link, or holds one at any depth.
+
+    For folders that one program alone fills, and never with links: any that is there was planted. Others than root
+    could be led to nothing but what is theirs.
+    """
+    if os.geteuid() != 0:
+        return
+    found = [place] if place.is_symlink() else []
+    for around, folders, files in os.walk(place):
+        found += [path for name in (*folders, *files) if (path := Path(around) / name).is_symlink()]
+    for path in found:
+        raise LinkError(errno.ELOOP, f"it is a link to {os.readlink(path)!r}, and root follows none there", str(path))
+
+
 def _enter(around: int, name: str, path: Path, make: bool) -> int:
     try:
         return os.open(name, _ENTER, dir_fd=around)

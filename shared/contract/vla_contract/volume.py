@@ -103,6 +103,19 @@ def make_folder(path: Path) -> Path:
         return path
 
 
+def make_own_folder(path: Path) -> Path:
+    """Returns `path` as `make_folder` does, for a folder that the caller alone fills: root refuses links in it.
+
+    Raises VolumeError, naming the link.
+    """
+    make_folder(path)
+    try:
+        anchored.refuse_links(path)
+    except anchored.LinkError as error:
+        raise VolumeError(error.errno, f"{error.filename}: {error.strerror}; remove it") from error
+    return path
+
+
 @contextmanager
 def _entered(path: Path, root: Path | None) -> Iterator[int]:
     """Yields a descriptor of a folder, made if missing. Links are followed down to `root`, and nowhere below it."""
