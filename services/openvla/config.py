@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from services.openvla.errors import CheckpointError, read_json
+from services.openvla.others import refuse_other_files
 from services.openvla.preprocessing import read_sights
 from services.openvla.statistics import Stats, read_statistics
 
@@ -85,6 +86,7 @@ def load_config(folder: Path) -> ModelConfig:
             f"{folder / 'config.json'} has model_type {raw.get('model_type')!r}; expected 'openvla': give the folder "
             "of an OpenVLA checkpoint in Hugging Face's format"
         )
+    refuse_other_files(folder, (path.name for path in folder.iterdir()))
     _check_supported(raw, folder)
     norm_stats, unusable = read_statistics(raw, folder)
     text = raw.get("text_config") or {}

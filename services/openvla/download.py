@@ -11,6 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from services.openvla.errors import CheckpointError, read_json
+from services.openvla.others import refuse_other_files
 from services.openvla.record import RECORD, changed_files, file_hash, write_record
 from vla_contract.volume import make_own_folder, require_space
 
@@ -74,7 +75,7 @@ def is_complete(folder: Path, repo: str, revision: str) -> bool:
 
 
 def listing(repo: str, revision: str) -> tuple[str, list[RemoteFile]]:
-    """Returns (commit, the files that a checkpoint needs)."""
+    """Returns (commit, the files that a checkpoint needs). Raises CheckpointError, for another model's listing too."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
@@ -89,6 +90,7 @@ def listing(repo: str, revision: str) -> tuple[str, list[RemoteFile]]:
             f"the hub cannot be reached for {repo}: {_line(error)}; on a machine without network copy the folder from "
             "one that has it into checkpoints/ on the volume, or make a checkpoint with --tiny"
         ) from error
+    refuse_other_files(f"{repo} at {revision}", (one.rfilename for one in info.siblings or []))
     files = [
         RemoteFile(one.rfilename, one.size or 0, one.lfs.sha256 if one.lfs else None)
         for one in info.siblings or []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from services.openvla.errors import CheckpointError, read_json
+from services.openvla.others import refuse_other_statistics
 
 ACTION_TOKENS = 7  # numbers of an action, as the contract carries it
 FILE = "dataset_statistics.json"
@@ -26,6 +27,7 @@ def read_statistics(config: Mapping[str, Any], folder: Path) -> tuple[dict[str, 
             f"{folder} has neither {FILE} nor norm_stats in config.json; without them tokens cannot "
             "be turned into actions: copy the file from the run that trained the model"
         )
+    refuse_other_statistics(folder, found)
     good: dict[str, Stats] = {}
     bad: dict[str, str] = {}
     for key, value in sorted(found.items()):

@@ -153,3 +153,11 @@ def test_wrong_flags_are_said(run, flags, text):
     assert done.returncode != 0
     assert text in " ".join(done.stderr.replace("│", " ").split())
     assert "Traceback" not in done.stderr
+
+
+def test_another_models_repository_is_refused_before_anything_is_downloaded(remote, run, tmp_path):
+    (remote.folder / "action_head--150000_checkpoint.pt").write_bytes(b"a head")
+    done = run("--repo", REPO, url=remote.url)
+    assert done.returncode != 0 and "OpenVLA-OFT (it holds action_head--150000_checkpoint.pt)" in done.stderr
+    assert not folder_of(tmp_path).exists()
+    assert [name for _, name, _ in remote.asked if name.endswith(".safetensors")] == []

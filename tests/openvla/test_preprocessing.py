@@ -140,3 +140,21 @@ def test_tokenizer_model_alone_reads_special_tokens_as_upstream_does(tmp_path):
         prompt = f"In: What action should the robot take to {text.lower()}?\nOut:"
         assert ours.prompt_ids(text)[:-1] == upstream(prompt)["input_ids"]
     assert 2 in ours.prompt_ids("put </s> it")
+
+
+@pytest.mark.parametrize("part", ["action_head", "proprio_projector", "noisy_action_projector", "vision_backbone"])
+def test_openvla_oft_is_told_by_its_files(part, folder):
+    (folder / f"{part}--150000_checkpoint.pt").touch()
+    with pytest.raises(CheckpointError, match=f"OpenVLA-OFT .it holds {part}--150000"):
+        load_config(folder)
+
+
+def test_openvla_oft_is_told_by_its_statistics(folder):
+    """Its `.pt` files may not have come along; and OpenVLA's own statistics have a state of nothing but zeros."""
+    zeros = {name: [0.0] * 7 for name in ("mean", "std", "max", "min", "q01", "q99")}
+    (folder / STATISTICS).write_text(json.dumps({"libero_goal": {"action": GOOD, "proprio": zeros}}))
+    assert list(load_config(folder).norm_stats) == ["libero_goal"]
+    state = {**zeros, "mean": [-0.05, 0.03, 0.76, 2.97, -0.22, -0.12, 0.02, -0.02]}
+    (folder / STATISTICS).write_text(json.dumps({"libero_goal_no_noops": {"action": GOOD, "proprio": state}}))
+    with pytest.raises(CheckpointError, match="OpenVLA-OFT .*'libero_goal_no_noops'.*proprio"):
+        load_config(folder)
