@@ -345,7 +345,7 @@ def checkpoint(c, model, suite=None, tiny=False, name=None, runtime="auto", dry_
     help={
         "model": "openvla",
         "checkpoint": "a folder under checkpoints/ on the volume, or a path; default: what .env or the shell names",
-        "modes": "auto, or several to compare: bf16-flash, bf16-sdpa, nf4, int8, fp32-cpu, hf; or all that run here",
+        "modes": "auto, or several to compare: bf16-flash, bf16-sdpa, nf4, fp4, int8, fp32-cpu, hf; or all that run",
         "count": "inferences to time",
         "image": "a picture to show",
         "instruction": "what to ask for",

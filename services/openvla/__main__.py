@@ -32,6 +32,8 @@ class ServiceSettings(ModelSettings):
         super().__post_init__()
         if not 0 <= self.port < 65536:
             raise ValueError(f"port is {self.port}; expected 0 to 65535")
+        if not 0 <= self.max_wait_ms <= 1000:
+            raise ValueError(f"max_wait_ms is {self.max_wait_ms}; expected milliseconds, 0 to 1000")
 
 
 def load(settings: ModelSettings) -> Policy:

@@ -82,7 +82,10 @@ def load_hf_policy(settings: ModelSettings, folder: Path) -> HfPolicy:
     processor, model = load_upstream(folder, dtype, device, _WAYS[how.name], settings.quant)
     model.norm_stats = {key: {"action": {n: list(v) for n, v in s.items()}} for key, s in config.norm_stats.items()}
     quantization = settings.quant if settings.quant != "none" else NAMES[dtype]
-    details = {"engine": "hf", "dtype": NAMES[dtype], "attention": how.name, "attention_reason": reason}
+    details = {
+        "engine": "hf", "dtype": NAMES[dtype], "attention": how.name, "attention_reason": reason,
+        "weights_mb": f"{model.get_memory_footprint() / 1e6:.0f}",
+    }  # fmt: skip
     info = policy_info(config, folder, keys, device, quantization, 1, details)
     policy = HfPolicy(model, processor, config, info, device)
     canary.check(policy)
@@ -131,8 +134,8 @@ def _model(folder: Path, classes: dict[str, type], dtype: torch.dtype, device: t
         from transformers import BitsAndBytesConfig
 
         given["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=quant == "nf4", load_in_8bit=quant == "int8", bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype,
+            load_in_4bit=quant in ("nf4", "fp4"), load_in_8bit=quant == "int8",
+            bnb_4bit_quant_type=quant if quant != "int8" else "nf4", bnb_4bit_use_double_quant=quant == "nf4", bnb_4bit_compute_dtype=dtype,
         )  # fmt: skip
         given["device_map"] = {"": device}
     config = classes["config"].from_pretrained(str(folder))

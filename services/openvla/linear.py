@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-QUANTS = ("none", "nf4", "int8")
-NF4_BLOCK = 64  # weights that share one scale; the scales themselves are quantised again ("double quant")
+QUANTS = ("none", "nf4", "fp4", "int8")
+BLOCK = 64  # weights of 4 bits that share one scale; with nf4 the scales are quantised again ("double quant")
 PACKED_ROWS = 16  # rows of x that a packed weight is laid out for; others work too
 INT8_OUTLIER = 6.0  # activations larger than this are multiplied in 16 bit (LLM.int8)
 
@@ -52,8 +52,8 @@ class Packed:
 
 
 @dataclass(frozen=True)
-class Nf4:
-    """Four bits per weight (normal float), double-quantised scales; computes in the dtype of x."""
+class Bits4:
+    """Four bits per weight, normal float (nf4) or float (fp4); computes in the dtype of x."""
 
     packed: Tensor
     state: Any  # bitsandbytes' QuantState
@@ -91,7 +91,7 @@ class Int8:
         return self.weight.numel() + self.scale.numel() * self.scale.element_size()
 
 
-Linear = Dense | Packed | Nf4 | Int8
+Linear = Dense | Packed | Bits4 | Int8
 
 
 def plain(weight: Tensor, bias: Tensor | None = None) -> Dense | Packed:
@@ -114,7 +114,7 @@ def _nbytes(tensor: Tensor) -> int:
 
 def quantiser(quant: str) -> Callable[[Tensor], Linear]:
     """Returns what turns a plain weight [out, in], already on its device, into a layer. Raises ValueError."""
-    makers = {"none": plain, "nf4": _nf4, "int8": _int8}
+    makers = {"none": plain, "nf4": _nf4, "fp4": _fp4, "int8": _int8}
     if quant not in makers:
         raise ValueError(f"quantisation {quant!r} not found; expected one of {', '.join(QUANTS)}")
     if quant != "none":
@@ -122,11 +122,19 @@ def quantiser(quant: str) -> Callable[[Tensor], Linear]:
     return makers[quant]
 
 
-def _nf4(weight: Tensor) -> Nf4:
+def _nf4(weight: Tensor) -> Bits4:
+    return _bits4(weight, "nf4", double=True)
+
+
+def _fp4(weight: Tensor) -> Bits4:
+    """As transformers' load_in_4bit=True has it when nothing else is said: upstream's 4-bit evaluation."""
+    return _bits4(weight, "fp4", double=False)
+
+
+def _bits4(weight: Tensor, kind: str, double: bool) -> Bits4:
     from bitsandbytes.functional import quantize_4bit
 
-    packed, state = quantize_4bit(weight, blocksize=NF4_BLOCK, compress_statistics=True, quant_type="nf4")
-    return Nf4(packed, state)
+    return Bits4(*quantize_4bit(weight, blocksize=BLOCK, compress_statistics=double, quant_type=kind))
 
 
 def _int8(weight: Tensor) -> Int8:

@@ -18,7 +18,7 @@ from services.openvla.memory import fitting_batch, require_memory
 from services.openvla.model import OpenVLA, load_model, weight_bytes
 from services.openvla.placement import choose_device, choose_dtype
 from services.openvla.policy import OpenVLAPolicy
-from services.openvla.settings import ModelSettings, checkpoint_folder
+from services.openvla.settings import INT8, ModelSettings, checkpoint_folder
 from services.openvla.tokenizer import PromptTokenizer
 from services.openvla.vision import patch_count
 from services.openvla.weights import Safetensors
@@ -67,7 +67,7 @@ def load_engine(settings: ModelSettings, folder: Path, config: ModelConfig) -> t
     device, dtype, how, reason = placement(settings)
     require_memory(weight_bytes(config, dtype, settings.quant), device, smaller(settings, device))
     if settings.quant == "int8":
-        log.warning("int8 is slower than bf16 and loses accuracy (13 points in OpenVLA's paper): nf4 does better")
+        log.warning("%s", INT8)
     slots = capacity(patch_count(config.towers))
     model = load_model(config, Safetensors(folder), dtype, device, how, slots, settings.quant)
     max_batch = fitting_batch(settings.max_batch, row_bytes(model), device)
@@ -88,7 +88,7 @@ def placement(settings: ModelSettings) -> tuple[torch.device, torch.dtype, atten
 
 def width_for(quant: str) -> int:
     """Returns how many tokens in line a decoding pass reads: 4-bit kernels are fast for one only."""
-    return 1 if quant == "nf4" else GUESSES
+    return 1 if quant in ("nf4", "fp4") else GUESSES
 
 
 def fixed_shapes_for(quant: str, device: torch.device) -> bool:
@@ -97,7 +97,7 @@ def fixed_shapes_for(quant: str, device: torch.device) -> bool:
 
 
 def quantization(settings: ModelSettings, model: OpenVLA) -> str:
-    """Returns how the weights are held: "fp32", "bf16", "fp16", "nf4" or "int8"."""
+    """Returns how the weights are held: "fp32", "bf16", "fp16", "nf4", "fp4" or "int8"."""
     return settings.quant if settings.quant != "none" else NAMES[model.llama.embed.dtype]
 
 

@@ -82,6 +82,6 @@ def weight_bytes(config: ModelConfig, dtype: torch.dtype, quant: str = "none") -
     """Returns about how many bytes the weights will take on the device."""
     shapes = model_shapes(config)
     size = torch.empty((), dtype=dtype).element_size()
-    packed = {"none": float(size), "nf4": 0.53, "int8": 1.01}[quant]
+    packed = {"none": float(size), "nf4": 0.53, "fp4": 0.5625, "int8": 1.01}[quant]
     blocks = {name: shape for name, shape in shapes.items() if "_proj.weight" in name}
     return int(sizes_of(blocks) * packed + (sizes_of(shapes) - sizes_of(blocks)) * size)

@@ -1,7 +1,7 @@
 """Checkpoints that look like OpenVLA's and are another model's: told by what lies beside the weights.
 
-OpenVLA-OFT (moojink/openvla-oft) keeps model_type "openvla" and the names of every tensor. What makes it another model
-are files of its own (vla-scripts/finetune.py): a head that turns hidden states into a chunk of actions, where OpenVLA reads
+OpenVLA-OFT (moojink/openvla-oft) keeps model_type "openvla" and the names of every tensor. Files of its own make it
+another model (vla-scripts/finetune.py): a head that turns hidden states into a chunk of actions, where OpenVLA reads
 tokens, and a projector of the robot's state. Served as OpenVLA it answers nonsense without an error.
 """
 

@@ -18,7 +18,7 @@ import numpy as np
 import tyro
 
 from services.openvla.errors import CheckpointError
-from services.openvla.settings import ModelSettings, checkpoint_folder, from_environment
+from services.openvla.settings import INT8, ModelSettings, checkpoint_folder, from_environment
 from services.openvla.waiting import wait_briefly
 from vla_contract.errors import did_you_mean
 
@@ -27,6 +27,7 @@ MODES: Mapping[str, Mapping[str, str]] = {
     "bf16-flash": {"dtype": "bf16", "attention": "flash"},
     "bf16-sdpa": {"dtype": "bf16", "attention": "sdpa"},
     "nf4": {"quant": "nf4"},
+    "fp4": {"quant": "fp4"},
     "int8": {"quant": "int8"},
     "fp32-cpu": {"dtype": "fp32", "device": "cpu"},
     "hf": {"engine": "hf"},
@@ -38,7 +39,7 @@ class VerifySettings(ModelSettings):
     """Check a checkpoint: load, warm up, infer, and report latency, memory and actions."""
 
     modes: str = "auto"
-    """Comma-separated: auto, bf16-flash, bf16-sdpa, nf4, int8, fp32-cpu, hf; or "all" that run here."""
+    """Comma-separated: auto, bf16-flash, bf16-sdpa, nf4, fp4, int8, fp32-cpu, hf; or "all" that run here."""
     count: int = 20
     """Inferences to time."""
     image: Path | None = None
@@ -50,6 +51,8 @@ class VerifySettings(ModelSettings):
 
     def __post_init__(self):
         super().__post_init__()
+        if not self.mode_list:
+            raise ValueError(f"--modes {self.modes!r} names no mode; expected some of {', '.join(MODES)}")
         for mode in self.mode_list:
             if mode not in MODES:
                 raise ValueError(f"mode {mode!r} not found{did_you_mean(mode, MODES)}")
@@ -91,6 +94,8 @@ def measure(settings: VerifySettings) -> dict[str, Any]:
     timings = timings[1:]
     split = {stage: float(np.median([one[stage] for one in timings])) for stage in timings[0]}
     return {
+        "asked": {"unnorm_key": info.unnorm_keys[0], "picture": str(settings.image or "a made-up one"),
+                  "instruction": settings.instruction},
         "checkpoint": f"{info.checkpoint.repo} {info.checkpoint.revision}", "device": info.device,
         "quantization": info.quantization, "details": dict(info.details), "load_s": load_s,
         "median_ms": split["total"], "p95_ms": float(np.percentile([one["total"] for one in timings], 95)),
@@ -119,16 +124,32 @@ def report(name: str, found: Mapping[str, Any], first: Mapping[str, Any] | None)
     print(f"\n{name}: {found['checkpoint']}")
     print(f"  device      {found['device']}, {found['quantization']}, attention {details['attention']}"
           f" ({details['attention_reason']})")  # fmt: skip
+    asked = found["asked"]
+    print(f"  asked       {asked['instruction']!r}, picture {asked['picture']}, statistics {asked['unnorm_key']}")
     print(f"  load        {found['load_s']:.1f} s")
     stages = ", ".join(f"{stage} {ms:.1f}" for stage, ms in split.items() if stage != "total")
     print(f"  inference   median {found['median_ms']:.1f} ms, p95 {found['p95_ms']:.1f} ms ({stages})")
-    print(f"  memory      {found['peak_gb']:.2f} GB at most, weights {details.get('weights_mb', '?')} MB")
+    print(f"  memory      {found['peak_gb']:.2f} GB at most, weights {details['weights_mb']} MB")
     print(f"  action      {np.round(found['actions'][0], 4).tolist()}")
     if first is not None:
         ours, theirs = np.array(found["actions"]), np.array(first["actions"])
         ratio = first["median_ms"] / found["median_ms"]
         print(f"  compared    {(ours == theirs).mean():.0%} of all numbers equal, largest difference "
               f"{np.abs(ours - theirs).max():.3f}, {ratio:.2f} × as fast")  # fmt: skip
+    for note in notes(found, first):
+        print(f"  note        {note}")
+
+
+def notes(found: Mapping[str, Any], first: Mapping[str, Any] | None) -> list[str]:
+    """Returns what somebody who reads the block should know."""
+    said = []
+    if found["quantization"] == "int8":
+        said.append(INT8)
+    if found["quantization"] in ("nf4", "fp4", "int8") and found["device"] == "cpu":
+        said.append("quantised weights on a CPU are for trying: it is slow, and no smaller precision is faster there")
+    if first is not None and found["checkpoint"].startswith("random-") and found["actions"] != first["actions"]:
+        said.append("the weights are random, so scores lie close together: about half of the numbers equal is normal")
+    return said
 
 
 def measure_apart(settings: VerifySettings, mode: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -172,6 +173,26 @@ def test_variables_are_the_flags_defaults():
     for name, text in (("QUANT", "nf5"), ("MAX_BATCH", "many"), ("DRAFTS", "maybe")):
         with pytest.raises(ValueError, match=f"VLALAB_OPENVLA_{name}='{text}'"):
             from_environment(ModelSettings, {f"VLALAB_OPENVLA_{name}": text})
+
+
+def test_every_setting_is_read_as_its_kind():
+    """One variable per flag of every program, whatever its type."""
+    from dataclasses import fields
+
+    from services.openvla.__main__ import ServiceSettings
+    from services.openvla.verify import VerifySettings
+
+    for kind in (ServiceSettings, VerifySettings):
+        for one in fields(kind):
+            value = {"int": 3, "float": 7.5, "bool": False, "Path | None": Path("/x.png"), "str": "auto"}.get(one.type)
+            value = one.default if value is None else value
+            text = {False: "0"}.get(value, str(value))
+            given = from_environment(kind, {f"VLALAB_OPENVLA_{one.name.upper()}": text})
+            assert getattr(given, one.name) == value and type(getattr(given, one.name)) is type(value), one.name
+    assert from_environment(ServiceSettings, {"VLALAB_OPENVLA_MAX_WAIT_MS": "2.5"}).max_wait_ms == 2.5
+    for text, words in (("soon", "expected a number"), ("-1", "0 to 1000"), ("nan", "0 to 1000")):
+        with pytest.raises(ValueError, match=words):
+            from_environment(ServiceSettings, {"VLALAB_OPENVLA_MAX_WAIT_MS": text})
 
 
 def test_too_little_memory_is_said_before_loading():

@@ -151,14 +151,14 @@ def test_a_model_that_does_not_see_is_refused(checkpoints, tmp_path):
         load_policy(settings(blind))
 
 
-@pytest.mark.parametrize("quant", ["nf4", "int8"])
+@pytest.mark.parametrize("quant", ["nf4", "fp4", "int8"])
 def test_quantised_weights_are_smaller_and_still_see(checkpoints, policy, quant):
     packed = load_policy(settings(checkpoints(), quant=quant))
     info = packed.info()
     assert (info.quantization, info.details["dtype"]) == (quant, "bf16")
     memory = packed._engine.model.memory()
     plain = policy._engine.model.memory()
-    factor = {"nf4": 4 / 0.53, "int8": 4 / 1.05}[quant]
+    factor = {"nf4": 4 / 0.53, "fp4": 4 / 0.5625, "int8": 4 / 1.05}[quant]
     assert memory["llama blocks"] < plain["llama blocks"] / factor * 1.05
     assert memory["vision"] == plain["vision"] / 2  # kept in bf16
     found = actions(packed, [observation(i) for i in range(3)])
@@ -231,6 +231,11 @@ def test_verify_reports_and_compares(checkpoints):
     assert done.returncode == 0, done.stderr
     for text in ("median", "p95", "GB at most", "compared", "nf4"):
         assert text in done.stdout
+    for text in ("'put the bowl on the stove', picture a made-up one, statistics libero_10_no_noops", "are for trying"):
+        assert text in done.stdout
+    assert "about half of the numbers equal is normal" in done.stdout and "? MB" not in done.stdout
+    none = subprocess.run([*command, "--modes", ","], capture_output=True, text=True)
+    assert none.returncode == 1 and "names no mode; expected some of auto" in none.stderr
     flash = subprocess.run([*command, "--device", "cpu", "--modes", "bf16-flash"], capture_output=True, text=True)
     assert flash.returncode == 1
     assert "flash-attn needs a GPU" in flash.stdout
