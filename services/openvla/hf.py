@@ -135,7 +135,8 @@ def _model(folder: Path, classes: dict[str, type], dtype: torch.dtype, device: t
 
         given["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=quant in ("nf4", "fp4"), load_in_8bit=quant == "int8",
-            bnb_4bit_quant_type=quant if quant != "int8" else "nf4", bnb_4bit_use_double_quant=quant == "nf4", bnb_4bit_compute_dtype=dtype,
+            bnb_4bit_quant_type=quant if quant != "int8" else "nf4", bnb_4bit_use_double_quant=quant == "nf4",
+            bnb_4bit_compute_dtype=dtype,
         )  # fmt: skip
         given["device_map"] = {"": device}
     config = classes["config"].from_pretrained(str(folder))
