@@ -20,8 +20,8 @@ from pathlib import Path
 from vlalab.console import LabError
 from vlalab.paths import ROOT
 
-ENGINE = (23, 0)  # the first whose BuildKit takes named build contexts
-PLUGINS = {"buildx": (0, 12), "compose": (2, 20)}
+ENGINE = (25, 0)  # the first whose health checks know start_interval
+PLUGINS = {"buildx": (0, 12), "compose": (2, 21)}
 PROBE_S = 20.0  # how long an engine may take to say its version
 INSTALL = "install Docker Engine (docs.docker.com/engine/install) or use --runtime local"
 

@@ -39,7 +39,7 @@ def test_no_command_on_path(tmp_path, monkeypatch):
     [
         (f'echo "{DOWN}" >&2; exit 1', "start it: sudo systemctl start docker"),
         (f'echo "{DENIED}" >&2; exit 1', "docker"),
-        (engine("20.10.24"), "version 20.10.24; 23.0 or newer is needed"),
+        (engine("24.0.9"), "version 24.0.9; 25.0 or newer is needed"),
         ('echo "Emulate Docker CLI using podman." >&2; echo "{}"', "podman"),
         ('echo "unix://~/.docker/desktop/docker.sock is not there" >&2; exit 1', "Docker Desktop is not running"),
     ],
@@ -93,7 +93,7 @@ def test_versions_of_buildx(speaking, words, says):
 @pytest.mark.parametrize("text", ["Docker Compose version v2.17.3", "Docker Compose version 2.9.0"])
 def test_an_old_compose_is_named_when_it_fails(speaking, text):
     speaking(engine().replace("*)", f'compose) [ "$2" = version ] && echo "{text}" || exit 1 ;;\n*)'))
-    with pytest.raises(LabError, match=r"2\.20 or newer is needed.*apt-get install"):
+    with pytest.raises(LabError, match=r"2\.21 or newer is needed.*apt-get install"):
         docker.compose(["up"])
 
 

@@ -19,7 +19,7 @@ LIBERO = compose.read(variables={})["oracle"]
 def container(**changes) -> Container:
     facts = {
         "id": "abc", "container": "vla-lab-oracle-1", "service": "oracle", "role": "policy", "attached": False,
-        "owner": "", "state": "running", "exit_code": 0, "docker_health": "healthy", "health": (), "port": 8001,
+        "owner": "", "state": "running", "exit_code": 0, "docker_health": "healthy", "port": 8001,
         "url": "http://127.0.0.1:8001", "started_at": time.time() - 125, "restarts": 0, "pid": 0,
         "image_id": "sha256:1", "gpu": "none",
     }  # fmt: skip

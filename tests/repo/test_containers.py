@@ -63,6 +63,14 @@ def test_the_image_is_the_environments(name):
     assert DOCUMENT["services"][name]["image"] == f"vla-lab/{SERVICES[name].environment_name}:${{VLALAB_TAG:-dev}}"
 
 
+@pytest.mark.parametrize("name", [name for name in SERVICES if SERVICES[name].health])
+def test_a_service_that_is_ready_is_found_so_at_once(name):
+    """Without it the engine's first look comes after `interval`, which makes every start last that long."""
+    check = DOCUMENT["services"][name]["healthcheck"]
+    assert compose.seconds(check["start_interval"]) <= 1 < compose.seconds(check["interval"])
+    assert compose.seconds(check["start_period"]) >= 60
+
+
 def test_dependencies_wait_for_health():
     for name, body in DOCUMENT["services"].items():
         for other, how in (body.get("depends_on") or {}).items():
