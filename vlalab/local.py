@@ -105,6 +105,7 @@ def start(
     if there:
         there.stop()
     volumes.require_writable()
+    known |= _ports_in_use(service_name)
     service = service_on_free_port(compose.FILE, service_name, known, any_port=attached)
     if service.health and service.ports and not supervised.check_url(service):
         raise LabError(f"compose.yaml: '{service_name}' has the health check {service.health.test}, not the contract's")
@@ -131,6 +132,12 @@ def start(
     }
     logs.sweep()
     return _launch(spec, supervised.state_path(name))
+
+
+def _ports_in_use(but: str) -> dict[str, str]:
+    """Returns the ports that other services were given, as variables: one that loads does not listen on its own yet."""
+    others = [found for found in instances() if found.service != but and not found.attached and found.url]
+    return {port_variable(found.service): found.url.rpartition(":")[2] for found in others}
 
 
 def _placed(service: Service) -> dict[str, str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from vlalab import compose, containers, docker, paths, runtimes, settings, state
-from vlalab.console import LabError, say, status, unknown
-from vlalab.environments import exclusive
-from vlalab.running import READY_TIMEOUT_S, Instance
+from vlalab import compose, containers, docker, paths, runtimes, settings
+from vlalab.console import LabError, say, unknown
+from vlalab.running import Instance
 from vlalab.runtimes import Runtime
+from vlalab.together import Wanted, bring_up
 
 Given = Mapping[str, settings.Settings]  # service → what `up` was told about it
 
@@ -62,7 +62,7 @@ def up(
         say(f"{name} is a job: its environment is ready, and `./lab eval SUITE` runs it")
     others = settings.of_all([name for name in running if name not in wanted])
     variables = {**others, **_flat(wanted)}
-    return [_up(name, chosen, wanted[name], variables, is_named=name in names) for name in order]
+    return bring_up(Wanted(order, names, wanted, variables), chosen)
 
 
 def in_order(names: Sequence[str], variables: Mapping[str, str] | None = None) -> list[str]:
@@ -91,32 +91,6 @@ def _choose(runtime: str, order: Sequence[str], running: Mapping[str, Instance])
             where = f"in runtime {found.runtime}, at {found.url}"
             raise LabError(f"'{found.name}' is up {where}; stop it first: ./lab down {found.name}")
     return chosen, line
-
-
-def _up(name: str, runtime: Runtime, mine: Mapping[str, str], variables: Mapping[str, str], is_named: bool) -> Instance:
-    """Returns one service, ready. `mine` are its own settings, `variables` those of all that are up or will be."""
-    with exclusive(state.folder() / f".{name}.lock", f"another call is starting '{name}'"):
-        found = runtime.instance(name)
-        if found and not is_named and found.is_healthy():
-            say(f"{name} is up at {found.url}")
-            return found
-        started = runtime.start(name, variables)  # which leaves one alone that runs as it is wanted
-        settings.keep(name, mine)
-        return _ready(name, runtime, started, found)
-
-
-def _ready(name: str, runtime: Runtime, started: Instance, found: Instance | None) -> Instance:
-    """Returns a service that was started once it is ready; one that does not get so is stopped again."""
-    if found and started.started_at == found.started_at and started.is_healthy():
-        say(f"{name} is up at {started.url}")
-        return started
-    try:
-        with status(f"starting {name}") as line:
-            return runtime.wait_ready(name, READY_TIMEOUT_S, line.update)
-    except BaseException:
-        (runtime.instance(name) or started).stop()
-        settings.forget(name)
-        raise
 
 
 # --- down, restart ------------------------------------------------------------------------------------------
@@ -169,7 +143,11 @@ def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
             _stop(found)
     by_service = {found.service: found.runtime for found in chosen if not dry_run}
     order = [name for name in in_order(list(by_service)) if name in by_service]
-    return [up([name], by_service[name], {name: kept[name]})[-1] for name in order]
+    groups = {runtime: [name for name in order if by_service[name] == runtime] for runtime in by_service.values()}
+    started = [
+        one for runtime, mine in groups.items() for one in up(mine, runtime, {name: kept[name] for name in mine})
+    ]
+    return [found for found in started if found.service in by_service]
 
 
 # --- logs, shell --------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 
 def chat() -> None:
@@ -25,7 +26,11 @@ def main() -> None:
     parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
     parser.add_argument("--crash", action="store_true", help="end with code 3 at once")
     parser.add_argument("--chatty", action="store_true", help="print 100 kB a second")
+    parser.add_argument("--touch", type=Path, help="a file to make at the start")
+    parser.add_argument("--ready-when", type=Path, help="ready as soon as this file is there")
     options = parser.parse_args()
+    if options.touch:
+        options.touch.touch()
     print(f"small service, folder {os.environ.get('DATA')}", flush=True)
     if options.crash:
         sys.exit("cannot load the weights")
@@ -37,7 +42,8 @@ def main() -> None:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if time.monotonic() >= ready_at else 503)
+            waits = time.monotonic() < ready_at or (options.ready_when and not options.ready_when.exists())
+            self.send_response(503 if waits else 200)
             self.end_headers()
 
     HTTPServer((options.host, options.port), Handler).serve_forever()

@@ -1,0 +1,89 @@
+"""`up A B` and `restart` start side by side what does not need each other: real processes that wait for each other."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from vlalab import compose, environments, local, services, together
+from vlalab.console import LabError
+
+SERVICE = Path(__file__).with_name("small_service.py")
+ONE = """
+  {name}:
+    x-local: tiny
+    restart: "no"
+    stop_grace_period: 1s
+    command:
+      [python, "{script}", --host, "${{VLALAB_LISTEN:-0.0.0.0}}", --port, "${{VLALAB_{upper}_PORT:-{port}}}"{flags}]
+    ports: ["${{VLALAB_BIND:-127.0.0.1}}:${{VLALAB_{upper}_PORT:-{port}}}:${{VLALAB_{upper}_PORT:-{port}}}"]
+    healthcheck:
+      test: [CMD, python, -m, vla_contract.healthcheck, "http://127.0.0.1:${{VLALAB_{upper}_PORT:-{port}}}/readyz"]
+"""
+
+
+@pytest.fixture
+def describe(tmp_path, monkeypatch):
+    """Returns a function that makes a compose file of small services with these flags."""
+    folder = tmp_path / "images" / "tiny"
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    (folder / "requirements.lock").write_text("# nothing\n")
+    monkeypatch.setattr(environments, "ensure", lambda name: environments.Environment(name, folder))
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    monkeypatch.delenv("VLALAB_BIND", raising=False)
+    monkeypatch.setattr(compose, "FILE", tmp_path / "compose.yaml")
+    for function in (compose.read, compose.needs):
+        keep = function.__defaults__
+        monkeypatch.setattr(function, "__defaults__", tuple(compose.FILE if one in keep[:1] else one for one in keep))
+
+    def write(**flags: str) -> None:
+        words = {name: "".join(f', "{flag}"' for flag in one.split()) for name, one in flags.items()}
+        entries = [
+            ONE.format(name=name, upper=name.upper(), script=SERVICE, port=port, flags=words[name])
+            for port, name in enumerate(flags, 23417)
+        ]
+        compose.FILE.write_text("services:" + "".join(entries))
+
+    yield write
+    for found in local.instances():
+        found.stop()
+
+
+def test_neither_waits_for_the_other_to_be_ready(describe, tmp_path):
+    """The first is ready once the second runs: one after the other they never would be."""
+    describe(a=f"--ready-when {tmp_path}/b", b=f"--touch {tmp_path}/b")
+    assert [found.name for found in services.up(["a", "b"], "local")] == ["a", "b"]
+    assert len({found.url for found in local.instances()}) == 2
+    (tmp_path / "b").unlink()
+    assert sorted(found.name for found in services.restart([])) == ["a", "b"]
+
+
+def test_one_that_fails_is_told_and_the_other_stays(describe):
+    describe(a="--crash", b="--ready-after 1")
+    with pytest.raises(LabError, match="cannot load the weights"):
+        services.up(["a", "b"], "local")
+    assert [found.name for found in local.instances()] == ["b"] and local.instance("b").is_healthy()
+
+
+def test_an_interrupt_stops_what_is_not_ready_yet(describe, monkeypatch):
+    describe(a="--ready-after 600", b="--ready-after 600")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local, "wait_ready", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        services.up(["a", "b"], "local")
+    assert local.instances() == []
+
+
+def test_two_that_have_to_move_get_different_ports(describe):
+    describe(a="--ready-after 1", b="--ready-after 1", c="")
+    moved = {"VLALAB_A_PORT": "23500", "VLALAB_B_PORT": "23500"}
+    found = [local.start(name, {variable: moved[variable]}) for name, variable in zip("ab", moved, strict=True)]
+    assert found[0].url != found[1].url
+
+
+def test_what_is_needed_comes_first():
+    assert together.waves(["openvla", "gr00t", "ui", "oracle"]) == [["openvla", "gr00t", "oracle"], ["ui"]]
