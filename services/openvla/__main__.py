@@ -25,8 +25,8 @@ class ServiceSettings(ModelSettings):
     """0.0.0.0 opens it to the network."""
     port: int = 8000
     """0: any free one, named in the log."""
-    max_wait_ms: float = 5.0
-    """Longest wait for a batch to fill; a lone client never waits."""
+    max_wait_ms: float = 100.0
+    """Longest wait for a batch to fill, if half an inference is not shorter; a lone client never waits."""
 
     def __post_init__(self):
         super().__post_init__()

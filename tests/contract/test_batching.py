@@ -13,6 +13,7 @@ from fakes import EchoPolicy, GatedPolicy, PerRequestPolicy, PickyPolicy, SlowPo
 from vla_contract import InvalidObservation, PolicyClient, PolicyRefused, PolicyUnavailable
 from vla_contract.batching import BatchQueue, Call, Job
 from vla_contract.codec import MEDIA_TYPE
+from vla_contract.company import MAX_CLIENTS, Company
 from vla_contract.messages import encode_observation
 from vla_contract.problems import Problem
 
@@ -173,7 +174,56 @@ def test_a_failing_reset_is_a_problem(service, client):
 
 
 def job(client, queued=None):
-    return Job(observe(client), None, client, time.monotonic() + 60, queued or time.monotonic())
+    return Job(observe(client or "nameless"), None, client, time.monotonic() + 60, queued or time.monotonic())
+
+
+class TestCompany:
+    """When a client is due: after its usual pause, and no more once it is late."""
+
+    def habit(self, pause_s, times=3):
+        company, now = Company(), 100.0
+        for _ in range(times):
+            company.asks("worker", now)
+            company.leaves_queue("worker")
+            company.answered("worker", now)
+            now += pause_s
+        return company, now - pause_s  # its last answer
+
+    def test_one_that_is_due_is_waited_for(self):
+        company, at = self.habit(0.05)
+        assert at + 0.05 < company.due(at, at + 1.0, 1.0) <= at + 0.2
+
+    def test_one_that_takes_longer_than_the_wait_is_not(self):
+        company, at = self.habit(0.5)
+        assert company.due(at, at + 0.1, 0.2) == at
+
+    def test_one_that_is_late_is_not(self):
+        company, at = self.habit(0.05)
+        assert company.due(at + 0.3, at + 1.3, 1.0) <= at + 0.3
+
+    def test_one_that_waits_already_is_not(self):
+        company, at = self.habit(0.05)
+        company.asks("worker", at + 0.05)
+        assert company.due(at + 0.05, at + 1.0, 1.0) == at + 0.05
+
+    def test_a_long_inference_does_not_make_it_forgotten(self):
+        company = Company()
+        company.asks("new", 0.0)
+        company.leaves_queue("new")
+        assert company.due(5.0, 6.0, infer_s=4.0) == 6.0 and company.due(5.0, 6.0, infer_s=0.1) <= 5.0
+
+    def test_an_episodes_end_is_no_habit(self):
+        company, at = self.habit(0.05)
+        company.asks("worker", at + 5.0)
+        company.leaves_queue("worker")
+        company.answered("worker", at + 5.0)
+        assert company.due(at + 5.0, at + 6.0, 1.0) < at + 5.2
+
+    def test_few_are_remembered(self):
+        company = Company()
+        for number in range(3 * MAX_CLIENTS):
+            company.asks(f"client {number}", float(number))
+        assert len(company._clients) == MAX_CLIENTS
 
 
 class TestQueue:
@@ -227,6 +277,31 @@ class TestQueue:
         queue.put(job("a"))
         size, waits = self.watched(queue)
         assert size == 1 and waits and all(seconds <= 0.3 and not woken for seconds, woken in waits)
+
+    def test_the_wait_begins_when_the_policy_is_free(self):
+        """Three that asked while an inference ran do not go without the fourth, which has just had its answer."""
+        queue, fourth = self.queue(infer_s=2.0, max_wait_s=5.0), job("d")
+        queue.put(fourth), queue.take()
+        for client in "abc":
+            queue.put(job(client, queued=time.monotonic() - 2.0))
+        queue.answered([fourth])
+        threading.Timer(0.05, lambda: queue.put(job("d"))).start()
+        size, waits = self.watched(queue)
+        assert size == 4 and waits and all(woken for _, woken in waits)
+
+    def test_who_leaves_the_queue_is_waited_for_no_more(self):
+        queue = self.queue(infer_s=2.0, max_wait_s=5.0)
+        gone = job("gone")
+        queue.put(gone), queue.put(job("a"))
+        assert queue.remove(gone) and not queue.remove(gone) and len(queue) == 1
+        assert self.watched(queue) == (1, [])
+
+    def test_who_has_no_name_is_not_expected(self):
+        queue = self.queue(max_wait_s=5.0)
+        queue.put(job("")), queue.put(job("a"))
+        assert len(queue.take()) == 2
+        queue.put(job("a"))
+        assert self.watched(queue) == (1, [])
 
     def test_nobody_waits_longer_than_a_fast_policy_is_worth(self):
         queue = self.queue(infer_s=0.0001, max_wait_s=5.0)

@@ -7,16 +7,19 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from vla_contract.company import Company
 from vla_contract.problems import Problem
 from vla_contract.types import Observation
 
-RECENT_S = 1.0  # a client that asked within this time is expected to ask again
-WAIT_SHARE = 0.5  # never wait longer for company than this share of one inference
+WAIT_SHARE = 0.5  # never wait longer for company than this share of one inference: beyond, two half batches are faster
 
 
 @dataclass(eq=False)
 class Job:
-    """One request for inference. `future` belongs to the event loop; `client` tells requests' senders apart."""
+    """One request for inference. `future` belongs to the event loop; `client` tells requests' senders apart.
+
+    An empty `client` is one that is not expected to ask again.
+    """
 
     observation: Observation
     future: Future
@@ -39,8 +42,9 @@ class Call:
 class BatchQueue:
     """A FIFO of jobs, cut into batches of at most `max_batch`.
 
-    A batch is cut when it is full, when every client seen lately is in it, when its first job has waited
-    `max_wait_s`, or half the time of one inference: waiting longer would cost more than a batch gains.
+    A batch is cut when it is full, when every client that is expected is in it, or when the policy's thread has waited
+    for `max_wait_s` or half the time of one inference: waiting longer would cost more than a batch gains. The wait
+    begins when that thread is free: while it computes, nothing is lost by a job that waits.
     """
 
     def __init__(self, size: int, max_wait_s: float):
@@ -49,7 +53,7 @@ class BatchQueue:
         self._items: deque[Job | Call] = deque()
         self._jobs = 0
         self._infer_s = 0.0  # running mean of one inference's time
-        self._recent: dict[str, float] = {}
+        self._company = Company()
         self._changed = threading.Condition()
         self._closed = False
         self._at_leisure: Call | None = None
@@ -65,7 +69,8 @@ class BatchQueue:
             if isinstance(item, Job):
                 self.require_room()
                 self._jobs += 1
-                self._recent[item.client] = item.queued
+                if item.client:
+                    self._company.asks(item.client, item.queued)
             self._items.append(item)
             self._changed.notify()
 
@@ -80,8 +85,21 @@ class BatchQueue:
             if job not in self._items:
                 return False
             self._items.remove(job)
+            self._company.forget(job.client)
             self._jobs -= 1
             return True
+
+    def answered(self, jobs: list[Job]) -> None:
+        """Notes that these get their answers now."""
+        with self._changed:
+            now = time.monotonic()
+            for job in jobs:
+                self._company.answered(job.client, now)
+
+    def forget(self, client: str) -> None:
+        """Expects a client no more."""
+        with self._changed:
+            self._company.forget(client)
 
     def at_leisure(self, function: Callable[[], object]) -> None:
         """Has `take` return a call of `function` once nothing else waits; a second one before that replaces it."""
@@ -120,27 +138,22 @@ class BatchQueue:
             return left
 
     def _wait_for_company(self) -> None:
-        end = self._items[0].queued + min(self.max_wait_s, WAIT_SHARE * self._infer_s)
-        wanted = min(self.max_batch, self._clients())
-        while self._jobs < wanted and not self._closed:
-            left = end - time.monotonic()
+        now, limit_s = time.monotonic(), min(self.max_wait_s, WAIT_SHARE * self._infer_s)
+        end = now + limit_s
+        while 0 < self._jobs < self.max_batch and not self._closed:
+            left = self._company.due(now, end, self._infer_s) - now
             if left <= 0:
                 return
-            self._changed.wait(left)
-            wanted = min(self.max_batch, len(self._recent))
+            self._changed.wait(min(left, limit_s))
+            now = time.monotonic()
 
     def _cut(self) -> list[Job]:
         batch: list[Job] = []
         while self._items and len(batch) < self.max_batch and isinstance(self._items[0], Job):
             batch.append(self._items.popleft())
+            self._company.leaves_queue(batch[-1].client)
         self._jobs -= len(batch)
         return batch
-
-    def _clients(self) -> int:
-        horizon = time.monotonic() - RECENT_S
-        if any(seen < horizon for seen in self._recent.values()):
-            self._recent = {client: seen for client, seen in self._recent.items() if seen >= horizon}
-        return len(self._recent)
 
     def _full(self) -> Problem:
         seconds = self._infer_s * (self._jobs / self.max_batch)

@@ -190,6 +190,7 @@ class Engine:
             self._busy_since = None
         infer_s = time.monotonic() - now
         self.queue.inferred(infer_s)
+        self.queue.answered(live)
         size = len(live)
         for job, outcome in zip(live, outcomes, strict=True):
             if isinstance(outcome, Outcome):

@@ -78,6 +78,7 @@ class Connection(HttpToolsProtocol):
         self._gate, self._limits = gate, gate.limits
         self._in_head, self._head_bytes, self._timer = True, 0, None
         self._refusal: Problem | None = None
+        self.requests = 0  # so far
         self.when_lost: Callable[[], None] | None = None  # set for the time of a request by who computes its answer
 
     def connection_made(self, transport) -> None:
@@ -107,6 +108,7 @@ class Connection(HttpToolsProtocol):
         self._refusal = self._why_not()
         if self._refusal is not None:
             raise self._refusal  # uvicorn then calls send_400_response
+        self.requests += 1
         self.scope["vla_contract.connection"] = self
         if began is not None:
             self.scope["vla_contract.began"] = began

@@ -56,7 +56,7 @@ class Service:
         observation, encode = self._decode_act(request.body, info, f"act-{request.request_id}")
         check_needs(observation, info)
         decode_s = time.perf_counter() - start
-        outcome = await self._infer(observation, info, request, client=f"act {request.client}")
+        outcome = await self._infer(observation, info, request, client=_returning(request))
         start = time.perf_counter()
         body = encode(outcome.chunk)
         spent = {"decode": decode_s, "queue": outcome.queue_s, "infer": outcome.infer_s}
@@ -70,6 +70,7 @@ class Service:
         sessions = self._sessions.beginning(name) if is_prefix else [name]
         for session in sessions:
             self._sessions.drop(session)
+            self._engine.queue.forget(session)
         self._metrics.sessions.set(len(self._sessions))
         if sessions:
             await self._engine.call(lambda: [self._engine.policy.reset(session) for session in sessions])
@@ -118,6 +119,13 @@ class Service:
             self._metrics.batch_size.observe(batch)
         for stage, seconds in spent_s.items():
             self._metrics.stage(stage, seconds)
+
+
+def _returning(request: Request) -> str:
+    """Returns the sender's name where it keeps its connection, else "": most of /act's clients open one a request."""
+    if request.connection is not None and request.connection.requests < 2:
+        return ""
+    return f"act {request.client}"
 
 
 def check_needs(observation: Observation, info: PolicyInfo) -> None:

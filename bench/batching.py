@@ -1,0 +1,132 @@
+"""What a batch that waits for company brings: workers of an evaluation against a simulated model.
+
+The model takes the same time for a batch as for one observation, as a GPU nearly does; a worker steps its simulator
+between an answer and its next request. Two rules by which batches are cut, in turns, each in a server of its own:
+here     the wait begins when the model is free, for those that are due, up to half an inference
+arrival  the wait begins with the request's arrival, 5 ms at most, and has run out behind the inference in flight
+
+    PYTHONPATH=.:shared/contract python bench/batching.py [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import random
+import threading
+import time
+
+import numpy as np
+
+from bench.common import figure
+from vla_contract import ActionChunk, Observation, PolicyClient, PolicyInfo, create_app
+from vla_contract.batching import WAIT_SHARE, BatchQueue
+from vla_contract.server import address, listen, uvicorn_config
+
+ARRIVAL_WAIT_S = 0.005
+RULES = ("here", "arrival")
+
+
+class Model:
+    """A model that takes `seconds` for a batch, whatever its size."""
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+
+    def info(self) -> PolicyInfo:
+        return PolicyInfo("simulated", max_batch=16)
+
+    def reset(self, session: str) -> None:
+        pass
+
+    def act(self, observations: list[Observation]) -> list[ActionChunk]:
+        time.sleep(self.seconds)
+        return [ActionChunk(np.zeros((1, 7), np.float32)) for _ in observations]
+
+
+def wait_from_arrival(queue: BatchQueue) -> None:
+    """The rule that this one replaced."""
+    end = queue._items[0].queued + min(ARRIVAL_WAIT_S, WAIT_SHARE * queue._infer_s)
+    while queue._jobs < min(queue.max_batch, len(queue._company._clients)) and not queue._closed:
+        if (left := end - time.monotonic()) <= 0:
+            return
+        queue._changed.wait(left)
+
+
+def serve_forever(pipe, rule: str, infer_s: float) -> None:
+    """Serves the model under a rule; sends the address through the pipe."""
+    import uvicorn
+
+    if rule == "arrival":
+        BatchQueue._wait_for_company = wait_from_arrival
+    app = create_app(Model(infer_s))
+    with listen("127.0.0.1", 0) as listener:
+        pipe.send(address(listener))
+        uvicorn.Server(uvicorn_config(app, "warning")).run(sockets=[listener])
+
+
+def actions_per_s(url: str, workers: int, step_s: float, seconds: float) -> float:
+    """Returns the answers per second that workers get, which step for `step_s` ± 20 % before each request."""
+    end, counts = time.monotonic() + seconds, [0] * workers
+
+    def work(index: int) -> None:
+        draw, session = random.Random(index), f"{url}-{index}-{time.monotonic()}"
+        with PolicyClient(url) as client:
+            while time.monotonic() < end:
+                time.sleep(step_s * draw.uniform(0.8, 1.2))
+                client.act(Observation({}, None, "bench", session, counts[index]))
+                counts[index] += 1
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(workers)]
+    start = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts) / (time.monotonic() - start)
+
+
+def measure(infer_s: float, cases: list[tuple[int, float]], seconds: float, rounds: int) -> dict:
+    """Returns the rates of both rules per (workers, step_s), the median of `rounds` in turns."""
+    context = multiprocessing.get_context("spawn")
+    processes, urls = [], {}
+    try:
+        for rule in RULES:
+            here, there = context.Pipe()
+            processes.append(context.Process(target=serve_forever, args=(there, rule, infer_s), daemon=True))
+            processes[-1].start()
+            urls[rule] = here.recv()
+            with PolicyClient(urls[rule]) as client:
+                client.wait_ready(60)
+        found = {}
+        for case in cases:
+            turns = [{rule: actions_per_s(urls[rule], *case, seconds) for rule in RULES} for _ in range(rounds)]
+            found[case] = {rule: float(np.median([turn[rule] for turn in turns])) for rule in RULES}
+        return found
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def main() -> None:
+    """Prints the table and the FIGURE lines."""
+    parser = argparse.ArgumentParser(description="Batches that wait for company, with a simulated model.")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: about a minute")
+    quick = parser.parse_args().quick
+    seconds, rounds = (4.0, 1) if quick else (10.0, 3)
+    cases = [(workers, step_s) for workers in (1, 4, 8) for step_s in (0.03, 0.06)]
+    found = measure(0.15, cases, seconds, rounds)
+    print("150 ms an inference, whatever the batch; median answers per second\n")
+    print(f"{'workers':>8} {'step ms':>8} {'here':>8} {'arrival':>8} {'ratio':>6}")
+    for (workers, step_s), rates in found.items():
+        ratio = rates["here"] / rates["arrival"]
+        print(f"{workers:8} {step_s * 1e3:8.0f} {rates['here']:8.1f} {rates['arrival']:8.1f} {ratio:6.2f}")
+    print()
+    for workers, target in ((1, ">=0.97"), (4, ">=1.3"), (8, ">=1.3")):
+        ratios = [rates["here"] / rates["arrival"] for case, rates in found.items() if case[0] == workers]
+        figure(f"batching_{workers}_workers_over_arrival", min(ratios), "ratio", target)
+
+
+if __name__ == "__main__":
+    main()
