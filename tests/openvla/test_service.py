@@ -245,7 +245,7 @@ def test_verify_reports_and_compares(checkpoints):
         assert text in done.stdout
     assert "? MB" not in done.stdout
     none = subprocess.run([*command, "--modes", ","], capture_output=True, text=True)
-    assert none.returncode == 1 and "names no mode; expected some of auto" in none.stderr
+    assert none.returncode != 0 and "names no mode; expected some of" in none.stderr + none.stdout
     flash = subprocess.run([*command, "--device", "cpu", "--modes", "bf16-flash"], capture_output=True, text=True)
     assert flash.returncode == 1
     assert "flash-attn needs a GPU" in flash.stdout
