@@ -33,7 +33,7 @@ MAX_UPLOAD_BYTES = pictures.MAX_FILE_BYTES + 64 * 2**10  # with the form around 
 UPLOADS_AT_ONCE = 8
 JSON_S, UPLOAD_S = 30.0, 120.0  # for the whole body to arrive
 ID = r"[A-Za-z0-9_-]{1,64}"
-NAME = r"[A-Za-z0-9_-][A-Za-z0-9_.-]*"  # of a file that comes with Gradio; `..` is none
+NAME = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}"  # of a file that comes with Gradio; `..` is none
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ WAYS = (
     Way("GET", "/"),
     Way("HEAD", "/"),
     Way("GET", r"/(theme\.css|favicon\.ico|manifest\.json)", ("v",)),
-    Way("GET", f"/(assets|static)/({NAME}/)*{NAME}"),
+    Way("GET", f"/(assets|static)/({NAME}/){{0,8}}{NAME}"),
     Way("GET", "/config"),
     Way("GET", "/gradio_api/info", ("serialize",)),  # gradio_client asks, as for the two above and below
     Way("GET", f"/gradio_api/heartbeat/{ID}"),  # ends a session's memory when its browser goes
@@ -135,7 +135,7 @@ class Door:
             (name, value) for name, value in scope["headers"] if name not in (b"content-length", b"transfer-encoding")
         ]
         scope["headers"] = [*headers, (b"content-length", str(len(body)).encode())]
-        await self._app(scope, _replay(body, receive), send)
+        await self._app(scope, _replay(body, receive), _unsuitable(send))
 
     async def _upload(self, scope: Scope, receive: Receive, send: Send) -> None:
         size = Request(scope).headers.get("content-length", "")
@@ -226,6 +226,20 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return waiting.pop() if waiting else await receive()
 
     return replayed
+
+
+def _unsuitable(send: Send) -> Send:
+    """Returns a `send` that turns Gradio's 500 into a 422.
+
+    Gradio answers so where a call's value does not suit its component. What the page's own functions fail with they
+    show themselves, and Gradio's traceback is in the log either way.
+    """
+
+    async def said(message: Message) -> None:
+        failed = message["type"] == "http.response.start" and message["status"] == 500
+        await send({**message, "status": 422} if failed else message)
+
+    return said
 
 
 def _in_time(receive: Receive, seconds: float) -> Receive:

@@ -259,6 +259,20 @@ def test_only_what_the_page_uses_is_served(attacked):
     assert found > 40
 
 
+def test_a_name_longer_than_a_file_system_takes_is_no_route(attacked):
+    for path in (f"/assets/{'a' * 2000}", f"/static/{'a' * 2000}.js", "/static/" + "a/" * 2000 + "b"):
+        assert attacked("GET", path) in (401, 404)
+
+
+def test_values_that_suit_no_component_are_the_senders_fault(attacked):
+    values = ("\u202e", None, -1, [], {"a": 1}, 1e308)
+    for index in range(12):
+        for value in values:
+            for count in range(4):
+                call = {"data": [value] * count, "fn_index": index, "session_hash": SESSION, "trigger_id": 1}
+                assert attacked("POST", "/gradio_api/run/predict", json=call) < 500, call
+
+
 def gradio_routes() -> list[tuple[str, str]]:
     """Returns the method and an address of every route of a Gradio application."""
     import re
