@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
@@ -133,9 +134,9 @@ def test_root_on_debian_installs_what_is_missing_and_goes_on(copy_clone, tmp_pat
     tools.mkdir()
     done, asked = tmp_path / "done", tmp_path / "asked"
     fake(tools, "id", "echo 0")
-    fake(tools, "apt-get", f'echo "$@" >> {asked}; touch {done}')
-    hide = f'case "$2" in *ensurepip*) [ -e {done} ] || exit 1;; esac'
-    python = fake(tools, "python", f'{hide}\nexec {sys.executable} "$@"')
+    fake(tools, "apt-get", f'echo "$@" >> {quote(str(asked))}; touch {quote(str(done))}')
+    hide = f'case "$2" in *ensurepip*) [ -e {quote(str(done))} ] || exit 1;; esac'
+    python = fake(tools, "python", f'{hide}\nexec {quote(sys.executable)} "$@"')
     said = begin(clone, "making .venv", {"VLALAB_PYTHON": str(python), "PATH": f"{tools}:{CLEAN['PATH']}"})
     assert f"making .venv with Python {sys.version_info[0]}" in said
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
