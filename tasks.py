@@ -67,6 +67,14 @@ def flags_of(values: dict[str, object]) -> list[str]:
     return flags
 
 
+def number(flag: str, text: str | None, kind: type[float]) -> float | None:
+    """Returns a flag's value as a number. Raises LabError for one that is none."""
+    try:
+        return None if text is None else kind(text)
+    except ValueError as error:
+        raise LabError(f"--{flag} {text!r} is no number") from error
+
+
 @task(
     name="eval",
     positional=["suite"],
@@ -135,17 +143,21 @@ def evaluate(
         "parts": f"all, {', '.join(testing.PARTS)}; default: all",
         "quick": "linter, host tool, and the contract in one Python only",
         "runtime": "where the tests of environments run: docker (inside their images), local, or auto",
+        "minutes": "how long part chaos attacks this lab's own evaluations and services; default: 3",
+        "seed": "which attacks it draws; default: new ones, and the seed is printed",
     }
 )
-def test(c, parts="", quick=False, runtime="auto"):
+def test(c, parts="", quick=False, runtime="auto", minutes=None, seed=None):
     """Run all tests that this machine can run; says what it skips and why.
 
     ./lab test                          everything
     ./lab test lint host                some parts
     ./lab test libero --runtime docker  an environment's tests, inside its image
     ./lab test --quick                  what needs no environment: about a minute
+    ./lab test chaos --minutes 30       attack evaluations and services for longer; --seed 7 repeats one
     """
-    finish(testing.run(split(parts), testing.How(quick, runtime)))
+    how = testing.How(quick, runtime, number("minutes", minutes, float), number("seed", seed, int))
+    finish(testing.run(split(parts), how))
 
 
 @task(

@@ -26,17 +26,25 @@ from vlalab.console import LabError, say, unknown
 from vlalab.processes import die_with_parent
 
 CONTRACT_PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+MOST_MINUTES = 600
 RECORD = "VLALAB_TEST_RECORD"  # variable: a file that in_image adds a line of JSON to, which `run` then sums
 
 
 @dataclass(frozen=True)
 class How:
-    """How to test. quick: leave out what takes minutes. runtime: where environments' tests run."""
+    """How to test. quick: leave out what takes minutes. runtime: where environments' tests run.
+
+    minutes, seed: how long part `chaos` attacks (default: its short form), and what it draws from (default: a new one).
+    """
 
     quick: bool = False
     runtime: str = "auto"
+    minutes: float | None = None
+    seed: int | None = None
 
     def __post_init__(self) -> None:
+        if self.minutes is not None and not 0 < self.minutes <= MOST_MINUTES:
+            raise LabError(f"--minutes {self.minutes:g} makes no sense; expected more than 0, at most {MOST_MINUTES}")
         if self.runtime not in runtimes.NAMES:
             raise LabError(unknown("runtime", self.runtime, runtimes.NAMES))
 
@@ -187,6 +195,35 @@ def _skipped(name: str, reason: str) -> Result:
     return Result(name, skipped=1, reasons=Counter([reason]))
 
 
+# --- the attack ---------------------------------------------------------------------------------------------
+
+
+def chaos(how: How) -> Result:
+    """Attacks evaluations and services that it starts itself, as processes, in the environments that are made here."""
+    env = environments.ensure("libero", paths.ROOT)
+    gl.ensure()
+    with tempfile.TemporaryDirectory(prefix="vlalab-test-") as folder:
+        report = Path(folder) / "chaos.json"
+        command = [str(env.python), "-m", "tests.chaos", "--report", str(report)]
+        for flag, value in (("--minutes", how.minutes), ("--seed", how.seed)):
+            command += [] if value is None else [flag, f"{value:g}"]
+        done = subprocess.run(
+            command, cwd=paths.ROOT, env={**local.service_variables(), **env.variables()}, stdin=subprocess.DEVNULL,
+            preexec_fn=die_with_parent(),
+        )  # fmt: skip
+        result = read_counts("chaos", report)
+    return _with_exit_code(result, done.returncode)
+
+
+def read_counts(name: str, path: Path) -> Result:
+    """Returns the counts that tests/chaos wrote; a file that is missing or damaged counts as one failure."""
+    try:
+        counts = json.loads(path.read_text())
+        return Result(name, **{**counts, "reasons": Counter(counts["reasons"])})
+    except (OSError, ValueError, KeyError, TypeError):
+        return Result(name, failed=1)
+
+
 # --- all of them --------------------------------------------------------------------------------------------
 
 ENVIRONMENTS = ("libero", "openvla", "gr00t", "ws_mdl", "ui")
@@ -197,6 +234,7 @@ PARTS: dict[str, Callable[[How], list[Result]]] = {
     "contract": lambda how: [contract(how.quick)],
     "docker": lambda how: docker_engine(),
     **{name: lambda how, name=name: environment(name, how) for name in ENVIRONMENTS},
+    "chaos": lambda how: [chaos(how)],  # last: it attacks the services of the environments that are made by then
 }
 QUICK = ("lint", "host", "contract")
 

@@ -108,6 +108,7 @@ run) echo "$@" > "$STATE/run"
 esac""")
     monkeypatch.setenv("STATE", str(tmp_path))
     monkeypatch.delenv("VLALAB_TAG", raising=False)
+    monkeypatch.setattr(testing, "outside", lambda name, how: [])  # libero's own would run here, for minutes
     return tmp_path
 
 
@@ -165,9 +166,13 @@ def test_what_ran_inside_images_is_recorded_counted_and_not_run_again(engine, mo
     assert capsys.readouterr().out.splitlines()[-1] == "3 passed, 0 failed, 1 skipped"
 
 
+OUTSIDE = testing.outside
+
+
 @pytest.fixture
 def outsiders(engine, monkeypatch):
     """Makes libero's tests hold one that needs more than its image has; yields the marks that run locally."""
+    monkeypatch.setattr(testing, "outside", OUTSIDE)
     folder, marks = engine / "root" / "tests" / "libero", []
     folder.mkdir(parents=True)
     (folder / "test_few.py").write_text("import pytest\n@pytest.mark.outside\ndef test_it(): pass\n")
@@ -204,6 +209,26 @@ def test_parts_run_in_one_order_and_all_means_all():
 def test_a_runtime_that_is_none_is_told():
     with pytest.raises(LabError, match="did you mean 'docker'"):
         testing.How(runtime="dcoker")
+
+
+# --- the attack ---------------------------------------------------------------------------------------------
+
+
+def test_the_attack_counts_by_its_report(tmp_path):
+    report = tmp_path / "chaos.json"
+    assert testing.read_counts("chaos", report) == Result("chaos", failed=1), "it died"
+    report.write_text(json.dumps({"passed": 3, "failed": 1, "skipped": 1, "reasons": {"no GPU": 1}}))
+    assert testing.read_counts("chaos", report) == Result("chaos", 3, 1, 1, reasons=Counter(["no GPU"]))
+    for broken in ("", "[]", '{"passed": 1}', '{"reasons": {}, "other": 1}'):
+        report.write_text(broken)
+        assert testing.read_counts("chaos", report).failed == 1, broken
+
+
+def test_how_long_it_attacks_is_bounded():
+    assert testing.How(minutes=30, seed=7).minutes == 30
+    for minutes in (0, -1, 1e9):
+        with pytest.raises(LabError, match="makes no sense"):
+            testing.How(minutes=minutes)
 
 
 # --- headless rendering -------------------------------------------------------------------------------------

@@ -197,6 +197,17 @@ def test_links_between_documents_lead_somewhere():
                 assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
+def test_every_promise_of_the_security_page_names_a_test_that_exists():
+    text = (ROOT / "docs/security.md").read_text()
+    promises = text.split("## Promises")[1].split("\n## ")[0]
+    rows = [line for line in promises.splitlines() if line.startswith("| ") and not line.startswith("| promise")]
+    assert len(rows) > 10
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)`", row)
+        assert named, row
+        assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
 def test_ci_runs_the_readmes_test_command():
     script = (ROOT / ".ci/run").read_text()
     assert "./lab test" in script
@@ -277,6 +288,15 @@ def test_no_path_of_one_machine_is_written_down():
     for name, text in texts().items():
         assert not [path for path in here if re.search(rf"(?<![\w.]){re.escape(path)}", text)], name
         assert not anyones.search(text), name
+
+
+def test_nothing_that_is_read_can_run_code():
+    """Weights and recordings are numbers: pickles are code. LIBERO's init states are pickles, read by a reader that
+    knows arrays only (tests/libero/test_suites.py)."""
+    for name, text in modules().items():
+        if name.startswith(("services/", "shared/", "vlalab/")) and not name.endswith("simulator/initstates.py"):
+            assert "allow_pickle=True" not in text and not imported(text) & {"pickle", "dill", "joblib"}, name
+            assert text.count("torch.load(") == len(re.findall(r"torch\.load\([^\n]*weights_only=True", text)), name
 
 
 def test_nothing_is_left_unfinished():

@@ -1,0 +1,112 @@
+"""`./lab test chaos`: attacks this lab's own evaluations and services on this machine, and says what held.
+
+    PYTHONPATH=.:shared/contract images/libero/.venv/bin/python -m tests.chaos --minutes 2.5 --seed 7
+
+Bounded in time and count, aimed at loopback only, repeatable by its seed. Three families: faults on running evaluations
+(rounds.py), requests to every service that runs here (attack.py, pages.py), planted files (planted.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from services.libero import assets
+from tests.chaos import attack, pages, planted, targets
+from tests.chaos.ledger import Ledger
+from tests.chaos.rounds import Faults
+from tests.chaos.stage import PLANS
+from tests.libero.harness import ROOT
+from vla_contract import Volume
+
+SHARES = {"faults": 0.4, "requests": 0.5, "planted": 0.1}  # of the time
+LEAST_S = 8.0  # for a service, however short the whole
+POLICIES = ("oracle", "random", "replay", "openvla")
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Returns the options."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Attacks this lab and says what held.")
+    parser.add_argument("--minutes", type=float, default=3.0, help="about how long in all")
+    parser.add_argument("--seed", type=int, default=None, help="default: a new one, which is printed")
+    parser.add_argument("--only", choices=SHARES, action="append", help="one family of attacks")
+    parser.add_argument("--round", type=int, default=None, help="one round of faults, by its number")
+    parser.add_argument("--service", action="append", help="one service, by its name")
+    parser.add_argument("--lab", type=Path, default=ROOT / "lab", help="the launcher, whose eval is disturbed too")
+    parser.add_argument("--report", type=Path, default=None, help="file for the counts, as JSON")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the families in turn; returns 1 where something did not hold."""
+    options = parse(arguments)
+    seed = options.seed if options.seed is not None else int(time.time()) % 100_000
+    again = ["./lab", "test", "chaos", "--seed", str(seed), "--minutes", f"{options.minutes:g}"]
+    ledger = Ledger(shlex.join(again))
+    print(f"seed {seed}, {options.minutes:g} minutes", flush=True)
+    with tempfile.TemporaryDirectory(prefix="vlalab-chaos-", ignore_cleanup_errors=True) as folder:
+        attack_all(Path(folder), options, seed, ledger)
+    ledger.show()
+    if options.report is not None:
+        ledger.write(options.report)
+    return 1 if ledger.failures else 0
+
+
+def attack_all(place: Path, options: argparse.Namespace, seed: int, ledger: Ledger) -> None:
+    """Runs the chosen families, each for its share of the time."""
+    families = options.only or list(SHARES)
+    whole = 60 * options.minutes / sum(SHARES[family] for family in families)
+    lab = options.lab if (ROOT / ".venv" / ".stamp").exists() else None
+    faults = Faults(place, Path(assets.resolve(None, Volume().root).path), ledger, lab)
+    for family in families:
+        print(f"{family}:", flush=True)
+        until = time.monotonic() + whole * SHARES[family]
+        if family == "faults":
+            faults.play(seed, 0, until, options.round)
+        elif family == "requests":
+            attack_services(place, faults, seed, until, ledger, options.service)
+        elif lab is None:
+            ledger.skip("planted files", "the host tool's own environment is not made (./lab makes it)")
+        else:
+            planted.attack(place, lab, seed, until, ledger)
+
+
+def attack_services(
+    place: Path, faults: Faults, seed: int, until: float, ledger: Ledger, only: list[str] | None
+) -> None:
+    """Attacks each service that runs here, one after the other; what is left of the time is shared among the rest."""
+    recipes = targets.recipes(faults.undisturbed(PLANS[0]))
+    chosen = only or list(recipes)
+    for left, name in zip(range(len(chosen), 0, -1), chosen, strict=True):
+        share = (until - time.monotonic()) / left
+        target = targets.start(name, recipes[name], place)
+        if isinstance(target, str):
+            ledger.skip(name, target)
+            continue
+        try:
+            attack_one(target, recipes[name], seed, time.monotonic() + share, ledger, place)
+        finally:
+            target.stop()
+
+
+def attack_one(
+    target: targets.Target, recipe: targets.Recipe, seed: int, until: float, ledger: Ledger, place: Path
+) -> None:
+    """Waits for one service and attacks it until that moment, for some seconds at least."""
+    if problem := targets.wait_ready(target, recipe):
+        ledger.count(f"{target.name}: starts", False, problem)
+        return
+    left = max(until - time.monotonic(), LEAST_S)
+    print(f"  {target.name} at {target.url}, {left:.0f} s", flush=True)
+    if target.name in POLICIES:
+        attack.attack_policy(target, seed, left, ledger)
+    else:
+        pages.attack_page(target, seed, left, ledger, place)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

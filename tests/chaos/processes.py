@@ -1,0 +1,91 @@
+"""Processes that carry this run's mark in their environment: found, counted, and none of them left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+MARK = "VLALAB_CHAOS"  # variable that every process of a stage inherits
+
+
+class Hung(AssertionError):
+    """Something did not happen in time."""
+
+
+def wait_for(condition: Callable[[], object], what: str, timeout_s: float, pause_s: float = 0.05):
+    """Returns the first true value of `condition`; Hung after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(pause_s)
+    raise Hung(f"{what} did not happen within {timeout_s:g} s")
+
+
+def marked(mark: str) -> dict[int, list[str]]:
+    """Returns the command line of every live process with this mark, by pid."""
+    wanted, found = f"{MARK}={mark}".encode(), {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted not in (folder / "environ").read_bytes().split(b"\0"):
+                continue
+            if (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    return found
+
+
+def running(mark: str, module: str, word: str = "") -> list[int]:
+    """Returns the marked processes that run a Python module, with `word` among their arguments; oldest first."""
+    return sorted(
+        pid for pid, words in marked(mark).items() if module in words and (not word or word in words)
+    )  # fmt: skip
+
+
+def send(pid: int, number: signal.Signals) -> bool:
+    """Sends a signal; False where the process is gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def end_all(mark: str) -> None:
+    """Kills every process with this mark."""
+    for _ in range(50):
+        left = marked(mark)
+        if not left:
+            return
+        for pid in left:
+            send(pid, signal.SIGKILL)
+        time.sleep(0.1)
+
+
+def resident_mb(root: int) -> float:
+    """Returns the memory (private and shared anonymous, in MB) of a process and its descendants."""
+    return sum(_anonymous_kb(pid) for pid in tree(root)) / 1024
+
+
+def tree(root: int) -> list[int]:
+    """Returns a process and all its descendants."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):
+            fields = path.read_text().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    found = [root]
+    for pid in found:
+        found += children.get(pid, [])
+    return found
+
+
+def _anonymous_kb(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1])
+    return 0

@@ -1,0 +1,228 @@
+"""Rounds of faults on running evaluations: each is disturbed, resumed, and held against one that was left in peace."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from services.libero.evaluator.store import RunStore
+from tests.chaos.faults import DISK, KINDS, LAB_KINDS, Fault
+from tests.chaos.ledger import Ledger
+from tests.chaos.processes import Hung, marked, wait_for
+from tests.chaos.stage import PLANS, Plan, Stage
+from tests.libero.harness import results
+
+RESUMES = 6
+SMALL_DISK_MB = 6
+EPISODES = "episodes through faults: once each, equal to undisturbed ones"
+
+
+@dataclass(frozen=True)
+class Round:
+    """One disturbed evaluation, as the seed has it."""
+
+    number: int
+    plan: Plan
+    workers: int
+    video: str
+    through_lab: bool
+    faults: tuple[Fault, ...]
+
+    def __str__(self) -> str:
+        how = "./lab eval" if self.through_lab else "evaluator"
+        told = "; ".join(map(str, self.faults))
+        return f"round {self.number}: {how}, {self.plan.policy}, {self.workers} workers, video {self.video}: {told}"
+
+
+def draw_round(seed: int, number: int, lab: bool) -> Round:
+    """Returns round `number` of that seed. Every kind of fault comes up once in as many rounds as there are kinds."""
+    draw = random.Random(f"{seed}/{number}")
+    kinds = [kind for kind in KINDS if lab or kind not in LAB_KINDS]
+    order = random.Random(seed).sample(kinds, len(kinds))
+    first = order[number % len(order)]
+    through_lab = first in LAB_KINDS
+    fitting = [kind for kind in kinds if (kind in LAB_KINDS) == through_lab and kind != DISK]
+    plan = draw.choice(PLANS)
+    chosen = [first, *(draw.choice(fitting) for _ in range(draw.choice((0, 1, 1, 2)) if first != DISK else 0))]
+    after = sorted(draw.randrange(len(plan.units) - 2) for _ in chosen)
+    faults = tuple(
+        Fault(kind, at, round(draw.uniform(0, 0.6), 2), round(draw.uniform(0.5, 7.0), 1), draw.randrange(100))
+        for kind, at in zip(draw.sample(chosen, len(chosen)), after, strict=True)
+    )
+    return Round(number, plan, draw.choice((1, 2, 2, 3)), draw.choice(("none", "none", "sample")), through_lab, faults)
+
+
+class Faults:
+    """Plays rounds and keeps, for each plan, what it gives undisturbed."""
+
+    def __init__(self, place: Path, assets: Path, ledger: Ledger, lab: Path | None):
+        self.place, self.assets, self.ledger, self.lab = place, assets, ledger, lab
+        self.calm: dict[Plan, Path] = {}
+
+    def play(self, seed: int, first: int, until: float, only: int | None = None) -> None:
+        """Plays rounds from `first` on until that moment (time.monotonic), or round `only`."""
+        number = first if only is None else only
+        while only is not None or time.monotonic() < until or number == first:
+            drawn = draw_round(seed, number, self.lab is not None)
+            print(f"  {drawn}", flush=True)
+            self.one(drawn)
+            if only is not None:
+                return
+            number += 1
+
+    def undisturbed(self, plan: Plan) -> Path:
+        """Returns the run of a plan that nothing happened to."""
+        if plan not in self.calm:
+            folder = self.place / f"calm-{plan.policy}"
+            with Stage(folder, plan, 2, self.assets) as stage:
+                stage.start_policy()
+                stage.start()
+                code = stage.wait_end()
+                assert code == 0, stage.output()
+                self.calm[plan] = stage.folder
+        return self.calm[plan]
+
+    def one(self, drawn: Round) -> None:
+        """Plays one round and counts what held."""
+        calm = self.undisturbed(drawn.plan)
+        with self.room(drawn) as place:
+            if place is None:
+                return
+            with Stage(place, drawn.plan, drawn.workers, self.assets, drawn.video, self.lab_of(drawn)) as stage:
+                struck: list[Fault] = []
+                problem = self.problem(stage, drawn, calm, struck)
+                held, story = problem is None, f"{drawn}: {problem}"
+                for fault in struck:
+                    self.ledger.count(fault.kind, held, story)
+                self.ledger.count(EPISODES, held, story, len(drawn.plan.units) if struck or not held else 0)
+
+    def lab_of(self, drawn: Round) -> Path | None:
+        return self.lab if drawn.through_lab else None
+
+    @contextmanager
+    def room(self, drawn: Round) -> Iterator[Path | None]:
+        """Yields a folder for the round: on a small file system if its disk is to be full, None where we may not."""
+        place = Path(tempfile.mkdtemp(prefix=f"round-{drawn.number}-", dir=self.place))
+        small = any(fault.kind == DISK for fault in drawn.faults)
+        if small and (problem := _mount(place)):
+            self.ledger.skip(DISK, problem)
+            yield None
+            return
+        try:
+            yield place
+        finally:
+            if small:
+                subprocess.run(["umount", "-l", str(place)], check=False)
+            shutil.rmtree(place, ignore_errors=True)
+
+    def problem(self, stage: Stage, drawn: Round, calm: Path, struck: list[Fault]) -> str | None:
+        """Returns what did not hold, or None; adds the faults that were done to `struck`."""
+        try:
+            disturb(stage, drawn, struck)
+            return after_all(stage, calm)
+        except Hung as error:
+            return f"{error}; output: {stage.output()[-1500:]}"
+
+
+def disturb(stage: Stage, drawn: Round, struck: list[Fault]) -> None:
+    """Plays the faults; where the evaluation has ended it is resumed, until it is complete."""
+    stage.start_policy()
+    stage.start()
+    for fault in drawn.faults:
+        under_way = stage.wait_done(fault.after)
+        if not under_way and stage.done() < len(stage.plan.units):  # ended by an earlier fault
+            _resume(stage)
+            under_way = stage.wait_done(fault.after)
+        if under_way:
+            struck.append(fault)
+            fault.strike(stage)
+    for _ in range(RESUMES):
+        if stage.wait_end() == 0:
+            return
+        _resume(stage)
+    raise Hung(f"the evaluation was not complete after {RESUMES} resumes")
+
+
+def _resume(stage: Stage) -> None:
+    if not stage.lab and not stage.policies():
+        stage.start_policy()
+    time.sleep(0.5)
+    stage.start()
+
+
+def after_all(stage: Stage, calm: Path) -> str | None:
+    """Returns what is wrong with a run that is complete, beside the undisturbed one; None if nothing is."""
+    found, expected = results(stage.folder), results(calm)
+    if sorted(found) != sorted(expected):
+        return f"episodes {sorted(found)}, planned {sorted(expected)}"
+    if changed := [key for key in expected if found[key] != expected[key]]:
+        return f"episodes {changed} differ from undisturbed ones: {[(found[k], expected[k]) for k in changed[:2]]}"
+    return (
+        _miscounted(stage.folder, expected)
+        or _recordings(stage.folder, calm, list(expected))
+        or _left_behind(stage)
+        or _traceback(stage.output())
+    )
+
+
+def _traceback(output: str) -> str | None:
+    """Returns the first traceback in an output; Python's own word for a Ctrl-C before the program began is none."""
+    for found in re.finditer(r"Traceback \(most recent[\s\S]*?\n(\w[^\n]*)", output):
+        if not found[1].startswith("KeyboardInterrupt"):
+            return f"a traceback in the output: {found[0][-1500:]}"
+    return None
+
+
+def _miscounted(folder: Path, expected: dict[tuple[int, int], tuple]) -> str | None:
+    successes = sum(bool(result[0]) for result in expected.values())
+    with RunStore(folder / "run.sqlite", readonly=True) as store:
+        counts = list(store.counts().values())
+    told = json.loads((folder / "summary.json").read_text())
+    lines = [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
+    named = sorted((line["task"], line["episode"]) for line in lines)
+    stored = (sum(row["done"] for row in counts), sum(row["successes"] for row in counts))
+    if stored != (len(expected), successes):
+        return f"the store counts (done, successes) {stored}, expected {(len(expected), successes)}"
+    if named != sorted(expected):
+        return f"episodes.jsonl has {named}"
+    if (told["episodes"], told["successes"]) != stored:
+        return f"summary.json says {told}"
+    return None
+
+
+def _recordings(folder: Path, calm: Path, keys: list[tuple[int, int]]) -> str | None:
+    for task, episode in keys:
+        name = f"episodes/{task:02d}-{episode:02d}.npz"
+        with np.load(folder / name) as mine, np.load(calm / name) as theirs:
+            if not all(np.array_equal(mine[part], theirs[part]) for part in ("actions", "states")):
+                return f"recording {name} differs from the undisturbed one"
+    return None
+
+
+def _left_behind(stage: Stage) -> str | None:
+    mine = {} if stage.lab else {pid: 1 for pid in stage.policies()}  # ours, ended with the stage
+    try:
+        wait_for(lambda: not marked(stage.mark).keys() - mine.keys(), "the processes' end", 30)
+    except Hung:
+        return f"processes left behind: {[words for pid, words in marked(stage.mark).items() if pid not in mine]}"
+    partial = [str(path) for path in stage.folder.rglob("*") if ".partial" in path.name or ".npz." in path.name]
+    return f"files left behind: {partial}" if partial else None
+
+
+def _mount(place: Path) -> str | None:
+    if shutil.which("mount") is None:
+        return "there is no mount command"
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_MB}m", "tmpfs", str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return f"a small file system could not be mounted ({done.stderr.strip()})" if done.returncode else None

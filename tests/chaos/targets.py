@@ -1,0 +1,133 @@
+"""The services that are attacked: each its own program on a loopback port, as ./lab starts it, with memory to watch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.processes import resident_mb, wait_for
+from tests.chaos.stage import free_port
+from tests.libero.harness import ENVIRONMENT, ROOT
+from vla_contract import healthcheck
+
+TOKEN = "chaos-token-1234"
+START_S = 180.0
+
+
+@dataclass
+class Target:
+    """One running service. `guarded`: it asks for TOKEN."""
+
+    name: str
+    process: subprocess.Popen
+    url: str
+    log: Path
+    guarded: bool = False
+    info: dict = field(default_factory=dict)
+
+    def memory_mb(self) -> float:
+        """Returns what it and its children hold."""
+        return resident_mb(self.process.pid)
+
+    def stop(self) -> None:
+        """Ends it and its children."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+def python_of(environment: str) -> Path | None:
+    """Returns the interpreter of an environment that is made; None where it is not."""
+    folder = ROOT / "images" / environment / ".venv"
+    return folder / "bin" / "python" if (folder / ".stamp").exists() else None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a service is started: its environment, its words, where it says that it is ready."""
+
+    environment: str
+    words: tuple[str, ...]
+    ready: str = "/readyz"
+    guarded: bool = False
+
+
+def recipes(replayed: Path) -> dict[str, Recipe]:
+    """Returns the services of this lab that run without a GPU. `replayed`: a run with recordings."""
+    root = ("--allow-root",) if os.geteuid() == 0 else ()
+    policies = "services.libero.policies"
+    return {
+        "oracle": Recipe("libero", (policies, "oracle")),
+        "random": Recipe("libero", (policies, "random")),
+        "replay": Recipe("libero", (policies, "replay", "--run", str(replayed))),
+        "openvla": Recipe("openvla", ("services.openvla", "--checkpoint", "openvla-tiny")),
+        "ui": Recipe("ui", ("services.ui", "--policy-url", "http://127.0.0.1:9")),
+        "ws_mdl": Recipe("ws_mdl", ("services.ws_mdl.notebook", *root), "/api", guarded=True),
+        "tensorboard": Recipe("ws_mdl", ("services.ws_mdl.tensorboard",), guarded=True),
+    }
+
+
+def start(name: str, recipe: Recipe, place: Path) -> Target | str:
+    """Returns a started service, not yet ready; or why it cannot run here."""
+    python = python_of(recipe.environment)
+    if python is None:
+        return f"environment {recipe.environment!r} is not made here (./lab env {recipe.environment})"
+    kept = {key: value for key, value in ENVIRONMENT.items() if not key.startswith("VLALAB_")}
+    variables = {**kept, "VLALAB_VOLUME": str(place / "volume"), "HOME": str(place / "home"), "TMPDIR": str(place)}
+    if recipe.guarded:
+        variables["VLALAB_TOKEN"] = TOKEN
+    if name == "openvla" and (problem := _checkpoint(python, variables)):
+        return problem
+    log, port = place / f"{name}.log", free_port()
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            [str(python), "-m", recipe.words[0], *recipe.words[1:], "--port", str(port)], cwd=ROOT, env=variables,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+    return Target(name, process, f"http://127.0.0.1:{port}", log, recipe.guarded)
+
+
+def _checkpoint(python: Path, variables: dict[str, str]) -> str | None:
+    command = [str(python), "-m", "services.openvla.checkpoints", "--tiny", "--suite", "libero_goal"]
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    return f"no tiny checkpoint: {done.stderr[-300:]}" if done.returncode else None
+
+
+def wait_ready(target: Target, recipe: Recipe) -> str | None:
+    """Waits until a service is ready; returns why it is not, or None."""
+
+    def look() -> bool:
+        return target.process.poll() is not None or healthcheck.check(target.url + recipe.ready, 2.0)[0]
+
+    try:
+        wait_for(look, f"readiness of {target.name}", START_S, 0.2)
+    except AssertionError as error:
+        return str(error)
+    if target.process.poll() is not None:
+        return f"it ended at its start: {target.log.read_text(errors='replace')[-400:]}"
+    return None
+
+
+def settled_mb(target: Target, seconds: float = 2.0) -> float:
+    """Returns the least memory seen within some seconds: what is on its way to be freed does not count."""
+    end, least = time.monotonic() + seconds, target.memory_mb()
+    while time.monotonic() < end:
+        time.sleep(0.5)
+        least = min(least, target.memory_mb())
+    return least
+
+
+def last_traceback(target: Target) -> str:
+    """Returns the last traceback in a service's log, its end only."""
+    found = re.findall(r"Traceback[\s\S]*?\n\S*(?:Error|Exception)[^\n]*", target.log.read_text(errors="replace"))
+    return found[-1][-500:] if found else ""
