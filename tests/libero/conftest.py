@@ -23,7 +23,7 @@ def libero_assets() -> Path:
 
 @pytest.fixture(scope="session")
 def official_assets() -> Path:
-    """LIBERO's official files: those of this machine, else downloaded once into the caller's cache (142 MB)."""
+    """LIBERO's official files: those of this machine, else downloaded once into the caller's cache (317 MB)."""
     from services.libero.assets import official
     from vla_contract.volume import Volume
 

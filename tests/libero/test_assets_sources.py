@@ -60,7 +60,7 @@ def test_what_the_image_brings_comes_after_the_volume_and_before_the_kit(tmp_pat
 def test_official_files_in_the_image_are_the_official_source(tmp_path, folder, monkeypatch):
     baked = tmp_path / "image"
     shutil.copytree(folder, baked)
-    entries = [official.Entry(path, content.git_sha1(folder / path), None) for path in content.files_below(folder)]
+    entries = [official.Entry(path, content.git_sha1(folder / path), 0) for path in content.files_below(folder)]
     monkeypatch.setattr(official, "manifest", lambda: tuple(entries))
     for flag in (None, "official"):
         source = resolve(flag, tmp_path)

