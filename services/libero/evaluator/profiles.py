@@ -58,7 +58,7 @@ class Profile:
     prompt_suffix_token: int | None = 29871
     unnorm_keys: tuple[str, ...] = ("{suite}", "{suite}_no_noops")
     gripper: str = "openvla"
-    simulator: Mapping[str, str] = SIMULATOR
+    simulator: Mapping[str, str] = field(default_factory=lambda: SIMULATOR)
     published: tuple[Published, ...] = field(default=())
 
     def prompt_for(self, instruction: str) -> str:
