@@ -30,6 +30,7 @@ ORDER = (
     "test_dotenv",
     "test_images",
     "test_neighbours",
+    "test_gpus",
     "test_services",
     "test_evaluations",
     "test_traces",

@@ -23,6 +23,7 @@ from tests.docker.packages import Unavailable
 from vlalab import processes
 
 OWNER = "owner.json"  # who keeps the folder; without that process it is a killed run's and may go
+GPU_REQUESTS = "gpu-requests"  # a line per container that a GPU was asked for
 START_S = 60.0
 STOP_S = 40.0
 
@@ -40,6 +41,7 @@ class Keeper:
     def start(self) -> dict[str, object]:
         """Brings the engine up. Returns how to reach it; raises Unavailable where it does not come up."""
         self.path = packages.unpack_engine(packages.system(), self.folder)
+        self._note_gpu_requests()
         self.network = network.make()
         claim(self.folder, str(self.network.subnet))
         self._run("containerd", self._containerd())
@@ -47,6 +49,15 @@ class Keeper:
         self._run("dockerd", self._dockerd(self.network))
         self._wait("dockerd", self.folder / "docker.sock")
         return {"host": self.host, "config": str(self._config()), "path": [str(part) for part in self.path]}
+
+    def _note_gpu_requests(self) -> None:
+        """Puts a hook where the engine looks for NVIDIA's; it writes down which devices a container is to get."""
+        hook = self.path[0] / "nvidia-container-runtime-hook"
+        config = """$(sed 's/.*"bundle":"\\([^"]*\\)".*/\\1/')/config.json"""
+        hook.write_text(f"""#!/bin/sh
+grep -o '"NVIDIA_VISIBLE_DEVICES=[^"]*"' "{config}" | tail -n 1 >> "{self.folder / GPU_REQUESTS}"
+""")
+        hook.chmod(0o755)
 
     def _containerd(self) -> list[str]:
         config = self.folder / "containerd.toml"
