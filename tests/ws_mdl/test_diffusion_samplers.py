@@ -244,6 +244,12 @@ def test_intermediate_pictures_are_kept_on_demand_and_end_with_the_result(name, 
     assert len(ALL[name](tiny, seed=3)[1]) == 0
 
 
+@pytest.mark.parametrize("spacing", [1.0, 1.5])
+def test_a_film_of_few_steps_shows_every_one(tiny, spacing):
+    x, kept = samplers.sample_ddim_context(tiny, SHORT, 2, None, 12, seed=0, save_rate=20, spacing=spacing)
+    assert len(kept) == 12 and np.array_equal(kept[-1], x.numpy())
+
+
 def test_a_mixed_context_lies_between_and_a_wrong_one_is_refused(tiny):
     mixed = torch.tensor([[1.0, 0.0, 0.6]])
     x, _ = samplers.sample_ddim_context(tiny, SHORT, 1, mixed, 5, seed=0)

@@ -146,6 +146,12 @@ def test_samples_become_files_that_can_be_looked_at(trained):
     assert [path.name for path in again] == [path.name for path in written]
 
 
+def test_requests_with_other_pictures_have_other_files():
+    others = [{"guidance": 2.0}, {"count": 8}, {"eta": 0.5}, {"order": 2}, {"seed": 1}, {"steps": 10}, {"context": "0"}]
+    names = [sampling.stem_of(sampling.Request(**changes)) for changes in ({}, *others)]
+    assert len(set(names)) == len(names)
+
+
 def test_the_comparison_shows_ddim_as_it_was_asked_for(trained, tmp_path, monkeypatch):
     shown = {}
     monkeypatch.setattr(sampling.pictures, "save_comparison", lambda path, named, columns: shown.update(named))

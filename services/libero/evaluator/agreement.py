@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from services.libero.evaluator.config import CAMERAS
+from services.libero.evaluator.profiles import PROFILES
 from services.libero.evaluator.rollout import CONVENTIONS
 from vla_contract import PolicyInfo
 from vla_contract.errors import did_you_mean
@@ -33,8 +34,8 @@ def check_policy(info: PolicyInfo, suite: str, image_size: int, allow_other_suit
     if info.cameras and info.image_hw is not None and tuple(info.image_hw) != (image_size, image_size):
         raise ValueError(
             f"policy {info.name!r} takes pictures of {info.image_hw[1]}×{info.image_hw[0]}, the protocol sends "
-            f"{image_size}×{image_size}; "
-            "choose the --profile that belongs to this policy"
+            f"{image_size}×{image_size}: serve it so that it takes these, since there is no profile but "
+            f"{' and '.join(PROFILES)} yet"
         )
 
 

@@ -140,7 +140,10 @@ def stem_of(request: Request) -> str:
     eta, clip = request.eta and f"eta{request.eta:g}", request.clip and "clip"
     spacing = request.spacing != 1.0 and f"spacing{request.spacing:g}"
     order = request.order != 1 and f"order{request.order}"
-    parts = (request.sampler, request.steps, order, eta, clip, spacing, request.context, f"seed{request.seed}")
+    guidance = request.guidance != 1.0 and f"guidance{request.guidance:g}"
+    count = request.count != Request.count and f"count{request.count}"
+    parts = (request.sampler, request.steps, order, eta, clip, spacing, request.context, guidance, count)
+    parts += (f"seed{request.seed}",)
     return "-".join(str(part) for part in parts if part).replace(":", "").replace(",", "+")
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from services.ws_mdl.diffusion.schedule import Schedule, predicted_x0
 
+FILM = 50  # a sampler of at most so many steps keeps every picture on its way
+
 # One denoising step: (x, t, t_prev, pred_noise, fresh noise) -> x at t_prev
 Step = Callable[[Tensor, int, int, Tensor, Tensor], Tensor]
 
@@ -43,7 +45,8 @@ def denoise_ddim(
 ) -> Tensor:
     """Returns x at step t_prev < t by DDIM: the predicted picture, made as noisy as t_prev is.
 
-    eta: share of fresh noise z, from 0 (none: the result depends on the first noise only) to 1 (as much as DDPM's).
+    eta: share of fresh noise z, from 0 (none: the result depends on the first noise only) to 1 (as much as DDPM's with
+    the posterior's variance; `denoise_add_noise` takes the larger one, β, unless told otherwise).
     clip: keep the predicted picture in [-1, 1], where pictures are, and take what is left for noise.
     """
     return towards(schedule, x, t, t_prev, clean(schedule, x, t, pred_noise, clip), z, eta)
@@ -185,7 +188,8 @@ def walk(
     seed: of all noise; None draws anew. guidance: how far to go from the prediction without context towards that with
     it; 1 is plain conditional sampling, more follows the context at the cost of variety (Ho & Salimans 2022).
     dtype: of the network's products, bfloat16 where the device computes in it; the pictures stay float32.
-    save_rate: keep every so-manieth picture (in steps of the schedule), and the last eight; 0 keeps none.
+    save_rate: keep a picture after every so many steps of the schedule, the first one and the last eight; all of them
+    where a short sampler skips steps, since few of its own are such multiples; 0 keeps none.
     """
     device = schedule.b_t.device
     if context is not None and tuple(context.shape) != (n_sample, nn_model.n_cfeat):
@@ -198,13 +202,15 @@ def walk(
     def draw() -> Tensor:
         return torch.randn(shape, generator=generator).to(device)
 
-    x, kept = draw(), []
+    x, kept, skips = draw(), [], len(steps) <= steps[0]
     for t, t_prev in itertools.pairwise(steps):
         on_step(t)
         with torch.autocast(device.type, dtype, enabled=dtype is not None):
             pred_noise = predict_noise(nn_model, x, schedule.time(t), context, guidance)
         x = step(x, t, t_prev, pred_noise, draw())
-        if save_rate and (t % save_rate == 0 or t == steps[0] or len(steps) - steps.index(t) < 9):
+        if save_rate and (
+            (skips and len(steps) <= FILM) or t % save_rate == 0 or t == steps[0] or len(steps) - steps.index(t) < 9
+        ):
             kept.append(x.cpu().numpy())
     return x, np.stack(kept) if kept else np.empty((0, *shape), np.float32)
 
