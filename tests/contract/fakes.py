@@ -113,6 +113,22 @@ class CountingPolicy(EchoPolicy):
         return chunk_of(self.counts[observation.session])
 
 
+class DyingPolicy(EchoPolicy):
+    """Answers until it is told to die; from then on every inference fails, as on a GPU that has met an error."""
+
+    def __init__(self, words="CUDA error: device-side assert triggered", **info):
+        super().__init__(**info)
+        self.words, self.dead = words, False
+
+    def answer(self, observation):
+        self.dead = self.dead or observation.instruction == "die"
+        if self.dead:
+            raise RuntimeError(self.words)
+        if observation.instruction == "bad":
+            raise RuntimeError("this one cannot be computed")
+        return super().answer(observation)
+
+
 class BrokenLoader:
     """Fails to load, after a while."""
 

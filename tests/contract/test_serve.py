@@ -16,6 +16,7 @@ from fakes import observe
 
 from vla_contract import PolicyUnavailable, SessionLost, auth
 from vla_contract.auth import is_loopback, require_token_beyond_loopback
+from vla_contract.engine import FAILURES
 from vla_contract.healthcheck import main as healthcheck
 from vla_contract.server import listen
 
@@ -107,6 +108,47 @@ def test_a_failed_load_is_told_and_ends_the_process(process, client):
     assert healthcheck([service.url]) == 1
     assert service.process.wait(30) == 1
     assert "Traceback" in "".join(service.log)
+
+
+@pytest.mark.parametrize(("kind", "failures"), [("dying", 1), ("failing", FAILURES)])
+def test_a_policy_that_does_not_answer_any_more_ends_the_process(process, client, kind, failures):
+    service = process(kind)
+    c = client(service.url, retries=0)
+    c.wait_ready(30)
+    for index in range(failures):
+        with pytest.raises(PolicyUnavailable, match="policy raised RuntimeError"):
+            c.act(observe(f"s{index}", instruction="die"))
+    assert service.process.wait(30) == 1
+    log = "".join(service.log)
+    assert "does not answer any more" in log and "RuntimeError" in log
+
+
+def test_a_lost_policy_is_not_ready_and_says_why(process, client):
+    service = process("dying")
+    c = client(service.url, retries=0)
+    c.wait_ready(30)
+    with pytest.raises(PolicyUnavailable):
+        c.act(observe(instruction="die"))
+    for _ in range(100):
+        answer = httpx.get(service.url + "/readyz")
+        if answer.status_code != 200:
+            break
+        time.sleep(0.01)
+    assert (
+        answer.status_code == 503 and answer.json()["type"].endswith("policy-lost") and "Retry-After" in answer.headers
+    )
+    assert "CUDA error: device-side assert" in answer.json()["detail"]
+
+
+def test_requests_that_fail_by_themselves_end_nothing(process, client):
+    service = process("dying")
+    c = client(service.url, retries=0)
+    c.wait_ready(30)
+    for index in range(3 * FAILURES):
+        with pytest.raises(PolicyUnavailable):
+            c.act(observe(f"s{index}", instruction="bad"))
+    assert c.act(observe(step=4)).actions[0, 0] == 4
+    assert httpx.get(service.url + "/readyz").status_code == 200
 
 
 def test_a_killed_server_may_come_back_in_mid_stream(process, client):

@@ -72,7 +72,7 @@ def create_app(
                     everything else waits while `act` runs, the probes too, nothing is batched, and what arrives
                     meanwhile waits in its socket, uncounted: no 429, no 504. Loading stays in the background,
                     on another thread than `act`
-    on_failure      called once, from another thread, when the policy could not be loaded
+    on_failure      called once, from another thread, when the policy could not be loaded or answers no more
     decode_act      how `/act` reads a body and writes its answer; another policy's old clients may speak otherwise
     act_schemas     JSON schemas of what `/act` takes and answers, for `/openapi.json` and `/docs`
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from vla_contract.warm import warm_up
 
 log = logging.getLogger("vla_contract")
 LOADING, READY, FAILED, STOPPED = "loading", "ready", "failed", "stopped"
+FAILURES = 10  # requests in a row that the policy failed; a device's own error is enough by itself
+_DEVICE_ERROR = re.compile(r"CUDA error|CUDA driver|cuDNN error|CUBLAS_STATUS|cudaError|HIP error", re.IGNORECASE)
 STUCK_S = 120.0  # an inference that takes longer has met a dead device or a deadlock
 
 
@@ -32,7 +35,7 @@ class Engine:
     metrics: Metrics
     max_batch: int | None = None
     inline: bool = False
-    on_failure: Callable[[], None] | None = None  # called once when loading failed, from the policy's thread
+    on_failure: Callable[[], None] | None = None  # called once when the policy is of no more use, from its thread
     state: str = LOADING
     reason: str = "the policy's weights are being loaded"
     info: PolicyInfo | None = None
@@ -42,6 +45,9 @@ class Engine:
     _started: float = field(default_factory=time.monotonic)
     _busy_since: float | None = None
     stuck_s: float = STUCK_S
+    _failures: int = 0  # in a row
+    _in_doubt: bool = False
+    _kind: str = "load-failed"  # of problem, once it failed
 
     def start(self) -> None:
         """Starts loading in the background."""
@@ -63,7 +69,7 @@ class Engine:
         if self.state == READY:
             return self.info
         if self.state == FAILED:
-            raise Problem("load-failed", self.reason)
+            raise self._failed()
         if self.state == STOPPED:
             raise _stopping()
         seconds = time.monotonic() - self._started
@@ -128,6 +134,8 @@ class Engine:
                 item.function()
             else:
                 self._hand_over(self._answers([item] if isinstance(item, Call) else item))
+                if self._in_doubt:
+                    self._look_again()
         if hasattr(self.policy, "close"):
             self.policy.close()
 
@@ -186,6 +194,7 @@ class Engine:
         self._busy_since = now
         try:
             outcomes = run_batch(self.policy, self.info, [job.observation for job in live])
+            self._count_failures(outcomes)
         finally:
             self._busy_since = None
         infer_s = time.monotonic() - now
@@ -197,12 +206,38 @@ class Engine:
                 outcome.queue_s, outcome.infer_s, outcome.batch, size = now - job.queued, infer_s, size, 0
         return gone + [(job.future, outcome) for job, outcome in zip(live, outcomes, strict=True)]
 
+    def _count_failures(self, outcomes: list[Outcome | Problem]) -> None:
+        problems = [one for one in outcomes if isinstance(one, Problem) and one.status >= 500]
+        self._failures = self._failures + len(problems) if len(problems) == len(outcomes) else 0
+        self._in_doubt = self._failures >= FAILURES or any(_is_device_error(one.__cause__) for one in problems)
+
+    def _look_again(self) -> None:
+        """Asks the policy for its first inference once more: if that fails too, it is not the requests that are bad."""
+        self._in_doubt, self._failures, self._busy_since = False, 0, time.monotonic()
+        try:
+            warm_up(self.policy, self.info)
+        except BaseException as error:
+            log.exception("the policy does not answer any more; ending, to be started anew")
+            self._kind = "policy-lost"
+            self._fail(f"the policy does not answer any more: {_one_line(error)}; the service ends, to be started anew")
+        finally:
+            self._busy_since = None
+
     def _fail(self, reason: str) -> None:
         self.reason, self.state = reason, FAILED
-        failed = Problem("load-failed", reason)
-        self._hand_over([(item.future, failed) for item in self.queue.close()])
+        self.metrics.ready.set(0)
+        self._hand_over([(item.future, self._failed()) for item in self.queue.close()])
         if self.on_failure:
             self.on_failure()
+
+    def _failed(self) -> Problem:
+        if self._kind == "policy-lost":
+            return Problem.retry_after(self._kind, self.reason, 2.0)
+        return Problem(self._kind, self.reason)
+
+
+def _is_device_error(error: BaseException | None) -> bool:
+    return error is not None and _DEVICE_ERROR.search(str(error)) is not None
 
 
 def _settle(results: list[tuple]) -> None:

@@ -30,6 +30,7 @@ KINDS = {
     "internal": (500, "The server failed"),
     "loading": (503, "The policy is loading"),
     "load-failed": (503, "The policy could not be loaded"),
+    "policy-lost": (503, "The policy does not answer any more"),
     "stuck": (503, "An inference does not end"),
     "busy": (503, "Too much is going on"),
     "stopping": (503, "The server is stopping"),

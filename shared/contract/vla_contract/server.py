@@ -31,7 +31,7 @@ def serve(
     """Serves a policy until SIGINT or SIGTERM; `settings` are those of `create_app`.
 
     port 0 lets the system choose; the log's first line names the address. limits: what connections may cost. linger_s:
-    how long `/readyz` still says why, after loading has failed. Raises SystemExit(1) then, OSError where the address
+    how long `/readyz` still says why, after the policy has failed. Raises SystemExit(1) then, OSError where the address
     cannot be had, and ValueError where the network could reach the service and `settings` hold no token.
     """
     require_token_beyond_loopback(host, settings.get("token"))
