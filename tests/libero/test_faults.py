@@ -125,6 +125,20 @@ def test_a_clock_that_jumps_leaves_a_healthy_run_alone(policy, flags, undisturbe
         assert row[1] > row[0]
 
 
+@pytest.mark.parametrize("with_workers", [False, True], ids=["the evaluator", "all of it"])
+def test_a_run_that_was_paused_goes_on(with_workers, policy, flags, undisturbed, tmp_path):
+    """As by `docker pause`: who could not look must not take for dead who could not move."""
+    with Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
+        run.wait_mid_episode(done=0)
+        paused = [run.process.pid, *(run.workers().values() if with_workers else ())]
+        for number, pause_s in ((signal.SIGSTOP, 8.0), (signal.SIGCONT, 0.0)):
+            for process in paused:
+                os.kill(process, number)
+            time.sleep(pause_s)
+        output = run.end()
+        assert check(run, undisturbed) == [], output
+
+
 def test_the_policy_killed_and_restarted_in_mid_run(flags, undisturbed, tmp_path):
     with (
         PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--delay-ms", "30") as service,
