@@ -13,8 +13,9 @@ import numpy as np
 
 from services.libero.evaluator import video
 from services.libero.evaluator.job import Job, Stop
+from services.libero.evaluator.reading import LOCKED_S
 from services.libero.evaluator.records import Lease
-from services.libero.evaluator.store import LOCKED_S, RunStore
+from services.libero.evaluator.store import RunStore
 from services.libero.evaluator.vitals import Phase, Vitals
 from services.libero.simulator.suites import Task, init_states
 

@@ -25,10 +25,10 @@ from services.libero.evaluator.job import Job
 from services.libero.evaluator.profiles import Profile
 from services.libero.evaluator.profiles import profile as find_profile
 from services.libero.evaluator.progress import make_progress
+from services.libero.evaluator.reading import NEXT_SESSION
 from services.libero.evaluator.records import StoreError
 from services.libero.evaluator.report.data import Summary
 from services.libero.evaluator.rundir import Run, RunRefused, explain_os_error, open_run
-from services.libero.evaluator.store import NEXT_SESSION
 from services.libero.evaluator.supervisor import Patience, RunFailed, Supervisor
 from services.libero.evaluator.terminal import one_line, say
 from services.libero.simulator import renderer

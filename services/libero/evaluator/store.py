@@ -13,46 +13,19 @@ in the schema: at most one row `done` and at most one row pending or leased per 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from services.libero.evaluator import files
-from services.libero.evaluator.records import SCHEMA, SCHEMA_VERSION, Fault, Finished, Lease, StoreError, explain
-
-LOCKED_S = 60.0  # how long one process waits while others write
-NEXT_SESSION = 2**62  # later than any there is
-EPISODE_KEY = "config_hash = :config_hash AND suite = :suite AND task = :task AND episode = :episode"
-
-LEASE = "config_hash, suite, task, episode, attempt, token, expires_at"
-LAST_DRAWN = "COALESCE(json_extract(result, '$.video_session'), session)"  # the session that tried, or should have
-FAULT_OF_SESSION = "status IN ('error', 'lost') AND session = (SELECT MAX(id) FROM sessions)"
+from services.libero.evaluator.reading import EPISODE_KEY, FAULT_OF_SESSION, LAST_DRAWN, StoreReader
+from services.libero.evaluator.records import SCHEMA, SCHEMA_VERSION, Fault, Lease, StoreError, explain
 
 
-class RunStore:
+class RunStore(StoreReader):
     """One connection to a run's store. Every process and every thread opens its own."""
-
-    def __init__(self, path: Path, readonly: bool = False, check: bool = True):
-        """Opens an existing store; StoreError if it is missing, damaged or of another version.
-
-        `check` reads all of it in search of damage, which takes a moment when it is large.
-        """
-        self.path = Path(path)
-        if not self.path.is_file():
-            raise StoreError(f"run store {path} does not exist; `runs list` shows the runs there are")
-        self._connect(readonly, check)
-        with self._reading():
-            version = self._scalar("PRAGMA user_version")
-            if version != SCHEMA_VERSION:
-                raise StoreError(
-                    f"run store {path} has schema version {version}, this program writes {SCHEMA_VERSION}; "
-                    "read it with the version that made it or start a new run"
-                )
-            self.config_hash = self.meta("config_hash")
-            self.suite = self.meta("suite")
 
     @classmethod
     def create(
@@ -88,42 +61,6 @@ class RunStore:
             draft.unlink(missing_ok=True)
         return cls(path)
 
-    def _connect(self, readonly: bool, check: bool) -> None:
-        mode = "mode=ro" if readonly else "mode=rw"
-        if readonly and not os.access(self.path.parent, os.W_OK):
-            mode += "&immutable=1"  # nobody writes here, and SQLite could not make its shared-memory file either
-        address = f"{self.path.absolute().as_uri()}?{mode}"
-        with self._reading():
-            self.db = sqlite3.connect(
-                address, uri=True, timeout=LOCKED_S, isolation_level=None, check_same_thread=False
-            )
-            self.db.row_factory = sqlite3.Row
-            if not readonly:
-                with suppress(
-                    sqlite3.OperationalError
-                ):  # a file system without shared memory keeps the rollback journal
-                    self.db.execute("PRAGMA journal_mode = WAL")
-                self.db.execute("PRAGMA synchronous = FULL")  # a committed row survives a power cut, not just kill -9
-            problem = self.db.execute("PRAGMA quick_check(1)").fetchone()[0] if check else "ok"
-            if problem != "ok":
-                raise sqlite3.DatabaseError(f"malformed: {problem}")
-
-    def close(self) -> None:
-        self.db.close()
-
-    def __enter__(self) -> RunStore:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, json.JSONDecodeError) as error:
-            raise explain(error, self.path) from error
-
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """One write transaction; rolled back whatever goes wrong inside."""
@@ -137,17 +74,7 @@ class RunStore:
                     self.db.execute("ROLLBACK")
                 raise
 
-    def _scalar(self, sql: str, *values):
-        row = self.db.execute(sql, values[0] if values and isinstance(values[0], dict) else values).fetchone()
-        return None if row is None else row[0]
-
     # --- facts about the run -------------------------------------------------------------------------
-
-    def meta(self, key: str, default=None):
-        """Returns the recorded fact `key` (JSON types)."""
-        with self._reading():
-            value = self._scalar("SELECT value FROM meta WHERE key = ?", key)
-            return default if value is None else json.loads(value)
 
     def set_meta(self, key: str, value) -> None:
         with self._writing():
@@ -183,11 +110,6 @@ class RunStore:
     def end_session(self, session: int, now: float, outcome: str) -> None:
         with self._writing():
             self.db.execute("UPDATE sessions SET ended = ?, outcome = ? WHERE id = ?", (now, outcome, session))
-
-    def sessions(self) -> list[dict]:
-        with self._reading():
-            rows = self.db.execute("SELECT * FROM sessions ORDER BY id").fetchall()
-            return [{**dict(row), "notes": json.loads(row["notes"])} for row in rows]
 
     # --- leases -----------------------------------------------------------------------------------------
 
@@ -234,12 +156,6 @@ class RunStore:
         with self._writing():
             return self._held(lease, "expires_at = :expires, steps = :steps", expires=now + lease_s, steps=steps)
 
-    def leases(self) -> dict[str, Lease]:
-        """Returns the leases that are out, by worker."""
-        with self._reading():
-            rows = self.db.execute(f"SELECT {LEASE}, worker FROM episodes WHERE status = 'leased'").fetchall()
-        return {row["worker"]: Lease(*tuple(row)[:-1]) for row in rows}
-
     def finish(self, lease: Lease, result: dict, now: float, publish: Callable[[], None] | None = None) -> bool:
         """Records the episode's result; False, and nothing happens, if the lease is no longer held.
 
@@ -277,16 +193,6 @@ class RunStore:
             if held:
                 self._retry(lease.__dict__, retries)
         return held
-
-    def is_last_try_of_policy(self, lease: Lease, retries: int) -> bool:
-        """Returns whether no retry is left in this session and the policy's own errors ended all tries before."""
-        with self._reading():
-            faults, by_policy = self.db.execute(
-                f"""SELECT COUNT(*), COALESCE(SUM(json_extract(result, '$.by_policy')), 0) FROM episodes
-                    WHERE {EPISODE_KEY} AND {FAULT_OF_SESSION}""",
-                lease.__dict__,
-            ).fetchone()
-        return faults == by_policy >= retries
 
     def _held(self, lease: Lease, assignments: str, **values) -> bool:
         cursor = self.db.execute(
@@ -337,86 +243,6 @@ class RunStore:
                 key,
             )
 
-    # --- reading ------------------------------------------------------------------------------------------
-
-    def counts(self) -> dict[int, dict[str, int]]:
-        """Returns per task: planned, done, successes, policy_errors (ended by the policy's own answer; done, and no
-        success), leased, pending, broken (out of tries), steps (so far).
-        """
-        sql = """SELECT task, COUNT(DISTINCT episode) AS planned, SUM(status = 'done') AS done,
-                 SUM(status = 'done' AND success) AS successes,
-                 SUM(status = 'done' AND error IS NOT NULL) AS policy_errors, SUM(status = 'leased') AS leased,
-                 SUM(status = 'pending') AS pending,
-                 SUM(CASE WHEN status IN ('done', 'leased') THEN steps ELSE 0 END) AS steps
-                 FROM episodes GROUP BY task ORDER BY task"""
-        with self._reading():
-            rows = [dict(row) for row in self.db.execute(sql)]
-        for row in rows:
-            row["broken"] = row["planned"] - row["done"] - row["leased"] - row["pending"]
-        return {row.pop("task"): row for row in rows}
-
-    def open(self) -> bool:
-        """Returns whether any episode is still pending or under way."""
-        with self._reading():
-            return bool(self._scalar("SELECT 1 FROM episodes WHERE status IN ('pending', 'leased') LIMIT 1"))
-
-    def plan(self) -> list[tuple[int, int]]:
-        """Returns the planned (task, episode) pairs in order."""
-        with self._reading():
-            rows = self.db.execute("SELECT DISTINCT task, episode FROM episodes ORDER BY task, episode").fetchall()
-        return [(row["task"], row["episode"]) for row in rows]
-
-    def finished(self) -> list[Finished]:
-        """Returns every finished episode, ordered by task and episode."""
-        with self._reading():
-            rows = self.db.execute("SELECT * FROM episodes WHERE status = 'done' ORDER BY task, episode").fetchall()
-            return [
-                Finished(
-                    r["task"],
-                    r["episode"],
-                    r["attempt"],
-                    bool(r["success"]),
-                    r["steps"],
-                    r["worker"],
-                    r["ended_at"],
-                    json.loads(r["result"]),
-                )
-                for r in rows
-            ]
-
-    def faults(self, session: int | None = None) -> list[Fault]:
-        """Returns the attempts that ended without a result, of one session or of all."""
-        sql = "SELECT * FROM episodes WHERE status IN ('error', 'lost')"
-        with self._reading():
-            rows = self.db.execute(f"{sql} ORDER BY session, ended_at").fetchall()
-        wanted = [r for r in rows if session is None or r["session"] == session]
-        return [
-            Fault(r["task"], r["episode"], r["attempt"], r["status"], r["session"], r["worker"], r["error"])
-            for r in wanted
-        ]
-
-    def place(self, lease: Lease) -> int:
-        """Returns how many episodes of the same task and outcome were finished before this one."""
-        with self._reading():
-            return self._scalar(
-                """SELECT COUNT(*) FROM episodes AS other, episodes AS own
-                    WHERE own.config_hash = :config_hash AND own.suite = :suite AND own.task = :task
-                    AND own.episode = :episode AND own.attempt = :attempt AND other.status = 'done'
-                    AND other.task = own.task AND other.success = own.success
-                    AND (other.session, other.ended_at, other.episode) < (own.session, own.ended_at, own.episode)""",
-                lease.__dict__,
-            )
-
-    def undrawn(self, session: int, wanted: Callable[[bool, int], bool]) -> list[Lease]:
-        """Returns the episodes of sessions before this one that want a video, by outcome and place, and have none."""
-        sql = f"""SELECT {LEASE}, success, place FROM
-                  (SELECT *, ROW_NUMBER() OVER (PARTITION BY task, success ORDER BY session, ended_at, episode) - 1
-                   AS place FROM episodes WHERE status = 'done')
-                  WHERE json_extract(result, '$.video') IS NULL AND {LAST_DRAWN} < ? ORDER BY task, episode"""
-        with self._reading():
-            rows = self.db.execute(sql, (session,)).fetchall()
-        return [Lease(*tuple(row)[:-2]) for row in rows if wanted(bool(row["success"]), row["place"])]
-
     def claim_video(self, lease: Lease, session: int) -> bool:
         """Returns whether it falls to the caller to draw a finished episode's video in this session."""
         with self._writing():
@@ -433,10 +259,6 @@ class RunStore:
         """Records what a worker is doing, for the progress display."""
         with self._writing():
             self.db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?)", (worker, session, status, now))
-
-    def workers(self) -> dict[str, str]:
-        with self._reading():
-            return {row["worker"]: row["status"] for row in self.db.execute("SELECT * FROM workers ORDER BY worker")}
 
     def add_to_result(self, lease: Lease, facts: dict) -> None:
         """Adds facts that came after the episode was finished, such as its video, to the result."""

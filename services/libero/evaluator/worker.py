@@ -25,9 +25,10 @@ from services.libero.evaluator.clock import SessionClock
 from services.libero.evaluator.drawing import SAVE_S, VideoMaker
 from services.libero.evaluator.job import Job, Stop
 from services.libero.evaluator.profiles import profile as find_profile
+from services.libero.evaluator.reading import LOCKED_S
 from services.libero.evaluator.records import Lease, StoreError
 from services.libero.evaluator.rollout import PolicyFault, Rules, run_episode
-from services.libero.evaluator.store import LOCKED_S, RunStore
+from services.libero.evaluator.store import RunStore
 from services.libero.evaluator.terminal import one_line, say
 from services.libero.evaluator.vitals import Phase, Vitals
 from services.libero.simulator.suites import init_states, load_suite
