@@ -1,7 +1,6 @@
 """HTTP for the client, on the standard library's connections: keep-alive, timeouts, nothing else.
 
-An evaluator asks once per step, so what a request costs on the client's side is paid by every step: 0.16 ms of CPU
-here, 0.57 ms with httpx and 0.32 ms with httpcore (200 kB there, 28 bytes back, Python 3.10).
+An evaluator asks once per step, so what a request costs on the client's side is paid by every step.
 """
 
 import http.client
