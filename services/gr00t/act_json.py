@@ -105,7 +105,7 @@ def _array(values: Mapping[str, Any], key: str, ndim: int) -> tuple[np.ndarray, 
     value = values[key]
     if isinstance(value, list):  # a client without json_numpy sends lists of numbers
         try:
-            value = np.asarray(value, dtype=np.uint8 if key.startswith("video.") else np.float64)
+            value = _pixels(value, key) if key.startswith("video.") else np.asarray(value, np.float64)
         except (ValueError, TypeError, OverflowError) as error:
             raise InvalidObservation(f"{key} is a list that is no array of numbers: {error}") from error
     if not isinstance(value, np.ndarray):
@@ -119,6 +119,14 @@ def _array(values: Mapping[str, Any], key: str, ndim: int) -> tuple[np.ndarray, 
     if value.ndim != ndim or len(value) != 1:
         raise InvalidObservation(f"{key} has shape {list(np.shape(values[key]))}; expected one time step: [1, …]")
     return value, batched
+
+
+def _pixels(value: list, key: str) -> np.ndarray:
+    """Returns whole numbers from 0 to 255 as uint8. Pixels of 0.0 to 1.0 would become a black picture."""
+    given = np.asarray(value)
+    if given.dtype.kind not in "iu" or (given.size and (given.min() < 0 or given.max() > 255)):
+        raise InvalidObservation(f"{key} is a list of {given.dtype}; expected whole numbers from 0 to 255")
+    return given.astype(np.uint8)
 
 
 def _state(values: Mapping[str, Any], key: str, size: int) -> tuple[np.ndarray, bool]:

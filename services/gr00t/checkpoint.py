@@ -116,7 +116,7 @@ def how_to_get(checkpoints: Path) -> str:
     """Returns how to get a checkpoint, in a sentence."""
     base = PUBLISHED["base"]
     return (
-        "Get one with `python -m services.gr00t.checkpoints --suite libero_goal` (fine-tuned on LIBERO) or "
+        "Get one with `./lab checkpoint gr00t --suite libero_goal` (fine-tuned on LIBERO) or "
         f"`--suite base` ({base.repo} at {base.revision}), or put its folder into {checkpoints}; then set "
         "VLALAB_GR00T_CHECKPOINT to the folder's name"
     )

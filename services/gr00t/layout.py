@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,11 @@ import numpy as np
 from services.gr00t.embodiments import Embodiment
 from vla_contract import InvalidObservation, Observation
 from vla_contract.types import ACTION_DIM
+
+# `<image-9>` and `<video-1>` are where Eagle's processor puts pictures in; the others are its tokenizer's own marks.
+PLACEHOLDER = re.compile(
+    r"<(image|video)-?\d*>|</?(img|box|quad|ref|interval)>|<IMG_CONTEXT>|<\|[^|]*\|>", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -44,13 +50,14 @@ class Layout:
 
         video.* uint8 [1, 1, H, W, 3], state.* float64 [1, 1, n], the instruction as a text in an array [1]: the list
         that upstream's own client sends ends up in the prompt with its brackets and quotes, which training never had.
-        Raises InvalidObservation for a state of another size.
+        Raises InvalidObservation for a state of another size and for an instruction with upstream's placeholders.
         """
         if observation.state is None or len(observation.state) != self.state_size:
             sent = "none" if observation.state is None else f"{len(observation.state)} numbers"
             raise InvalidObservation(
                 f"state has {sent}; embodiment {self.embodiment.name!r} takes {self.state_size}: {spelled(self.state)}"
             )
+        refuse_placeholders(observation.instruction)
         batch = {
             f"video.{upstream}": observation.images[camera][None, None]
             for camera, upstream in self.embodiment.cameras.items()
@@ -79,6 +86,15 @@ class Layout:
             "gripper": self.embodiment.gripper,
             "cameras": ", ".join(f"{ours} = video.{theirs}" for ours, theirs in self.embodiment.cameras.items()),
         }
+
+
+def refuse_placeholders(instruction: str) -> None:
+    """Raises InvalidObservation for text that upstream's processor takes for a picture, or its tokenizer for a mark."""
+    if found := PLACEHOLDER.search(instruction):
+        raise InvalidObservation(
+            f"the instruction holds {found.group()!r}, which stands for something else in the model's prompt; say it "
+            "in other words"
+        )
 
 
 def layout(one: Embodiment, metadata: Mapping[str, Any]) -> Layout:

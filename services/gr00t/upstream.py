@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from services.gr00t.attention import Attention, backbone
 from services.gr00t.embodiments import Embodiment
+from services.gr00t.source import COMMIT, NAME_VARIABLE, changed
 
 if TYPE_CHECKING:
     from gr00t.model.policy import Gr00tPolicy
 
-COMMIT = "4af2b622892f7dcb5aae5a3fb70bcb02dc217b96"  # branch n1.5-release
 SOURCE_VARIABLE = "VLALAB_GR00T_SOURCE"
 _copies: list[str] = []  # folders to remove at the end
 
@@ -46,7 +46,7 @@ def missing() -> str | None:
             f"'gr00t' in {', '.join(where or ['?'])} has no model/backbone/eagle2_hg_model: it is another package, or "
             f"was installed without its data files; use the source folder of Isaac-GR00T at {COMMIT}"
         )
-    return None
+    return None if os.environ.get(NAME_VARIABLE) else changed(_package())  # an image's build has checked, and names it
 
 
 def prepare() -> None:
@@ -117,8 +117,8 @@ def data_config(embodiment: Embodiment) -> tuple[dict[str, Any], Any]:
 
 
 def version() -> str:
-    """Returns where the imported package comes from, for `/v1/info`: its commit as the image's build noted it."""
-    return os.environ.get("VLALAB_GR00T_COMMIT") or "unrecorded"
+    """Returns the imported package's commit, for `/v1/info`: as it was named, else the pinned one that it equals."""
+    return os.environ.get(NAME_VARIABLE) or COMMIT
 
 
 def _add_source() -> None:
@@ -127,6 +127,9 @@ def _add_source() -> None:
         sys.path.append(source)
 
 
+def _package() -> Path:
+    return Path((importlib.util.find_spec("gr00t").submodule_search_locations or ["."])[0])
+
+
 def _eagle_folder() -> Path:
-    spec = importlib.util.find_spec("gr00t")
-    return Path((spec.submodule_search_locations or ["."])[0]) / "model" / "backbone" / "eagle2_hg_model"
+    return _package() / "model" / "backbone" / "eagle2_hg_model"

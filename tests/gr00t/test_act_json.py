@@ -112,6 +112,8 @@ BAD = {
     "a batch in part": (lambda b: spoilt(b, **{"state.yaw": array(np.zeros((1, 1, 1)))}), "to all or to none"),
     "two instructions": (lambda b: spoilt(b, **{"annotation.human.action.task_description": ["a", "b"]}), "one text"),
     "an empty instruction": (lambda b: spoilt(b, **{"annotation.human.action.task_description": ""}), "instruction"),
+    "float pixels": (lambda b: spoilt(b, **{"video.image": [[[[0.5, 0.5, 1.0]]]]}), "whole numbers from 0 to 255"),
+    "pixels above 255": (lambda b: spoilt(b, **{"video.image": [[[[0, 256, 1]]]]}), "whole numbers from 0 to 255"),
     "a ragged list": (lambda b: spoilt(b, **{"state.yaw": [[0.0], [1.0, 2.0]]}), "no array of numbers"),
     "a number for a picture": (lambda b: spoilt(b, **{"video.image": 3}), "expected an array"),
 }

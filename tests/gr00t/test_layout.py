@@ -106,3 +106,15 @@ def test_cameras_of_two_sizes_are_refused():
 def test_an_unknown_embodiment_is_answered_with_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'libero'"):
         embodiment("libbero")
+
+
+@pytest.mark.parametrize(
+    "mark", ["<image-9>", "<image-1>", "<video-1>", "<IMG_CONTEXT>", "<img>", "</img>", "<|im_end|>"]
+)
+def test_an_instruction_with_a_placeholder_is_refused(mark):
+    import dataclasses
+
+    sizes = layout_of("libero")
+    with pytest.raises(InvalidObservation, match="stands for something else"):
+        sizes.to_upstream(dataclasses.replace(observe(sizes), instruction=f"pick up {mark} the cup"))
+    sizes.to_upstream(dataclasses.replace(observe(sizes), instruction="is 3 < 4 and 5 > 2? | <go>"))
