@@ -143,7 +143,7 @@ def evaluate(
         "parts": f"all, {', '.join(testing.PARTS)}; default: all",
         "quick": "linter, host tool, and the contract in one Python only",
         "runtime": "where the tests of environments run: docker (inside their images), local, or auto",
-        "minutes": "how long part chaos attacks this lab's own evaluations and services; default: 3",
+        "minutes": "how long part chaos attacks this lab's own evaluations and services; default: 2.5",
         "seed": "which attacks it draws; default: new ones, and the seed is printed",
     }
 )

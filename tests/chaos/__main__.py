@@ -24,14 +24,14 @@ from tests.libero.harness import ROOT
 from vla_contract import Volume
 
 SHARES = {"faults": 0.4, "requests": 0.5, "planted": 0.1}  # of the time
-LEAST_S = 8.0  # for a service, however short the whole
+LEAST_S = 6.0  # for a service, however short the whole
 POLICIES = ("oracle", "random", "replay", "openvla")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Returns the options."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Attacks this lab and says what held.")
-    parser.add_argument("--minutes", type=float, default=3.0, help="about how long in all")
+    parser.add_argument("--minutes", type=float, default=2.5, help="about how long in all")
     parser.add_argument("--seed", type=int, default=None, help="default: a new one, which is printed")
     parser.add_argument("--only", choices=SHARES, action="append", help="one family of attacks")
     parser.add_argument("--round", type=int, default=None, help="one round of faults, by its number")
