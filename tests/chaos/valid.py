@@ -15,6 +15,7 @@ import msgpack
 
 SIZES = {"|b1": 1, "|u1": 1, "|i1": 1, "<u2": 2, "<i2": 2, "<f2": 2, "<u4": 4, "<i4": 4, "<f4": 4, "<u8": 8, "<i8": 8,
          "<f8": 8}  # fmt: skip
+GREY = {"|b1": "?", "|u1": "B", "|i1": "b", "<u2": "H", "<i2": "h", "<u4": "I", "<i4": "i", "<f4": "f", "<f8": "d"}
 FIELDS = {"images", "state", "instruction", "session", "step", "privileged", "unnorm_key"}
 LONGEST, SIDE, TEXT, NAME = 32 * 2**20, 4096, 4096, 200
 
@@ -128,8 +129,8 @@ def acceptable_act(body: bytes, info: dict) -> str | None:
             payload = _json(payload["encoded"])
             need(isinstance(payload, dict), "no object inside")
         need({"image", "instruction"} <= set(payload), "a field is missing")
-        dtype, shape, _ = _numpy(payload["image"])
-        need(dtype == "|u1" and len(shape) == 3 and shape[2] == 3, f"a picture of {dtype} {shape}")
+        dtype, shape, raw = _numpy(payload["image"])
+        need(_is_colour(dtype, shape) or _is_grey(dtype, shape, raw), f"a picture of {dtype} {shape}")
         need(0 < min(shape[:2]) <= max(shape[:2]) <= SIDE, f"a picture of {shape}")
         text(payload["instruction"], TEXT, "instruction")
         if payload.get("state") is not None:
@@ -138,6 +139,16 @@ def acceptable_act(body: bytes, info: dict) -> str | None:
     except Bad as bad:
         return str(bad)
     return None
+
+
+def _is_colour(dtype: str, shape: list[int]) -> bool:
+    return dtype == "|u1" and len(shape) == 3 and shape[2] in (2, 3, 4)
+
+
+def _is_grey(dtype: str, shape: list[int], raw: bytes) -> bool:
+    if len(shape) != 2 or dtype not in GREY:
+        return False
+    return all(0 <= value <= 255 for value in struct.unpack(f"<{math.prod(shape)}{GREY[dtype]}", raw))
 
 
 def _json(data: bytes | str) -> object:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import requests
 from fakes import EchoPolicy, PerRequestPolicy, chunk_of, picture
+from PIL import Image
 from test_app import assert_problem
 
 from vla_contract import ActionChunk, PolicyInfo
@@ -72,6 +73,30 @@ def test_arrays_are_written_as_json_numpy_writes_them(dtype):
         assert json.loads(json_numpy.dumps(view)) == to_json(view)
 
 
+def grey(dtype):
+    """Returns a picture [6, 8] with every kind of value that Pillow keeps of this type."""
+    values = np.random.default_rng(5).uniform(0, 127 if dtype == "|i1" else 255, (6, 8))
+    return (values < 99) if dtype == "|b1" else values.astype(dtype)
+
+
+OTHER_PICTURES = {
+    **{f"grey {dtype}": grey(dtype) for dtype in ("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<f4", "<f8")},
+    "grey and alpha": picture(6, 6, 8)[:, :, :2],
+    "RGBA": np.dstack([picture(7, 6, 8), picture(8, 6, 8)[:, :, :1]]),
+}
+
+
+@pytest.mark.parametrize("image", OTHER_PICTURES.values(), ids=list(OTHER_PICTURES))
+def test_pictures_that_are_no_rgb_are_converted_as_upstream_does(service, image):
+    fake = policy()
+    body = {"image": to_json(image), "instruction": "pick up the bowl"}
+    answer = requests.post(service(fake).url + "/act", json=body, timeout=10)
+    assert answer.status_code == 200, answer.text
+    seen = fake.batches[-1][0].images["agentview"]
+    assert np.array_equal(seen, np.asarray(Image.fromarray(np.ascontiguousarray(image)).convert("RGB")))
+    assert len(np.unique(seen)) > 1
+
+
 IMAGE = to_json(picture())
 GOOD = {"image": IMAGE, "instruction": "x"}
 BAD = {
@@ -79,6 +104,15 @@ BAD = {
     "no instruction": ({"image": IMAGE}, "no 'instruction'"),
     "image is a list": ({**GOOD, "image": [[0]]}, "is a list"),
     "image of floats": ({**GOOD, "image": to_json(np.zeros((2, 2, 3)))}, "float64"),
+    "RGBA of floats": ({**GOOD, "image": to_json(np.zeros((2, 2, 4)))}, "float64"),
+    "five channels": ({**GOOD, "image": to_json(np.zeros((2, 2, 5), np.uint8))}, "[2, 2, 5]"),
+    "a row of pixels": ({**GOOD, "image": to_json(np.zeros(12, np.uint8))}, "[12]"),
+    "grey without pixels": ({**GOOD, "image": to_json(np.zeros((0, 4), np.float32))}, "[0, 4, 3]"),
+    "grey in 64 bits": ({**GOOD, "image": to_json(np.zeros((2, 2), np.int64))}, "int64"),
+    "grey from 0 to 1": ({**GOOD, "image": to_json(np.full((2, 2), 0.5))}, "expected values from 0 to 255"),
+    "grey with NaN": ({**GOOD, "image": to_json(np.array([[3.0, np.nan]]))}, "expected values from 0 to 255"),
+    "grey below 0": ({**GOOD, "image": to_json(np.array([[-1, 3]], np.int8))}, "from -1 to 3"),
+    "grey above 255": ({**GOOD, "image": to_json(np.array([[0, 256]], np.uint16))}, "from 0 to 256"),
     "one channel": ({**GOOD, "image": to_json(np.zeros((2, 2, 1), np.uint8))}, "[2, 2, 1]"),
     "instruction is null": ({**GOOD, "instruction": None}, "instruction is None"),
     "wrong shape": ({**GOOD, "image": {**IMAGE, "shape": [1, 2, 3]}}, "came with 1152 bytes; expected 6"),

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from services.openvla.attention import choose
@@ -23,6 +24,7 @@ from services.openvla.loading import load_policy
 from services.openvla.placement import choose_device, choose_dtype
 from services.openvla.settings import ModelSettings
 from vla_contract import InvalidObservation, Observation, PolicyClient, PolicyRefused
+from vla_contract.act_json import to_json
 from vla_contract.testing import running
 
 KEY = "libero_goal_no_noops"
@@ -113,11 +115,9 @@ def test_a_too_long_instruction_fails_alone(policy):
     assert isinstance(policy.act([bad])[0], InvalidObservation)
 
 
-@pytest.mark.parametrize("doubly", [False, True])
-def test_openvlas_own_clients_are_answered(service, policy, doubly):
-    picture = observation(4, side=256).images["agentview"]
-    array = {"__numpy__": base64.b64encode(picture).decode(), "dtype": "|u1", "shape": list(picture.shape)}
-    body = {"image": array, "instruction": "open the drawer", "unnorm_key": KEY}
+def act(service, picture, doubly=False):
+    """Returns the action [7] that an OpenVLA client gets for a picture of any type."""
+    body = {"image": to_json(picture), "instruction": "open the drawer", "unnorm_key": KEY}
     body = {"encoded": json.dumps(body)} if doubly else body
     request = urllib.request.Request(
         service.url + "/act", json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -125,9 +125,28 @@ def test_openvlas_own_clients_are_answered(service, policy, doubly):
     with urllib.request.urlopen(request, timeout=60) as answer:
         value = json.load(answer)
     value = json.loads(value) if doubly else value
-    action = np.frombuffer(base64.b64decode(value["__numpy__"]), value["dtype"])
+    return np.frombuffer(base64.b64decode(value["__numpy__"]), value["dtype"])
+
+
+@pytest.mark.parametrize("doubly", [False, True])
+def test_openvlas_own_clients_are_answered(service, policy, doubly):
+    action = act(service, observation(4, side=256).images["agentview"], doubly)
     expected = actions(policy, [observation(4, instruction="open the drawer", side=256)])[0]
     np.testing.assert_allclose(action, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["grey", "grey of floats", "grey and alpha", "RGBA"])
+def test_a_picture_that_is_no_rgb_gets_the_action_of_what_upstream_makes_of_it(service, kind):
+    colours = observation(4, side=256).images["agentview"]
+    alpha = observation(5, side=256).images["agentview"][..., :1]
+    given = {
+        "grey": colours[..., 0],
+        "grey of floats": colours.mean(axis=2),
+        "grey and alpha": np.dstack([colours[..., :1], alpha]),
+        "RGBA": np.dstack([colours, alpha]),
+    }[kind]
+    seen = np.asarray(Image.fromarray(np.ascontiguousarray(given)).convert("RGB"))
+    np.testing.assert_array_equal(act(service, given), act(service, seen))
 
 
 def test_a_wrong_key_on_act_is_422(service):

@@ -2,7 +2,8 @@
 
 Request  {"image": A, "instruction": text[, "unnorm_key": text][, "state": A]}, A = {"__numpy__": base64, "dtype":
 "|u1", "shape": [H, W, 3]}; answer: the chunk's first action, float64 [7], in the same form. Or both doubly encoded:
-{"encoded": "<the request as JSON>"} as the only key, answered by a JSON string that holds the answer.
+{"encoded": "<the request as JSON>"} as the only key, answered by a JSON string that holds the answer. Grey and RGBA
+pictures are converted (rgb.py).
 """
 
 import base64
@@ -18,6 +19,7 @@ from vla_contract.codec import MAX_CONTAINERS, view
 from vla_contract.errors import InvalidObservation
 from vla_contract.info import PolicyInfo
 from vla_contract.plain import DTYPES
+from vla_contract.rgb import to_rgb
 from vla_contract.types import ActionChunk, Observation
 
 MEDIA_TYPE = "application/json"
@@ -88,7 +90,7 @@ def _observation(payload: dict, info: PolicyInfo, session: str) -> Observation:
         state = state.astype(np.float32)
     camera = info.cameras[0] if info.cameras else "agentview"
     return Observation(
-        images={camera: payload["image"]},
+        images={camera: to_rgb(payload["image"])},
         state=state,
         instruction=payload["instruction"],
         session=session,

@@ -28,7 +28,7 @@ ACT_REQUEST = {
             "type": "object",
             "required": ["image", "instruction"],
             "properties": {
-                "image": {**ARRAY, "description": "uint8 [H, W, 3], RGB"},
+                "image": {**ARRAY, "description": "uint8 [H, W, 3], RGB; RGBA and grey, 0 to 255, are converted"},
                 "instruction": {"type": "string", "minLength": 1, "maxLength": MAX_INSTRUCTION},
                 "unnorm_key": {"type": ["string", "null"], "minLength": 1, "maxLength": MAX_SESSION},
                 "state": {"anyOf": [{**ARRAY, "description": "numbers [n]"}, {"type": "null"}]},
