@@ -110,7 +110,9 @@ class Door:
                 inside["path"], send = self._file(scope["path"]), _inert(send)
             await self._bodies[way.body](inside, receive, send)
         except Refused as refused:
-            await JSONResponse({"detail": refused.why}, refused.status)(scope, receive, send)  # uvicorn drops the body
+            headers = {"Retry-After": "1"} if refused.status == 503 else None
+            answer = JSONResponse({"detail": refused.why}, refused.status, headers)
+            await answer(scope, receive, send)  # uvicorn drops the body
 
     def _file(self, path: str) -> str:
         return FILE + self._upload_at(path.removeprefix(FILE))

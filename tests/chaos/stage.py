@@ -21,7 +21,8 @@ from vla_contract.server import listen
 
 EVALUATOR, WORKER = "services.libero.evaluator.evaluate", "services.libero.evaluator.worker"
 POLICY, SUPERVISOR = "services.libero.policies", "vlalab.supervisor"
-END_S = 240.0  # far longer than any run here takes on a busy machine: past it, it hangs
+SCENE_S = 120  # a worker that is stopped while it starts or builds a scene is replaced after so long
+END_S = 480.0  # far longer than any run here takes on a busy machine, such a worker or two included: past it, it hangs
 SUITE = "libero_goal"
 
 
@@ -71,7 +72,8 @@ class Stage:
         self.set_clock(0.0)
         self.flags = [
             *plan.flags(), "--workers", str(workers), "--video", video, "--assets", str(assets),
-            "--act-timeout-s", "5", "--policy-timeout-s", "60", *([] if lab else ["--lease-s", "4"]),
+            "--act-timeout-s", "5", "--policy-timeout-s", "60",
+            *([] if lab else ["--lease-s", "4", "--start-timeout-s", str(SCENE_S), "--scene-timeout-s", str(SCENE_S)]),
         ]  # fmt: skip
         self.process: subprocess.Popen | None = None
 
