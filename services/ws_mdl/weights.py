@@ -50,7 +50,10 @@ class WeightFiles:
         return next(reversed(self.all()), None)
 
     def save(self, path: Path, state: State, keep: int = 0) -> None:
-        """Writes a state, then takes away what it makes old: parts of epochs, and all but `keep` epochs (0: none)."""
+        """Writes a state, then takes away what it makes old: parts of epochs, and all but `keep` epochs (0: none).
+
+        Files of epochs before the state's `first_epoch` stay: they were put there, and no run can make them again.
+        """
         fresh = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             with fresh.open("wb") as file:
@@ -63,7 +66,8 @@ class WeightFiles:
         files = self.all()
         older = files[: files.index(path)]
         parts = [other for other in older if self._number(other)[1] != math.inf]
-        whole = [other for other in older if other not in parts]
+        first = (state.get("first_epoch", 0), 0)
+        whole = [other for other in older if other not in parts and self._number(other) >= first]
         for other in parts + (whole[: max(0, len(whole) - keep + 1)] if keep else []):
             other.unlink()
 

@@ -214,10 +214,21 @@ def test_the_frechet_distance_is_that_of_normal_distributions():
         score.frechet_distance(a[:1], b)
 
 
+def test_distances_compare_at_equal_numbers_of_pictures():
+    rng = np.random.default_rng(0)
+    real, few, many = rng.normal(size=(5000, 16)), rng.normal(size=(50, 16)), rng.normal(size=(500, 16))
+    assert score.frechet_distance(real, few) > 3 * score.frechet_distance(real, many), "they are drawn alike"
+    alike = score.frechet_of_sets(real, many, 50) / score.frechet_of_sets(real, few, 50)
+    assert 0.7 < alike < 1.4
+    assert score.frechet_of_sets(real, few, 50) == pytest.approx(score.frechet_distance(real, few))
+
+
 def test_a_score_holds_every_sampler_and_is_stored(trained):
     result = score.score(score.Request(count=40), trained, data.load("digits"))
     assert set(result["samplers"]) == {"ddim", "ddim, order 2", "ddpm", "incorrect"}
     assert all(found["frechet"] > result["frechet_of_held_out_pictures"] for found in result["samplers"].values())
+    assert result["equal_count"] == 40
+    assert all(found["frechet_equal_count"] == pytest.approx(found["frechet"]) for found in result["samplers"].values())
     assert set(result["samplers"]["ddim"]["accuracy_per_class"]) == set(data.DIGITS)
     assert "accuracy" not in result["samplers"]["incorrect"]
     stored = json.loads(score.save_result(trained.folder, result).read_text())

@@ -306,6 +306,14 @@ def test_a_file_of_the_course_loads_gives_its_outputs_and_trains_on(make):
     resumed.model.eval()
     torch.testing.assert_close(resumed.model(*inputs), theirs(*inputs), atol=1e-4, rtol=0)
     steps(resumed, 2)
+    for epoch in (5, 6):
+        torch.save(state, trainer.folder / f"tmodel_{epoch:02d}.pt")
+    for _ in range(3):  # each but the first knows from the file which epochs are its own
+        run = make(keep=1)
+        run.finish_epoch(None)
+        run.save()
+    names = [path.name for path in checkpoints.files_of(trainer.folder).all()]
+    assert names == ["tmodel_05.pt", "tmodel_06.pt", "tmodel_07.pt", "tmodel_10.pt"], "files that were put there stay"
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,16 @@ def frechet_distance(a: np.ndarray, b: np.ndarray) -> float:
     return float(max(distance, 0.0))
 
 
+def frechet_of_sets(real: np.ndarray, found: np.ndarray, size: int, seed: int = 0) -> float:
+    """Returns the mean distance of as many disjoint sets of `size` rows as `found` has, drawn at random.
+
+    A distance of few pictures is larger than one of many, so two of them compare at equal numbers only.
+    """
+    order = np.random.default_rng(seed).permutation(len(found))
+    sets = order[: len(order) // size * size].reshape(-1, size)
+    return float(np.mean([frechet_distance(real, found[rows]) for rows in sets]))
+
+
 def classifier_for(run: Trained, data: Pictures) -> tuple[Classifier, float]:
     """Returns the run's classifier: the one stored beside its weights, else a new one, which is stored."""
     path = run.folder / "classifier.pt"
@@ -139,23 +149,28 @@ def score(request: Request, run: Trained, data: Pictures) -> dict:
     """Returns accuracy per class and Fréchet distance of each sampler's pictures against the real ones."""
     classifier, held_out = classifier_for(run, data)
     kept, held = data.split()
-    real = features(classifier, kept.x)
+    real, true = features(classifier, kept.x), features(classifier, held.x)
+    size = min(request.count, len(true))
     result = {
         "run": run.config.name,
         "epochs": run.epochs,
         "count": request.count,
         "classifier_accuracy": held_out,
-        "frechet_of_held_out_pictures": frechet_distance(real, features(classifier, held.x)),
+        "equal_count": size,
+        "frechet_of_held_out_pictures": frechet_of_sets(real, true, size),
         "samplers": {},
     }
     for name, way in WAYS.items():
         if request.ddpm or way["sampler"] == "ddim":
-            result["samplers"][name] = score_way(request, run, classifier, real, way)
+            result["samplers"][name] = score_way(request, run, classifier, real, size, way)
     return result
 
 
-def score_way(request: Request, run: Trained, classifier: Classifier, real: np.ndarray, way: dict) -> dict:
-    """Returns Fréchet distance and time of a way of sampling and, where the run has a context, how often it fitted."""
+def score_way(request: Request, run: Trained, classifier: Classifier, real: np.ndarray, size: int, way: dict) -> dict:
+    """Returns Fréchet distances and time of a way of sampling and, where the run has a context, how often it fitted.
+
+    size: how many pictures the second distance is of, the mean of disjoint sets of them.
+    """
     wanted = run.config.context and way["sampler"] != "incorrect"
     asked = SampleRequest(
         **way,
@@ -167,7 +182,12 @@ def score_way(request: Request, run: Trained, classifier: Classifier, real: np.n
     )
     started = time.perf_counter()
     x = sample(asked, run)[0].cpu().clamp(-1, 1)
-    found = {"seconds": time.perf_counter() - started, "frechet": frechet_distance(real, features(classifier, x))}
+    seconds, seen = time.perf_counter() - started, features(classifier, x)
+    found = {
+        "seconds": seconds,
+        "frechet": frechet_distance(real, seen),
+        "frechet_equal_count": frechet_of_sets(real, seen, size),
+    }
     if wanted:
         labels = torch.arange(request.count) * len(run.classes) // request.count
         found["accuracy"] = accuracy(classifier, x, labels)
@@ -182,12 +202,14 @@ def show(result: dict) -> str:
     lines = [
         f"run {result['run']} after {result['epochs']} epochs, {result['count']} pictures of each sampler",
         f"classifier: {100 * result['classifier_accuracy']:.1f} % of held-out real pictures right",
-        f"{'':<14}{'Fréchet':>9}{'as asked':>10}{'seconds':>9}",
-        f"{'real':<14}{result['frechet_of_held_out_pictures']:>9.2f}",
+        f"{'':<14}{'Fréchet':>9}{'of ' + str(result['equal_count']):>9}{'as asked':>10}{'seconds':>9}",
+        f"{'real':<14}{'-':>9}{result['frechet_of_held_out_pictures']:>9.2f}",
     ]
     for name, found in result["samplers"].items():
         asked = f"{100 * found['accuracy']:.1f} %" if "accuracy" in found else "-"
-        lines.append(f"{name:<14}{found['frechet']:>9.2f}{asked:>10}{found['seconds']:>9.1f}")
+        lines.append(
+            f"{name:<14}{found['frechet']:>9.2f}{found['frechet_equal_count']:>9.2f}{asked:>10}{found['seconds']:>9.1f}"
+        )
     return "\n".join(lines)
 
 

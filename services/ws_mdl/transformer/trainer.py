@@ -63,6 +63,7 @@ class Trainer:
         self.wrapped = self._wrap(self.loss_fn)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.0, **self._adam())
         self.epoch, self.batches, self.global_step = -1, 0, 0
+        self.first_epoch = 0  # that this lab trained; those before it are a file's that was put here
         self.loss_sum, self.words, self.seconds = torch.zeros((), device=machine.device), 0, 0.0
         self.history: list[dict[str, Any]] = []
         self.stopped = False
@@ -138,6 +139,7 @@ class Trainer:
             "model_state_dict": self.model.state_dict(),
             "optimizer_state_dict": self.optimizer.state_dict(),
             "epoch": self.epoch,
+            "first_epoch": self.first_epoch,
             "global_step": self.global_step,
             "batches": self.batches,
             "loss_sum": float(self.loss_sum),
@@ -177,6 +179,8 @@ class Trainer:
             group.update(self._adam())  # a file of the course, or of another device, has others
         self.optimizer.load_state_dict(state["optimizer_state_dict"])
         self.epoch, self.global_step = state["epoch"], state["global_step"]
+        own = "config" in state  # the course's files have none
+        self.first_epoch = state.get("first_epoch", 0) if own else self.epoch + 1
         self.history, self.seconds = state.get("history", []), state.get("seconds", 0.0)
         if state.get("order", self.order()) == self.order():
             self.batches, self.words = state.get("batches", 0), state.get("words", 0)
