@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from vla_contract.batching import BatchQueue, Call, Job
+from vla_contract.devices import is_device_error
 from vla_contract.info import PolicyInfo
 from vla_contract.metrics import Metrics
 from vla_contract.outcomes import Outcome, run_batch
@@ -19,7 +19,6 @@ from vla_contract.warm import warm_up
 log = logging.getLogger("vla_contract")
 LOADING, READY, FAILED, STOPPED = "loading", "ready", "failed", "stopped"
 FAILURES = 10  # requests in a row that the policy failed; a device's own error is enough by itself
-_DEVICE_ERROR = re.compile(r"CUDA error|CUDA driver|cuDNN error|CUBLAS_STATUS|cudaError|HIP error", re.IGNORECASE)
 STUCK_S = 120.0  # an inference that takes longer has met a dead device or a deadlock
 
 
@@ -209,7 +208,7 @@ class Engine:
     def _count_failures(self, outcomes: list[Outcome | Problem]) -> None:
         problems = [one for one in outcomes if isinstance(one, Problem) and one.status >= 500]
         self._failures = self._failures + len(problems) if len(problems) == len(outcomes) else 0
-        self._in_doubt = self._failures >= FAILURES or any(_is_device_error(one.__cause__) for one in problems)
+        self._in_doubt = self._failures >= FAILURES or any(is_device_error(one.__cause__) for one in problems)
 
     def _look_again(self) -> None:
         """Asks the policy for its first inference once more: if that fails too, it is not the requests that are bad."""
@@ -234,10 +233,6 @@ class Engine:
         if self._kind == "policy-lost":
             return Problem.retry_after(self._kind, self.reason, 2.0)
         return Problem(self._kind, self.reason)
-
-
-def _is_device_error(error: BaseException | None) -> bool:
-    return error is not None and _DEVICE_ERROR.search(str(error)) is not None
 
 
 def _settle(results: list[tuple]) -> None:
