@@ -34,6 +34,20 @@ def recorded_tokens(codec: ActionCodec) -> Mapping[str, np.ndarray]:
     return {name: codec.tokens(normalise(actions, stats)) for name, actions in episodes.items()}
 
 
+def jittered(recorded: Mapping[str, np.ndarray], codec: ActionCodec, bins: int) -> Mapping[str, np.ndarray]:
+    """Returns the episodes with up to `bins` bins, each way and as likely as the next, added to all but the gripper.
+
+    The oracle's actions are smoother than a trained model's, which this stands for.
+    """
+    draw, low, high = np.random.default_rng(0), codec.vocab_size - codec.bins, codec.vocab_size - 1
+
+    def shaken(tokens: np.ndarray) -> np.ndarray:
+        moved = tokens[:, :6] + draw.integers(-bins, bins + 1, (len(tokens), 6))
+        return np.concatenate([np.clip(moved, low, high), tokens[:, 6:]], axis=1)
+
+    return {name: shaken(tokens) for name, tokens in recorded.items()}
+
+
 def decode_passes(recorded: np.ndarray, drafts: Drafts, width: int) -> tuple[int, np.ndarray]:
     """Returns (decoding passes, tokens [steps, 7]) of a model that chooses the recorded tokens, guessed by `drafts`.
 
@@ -67,15 +81,16 @@ def _after(read: int, tokens: np.ndarray, recorded: np.ndarray) -> int:
     return int(recorded[end]) if end < ACTION_TOKENS and np.array_equal(tokens, recorded[read:end]) else -1
 
 
-def recorded_guesses(tokens: np.ndarray, count: int) -> list[np.ndarray]:
-    """Returns `count` guesses int64 [1 + SIDES, 7] for a step whose tokens are `tokens` [7], as good as on recordings.
+def recorded_guesses(tokens: np.ndarray, count: int, jitter: int) -> list[np.ndarray]:
+    """Returns `count` guesses int64 [1 + SIDES, 7] for a step whose tokens are `tokens` [7], as good as on recordings
+    with `jitter` bins of jitter.
 
     Each is right where the guess for some recorded step was: main, at the side, or not at all.
     """
     codec, made = ActionCodec(), []
     low, bins = codec.vocab_size - codec.bins, codec.bins
     wrong = [low + (tokens - low + 1 + shift) % bins for shift in range(1 + SIDES)]
-    for chosen in recorded_tokens(codec).values():
+    for chosen in jittered(recorded_tokens(codec), codec, jitter).values():
         drafts = Drafts(codec)
         for step in chosen:
             hits = drafts.guess("session") == step
