@@ -37,6 +37,16 @@ def connect(url):
     return socket.create_connection((host, int(port)), 20)
 
 
+def rest(raw):
+    """Returns what comes until the server closes: head and body of an answer may come apart."""
+    raw.settimeout(10)
+    data = b""
+    with suppress(OSError):
+        while piece := raw.recv(65536):
+            data += piece
+    return data
+
+
 def answer_to_trickle(url, head, forever, pause_s=TRICKLE):
     """Returns what the server answers to a head and then one byte at a time, and how long it listened."""
     start = time.monotonic()
@@ -46,9 +56,8 @@ def answer_to_trickle(url, head, forever, pause_s=TRICKLE):
         while time.monotonic() - start < 60:
             try:
                 raw.sendall(forever)
-                if data := raw.recv(65536):
-                    return data, time.monotonic() - start
-                return b"", time.monotonic() - start
+                data, spent_s = raw.recv(65536), time.monotonic() - start
+                return data + rest(raw), spent_s
             except TimeoutError:
                 continue
             except ConnectionError:

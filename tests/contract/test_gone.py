@@ -13,8 +13,10 @@ from vla_contract.messages import encode_observation
 from vla_contract.server import address, listen
 from vla_contract.sessions import SessionTable
 
+TRICKLING = {"head": b"HTTP/1.1 200 OK\r\nX: ", "body": b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"}
 
-@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"], ids=["head", "body"])
+
+@pytest.mark.parametrize("said", TRICKLING.values(), ids=TRICKLING)
 def test_a_call_ends_at_its_deadline_however_the_answer_trickles(client, said):
     with listen("127.0.0.1", 0) as listener:
         stop = threading.Event()

@@ -1,11 +1,14 @@
 """What the client takes for an HTTP answer, byte by byte, and what for a fault."""
 
 import http.client
+import socket
+import sys
 import threading
+import time
 
 import pytest
 
-from vla_contract.answer import MAX_HEADERS, MAX_LINE
+from vla_contract.answer import MAX_HEADERS, MAX_LINE, read_reply
 from vla_contract.server import address, listen
 from vla_contract.transport import FAULTS, Transport
 
@@ -57,6 +60,54 @@ def test_answers(answered, answer, status, body):
     assert (reply.status, reply.body) == (status, body)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 100 Continue\r\nX: y\r\n\r\n" + OK + b"Retry-After: 7\r\nContent-Length: 3\r\n\r\nabc",
+        OK + b"Retry-After: 7\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\nRetry-After: 8\r\n\r\n",
+    ],
+)
+def test_an_answer_may_come_byte_by_byte(answer):
+    server, client = socket.socketpair()
+    with server, client:
+
+        def send():
+            for byte in answer:
+                server.send(bytes([byte]))
+                time.sleep(0.0005)
+
+        threading.Thread(target=send, daemon=True).start()
+        reply, keep = read_reply(client, time.monotonic() + 10)
+    assert (reply.status, reply.reason, reply.headers.get("Retry-After"), reply.body, keep) == (
+        200, "OK", "7", b"abc", True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [b"x", b"H", OK, OK + b"Content-Length: 1\r\n\r\nx", b"\x00"])
+def test_what_follows_an_answer_is_not_taken_for_the_next(more):
+    server, client = socket.socketpair()
+    with server, client:
+        server.sendall(OK + b"Content-Length: 3\r\n\r\nabc" + more)
+        reply, keep = read_reply(client, time.monotonic() + 10)
+    assert (reply.status, reply.body, keep) == (200, b"abc", False)
+
+
+def test_a_signal_while_an_answer_is_read_is_no_fault_of_the_answer():
+    def interrupt(frame, event, argument):
+        if event == "call" and frame.f_code.co_name == "on_header":  # where a signal's handler may run as well
+            raise KeyboardInterrupt
+
+    server, client = socket.socketpair()
+    with server, client:
+        server.sendall(OK + b"Content-Length: 0\r\n\r\n")
+        sys.setprofile(interrupt)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                read_reply(client, time.monotonic() + 10)
+        finally:
+            sys.setprofile(None)
+
+
 def test_headers_are_found_in_any_case(answered):
     reply = answered(OK + b"RETRY-after:  7 \r\nX-Empty:\r\nContent-Length: 0\r\n\r\n")
     assert [reply.headers.get(name) for name in ("Retry-After", "retry-AFTER", "x-empty", "x-none")] == [
@@ -81,8 +132,15 @@ def test_headers_are_found_in_any_case(answered):
         (OK + b"Transfer-Encoding: chunked\r\n\r\nfffffffff\r\n", http.client.IncompleteRead),
         (OK + b"no colon\r\n\r\n", http.client.HTTPException),
         (OK + b"X: y\r\n" * (MAX_HEADERS + 1) + b"\r\n", http.client.HTTPException),
+        (OK + b"Content-Length: 0\r\n" + b"X: y\r\n" * MAX_HEADERS + b"\r\n", http.client.HTTPException),
+        (OK + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", http.client.HTTPException),
+        (OK + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", http.client.HTTPException),
+        (OK + b"Transfer-Encoding: gzip\r\n\r\nab", http.client.IncompleteRead),
         (OK + b"X: " + b"y" * MAX_LINE + b"\r\n\r\n", http.client.LineTooLong),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * MAX_LINE, http.client.LineTooLong),
+        (b"HTTP/1.1 101 Other\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", http.client.HTTPException),
         (b"HTTP/2 200 OK\r\n\r\n", http.client.BadStatusLine),
+        (b"HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n", http.client.BadStatusLine),
         (b"HTTP/1.1 OK\r\n\r\n", http.client.BadStatusLine),
         (b"HTTP/1.1 099 Odd\r\n\r\n", http.client.BadStatusLine),
         (b"SSH-2.0-OpenSSH\r\n", http.client.BadStatusLine),

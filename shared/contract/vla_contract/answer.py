@@ -1,4 +1,4 @@
-"""An HTTP/1 answer, read from a socket.
+"""An HTTP/1 answer, read from a socket; httptools says where its parts begin and end.
 
 Python's own `http.client` makes a file of the socket and an e-mail message of the head: a fifth of a whole request,
 which every simulator step pays.
@@ -6,83 +6,107 @@ which every simulator step pays.
 
 import http.client
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
-MAX_ANSWER = 32 * 2**20  # bytes
-MAX_LINE, MAX_HEADERS = 65536, 100  # of the head
-_PIECE = 65536
+from httptools import (
+    HttpParserCallbackError,
+    HttpParserError,
+    HttpParserInvalidStatusError,
+    HttpParserUpgrade,
+    HttpResponseParser,
+)
+
+MAX_LINE, MAX_HEADERS = 65536, 100  # the head: bytes, with any "go on" before it, and how many
+MAX_ANSWER = 32 * 2**20  # bytes behind the head
+_PIECE = 65536  # what malloc keeps at hand: for 1 MiB it asks the kernel, 25 µs an answer
 
 
-@dataclass(frozen=True)
-class Reply:
+class Headers(dict):
+    """Headers as bytes under lower-case names, found as text under any."""
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        value = super().get(name.lower().encode())
+        return default if value is None else value.decode("latin-1").strip()
+
+
+class Reply(NamedTuple):
     """An HTTP response, read to its end."""
 
     status: int
     reason: str
-    headers: Mapping[str, str]  # case-insensitive
+    headers: Headers
     body: bytes
 
 
-class _Headers(dict):
-    """Headers under lower-case names, found under any."""
-
-    def get(self, name: str, default: str | None = None) -> str | None:
-        return super().get(name.lower(), default)
+class _MoreError(Exception):
+    """Bytes behind the answer."""
 
 
-class _Incoming:
-    """What comes through a socket until `end` (time.monotonic), line by line and byte by byte."""
+class _Answer:
+    """What has come so far. The parser calls what begins with `on_`."""
 
-    def __init__(self, sock, end: float):
-        self._sock, self._end, self._held, self._at = sock, end, b"", 0
+    def __init__(self):
+        self._fields, self._parts = [], []
+        self.status, self.headers, self.whole, self.keep = 0, None, False, False
+        self.on_body = self._parts.append
+        self._parser = HttpResponseParser(self)
+        self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=True)  # lines may end in "\n" alone
 
-    def _recv(self, count: int) -> bytes:
-        left_s = self._end - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("timed out")
-        self._sock.settimeout(left_s)  # a socket's own timeout is for each wait: one byte a second would never end
-        return self._sock.recv(count)
-
-    def _more(self) -> None:
-        piece = self._recv(_PIECE)
-        if not piece:
-            raise http.client.IncompleteRead(self._held[self._at :])
-        self._held, self._at = self._held[self._at :] + piece, 0
-
-    def first(self) -> None:
-        """Waits for the answer to begin. Raises RemoteDisconnected where it never does."""
+    def feed(self, piece: bytes) -> None:
+        """Raises HTTPException for what is no answer, or one that is too long or whose end could not be known."""
+        begun = self.headers is not None
         try:
-            self._more()
-        except http.client.IncompleteRead:
-            raise http.client.RemoteDisconnected("the connection was closed without an answer") from None
+            self._parser.feed_data(piece)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            if isinstance(error, HttpParserCallbackError) and not isinstance(error.__context__, _MoreError):
+                raise error.__context__ from None  # of a signal's handler: Ctrl-C is no fault of the answer's
+            self.keep = False
+            if not self.whole:  # else the answer is in order, and more than it has come
+                raise self._fault(error) from None
+        if self.headers is not None and not begun:
+            self._check_head()
 
-    def line(self) -> str:
-        """Returns the next line without its end."""
-        while (end := self._held.find(b"\n", self._at)) < 0 and len(self._held) - self._at < MAX_LINE:
-            self._more()
-        if not 0 <= end - self._at < MAX_LINE:
-            raise http.client.LineTooLong("head")
-        line, self._at = self._held[self._at : end], end + 1
-        return line.decode("latin-1").rstrip("\r")
+    def reply(self) -> Reply:
+        self._parser = None  # it holds this, and only a collection of garbage would end the two
+        return Reply(self.status, http.client.responses.get(self.status, ""), self.headers, self.body())
 
-    def take(self, count: int) -> bytes:
-        """Returns the next `count` bytes."""
-        parts = [self._held[self._at : self._at + count]]
-        self._at += len(parts[0])
-        left = count - len(parts[0])
-        while left:
-            piece = self._recv(min(left, 2**20))
-            if not piece:
-                raise http.client.IncompleteRead(b"".join(parts), left)
-            parts.append(piece)
-            left -= len(piece)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+    def body(self) -> bytes:
+        return b"".join(self._parts)
 
-    @property
-    def empty(self) -> bool:
-        """Whether all that has come so far was taken."""
-        return self._at == len(self._held)
+    def on_message_begin(self) -> None:
+        if self.whole:
+            raise _MoreError
+        self._fields = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        if not 100 <= self.status < 200:  # else "go on", which is no answer yet
+            self.headers, self.keep = Headers(self._fields), self._parser.should_keep_alive()
+
+    def on_message_complete(self) -> None:
+        self.whole = self.headers is not None
+
+    def _check_head(self) -> None:
+        if self.status < 100 or (not self.keep and self._parser.get_http_version()[0] != "1"):  # 1.1 keeps
+            raise http.client.BadStatusLine(f"HTTP/{self._parser.get_http_version()} {self.status}")
+        if len(self._fields) > MAX_HEADERS:
+            raise http.client.HTTPException(f"the answer has more than {MAX_HEADERS} headers")
+        if b"content-length" in self.headers:
+            known = int(self.headers[b"content-length"]) <= MAX_ANSWER
+        else:
+            known = self.status in (204, 304) or self.headers.get("transfer-encoding", "").lower() == "chunked"
+        if not known:
+            raise http.client.IncompleteRead(b"")
+
+    def _fault(self, error: Exception) -> http.client.HTTPException:
+        if not self._parser.get_status_code() or isinstance(error, HttpParserInvalidStatusError):
+            return http.client.BadStatusLine(str(error))
+        if "Content-Length" in str(error):  # the parser has one kind for all that is wrong in a head
+            return http.client.IncompleteRead(b"")
+        return http.client.HTTPException(f"the answer is none of HTTP: {error}")
 
 
 def read_reply(sock, end: float) -> tuple[Reply, bool]:
@@ -91,58 +115,28 @@ def read_reply(sock, end: float) -> tuple[Reply, bool]:
     Raises OSError and http.client.HTTPException for what is no answer, ends too early, or is longer than MAX_ANSWER.
     A length must be given: without one, whether a body is whole cannot be known.
     """
-    incoming = _Incoming(sock, end)
-    incoming.first()
-    status = 100
-    while status == 100:  # "go on" is no answer yet
-        version, status, reason = _status(incoming.line())
-        headers = _headers(incoming)
-    body = b"" if status in (204, 304) else _body(incoming, headers)
-    keep = headers.get("connection", "close" if version == "HTTP/1.0" else "keep-alive").lower()
-    return Reply(status, reason, headers, body), "close" not in keep and incoming.empty
+    answer, taken = _Answer(), 0
+    while not answer.whole:
+        room = MAX_LINE - taken + (MAX_ANSWER if answer.headers is not None else 0)
+        if room <= 0:
+            raise http.client.LineTooLong("head") if answer.headers is None else http.client.IncompleteRead(b"")
+        piece = _recv(sock, min(room, _PIECE), end)
+        if not piece:
+            raise _cut_off(answer, taken)
+        answer.feed(piece)
+        taken += len(piece)
+    return answer.reply(), answer.keep
 
 
-def _status(line: str) -> tuple[str, int, str]:
-    version, _, rest = line.partition(" ")
-    code, _, reason = rest.partition(" ")
-    if not version.startswith("HTTP/1.") or len(code) != 3 or not code.isdecimal() or code < "100":
-        raise http.client.BadStatusLine(line[:80])
-    return version, int(code), reason
+def _recv(sock, count: int, end: float) -> bytes:
+    left_s = end - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("timed out")
+    sock.settimeout(left_s)  # a socket's own timeout is for each wait: one byte a second would never end
+    return sock.recv(count)
 
 
-def _headers(incoming: _Incoming) -> _Headers:
-    found = _Headers()
-    while line := incoming.line():
-        name, colon, value = line.partition(":")
-        if not colon or len(found) == MAX_HEADERS:
-            raise http.client.HTTPException(f"the answer's head is none: {line[:80]!r}")
-        found[name.lower()] = value.strip()
-    return found
-
-
-def _body(incoming: _Incoming, headers: _Headers) -> bytes:
-    if headers.get("transfer-encoding", "").lower() == "chunked":
-        return _chunks(incoming)
-    length = headers.get("content-length", "")
-    if not length.isdecimal() or int(length) > MAX_ANSWER:
-        raise http.client.IncompleteRead(b"")
-    return incoming.take(int(length))
-
-
-def _chunks(incoming: _Incoming) -> bytes:
-    body = bytearray()
-    while size := _chunk_size(incoming.line()):
-        if len(body) + size > MAX_ANSWER:
-            raise http.client.IncompleteRead(b"")
-        body += incoming.take(size)
-        if incoming.line():
-            raise http.client.HTTPException(f"a chunk of {size} bytes does not end there")
-    _headers(incoming)  # trailers
-    return bytes(body)
-
-
-def _chunk_size(line: str) -> int:
-    digits = line.partition(";")[0].strip()
-    if not digits or not set(digits) <= set("0123456789abcdefABCDEF"):
-        raise http.client.HTTPException(f"{line[:80]!r} is no chunk's size")
-    return int(digits, 16)
+def _cut_off(answer: _Answer, taken: int) -> Exception:
+    if taken:
+        return http.client.IncompleteRead(answer.body())
+    return http.client.RemoteDisconnected("the connection was closed without an answer")
