@@ -139,6 +139,8 @@ _BY_KIND = {
     "too-large": ("The picture is too large for the policy", "Upload a smaller one.", False),
     "invalid-observation": ("The policy cannot work with this", "Change what it names and ask again.", False),
     "queue-full": ("The policy is busy", "Others are waiting too; ask again in a moment.", True),
+    "busy": ("The policy is busy", "It has as many connections as it takes; ask again in a moment.", True),
+    "policy-lost": ("The policy's device is lost", "It is started again; its log says why: ./lab logs SERVICE", True),
     "expired": ("The policy is busy", "The request waited too long; ask again in a moment.", True),
     "policy-failed": ("The policy failed at this request", "Its log says why: ./lab logs SERVICE", False),
     "invalid-action": ("The policy's answer is no valid action", "Its log says more: ./lab logs SERVICE", False),

@@ -52,6 +52,11 @@ class Canary:
         self.file.chmod(0o640)
         self.before = self.look()
 
+    def holds(self, path: Path) -> bool:
+        """Returns whether a path leads here."""
+        real = path.resolve()
+        return self.folder.resolve() in (real, *real.parents)
+
     def look(self) -> list[tuple]:
         """Returns names, owners, modes and contents."""
         places = [self.folder, *sorted(self.folder.rglob("*"))]
@@ -64,6 +69,8 @@ def plant(volume: Path, canary: Canary, draw: random.Random) -> list[str]:
     told = []
     for _ in range(draw.randrange(1, 5)):
         folder = volume / draw.choice(LAYOUT)
+        if canary.holds(folder):  # by a link that was planted before
+            continue
         if draw.random() < 0.2 and not os.path.lexists(folder) and folder.parent.is_dir():
             folder.symlink_to(canary.folder)
             told.append(f"link {folder.name}")
@@ -79,7 +86,7 @@ def plant(volume: Path, canary: Canary, draw: random.Random) -> list[str]:
 
 
 def _plant_one(path: Path, canary: Canary, draw: random.Random) -> str:
-    if os.path.lexists(path) or canary.folder in path.resolve().parents:
+    if os.path.lexists(path) or canary.holds(path):
         return "nothing"
     if draw.random() < 0.5:
         path.symlink_to(draw.choice((canary.file, canary.folder, canary.folder / "new")))

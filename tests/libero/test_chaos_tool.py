@@ -226,3 +226,14 @@ def test_the_table_counts_and_its_report_is_what_the_sum_reads(tmp_path, capsys)
     assert "--seed 1" in out and "NOT HELD" in out and "story 0" in out and "story 29" not in out
     counts = json.loads((tmp_path / "report.json").read_text())
     assert counts == {"passed": 1, "failed": 1, "skipped": 1, "reasons": {"chaos, gr00t: no GPU": 1}}
+
+
+def test_what_is_planted_touches_nothing_outside_by_itself(tmp_path):
+    links = 0
+    for number in range(300):
+        here = tmp_path / str(number)
+        (here / "volume").mkdir(parents=True)
+        canary = planted.Canary(here / "outside")
+        links += sum(word.startswith("link") for word in planted.plant(here / "volume", canary, random.Random(number)))
+        assert canary.look() == canary.before, number
+    assert links > 100

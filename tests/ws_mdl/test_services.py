@@ -159,7 +159,7 @@ def test_a_kernel_computes_in_this_environment(notebook):
     code = "import sys, torch, vla_contract; print(1 + 1, torch.__version__, sys.executable)"
     printed = run_code(url, code)
     assert printed.split()[0] == "2" and printed.split()[1].startswith("2.6.0")
-    assert os.path.dirname(printed.split()[2]) == os.path.dirname(sys.executable)
+    assert os.path.dirname(printed.split(maxsplit=2)[2].strip()) == os.path.dirname(sys.executable)
 
 
 def run_code(url: str, code: str, token: str = TOKEN) -> str:
