@@ -104,3 +104,9 @@ def choose_machine(device: str = "auto", precision: str = "auto") -> Machine:
         torch.cuda.set_device(chosen)
         torch.set_float32_matmul_precision("high")
     return Machine(chosen, choose_dtype(chosen, precision), rank, world)
+
+
+def leave() -> None:
+    """Parts from the other processes of torchrun. Without it their threads may be cut off at exit, which aborts."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()

@@ -157,9 +157,9 @@ def test_files_lie_on_the_volume(notebook):
 def test_a_kernel_computes_in_this_environment(notebook):
     url, _ = notebook
     code = "import sys, torch, vla_contract; print(1 + 1, torch.__version__, sys.executable)"
-    printed = run_code(url, code)
-    assert printed.split()[0] == "2" and printed.split()[1].startswith("2.6.0")
-    assert os.path.dirname(printed.split(maxsplit=2)[2].strip()) == os.path.dirname(sys.executable)
+    two, version, executable = run_code(url, code).splitlines()[0].split(maxsplit=2)  # a path may have spaces
+    assert two == "2" and version.startswith("2.6.0")
+    assert os.path.dirname(executable) == os.path.dirname(sys.executable)
 
 
 def run_code(url: str, code: str, token: str = TOKEN) -> str:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from services.ws_mdl import corpora
-from services.ws_mdl.devices import Machine, choose_machine
+from services.ws_mdl.devices import Machine, choose_machine, leave
 from services.ws_mdl.transformer import pictures
 from services.ws_mdl.transformer.board import Board
 from services.ws_mdl.transformer.config import Config, get_config, run_folder, tensorboard_folder
@@ -182,8 +182,9 @@ def _greet(trainer: Trainer, path: Path | None, curves: Path) -> None:
 
 def main() -> None:
     """Trains as the flags say; exits with 130 when it was stopped."""
-    trainer = train_model(tyro.cli(Config, description=__doc__))
-    sys.exit(INTERRUPTED if trainer.stopped else 0)
+    stopped = train_model(tyro.cli(Config, description=__doc__)).stopped
+    leave()
+    sys.exit(INTERRUPTED if stopped else 0)
 
 
 if __name__ == "__main__":
