@@ -15,6 +15,7 @@ pytestmark = pytest.mark.docker
 SHORT = ("--tasks", "0", "--workers", "1", "--video", "none", "--policy-timeout-s", "240", "--act-timeout-s", "60")
 UNDER_WAY = """
 SELECT 1 FROM episodes WHERE status = 'leased' AND steps >= 2 AND EXISTS (SELECT 1 FROM episodes WHERE status = 'done')
+AND EXISTS (SELECT 1 FROM episodes WHERE status = 'pending')
 """
 
 
@@ -55,7 +56,7 @@ def test_a_policy_killed_in_mid_run_and_started_again_costs_no_episode(up):
         assert run.poll() is None, run.stdout.read()
         docker.run(["kill", "--signal", "KILL", up.container("openvla")["Id"]])
         noticed = "SELECT 1 FROM episodes WHERE status = 'error'"
-        wait_until(lambda: peek(up, "killed", noticed), "the evaluator's notice")
+        wait_until(lambda: peek(up, "killed", noticed), "the evaluator's notice", 200)  # three tries of 60 s
         up("restart", "openvla")  # with the settings it had
         output, _ = run.communicate(timeout=300)
     assert run.returncode == 0, output
