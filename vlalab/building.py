@@ -127,7 +127,7 @@ def commit(root: Path | None = None) -> str:
     git = ["git", "-C", str(root or paths.ROOT)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
-        changed = ["status", "--porcelain", "--", "services", "shared/contract", "images"]
+        changed = ["status", "--porcelain", "--", "services", "shared/contract", "shared/modelkit", "images"]
         dirty = subprocess.run([*git, *changed], capture_output=True, text=True)
     except FileNotFoundError:
         return "unknown"

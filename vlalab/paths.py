@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACT = ROOT / "shared" / "contract"
+MODELKIT = ROOT / "shared" / "modelkit"
 
 
 def image_names() -> list[str]:
@@ -21,5 +22,5 @@ def volume() -> Path:
 
 
 def python_path() -> str:
-    """Returns the PYTHONPATH under which services/* and vla_contract are importable."""
-    return os.pathsep.join([str(ROOT), str(CONTRACT)])
+    """Returns the PYTHONPATH under which services/* and the packages of shared/ are importable."""
+    return os.pathsep.join(map(str, (ROOT, CONTRACT, MODELKIT)))

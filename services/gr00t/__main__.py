@@ -70,9 +70,10 @@ def load(settings: Settings, found: Found, embodiment: Embodiment, sizes: Layout
     """Returns the policy with its weights loaded, which has been seen to look at its pictures."""
     upstream.prepare()
     from services.gr00t.attention import choose
-    from services.gr00t.policy import ServedGr00t, resolve_device
+    from services.gr00t.policy import ServedGr00t
+    from vla_modelkit.devices import choose_device
 
-    device = resolve_device(settings.device)
+    device = str(choose_device(settings.device))
     attention = choose(settings.attention, device)
     log.info(
         "loading %s on %s, attention %s", found.folder, device, " since ".join(filter(None, vars(attention).values()))

@@ -13,7 +13,7 @@ from services.gr00t import noise, upstream
 from services.gr00t.attention import Attention
 from services.gr00t.layout import Layout
 from vla_contract import ActionChunk, Checkpoint, InvalidObservation, Observation, PolicyInfo
-from vla_contract.builds import require_built_for
+from vla_modelkit.devices import device_name
 
 if TYPE_CHECKING:
     from gr00t.model.policy import Gr00tPolicy
@@ -139,35 +139,3 @@ class ServedGr00t:
 def joined(inputs: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """Returns several transformed observations as one batch; rows of a kind are of one length."""
     return {key: torch.cat([one[key] for one in inputs]) for key in inputs[0]}
-
-
-def device_name(device: str) -> str:
-    """Returns the device in words: "cpu", or "cuda:0 (NVIDIA H100)"."""
-    return device if device == "cpu" else f"{device} ({torch.cuda.get_device_name(device)})"
-
-
-def resolve_device(wanted: str) -> str:
-    """Returns "cpu" or "cuda:N" for auto, cpu, cuda or cuda:N.
-
-    Raises ValueError for a GPU that is not there, and for one that this torch has no code for.
-    """
-    device = _named_device(wanted)
-    require_built_for(torch, device)
-    return device
-
-
-def _named_device(wanted: str) -> str:
-    if wanted == "auto":
-        return "cuda:0" if torch.cuda.is_available() else "cpu"
-    if wanted == "cpu":
-        return wanted
-    name, _, index = wanted.partition(":")
-    if name != "cuda" or not (index.isdecimal() or index == ""):
-        raise ValueError(f"device {wanted!r} is unknown; expected auto, cpu, cuda or cuda:N")
-    count = torch.cuda.device_count()
-    if int(index or 0) >= count:
-        raise ValueError(
-            f"device {wanted!r} is not there: torch sees {count} GPUs; give the service one (./lab up gr00t --gpu 0), "
-            "or set VLALAB_GR00T_DEVICE=cpu"
-        )
-    return f"cuda:{int(index or 0)}"

@@ -17,11 +17,11 @@ from services.openvla.record import identity
 from services.openvla.suites import keys_of, suites_of
 from vla_contract import PolicyInfo
 from vla_contract.errors import did_you_mean
+from vla_modelkit.devices import device_name
 
 log = logging.getLogger("services.openvla")
 CAMERA = "agentview"  # the one picture OpenVLA sees
 PACKAGES = ("torch", "timm", "transformers", "tokenizers", "safetensors", "bitsandbytes", "flash-attn")
-NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def policy_info(
@@ -66,11 +66,6 @@ def served_keys(config: ModelConfig, asked: str) -> tuple[str, ...]:
         if key in config.unusable:
             raise ValueError(f"unnorm key {key!r} cannot be used: {config.unusable[key]}")
     raise ValueError(f"unnorm key {asked!r} not found{did_you_mean(asked, config.norm_stats)}")
-
-
-def device_name(device: torch.device) -> str:
-    """Returns the device with its GPU's name."""
-    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 
 def versions() -> dict[str, str]:

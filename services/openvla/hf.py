@@ -13,19 +13,20 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from services.openvla import attention, canary
+from services.openvla import canary
 from services.openvla.config import ModelConfig, load_config
 from services.openvla.download import BASE
 from services.openvla.errors import CheckpointError
-from services.openvla.facts import CAMERA, NAMES, policy_info, served_keys
+from services.openvla.facts import CAMERA, policy_info, served_keys
 from services.openvla.linear import quantiser
+from services.openvla.loading import placement
 from services.openvla.memory import require_memory
 from services.openvla.model import weight_bytes
-from services.openvla.placement import choose_device, choose_dtype
 from services.openvla.settings import ModelSettings
 from services.openvla.tiny import REMOTE_CODE
 from services.openvla.tokenizer import PROMPT, complete
 from vla_contract import ActionChunk, Observation, PolicyInfo
+from vla_modelkit.devices import NAMES
 
 log = logging.getLogger("services.openvla")
 _WAYS = {"sdpa": "sdpa", "flash": "flash_attention_2"}
@@ -72,12 +73,10 @@ def load_hf_policy(settings: ModelSettings, folder: Path) -> HfPolicy:
     """Returns the policy. Raises CheckpointError, ValueError or MemoryError saying what is wrong and what to do."""
     config = load_config(folder)
     keys = served_keys(config, settings.unnorm_key)
-    device = choose_device(settings.device)
-    dtype = choose_dtype(settings.dtype, device, settings.quant)
+    device, dtype, how, reason = placement(settings)
     quantiser(settings.quant)  # raises where bitsandbytes cannot be imported
     if settings.quant != "none" and device.type != "cuda":
         raise ValueError(f"--engine hf --quant {settings.quant} needs a GPU; --engine vla-lab quantises on a CPU too")
-    how, reason = attention.choose(settings.attention, device, dtype)
     require_memory(weight_bytes(config, dtype, settings.quant), device, "take --quant nf4, or a smaller checkpoint")
     processor, model = load_upstream(folder, dtype, device, _WAYS[how.name], settings.quant)
     model.norm_stats = {key: {"action": {n: list(v) for n, v in s.items()}} for key, s in config.norm_stats.items()}

@@ -13,16 +13,16 @@ from services.openvla.actions import codec_of
 from services.openvla.config import ModelConfig, load_config
 from services.openvla.decoding import GUESSES
 from services.openvla.engine import Engine, capacity, row_bytes
-from services.openvla.facts import NAMES, policy_info, served_keys
+from services.openvla.facts import policy_info, served_keys
 from services.openvla.memory import fitting_batch, require_memory
 from services.openvla.model import OpenVLA, load_model, weight_bytes
-from services.openvla.placement import choose_device, choose_dtype
 from services.openvla.policy import OpenVLAPolicy
 from services.openvla.settings import INT8, ModelSettings, checkpoint_folder
 from services.openvla.tokenizer import PromptTokenizer
 from services.openvla.vision import patch_count
 from services.openvla.weights import Safetensors
 from vla_contract import Policy
+from vla_modelkit.devices import NAMES, choose_device, choose_dtype
 
 log = logging.getLogger("services.openvla")
 
@@ -82,7 +82,8 @@ def load_engine(settings: ModelSettings, folder: Path, config: ModelConfig) -> t
 def placement(settings: ModelSettings) -> tuple[torch.device, torch.dtype, attention.Attention, str]:
     """Returns device, dtype, attention and why this attention."""
     device = choose_device(settings.device)
-    dtype = choose_dtype(settings.dtype, device, settings.quant)
+    on_cpu = torch.float32 if settings.quant == "none" else torch.bfloat16  # else what stays plain is the largest part
+    dtype = choose_dtype(settings.dtype, device, on_cpu)
     return device, dtype, *attention.choose(settings.attention, device, dtype)
 
 

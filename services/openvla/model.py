@@ -14,8 +14,6 @@ from services.openvla.llama import Cache, Llama, Window, llama_shapes, load_llam
 from services.openvla.vision import Eyes, load_eyes, sizes_of, tower_bytes, vision_shapes
 from services.openvla.weights import Source, check_names
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
 
 @dataclass(frozen=True)
 class OpenVLA:

@@ -71,8 +71,8 @@ def measure(settings: VerifySettings) -> dict[str, Any]:
 
     from services.openvla.loading import load_policy
     from services.openvla.memory import reset_peak, used_bytes
-    from services.openvla.placement import choose_device
     from vla_contract import Observation
+    from vla_modelkit.devices import choose_device
 
     device = choose_device(settings.device)
     reset_peak(device)

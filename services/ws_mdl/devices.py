@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import distributed
 
-from vla_contract.builds import require_built_for
+from vla_modelkit.devices import choose_device
 
 
 @dataclass(frozen=True)
@@ -52,29 +52,6 @@ class Machine:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else str(self.device)
         processes = f", {self.world} processes" if self.world > 1 else ""
         return f"{name}, {'bf16' if self.dtype else 'fp32'}{processes}"
-
-
-def choose_device(asked: str, local_rank: int = 0) -> torch.device:
-    """Returns the device of that name, for "auto" the best there is.
-
-    Raises ValueError for one that is not here, and for one that this torch has no code for.
-    """
-    device = _named(asked, local_rank)
-    require_built_for(torch, device)
-    return device
-
-
-def _named(asked: str, local_rank: int) -> torch.device:
-    here = ["cpu"]
-    if torch.backends.mps.is_available():
-        here.insert(0, "mps")
-    here = [f"cuda:{i}" for i in range(torch.cuda.device_count())] + here
-    if asked in ("auto", "cuda") and here[0].startswith("cuda"):
-        return torch.device("cuda", local_rank)
-    wanted = here[0] if asked == "auto" else asked
-    if wanted not in here:
-        raise ValueError(f"device {asked!r} is not on this machine; it has {', '.join(here)}")
-    return torch.device(wanted)
 
 
 def choose_dtype(device: torch.device, precision: str) -> torch.dtype | None:

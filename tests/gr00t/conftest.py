@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-for entry in (ROOT, ROOT / "shared" / "contract"):
-    if str(entry) not in sys.path:
-        sys.path.insert(0, str(entry))
+SHARED = [str(ROOT / "shared" / name) for name in ("contract", "modelkit")]
+for entry in (str(ROOT), *SHARED):
+    if entry not in sys.path:
+        sys.path.insert(0, entry)
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may depend on a model hub, so none may reach it
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from services.gr00t import upstream
 from services.gr00t.__main__ import Settings
-from tests.gr00t.conftest import ROOT
+from tests.gr00t.conftest import ROOT, SHARED
 
 WITHOUT_UPSTREAM = """
 import runpy, sys
@@ -29,7 +29,7 @@ runpy.run_module("services.gr00t", run_name="__main__")
 
 def start(*arguments, **variables):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("VLALAB_GR00T_")}
-    here = f"{ROOT}:{ROOT / 'shared/contract'}:{os.environ.get('PYTHONPATH', '')}"
+    here = ":".join((str(ROOT), *SHARED, os.environ.get("PYTHONPATH", "")))
     environment |= {"PYTHONPATH": here, **variables}
     return subprocess.run(
         [sys.executable, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120
@@ -47,7 +47,7 @@ def test_without_upstreams_package_it_says_how_to_get_it(tmp_path):
 def test_another_package_of_that_name_is_not_taken_for_it(tmp_path):
     (tmp_path / "gr00t").mkdir()
     (tmp_path / "gr00t" / "__init__.py").touch()
-    done = start("-m", "services.gr00t", PYTHONPATH=f"{tmp_path}:{ROOT}:{ROOT / 'shared/contract'}")
+    done = start("-m", "services.gr00t", PYTHONPATH=":".join(map(str, (tmp_path, ROOT, *SHARED))))
     assert done.returncode == 1 and "eagle2_hg_model" in done.stderr and "Traceback" not in done.stderr
 
 

@@ -15,7 +15,7 @@ import torch
 from services.gr00t import noise
 from services.gr00t.attention import Attention, backbone
 from services.gr00t.embodiments import EMBODIMENTS
-from tests.gr00t.conftest import ROOT
+from tests.gr00t.conftest import ROOT, SHARED
 from tests.gr00t.harness import NAMES, body_of, observe, post
 from vla_contract import PolicyClient
 from vla_contract.act_json import loads
@@ -194,7 +194,7 @@ def test_the_program_serves_a_checkpoint_over_http(tiny_checkpoints, tiny_polici
     found, served = tiny_checkpoints("libero"), tiny_policies("libero")
     keep = ("VLALAB_GR00T_SOURCE",)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("VLALAB_") or k in keep}
-    environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'shared/contract'}:{os.environ.get('PYTHONPATH', '')}"}
+    environment |= {"PYTHONPATH": ":".join((str(ROOT), *SHARED, os.environ.get("PYTHONPATH", "")))}
     environment |= {
         "VLALAB_GR00T_CHECKPOINT": str(found.folder),
         "VLALAB_GR00T_DEVICE": "cpu",

@@ -16,6 +16,7 @@ from vlalab import cli, compose, evaluation, gl, locks, paths, ports
 ROOT = paths.ROOT
 SERVICES = compose.read(variables={})
 README = (ROOT / "README.md").read_text()
+ENVIRONMENTS = paths.image_names()
 COMPOSE = (ROOT / "compose.yaml").read_text()
 
 
@@ -89,7 +90,7 @@ NOT_FOR_USERS = {
     "VLALAB_COMMIT", "VLALAB_LOCK_HASH", "VLALAB_NUMBA_SEED",  # an image tells about itself
     "VLALAB_TEST_RECORD",  # of tests that start tests
 }  # fmt: skip
-CODE = ("services/", "shared/contract/vla_contract/", "vlalab/", "images/", "compose")
+CODE = ("services/", "shared/", "vlalab/", "images/", "compose")
 
 
 def test_every_variable_that_is_read_is_documented():
@@ -256,7 +257,7 @@ def imported(text: str) -> set[str]:
 
 
 def test_imports_go_one_way():
-    """services → contract; vlalab imports neither, and no service another one."""
+    """services → model kit → contract; vlalab imports none of them, and no service another one."""
     for name, text in modules().items():
         found = {other.split(".")[0] for other in imported(text)}
         if name.startswith("services/"):
@@ -265,9 +266,24 @@ def test_imports_go_one_way():
             others = {o.split(".")[1] for o in imported(text) if o.startswith("services.")}
             assert others <= {own}, name
         elif name.startswith("shared/contract/"):
+            assert not found & {"vlalab", "services", "vla_modelkit"}, name
+        elif name.startswith("shared/modelkit/"):
             assert not found & {"vlalab", "services"}, name
         elif name.startswith("vlalab/"):
-            assert not found & {"services", "vla_contract"}, name
+            assert not found & {"services", "vla_contract", "vla_modelkit"}, name
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_every_image_has_the_shared_packages_its_services_import(name):
+    """Copied and on PYTHONPATH; an import inside a function counts too."""
+    code = [text for path, text in modules().items() if path.startswith(f"services/{name}/")]
+    found = {other.split(".")[0] for text in code for other in imported(text)}
+    dockerfile = (ROOT / "images" / name / "Dockerfile").read_text()
+    for package in (ROOT / "shared").glob("*/vla_*"):
+        if package.name in found:
+            folder = package.parent.relative_to(ROOT)
+            assert f"COPY {folder} {folder}\n" in dockerfile, package.name
+            assert re.search(rf"PYTHONPATH=\S*/opt/vla-lab/{folder}\b", dockerfile), package.name
 
 
 def test_the_simulators_tests_import_it_after_it_is_configured():

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from services.ws_mdl import weights as weight_files
-from services.ws_mdl.devices import Machine, choose_device
+from services.ws_mdl.devices import Machine
 from services.ws_mdl.transformer import checkpoints
 from services.ws_mdl.transformer.config import Config, get_config, run_folder
 from services.ws_mdl.transformer.dataset import causal_mask
@@ -21,6 +21,7 @@ from services.ws_mdl.transformer.train import get_ds, train_model
 from services.ws_mdl.transformer.trainer import Trainer, learning_rate
 from services.ws_mdl.transformer.translate import find_run, load_trained
 from services.ws_mdl.transformer.validation import Sample, scores
+from vla_modelkit.devices import choose_device
 
 MACHINE = Machine(torch.device("cpu"))
 SMALL = {
@@ -406,7 +407,7 @@ def test_a_wrong_setting_is_named(wrong, message):
 
 
 def test_a_device_that_is_not_here_is_named_with_those_that_are():
-    with pytest.raises(ValueError, match="device 'cuda:99' is not on this machine; it has .*cpu"):
+    with pytest.raises(ValueError, match="device 'cuda:99' not found on this machine: torch sees .*cpu"):
         choose_device("cuda:99")
 
 

@@ -16,7 +16,7 @@ import torch
 import tyro
 from torch import Tensor
 
-from services.ws_mdl.devices import choose_device, choose_dtype
+from services.ws_mdl.devices import choose_dtype
 from services.ws_mdl.diffusion import pictures, samplers
 from services.ws_mdl.diffusion.config import Config, config_from, runs_folder
 from services.ws_mdl.diffusion.contexts import contexts_for
@@ -25,6 +25,7 @@ from services.ws_mdl.diffusion.schedule import Schedule
 from services.ws_mdl.diffusion.train import PREFIX, model_from
 from services.ws_mdl.weights import State, WeightFiles
 from vla_contract.volume import Volume, make_folder
+from vla_modelkit.devices import choose_device
 
 
 @dataclass

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vla_contract.builds import require_built_for, runs_on
+from vla_modelkit.builds import require_built_for, runs_on
 
 TORCH_22 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]  # cu121's wheel
 
