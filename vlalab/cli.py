@@ -1,17 +1,18 @@
 """The command line: Invoke's program with the tasks of tasks.py, a friendlier list and plain words after a task.
 
-Invoke takes one value per positional argument. Here a task may name one list argument in WORDS, and the plain words
-after it are gathered into that: `./lab up oracle random` is `./lab up --names=oracle,random`.
+Invoke takes one value per positional argument. Here one flag of a task may gather all plain words after it:
+`./lab up oracle random` is `./lab up --names=oracle,random`.
 """
 
 from __future__ import annotations
 
-import copy
 import difflib
 import importlib.util
 import os
 import re
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +21,7 @@ from invoke import Argument, Collection, ParseError, Program
 from vlalab import compose
 from vlalab.console import LabError, unknown
 from vlalab.paths import ROOT
+from vlalab.tasks.flags import LabTask
 
 
 def load_tasks() -> ModuleType:
@@ -53,13 +55,26 @@ def gather_words(argv: list[str], words: dict[str, str], takes_value: set[str]) 
     return [argv[0], *gathered, *flags]
 
 
+def print_rows(rows: list[tuple[str, str]]) -> None:
+    """Prints a column of names and one of what they mean, which hangs: its further lines begin where the first does."""
+    wide = min(max(len(name) for name, _ in rows), 26)
+    indent = " " * (wide + 4)
+    for name, meaning in rows:
+        begin = f"  {name:<{wide}}  " if len(name) <= wide else f"  {name}\n{indent}"
+        text = textwrap.fill(meaning, _width(), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+        print(begin + text[len(indent) :])
+
+
+def _width() -> int:
+    return min(shutil.get_terminal_size().columns, 110)
+
+
 class Lab(Program):
     """Invoke's program for a fixed set of tasks."""
 
     def __init__(self, tasks: ModuleType) -> None:
         super().__init__(name="lab", binary="./lab", namespace=Collection.from_module(tasks), version="0.1.0")
-        self.tasks_module = tasks
-        self.help_of = {name: dict(task.help) for name, task in self.namespace.tasks.items()}  # Invoke empties it
+        self.groups: dict[str, list[LabTask]] = tasks.GROUPS
 
     def normalize_argv(self, argv: list[str] | None) -> None:
         """Gathers plain words, and turns `help` and a task's -h into Invoke's --help."""
@@ -67,16 +82,14 @@ class Lab(Program):
         arguments = self.argv[1:]
         if arguments[:1] == ["help"] or {"--help", "-h"} & set(arguments[1:]):
             arguments = ["--help", *[a for a in arguments if a not in ("help", "--help", "-h")][:1]]
-        words = {task: name.replace("_", "-") for task, name in self.tasks_module.WORDS.items()}
+        words = {name: task.gathered.name for name, task in self.namespace.tasks.items() if task.gathered}
         if arguments and arguments[0] in words:
             arguments = gather_words(arguments, words, self._flags_with_value(arguments[0]))
         self._check_task(arguments)
         self.argv = [self.argv[0], *arguments]
 
     def _arguments(self, task: str) -> dict[str, Argument]:
-        found = copy.copy(self.namespace[task])
-        found.help = dict(self.help_of[task])
-        return {name.replace("_", "-"): argument for argument in found.get_arguments() for name in argument.names}
+        return {argument.names[0]: argument for argument in self.namespace[task].get_arguments()}
 
     def _flags_with_value(self, task: str) -> set[str]:
         return {f"--{name}" for name, argument in self._arguments(task).items() if argument.takes_value}
@@ -107,10 +120,8 @@ class Lab(Program):
     def list_tasks(self) -> None:
         """Prints every task with its first line of help, in the order of a day's work."""
         print("Usage: ./lab TASK [words] [--flags]      ./lab TASK --help shows a task's flags and examples\n")
-        tasks = self.namespace.tasks
-        order = [*self.tasks_module.ORDER, *sorted(set(tasks) - set(self.tasks_module.ORDER))]
-        for name in order:
-            print(f"  {name:<11} {(tasks[name].__doc__ or '').strip().splitlines()[0]}")
+        for task in (task for group in self.groups.values() for task in group):
+            print(f"  {task.name:<11} {(task.__doc__ or '').strip().splitlines()[0]}")
         print("\nFirst steps: ./lab eval libero_goal --trials 2      then: ./lab test")
 
     def print_help(self) -> None:
@@ -119,14 +130,14 @@ class Lab(Program):
 
     def print_task_help(self, name: str) -> None:
         """Prints a task's help: its words, what it does with examples, its flags."""
-        task = self.namespace[name]
-        word = self.tasks_module.WORDS.get(name)
-        shown = " ".join([f"[{word.upper()} …]"] if word else [p.upper() for p in task.positional])
+        task: LabTask = self.namespace[name]
+        shown = " ".join(f"[{f.shown}]" if f.gathers else f.shown for f in task.flags if f.is_word)
         print(f"Usage: ./lab {name} {shown} [--flags]\n".replace("  ", " "))
         lines = (task.__doc__ or "").strip().splitlines()
-        print("\n".join(line.removeprefix("    ") for line in lines), "\n")
-        if tuples := self.parser.contexts[name].help_tuples():
-            self.print_columns(tuples)
+        print("\n".join(line.removeprefix("    ") for line in lines))
+        if task.flags:
+            print()
+            print_rows([(flag.shown, flag.explained) for flag in task.flags])
 
 
 def _settle_variables() -> None:

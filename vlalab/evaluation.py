@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from vlalab import compose, containers, ports, runtimes, settings
+from vlalab import compose, containers, ports, runtimes, service_settings
 from vlalab.console import LabError, say, status, unknown
 from vlalab.running import READY_TIMEOUT_S, Instance
 from vlalab.runtimes import Runtime
@@ -43,7 +43,7 @@ class Request:
     def variables(self) -> dict[str, str]:
         """What the evaluator is told about GPUs. Drawing on the CPU needs none."""
         on_cpu = "cpu" in [after for word, after in zip(self.flags, self.flags[1:], strict=False) if word == "--render"]
-        return settings.merged({}, settings.from_flags(EVALUATOR, gpu="none" if on_cpu else self.gpu))
+        return service_settings.merged({}, service_settings.from_flags(EVALUATOR, gpu="none" if on_cpu else self.gpu))
 
     @property
     def names_url(self) -> bool:
@@ -165,8 +165,9 @@ def _container_at(url: str, mine: Sequence[Instance]) -> PolicyChoice:
 
 def _settings(service: str, request: Request) -> dict[str, str]:
     """Returns the settings of a private policy: --gpu, and the suite's checkpoint, unless a variable names one."""
-    named = compose.environment_variables().get(settings.variable(service, "CHECKPOINT"))
-    return settings.merged({}, settings.from_flags(service, suite=None if named else request.suite, gpu=request.gpu))
+    named = compose.environment_variables().get(service_settings.variable(service, "CHECKPOINT"))
+    suite = None if named else request.suite
+    return service_settings.merged({}, service_settings.from_flags(service, suite=suite, gpu=request.gpu))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vlalab import compose, environments, gl, gpus, logs, paths, records, running, settings, supervised, volumes
+from vlalab import compose, environments, gl, gpus, logs, paths, records, running, service_settings, supervised, volumes
 from vlalab.compose import Service
 from vlalab.console import LabError, say
 from vlalab.environments import Environment
@@ -148,7 +148,7 @@ def _placed(service: Service) -> dict[str, str]:
 
 def _own(service_name: str, variables: Mapping[str, str] | None) -> dict[str, str]:
     """Returns those of `variables` that are settings of that service."""
-    prefix = settings.variable(service_name, "")
+    prefix = service_settings.variable(service_name, "")
     return {name: value for name, value in (variables or {}).items() if name.startswith(prefix)}
 
 

@@ -6,7 +6,7 @@ import ast
 import sys
 from pathlib import Path
 
-from vlalab import compose, environments, gl, gpus, local, paths, runtimes, settings
+from vlalab import compose, environments, gl, gpus, local, paths, runtimes, service_settings
 from vlalab.console import LabError, say, unknown
 from vlalab.processes import supervise
 
@@ -71,7 +71,7 @@ def run_module(
 
     gpu: what --gpu said, None for nothing. A program that has no use for one says none.
     """
-    variables = settings.merged({}, settings.from_flags(service, gpu=gpu))
+    variables = service_settings.merged({}, service_settings.from_flags(service, gpu=gpu))
     environment = compose.read()[service].environment_name
     chosen, line = runtimes.choose(runtime, [environment])
     say(line)

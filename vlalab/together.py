@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from vlalab import compose, settings, state
+from vlalab import compose, service_settings, state
 from vlalab.console import LabError, say, status
 from vlalab.environments import exclusive
 from vlalab.running import READY_TIMEOUT_S, Instance
@@ -66,7 +66,7 @@ def _begin(name: str, wanted: Wanted, runtime: Runtime) -> Begun:
     if found and name not in wanted.named and found.is_healthy():
         return Begun(name, found, is_new=False)
     started = runtime.start(name, wanted.variables)  # which leaves one alone that runs as it is wanted
-    settings.keep(name, wanted.settings[name])
+    service_settings.keep(name, wanted.settings[name])
     is_same = bool(found) and started.started_at == found.started_at and started.is_healthy()
     return Begun(name, started, is_new=not is_same)
 
@@ -108,4 +108,4 @@ def _give_up(begun: Sequence[Begun], runtime: Runtime) -> None:
     for one in begun:
         if one.is_new:
             (runtime.instance(one.name) or one.instance).stop()
-            settings.forget(one.name)
+            service_settings.forget(one.name)

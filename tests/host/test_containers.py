@@ -20,13 +20,13 @@ from vlalab import (
     gpus,
     images,
     inside,
+    lifecycle,
     paths,
     programs,
     runtimes,
-    services,
     state,
 )
-from vlalab import settings as kept_settings
+from vlalab import service_settings as kept_settings
 from vlalab.console import LabError
 from vlalab.evaluation import Request
 from vlalab.processes import identify
@@ -121,7 +121,7 @@ def test_an_image_of_another_lock_is_used_and_told(engine, capsys):
 
 
 def test_up_starts_one_service_by_compose_as_the_volumes_owner(engine, tmp_path):
-    (found,) = services.up(["oracle"], "docker")
+    (found,) = lifecycle.up(["oracle"], "docker")
     assert found.url == "http://127.0.0.1:8001" and found.is_healthy()
     (call,) = engine.calls("up --detach --no-deps oracle")
     files = [word for word in call["words"] if word.endswith(".yaml")]
@@ -133,60 +133,60 @@ def test_up_starts_one_service_by_compose_as_the_volumes_owner(engine, tmp_path)
 
 
 def test_a_job_among_the_names_is_made_ready_and_not_started(engine, capsys):
-    (found,) = services.up(["libero", "oracle"], "docker")
+    (found,) = lifecycle.up(["libero", "oracle"], "docker")
     assert found.service == "oracle" and "libero is a job" in capsys.readouterr().err
-    assert services.up(["libero"], "docker") == []
+    assert lifecycle.up(["libero"], "docker") == []
     with pytest.raises(LabError, match=r"openvla:dev is not built"):
-        services.up(["libero", "openvla"], "docker")
+        lifecycle.up(["libero", "openvla"], "docker")
     assert len(engine.calls("up --detach")) == 1
 
 
 def test_a_rootless_engines_root_is_the_caller(engine):
     (engine.folder / "security.json").write_text('["name=rootless"]')
-    services.up(["oracle"], "docker")
+    lifecycle.up(["oracle"], "docker")
     assert engine.calls("up --detach")[0]["variables"]["VLALAB_UID"] == "0"
 
 
 def test_down_stops_and_forgets(engine, capsys):
-    services.up(["oracle", "random"], "docker")
-    assert services.down([]) == ["oracle", "random"]
+    lifecycle.up(["oracle", "random"], "docker")
+    assert lifecycle.down([]) == ["oracle", "random"]
     assert (
         engine.containers() == [] and engine.calls(f"stop {compose.project()}-oracle-1") and engine.calls("network rm")
     )
     with pytest.raises(LabError, match="'oracle' is not up; up: nothing"):
-        services.down(["oracle"])
+        lifecycle.down(["oracle"])
 
 
 def test_a_dry_run_of_up_and_down_changes_nothing(engine, capsys, tmp_path):
-    services.up(["oracle"], "docker", dry_run=True)
+    lifecycle.up(["oracle"], "docker", dry_run=True)
     assert "docker compose" in capsys.readouterr().out
     assert not engine.calls("up --detach") and not (tmp_path / "volume").exists()
-    services.up(["oracle"], "docker")
-    services.down([], dry_run=True)
+    lifecycle.up(["oracle"], "docker")
+    lifecycle.down([], dry_run=True)
     assert len(engine.containers()) == 1
 
 
 def test_settings_survive_a_restart_and_end_with_down(engine, tmp_path):
     (tmp_path / "volume" / "checkpoints" / "mine").mkdir(parents=True)
     engine.build("openvla")
-    services.up(["openvla"], "docker", {"openvla": kept_settings.from_flags("openvla", "libero_goal", "mine", "none")})
+    lifecycle.up(["openvla"], "docker", {"openvla": kept_settings.from_flags("openvla", "libero_goal", "mine", "none")})
     wanted = {
         "VLALAB_OPENVLA_CHECKPOINT": "mine", "VLALAB_OPENVLA_UNNORM_KEY": "libero_goal", "VLALAB_OPENVLA_GPU": "none",
     }  # fmt: skip
-    services.restart(["openvla"])
+    lifecycle.restart(["openvla"])
     for call in engine.calls("up --detach --no-deps openvla"):
         assert wanted.items() <= call["variables"].items()
-    services.up(["openvla"], "docker", {"openvla": kept_settings.from_flags("openvla", gpu="auto")})
+    lifecycle.up(["openvla"], "docker", {"openvla": kept_settings.from_flags("openvla", gpu="auto")})
     assert kept_settings.kept("openvla") == {k: v for k, v in wanted.items() if not k.endswith("GPU")}
-    services.down(["openvla"])
+    lifecycle.down(["openvla"])
     assert kept_settings.kept("openvla") == {}
 
 
 def test_a_variable_of_the_shell_is_kept_too(engine, monkeypatch):
     monkeypatch.setenv("VLALAB_REPLAY_RUN", "some-run")
-    services.up(["replay"], "docker")
+    lifecycle.up(["replay"], "docker")
     monkeypatch.delenv("VLALAB_REPLAY_RUN")
-    services.restart(["replay"])
+    lifecycle.restart(["replay"])
     assert engine.calls("up --detach")[-1]["variables"]["VLALAB_REPLAY_RUN"] == "some-run"
 
 
@@ -194,36 +194,36 @@ def test_a_path_on_the_volume_becomes_the_containers(engine, tmp_path, monkeypat
     run = tmp_path / "volume" / "runs" / "r"
     run.mkdir(parents=True)
     monkeypatch.setenv("VLALAB_REPLAY_RUN", str(run))
-    services.up(["replay"], "docker")
+    lifecycle.up(["replay"], "docker")
     assert engine.calls("up --detach")[-1]["variables"]["VLALAB_REPLAY_RUN"] == "/volume/runs/r"
     monkeypatch.setenv("VLALAB_REPLAY_RUN", str(tmp_path))
     with pytest.raises(LabError, match="which a container does not see; put it on the volume"):
-        services.up(["replay"], "docker")
+        lifecycle.up(["replay"], "docker")
 
 
 def test_what_a_service_depends_on_comes_first(engine, capsys):
     engine.build("openvla", "ui")
-    assert [found.name for found in services.up(["ui"], "docker")] == ["openvla", "ui"]
-    services.up(["ui"], "docker")
+    assert [found.name for found in lifecycle.up(["ui"], "docker")] == ["openvla", "ui"]
+    lifecycle.up(["ui"], "docker")
     assert len(engine.calls("up --detach --no-deps openvla")) == 1, "what is up is left alone when it is not named"
 
 
 def test_the_page_over_another_policy_needs_no_openvla(engine, monkeypatch):
     engine.build("ui")
     monkeypatch.setenv("VLALAB_UI_POLICY", "http://oracle:8001")
-    assert [found.name for found in services.up(["ui"], "docker")] == ["ui"]
+    assert [found.name for found in lifecycle.up(["ui"], "docker")] == ["ui"]
 
 
 def test_a_service_is_up_in_one_runtime_only(engine):
-    services.up(["oracle"], "docker")
+    lifecycle.up(["oracle"], "docker")
     with pytest.raises(LabError, match=r"up in runtime docker, at http://127.0.0.1:8001; stop it first"):
-        services.up(["oracle"], "local")
+        lifecycle.up(["oracle"], "local")
 
 
 def test_open_to_the_network_only_with_a_token(engine, monkeypatch):
     monkeypatch.setenv("VLALAB_BIND", "0.0.0.0")
     with pytest.raises(LabError, match="set VLALAB_TOKEN too"):
-        services.up(["oracle"], "docker")
+        lifecycle.up(["oracle"], "docker")
     assert not engine.calls("up --detach")
 
 
@@ -238,14 +238,14 @@ def as_caller(monkeypatch):
 
 def test_what_another_user_or_clone_started_is_none_of_ours(engine, as_caller):
     as_caller("anna-11111111")
-    services.up(["oracle"], "docker")
+    lifecycle.up(["oracle"], "docker")
     as_caller("bert-22222222")
-    assert containers.everything() == [] and services.down([]) == []
+    assert containers.everything() == [] and lifecycle.down([]) == []
     with pytest.raises(LabError, match="'oracle' is not up"):
-        services.down(["oracle"])
-    services.up(["oracle"], "docker")
-    services.restart([])
-    services.down([])
+        lifecycle.down(["oracle"])
+    lifecycle.up(["oracle"], "docker")
+    lifecycle.restart([])
+    lifecycle.down([])
     (left,) = engine.containers()
     assert left["Name"] == "/vla-lab-anna-11111111-oracle-1"
     assert not engine.calls("stop vla-lab-anna") and not engine.calls("network rm vla-lab-anna")
@@ -264,7 +264,7 @@ def test_anothers_private_policy_is_not_abandoned(engine, as_caller, capsys):
 @pytest.mark.parametrize("variable", ["COMPOSE_PROJECT_NAME", "VLALAB_PROJECT"])
 def test_a_project_that_was_named_is_used_by_all_calls(engine, monkeypatch, variable):
     monkeypatch.setenv(variable, "ours")
-    services.up(["oracle"], "docker")
+    lifecycle.up(["oracle"], "docker")
     assert [found.container for found in containers.everything()] == ["ours-oracle-1"]
     assert engine.calls("up --detach")[0]["variables"]["VLALAB_PROJECT"] == "ours"
 
@@ -283,7 +283,7 @@ def test_a_service_gets_a_gpu_when_told_or_when_there_is_one(engine, monkeypatch
     engine.build("gr00t")
     monkeypatch.setattr(gpus, "count", lambda: there)
     monkeypatch.setattr(docker, "has_gpu_runtime", lambda: runtime)
-    services.up(["gr00t"], "docker", {"gr00t": kept_settings.from_flags("gr00t", gpu=gpu)})
+    lifecycle.up(["gr00t"], "docker", {"gr00t": kept_settings.from_flags("gr00t", gpu=gpu)})
     (call,) = engine.calls("up --detach")
     assert (str(compose.GPU_FILE) in call["words"]) == given
     assert call["variables"].get("VLALAB_GR00T_GPU") == gpu
@@ -292,7 +292,7 @@ def test_a_service_gets_a_gpu_when_told_or_when_there_is_one(engine, monkeypatch
 def test_several_gpus_are_a_list_in_a_file_of_the_callers_own(engine, tmp_path):
     """Compose fills a variable into one word: "0,1" would be one device of that name."""
     engine.build("gr00t")
-    services.up(["gr00t"], "docker", {"gr00t": kept_settings.from_flags("gr00t", gpu="0,1")})
+    lifecycle.up(["gr00t"], "docker", {"gr00t": kept_settings.from_flags("gr00t", gpu="0,1")})
     (call,) = engine.calls("up --detach")
     files = [Path(word) for word in call["words"] if word.endswith(".yaml")]
     assert files[0] == compose.FILE and files[1].is_relative_to(state_folder()) and len(files) == 2
@@ -338,7 +338,7 @@ def test_tests_in_an_image_take_no_gpu_unasked(engine, monkeypatch, tmp_path):
 def test_a_service_without_a_use_for_it_never_gets_one(engine, monkeypatch):
     monkeypatch.setattr(gpus, "count", lambda: 2)
     monkeypatch.setattr(docker, "has_gpu_runtime", lambda: True)
-    services.up(["oracle"], "docker")
+    lifecycle.up(["oracle"], "docker")
     assert str(compose.GPU_FILE) not in engine.calls("up --detach")[0]["words"]
 
 
@@ -379,7 +379,7 @@ def test_a_private_policys_log_is_kept_after_a_failure_only(engine, tmp_path, co
 
 
 def test_a_policy_that_is_up_is_reached_by_its_name(engine):
-    services.up(["random"], "docker")
+    lifecycle.up(["random"], "docker")
     evaluation.run(Request("libero_goal"), "")
     (job,) = engine.calls("run --rm")
     assert "http://random:8002" in job["words"]
@@ -434,7 +434,7 @@ def test_the_networks_authority_and_proxy_are_handed_over(engine, tmp_path, monk
 
 
 def test_a_shell_is_one_container_that_goes_away(engine):
-    services.shell("libero", "docker", "id")
+    lifecycle.shell("libero", "docker", "id")
     (call,) = engine.calls("run --rm --no-deps")
     assert call["words"][-4:] == ["libero", "bash", "-c", "id"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import compose, docker, gpus, local, programs, reservations, settings
+from vlalab import compose, docker, gpus, local, programs, reservations, service_settings
 from vlalab.console import LabError
 
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch"
@@ -136,5 +136,5 @@ def test_as_many_gpus_as_processes(smi, monkeypatch):
         programs.several_gpus("ws_mdl", 2, "1")
     monkeypatch.setenv("VLALAB_WS_MDL_GPU", "0,2")
     assert programs.several_gpus("ws_mdl", 2, None) is None
-    variables = settings.merged({}, settings.from_flags("ws_mdl", gpu="0,1"))
+    variables = service_settings.merged({}, service_settings.from_flags("ws_mdl", gpu="0,1"))
     assert len(request(reservations.files("ws_mdl", variables)[0], "ws_mdl")["device_ids"]) == 2

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from vlalab import local, overview, paths, records, services, state, supervised
+from vlalab import lifecycle, local, overview, paths, records, state, supervised
 from vlalab.processes import Identity, identify
 from vlalab.records import Record
 
@@ -57,7 +57,7 @@ def test_whoever_writes_to_the_volume_runs_nothing(tmp_path, monkeypatch, capsys
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(planted))
         overview.show()
-        assert local.instances() == [] and services.down([]) == []
+        assert local.instances() == [] and lifecycle.down([]) == []
     assert not trace.exists() and bystander.poll() is None
     assert "ignoring" in capsys.readouterr().err
 

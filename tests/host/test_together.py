@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import compose, environments, local, services, together
+from vlalab import compose, environments, lifecycle, local, together
 from vlalab.console import LabError
 
 SERVICE = Path(__file__).with_name("small_service.py")
@@ -53,16 +53,16 @@ def describe(tmp_path, monkeypatch):
 def test_neither_waits_for_the_other_to_be_ready(describe, tmp_path):
     """The first is ready once the second runs: one after the other they never would be."""
     describe(a=f"--ready-when {tmp_path}/b", b=f"--touch {tmp_path}/b")
-    assert [found.name for found in services.up(["a", "b"], "local")] == ["a", "b"]
+    assert [found.name for found in lifecycle.up(["a", "b"], "local")] == ["a", "b"]
     assert len({found.url for found in local.instances()}) == 2
     (tmp_path / "b").unlink()
-    assert sorted(found.name for found in services.restart([])) == ["a", "b"]
+    assert sorted(found.name for found in lifecycle.restart([])) == ["a", "b"]
 
 
 def test_one_that_fails_is_told_and_the_other_stays(describe):
     describe(a="--crash", b="--ready-after 1")
     with pytest.raises(LabError, match="cannot load the weights"):
-        services.up(["a", "b"], "local")
+        lifecycle.up(["a", "b"], "local")
     assert [found.name for found in local.instances()] == ["b"] and local.instance("b").is_healthy()
 
 
@@ -74,7 +74,7 @@ def test_an_interrupt_stops_what_is_not_ready_yet(describe, monkeypatch):
 
     monkeypatch.setattr(local, "wait_ready", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        services.up(["a", "b"], "local")
+        lifecycle.up(["a", "b"], "local")
     assert local.instances() == []
 
 

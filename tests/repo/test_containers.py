@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import yaml
 
-from vlalab import compose, locks, paths, ports, settings
+from vlalab import compose, locks, paths, ports, service_settings
 
 ROOT = paths.ROOT
 README = (ROOT / "README.md").read_text()
@@ -46,7 +46,7 @@ def test_every_service_is_restricted(name):
     assert [mount.partition(":")[0] for mount in body["tmpfs"]] == ["/tmp"]
     assert body["logging"]["driver"] == "json-file" and {"max-size", "max-file"} <= set(body["logging"]["options"])
     assert body["pull_policy"] == "never" and body["shm_size"] and body["stop_grace_period"] and body["restart"]
-    assert body["mem_limit"] == f"${{{settings.variable(name, 'MEMORY')}:-0}}"
+    assert body["mem_limit"] == f"${{{service_settings.variable(name, 'MEMORY')}:-0}}"
     forbidden = {"privileged", "network_mode", "pid", "ipc", "uts", "userns_mode", "devices", "device_cgroup_rules"}
     assert not forbidden & set(body)
 
@@ -93,7 +93,7 @@ def test_the_gpu_file_holds_reservations_and_nothing_else():
         assert body.keys() == {"deploy"} and body["deploy"].keys() == {"resources"}
         (device,) = body["deploy"]["resources"]["reservations"]["devices"]
         assert device["driver"] == "nvidia" and "gpu" in device["capabilities"]
-        assert device["device_ids"] == [f"${{{settings.variable(name, 'GPU')}:-0}}"]
+        assert device["device_ids"] == [f"${{{service_settings.variable(name, 'GPU')}:-0}}"]
     assert "graphics" in str(GPU_DOCUMENT["services"]["libero"]), "without it there is no EGL on the GPU"
 
 
@@ -118,7 +118,7 @@ def test_two_projects_of_one_file():
 
 
 def test_nobody_is_told_to_join_the_group_docker_without_a_warning():
-    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("vlalab/*.py"), ROOT / "lab", ROOT / "tasks.py"]
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("vlalab/**/*.py"), ROOT / "lab", ROOT / "tasks.py"]
     for path in files:
         for sentence in re.findall(r"[^\n]*\n?[^\n]*usermod[^\n]*", path.read_text()):
             assert "as good as root" in sentence, path
@@ -144,8 +144,9 @@ def test_every_setting_of_a_model_reaches_its_container(service):
     ]
     assert len(found) == len(SETTINGS[service])
     fields = {node.target.id.upper() for cls in found for node in cls.body if isinstance(node, ast.AnnAssign)}
-    own = {name for name in SERVICES[service].environment if name.startswith(settings.variable(service, ""))}
-    assert own == {settings.variable(service, field) for field in fields - {"HOST", "PORT"}}  # the command says these
+    own = {name for name in SERVICES[service].environment if name.startswith(service_settings.variable(service, ""))}
+    not_host_and_port = fields - {"HOST", "PORT"}  # the command says these
+    assert own == {service_settings.variable(service, field) for field in not_host_and_port}
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_every_setting_of_a_model_reaches_its_container(service):
 def test_the_host_knows_the_published_checkpoints(service, path, name):
     """The folder of a suite's checkpoint is the last part of a repository that the service's own table names."""
     told = ast.unparse(constant(path, name))
-    for suite, folder in settings.CHECKPOINTS[service].items():
+    for suite, folder in service_settings.CHECKPOINTS[service].items():
         assert f"'{suite}'" in told
         known = folder in told or folder.replace(suite.split("_")[1], "{}") in (ROOT / path).read_text()
         assert known or folder.replace("long", "{}") in (ROOT / path).read_text(), folder

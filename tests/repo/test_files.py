@@ -117,7 +117,7 @@ def test_compose_yaml_holds_nothing_that_compose_would_not_know():
 
 def test_the_volume_has_one_layout():
     folders = constant("shared/contract/vla_contract/volume.py", "FOLDERS")
-    source = "".join(path.read_text() for path in (ROOT / "vlalab").glob("*.py"))
+    source = "".join(path.read_text() for path in (ROOT / "vlalab").rglob("*.py"))
     used = set(re.findall(r'volume\(\) / "(\w+)"', source))
     assert used and used <= set(folders)
 
@@ -186,7 +186,7 @@ def test_the_readmes_two_commands_are_its_first_and_exist():
 
 def test_the_readmes_task_table_holds_every_task():
     rows = re.findall(r"(?m)^\| `(\w+)[^|`]*` \|", README)
-    for name in cli.load_tasks().ORDER:
+    for name in cli.Lab(cli.load_tasks()).namespace.tasks:
         assert name in rows, f"task {name} has no row in the README"
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from vlalab import compose, containers, docker, paths, runtimes, settings
+from vlalab import compose, containers, docker, paths, runtimes, service_settings
 from vlalab.console import LabError, say, unknown
 from vlalab.running import Instance
 from vlalab.runtimes import Runtime
 from vlalab.together import Wanted, bring_up
 
-Given = Mapping[str, settings.Settings]  # service → what `up` was told about it
+Given = Mapping[str, service_settings.Settings]  # service → what `up` was told about it
 
 
 def long_lived() -> list[str]:
@@ -60,7 +60,7 @@ def up(
     chosen.prepare([compose.read()[name].environment_name for name in [*order, *named_jobs]])
     for name in named_jobs:
         say(f"{name} is a job: its environment is ready, and `./lab eval SUITE` runs it")
-    others = settings.of_all([name for name in running if name not in wanted])
+    others = service_settings.of_all([name for name in running if name not in wanted])
     variables = {**others, **_flat(wanted)}
     return bring_up(Wanted(order, names, wanted, variables), chosen)
 
@@ -72,8 +72,8 @@ def in_order(names: Sequence[str], variables: Mapping[str, str] | None = None) -
 
 def _wanted(names: Sequence[str], given: Given, running: Mapping[str, Instance]) -> dict[str, dict[str, str]]:
     """Returns the settings each of those services is to have: what is kept while it is up, and what is given now."""
-    kept = {name: settings.kept(name) if name in running else {} for name in names}
-    return {n: settings.merged({**kept[n], **settings.from_shell(n)}, given.get(n, {})) for n in names}
+    kept = {name: service_settings.kept(name) if name in running else {} for name in names}
+    return {n: service_settings.merged({**kept[n], **service_settings.from_shell(n)}, given.get(n, {})) for n in names}
 
 
 def _flat(wanted: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
@@ -121,7 +121,7 @@ def _chosen(names: Sequence[str]) -> list[Instance]:
 
 def _stop(found: Instance) -> None:
     found.stop()
-    settings.forget(found.name)
+    service_settings.forget(found.name)
     say(f"stopped {found.name}")
 
 
@@ -134,7 +134,7 @@ def _take_network_away() -> None:
 def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
     """Returns the services of those names (all that are up without names), stopped and started with their settings."""
     chosen = _chosen(names)
-    kept = {found.service: settings.kept(found.service) for found in chosen}
+    kept = {found.service: service_settings.kept(found.service) for found in chosen}
     for found in chosen:
         if dry_run:
             print(f"stop {found.name} (runtime {found.runtime})")

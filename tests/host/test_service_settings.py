@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from vlalab import compose, settings, volumes
+from vlalab import compose, service_settings, volumes
 from vlalab.console import LabError
 
 UUID = "GPU-5d5ba0d6-1d33-d6b9-7cd1-a5bd2f0f6a1c"
@@ -16,66 +16,66 @@ def volume(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("service", settings.CHECKPOINTS)
+@pytest.mark.parametrize("service", service_settings.CHECKPOINTS)
 @pytest.mark.parametrize("suite", ["libero_spatial", "libero_object", "libero_goal", "libero_10"])
 def test_a_suite_means_its_published_checkpoint(volume, service, suite):
     with pytest.raises(LabError, match=rf"there are: none. Get one: ./lab checkpoint {service} --suite {suite}"):
-        settings.from_flags(service, suite=suite)
-    folder = volume / "checkpoints" / settings.CHECKPOINTS[service][suite]
+        service_settings.from_flags(service, suite=suite)
+    folder = volume / "checkpoints" / service_settings.CHECKPOINTS[service][suite]
     folder.mkdir(parents=True)
-    given = settings.from_flags(service, suite=suite)
-    assert given[settings.variable(service, "CHECKPOINT")] == folder.name
+    given = service_settings.from_flags(service, suite=suite)
+    assert given[service_settings.variable(service, "CHECKPOINT")] == folder.name
     assert given.get("VLALAB_OPENVLA_UNNORM_KEY", suite) == suite
 
 
 def test_a_checkpoint_is_a_name_or_a_path(volume, tmp_path):
     folder = tmp_path / "checkpoints" / "mine"
     folder.mkdir(parents=True)
-    assert settings.from_flags("openvla", checkpoint="mine")["VLALAB_OPENVLA_CHECKPOINT"] == "mine"
-    assert settings.from_flags("openvla", checkpoint=str(folder))["VLALAB_OPENVLA_CHECKPOINT"] == str(folder)
+    assert service_settings.from_flags("openvla", checkpoint="mine")["VLALAB_OPENVLA_CHECKPOINT"] == "mine"
+    assert service_settings.from_flags("openvla", checkpoint=str(folder))["VLALAB_OPENVLA_CHECKPOINT"] == str(folder)
     with pytest.raises(LabError, match=r"'other' not found in .*there are: mine.*--tiny"):
-        settings.from_flags("openvla", checkpoint="other")
+        service_settings.from_flags("openvla", checkpoint="other")
 
 
 def test_another_checkpoint_takes_the_suites_key_back(volume):
     (volume / "checkpoints" / "mine").mkdir(parents=True)
     old = {"VLALAB_OPENVLA_CHECKPOINT": "a", "VLALAB_OPENVLA_UNNORM_KEY": "libero_goal", "VLALAB_OPENVLA_GPU": "1"}
-    new = settings.merged(old, settings.from_flags("openvla", checkpoint="mine"))
+    new = service_settings.merged(old, service_settings.from_flags("openvla", checkpoint="mine"))
     assert new == {"VLALAB_OPENVLA_CHECKPOINT": "mine", "VLALAB_OPENVLA_GPU": "1"}
 
 
 @pytest.mark.parametrize("gpu", ["0", "0,1", "all", "none", UUID, f"0,{UUID}", "MIG-b7c3", f"MIG-{UUID}/1/0"])
 def test_devices_that_make_sense(gpu):
-    assert settings.from_flags("gr00t", gpu=gpu) == {"VLALAB_GR00T_GPU": gpu}
+    assert service_settings.from_flags("gr00t", gpu=gpu) == {"VLALAB_GR00T_GPU": gpu}
 
 
 def test_a_device_named_twice_is_told():
     with pytest.raises(LabError, match="names a device twice"):
-        settings.from_flags("gr00t", gpu="0,0")
+        service_settings.from_flags("gr00t", gpu="0,0")
 
 
 @pytest.mark.parametrize("gpu", ["first", "0;1", "-1", "0,", "cuda:0", "0,all", "GPU-", "MIG"])
 def test_devices_that_make_none(gpu):
     with pytest.raises(LabError, match="expected auto, none, all, or numbers"):
-        settings.from_flags("gr00t", gpu=gpu)
+        service_settings.from_flags("gr00t", gpu=gpu)
 
 
 def test_settings_are_kept_until_they_are_forgotten(volume):
-    assert settings.kept("oracle") == {}
-    settings.keep("oracle", {"VLALAB_ORACLE_PORT": "9"})
-    assert settings.of_all(["random", "oracle"]) == {"VLALAB_ORACLE_PORT": "9"}
-    settings.keep("oracle", {})
-    assert settings.kept("oracle") == {}
-    settings.keep("oracle", {"A": "1"})
-    settings._path("oracle").write_text("damaged")
-    assert settings.kept("oracle") == {}
+    assert service_settings.kept("oracle") == {}
+    service_settings.keep("oracle", {"VLALAB_ORACLE_PORT": "9"})
+    assert service_settings.of_all(["random", "oracle"]) == {"VLALAB_ORACLE_PORT": "9"}
+    service_settings.keep("oracle", {})
+    assert service_settings.kept("oracle") == {}
+    service_settings.keep("oracle", {"A": "1"})
+    service_settings._path("oracle").write_text("damaged")
+    assert service_settings.kept("oracle") == {}
 
 
 def test_what_the_shell_says_is_told_from_what_dotenv_says(monkeypatch, tmp_path):
     monkeypatch.setattr(compose, "read_dotenv", lambda path: {"VLALAB_UI_POLICY": "http://a:1", "VLALAB_UI_PORT": "1"})
     monkeypatch.setenv("VLALAB_UI_POLICY", "http://b:2")
     monkeypatch.setenv("VLALAB_UI_PORT", "1")
-    assert settings.from_shell("ui") == {"VLALAB_UI_POLICY": "http://b:2"}
+    assert service_settings.from_shell("ui") == {"VLALAB_UI_POLICY": "http://b:2"}
 
 
 # --- whose files --------------------------------------------------------------------------------------------

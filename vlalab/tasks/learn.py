@@ -1,0 +1,159 @@
+"""Tasks of the course: train its two models, and use what was trained."""
+
+from __future__ import annotations
+
+from vlalab import lifecycle, programs
+from vlalab.console import LabError
+from vlalab.tasks.flags import DEVICE, DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word
+from vlalab.tasks.serve import print_addresses
+from vlalab.tasks.values import Number, OneOf, PathOr, Several
+
+CORPORA = ("default", "opus_books", "lemon-mint", "reverse")  # by name; anything else may be a file
+TRAINED = Flag("name", "run that was trained", otherwise="the one trained last")
+ONLY_DIFFUSION = word("lab", "diffusion", OneOf(("diffusion",)))
+
+
+@task(
+    "train a model of the course",
+    word("lab", "transformer or diffusion", OneOf(("transformer", "diffusion"))),
+    Flag("epochs", "how many in all", Number(1)),
+    Flag("name", "of the run", otherwise="made of what is trained on"),
+    Flag("corpus", f"{', '.join(CORPORA)}, or a .tsv or .jsonl file", PathOr(CORPORA), otherwise="default"),
+    Flag("pair", "source and target language, as in en-it", otherwise="the corpus's first pair"),
+    Flag("size", "tiny, small or base (the paper's)", OneOf(("tiny", "small", "base")), otherwise="small"),
+    Flag(
+        "data",
+        "digits, sprites, mnist, or a folder with the course's .npy files or MNIST's idx files",
+        PathOr(),
+        otherwise="digits",
+    ),
+    Flag("context", "tell the network the class of a picture", default=False),
+    Flag("preload", "latest (go on from the newest weights), an epoch's number, or none", otherwise="latest"),
+    Flag("set", "further settings as NAME=VALUE,… (docs/transformer.md, docs/diffusion.md)", Several(), default=()),
+    Flag("gpus", "processes, one per GPU", Number(1), default=1),
+    DEVICE,
+    GPU,
+    RUNTIME,
+    DRY_RUN,
+)
+def train(
+    lab: str, set: list[str], gpus: int, gpu: str | None, runtime: str, dry_run: bool, **trainers: object
+) -> None:
+    """Train a model of the course; Ctrl-C saves, and the same command goes on.
+
+    ./lab train transformer --epochs 1 --size small
+    ./lab train transformer --corpus mine.tsv --pair en-ko --set norm=post,d-model=128
+    ./lab train diffusion --data sprites --context --epochs 8
+    """
+    _refuse_the_other_labs_flags(lab, trainers)
+    if gpus > 1 and lab != "transformer":
+        raise LabError(f"train {lab} runs on one GPU, {gpus} were asked for; leave --gpus out")
+    module = f"services.ws_mdl.{lab}.train"
+    flags = [*flags_of(trainers), *(f"--{setting}" for setting in set)]
+    if gpus > 1:
+        one_machine = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={gpus}"]
+        module, flags = "torch.distributed.run", [*one_machine, "-m", module, *flags]
+    finish(programs.run_module("ws_mdl", module, flags, runtime, dry_run, programs.several_gpus("ws_mdl", gpus, gpu)))
+
+
+def _refuse_the_other_labs_flags(lab: str, given: dict[str, object]) -> None:
+    own = {"transformer": ("corpus", "pair", "size"), "diffusion": ("data", "context")}
+    others = flags_of({name: given[name] for other in own if other != lab for name in own[other]})
+    if others:
+        raise LabError(f"train {lab} does not take {others[0]}; its own: {', '.join(f'--{name}' for name in own[lab])}")
+
+
+@task(
+    "translate a sentence",
+    word("sentence", "what to translate"),
+    TRAINED,
+    Flag("beam", "translations kept at every step; 1 is greedy search", Number(1), otherwise="4"),
+    Flag("pictures", "draw where each layer and head looks", default=False),
+    DEVICE,
+    GPU,
+    RUNTIME,
+    DRY_RUN,
+)
+def translate(sentence: str, gpu: str | None, runtime: str, dry_run: bool, **translators: object) -> None:
+    """Translate a sentence with a Transformer that was trained here.
+
+    ./lab translate "The door is open."
+    """
+    flags = [*flags_of(translators), "--", sentence]
+    finish(programs.run_module("ws_mdl", "services.ws_mdl.transformer.translate", flags, runtime, dry_run, gpu))
+
+
+@task(
+    "make pictures",
+    ONLY_DIFFUSION,
+    TRAINED,
+    Flag("context", "a class, a mix as in hero:1,food:0.6, or all", otherwise="all where the run has a context"),
+    Flag("count", "how many pictures", Number(1), otherwise="32"),
+    Flag(
+        "sampler",
+        "ddim, ddpm, or incorrect (adds no noise back: for the lesson)",
+        OneOf(("ddim", "ddpm", "incorrect")),
+        otherwise="ddim",
+    ),
+    Flag("steps", "of ddim, 1 to 500", Number(1, 500), otherwise="20"),
+    Flag("eta", "of ddim: share of fresh noise, 0 to 1", Number(0, 1, whole=False), otherwise="0"),
+    Flag("clip", "of ddim: keep what it predicts in a picture's range", default=False),
+    Flag(
+        "spacing",
+        "of ddim's steps: 1 is even, 1.5 puts more of them near the clean picture",
+        Number(0, whole=False),
+        otherwise="1",
+    ),
+    Flag(
+        "order",
+        "of ddim: 2 goes by where its predictions are heading; as good as ddpm with --eta 1",
+        OneOf(("1", "2")),
+        otherwise="1",
+    ),
+    Flag("guidance", "above 1: follow the context more closely", Number(whole=False), otherwise="1"),
+    Flag("seed", "the same seed gives the same pictures", Number(), otherwise="0"),
+    Flag("compare", "ddpm, ddim and the incorrect sampler side by side", default=False),
+    DEVICE,
+    GPU,
+    RUNTIME,
+    DRY_RUN,
+)
+def sample(lab: str, gpu: str | None, runtime: str, dry_run: bool, **samplers: object) -> None:
+    """Make pictures with a diffusion model that was trained here: a grid, and the way there as an animation.
+
+    ./lab sample diffusion --sampler ddim --steps 20 --context hero
+    """
+    _run_diffusion("sample", samplers, runtime, dry_run, gpu)
+
+
+@task(
+    "measure those pictures",
+    ONLY_DIFFUSION,
+    TRAINED,
+    Flag("count", "pictures of each sampler", Number(1), otherwise="500"),
+    Flag("steps", "of ddim", Number(1, 500), otherwise="20"),
+    DEVICE,
+    GPU,
+    RUNTIME,
+    DRY_RUN,
+)
+def score(lab: str, gpu: str | None, runtime: str, dry_run: bool, **scorers: object) -> None:
+    """Measure a diffusion model's pictures: of the class asked for? as varied as the real ones?
+
+    ./lab score diffusion --count 200
+    """
+    _run_diffusion("score", scorers, runtime, dry_run, gpu)
+
+
+def _run_diffusion(program: str, given: dict[str, object], runtime: str, dry_run: bool, gpu: str | None) -> None:
+    module = f"services.ws_mdl.diffusion.{program}"
+    finish(programs.run_module("ws_mdl", module, flags_of(given), runtime, dry_run, gpu))
+
+
+@task("training curves in a browser", RUNTIME)
+def tensorboard(runtime: str) -> None:
+    """Show the training curves in a browser: starts the service of that name.
+
+    ./lab tensorboard
+    """
+    print_addresses(lifecycle.up(["tensorboard"], runtime))

@@ -1,0 +1,149 @@
+"""Tasks that serve: services, and the checkpoints that they serve."""
+
+from __future__ import annotations
+
+from vlalab import lifecycle, overview, programs, service_settings
+from vlalab.console import LabError, unknown
+from vlalab.running import Instance
+from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
+from vlalab.tasks.values import Number, PathOr, Several
+
+NAMES = Several(shown="SERVICE …")
+
+
+def print_addresses(instances: list[Instance]) -> None:
+    """Prints a line for each service: its name and where it is."""
+    for found in instances:
+        print(f"{found.name} {found.url}")
+
+
+@task(
+    "start services",
+    words("names", "services to start", NAMES),
+    Flag("suite", "serve the checkpoint that was fine-tuned on this suite, with its statistics"),
+    Flag("checkpoint", "a folder under checkpoints/ on the volume, or a path"),
+    GPU,
+    RUNTIME,
+    DRY_RUN,
+)
+def up(
+    names: list[str], suite: str | None, checkpoint: str | None, gpu: str | None, runtime: str, dry_run: bool
+) -> None:
+    """Start services and wait until they are ready.
+
+    ./lab up oracle                                  then: ./lab eval libero_goal
+    ./lab up openvla --suite libero_goal --gpu 0     see also: ./lab checkpoint openvla --suite libero_goal
+    ./lab up ui                                      the page, and the policy that it asks
+    """
+    lifecycle.check_names(names, also=lifecycle.jobs())
+    given = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu)
+    print_addresses(lifecycle.up(names, runtime, given, dry_run))
+
+
+@task("stop services", words("names", "services to stop; default: all that are up", NAMES), DRY_RUN)
+def down(names: list[str], dry_run: bool) -> None:
+    """Stop services.
+
+    ./lab down                  all of them
+    ./lab down oracle
+    """
+    if not lifecycle.down(names, dry_run) and not dry_run:
+        print("nothing is up")
+
+
+@task("stop, and start as before", words("names", "services; default: all that are up", NAMES), DRY_RUN)
+def restart(names: list[str], dry_run: bool) -> None:
+    """Stop services and start them with the settings they had, on the newest image and lock.
+
+    ./lab restart openvla
+    """
+    print_addresses(lifecycle.restart(names, dry_run))
+
+
+@task("what is up, and where")
+def status() -> None:
+    """Show what is up in both runtimes: health, image, GPU and memory in use, and where."""
+    overview.show()
+
+
+@task(
+    "the end of a service's log",
+    word("name", "service"),
+    Flag("lines", "how many lines", Number(0), default=50),
+    Flag("follow", "go on printing what is added", default=False),
+)
+def logs(name: str, lines: int, follow: bool) -> None:
+    """Show the end of a service's log.
+
+    ./lab logs oracle --follow
+    """
+    lifecycle.logs(name, lines, follow)
+
+
+@task(
+    "a shell in an environment",
+    word("name", "environment or service"),
+    Flag("command", "run this command line instead, and end"),
+    RUNTIME,
+    DRY_RUN,
+)
+def shell(name: str, command: str | None, runtime: str, dry_run: bool) -> None:
+    """Open a shell in an environment: its image with a service's restrictions, or its local twin.
+
+    ./lab shell openvla
+    ./lab shell libero --command "python -V"
+    """
+    finish(lifecycle.shell(name, runtime, command, dry_run))
+
+
+@task(
+    "download a model's weights",
+    word("model", "openvla or gr00t"),
+    Flag("suite", "the published checkpoint that was fine-tuned on this suite"),
+    Flag("tiny", "make a small random one instead: no download, answers without sense", default=False),
+    Flag("name", "its folder under checkpoints/ on the volume", otherwise="as published"),
+    RUNTIME,
+    DRY_RUN,
+)
+def checkpoint(model: str, suite: str | None, tiny: bool, name: str | None, runtime: str, dry_run: bool) -> None:
+    """Download a checkpoint onto the volume, or make a tiny one to try things with.
+
+    ./lab checkpoint openvla --suite libero_goal     15 GB; then: ./lab up openvla --suite libero_goal
+    ./lab checkpoint openvla --tiny                  then: ./lab up openvla --checkpoint openvla-tiny
+    """
+    if model not in service_settings.CHECKPOINTS:
+        raise LabError(unknown("model", model, service_settings.CHECKPOINTS))
+    flags = flags_of({"suite": suite, "tiny": tiny, "name": name})
+    finish(programs.run_module(model, f"services.{model}.checkpoints", flags, runtime, dry_run))
+
+
+@task(
+    "load a checkpoint, measure it",
+    word("model", "openvla"),
+    Flag(
+        "checkpoint",
+        "a folder under checkpoints/ on the volume, or a path",
+        PathOr(),
+        otherwise="what .env or the shell names",
+    ),
+    Flag(
+        "modes",
+        "auto, or several to compare: bf16-flash, bf16-sdpa, nf4, fp4, int8, fp32-cpu, hf; or all that run",
+        otherwise="auto",
+    ),
+    Flag("count", "inferences to time", Number(1)),
+    Flag("image", "a picture to show", PathOr()),
+    Flag("instruction", "what to ask for"),
+    GPU,
+    RUNTIME,
+    DRY_RUN,
+)
+def verify(model: str, gpu: str | None, runtime: str, dry_run: bool, **verifiers: object) -> None:
+    """Load a checkpoint, ask it for actions, and say what that takes: latency, its parts, memory.
+
+    ./lab verify openvla --checkpoint openvla-tiny
+    ./lab verify openvla --checkpoint openvla-7b-finetuned-libero-goal --modes bf16-sdpa,nf4
+    """
+    if model != "openvla":
+        raise LabError(unknown("model", model, ["openvla"]))
+    finish(programs.run_module(model, "services.openvla.verify", flags_of(verifiers), runtime, dry_run, gpu))
