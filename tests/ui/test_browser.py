@@ -2,11 +2,12 @@
 
 from urllib.parse import urlsplit
 
-import browser
 import numpy as np
 import pytest
 from PIL import Image
 from policies import GatedLoader, SeeingPolicy
+
+from tests import browser
 
 pytestmark = [
     pytest.mark.outside,

@@ -17,6 +17,11 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
     "--force-prefers-reduced-motion", "--remote-debugging-pipe",
 )  # fmt: skip
+KEYS = {  # by what DevTools calls its code: key, number, and the text that it types
+    "Tab": ("Tab", 9, ""), "Enter": ("Enter", 13, "\r"), "Space": (" ", 32, " "), "Escape": ("Escape", 27, ""),
+    "End": ("End", 35, ""), "Home": ("Home", 36, ""), "ArrowLeft": ("ArrowLeft", 37, ""),
+    "ArrowUp": ("ArrowUp", 38, ""), "ArrowRight": ("ArrowRight", 39, ""), "ArrowDown": ("ArrowDown", 40, ""),
+}  # fmt: skip
 
 
 def find() -> str | None:
@@ -48,6 +53,10 @@ class Browser:
         """Gives the page a window of that size; narrow ones are a phone's."""
         size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 600}
         self.do("Emulation.setDeviceMetricsOverride", **size)
+
+    def scheme(self, name: str) -> None:
+        """Has the page believe that the person prefers that colour scheme: "light" or "dark"."""
+        self.do("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
 
     def go(self, url: str) -> None:
         """Opens an address."""
@@ -94,6 +103,13 @@ class Browser:
         """Clicks into a field and types."""
         self.click(selector)
         self.do("Input.insertText", text=text)
+
+    def press(self, key: str) -> None:
+        """Presses and lets go of a key ("Tab", "Enter", "Space", "ArrowRight" …), for whatever has the focus."""
+        name, number, text = KEYS[key]
+        given = {"key": name, "code": key, "windowsVirtualKeyCode": number}
+        self.do("Input.dispatchKeyEvent", type="keyDown", text=text, **given)
+        self.do("Input.dispatchKeyEvent", type="keyUp", **given)
 
     def upload(self, selector: str, path: Path) -> None:
         """Gives a file input a file."""
