@@ -1,5 +1,7 @@
 """`./lab test`: everything this machine can run, each part in the environment it belongs to, and one sum at the end.
 
+What is independent runs side by side, as many parts at a time as cores and memory allow (`vlalab/sidebyside.py`).
+
 The tests of an environment run inside its image when an engine answers and the image fits its lock, else in the local
 environment. Part `docker` brings an engine of its own, builds every image there and calls `in_image` for each: what it
 ran that way is recorded, counted once, and not run again. Tests marked `outside` need what no image has (a browser, a
@@ -8,22 +10,29 @@ way to the package index): they always run in the local environment.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ElementTree
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from vlalab import docker, environments, gl, images, inside, local, paths, pythons, runtimes
+from vlalab import docker, environments, gl, images, inside, local, paths, pythons, runtimes, sidebyside
 from vlalab.console import LabError, say, unknown
 from vlalab.processes import die_with_parent
+from vlalab.results import (
+    Result,
+    parse_junit,
+    print_sum,
+    read_counts,
+    read_record,
+    skipped,
+    with_exit_code,
+    write_record,
+)
 
 CONTRACT_PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 MOST_MINUTES = 600
@@ -47,28 +56,6 @@ class How:
             raise LabError(f"--minutes {self.minutes:g} makes no sense; expected more than 0, at most {MOST_MINUTES}")
         if self.runtime not in runtimes.NAMES:
             raise LabError(unknown("runtime", self.runtime, runtimes.NAMES))
-
-
-@dataclass
-class Result:
-    """What came of one part. `reasons` say why something was skipped, with how often."""
-
-    name: str
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    seconds: float = 0.0
-    reasons: Counter[str] = field(default_factory=Counter)
-
-    def __add__(self, other: Result) -> Result:
-        return Result(
-            self.name,
-            self.passed + other.passed,
-            self.failed + other.failed,
-            self.skipped + other.skipped,
-            self.seconds + other.seconds,
-            self.reasons + other.reasons,
-        )
 
 
 def lint() -> Result:
@@ -155,16 +142,15 @@ def in_image(name: str) -> Result:
     if problem := no_image(name):
         raise LabError(problem)
     if not has_tests(f"tests/{name}"):
-        return _skipped(name, f"no tests in tests/{name}")
+        return skipped(name, f"no tests in tests/{name}")
     image = images.found([name])[name]
     say(f"{name}: inside {image.reference}{'' if inside.has_this_code(image) else ', with the code of this tree'}")
     started = time.monotonic()
     code, report = inside.run(name, image)
-    result = _with_exit_code(parse_junit(name, report), code)
+    result = with_exit_code(parse_junit(name, report), code)
     result.seconds = time.monotonic() - started
     if path := os.environ.get(RECORD):
-        with open(path, "a") as file:
-            file.write(json.dumps(vars(result)) + "\n")
+        write_record(Path(path), [result])
     return result
 
 
@@ -174,10 +160,10 @@ def in_local(name: str, mark: str = "") -> Result:
     One that is not made yet and too large here is skipped.
     """
     if not has_tests(f"tests/{name}"):
-        return _skipped(name, f"no tests in tests/{name}")
+        return skipped(name, f"no tests in tests/{name}")
     env = environments.named(name, paths.ROOT)
     if name != "libero" and not env.is_ready() and (problem := _no_space(env)):
-        return _skipped(name, problem)
+        return skipped(name, problem)
     environments.ensure(name, paths.ROOT)
     if name == "libero":
         gl.ensure()
@@ -189,10 +175,6 @@ def _no_space(env: environments.Environment) -> str | None:
     if free >= need:
         return None
     return f"environment '{env.name}' takes up to {need:.1f} GB and {free:.1f} GB are free"
-
-
-def _skipped(name: str, reason: str) -> Result:
-    return Result(name, skipped=1, reasons=Counter([reason]))
 
 
 # --- the attack ---------------------------------------------------------------------------------------------
@@ -212,22 +194,13 @@ def chaos(how: How) -> Result:
             preexec_fn=die_with_parent(),
         )  # fmt: skip
         result = read_counts("chaos", report)
-    return _with_exit_code(result, done.returncode)
-
-
-def read_counts(name: str, path: Path) -> Result:
-    """Returns the counts that tests/chaos wrote; a file that is missing or damaged counts as one failure."""
-    try:
-        counts = json.loads(path.read_text())
-        return Result(name, **{**counts, "reasons": Counter(counts["reasons"])})
-    except (OSError, ValueError, KeyError, TypeError):
-        return Result(name, failed=1)
+    return with_exit_code(result, done.returncode)
 
 
 # --- all of them --------------------------------------------------------------------------------------------
 
 ENVIRONMENTS = ("libero", "openvla", "gr00t", "ws_mdl", "ui")
-# In the order in which they run: what brings an engine comes before the environments that it covers.
+# In the order in which they are shown. What brings an engine takes longest, and ends before the environments it covers.
 PARTS: dict[str, Callable[[How], list[Result]]] = {
     "lint": lambda how: [lint()],
     "host": lambda how: [host()],
@@ -241,13 +214,17 @@ QUICK = ("lint", "host", "contract")
 
 def run(names: list[str], how: How) -> int:
     """Runs the parts of those names (none or "all": every one) and prints the sum. Returns the exit code."""
-    results: list[Result] = []
-    for name in choose(names, how.quick):
-        ran = name in [result.name for result in results]  # by part `docker`, inside its image
-        results += _run_part(name, how, ran)
+    chosen = choose(names, how.quick)
+    results = sidebyside.run([_job(name, chosen, how) for name in chosen], sidebyside.at_once())
     if how.quick and not names:
-        results.append(_skipped("others", f"--quick runs {', '.join(QUICK)} only"))
-    return _print_sum(results)
+        results.append(skipped("others", f"--quick runs {', '.join(QUICK)} only"))
+    return print_sum(results)
+
+
+def _job(name: str, chosen: Sequence[str], how: How) -> sidebyside.Job:
+    """What an engine's tests cover is not run again, so environments wait for them; the attack wants all to itself."""
+    after = {"docker"} if name in ENVIRONMENTS else set(chosen) if name == "chaos" else set()
+    return sidebyside.Job(name, lambda done: _run_part(name, how, done), after & set(chosen) - {name})
 
 
 def choose(names: list[str], quick: bool = False) -> list[str]:
@@ -259,9 +236,10 @@ def choose(names: list[str], quick: bool = False) -> list[str]:
     return [name for name in PARTS if name in wanted]
 
 
-def _run_part(name: str, how: How, ran: bool) -> list[Result]:
+def _run_part(name: str, how: How, done: Sequence[Result]) -> list[Result]:
     say(f"part '{name}'")
     started = time.monotonic()
+    ran = name in [result.name for result in done]  # by part `docker`, inside its image
     try:
         results = outside(name, how) if ran else PARTS[name](how)
     except LabError as error:
@@ -270,12 +248,6 @@ def _run_part(name: str, how: How, ran: bool) -> list[Result]:
     if results and not results[0].seconds:
         results[0].seconds = time.monotonic() - started
     return results
-
-
-def read_record(path: Path) -> list[Result]:
-    """Returns the results that in_image recorded in a file; none when there is no file."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [Result(**{**record, "reasons": Counter(record["reasons"])}) for record in map(json.loads, lines)]
 
 
 # --- pytest -------------------------------------------------------------------------------------------------
@@ -290,7 +262,7 @@ def run_pytest(name: str, python: str, folders: list[str], variables: Mapping[st
     """Returns the counts of a pytest run of all tests there, or those of one mark; its output goes to the terminal."""
     there = [folder for folder in folders if has_tests(folder)]
     if not there:
-        return _skipped(name, f"no tests in {', '.join(folders)}")
+        return skipped(name, f"no tests in {', '.join(folders)}")
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as folder:
         report = Path(folder) / "junit.xml"
         command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", mark, f"--junitxml={report}", *there]
@@ -299,42 +271,4 @@ def run_pytest(name: str, python: str, folders: list[str], variables: Mapping[st
             preexec_fn=die_with_parent(),
         )  # fmt: skip
         result = parse_junit(name, report.read_text() if report.exists() else "")
-    return _with_exit_code(result, done.returncode)
-
-
-def _with_exit_code(result: Result, code: int) -> Result:
-    """Returns the counts, with one failure where pytest ended otherwise than a report of its own can say."""
-    if code not in (0, 1) and result.failed == 0:
-        say(f"pytest ended with code {code}")
-        result.failed = 1
-    return result
-
-
-def parse_junit(name: str, report: str) -> Result:
-    """Returns the counts in a pytest report (XML); a missing or broken report counts as one failure."""
-    try:
-        root = ElementTree.fromstring(report)
-    except ElementTree.ParseError:
-        return Result(name, failed=1)
-    result = Result(name)
-    for case in root.iter("testcase"):
-        kinds = {child.tag for child in case}
-        if kinds & {"failure", "error"}:
-            result.failed += 1
-        elif "skipped" in kinds:
-            result.skipped += 1
-            result.reasons[case.find("skipped").get("message", "")] += 1  # type: ignore[union-attr]
-        else:
-            result.passed += 1
-    return result
-
-
-def _print_sum(results: list[Result]) -> int:
-    total = sum(results, Result("all"))
-    print(f"\n{'part':<10}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
-    for result in results:
-        print(f"{result.name:<10}{result.passed:>8}{result.failed:>8}{result.skipped:>9}{result.seconds:>9.0f}")
-    for reason, count in total.reasons.items():
-        print(f"skipped {count}: {reason}")
-    print(f"\n{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
-    return 1 if total.failed or total.passed == 0 else 0
+    return with_exit_code(result, done.returncode)

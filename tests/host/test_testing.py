@@ -71,7 +71,7 @@ def test_a_run_that_dies_fails(tree):
     ],
 )
 def test_one_plain_line_sums_everything(results, line, code, capsys):
-    assert testing._print_sum(results) == code
+    assert testing.print_sum(results) == code
     assert capsys.readouterr().out.splitlines()[-1] == line
 
 

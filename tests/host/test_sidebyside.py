@@ -1,0 +1,144 @@
+"""Parts of the tests side by side: who waits for whom, what is shown, and what a part that dies counts."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from vlalab import memory, sidebyside, testing
+from vlalab.paths import ROOT
+from vlalab.results import Result
+from vlalab.sidebyside import Job
+
+
+def meeting(folder, mine: str, other: str):
+    """Returns a part that ends when the other one runs too."""
+
+    def run(done) -> list[Result]:
+        (folder / mine).touch()
+        deadline = time.monotonic() + 60
+        while not (folder / other).exists():
+            assert time.monotonic() < deadline, f"{other} does not run beside {mine}"
+            time.sleep(0.02)
+        print(f"{mine} met {other}")
+        return [Result(mine, passed=1)]
+
+    return run
+
+
+def test_independent_parts_run_at_the_same_time(tmp_path):
+    jobs = [Job("a", meeting(tmp_path, "a", "b")), Job("b", meeting(tmp_path, "b", "a"))]
+    assert [result.passed for result in sidebyside.run(jobs, 2)] == [1, 1]
+
+
+def alternating(name: str):
+    """Returns a part that prints ten lines, by itself and by a process that it starts, with pauses in between."""
+
+    def run(done) -> list[Result]:
+        for number in range(5):
+            print(f"{name} {2 * number}")
+            subprocess.run(["sh", "-c", f"echo {name} {2 * number + 1} >&2"], check=True)
+            time.sleep(0.05)
+        return [Result(name, passed=1)]
+
+    return run
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_what_parts_print_stays_whole_and_in_their_order(capsys, most):
+    sidebyside.run([Job(name, alternating(name)) for name in ("one", "two", "three")], most)
+    expected = [f"{name} {number}" for name in ("one", "two", "three") for number in range(10)]
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_a_part_that_fails_is_shown_whole_and_the_others_go_on(capsys):
+    def broken(done) -> list[Result]:
+        print("the last words")
+        raise RuntimeError("broken in the middle")
+
+    def killed(done) -> list[Result]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return []
+
+    jobs = [Job("a", alternating("a")), Job("b", broken), Job("c", killed), Job("d", alternating("d"))]
+    results = sidebyside.run(jobs, 2)
+    assert [(result.name, result.passed, result.failed) for result in results] == [
+        ("a", 1, 0), ("b", 0, 1), ("c", 0, 1), ("d", 1, 0),
+    ]  # fmt: skip
+    said = capsys.readouterr().out
+    assert "the last words" in said and "RuntimeError: broken in the middle" in said
+
+
+def test_a_part_knows_what_those_it_waits_for_came_to():
+    jobs = [
+        Job("late", lambda done: [Result("late", passed=sum(result.passed for result in done))], {"first", "second"}),
+        Job("first", lambda done: [Result("first", passed=2)]),
+        Job("second", lambda done: [Result("second", passed=3), Result("late", passed=5)]),
+    ]
+    assert [(result.name, result.passed) for result in sidebyside.run(jobs, 3)] == [
+        ("late", 10), ("first", 2), ("second", 3), ("late", 5),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_no_more_run_at_a_time_than_may(tmp_path, most):
+    def counted(name: str):
+        def run(done) -> list[Result]:
+            (tmp_path / name).touch()
+            time.sleep(0.1)
+            found = len(list(tmp_path.iterdir()))
+            (tmp_path / name).unlink()
+            return [Result(name, passed=found)]
+
+        return run
+
+    results = sidebyside.run([Job(name, counted(name)) for name in "abcde"], most)
+    assert max(result.passed for result in results) <= most
+
+
+def test_environments_wait_for_the_engines_tests_and_the_attack_for_all():
+    chosen = testing.choose([])
+    after = {name: testing._job(name, chosen, testing.How()).after for name in chosen}
+    assert after["chaos"] == set(chosen) - {"chaos"}
+    assert {name: after[name] for name in testing.ENVIRONMENTS} == {name: {"docker"} for name in testing.ENVIRONMENTS}
+    assert not after["docker"] and not after["host"] and not after["contract"]
+    assert testing._job("libero", ["libero", "ui"], testing.How()).after == set()
+
+
+WAITS = """
+import subprocess, sys, time
+from vlalab import sidebyside
+def run(done):
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    print("up"); time.sleep(600)
+sidebyside.run([sidebyside.Job("a", run), sidebyside.Job("b", run)], 2)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_parts_end_with_their_caller(number):
+    command = [sys.executable, "-c", WAITS]
+    caller = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert caller.stdout.readline() == "up\n"
+    children = [pid for pid in os.listdir("/proc") if pid.isdigit() and fields(pid)[1:2] == [str(caller.pid)]]
+    assert len(children) == 2
+    caller.send_signal(number)
+    caller.wait(60)
+    deadline = time.monotonic() + 60
+    while any(fields(pid)[:1] not in ([], ["Z"]) for pid in children):
+        assert time.monotonic() < deadline, f"{children} outlive their caller"
+        time.sleep(0.05)
+
+
+def fields(pid: str) -> list[str]:
+    """Returns what the kernel says of a process behind its name: state, parent …; nothing of one that is gone."""
+    return memory.stat_fields(int(pid))
+
+
+def test_as_many_as_cores_and_memory_allow(monkeypatch):
+    assert 1 <= sidebyside.at_once() <= len(os.sched_getaffinity(0))
+    monkeypatch.setattr(sidebyside, "MEMORY_GB", 1e6)
+    assert sidebyside.at_once() == 1
