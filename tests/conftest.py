@@ -1,10 +1,13 @@
 """The marker gpu: such a test is skipped, with the reason, where there is none. The marker docker: tests/docker only,
-whose fixtures bring an engine up where they may, and say why not otherwise."""
+whose fixtures bring an engine up where they may, and say why not otherwise. Services' ports are taken in every test.
+"""
 
 import shutil
 import subprocess
 
 import pytest
+
+from tests import ports
 
 
 def _answers(command: list[str]) -> bool:
@@ -14,6 +17,13 @@ def _answers(command: list[str]) -> bool:
         return subprocess.run(command, capture_output=True, timeout=20).returncode == 0
     except subprocess.TimeoutExpired:
         return False
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ports_are_taken():
+    """The services' default ports are somebody else's while tests run: one that counts on them fails everywhere."""
+    with ports.taken():
+        yield
 
 
 NEEDS = {"gpu": (["nvidia-smi", "-L"], "no NVIDIA GPU answers on this machine")}

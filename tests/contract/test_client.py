@@ -13,15 +13,10 @@ from pathlib import Path
 import pytest
 from fakes import CountingPolicy, EchoPolicy, SlowPolicy, observe
 
+from tests.ports import refusing
 from vla_contract import PolicyClient, PolicyRefused, PolicyUnavailable, SessionLost
 from vla_contract.messages import encode_chunk
 from vla_contract.retry import RetryRule
-from vla_contract.server import listen
-
-
-def free_port() -> int:
-    with listen("127.0.0.1", 0) as listener:
-        return listener.getsockname()[1]
 
 
 @pytest.fixture
@@ -137,8 +132,8 @@ def test_backoff_grows_with_jitter_and_stays_bounded():
 
 
 def test_nobody_there(client):
-    with pytest.raises(PolicyUnavailable, match=r"Connection refused.*3 tries"):
-        client(f"http://127.0.0.1:{free_port()}", retries=2).act(observe())
+    with refusing() as nobody, pytest.raises(PolicyUnavailable, match=r"Connection refused.*3 tries"):
+        client(nobody, retries=2).act(observe())
 
 
 def test_a_slow_policy_meets_the_deadline(service, client):
@@ -185,8 +180,8 @@ def test_waiting_ends(service, client):
     url = service(lambda: release.wait(20) and EchoPolicy(), wait=False).url
     with pytest.raises(PolicyUnavailable, match=r"not ready after 0.5 s: .*being loaded"):
         client(url).wait_ready(0.5)
-    with pytest.raises(PolicyUnavailable, match=r"not ready after 0.3 s: .*refused"):
-        client(f"http://127.0.0.1:{free_port()}").wait_ready(0.3)
+    with refusing() as nobody, pytest.raises(PolicyUnavailable, match=r"not ready after 0.3 s: .*refused"):
+        client(nobody).wait_ready(0.3)
     release.set()
 
 
@@ -326,8 +321,9 @@ def test_endless_answers_are_cut(scripted, client, monkeypatch):
 
 
 def test_proxies_from_the_environment_are_not_asked(service, client, monkeypatch):
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
-    c = client(service(EchoPolicy()).url)
-    c.wait_ready(5)
-    assert c.act(observe()).actions.shape == (1, 7)
+    with refusing() as nobody:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, nobody)
+        c = client(service(EchoPolicy()).url)
+        c.wait_ready(5)
+        assert c.act(observe()).actions.shape == (1, 7)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
 from vlalab import compose, docker, images, paths, ports
 
 # Another uid than that of anybody here, so that what a container leaves behind cannot look right by chance.
@@ -44,7 +44,7 @@ class Lab:
         return {**kept, **own, **({"VLALAB_TEST_RECORD": record} if record else {})}
 
     def __post_init__(self) -> None:
-        self.ports = dict(zip(compose.read(variables={}), free_ports(), strict=False))
+        self.ports = dict(zip(compose.read(variables={}), free_ports(32), strict=False))
 
     def __call__(self, *words: str, check: bool = True, timeout_s: float = 600, **more: str) -> Done:
         """Returns what `./lab WORDS` came to. A task that fails, fails the test with the end of its words."""
@@ -109,17 +109,6 @@ class Done:
     code: int
     text: str
     stdout: str = ""
-
-
-def free_ports() -> Iterator[int]:
-    """Yields ports that nobody listens on; each stays held until the next ones are found, so that they differ."""
-    held = []
-    with contextlib.ExitStack() as stack:
-        for _ in range(32):
-            probe = stack.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            held.append(probe.getsockname()[1])
-    yield from held
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 60) -> object:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -122,8 +123,9 @@ def test_an_image_of_another_lock_is_used_and_told(engine, capsys):
 
 def test_up_starts_one_service_by_compose_as_the_volumes_owner(engine, tmp_path):
     (found,) = lifecycle.up(["oracle"], "docker")
-    assert found.url == "http://127.0.0.1:8001" and found.is_healthy()
     (call,) = engine.calls("up --detach --no-deps oracle")
+    port = call["variables"]["VLALAB_ORACLE_PORT"]
+    assert found.url == f"http://127.0.0.1:{port}" and found.is_healthy()
     files = [word for word in call["words"] if word.endswith(".yaml")]
     assert files == [str(paths.ROOT / "compose.yaml")]
     owner = (tmp_path / "volume").stat()
@@ -215,8 +217,8 @@ def test_the_page_over_another_policy_needs_no_openvla(engine, monkeypatch):
 
 
 def test_a_service_is_up_in_one_runtime_only(engine):
-    lifecycle.up(["oracle"], "docker")
-    with pytest.raises(LabError, match=r"up in runtime docker, at http://127.0.0.1:8001; stop it first"):
+    (found,) = lifecycle.up(["oracle"], "docker")
+    with pytest.raises(LabError, match=rf"up in runtime docker, at {re.escape(found.url)}; stop it first"):
         lifecycle.up(["oracle"], "local")
 
 
@@ -379,12 +381,12 @@ def test_a_private_policys_log_is_kept_after_a_failure_only(engine, tmp_path, co
 
 
 def test_a_policy_that_is_up_is_reached_by_its_name(engine):
-    lifecycle.up(["random"], "docker")
+    (found,) = lifecycle.up(["random"], "docker")
     evaluation.run(Request("libero_goal"), "")
     (job,) = engine.calls("run --rm")
-    assert "http://random:8002" in job["words"]
-    evaluation.run(Request("libero_goal", policy="http://localhost:8002/"), "")
-    assert "http://random:8002" in engine.calls("run --rm")[1]["words"]
+    assert f"http://random:{found.port}" in job["words"]
+    evaluation.run(Request("libero_goal", policy=f"http://localhost:{found.port}/"), "")
+    assert f"http://random:{found.port}" in engine.calls("run --rm")[1]["words"]
 
 
 def test_a_url_on_loopback_is_out_of_a_containers_reach(engine, capsys):

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.ports import refusing
 from vlalab.paths import ROOT
 
 DOCKERFILES = sorted((ROOT / "images").glob("*/Dockerfile"))
@@ -76,8 +77,11 @@ def test_a_wheel_must_have_the_sha256_that_was_given(flash, tmp_path, capsys):
 
 
 def test_a_wheel_that_cannot_be_had_names_the_ways_out(flash):
-    with pytest.raises(OSError, match=r"FLASH_ATTN_URL.*flash-attn-wheel=FOLDER.*--flash-attn none"):
-        flash.wheel("http://127.0.0.1:9/flash_attn.whl")
+    with (
+        refusing() as nobody,
+        pytest.raises(OSError, match=r"FLASH_ATTN_URL.*flash-attn-wheel=FOLDER.*--flash-attn none"),
+    ):
+        flash.wheel(f"{nobody}/flash_attn.whl")
 
 
 def test_two_wheels_in_a_folder_are_one_too_many(flash, tmp_path):

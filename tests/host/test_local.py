@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
 from vlalab import compose, environments, gpus, local, paths, probe, state, supervised
 from vlalab.console import LabError
 from vlalab.processes import Identity, identify
@@ -34,12 +35,6 @@ services:
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
     """A volume and an environment of its own; `lab(flags, restart)` starts the small service."""
@@ -59,7 +54,7 @@ def lab(tmp_path, monkeypatch):
         )
         return local.start("small", **options)
 
-    start.port = free_port()
+    (start.port,) = free_ports(1)
     yield start
     for found in local.instances():
         found.stop()
@@ -167,6 +162,7 @@ def test_a_service_that_never_gets_ready_is_told(lab):
 OWNER = """
 import sys, time
 from pathlib import Path
+from tests.ports import free_ports
 from vlalab import compose, environments, local
 folder, compose.FILE = Path({folder!r}), Path({compose!r})
 environments.ensure = lambda name: environments.Environment(name, folder)

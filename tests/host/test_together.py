@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
 from vlalab import compose, environments, lifecycle, local, together
 from vlalab.console import LabError
 
@@ -41,7 +42,7 @@ def describe(tmp_path, monkeypatch):
         words = {name: "".join(f', "{flag}"' for flag in one.split()) for name, one in flags.items()}
         entries = [
             ONE.format(name=name, upper=name.upper(), script=SERVICE, port=port, flags=words[name])
-            for port, name in enumerate(flags, 23417)
+            for port, name in zip(free_ports(len(flags)), flags, strict=True)
         ]
         compose.FILE.write_text("services:" + "".join(entries))
 
@@ -80,7 +81,8 @@ def test_an_interrupt_stops_what_is_not_ready_yet(describe, monkeypatch):
 
 def test_two_that_have_to_move_get_different_ports(describe):
     describe(a="--ready-after 1", b="--ready-after 1", c="")
-    moved = {"VLALAB_A_PORT": "23500", "VLALAB_B_PORT": "23500"}
+    (port,) = free_ports(1)
+    moved = {"VLALAB_A_PORT": str(port), "VLALAB_B_PORT": str(port)}
     found = [local.start(name, {variable: moved[variable]}) for name, variable in zip("ab", moved, strict=True)]
     assert found[0].url != found[1].url
 

@@ -2,13 +2,13 @@
 
 import os
 import re
-import socket
 import stat
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
 from vlalab import compose, environments, paths, ports, processes
 
 TOKEN = "known-token-of-this-test-0123456789"
@@ -18,14 +18,6 @@ NAMES = ["oracle", "tensorboard", *([] if ROOT else ["ws_mdl"])]  # root must no
 
 def is_set_up(name: str) -> bool:
     return environments.named(compose.read(variables={})[name].environment_name).is_ready()
-
-
-def free_ports(number: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    found = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return found
 
 
 def holding(token: str, *places: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from services.libero.evaluator.rollout import CONVENTIONS
 from services.libero.evaluator.store import RunStore
 from services.libero.simulator.suites import SUITES, load_suite
 from tests.libero.harness import ENVIRONMENT, Evaluation, PolicyService, results
+from tests.ports import refusing
 from vla_contract import PolicyInfo
 
 # --- configuration ------------------------------------------------------------------------------------------
@@ -200,8 +201,9 @@ def refuse(policy, libero_assets, tmp_path, monkeypatch, capsys):
 
 
 def test_a_policy_that_never_gets_ready(refuse):
-    message = refuse("--policy-timeout-s", "1", url="http://127.0.0.1:9")
-    assert "http://127.0.0.1:9 is not ready after 1 s" in message and "refused" in message
+    with refusing() as nobody:
+        message = refuse("--policy-timeout-s", "1", url=nobody)
+    assert f"{nobody} is not ready after 1 s" in message and "refused" in message
 
 
 def test_a_wrong_token(refuse, monkeypatch):

@@ -13,6 +13,7 @@ from services.openvla.download import REPOSITORIES
 from services.openvla.record import identity
 from services.openvla.suites import SUITES, suites_of
 from tests.openvla.hub import COMMIT, hub
+from tests.ports import refusing
 
 REPO = "someone/openvla-small"
 SHARD = "model-00001-of-00002.safetensors"
@@ -28,10 +29,17 @@ def remote(checkpoints, tmp_path):
 
 
 @pytest.fixture
-def run(tmp_path):
+def nobody():
+    """An address where nobody answers."""
+    with refusing() as address:
+        yield address
+
+
+@pytest.fixture
+def run(tmp_path, nobody):
     """Returns a function that runs the program with flags, against a hub's URL."""
 
-    def program(*flags, url="http://127.0.0.1:9"):
+    def program(*flags, url=nobody):
         variables = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "hf"), "VLALAB_VOLUME": str(tmp_path / "volume")}
         command = [sys.executable, "-m", "services.openvla.checkpoints", *flags]
         return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
@@ -90,9 +98,9 @@ def test_bytes_that_are_not_what_the_hub_promised_are_removed(remote, run, tmp_p
     assert not (folder_of(tmp_path) / "checkpoint.json").exists()
 
 
-def test_no_hub_no_repository_no_revision_and_no_space_are_said(remote, run):
+def test_no_hub_no_repository_no_revision_and_no_space_are_said(remote, run, nobody):
     for flags, url, text in (
-        (("--suite", "libero_goal"), "http://127.0.0.1:9", "cannot be reached"),
+        (("--suite", "libero_goal"), nobody, "cannot be reached"),
         (("--repo", "no/such"), remote.url, "no repository 'no/such'"),
         (("--repo", REPO, "--revision", "v9"), remote.url, "at v9"),
     ):

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,18 +18,13 @@ from pathlib import Path
 import pytest
 
 from services.ws_mdl import notebook as notebook_module
+from tests.ports import free_ports
 from vla_contract import healthcheck
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "open-sesame"
 CLONE_NEWUSER, PR_SET_DUMPABLE = 0x10000000, 4  # linux/sched.h, linux/prctl.h
 AS_ROOT = ["--allow-root"] if os.geteuid() == 0 else []
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def program(module: str, *words: str, **variables: str) -> subprocess.Popen:
@@ -45,7 +39,7 @@ def program(module: str, *words: str, **variables: str) -> subprocess.Popen:
 @contextmanager
 def serving(module: str, route: str, *words: str, **variables: str):
     """Starts a service on a free port; gives its address and its output as soon as `route` answers 200."""
-    port, log = free_port(), Path(variables["VLALAB_VOLUME"]) / f"{module}.log"
+    (port,), log = free_ports(1), Path(variables["VLALAB_VOLUME"]) / f"{module}.log"
     process = program(module, "--port", str(port), *words, **variables)
     try:
         end = time.monotonic() + 120
