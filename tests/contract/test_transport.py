@@ -1,10 +1,14 @@
 """What the client takes for an HTTP answer, byte by byte, and what for a fault."""
 
 import http.client
+import os
+import shutil
 import socket
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -176,3 +180,16 @@ def test_a_connection_is_kept_where_the_server_keeps_it(head, kept):
         assert transport.request("GET", "/x", 5.0, {}).body == b"x"
         assert len(transport._idle) == kept
         done.set()
+
+
+def test_a_server_that_vanishes_without_a_word_is_noticed_long_before_a_slow_answer_would_be():
+    """What a container does that is killed with SIGKILL: its network goes with it, no end of the connection is sent."""
+    here = Path(__file__).parents[2]
+    apart = ["unshare", "--user", "--map-root-user", "--net"]
+    if not shutil.which("unshare") or subprocess.run([*apart, "true"], capture_output=True).returncode:
+        pytest.skip("no network namespace can be made here")
+    path = os.pathsep.join([str(here), str(here / "shared/contract")])
+    command = [*apart, sys.executable, "-m", "tests.contract.vanishing"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("gave up early: "), done.stdout + done.stderr
+    assert "the server's machine does not answer any more" in done.stdout

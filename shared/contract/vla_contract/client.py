@@ -153,8 +153,7 @@ class PolicyClient:
         try:
             answer = self._transport.request(method, route, timeout_s, headers, body)
         except FAULTS as error:
-            text = f"no answer within {timeout_s:.3g} s" if isinstance(error, TimeoutError) else _text(error)
-            return None, PolicyUnavailable(f"{self.base_url}{route}: {text}"), None
+            return None, PolicyUnavailable(f"{self.base_url}{route}: {_why(error, timeout_s)}"), None
         if answer.status == 200:
             return answer, None, None
         fault, asked_s = _fault(self.base_url + route, answer)
@@ -184,6 +183,14 @@ def _seconds(value: Any) -> float | None:
         return min(max(float(value), 0.0), 3600.0)
     except (TypeError, ValueError):
         return None  # absent, or an HTTP date, which our servers never send
+
+
+def _why(error: Exception, timeout_s: float) -> str:
+    if not isinstance(error, TimeoutError):
+        return _text(error)
+    if error.errno is None:  # else the kernel's: nothing at the other end acknowledges
+        return f"no answer within {timeout_s:.3g} s"
+    return "the server's machine does not answer any more"
 
 
 def _text(error: Exception) -> str:

@@ -5,6 +5,7 @@ An evaluator asks once per step, so what a request costs on the client's side is
 
 import http.client
 import os
+import socket
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 from vla_contract.answer import Reply, read_reply
 
 KEEP_S = 60.0  # an idle connection older than this is not used again; our servers keep theirs for 120 s
+PROBE_AFTER_S, PROBE_EVERY_S, PROBES = 10, 5, 3  # a server's machine that answers none of them is gone
 FAULTS = (OSError, http.client.HTTPException)  # whatever can go wrong between here and the server
 
 
@@ -59,6 +61,7 @@ class Transport:
     def _open(self, end: float) -> http.client.HTTPConnection:
         connection = self._kind(self._host, self._port, timeout=_left_s(end))
         connection.connect()
+        _probe(connection.sock)
         return connection
 
     def _kept(self) -> http.client.HTTPConnection | None:
@@ -97,6 +100,20 @@ class Transport:
         if body is not None:
             lines.append(f"Content-Length: {len(body)}")
         return "\r\n".join([*lines, "", ""]).encode("ascii") + (body or b"")
+
+
+def _probe(sock: socket.socket) -> None:
+    """Makes the kernel ask whether the other machine is still there while nothing is sent.
+
+    A container that is killed, or a machine that loses power, closes no connection: without these an answer would be
+    waited for as long as a slow policy may take.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_AFTER_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_EVERY_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+    gone_s = PROBE_AFTER_S + PROBES * PROBE_EVERY_S
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * gone_s)  # the same for what was sent
 
 
 def _left_s(end: float) -> float:
