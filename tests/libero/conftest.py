@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,13 @@ ROOT = Path(__file__).resolve().parents[2]
 for entry in (ROOT, ROOT / "shared" / "contract"):
     if str(entry) not in sys.path:
         sys.path.insert(0, str(entry))
+
+
+@pytest.fixture
+def stack():
+    """What is entered here ends with the test."""
+    with ExitStack() as entered:
+        yield entered
 
 
 @pytest.fixture(scope="session")

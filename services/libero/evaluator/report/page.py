@@ -18,7 +18,11 @@ from services.libero.evaluator.stats import Rate
 from services.libero.evaluator.terminal import plain
 
 EMBED_BYTES = 24_000_000  # videos and stills beyond this are linked, so that a browser opens the page at once
-COLOURS = ("#7c8aa5", "#3b7ddd", "#14a3a8", "#7a5cc7", "#e0973a", "#c8b560", "#b0a99f", "#d1495b", "#c7a17a", "#b9bec8")
+COLOURS = {  # of a stage, in every report; each stands out from a white card and from a dark one by 3 : 1
+    "reset": "#7c8aa5", "simulation": "#3b7ddd", "rendering": "#12908f", "preprocessing": "#8a63d2", "wire": "#c9701a",
+    "server: decode": "#a3832b", "server: queue": "#8d7b6c", "server: inference": "#c2479b",
+    "server: encode": "#7a8f2e", "other": "#808792",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,25 +67,33 @@ def clips(summary: Summary, budget: Budget) -> list[Clip]:
     return found
 
 
-def interval_bar(rate: Rate, width: int = 260, height: int = 18, published: float | None = None) -> dict:
-    """Returns the coordinates of a bar from 0 to 100 % with its Wilson interval, in an SVG of this size."""
-    low, high = rate.interval
+def interval_bar(rate: Rate, finished: bool = True, height: int = 18, published: float | None = None) -> dict:
+    """Returns the places, in percent of its width, of a bar with its Wilson interval, and what it says in words."""
+    low, high = (round(100 * end, 2) for end in rate.interval)
+    words = f"{100 * rate.value:.1f} %, 95 % interval {low:.1f} to {high:.1f} %" if rate.trials else "no episode done"
     return {
-        "width": width,
         "height": height,
-        "value": round(rate.value * width, 2),
-        "low": round(low * width, 2),
-        "high": round(high * width, 2),
+        "finished": finished,
+        "value": round(100 * rate.value, 2),
+        "low": low,
+        "high": high,
+        "words": words,
         "known": rate.trials > 0,
-        "published": None if published is None else round(published / 100 * width, 2),
+        "published": published,
     }
+
+
+def verdict(episode: Finished) -> str:
+    """Returns in words how an episode ended."""
+    return "success" if episode.success else "policy error" if "policy_error" in episode.result else "failure"
 
 
 def timing_split(summary: Summary) -> list[dict]:
     """Returns the stages for the stacked bar: words, ms per step, share, and where in 0…100 each begins."""
     parts, begin = [], 0.0
-    for colour, (words, what, ms, share) in zip(COLOURS, summary.stages(), strict=False):
-        parts.append({"words": words, "what": what, "ms": ms, "share": 100 * share, "begin": begin, "colour": colour})
+    for words, what, ms, share in summary.stages():
+        part = {"words": words, "what": what, "ms": ms, "colour": COLOURS[words]}
+        parts.append(part | {"share": 100 * share, "begin": begin})
         begin += 100 * share
     return parts
 
@@ -123,7 +135,8 @@ def render(folder: Path, summary: Summary, embed_bytes: int = EMBED_BYTES) -> st
         s=summary,
         low_high=summary.rate.interval,
         bar=interval_bar,
-        overall=interval_bar(summary.rate, 640, 26, published),
+        verdict=verdict,
+        overall=interval_bar(summary.rate, summary.complete, 26, published),
         failures=[clip for clip in gallery if not clip.episode.success],
         successes=[clip for clip in gallery if clip.episode.success],
         failed_count=summary.done - summary.rate.successes,
