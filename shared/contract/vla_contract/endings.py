@@ -1,0 +1,198 @@
+"""How a program ends when files, text, a pipe or the keyboard end it: with one sentence and an exit code.
+
+What is no such thing is a mistake of the code's own and keeps its traceback. Only the standard library is needed: the
+host tool, which imports nothing from this package, loads this file by its path.
+"""
+
+import errno
+import os
+import pwd
+import re
+import select
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+INTERRUPTED = 128 + signal.SIGINT  # exit codes as a shell has them
+CLOSED_PIPE = 128 + signal.SIGPIPE
+NEARLY_FULL = 16 * 2**20  # bytes
+FULL = (errno.ENOSPC, errno.EDQUOT)
+DENIED = (errno.EACCES, errno.EPERM)
+# Faults of the machine: whatever a library makes of one of these, it is told as what it is.
+OF_THE_MACHINE = (*FULL, *DENIED, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+VOLUME = "VLALAB_VOLUME"
+
+
+class Ending(NamedTuple):
+    """What is said to the person (nothing, if empty), and to the shell."""
+
+    text: str
+    code: int
+
+
+def run(main: Callable[..., object], *arguments: object, known: tuple[type[Exception], ...] = (ValueError,)) -> NoReturn:
+    """Runs a program's `main` and exits with its code. `known` are errors whose own text is the sentence.
+
+    After such a sentence it exits with 1, after Ctrl-C with 130, and silently with 141 where nobody reads its output.
+    """
+    speak_utf8()
+    code = _outcome(main, arguments, known)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as error:  # what was printed may only now turn out not to fit, or to have no reader
+            code = tell(ending(error) or Ending(in_words(error), 1))
+            _silence(stream)
+    sys.exit(code)
+
+
+def _outcome(main: Callable[..., object], arguments: tuple, known: tuple[type[Exception], ...]) -> object:
+    try:
+        return main(*arguments)
+    except SystemExit as asked:
+        return asked.code
+    except BaseException as error:
+        if (found := ending(error, known)) is None:
+            raise
+        return tell(found)
+
+
+def tell(found: Ending, prefix: str = "error: ") -> int:
+    """Says an ending's sentence, if there is one and somebody to hear it; returns its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if _has_no_reader(stream):
+            _silence(stream)
+    if found.text:
+        print(f"{prefix}{found.text}", file=sys.stderr, flush=True)
+    return found.code
+
+
+def ending(error: BaseException, known: tuple[type[Exception], ...] = ()) -> Ending | None:
+    """Returns how a program ends with this error, None for one that is a mistake of its own."""
+    if isinstance(error, KeyboardInterrupt):
+        return Ending("stopped; the same command begins again, or goes on where it can", INTERRUPTED)
+    if isinstance(error, BrokenPipeError) and any(map(_has_no_reader, (sys.stdout, sys.stderr))):
+        return Ending("", CLOSED_PIPE)
+    if isinstance(error, UnicodeError):
+        return Ending(_of_text(error), 1)
+    if isinstance(error, OSError):
+        return Ending(in_words(error), 1)
+    if isinstance(error, known) and str(error):
+        return Ending(str(error), 1)
+    if fault := next(_faults_behind(error), None):
+        return Ending(in_words(fault), 1)
+    if isinstance(error, MemoryError):
+        return Ending(str(error) or "there is not enough memory; end what else runs here", 1)
+    return None
+
+
+def _faults_behind(error: BaseException | None) -> Iterator[OSError]:
+    """Yields the machine's faults that led to an error: those it was raised from, and those that it only quotes."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in OF_THE_MACHINE:
+            yield error
+        for number in re.findall(r"\bos error (\d+)\b", str(error)):  # as Rust's libraries (safetensors) spell them
+            if int(number) in OF_THE_MACHINE:
+                yield OSError(int(number), os.strerror(int(number)))
+        error = error.__cause__ or error.__context__
+
+
+# --- words --------------------------------------------------------------------------------------------------
+
+
+def in_words(error: OSError) -> str:
+    """Returns what an error of the system means, and what to do; one that explains itself is left as it is."""
+    if error.errno is None or error.strerror != os.strerror(error.errno):
+        return str(error.strerror or error)
+    path = _path_of(error)
+    if error.errno in FULL:
+        return f"no space left{_where(path)}: free some, and give the same command again"
+    if error.errno in (*DENIED, errno.EROFS) and path:
+        return f"{path} cannot be used ({error.strerror}){_whose(path)}{_other_volume(path)}"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"too many files are open ({error.strerror}); allow more: ulimit -n 4096"
+    return f"{path}: {error.strerror}{_other_volume(path)}" if path else error.strerror
+
+
+def _path_of(error: OSError) -> Path | None:
+    name = error.filename if error.filename2 is None else error.filename2
+    return Path(os.fsdecode(name)).absolute() if isinstance(name, (str, bytes, os.PathLike)) else None
+
+
+def _where(path: Path | None) -> str:
+    """Returns which place is full: the one that an error names, else those of the lab that are."""
+    known = [path.parent] if path else [_volume(), Path(tempfile.gettempdir()), Path.home(), Path.cwd()]
+    full = [place for place in known if path or (place and place.exists() and _free(place) < NEARLY_FULL)]
+    return f" at {', '.join(map(str, dict.fromkeys(full)))}" if full else ""
+
+
+def _free(place: Path) -> int:
+    return shutil.disk_usage(place).free
+
+
+def _whose(path: Path) -> str:
+    """Returns who could, where the nearest place that can be seen is somebody else's."""
+    for place in (path, *path.parents):
+        try:
+            uid = os.lstat(place).st_uid
+        except OSError:
+            continue
+        return "" if uid == os.geteuid() else f": {place} belongs to {_user(uid)}, and you are {_user(os.geteuid())}"
+    return ""
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"user {uid} ({pwd.getpwuid(uid).pw_name})"
+    except KeyError:
+        return f"user {uid}"
+
+
+def _volume() -> Path | None:
+    named = os.environ.get(VOLUME)
+    return Path(named).expanduser().absolute() if named else None
+
+
+def _other_volume(path: Path) -> str:
+    """Returns the way out for a path on the volume."""
+    volume = _volume()
+    return f"; set {VOLUME} to a folder you can use" if volume and path.is_relative_to(volume) else ""
+
+
+def _of_text(error: UnicodeError) -> str:
+    if not isinstance(error, (UnicodeDecodeError, UnicodeEncodeError)):
+        return f"text that cannot be read: {error}"
+    around = error.object[max(0, error.start - 20) : error.end + 20]
+    what = "is no text in" if isinstance(error, UnicodeDecodeError) else "cannot be written in"
+    return f"{around!r} {what} {error.encoding}; save the file, or name things, in UTF-8"
+
+
+# --- output -------------------------------------------------------------------------------------------------
+
+
+def speak_utf8() -> None:
+    """Has this program print any text, whatever the locale says: what a terminal may not show is escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def _has_no_reader(stream: object) -> bool:
+    """Returns whether a stream leads into a pipe whose other end is closed."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), select.POLLOUT)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (OSError, ValueError, AttributeError):  # none at all, closed, or a test's
+        return False
+
+
+def _silence(stream: object) -> None:
+    """Leads a stream into nothing, so that what it still holds is no error at the very end."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, stream.fileno())
+    os.close(nothing)

@@ -1,0 +1,110 @@
+"""A program ends with a sentence: real programs, with a closed pipe, a full disk, a folder of somebody else's, Ctrl-C."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from vla_contract import endings
+
+PACKAGE = Path(endings.__file__).parents[1]
+
+
+def program(body: str, **variables: str) -> list:
+    """Returns the options of a program whose main is that body."""
+    text = f"import errno, os, sys, time\nfrom vla_contract import endings\n\ndef main():\n{textwrap.indent(body, '    ')}\n"
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE), **variables}
+    return {"args": [sys.executable, "-c", f"{text}\nendings.run(main)"], "env": environment, "text": True}
+
+
+def ended(body: str, **variables: str) -> tuple[int, str, str]:
+    done = subprocess.run(**program(body, **variables), capture_output=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "says"),
+    [
+        ("return 0", 0, ""),
+        ("return 3", 3, ""),
+        ("sys.exit('own words')", 1, "own words\n"),
+        ("raise ValueError('own words')", 1, "error: own words\n"),
+        ("raise OSError(errno.EACCES, 'own words')", 1, "error: own words\n"),
+        ("raise OSError('own words')", 1, "error: own words\n"),
+        ("open('/nowhere/at/all')", 1, "error: /nowhere/at/all: No such file or directory\n"),
+        ("raise KeyboardInterrupt", 130, "error: stopped; the same command begins again, or goes on where it can\n"),
+        ("raise MemoryError", 1, "error: there is not enough memory; end what else runs here\n"),
+        ("'\\udce9'.encode()", 1, "error: '\\udce9' cannot be written in utf-8; save the file, or name things, in UTF-8\n"),
+        ("b'\\xb0\\xa1'.decode()", 1, "error: b'\\xb0\\xa1' is no text in utf-8; save the file, or name things, in UTF-8\n"),
+    ],
+)
+def test_an_end_is_a_code_and_at_most_one_sentence(body, code, says):
+    assert ended(body) == (code, "", says)
+
+
+def test_a_mistake_of_its_own_keeps_its_traceback():
+    code, _, said = ended("raise KeyError('x')")
+    assert code == 1 and "Traceback" in said
+
+
+@pytest.mark.parametrize("body", ["print('x' * 100_000)", "print('x')", "print('x', flush=True); time.sleep(0.2); print('y')"])
+def test_output_that_nobody_reads_ends_it_silently(body):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(**program(body), stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (endings.CLOSED_PIPE, "")
+
+
+def test_a_pipe_of_its_own_that_breaks_is_told():
+    body = "r, w = os.pipe(); os.close(r); os.write(w, b'x')"
+    assert ended(body) == (1, "", "error: Broken pipe\n")
+
+
+def test_output_onto_a_full_disk_is_told():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(**program("print('x')"), stdout=full, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (1, "error: no space left: free some, and give the same command again\n")
+
+
+def test_ctrl_c_is_told():
+    process = subprocess.Popen(**program("print('x', flush=True); time.sleep(60)"), stdout=-1, stderr=-1)
+    process.stdout.readline()
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert (process.returncode, said.count("\n"), "Traceback" in said) == (130, 1, False)
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX", "xx_YY.nothing", "en_US.ISO-8859-1"])
+def test_any_text_can_be_printed_in_any_locale(locale):
+    body = r"print('\ud55c\uae00 \u2026 \udcff'); print('\ud55c\uae00 \u2026', file=sys.stderr)"
+    options = {"LC_ALL": locale, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(**{**program(body, **options), "text": False}, capture_output=True)
+    code, said, errors = done.returncode, done.stdout.decode(), done.stderr.decode()
+    assert (code, said, errors) == (0, "한글 … \\udcff\n", "한글 …\n")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "try:\n    open('/dev/full', 'w').write('x' * 100_000)\nexcept OSError:\n    raise RuntimeError('unexpected pos 64')",
+        "raise Exception('I/O error: No space left on device (os error 28)')",
+    ],
+)
+def test_what_a_library_makes_of_a_full_disk_is_told_as_one(body):
+    code, _, said = ended(body)
+    assert code == 1 and said.startswith("error: no space left") and said.count("\n") == 1
+
+
+def test_a_place_of_somebody_elses_is_told_with_its_owner(tmp_path, monkeypatch):
+    error = PermissionError(13, os.strerror(13), "/proc/1/mem/x")
+    monkeypatch.setattr(endings.os, "geteuid", lambda: 4321)
+    assert endings.in_words(error).endswith(": /proc/1/mem belongs to user 0 (root), and you are user 4321")
+    monkeypatch.setenv("VLALAB_VOLUME", "/proc/1")
+    assert endings.in_words(error).endswith("you are user 4321; set VLALAB_VOLUME to a folder you can use")
