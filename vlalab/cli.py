@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import os
 import re
 import shutil
 import sys
 import textwrap
-from pathlib import Path
 from types import ModuleType
 
-from invoke import Argument, Collection, ParseError, Program
+from invoke import Argument, Collection, Exit, ParseError, Program
 
-from vlalab import compose
+from vlalab import endings, environment_file
 from vlalab.console import LabError, unknown
 from vlalab.paths import ROOT
 from vlalab.tasks.flags import LabTask
@@ -117,6 +115,14 @@ class Lab(Program):
             return f"{task} needs " + "; ".join(f"{word.upper()} ({known[word].help})" for word in words) + "."
         return text
 
+    def execute(self) -> None:
+        """Runs the task. After Ctrl-C Invoke would be silent and exit with 1, as if something were wrong."""
+        try:
+            super().execute()
+        except KeyboardInterrupt as interrupt:
+            text, code = endings.ending(interrupt)
+            raise Exit(f"lab: {text}", code) from None
+
     def list_tasks(self) -> None:
         """Prints every task with its first line of help, in the order of a day's work."""
         print("Usage: ./lab TASK [words] [--flags]      ./lab TASK --help shows a task's flags and examples\n")
@@ -140,21 +146,14 @@ class Lab(Program):
             print_rows([(flag.shown, flag.explained) for flag in task.flags])
 
 
-def _settle_variables() -> None:
-    """Takes .env into the process, and makes folders absolute: what is started does not run where the caller is."""
-    no_folders = {"VLALAB_VOLUME": ("",), "VLALAB_STATE": ("",), "VLALAB_LIBERO_ASSETS": ("", "official", "kit")}
-    for name in no_folders.keys() & os.environ.keys():
-        if os.environ[name] not in no_folders[name]:
-            os.environ[name] = str(Path(os.environ[name]).expanduser().absolute())
-    for name, value in compose.read_dotenv(ROOT / ".env").items():
-        is_folder = name in no_folders and value not in no_folders[name]
-        os.environ.setdefault(name, str(ROOT / Path(value).expanduser()) if is_folder else value)
-
-
 def main() -> None:
     """Runs the command line and exits with its code."""
+    endings.run(_run, known=(), prefix="lab: ")
+
+
+def _run() -> None:
     try:
-        _settle_variables()
+        environment_file.take_in()
     except LabError as error:
         sys.exit(error.message)
     Lab(load_tasks()).run(["lab", *sys.argv[1:]])

@@ -19,6 +19,7 @@ from pathlib import Path
 from vlalab import pythons
 from vlalab.console import LabError, Status, say, status, unknown
 from vlalab.paths import ROOT, image_names, python_path
+from vlalab.processes import die_with_parent
 
 VERSIONS = ("3.10", "3.11")  # in the order of preference; every lock serves both
 SIZE_GB = {"libero": 1.5, "openvla": 5.1, "gr00t": 8.1, "ws_mdl": 5.8}  # on disk; measured
@@ -166,13 +167,19 @@ def uv(arguments: list[str], line: Status | None = None) -> None:
     process = subprocess.Popen(
         [pythons.uv(), *arguments],
         env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        preexec_fn=die_with_parent(),
     )  # fmt: skip
     words: list[str] = []
     assert process.stderr is not None
-    for text in process.stderr:
-        words.append(text.rstrip())
-        if line:
-            line.update(text.strip())
+    try:
+        for text in process.stderr:
+            words.append(text.rstrip())
+            if line:
+                line.update(text.strip())
+    except BaseException:  # Ctrl-C: the next call may begin at once, and must be alone
+        process.terminate()
+        process.wait()
+        raise
     if process.wait() != 0:
         raise LabError(f"uv {' '.join(arguments[:2])} failed:\n" + "\n".join(words[-20:]))
 

@@ -77,7 +77,7 @@ def read_dotenv(path: Path) -> dict[str, str]:
     Compose does, from the process and the lines above, but in single quotes. Raises LabError for what is no NAME=value.
     """
     found: dict[str, str] = {}
-    with path.open() if path.exists() else io.StringIO() as file:
+    with io.StringIO(_text(path)) as file:
         for binding in parse_stream(file):
             if binding.error:
                 where, line = f"{path}, line {binding.original.line}", binding.original.string.strip()
@@ -85,6 +85,14 @@ def read_dotenv(path: Path) -> dict[str, str]:
             if binding.key is not None and binding.value is not None:
                 found[binding.key] = _expanded(binding, {**found, **os.environ}, path)
     return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+    except UnicodeDecodeError as error:
+        where = f"byte {error.start} is {error.object[error.start]:#x}"
+        raise LabError(f"{path} is no UTF-8 text ({where}); save it as UTF-8") from None
 
 
 def _expanded(binding: Binding, known: Mapping[str, str], path: Path) -> str:

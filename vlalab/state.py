@@ -13,6 +13,7 @@ import platform
 import pwd
 import re
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,8 +57,24 @@ def folder(*names: str, make: bool = True) -> Path:
     machine = re.sub(r"[^\w.-]", "_", platform.node()) or "localhost"  # two machines may share a home
     if named := os.environ.get(VARIABLE):
         return _private(Path(named).expanduser().absolute(), machine, *names, make=make)
-    home = next((one / "vla-lab" for one in _homes() if _is_callers(one)), Path(f"/tmp/vla-lab-{os.geteuid()}"))
-    return _private(home, clone_id(), machine, *names, make=make)
+    return _private(_home(), clone_id(), machine, *names, make=make)
+
+
+def _home() -> Path:
+    """Returns the caller's folder for the state of all clones."""
+    known = (one / "vla-lab" for one in _homes() if _is_callers(one))
+    return next(filter(_can_be_made, known), Path(f"/tmp/vla-lab-{os.geteuid()}"))
+
+
+def _can_be_made(path: Path) -> bool:
+    """Returns whether a folder is there or can be made, by making one: rights alone do not tell (/proc is root's)."""
+    there = next(place for place in (path, *path.parents) if place.exists())
+    try:
+        if there != path:
+            tempfile.TemporaryDirectory(prefix=".vla-lab-", dir=there).cleanup()
+    except OSError:
+        return False
+    return there.is_dir()
 
 
 def write(path: Path, text: str) -> None:

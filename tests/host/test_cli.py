@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from vlalab import cli, programs
+from vlalab import cli, environment_file, programs
 from vlalab.paths import ROOT
 from vlalab.tasks.flags import flags_of
 
@@ -129,13 +129,13 @@ def test_paths_are_made_absolute_and_names_are_not(tmp_path, monkeypatch):
 
 def test_folders_named_by_variables_are_made_absolute_and_keywords_are_not(tmp_path, monkeypatch):
     (tmp_path / ".env").write_text("VLALAB_VOLUME=data\n")
-    monkeypatch.setattr(cli, "ROOT", tmp_path)
+    monkeypatch.setattr(environment_file, "ROOT", tmp_path)
     monkeypatch.chdir("/")
     monkeypatch.setenv("VLALAB_VOLUME", "")  # so that it is put back afterwards
     monkeypatch.delenv("VLALAB_VOLUME")
     for value, settled in (("kit", "kit"), ("official", "official"), ("srv/assets", "/srv/assets"), ("", "")):
         monkeypatch.setenv("VLALAB_LIBERO_ASSETS", value)
-        cli._settle_variables()
+        environment_file.take_in()
         assert os.environ["VLALAB_LIBERO_ASSETS"] == settled
     assert os.environ["VLALAB_VOLUME"] == str(tmp_path / "data")
 

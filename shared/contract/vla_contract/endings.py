@@ -34,34 +34,39 @@ class Ending(NamedTuple):
     code: int
 
 
-def run(main: Callable[..., object], *arguments: object, known: tuple[type[Exception], ...] = (ValueError,)) -> NoReturn:
+def run(
+    main: Callable[..., object],
+    *arguments: object,
+    known: tuple[type[Exception], ...] = (ValueError,),
+    prefix: str = "error: ",
+) -> NoReturn:
     """Runs a program's `main` and exits with its code. `known` are errors whose own text is the sentence.
 
     After such a sentence it exits with 1, after Ctrl-C with 130, and silently with 141 where nobody reads its output.
     """
     speak_utf8()
-    code = _outcome(main, arguments, known)
+    code = _outcome(main, arguments, known, prefix)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError as error:  # what was printed may only now turn out not to fit, or to have no reader
-            code = tell(ending(error) or Ending(in_words(error), 1))
+            code = tell(ending(error) or Ending(in_words(error), 1), prefix)
             _silence(stream)
     sys.exit(code)
 
 
-def _outcome(main: Callable[..., object], arguments: tuple, known: tuple[type[Exception], ...]) -> object:
+def _outcome(main: Callable[..., object], arguments: tuple, known: tuple[type[Exception], ...], prefix: str) -> object:
     try:
         return main(*arguments)
-    except SystemExit as asked:
-        return asked.code
+    except SystemExit as asked:  # rich makes one of a pipe that nobody reads, and has silenced it
+        return CLOSED_PIPE if isinstance(asked.__context__, BrokenPipeError) else asked.code
     except BaseException as error:
         if (found := ending(error, known)) is None:
             raise
-        return tell(found)
+        return tell(found, prefix)
 
 
-def tell(found: Ending, prefix: str = "error: ") -> int:
+def tell(found: Ending, prefix: str) -> int:
     """Says an ending's sentence, if there is one and somebody to hear it; returns its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if _has_no_reader(stream):

@@ -1,0 +1,146 @@
+"""Commands end in words: output that nobody reads, Ctrl-C in a set-up, locales and paths, unusable folders."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vlalab import endings, environment_file
+
+CLEAN = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV", "VLALAB_PYTHON")}
+NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
+WAIT_S = 120
+
+
+def command(*words: str, **variables: str) -> dict:
+    """Returns the options of a command of this lab, without its launcher."""
+    options = {"stdin": subprocess.DEVNULL, "env": {**os.environ, **NO_ENGINE, **variables}, "text": True}
+    return {"args": [sys.executable, "-X", "utf8", "-I", "-m", "vlalab", *words], **options}
+
+
+PRINTING = [
+    [], ["--list"], ["eval", "--help"], ["status"], ["down"], ["clean", "--dry-run"], ["lock", "--check"],
+    ["up", "oracle", "--dry-run", "--runtime", "local"], ["eval", "libero_goal", "--dry-run", "--runtime", "local"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", PRINTING, ids=" ".join)
+def test_output_that_nobody_reads_ends_a_command_silently(words):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(**command(*words), stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert done.returncode in (0, endings.CLOSED_PIPE)  # 0: it had nothing to say there
+    assert [line for line in done.stderr.splitlines() if not line.startswith("lab: ")] == []
+
+
+def test_output_onto_a_full_disk_is_told():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(**command("--list"), stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert done.stderr == "lab: no space left: free some, and give the same command again\n"
+
+
+def until(there, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not there():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def processes_in(folder: Path) -> list[str]:
+    """Returns the command lines of what runs from a folder."""
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    return [line.decode(errors="replace") for line in lines if os.fsencode(folder) in line]
+
+
+@pytest.mark.parametrize(
+    ("step", "number"), [("bin", signal.SIGINT), ("bin/pip", signal.SIGINT), ("bin/pip", signal.SIGHUP)]
+)
+def test_ctrl_c_in_the_first_set_up_is_told_and_the_next_call_begins_anew(copy_clone, tmp_path, step, number):
+    """Typed into a terminal, it reaches all that runs there; venv and pip would show their tracebacks."""
+    clone = copy_clone(tmp_path / "clone")
+    mine, theirs = pty.openpty()
+    process = subprocess.Popen([clone / "lab"], env=CLEAN, stdin=theirs, stdout=-1, stderr=-1, start_new_session=True)
+    until((clone / ".venv" / step).exists, process)
+    os.killpg(process.pid, number)
+    out, said = (text.decode() for text in process.communicate(timeout=WAIT_S))
+    os.close(mine)
+    os.close(theirs)
+    assert (process.returncode, out) == (130, "")
+    assert said.splitlines()[-1] == "lab: stopped in the middle of the set-up; the next ./lab begins it anew"
+    others = [line for line in said.splitlines() if not line.startswith("lab: ")]
+    assert others == [] or number == signal.SIGHUP  # of which sh itself says a word
+    assert not (clone / ".venv" / ".stamp").exists() and processes_in(clone) == []
+
+
+def test_ctrl_c_in_an_environments_set_up_is_told_and_leaves_nothing_running(copy_clone, tmp_path):
+    clone = copy_clone(tmp_path / "clone")
+    options = command("env", "libero")
+    options["env"] |= {"PYTHONPATH": str(clone), "UV_CACHE_DIR": str(tmp_path / "cache")}
+    options["args"] = [sys.executable, "-m", "vlalab", "env", "libero"]
+    process = subprocess.Popen(**options, cwd=clone, stdout=-1, stderr=-1)
+    until((clone / "images/libero/.venv").exists, process)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)  # to it alone, as kill does
+    out, said = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, out) == (endings.INTERRUPTED, "")
+    assert "Traceback" not in said and said.splitlines()[-1].startswith("lab: stopped; ")
+    assert processes_in(clone) == []
+
+
+@pytest.mark.parametrize("locale", ["C", "xx_YY.nothing"])
+def test_a_path_in_another_script_works_in_any_locale(copy_clone, tmp_path, locale):
+    clone = copy_clone(tmp_path / "연구 실 é" / "vla $(x) 'lab'")
+    strict = {"LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    variables = {**CLEAN, **NO_ENGINE, **strict, "VLALAB_STATE": str(tmp_path / "상태")}
+    done = subprocess.run([clone / "lab", "status"], env=variables, capture_output=True, timeout=300)
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr.decode()
+    assert f"volume {clone}/shared/volume" in done.stdout.decode()
+    hook = next((clone / ".venv").glob("lib/python3*/site-packages/vlalab.pth"))
+    assert hook.read_bytes().isascii() and (clone / ".venv/bin/invoke").read_bytes().isascii()
+    listed = subprocess.run([clone / ".venv/bin/invoke", "--list"], env=variables, capture_output=True)
+    assert (listed.returncode, b"eval" in listed.stdout) == (0, True), listed.stderr.decode()
+
+
+def test_names_that_are_no_variables_are_told_with_the_nearest_one():
+    known = environment_file.known()
+    assert {"VLALAB_TOKEN", "VLALAB_BASE_UI", "VLALAB_ORACLE_PORT"} <= known
+    given = {"VLALAB_TOKN": "x", "VLALAB_BASE_UI": "y", "vlalab_bind": "", "VLALAB_ZZZZ": "", "HF_TOKEN": "z"}
+    assert environment_file.strangers(given, known) == [
+        "VLALAB_TOKN is no variable of the lab and changes nothing; did you mean VLALAB_TOKEN?",
+        "vlalab_bind is no variable of the lab and changes nothing; did you mean VLALAB_BIND?",
+        "VLALAB_ZZZZ is no variable of the lab and changes nothing; .env.example has them all",
+    ]
+
+
+def test_the_environment_file_is_read_as_utf8(copy_clone, tmp_path):
+    clone = copy_clone(tmp_path / "clone")
+    (clone / ".env").write_bytes("VLALAB_TOKN=12345678 # 한글\n".encode("euc-kr"))
+    options = {
+        "env": {**CLEAN, **NO_ENGINE, "PYTHONPATH": str(clone)},
+        "cwd": clone,
+        "capture_output": True,
+        "text": True,
+    }
+    line = [sys.executable, "-m", "vlalab", "--list"]
+    done = subprocess.run(line, **options)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"lab: {clone}/.env is no UTF-8 text (byte 23 is 0xc7); save it as UTF-8\n",
+    )
+    (clone / ".env").write_text("VLALAB_TOKN=12345678 # 한글\n")
+    assert "did you mean VLALAB_TOKEN?" in subprocess.run(line, **options).stderr
+
+
+def test_a_home_that_cannot_be_used_is_passed_over(tmp_path):
+    """/proc is a folder in which nobody, not even root, makes another."""
+    variables = {"HOME": "/proc", "XDG_STATE_HOME": "/proc/self", "VLALAB_STATE": "", "TMPDIR": str(tmp_path)}
+    for words in (["status"], ["down"], ["logs", "oracle"]):
+        done = subprocess.run(**command(*words, **variables), capture_output=True)
+        assert "Traceback" not in done.stderr and "/proc" not in done.stderr, done.stderr
