@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vlalab import docker, environments, images, paths, state
-from vlalab.console import LabError, say
+from vlalab.console import LabError, agreed, say
 
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 
@@ -45,17 +45,10 @@ def clean(venvs: bool = False, yes: bool = False, dry_run: bool = False, all_use
         return 0
     if not yes and not sys.stdin.isatty():
         raise LabError("nothing was removed: nobody can be asked here; --yes removes all of it")
-    chosen = [item for item in items if yes or _asked(f"remove {item.what}, {images.spell_size(item.size)}?")]
+    chosen = [item for item in items if yes or agreed(f"remove {item.what}, {images.spell_size(item.size)}?")]
     for item in chosen:
         item.remove()
     return len(chosen)
-
-
-def _asked(question: str) -> bool:
-    try:
-        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
-    except EOFError:
-        return False
 
 
 def found(venvs: bool = False, all_users: bool = False) -> list[Item]:

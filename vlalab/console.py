@@ -39,6 +39,14 @@ def say(text: str) -> None:
     print(f"lab: {text}", file=sys.stderr, flush=True)
 
 
+def agreed(question: str) -> bool:
+    """Returns whether a person says yes; the answer that comes with a mere Enter is no."""
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
 class Status:
     """One line that changes in place on a terminal, and stays silent elsewhere."""
 

@@ -69,6 +69,13 @@ def host() -> Result:
     return run_pytest("host", sys.executable, ["tests/host", "tests/repo"], {})
 
 
+def terminal() -> Result:
+    """Runs the tests that walk `./lab` in a terminal; the course's are skipped where its environment is not made."""
+    environments.ensure("libero", paths.ROOT)
+    gl.ensure()
+    return run_pytest("terminal", sys.executable, ["tests/terminal"], {})
+
+
 def contract(quick: bool = False) -> Result:
     """Runs the contract's tests in throw-away environments of the oldest and the newest Python at hand."""
     at_hand = {version: path for version in CONTRACT_PYTHONS if (path := pythons.find(version))}
@@ -207,6 +214,7 @@ PARTS: dict[str, Callable[[How], list[Result]]] = {
     "contract": lambda how: [contract(how.quick)],
     "docker": lambda how: docker_engine(),
     **{name: lambda how, name=name: environment(name, how) for name in ENVIRONMENTS},
+    "terminal": lambda how: [terminal()],
     "chaos": lambda how: [chaos(how)],  # last: it attacks the services of the environments that are made by then
 }
 QUICK = ("lint", "host", "contract")

@@ -268,6 +268,22 @@ def test_a_live_table_for_people():
     assert "8/20 episodes, success 50.0 %" in text and "worker-1 was killed" in text
 
 
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 110])
+def test_numbers_stay_whole_at_any_width_text_gives_way_first_and_then_the_bar(width):
+    console = Console(file=io.StringIO(), width=width, height=30)
+    names = {0: "open the middle drawer of the cabinet", 33: "put the yellow and white mug in the microwave"}
+    full = {"planned": 50, "done": 50, "successes": 50, "leased": 0, "pending": 0, "broken": 0, "steps": 9000}
+    rows = {0: full, 33: full | {"done": 9, "successes": 3}}
+    progress = LiveProgress(names, rows, console)
+    console.print(progress.table(rows, {"w": "x" * 200}, progress.pace.totals(rows, progress.pace.start + 1)))
+    first, second, waiting, *totals = console.file.getvalue().splitlines()
+    assert re.search(r" 50/50  100 %$", first) and re.search(r"  9/50   33 %$", second)
+    assert max(map(len, (first, second, waiting, *totals))) <= width
+    bars, texts = first.count("━"), len(re.findall("[a-z…]", first))
+    assert texts >= (10 if width >= 40 else 4) and bars == {30: 0, 40: 7, 60: 24, 80: 24, 110: 24}[width]
+    assert ", ".join(line.strip() for line in totals) == "59/100 episodes, success 89.8 %, 0 steps/s, ? left"
+
+
 def test_a_long_suite_fits_on_the_screen():
     console = Console(file=io.StringIO(), force_terminal=True, width=110, height=24)
     many = {task: counts(3)[0] | {"leased": int(task == 77)} for task in range(90)}

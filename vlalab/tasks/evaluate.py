@@ -6,12 +6,13 @@ import shlex
 import sys
 
 from vlalab import evaluation, programs
-from vlalab.console import LabError, unknown
+from vlalab.console import LabError, agreed, unknown
 from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word
-from vlalab.tasks.values import Number, OneOf, PathOr, Text
+from vlalab.tasks.values import Number, OneOf, PathOr, Several, Text
 
 SECONDS = "SECONDS"
-RUN = PathOr(shown="RUN")
+RUN = PathOr(("latest",), shown="RUN")
+NAMED = "its name, the beginning of it, latest, or its folder"
 
 
 @task(
@@ -24,7 +25,7 @@ RUN = PathOr(shown="RUN")
     Flag("workers", "simulator processes", Number(1), otherwise="one per core"),
     Flag("video", "all, failures, sample or none", OneOf(("all", "failures", "sample", "none")), otherwise="sample"),
     Flag("resume", "go on with a run; without a name: the latest one like this", Text("RUN"), may_stand_alone=True),
-    Flag("run-id", "name of the run", otherwise="made of suite, policy and time"),
+    Flag("run-id", "name of the run", otherwise="made of suite, policy and a number"),
     Flag("seed", "seed of the fixture poses", Number(), otherwise="the profile's 0"),
     Flag("profile", "protocol", otherwise="openvla"),
     Flag("unnorm-key", "statistics the policy un-normalises with", otherwise="the suite's"),
@@ -72,25 +73,39 @@ def evaluate(suite: str, policy: str, gpu: str | None, runtime: str, dry_run: bo
     finish(evaluation.run(request, typed=shlex.join(["./lab", *sys.argv[1:]])))
 
 
-@task("list the runs", RUNTIME)
-def runs(runtime: str) -> None:
-    """List the evaluation runs on the volume.
+@task(
+    "list the runs",
+    Flag("delete", "runs or trained models to delete: shows their size and asks", Several(shown="NAME,…")),
+    Flag("yes", "delete without asking", default=False),
+    RUNTIME,
+)
+def runs(delete: list[str] | None, yes: bool, runtime: str) -> None:
+    """List the evaluation runs on the volume, and the models that were trained there.
 
     ./lab runs
+    ./lab runs --delete libero_goal-oracle-1     shows what it takes on disk, and asks
     """
-    _runs(["list"], runtime)
+    if not delete:
+        return _runs(["list"], runtime)
+    if not yes:
+        _runs(["size", *delete], runtime)
+        if not sys.stdin.isatty():
+            raise LabError("nobody is here to say yes; add --yes to delete")
+        if not agreed("delete for good?"):
+            raise LabError("nothing was deleted")
+    _runs(["remove", *delete], runtime)
 
 
-@task("build a run's report again", word("run", "name of a run, or its folder", RUN), RUNTIME)
+@task("build a run's report again", word("run", f"a run: {NAMED}", RUN), RUNTIME)
 def report(run: str, runtime: str) -> None:
     """Build a run's report again from its store.
 
-    ./lab report libero_goal-oracle-1
+    ./lab report latest
     """
     _runs(["report", run], runtime)
 
 
-@task("test runs against each other", word("a", "a run", RUN), word("b", "another run", RUN), RUNTIME)
+@task("test runs against each other", word("a", f"a run: {NAMED}", RUN), word("b", "another", RUN), RUNTIME)
 def compare(a: str, b: str, runtime: str) -> None:
     """Test two runs against each other, paired by episode.
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from services.libero.evaluator.terminal import one_line, plain, say
 
 PLAIN_EVERY_S = 10.0
-BAR_WIDTH = 24
+GAP = 2  # blanks between columns
+NAME_WIDTHS = 12, 52  # least and most of an instruction that is shown beside a bar
+BAR_WIDTHS = 6, 24
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,16 @@ class Totals:
     policy_errors: int = 0
 
     @property
-    def line(self) -> str:
+    def parts(self) -> list[str]:
+        """What the line consists of; a narrow terminal breaks it between these, never within a number."""
         rate = f"{100 * self.successes / self.done:.1f} %" if self.done else "–"
         rate += f" ({self.policy_errors} policy errors)" if self.policy_errors else ""
-        return (
-            f"{self.done}/{self.planned} episodes, success {rate}, {self.steps_per_s:.0f} steps/s, "
-            f"{show_seconds(self.left_s)} left"
-        )
+        pace = f"{self.steps_per_s:.0f} steps/s"
+        return [f"{self.done}/{self.planned} episodes", f"success {rate}", pace, f"{show_seconds(self.left_s)} left"]
+
+    @property
+    def line(self) -> str:
+        return ", ".join(self.parts)
 
 
 class Pace:
@@ -120,24 +124,17 @@ class LiveProgress:
         totals = self.pace.totals(counts, time.monotonic())
         self.live.update(self.table(counts, workers, totals), refresh=True)
 
-    def table(self, counts, workers: Mapping[str, str], totals: Totals) -> Table:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-        table.add_column(width=3, justify="right", style="dim")
-        table.add_column(max_width=52, no_wrap=True, overflow="ellipsis")
-        table.add_column(width=BAR_WIDTH)
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(justify="right", no_wrap=True)
-        for task in self.shown(counts):
-            row = counts[task]
-            rate = f"{100 * row['successes'] / row['done']:.0f} %" if row["done"] else ""
-            table.add_row(str(task), self.names[task], bar(row), f"{row['done']}/{row['planned']}", rate)
+    def table(self, counts, workers: Mapping[str, str], totals: Totals) -> Text:
+        width = self.console.width
+        rows = [(task, counts[task]) for task in self.shown(counts)]
+        layout = Layout.fit(width, (len(self.names[task]) for task, _ in rows), (count_of(row) for _, row in rows))
+        lines = [layout.line(task, self.names[task], row) for task, row in rows]
         waiting = sorted({status for status in workers.values() if not status.startswith("task ")})
-        grid = Table.grid()
-        grid.add_row(table)
         for status in waiting:
-            grid.add_row(Text(f"    {sum(s == status for s in workers.values())} × {one_line(status)}", style="dim"))
-        grid.add_row(Text(f"    {totals.line}", style="bold"))
-        return grid
+            text = f"{sum(s == status for s in workers.values())} × {one_line(status)}"
+            lines.append(Text("    " + shorten(text, width - 4), style="dim"))
+        lines += [Text("    " + line, style="bold") for line in broken(totals.parts, width - 4)]
+        return Text("\n").join(lines)
 
     def shown(self, counts) -> list[int]:
         """Returns the tasks that fit on the screen: all, or those in work and those just done."""
@@ -150,12 +147,60 @@ class LiveProgress:
         return sorted((active + started[::-1])[:room] or tasks[:room])
 
 
-def bar(row: Mapping[str, int]) -> Text:
+@dataclass(frozen=True)
+class Layout:
+    """How wide the columns of a task's line are. Numbers have what they need; text gives way first, then the bar."""
+
+    name: int
+    bar: int  # 0: none
+    count: int
+
+    @classmethod
+    def fit(cls, width: int, names: Iterable[int], counts: Iterable[str]) -> Layout:
+        """Returns the layout for a terminal of that width. names: lengths of the tasks' names."""
+        count = max(map(len, counts), default=3)
+        room = width - len("100") - count - len("100 %") - 3 * GAP
+        wanted = min(max(names, default=0), NAME_WIDTHS[1])
+        bar = min(BAR_WIDTHS[1], room - GAP - min(wanted, NAME_WIDTHS[0]))
+        if bar < BAR_WIDTHS[0]:
+            return cls(max(0, min(wanted, room)), 0, count)
+        return cls(min(wanted, room - GAP - bar), bar, count)
+
+    def line(self, task: int, name: str, row: Mapping[str, int]) -> Text:
+        """Returns one task's line: number, name, bar, count, rate."""
+        rate = f"{100 * row['successes'] / row['done']:.0f} %" if row["done"] else ""
+        numbers = f"{count_of(row):>{self.count}}{'':{GAP}}{rate:>5}"
+        text = f"{shorten(name, self.name):<{self.name}}"
+        parts = [Text(f"{task:>3}", style="dim"), *([Text(text)] if self.name else [])]
+        return Text(" " * GAP).join([*parts, *([bar(row, self.bar)] if self.bar else []), Text(numbers)])
+
+
+def count_of(row: Mapping[str, int]) -> str:
+    return f"{row['done']}/{row['planned']}"
+
+
+def shorten(text: str, width: int) -> str:
+    """Returns a text of at most that many characters; what is missing is marked."""
+    return text if len(text) <= width else text[: max(0, width - 1)].rstrip() + "…"
+
+
+def broken(parts: Iterable[str], width: int) -> list[str]:
+    """Returns parts joined by commas, on as many lines as they need."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + 2 + len(part) <= width:
+            lines[-1] += f", {part}"
+        else:
+            lines.append(part)
+    return lines
+
+
+def bar(row: Mapping[str, int], width: int) -> Text:
     """Returns a bar of one task: successes green, failures red, the rest dim."""
     planned = max(row["planned"], 1)
-    good = round(BAR_WIDTH * row["successes"] / planned)
-    done = round(BAR_WIDTH * row["done"] / planned)
-    parts = (good, "green"), (done - good, "red"), (BAR_WIDTH - done, "bright_black")
+    good = round(width * row["successes"] / planned)
+    done = round(width * row["done"] / planned)
+    parts = (good, "green"), (done - good, "red"), (width - done, "bright_black")
     return Text.assemble(*(("━" * length, style) for length, style in parts))
 
 

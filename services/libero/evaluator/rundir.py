@@ -9,7 +9,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +47,7 @@ class Run:
 
 def find_runs(root: Path) -> list[Path]:
     """Returns the run folders under `root`, oldest first."""
-    found = [path.parent for path in root.glob(f"*/{STORE}")]
+    found = [path.parent for path in root.glob(f"*/{STORE}") if not path.parent.name.startswith(".")]  # being removed
     return sorted(found, key=lambda folder: (_created(folder), folder.name))
 
 
@@ -60,14 +60,30 @@ def _created(folder: Path) -> float:
 
 
 def find_run(root: Path, name: str) -> Path:
-    """Returns the folder of the run called `name` (or of that path); RunRefused, with the nearest, if there is none."""
+    """Returns the folder of a run: by name, by the beginning of one name only, by path, or as "latest".
+
+    RunRefused, with those that it could mean, for any other text.
+    """
     if name == LATEST and (runs := find_runs(root)):
         return runs[-1]
     for folder in (root / name, Path(name)):
         if (folder / STORE).is_file():
             return folder.resolve()
-    known = [folder.name for folder in find_runs(root)]
-    raise RunRefused(f"run {name!r} not found in {root}{did_you_mean(name, known)}")
+    try:
+        return root.resolve() / by_beginning(name, [folder.name for folder in find_runs(root)])
+    except ValueError as error:
+        raise RunRefused(f"run {name!r} {error} (in {root})") from error
+
+
+def by_beginning(name: str, known: Sequence[str]) -> str:
+    """Returns the one of these names that is meant: it itself, or the only one that begins so. ValueError for none."""
+    meant = [one for one in known if one.startswith(name)]
+    if name in known or len(meant) == 1:
+        return name if name in known else meant[0]
+    if meant:
+        more = f" and {len(meant) - 5} more" if meant[5:] else ""
+        raise ValueError(f"could be {', '.join(meant[:5])}{more}; type some more of it")
+    raise ValueError(f"not found{did_you_mean(name, known)}")
 
 
 @contextmanager
@@ -126,10 +142,12 @@ def _make_folder(root: Path, run_id: str) -> Path:
 
 
 def _make_new_folder(root: Path, label: str) -> Path:
-    """Makes a folder that nobody else has, named after label and time."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.") + time.strftime("-%Y%m%d-%H%M%S")
-    for number in itertools.count(1):
-        folder = root / (stem if number == 1 else f"{stem}-{number}")
+    """Makes a folder that nobody else has, named after label and number: short enough to be typed."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")
+    pattern = re.compile(rf"{re.escape(stem)}-(\d+)")
+    taken = (int(found[1]) for path in root.iterdir() if (found := pattern.fullmatch(path.name)))
+    for number in itertools.count(max(taken, default=0) + 1):
+        folder = root / f"{stem}-{number}"
         with suppress(FileExistsError):
             folder.mkdir()
             return folder

@@ -1,18 +1,19 @@
-"""Runs on the volume: `python -m services.libero.evaluator.runs list | report RUN | compare A B [--run-dir DIR]`."""
+"""Runs on the volume: `… -m services.libero.evaluator.runs list | report RUN | compare A B | size … | remove …`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from services.libero.evaluator import report
+from services.libero.evaluator import removing, report
 from services.libero.evaluator.compare import Comparison, compare
+from services.libero.evaluator.listing import MODELS, RUNS, model_row, print_table, run_row
+from services.libero.evaluator.models import find_models
 from services.libero.evaluator.records import StoreError, as_damage
 from services.libero.evaluator.rundir import STORE, RunRefused, find_run, find_runs
 from services.libero.evaluator.stats import Rate
@@ -28,46 +29,23 @@ def list_runs(root: Path, console: Console) -> None:
     if not folders:
         say(f"no runs in {root}", console.file)
         return
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("run", "policy", "episodes", "success", "95 %", "assets", "state", "started"):
-        justify = "right" if name in ("episodes", "success", "95 %") else "left"
-        is_name = name == "run"  # the one to be typed again: it folds on a narrow terminal, the others are cut
-        table.add_column(name, justify=justify, no_wrap=not is_name, overflow="fold", min_width=16 if is_name else None)
-    problems = []
+    rows, problems = [], []
     for folder in folders:
         try:
-            cells = run_row(folder)
+            rows.append(run_row(folder))
         except (StoreError, OSError) as error:
-            cells = [folder.name, "", "", "", "", "", "damaged", ""]
+            rows.append({"run": folder.name, "state": "damaged"})
             problems.append(f"{folder.name}: {error}")
-        table.add_row(*(Text(one_line(cell)) for cell in cells))
-    console.print(table)
+    print_table(RUNS, rows, console)
     for problem in problems:
         console.print(Text(one_line(problem), style="red"), soft_wrap=True)
 
 
-def run_row(folder: Path) -> list[str]:
-    """Returns the cells of one run. StoreError if its store cannot be read."""
-    with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True) as store:
-        return _cells_of_run(folder.name, store)
-
-
-def _cells_of_run(name: str, store: RunStore) -> list[str]:
-    counts, identity, sessions = store.counts().values(), store.meta("identity"), store.sessions()
-    planned = sum(row["planned"] for row in counts)
-    rate = Rate(sum(row["successes"] for row in counts), sum(row["done"] for row in counts))
-    outcome = (sessions[-1]["outcome"] or "running or cut off") if sessions else "not started"
-    low, high = rate.interval
-    return [
-        name,
-        identity["policy"]["name"],
-        f"{rate.trials}/{planned}",
-        f"{100 * rate.value:.1f} %" if rate.trials else "–",
-        f"{100 * low:.1f}–{100 * high:.1f}" if rate.trials else "–",
-        identity["assets"]["kind"],
-        "complete" if rate.trials == planned else outcome,
-        time.strftime("%Y-%m-%d %H:%M", time.localtime(store.meta("created"))),
-    ]
+def list_models(volume: Volume, console: Console) -> None:
+    """Prints a table of the models that were trained on the volume; nothing where there are none."""
+    if models := find_models(volume):
+        say(file=console.file)
+        print_table(MODELS, [model_row(model) for model in models], console)
 
 
 def rebuild(root: Path, name: str, console: Console) -> None:
@@ -118,8 +96,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="runs", description="Runs on the shared volume.")
     parser.add_argument("--run-dir", type=Path, help="folder of all runs; default: runs on the shared volume")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="a table of all runs")
-    commands.add_parser("report", help="write a run's report anew").add_argument("run", help="run id, or 'latest'")
+    commands.add_parser("list", help="a table of all runs and trained models")
+    rebuilt = commands.add_parser("report", help="write a run's report anew")
+    rebuilt.add_argument("run", help="name, the beginning of one, or 'latest'")
+    for name, what in (("size", "say what runs or trained models take"), ("remove", "delete them, without asking")):
+        commands.add_parser(name, help=what).add_argument("names", nargs="+", help="names, or beginnings of them")
     pair = commands.add_parser("compare", help="test two runs against each other, paired by episode")
     pair.add_argument("a")
     pair.add_argument("b")
@@ -128,10 +109,15 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str]) -> int:
     asked = make_parser().parse_args(arguments)
-    root, console = asked.run_dir or Volume().path("runs"), Console(width=None if sys.stdout.isatty() else 160)
+    volume, console = Volume(), Console(width=None if sys.stdout.isatty() else 160)
+    root = asked.run_dir or volume.path("runs")
     try:
         if asked.command == "list":
             list_runs(root, console)
+            list_models(volume, console)
+        elif asked.command in ("size", "remove"):
+            act = removing.remove if asked.command == "remove" else removing.show
+            act(removing.find_things(root, volume, asked.names))
         elif asked.command == "report":
             rebuild(root, asked.run, console)
         else:

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 import tyro
 
 from services.libero.evaluator.provenance import lock_hash
+from services.libero.evaluator.rundir import RunRefused, find_run
 from vla_contract import Policy, Volume, serve
 
 
@@ -57,7 +58,7 @@ class Random(Server):
 class Replay(Server):
     """The recorded actions of an earlier run."""
 
-    run: str = ""  # a run's name on the volume, or its folder
+    run: str = ""  # a run's name on the volume (or its beginning, or latest), or its folder
     horizon: int = 1  # actions per answer
 
     def load(self) -> Policy:
@@ -65,8 +66,17 @@ class Replay(Server):
 
         if not self.run:
             raise ValueError("no run to replay; name one with --run RUN, or set VLALAB_REPLAY_RUN for the service")
-        folder = Path(self.run) if Path(self.run).is_dir() else Volume().path("runs") / self.run
-        return ReplayPolicy(folder, self.horizon, lock_hash())
+        return ReplayPolicy(self._folder(), self.horizon, lock_hash())
+
+    def _folder(self) -> Path:
+        runs = Volume().path("runs")
+        for folder in (Path(self.run), runs / self.run):
+            if folder.is_dir():
+                return folder
+        try:
+            return find_run(runs, self.run)
+        except RunRefused as error:
+            raise ValueError(str(error)) from error
 
 
 Program = (

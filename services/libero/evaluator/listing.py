@@ -1,0 +1,99 @@
+"""Tables of what lies on the volume. Numbers and names are never cut: a narrow terminal gets fewer columns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from services.libero.evaluator.models import Model
+from services.libero.evaluator.records import as_damage
+from services.libero.evaluator.rundir import STORE
+from services.libero.evaluator.stats import Rate
+from services.libero.evaluator.store import RunStore
+from services.libero.evaluator.terminal import one_line
+
+GAP = 2
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table. rank: the higher, the sooner a narrow terminal goes without; 0 always stays."""
+
+    name: str
+    rank: int = 0
+    right: bool = False
+
+
+RUNS = (
+    Column("run"),
+    Column("policy", 4),
+    Column("episodes", right=True),
+    Column("success", right=True),
+    Column("95 %", 2, right=True),
+    Column("assets", 3),
+    Column("state"),
+    Column("started", 1),
+)
+MODELS = (Column("trained model"), Column("lab"), Column("epochs", right=True), Column("trained", 1))
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, str]], console: Console) -> None:
+    """Prints a table with as many columns as fit; a name that is wider than a line goes on in the next."""
+    cells = [{column.name: one_line(row.get(column.name, "")) for column in columns} for row in rows]
+    widths = {c.name: max(len(c.name), *(len(row[c.name]) for row in cells)) for c in columns}
+    shown = [*columns]
+    while sum(widths[c.name] + GAP for c in shown) - GAP > console.width and max(c.rank for c in shown):
+        shown.remove(max(shown, key=lambda column: column.rank))
+    heading = {column.name: column.name for column in columns}
+    console.print(Text(_line(shown, heading, widths), style="bold"), soft_wrap=True)
+    for row in cells:
+        console.print(Text(_line(shown, row, widths)), soft_wrap=True)
+
+
+def _line(columns: Iterable[Column], row: Mapping[str, str], widths: Mapping[str, int]) -> str:
+    cells = (f"{row[c.name]:{'>' if c.right else '<'}{widths[c.name]}}" for c in columns)
+    return (" " * GAP).join(cells).rstrip()
+
+
+def show_time(at: float) -> str:
+    """Returns a time of the local clock: to the minute, in sixteen characters."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def model_row(model: Model) -> dict[str, str]:
+    """Returns the cells of one trained model."""
+    return {
+        "trained model": model.name,
+        "lab": model.lab,
+        "epochs": str(model.epochs),
+        "trained": show_time(model.changed),
+    }
+
+
+def run_row(folder: Path) -> dict[str, str]:
+    """Returns the cells of one run. StoreError if its store cannot be read."""
+    with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True) as store:
+        return _cells_of_run(folder.name, store)
+
+
+def _cells_of_run(name: str, store: RunStore) -> dict[str, str]:
+    counts, identity, sessions = store.counts().values(), store.meta("identity"), store.sessions()
+    planned = sum(row["planned"] for row in counts)
+    rate = Rate(sum(row["successes"] for row in counts), sum(row["done"] for row in counts))
+    outcome = (sessions[-1]["outcome"] or "unfinished") if sessions else "not started"
+    low, high = rate.interval
+    return {
+        "run": name,
+        "policy": identity["policy"]["name"],
+        "episodes": f"{rate.trials}/{planned}",
+        "success": f"{100 * rate.value:.1f} %" if rate.trials else "–",
+        "95 %": f"{100 * low:.1f}–{100 * high:.1f}" if rate.trials else "–",
+        "assets": identity["assets"]["kind"],
+        "state": "complete" if rate.trials == planned else outcome,
+        "started": show_time(store.meta("created")),
+    }

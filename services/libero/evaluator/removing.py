@@ -1,0 +1,82 @@
+"""Deleting runs and trained models. Whoever asks a person first has `show` for what it is and how large."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.libero.evaluator.models import find_models
+from services.libero.evaluator.rundir import RunRefused, by_beginning, find_run, find_runs, lock
+from services.libero.evaluator.terminal import one_line, say
+from vla_contract import Volume
+from vla_contract.anchored import refuse_links
+
+DOOMED = ".{}.deleted"  # a folder's name while it is taken away: no list shows it
+
+
+@dataclass
+class Thing:
+    """What can be deleted: a run, or a trained model with its curves."""
+
+    name: str
+    kind: str
+    folders: tuple[Path, ...]
+
+    @property
+    def size(self) -> int:
+        """How many bytes its files take."""
+        files = (file for folder in self.folders for file in folder.rglob("*"))
+        return sum(file.lstat().st_size for file in files)
+
+
+def find_things(root: Path, volume: Volume, names: Sequence[str]) -> list[Thing]:
+    """Returns what is meant by names, beginnings of them, or "latest". RunRefused for one that means nothing."""
+    models = {model.name: model for model in find_models(volume)}
+    runs = [folder.name for folder in find_runs(root)]
+    found = []
+    for name in dict.fromkeys(names):
+        try:
+            meant = find_run(root, name).name if name == "latest" else by_beginning(name, [*runs, *models])
+        except ValueError as error:
+            raise RunRefused(f"{name!r} {error}") from error
+        if meant in runs:
+            found.append(Thing(meant, "run", (root / meant,)))
+        else:
+            model = models[meant]
+            found.append(Thing(meant, f"trained {model.lab}", (model.folder, model.curves)))
+    return found
+
+
+def show(things: Sequence[Thing]) -> None:
+    """Prints what each is, its size and where it lies."""
+    for thing in things:
+        say(f"{thing.kind} {one_line(thing.name)}: {show_size(thing.size)} in {thing.folders[0]}")
+
+
+def remove(things: Sequence[Thing]) -> None:
+    """Deletes them, and says so. RunRefused for a run that is worked on."""
+    for thing in things:
+        size = show_size(thing.size)
+        _delete(thing)
+        say(f"deleted {thing.kind} {one_line(thing.name)}: {size} are free")
+
+
+def _delete(thing: Thing) -> None:
+    """Deletes its folders. RunRefused for a run that is worked on."""
+    for folder in filter(os.path.isdir, thing.folders):
+        refuse_links(folder)
+        with lock(folder) if thing.kind == "run" else nullcontext():
+            doomed = folder.rename(folder.with_name(DOOMED.format(folder.name)))
+        shutil.rmtree(doomed)
+
+
+def show_size(size: int) -> str:
+    """Returns a size as a person says it: "12 MB", "3.4 GB"."""
+    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} bytes"

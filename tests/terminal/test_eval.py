@@ -1,0 +1,25 @@
+"""`./lab eval` at a terminal: its numbers stay whole, and the end says what is next."""
+
+from __future__ import annotations
+
+import re
+
+TOTALS = re.compile(r"\d/4 episodes, success (–|\d+\.\d %), \d+ steps/s, (\?|\d+ s|\d+ min \d\d s) left")
+
+
+def test_no_number_of_the_progress_is_cut(terminal):
+    words = "eval libero_10 --tasks 0-1 --trials 2 --max-steps 30 --policy random --workers 2"  # with long instructions
+    with terminal(*words.split()) as screen:
+        screen.wait_for(re.compile(r" 0/2$", re.MULTILINE))
+        wide = len(screen.frames)
+        screen.wait_for(re.compile(r" 1/2 "))
+        narrow = len(screen.frames)
+        screen.resize(60, 24)
+        assert screen.wait() == 0
+    for frames, columns in ((screen.frames[:narrow], 80), (screen.frames[narrow + 2 :], 60)):
+        for frame in frames:
+            assert all(len(line) <= columns for line in frame.splitlines())
+            rows = [line for line in frame.splitlines() if "━" in line]
+            assert all(re.search(r"━  [012]/2(    0 %|   50 %|  100 %)?$", row) for row in rows), frame
+            assert not rows or TOTALS.search(" ".join(frame.split())), frame
+    assert wide < narrow and len(re.findall(r"━  2/2    0 %$", screen.transcript, re.MULTILINE)) == 2

@@ -1,0 +1,84 @@
+"""`./lab runs` at a terminal, with real runs and a model that was really trained."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.screen import ENTER
+
+SHORT = ("--tasks", "0", "--trials", "1", "--max-steps", "3", "--video", "none", "--policy", "random")
+
+
+@pytest.fixture(scope="module")
+def terminal(shared_terminal):
+    """A terminal whose volume holds three runs."""
+    for suite in ("libero_goal", "libero_goal", "libero_spatial"):
+        screen = shared_terminal.done("eval", suite, *SHORT)
+    assert "run libero_spatial-random-1 in" in screen.transcript
+    return shared_terminal
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_every_run_is_one_whole_line_with_its_numbers_and_state(terminal, columns):
+    screen = terminal.done("runs", columns=columns)
+    assert names(screen) == ["libero_goal-random-1", "libero_goal-random-2", "libero_spatial-random-1"]
+    for line in screen.transcript.splitlines():
+        if line.startswith("libero_"):
+            assert re.search(r" 1/1 +0\.0 % .*complete", line), line
+            assert columns < 80 or re.search(r" 0\.0–79\.3 +complete$| \d{4}-\d\d-\d\d \d\d:\d\d$", line), line
+
+
+def test_names_may_be_cut_short_where_they_are_typed(terminal):
+    assert "libero_spatial-random-1/report.html" in flat(terminal.done("report", "latest"))
+    assert "libero_spatial-random-1/report.html" in flat(terminal.done("report", "libero_s"))
+    assert "of 1 pairs" in terminal.done("compare", "libero_goal-random-1", "libero_goal-random-2").transcript
+    screen = terminal.done("report", "libero_goal", code=2)
+    assert "could be libero_goal-random-1, libero_goal-random-2; type some more of it" in flat(screen)
+    assert "'libero_x' not found; did you mean" in flat(terminal.done("report", "libero_x", code=2))
+    resumed = terminal.done("eval", "libero_spatial", *SHORT, "--resume", "libero_s")
+    assert "run libero_spatial-random-1 in" in resumed.transcript and "(resumed)" in flat(resumed)
+    replayed = terminal.done("eval", "libero_spatial", *SHORT[:-1], "replay", VLALAB_REPLAY_RUN="libero_sp")
+    assert "run libero_spatial-replay-1 in" in replayed.transcript
+
+
+def test_a_run_is_deleted_after_its_size_and_a_yes(terminal):
+    with terminal("runs", "--delete", "libero_goal-random-2") as screen:
+        seen = screen.wait_for("for good? [y/N]")
+        assert re.search(r"run libero_goal-random-2: \d+(\.\d)? (kB|MB) in", seen), seen
+        screen.send("n" + ENTER)
+        assert screen.wait() == 1
+        assert "nothing was deleted" in screen.text
+    assert "libero_goal-random-2" in names(terminal.done("runs"))
+    with terminal("runs", "--delete", "libero_goal-random-2") as screen:
+        screen.wait_for("[y/N]")
+        screen.send("y" + ENTER)
+        assert screen.wait() == 0
+    assert "libero_goal-random-2" not in names(terminal.done("runs"))
+    terminal.done("runs", "--delete", "libero_goal-random-1,libero_sp*", code=2)
+    assert "libero_goal-random-1" in names(terminal.done("runs"))
+    terminal.done("runs", "--delete", "libero_goal", "--yes")
+    assert "libero_goal-random-1" not in names(terminal.done("runs"))
+    assert not list((terminal.volume / "runs").glob("*goal*"))
+
+
+def test_a_trained_model_is_listed_and_deleted_with_its_curves(needs_course, terminal):
+    terminal.done("train", "diffusion", "--epochs", "1", "--name", "small", "--set", "n-feat=8,batch-size=512")
+    screen = terminal.done("runs", columns=60)
+    line = re.compile(r"^small +diffusion +1 +\d{4}-\d\d-\d\d \d\d:\d\d$", re.MULTILINE)
+    assert line.search(screen.transcript), screen.transcript
+    curves = terminal.volume / "logs" / "tensorboard" / "diffusion"
+    assert list(curves.iterdir())
+    assert "deleted trained diffusion small" in terminal.done("runs", "--delete", "sma", "--yes").transcript
+    assert "small" not in terminal.done("runs").transcript
+    assert not list(curves.iterdir())
+
+
+def names(screen) -> list[str]:
+    return re.findall(r"^(libero_\S+)", screen.transcript, re.MULTILINE)
+
+
+def flat(screen) -> str:
+    """Returns what was printed as one line, without the breaks that the terminal's edge makes."""
+    return "".join(screen.transcript.splitlines())
