@@ -33,14 +33,13 @@ def check_inference() -> str:
 
     if upstream.missing() is not None:
         return "not without Isaac-GR00T's package"
-    from services.gr00t.__main__ import Settings, load
+    from services.gr00t.__main__ import load
     from services.gr00t.checkpoint import find
-    from services.gr00t.layout import layout
+    from services.gr00t.settings import Settings
 
     with tempfile.TemporaryDirectory() as folder:
         found = find(str(tiny.make(Path(folder) / "gr00t-tiny")))
-        embodiment = found.embodiment()
-        policy = load(Settings(device="cpu"), found, embodiment, layout(embodiment, found.metadata[embodiment.tag]))
+        policy = load(Settings(device="cpu"), found, found.layout())
         chunk = policy.act([policy.example(128)])[0]
     if isinstance(chunk, Exception):
         raise chunk

@@ -44,12 +44,13 @@ def check_inference() -> str:
         os.environ["VLALAB_VOLUME"] = folder
         import numpy as np
 
-        from services.openvla.checkpoints import CheckpointSettings, make_tiny
+        from services.openvla.checkpoints import CheckpointSettings, get
         from services.openvla.loading import load_policy
         from services.openvla.settings import ModelSettings
         from vla_contract import Observation
 
-        checkpoint = make_tiny(CheckpointSettings(tiny=True, suite="libero_goal"), Path(folder) / "checkpoints")
+        checkpoint = Path(folder) / "checkpoints" / "openvla-tiny"
+        get(CheckpointSettings(tiny=True, suite="libero_goal"), checkpoint)
         policy = load_policy(ModelSettings(checkpoint=str(checkpoint), max_batch=1))
         info = policy.info()
         picture = np.random.RandomState(0).randint(0, 256, (224, 224, 3), np.uint8)

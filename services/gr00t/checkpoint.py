@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +9,13 @@ from types import MappingProxyType
 from typing import Any
 
 from services.gr00t.embodiments import EMBODIMENTS, Embodiment, embodiment
-from vla_contract import Checkpoint, Volume
-from vla_contract.errors import did_you_mean, nearest
+from services.gr00t.layout import Layout, layout
+from vla_contract import Volume
+from vla_contract.errors import did_you_mean
+from vla_modelkit.checkpoint import CheckpointError, find_folder, read_json, read_record
 
-RECORD = "vla-lab.json"  # written beside a checkpoint that we made or downloaded: repo, revision, embodiment, suite
+EARLIER = "vla-lab.json"  # the manifest of folders from before it was called as every model's
 METADATA = "experiment_cfg/metadata.json"
-
-
-class CheckpointError(ValueError):
-    """A checkpoint is missing or cannot be used as it is; the text says what is wrong and what to do."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +37,11 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
         "libero_10": Published(_LIBERO.format("long"), "aa49078d5cc9ce72917bc4312f1ef12771f277de", "libero"),
     }
 )
+HOW_TO_GET = (
+    "get one with `./lab checkpoint gr00t --suite libero_goal` (fine-tuned on LIBERO) or `--suite base` "
+    f"({PUBLISHED['base'].repo} at {PUBLISHED['base'].revision}), or put its folder into checkpoints/ on the volume; "
+    "then set VLALAB_GR00T_CHECKPOINT to the folder's name"
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Found:
     metadata: Mapping[str, Any]
     record: Mapping[str, Any]
 
-    def embodiment(self, name: str | None = None) -> Embodiment:
+    def embodiment(self, name: str = "") -> Embodiment:
         """Returns the embodiment to serve: the named one, else the recorded one, else that of a published checkpoint
         whose repository's name the folder has, else LIBERO's.
 
@@ -69,6 +70,11 @@ class Found:
             )
         return chosen
 
+    def layout(self, name: str = "") -> Layout:
+        """Returns the names and sizes of the embodiment to serve; see `embodiment`."""
+        one = self.embodiment(name)
+        return layout(one, self.metadata[one.tag])
+
     @property
     def suites(self) -> tuple[str, ...]:
         """The suite it was fine-tuned for, as recorded; empty: unknown."""
@@ -79,47 +85,21 @@ class Found:
         """Changes to upstream's Eagle configuration, which only small test checkpoints have."""
         return self.record.get("eagle")
 
-    def described(self) -> Checkpoint:
-        """Returns repository, revision and the sha256 over the weight files' own (of 5 GB: seconds)."""
-        return Checkpoint(
-            self.record.get("repo", self.folder.name),
-            self.record.get("revision", "unrecorded"),
-            weights_hash(self.folder),
-        )
 
-
-def find(name: str | None, volume: Volume | None = None) -> Found:
+def find(name: str, volume: Volume | None = None) -> Found:
     """Returns the checkpoint called `name`: a folder under checkpoints/ on the volume, or a path.
 
     Raises CheckpointError where there is none, or where it is not a GR00T N1.5 checkpoint.
     """
-    checkpoints = (volume or Volume()).path("checkpoints")
-    if not name:
-        raise CheckpointError(f"no checkpoint is named. {how_to_get(checkpoints)}")
-    folder = Path(name) if Path(name).is_dir() else checkpoints / name
-    if not folder.is_dir():
-        near = nearest(name, _names(checkpoints)) if _names(checkpoints) else "."
+    folder = find_folder(name, "VLALAB_GR00T_CHECKPOINT", HOW_TO_GET, volume)
+    model = read_json(folder / "config.json").get("model_type")
+    if model != "gr00t_n1_5":
         raise CheckpointError(
-            f"checkpoint {name!r} is no folder under {checkpoints} and no path{near} {how_to_get(checkpoints)}"
+            f"{folder} holds a model of type {model!r}; expected 'gr00t_n1_5' (GR00T N1 and N1.6 are other models): "
+            f"{HOW_TO_GET}"
         )
-    config = _read(folder / "config.json", folder)
-    if config.get("model_type") != "gr00t_n1_5":
-        raise CheckpointError(
-            f"{folder} holds a model of type {config.get('model_type')!r}; expected 'gr00t_n1_5' (GR00T N1 and N1.6 "
-            f"are other models). {how_to_get(checkpoints)}"
-        )
-    record = _read(folder / RECORD, folder) if (folder / RECORD).exists() else {}
-    return Found(folder, _read(folder / METADATA, folder), record)
-
-
-def how_to_get(checkpoints: Path) -> str:
-    """Returns how to get a checkpoint, in a sentence."""
-    base = PUBLISHED["base"]
-    return (
-        "Get one with `./lab checkpoint gr00t --suite libero_goal` (fine-tuned on LIBERO) or "
-        f"`--suite base` ({base.repo} at {base.revision}), or put its folder into {checkpoints}; then set "
-        "VLALAB_GR00T_CHECKPOINT to the folder's name"
-    )
+    earlier = read_json(folder / EARLIER) if (folder / EARLIER).is_file() else {}
+    return Found(folder, read_json(folder / METADATA), read_record(folder) or earlier)
 
 
 def published(suite: str) -> Published:
@@ -127,47 +107,3 @@ def published(suite: str) -> Published:
     if suite not in PUBLISHED:
         raise ValueError(f"no published checkpoint for {suite!r}{did_you_mean(suite, PUBLISHED)}")
     return PUBLISHED[suite]
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """Returns the files that hold the weights. Raises CheckpointError where one is missing."""
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        names = sorted(set(_read(index, folder)["weight_map"].values()))
-    else:
-        names = sorted(path.name for path in folder.glob("*.safetensors")) or ["model.safetensors"]
-    absent = [name for name in names if not (folder / name).is_file()]
-    if absent:
-        raise CheckpointError(f"{folder} lacks {', '.join(absent)}: the download was not finished, do it again")
-    return [folder / name for name in names]
-
-
-def weights_hash(folder: Path) -> str:
-    """Returns the sha256 over the names and sha256 of the weight files."""
-    total = hashlib.sha256()
-    for path in weight_files(folder):
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while block := file.read(1 << 22):
-                digest.update(block)
-        total.update(f"{path.name} {digest.hexdigest()}\n".encode())
-    return total.hexdigest()
-
-
-def _names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-
-
-def _read(path: Path, folder: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text())
-    except OSError as error:
-        raise CheckpointError(
-            f"{folder} is no complete GR00T N1.5 checkpoint: {path.relative_to(folder)} cannot be read "
-            f"({error.strerror}); download it again, or name another folder"
-        ) from error
-    except ValueError as error:
-        raise CheckpointError(f"{path} is no JSON ({error}); download the checkpoint again") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds a {type(value).__name__}, no object; download the checkpoint again")
-    return value

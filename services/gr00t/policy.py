@@ -126,15 +126,6 @@ class ServedGr00t:
         """Removes what loading has left in the temporary folder: a process that a signal ends runs no atexit."""
         upstream.remove_copies()
 
-    def check_sees(self) -> None:
-        """Raises RuntimeError where black and white pictures lead to the same actions: then none is looked at."""
-        black, white = (self.act([self.example(level)])[0].actions for level in (0, 255))
-        if np.array_equal(black, white):
-            raise RuntimeError(
-                "black and white pictures lead to the same actions: the model does not look at its pictures; check the "
-                "versions of torch and transformers against the lock, and the checkpoint's files"
-            )
-
 
 def joined(inputs: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """Returns several transformed observations as one batch; rows of a kind are of one length."""

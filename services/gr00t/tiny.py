@@ -14,10 +14,10 @@ from typing import Any
 
 from services.gr00t import upstream
 from services.gr00t.attention import Attention, backbone
-from services.gr00t.checkpoint import METADATA, RECORD
+from services.gr00t.checkpoint import METADATA
 from services.gr00t.embodiments import HORIZON, Embodiment, embodiment
+from vla_modelkit.getting import record_random
 
-REPO = "tiny"  # what the record says instead of a repository
 WIDTH = 64
 EAGLE = {
     "text_config": {
@@ -90,20 +90,24 @@ LOUD = 4.0  # gain of embeddings, queries and keys: else attention is flat, and 
 
 
 def make(folder: Path, name: str = "libero", seed: int = 0, side: int = 256) -> Path:
-    """Writes a random checkpoint of embodiment `name` for pictures of `side`² into `folder`. Returns the folder.
+    """Returns `folder` with a random checkpoint of embodiment `name` and its manifest; see `write`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder, name, seed, side)
+    record_random(folder, "tiny", seed, embodiment=name, eagle=EAGLE)
+    return folder
+
+
+def write(folder: Path, name: str, seed: int = 0, side: int = 256) -> None:
+    """Writes a random checkpoint of embodiment `name` for pictures of `side`² into `folder`.
 
     Raises UpstreamMissing: its weights are made by upstream's classes.
     """
     upstream.prepare()
     one = embodiment(name)
-    folder.mkdir(parents=True, exist_ok=True)
     _model(seed).save_pretrained(folder)
     (folder / "model.safetensors").chmod(0o644)  # as other files: a container may run as another user
     (folder / METADATA).parent.mkdir(exist_ok=True)
     (folder / METADATA).write_text(json.dumps({one.tag: metadata(one, side)}, indent=1))
-    record = {"repo": REPO, "revision": f"seed {seed}", "embodiment": name, "eagle": EAGLE}
-    (folder / RECORD).write_text(json.dumps(record, indent=1))
-    return folder
 
 
 def metadata(one: Embodiment, side: int) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.openvla.errors import CheckpointError, read_json
 from services.openvla.others import refuse_other_files
 from services.openvla.preprocessing import read_sights
 from services.openvla.statistics import Stats, read_statistics
+from vla_modelkit.checkpoint import CheckpointError, read_json
 
 # What config.json may say of the language model beside its shape; each other value means other computing.
 PLAIN_LLAMA = {

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
-import platform
 from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from services.openvla.config import ModelConfig
-from services.openvla.record import identity
 from services.openvla.suites import keys_of, suites_of
-from vla_contract import PolicyInfo
+from vla_contract import Observation, PolicyInfo
 from vla_contract.errors import did_you_mean
+from vla_modelkit.checkpoint import identity
 from vla_modelkit.devices import device_name
+from vla_modelkit.versions import lock_hash, versions
 
 log = logging.getLogger("services.openvla")
 CAMERA = "agentview"  # the one picture OpenVLA sees
+INSTRUCTION = "pick up the bowl and place it on the plate"  # of the canary
 PACKAGES = ("torch", "timm", "transformers", "tokenizers", "safetensors", "bitsandbytes", "flash-attn")
 
 
@@ -34,7 +33,7 @@ def policy_info(
     details: Mapping[str, str],
 ) -> PolicyInfo:
     """Returns the info of a policy that serves the checkpoint in `folder` with the statistics `keys`."""
-    keys = tuple(keys)
+    keys, cuda = tuple(keys), {"cuda": torch.version.cuda} if torch.version.cuda else {}
     return PolicyInfo(
         name="openvla",
         checkpoint=identity(folder),
@@ -46,8 +45,8 @@ def policy_info(
         unnorm_keys=keys,
         suites=suites_of(keys),
         max_batch=max_batch,
-        lock_hash=lock_hash(),
-        details={**details, **versions(), "image_size": str(config.towers[0].image_size)},
+        lock_hash=lock_hash("openvla"),
+        details={**details, **versions(PACKAGES), **cuda, "image_size": str(config.towers[0].image_size)},
     )
 
 
@@ -68,22 +67,8 @@ def served_keys(config: ModelConfig, asked: str) -> tuple[str, ...]:
     raise ValueError(f"unnorm key {asked!r} not found{did_you_mean(asked, config.norm_stats)}")
 
 
-def versions() -> dict[str, str]:
-    """Returns versions of Python and of what computes, as far as it is installed."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
-    return found
-
-
-def lock_hash() -> str | None:
-    """Returns the sha256 of this environment's lock: $VLALAB_LOCK_HASH in an image, else the file's own."""
-    if os.environ.get("VLALAB_LOCK_HASH"):
-        return os.environ["VLALAB_LOCK_HASH"]
-    lock = Path(__file__).resolve().parents[2] / "images" / "openvla" / "requirements.lock"
-    return hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None
+def example(info: PolicyInfo, level: int) -> Observation:
+    """Returns an observation whose picture has one grey level (0 to 255), with the first statistics."""
+    side = int(info.details["image_size"])
+    picture = np.full((side, side, 3), level, np.uint8)
+    return Observation({CAMERA: picture}, None, INSTRUCTION, "canary", 0, unnorm_key=info.unnorm_keys[0])

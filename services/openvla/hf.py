@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from services.openvla import canary
 from services.openvla.config import ModelConfig, load_config
-from services.openvla.download import BASE
-from services.openvla.errors import CheckpointError
-from services.openvla.facts import CAMERA, policy_info, served_keys
+from services.openvla.facts import CAMERA, example, policy_info, served_keys
 from services.openvla.linear import quantiser
 from services.openvla.loading import placement
 from services.openvla.memory import require_memory
 from services.openvla.model import weight_bytes
+from services.openvla.published import BASE
 from services.openvla.settings import ModelSettings
 from services.openvla.tiny import REMOTE_CODE
 from services.openvla.tokenizer import PROMPT, complete
 from vla_contract import ActionChunk, Observation, PolicyInfo
+from vla_modelkit.canary import check_sees
+from vla_modelkit.checkpoint import CheckpointError
 from vla_modelkit.devices import NAMES
 
 log = logging.getLogger("services.openvla")
@@ -87,7 +88,7 @@ def load_hf_policy(settings: ModelSettings, folder: Path) -> HfPolicy:
     }  # fmt: skip
     info = policy_info(config, folder, keys, device, quantization, 1, details)
     policy = HfPolicy(model, processor, config, info, device)
-    canary.check(policy)
+    check_sees(policy, partial(example, info))
     return policy
 
 

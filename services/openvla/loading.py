@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from services.openvla import attention, canary
+from services.openvla import attention
 from services.openvla.actions import codec_of
 from services.openvla.config import ModelConfig, load_config
 from services.openvla.decoding import GUESSES
 from services.openvla.engine import Engine, capacity, row_bytes
-from services.openvla.facts import policy_info, served_keys
+from services.openvla.facts import example, policy_info, served_keys
 from services.openvla.memory import fitting_batch, require_memory
 from services.openvla.model import OpenVLA, load_model, weight_bytes
 from services.openvla.policy import OpenVLAPolicy
@@ -22,6 +23,7 @@ from services.openvla.tokenizer import PromptTokenizer
 from services.openvla.vision import patch_count
 from services.openvla.weights import Safetensors
 from vla_contract import Policy
+from vla_modelkit.canary import check_sees
 from vla_modelkit.devices import NAMES, choose_device, choose_dtype
 
 log = logging.getLogger("services.openvla")
@@ -57,7 +59,7 @@ def load_own_policy(settings: ModelSettings, folder: Path) -> OpenVLAPolicy:
     policy = OpenVLAPolicy(engine, tokenizer, codec_of(config), info, settings.drafts)
     start = time.perf_counter()
     engine.warm_up(drafts=settings.drafts)
-    canary.check(policy)
+    check_sees(policy, partial(example, info))
     log.info("warm after %.1f s; the canary passed", time.perf_counter() - start)
     return policy
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
 from typing import Any
 
-from services.openvla.errors import CheckpointError
+from vla_modelkit.checkpoint import CheckpointError
 
 PARTS = ("action_head--*", "proprio_projector--*", "noisy_action_projector--*", "vision_backbone--*")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.openvla.errors import CheckpointError, read_json
+from vla_modelkit.checkpoint import CheckpointError, read_json
 
 FILE = "preprocessor_config.json"
 WAYS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # a filter's place is its number in Pillow

@@ -1,20 +1,16 @@
-"""Flags of the service, with defaults from VLALAB_OPENVLA_* variables, and what they mean on this machine."""
+"""Flags of the model, whose defaults are VLALAB_OPENVLA_* variables, and the checkpoint that they name."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from services.openvla.errors import CheckpointError
 from vla_contract import Volume
-from vla_contract.errors import did_you_mean
+from vla_modelkit.checkpoint import find_folder
 
 PREFIX = "VLALAB_OPENVLA_"
 INT8 = "int8 is slower than bf16 and loses accuracy (13 points in OpenVLA's paper): 4 bits do better"
-NUMBERS = {"int": (int, "a whole number"), "float": (float, "a number")}
 
 
 @dataclass(frozen=True)
@@ -45,50 +41,7 @@ class ModelSettings:
             raise ValueError(f"max_batch is {self.max_batch}; expected 1 to 64")
 
 
-def from_environment(kind: type, environ: Mapping[str, str] = os.environ):
-    """Returns settings of dataclass `kind` with what VLALAB_OPENVLA_* variables say; empty ones count as unset.
-
-    Raises ValueError naming a variable whose value does not fit.
-    """
-    given = {}
-    for one in fields(kind):
-        text = environ.get(PREFIX + one.name.upper(), "")
-        if text:
-            given[one.name] = _read(one, text)
-    return kind(**given)
-
-
-def _read(one, text: str):
-    choices = [part.strip(" '\"") for part in str(one.type).removeprefix("Literal[").removesuffix("]").split(",")]
-    if str(one.type).startswith("Literal") and text not in choices:
-        raise ValueError(f"{PREFIX}{one.name.upper()}={text!r}{did_you_mean(text, choices)}")
-    if one.type == "bool":
-        if text.lower() not in ("0", "1", "true", "false"):
-            raise ValueError(f"{PREFIX}{one.name.upper()}={text!r}; expected 0 or 1")
-        return text.lower() in ("1", "true")
-    if one.type in NUMBERS:
-        kind, expected = NUMBERS[one.type]
-        try:
-            return kind(text)
-        except ValueError:
-            raise ValueError(f"{PREFIX}{one.name.upper()}={text!r}; expected {expected}") from None
-    return Path(text) if one.type == "Path | None" else text
-
-
 def checkpoint_folder(name: str, volume: Volume | None = None) -> Path:
-    """Returns the folder that `name` means: a path, else a folder under checkpoints/ on the volume.
-
-    Raises CheckpointError with the checkpoints there are, or how to get one.
-    """
-    if name and Path(name).expanduser().is_dir():
-        return Path(name).expanduser().absolute()
-    there = (volume or Volume()).path("checkpoints")
-    known = sorted(path.parent.name for path in there.glob("*/config.json"))
+    """Returns the folder that `name` means. Raises CheckpointError with those there are, or how to get one."""
     how = "get one with `./lab checkpoint openvla --suite libero_goal` (15 GB) or `./lab checkpoint openvla --tiny`"
-    if not name:
-        found = f"on the volume: {', '.join(known)}" if known else f"none is on the volume; {how}"
-        raise CheckpointError(f"no checkpoint named: give --checkpoint or set {PREFIX}CHECKPOINT; {found}")
-    if (there / name).is_dir() and Path(name).name == name:
-        return there / name
-    listed = did_you_mean(name, known) if known else f"; {there} holds no checkpoint"
-    raise CheckpointError(f"checkpoint {name!r} not found{listed}; {how}")
+    return find_folder(name, f"{PREFIX}CHECKPOINT", how, volume)

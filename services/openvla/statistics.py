@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from services.openvla.errors import CheckpointError, read_json
 from services.openvla.others import refuse_other_statistics
+from vla_modelkit.checkpoint import CheckpointError, read_json
 
 ACTION_TOKENS = 7  # numbers of an action, as the contract carries it
 FILE = "dataset_statistics.json"

@@ -24,7 +24,8 @@ from services.openvla.llama import HEAD
 from services.openvla.model import model_shapes
 from services.openvla.suites import SUITES
 from services.openvla.tiny_tokenizer import write_tokenizer
-from services.openvla.weights import INDEX, Source
+from services.openvla.weights import Source
+from vla_modelkit.checkpoint import INDEX
 
 LOUD = ("embed_tokens", "q_proj", "k_proj")  # names of what is scaled up
 GAIN = 4.0

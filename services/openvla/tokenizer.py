@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from services.openvla.config import SPACE_TOKEN
-from services.openvla.errors import CheckpointError
+from vla_modelkit.checkpoint import CheckpointError
 
 PROMPT = "In: What action should the robot take to {instruction}?\nOut:"
 BOS = 1

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import tyro
 
-from services.openvla.errors import CheckpointError
-from services.openvla.settings import INT8, ModelSettings, checkpoint_folder, from_environment
+from services.openvla.settings import INT8, PREFIX, ModelSettings, checkpoint_folder
 from services.openvla.waiting import wait_briefly
 from vla_contract.errors import did_you_mean
+from vla_modelkit.settings import from_environment
 
 MODES: Mapping[str, Mapping[str, str]] = {
     "auto": {},
@@ -193,9 +193,9 @@ def main() -> None:
     """Ends with 0 where every mode asked for gave finite actions."""
     wait_briefly()
     try:
-        default = from_environment(VerifySettings)
+        default = from_environment(VerifySettings, PREFIX)
         code = run(tyro.cli(VerifySettings, prog="python -m services.openvla.verify", default=default))
-    except (CheckpointError, ValueError, MemoryError) as error:
+    except (ValueError, MemoryError) as error:
         raise SystemExit(str(error)) from None
     raise SystemExit(code)
 

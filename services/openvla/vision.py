@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from services.openvla.config import Tower
-from services.openvla.errors import CheckpointError
 from services.openvla.linear import Linear, Packed, plain
 from services.openvla.weights import Source
+from vla_modelkit.checkpoint import CheckpointError
 
 PREFIXES = ("vision_backbone.featurizer.", "vision_backbone.fused_featurizer.")  # DINOv2, SigLIP
 

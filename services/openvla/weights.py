@@ -11,10 +11,8 @@ from zlib import crc32
 import torch
 from safetensors import SafetensorError, safe_open
 
-from services.openvla.errors import CheckpointError, read_json
+from vla_modelkit.checkpoint import CheckpointError, weight_files
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
 _LEFTOVERS = re.compile(r"rotary_emb\.inv_freq$")  # buffers that older transformers wrote; they are computed
 
 
@@ -39,7 +37,7 @@ class Safetensors:
         self._place: dict[str, str] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._open: dict[str, object] = {}
-        for file in self._files():
+        for file in (path.name for path in weight_files(folder)):
             handle = self._handle(file)
             for name in handle.keys():  # noqa: SIM118
                 self._place[name] = file
@@ -52,25 +50,6 @@ class Safetensors:
     def read(self, name: str) -> torch.Tensor:
         """Returns a tensor as it is stored, on the CPU."""
         return self._handle(self._place[name]).get_tensor(name)
-
-    def _files(self) -> list[str]:
-        if (self.folder / INDEX).is_file():
-            shards = sorted(set(read_json(self.folder / INDEX).get("weight_map", {}).values()))
-            if any("/" in shard or not shard.endswith(".safetensors") for shard in shards):
-                raise CheckpointError(f"{self.folder / INDEX} names files that are no shards beside it")
-            missing = [shard for shard in shards if not (self.folder / shard).is_file()]
-            if missing:
-                raise CheckpointError(
-                    f"{self.folder} lacks {len(missing)} of {len(shards)} weight files: {', '.join(missing)}; "
-                    "run the download again, it goes on where it stopped"
-                )
-            return shards
-        if (self.folder / SINGLE).is_file():
-            return [SINGLE]
-        raise CheckpointError(
-            f"{self.folder} has no weights ({SINGLE}, or {INDEX} with its files); expected a checkpoint in "
-            "safetensors: run the download again, or convert *.bin files"
-        )
 
     def _handle(self, file: str):
         if file not in self._open:

@@ -51,16 +51,15 @@ def tiny_checkpoints(upstream, tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny_policies(tiny_checkpoints):
     """Returns the served policy of an embodiment, on the CPU, loaded once."""
-    from services.gr00t.__main__ import Settings, load
-    from services.gr00t.layout import layout
+    from services.gr00t.__main__ import load
+    from services.gr00t.settings import Settings
 
     loaded = {}
 
     def get(embodiment):
         if embodiment not in loaded:
             found = tiny_checkpoints(embodiment)
-            one = found.embodiment()
-            loaded[embodiment] = load(Settings(device="cpu"), found, one, layout(one, found.metadata[one.tag]))
+            loaded[embodiment] = load(Settings(device="cpu"), found, found.layout())
         return loaded[embodiment]
 
     return get

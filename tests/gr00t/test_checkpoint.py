@@ -4,11 +4,13 @@ import json
 
 import pytest
 
-from services.gr00t.checkpoint import METADATA, PUBLISHED, RECORD, CheckpointError, find, published, weights_hash
+from services.gr00t.checkpoint import EARLIER, METADATA, PUBLISHED, find, published
 from services.gr00t.checkpoints import Get
 from services.gr00t.embodiments import EMBODIMENTS
-from services.gr00t.tiny import REPO, metadata
+from services.gr00t.tiny import metadata
 from vla_contract import Volume
+from vla_modelkit.checkpoint import RECORD, CheckpointError, identity
+from vla_modelkit.getting import RANDOM
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def folder(volume):
     return folder
 
 
-@pytest.mark.parametrize("name", [None, "", "nonesuch"])
+@pytest.mark.parametrize("name", ["", "nonesuch"])
 def test_no_checkpoint_says_how_to_get_one(volume, name):
     with pytest.raises(CheckpointError) as caught:
         find(name, volume)
@@ -67,6 +69,14 @@ def test_the_embodiment_is_the_named_else_the_recorded_else_liberos(volume, fold
     assert found.embodiment("libero").name == "libero"
 
 
+def test_a_manifest_under_its_earlier_name_is_read(volume, folder):
+    (folder / EARLIER).write_text(json.dumps({"repo": "a/b", "revision": "c", "embodiment": "libero_mean_std"}))
+    found = find("mine", volume)
+    assert found.embodiment().name == "libero_mean_std"
+    described = identity(found.folder, found.record)
+    assert (described.repo, described.revision, described.sha256) == ("a/b", "c", identity(folder).sha256)
+
+
 def test_a_published_checkpoint_that_was_put_there_by_hand_is_known_by_its_name(volume, folder):
     goal = published("libero_goal")
     folder.rename(folder.parent / goal.repo.split("/")[1])
@@ -87,17 +97,17 @@ def test_the_base_model_says_what_libero_needs(volume, folder):
 
 
 def test_the_hash_follows_every_byte_of_the_weights(folder):
-    before = weights_hash(folder)
-    assert before == weights_hash(folder)
+    before = identity(folder).sha256
+    assert before == identity(folder).sha256
     (folder / "model.safetensors").write_bytes(b"weightz")
-    assert weights_hash(folder) != before
+    assert identity(folder).sha256 != before
 
 
 def test_an_unfinished_download_is_named(folder):
     index = {"weight_map": {"a": "model-1.safetensors", "b": "model.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(CheckpointError, match="lacks model-1.safetensors: the download was not finished"):
-        weights_hash(folder)
+    with pytest.raises(CheckpointError, match="lacks 1 of 2 weight files: model-1.safetensors; run the download again"):
+        identity(folder)
 
 
 @pytest.mark.parametrize("suite", PUBLISHED)
@@ -110,7 +120,7 @@ def test_every_published_checkpoint_is_pinned_and_has_an_embodiment(suite):
 def test_a_random_checkpoint_replaces_no_other(volume, folder):
     with pytest.raises(CheckpointError, match="another checkpoint"):
         Get(tiny=True, name="mine").folder(volume)
-    (folder / RECORD).write_text(json.dumps({"repo": REPO}))
+    (folder / RECORD).write_text(json.dumps({"repo": f"{RANDOM}tiny"}))
     assert Get(tiny=True, name="mine").folder(volume) == folder
 
 

@@ -7,8 +7,14 @@ import sys
 import pytest
 
 from services.gr00t import upstream
-from services.gr00t.__main__ import Settings
+from services.gr00t.settings import OTHERS, Settings
 from tests.gr00t.conftest import ROOT, SHARED
+from vla_modelkit.settings import from_environment
+
+
+def read(variables):
+    return from_environment(Settings, "VLALAB_GR00T_", variables, OTHERS)
+
 
 WITHOUT_UPSTREAM = """
 import runpy, sys
@@ -55,12 +61,12 @@ def test_without_a_checkpoint_it_says_how_to_get_one(upstream, tmp_path):
     source = {name: os.environ[name] for name in (upstream.SOURCE_VARIABLE,) if name in os.environ}
     done = start("-m", "services.gr00t", VLALAB_VOLUME=str(tmp_path), **source)
     assert done.returncode == 1
-    assert "no checkpoint is named" in done.stderr and "services.gr00t.checkpoints" in done.stderr
+    assert "no checkpoint named" in done.stderr and "./lab checkpoint gr00t" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_settings_come_from_variables_and_an_empty_one_is_unset():
-    settings = Settings.from_variables(
+    settings = read(
         {
             "VLALAB_GR00T_CHECKPOINT": "mine",
             "VLALAB_GR00T_DEVICE": "",
@@ -82,7 +88,7 @@ def test_settings_come_from_variables_and_an_empty_one_is_unset():
 )
 def test_a_setting_that_makes_no_sense_is_named(variables, words):
     with pytest.raises(ValueError, match=words) as caught:
-        Settings.from_variables(variables)
+        read(variables)
     assert next(iter(variables)) in str(caught.value)
 
 

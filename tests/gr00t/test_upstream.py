@@ -20,6 +20,8 @@ from tests.gr00t.harness import NAMES, body_of, observe, post
 from vla_contract import PolicyClient
 from vla_contract.act_json import loads
 from vla_contract.testing import running
+from vla_modelkit.canary import check_sees
+from vla_modelkit.checkpoint import CheckpointError
 
 every = pytest.mark.parametrize("name", NAMES)
 TOLERANCE = 0.02  # of a range of 0.2: bfloat16 sums in another order when a batch has another size
@@ -134,17 +136,17 @@ def test_info_is_complete(tiny_policies, name):
     assert (info.horizon, info.action_convention) == (16, one.action_convention)
     assert info.details["embodiment"] == name and info.details["gripper"] == one.gripper
     assert info.details["denoising_steps"] == str(one.denoising_steps) == str(served.policy.denoising_steps)
-    assert info.checkpoint.repo == "tiny" and len(info.checkpoint.sha256) == 64
+    assert info.checkpoint.repo == "random-tiny" and len(info.checkpoint.sha256) == 64
 
 
 def test_a_model_that_does_not_look_is_not_served(tiny_policies, monkeypatch):
     served = tiny_policies("libero")
-    served.check_sees()
+    check_sees(served, served.example)
     eagle = type(served.policy.model.backbone.eagle_model)
     real = eagle.extract_feature
     monkeypatch.setattr(eagle, "extract_feature", lambda self, pixels: torch.zeros_like(real(self, pixels)))
-    with pytest.raises(RuntimeError, match="does not look at its pictures"):
-        served.check_sees()
+    with pytest.raises(CheckpointError, match="does not see its picture"):
+        check_sees(served, served.example)
 
 
 def test_mean_and_deviation_where_the_embodiment_says_so(tiny_policies):

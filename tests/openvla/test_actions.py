@@ -5,8 +5,8 @@ import pytest
 
 from services.openvla.actions import ActionCodec, ActionTable, normalise, unnormalise
 from services.openvla.config import SPACE_TOKEN
-from services.openvla.errors import CheckpointError
 from services.openvla.tokenizer import PromptTokenizer, complete
+from vla_modelkit.checkpoint import CheckpointError
 
 CODEC = ActionCodec()
 STATS = {"q01": (-0.5,) * 6 + (0.0,), "q99": (0.5,) * 6 + (1.0,), "mask": (True,) * 6 + (False,)}

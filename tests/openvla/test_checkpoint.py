@@ -11,14 +11,14 @@ from safetensors.torch import load_file, save_file
 from services.openvla import attention
 from services.openvla.config import LlamaConfig, load_config
 from services.openvla.engine import capacity
-from services.openvla.errors import CheckpointError
 from services.openvla.memory import require_memory
 from services.openvla.model import load_model, model_shapes, weight_bytes
-from services.openvla.record import changed_files, file_hash, identity, write_record
-from services.openvla.settings import ModelSettings, checkpoint_folder, from_environment
+from services.openvla.settings import PREFIX, ModelSettings, checkpoint_folder
 from services.openvla.tiny import FULL, SPECS
-from services.openvla.weights import INDEX, Safetensors
+from services.openvla.weights import Safetensors
 from vla_contract import Volume
+from vla_modelkit.checkpoint import INDEX, CheckpointError, changed_files, file_hash, identity, write_record
+from vla_modelkit.settings import from_environment
 
 CPU = torch.device("cpu")
 
@@ -168,11 +168,13 @@ def test_a_checkpoint_is_found_by_name_or_path_and_else_listed(tmp_path, checkpo
 
 def test_variables_are_the_flags_defaults():
     given = {"VLALAB_OPENVLA_CHECKPOINT": "x", "VLALAB_OPENVLA_MAX_BATCH": "4", "VLALAB_OPENVLA_QUANT": "nf4"}
-    settings = from_environment(ModelSettings, {**given, "VLALAB_OPENVLA_DTYPE": "", "VLALAB_OPENVLA_DRAFTS": "0"})
+    settings = from_environment(
+        ModelSettings, PREFIX, {**given, "VLALAB_OPENVLA_DTYPE": "", "VLALAB_OPENVLA_DRAFTS": "0"}
+    )
     assert settings == ModelSettings(checkpoint="x", max_batch=4, quant="nf4", drafts=False)
     for name, text in (("QUANT", "nf5"), ("MAX_BATCH", "many"), ("DRAFTS", "maybe")):
         with pytest.raises(ValueError, match=f"VLALAB_OPENVLA_{name}='{text}'"):
-            from_environment(ModelSettings, {f"VLALAB_OPENVLA_{name}": text})
+            from_environment(ModelSettings, PREFIX, {f"VLALAB_OPENVLA_{name}": text})
 
 
 def test_every_setting_is_read_as_its_kind():
@@ -187,12 +189,12 @@ def test_every_setting_is_read_as_its_kind():
             value = {"int": 3, "float": 7.5, "bool": False, "Path | None": Path("/x.png"), "str": "auto"}.get(one.type)
             value = one.default if value is None else value
             text = {False: "0"}.get(value, str(value))
-            given = from_environment(kind, {f"VLALAB_OPENVLA_{one.name.upper()}": text})
+            given = from_environment(kind, PREFIX, {f"VLALAB_OPENVLA_{one.name.upper()}": text})
             assert getattr(given, one.name) == value and type(getattr(given, one.name)) is type(value), one.name
-    assert from_environment(ServiceSettings, {"VLALAB_OPENVLA_MAX_WAIT_MS": "2.5"}).max_wait_ms == 2.5
+    assert from_environment(ServiceSettings, PREFIX, {"VLALAB_OPENVLA_MAX_WAIT_MS": "2.5"}).max_wait_ms == 2.5
     for text, words in (("soon", "expected a number"), ("-1", "0 to 1000"), ("nan", "0 to 1000")):
         with pytest.raises(ValueError, match=words):
-            from_environment(ServiceSettings, {"VLALAB_OPENVLA_MAX_WAIT_MS": text})
+            from_environment(ServiceSettings, PREFIX, {"VLALAB_OPENVLA_MAX_WAIT_MS": text})
 
 
 def test_too_little_memory_is_said_before_loading():

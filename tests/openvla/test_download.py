@@ -9,11 +9,11 @@ import sys
 import pytest
 
 from services.openvla.config import load_config
-from services.openvla.download import REPOSITORIES
-from services.openvla.record import identity
+from services.openvla.published import REPOSITORIES, WANTED
 from services.openvla.suites import SUITES, suites_of
 from tests.openvla.hub import COMMIT, hub
 from tests.ports import refusing
+from vla_modelkit.checkpoint import identity
 
 REPO = "someone/openvla-small"
 SHARD = "model-00001-of-00002.safetensors"
@@ -114,12 +114,12 @@ def test_too_little_space_is_said_before_anything_is_downloaded(remote, run, mon
     big = remote.folder / "model-00003-of-00003.safetensors"
     with big.open("wb") as file:
         file.truncate(10)
-    from services.openvla import download
+    from vla_modelkit import download
 
     monkeypatch.setattr(download, "SPARE", 2**62)
-    monkeypatch.setattr(download, "listing", lambda repo, revision: (COMMIT, [download.RemoteFile("x", 1, None)]))
+    monkeypatch.setattr(download, "listing", lambda *asked: (COMMIT, [download.RemoteFile("x", 1, None)]))
     with pytest.raises(OSError, match="needed for"):
-        download.fetch(REPO, "main", remote.folder.parent / "target")
+        download.fetch(REPO, "main", remote.folder.parent / "target", WANTED)
     assert not (remote.folder.parent / "target").exists()
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from services.openvla.actions import codec_of, unnormalise
 from services.openvla.config import load_config
-from services.openvla.errors import CheckpointError
 from services.openvla.facts import served_keys
 from services.openvla.preprocessing import FILE, WAYS, read_sights
 from services.openvla.statistics import FILE as STATISTICS
 from services.openvla.tokenizer import PromptTokenizer
+from vla_modelkit.checkpoint import CheckpointError
 
 NORMALIZE = "tvf_normalize_params"
 

@@ -9,12 +9,12 @@ import torch
 from services.openvla.actions import codec_of
 from services.openvla.decoding import NO_TOKEN
 from services.openvla.engine import choose
-from services.openvla.errors import CheckpointError
 from services.openvla.loading import load_policy
 from services.openvla.policy import NoScores
 from services.openvla.settings import ModelSettings
 from vla_contract import Observation, PolicyClient, PolicyUnavailable
 from vla_contract.testing import running
+from vla_modelkit.checkpoint import CheckpointError
 
 KEY = "libero_goal_no_noops"
 PROMPT, POISON = [1, 512, 513, 514], 777  # POISON is a token whose embedding a test makes NaN

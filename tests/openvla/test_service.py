@@ -19,12 +19,12 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from services.openvla.attention import choose
-from services.openvla.errors import CheckpointError
 from services.openvla.loading import load_policy
 from services.openvla.settings import ModelSettings
 from vla_contract import InvalidObservation, Observation, PolicyClient, PolicyRefused
 from vla_contract.act_json import to_json
 from vla_contract.testing import running
+from vla_modelkit.checkpoint import CheckpointError
 from vla_modelkit.devices import choose_device, choose_dtype
 
 KEY = "libero_goal_no_noops"

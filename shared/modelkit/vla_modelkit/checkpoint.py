@@ -1,0 +1,128 @@
+"""A checkpoint folder: where it lies, its JSON and weight files, and its manifest.
+
+The manifest, checkpoint.json, says what the folder was made from, with the sha256 of every file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vla_contract import Volume
+from vla_contract.errors import did_you_mean
+from vla_contract.info import Checkpoint
+
+RECORD = "checkpoint.json"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+_CHUNK = 8 * 2**20
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be used as it is; the text says what is wrong and what to do."""
+
+
+def find_folder(name: str, variable: str, how_to_get: str, volume: Volume | None = None) -> Path:
+    """Returns the folder that `name` means: a path, else a folder under checkpoints/ on the volume.
+
+    Raises CheckpointError with the checkpoints there are, or how to get one; `variable` may name one as well.
+    """
+    if name and Path(name).expanduser().is_dir():
+        return Path(name).expanduser().absolute()
+    there = (volume or Volume()).path("checkpoints")
+    known = sorted(path.parent.name for path in there.glob("*/config.json"))
+    if not name:
+        found = f"on the volume: {', '.join(known)}" if known else f"none is on the volume; {how_to_get}"
+        raise CheckpointError(f"no checkpoint named: give --checkpoint or set {variable}; {found}")
+    if (there / name).is_dir() and Path(name).name == name:
+        return there / name
+    listed = did_you_mean(name, known) if known else f"; {there} holds no checkpoint"
+    raise CheckpointError(f"checkpoint {name!r} not found{listed}; {how_to_get}")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns a JSON object. Raises CheckpointError where the file is missing or holds something else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} is missing or cannot be read ({error.strerror}); a checkpoint is a folder with config.json, "
+            "*.safetensors and tokenizer files: get one with `./lab checkpoint`"
+        ) from error
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be read, it is no JSON: {error}; download it again") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds a {type(value).__name__}, no object; download the checkpoint again")
+    return value
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Returns the files that hold the weights, sorted. Raises CheckpointError where one is missing."""
+    if (folder / INDEX).is_file():
+        shards = sorted(set(read_json(folder / INDEX).get("weight_map", {}).values()))
+        if any("/" in shard or not shard.endswith(".safetensors") for shard in shards):
+            raise CheckpointError(f"{folder / INDEX} names files that are no shards beside it")
+        missing = [shard for shard in shards if not (folder / shard).is_file()]
+        if missing:
+            raise CheckpointError(
+                f"{folder} lacks {len(missing)} of {len(shards)} weight files: {', '.join(missing)}; "
+                "run the download again, it goes on where it stopped"
+            )
+        return [folder / shard for shard in shards]
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    raise CheckpointError(
+        f"{folder} has no weights ({SINGLE}, or {INDEX} with its files); expected a checkpoint in "
+        "safetensors: run the download again, or convert *.bin files"
+    )
+
+
+def write_record(folder: Path, repo: str, revision: str, hashes: Mapping[str, str], **more: Any) -> None:
+    """Writes the manifest of a complete folder; `hashes` is file name -> sha256, `more` what its service will ask."""
+    files = {name: {"sha256": hashes[name], "size": (folder / name).stat().st_size} for name in sorted(hashes)}
+    record = {"repo": repo, "revision": revision, "sha256": weights_hash(hashes), "files": files}
+    (folder / RECORD).write_text(json.dumps(record | more, indent=2) + "\n", encoding="utf-8")
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Returns the manifest, empty where there is none. Raises CheckpointError."""
+    return read_json(folder / RECORD) if (folder / RECORD).is_file() else {}
+
+
+def identity(folder: Path, record: Mapping[str, Any] | None = None) -> Checkpoint:
+    """Returns what a folder holds: from its manifest where the files' sizes still agree, else hashed now."""
+    record = read_record(folder) if record is None else record
+    if changed := changed_files(folder, record):
+        raise CheckpointError(
+            f"{folder} has changed since it was made ({', '.join(changed[:4])}); run `./lab checkpoint` again, "
+            f"or remove {RECORD} if the change is yours"
+        )
+    sha256 = record.get("sha256") or weights_hash({path.name: file_hash(path) for path in weight_files(folder)})
+    return Checkpoint(record.get("repo", folder.name), record.get("revision", "local"), sha256)
+
+
+def changed_files(folder: Path, record: Mapping) -> list[str]:
+    """Returns the recorded files that are missing or have another size."""
+    return [
+        name
+        for name, file in record.get("files", {}).items()
+        if not (folder / name).is_file() or (folder / name).stat().st_size != file["size"]
+    ]
+
+
+def weights_hash(hashes: Mapping[str, str]) -> str:
+    """Returns one sha256 over the names and hashes of all weight files."""
+    lines = (f"{hashes[name]}  {name}\n" for name in sorted(hashes) if name.endswith(".safetensors"))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def file_hash(path: Path) -> str:
+    """Returns the sha256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_CHUNK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,117 @@
+"""The program that gets a checkpoint onto the volume: its flags, random checkpoints, and who the files belong to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import tyro
+
+from vla_contract import Volume
+from vla_contract.errors import did_you_mean
+from vla_contract.volume import make_own_folder
+from vla_modelkit.checkpoint import CheckpointError, file_hash, read_record, write_record
+
+RANDOM = "random-"  # what a made-up checkpoint's manifest has before its size, instead of a repository
+
+
+@dataclass(frozen=True)
+class GetCheckpoint:
+    """Flags that every model's program has."""
+
+    MODEL: ClassVar[str]  # its service
+    PUBLISHED: ClassVar[Mapping[str, tuple[str, str]]]  # suite -> (repository, commit)
+    ALSO_PINNED: ClassVar[Mapping[str, str]] = {}  # repository -> commit of what is no suite's
+    TINY_SUITES: ClassVar[Sequence[str]] = ()  # what --suite may be with --tiny
+
+    suite: str = ""
+    """Whose published checkpoint."""
+    repo: str = ""
+    """Another repository on the hub, as in openvla/openvla-7b."""
+    revision: str = ""
+    """Its commit, tag or branch; default: the pinned one, for another repository "main" as it is now."""
+    tiny: bool = False
+    """Make a random checkpoint in the published format instead."""
+    size: str = "tiny"
+    """With --tiny: how large."""
+    seed: int = 0
+    """With --tiny: of the random weights."""
+    name: str = ""
+    """Folder under checkpoints/; default: the repository's name, or the model's and the size."""
+    force: bool = False
+    """Make or download again what is there already."""
+
+    def __post_init__(self):
+        if not self.tiny and bool(self.suite) == bool(self.repo):
+            raise ValueError("give one of --suite SUITE, --repo OWNER/NAME and --tiny")
+        known = self.TINY_SUITES if self.tiny else self.PUBLISHED
+        if self.suite and self.suite not in known:
+            said = did_you_mean(self.suite, known) if known else "; --tiny takes none"
+            raise ValueError(f"suite {self.suite!r} not found{said}")
+        if self.name and (Path(self.name).name != self.name or self.name.startswith(".")):
+            raise ValueError(f"--name {self.name!r} is not a folder name")
+
+    def pinned(self) -> tuple[str, str]:
+        """Returns (repository, revision): a suite's published checkpoint, or another repository's."""
+        repo, pinned = self.PUBLISHED[self.suite] if self.suite else (self.repo, "main")
+        pinned = {**self.ALSO_PINNED, **dict(self.PUBLISHED.values())}.get(repo, pinned)
+        return repo, self.revision or pinned
+
+    def folder(self, volume: Volume) -> Path:
+        """Returns where the checkpoint belongs. Raises CheckpointError where a random one would replace another."""
+        usual = f"{self.MODEL}-{self.size}" if self.tiny else self.pinned()[0].rpartition("/")[2]
+        folder = volume.checkpoints / (self.name or usual)
+        if self.tiny and folder.exists() and not self.force and not is_random(folder):
+            raise CheckpointError(
+                f"{folder} holds another checkpoint, or an unfinished one; choose another --name, or add --force"
+            )
+        return folder
+
+
+Settings = TypeVar("Settings", bound=GetCheckpoint)
+
+
+def is_random(folder: Path) -> bool:
+    """Returns whether a folder holds a finished checkpoint that was made up."""
+    return str(read_record(folder).get("repo", "")).startswith(RANDOM)
+
+
+def make_random(folder: Path, settings: GetCheckpoint, write: Callable[[Path], object], **more: Any) -> None:
+    """Has `write` fill `folder` with a random checkpoint and records it; a finished one stays, unless forced."""
+    if is_random(folder) and not settings.force:
+        print(f"{folder} is there already (--force makes it again)")
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    write(make_own_folder(folder))
+    record_random(folder, settings.size, settings.seed, **more)
+
+
+def record_random(folder: Path, size: str, seed: int, **more: Any) -> None:
+    """Writes the manifest of a folder of made-up weights."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    hashes = {path.relative_to(folder).as_posix(): file_hash(path) for path in files}
+    write_record(folder, f"{RANDOM}{size}", f"seed-{seed}", hashes, **more)
+
+
+def main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None:
+    """Gets the checkpoint into its folder and prints how to serve it."""
+    try:
+        settings = tyro.cli(kind, prog=f"python -m services.{kind.MODEL}.checkpoints")
+        folder = settings.folder(Volume())
+        get(settings, folder)
+        _give_to_owner(folder)
+    except (OSError, ValueError) as error:
+        raise SystemExit(str(error)) from None
+    print(f"checkpoint: {folder}\nserve it: ./lab up {kind.MODEL} --checkpoint {folder.name}")
+
+
+def _give_to_owner(folder: Path) -> None:
+    """Gives files that root made to the folder's owner, so that containers and their users can replace them."""
+    if os.geteuid() == 0:
+        owner = folder.stat()
+        for path in folder.rglob("*"):
+            os.chown(path, owner.st_uid, owner.st_gid)

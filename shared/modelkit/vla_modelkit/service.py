@@ -1,0 +1,52 @@
+"""The program of a service around a model: its flags, and what is checked before a port is opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import tyro
+
+from vla_contract import Policy, serve
+from vla_modelkit.settings import from_environment
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Flags that every service has."""
+
+    host: str = "127.0.0.1"
+    """0.0.0.0 opens it to the network."""
+    port: int = 8000
+    """0: any free one, named in the log."""
+
+    def __post_init__(self):
+        if not 0 <= self.port < 65536:
+            raise ValueError(f"port is {self.port}; expected 0 to 65535")
+        getattr(super(), "__post_init__", lambda: None)()  # of the model's own settings
+
+
+Settings = TypeVar("Settings", bound=Serving)
+
+
+def main(
+    name: str,
+    kind: type[Settings],
+    prepare: Callable[[Settings], tuple[Callable[[], Policy], Mapping[str, Any]]],
+    others: Collection[str] | None = None,
+) -> None:
+    """Serves model `name` until it is told to stop; flags have defaults from VLALAB_<NAME>_<FLAG>.
+
+    prepare: settings -> (what loads the policy, options of `serve`), quickly and without torch: what is missing is said
+    before a web server is loaded. others: see `from_environment`. $VLALAB_TOKEN is the token that clients must send.
+    """
+    try:
+        default = from_environment(kind, f"VLALAB_{name.upper()}_", others=others)
+        settings = tyro.cli(kind, prog=f"python -m services.{name}", default=default)
+        load, options = prepare(settings)
+        token = os.environ.get("VLALAB_TOKEN") or None
+        serve(load, settings.host, settings.port, token=token, **options)
+    except (OSError, ValueError) as error:  # each says what is wrong and what to do
+        raise SystemExit(str(error)) from None
