@@ -9,14 +9,12 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import re
-import shutil
 import sys
-import textwrap
 from types import ModuleType
 
 from invoke import Argument, Collection, Exit, ParseError, Program
 
-from vlalab import endings, environment_file
+from vlalab import endings, environment_file, helping
 from vlalab.console import LabError, unknown
 from vlalab.paths import ROOT
 from vlalab.tasks.flags import LabTask
@@ -51,20 +49,6 @@ def gather_words(argv: list[str], words: dict[str, str], takes_value: set[str]) 
             plain.append(token)
     gathered = [f"--{words[argv[0]]}={','.join(plain)}"] if plain else []
     return [argv[0], *gathered, *flags]
-
-
-def print_rows(rows: list[tuple[str, str]]) -> None:
-    """Prints a column of names and one of what they mean, which hangs: its further lines begin where the first does."""
-    wide = min(max(len(name) for name, _ in rows), 26)
-    indent = " " * (wide + 4)
-    for name, meaning in rows:
-        begin = f"  {name:<{wide}}  " if len(name) <= wide else f"  {name}\n{indent}"
-        text = textwrap.fill(meaning, _width(), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
-        print(begin + text[len(indent) :])
-
-
-def _width() -> int:
-    return min(shutil.get_terminal_size().columns, 110)
 
 
 class Lab(Program):
@@ -113,6 +97,9 @@ class Lab(Program):
             known = self._arguments(task)
             words = [word.strip("' ") for word in missing[1].split(",")]
             return f"{task} needs " + "; ".join(f"{word.upper()} ({known[word].help})" for word in words) + "."
+        if lacking := re.match(r"Flag <Argument: ([\w-]+)", text):
+            flag = self.namespace[task].flag(lacking[1])
+            return f"--{flag.name} needs a value: {flag.explained}."
         return text
 
     def execute(self) -> None:
@@ -124,26 +111,16 @@ class Lab(Program):
             raise Exit(f"lab: {text}", code) from None
 
     def list_tasks(self) -> None:
-        """Prints every task with its first line of help, in the order of a day's work."""
-        print("Usage: ./lab TASK [words] [--flags]      ./lab TASK --help shows a task's flags and examples\n")
-        for task in (task for group in self.groups.values() for task in group):
-            print(f"  {task.name:<11} {(task.__doc__ or '').strip().splitlines()[0]}")
-        print("\nFirst steps: ./lab eval libero_goal --trials 2      then: ./lab test")
+        """Prints every task, in groups."""
+        print(helping.task_list(self.groups))
 
     def print_help(self) -> None:
         """Prints the list of tasks; Invoke's own options are no part of the lab's help."""
         self.list_tasks()
 
     def print_task_help(self, name: str) -> None:
-        """Prints a task's help: its words, what it does with examples, its flags."""
-        task: LabTask = self.namespace[name]
-        shown = " ".join(f"[{f.shown}]" if f.gathers else f.shown for f in task.flags if f.is_word)
-        print(f"Usage: ./lab {name} {shown} [--flags]\n".replace("  ", " "))
-        lines = (task.__doc__ or "").strip().splitlines()
-        print("\n".join(line.removeprefix("    ") for line in lines))
-        if task.flags:
-            print()
-            print_rows([(flag.shown, flag.explained) for flag in task.flags])
+        """Prints a task's help."""
+        print(helping.task_help(self.namespace[name]))
 
 
 def main() -> None:

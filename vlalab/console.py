@@ -29,7 +29,7 @@ class LabError(Exit):
 def unknown(kind: str, value: str, known: Iterable[str]) -> str:
     """Returns the sentence for a name that does not exist, with the nearest one that does."""
     names = list(known)
-    close = difflib.get_close_matches(value, names, 1, 0.5)
+    close = difflib.get_close_matches(value, names, 1, 0.4)
     hint = f"; did you mean '{close[0]}'?" if close else "."
     return f"{kind} '{value}' not found{hint} Known: {', '.join(names)}"
 

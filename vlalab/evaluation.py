@@ -12,13 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from vlalab import compose, containers, ports, runtimes, service_settings
+from vlalab import compose, containers, declared, paths, ports, runtimes, service_settings
 from vlalab.console import LabError, say, status, unknown
 from vlalab.running import READY_TIMEOUT_S, Instance
 from vlalab.runtimes import Runtime
 from vlalab.watching import Watch, resume_line, why_killed
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
+INIT_STATES = 50  # of every task
+PROFILES = ("openvla",)
+CAMERAS = declared.constant(paths.ROOT / "services/libero/evaluator/config.py", "CAMERAS")
 EVALUATOR = "libero"  # its service in compose.yaml
 FALLBACK = "oracle"  # needs no model and no GPU
 INTERRUPTED = 130  # the evaluator's exit code after Ctrl-C
@@ -59,6 +62,27 @@ class PolicyChoice:
     service: str | None
     why: str
     instance: Instance | None = None
+
+
+def policies() -> list[str]:
+    """Returns the policies of compose.yaml."""
+    return [name for name, service in compose.read().items() if service.role == "policy"]
+
+
+def check_policy(asked: str) -> str:
+    """Returns what --policy said. Raises LabError for what is no policy of compose.yaml and no address."""
+    if "://" not in asked:
+        if asked not in ("auto", *policies()):
+            raise LabError(unknown("policy", asked, ["auto", *policies()]) + ", or a URL")
+        return asked
+    try:
+        parts = urlsplit(asked)
+        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, or beyond 65535
+        fine = False
+    if not fine:
+        raise LabError(f"--policy {asked} is no address; expected something like http://host:8000")
+    return asked
 
 
 def choose_policy(asked: str, running: Sequence[Instance], policies: Sequence[str]) -> PolicyChoice:

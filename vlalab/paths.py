@@ -21,6 +21,12 @@ def volume() -> Path:
     return Path(named).expanduser().resolve() if named else ROOT / "shared" / "volume"
 
 
+def shown(path: Path) -> str:
+    """Returns a path as a person is told it: relative to where one stands when it lies below, else absolute."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) and path != here else str(path)
+
+
 def python_path() -> str:
     """Returns the PYTHONPATH under which services/* and the packages of shared/ are importable."""
     return os.pathsep.join(map(str, (ROOT, CONTRACT, MODELKIT)))

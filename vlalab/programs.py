@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 from pathlib import Path
 
-from vlalab import compose, environments, gl, gpus, local, paths, runtimes, service_settings
+from vlalab import compose, declared, environments, gl, gpus, local, paths, runtimes, service_settings
 from vlalab.console import LabError, say, unknown
 from vlalab.processes import supervise
 
@@ -19,19 +18,28 @@ def benchmarks() -> list[str]:
     return sorted(path.stem for path in (paths.ROOT / "bench").glob("*.py") if path.stem not in helpers)
 
 
+def described_benchmarks() -> list[tuple[str, str]]:
+    """Returns each benchmark's name and what it measures."""
+    return [(name, declared.summary(_script(name)).rstrip(".:")) for name in benchmarks()]
+
+
+def _script(name: str) -> Path:
+    return paths.ROOT / "bench" / f"{name}.py"
+
+
 def environment_of(script: Path) -> str:
     """Returns the environment a benchmark names in its constant ENVIRONMENT ("host" is the host tool's own)."""
-    for node in ast.parse(script.read_text()).body:
-        if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] == ["ENVIRONMENT"]:
-            return str(ast.literal_eval(node.value))
-    return DEFAULT_ENVIRONMENT
+    try:
+        return str(declared.constant(script, "ENVIRONMENT"))
+    except KeyError:
+        return DEFAULT_ENVIRONMENT
 
 
 def run_benchmark(name: str, flags: list[str]) -> int:
     """Runs a benchmark with its flags; returns its exit code."""
     if name not in benchmarks():
         raise LabError(unknown("benchmark", name, benchmarks()))
-    script = paths.ROOT / "bench" / f"{name}.py"
+    script = _script(name)
     wanted = environment_of(script)
     if wanted == "host":
         return supervise([sys.executable, str(script), *flags], local.service_variables())

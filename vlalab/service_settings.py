@@ -73,8 +73,8 @@ def _published(service: str, suite: str | None) -> str:
     return known[suite]
 
 
-def _existing(name: str, service: str, suite: str | None) -> str:
-    """Returns a checkpoint's name, or its absolute path. Raises LabError where there is none."""
+def existing_checkpoint(name: str, advice: str = "") -> str:
+    """Returns a checkpoint's name on the volume, or its absolute path. Raises LabError where there is none."""
     folder = paths.volume() / "checkpoints"
     if "/" not in name and (folder / name).is_dir():
         return name
@@ -82,11 +82,16 @@ def _existing(name: str, service: str, suite: str | None) -> str:
     if path.is_dir():
         return str(path)
     there = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
-    how = f"--suite {suite}" if suite in CHECKPOINTS[service] else "--tiny"
+    advice = advice or "./lab checkpoint " + " or ".join(CHECKPOINTS)
     raise LabError(
-        f"checkpoint '{name}' not found in {folder}; there are: {', '.join(there) or 'none'}. "
-        f"Get one: ./lab checkpoint {service} {how}"
+        f"checkpoint '{name}' not found in {paths.shown(folder)}; there are: {', '.join(there) or 'none'}. "
+        f"Get one: {advice}"
     )
+
+
+def _existing(name: str, service: str, suite: str | None) -> str:
+    how = f"--suite {suite}" if suite in CHECKPOINTS[service] else "--tiny"
+    return existing_checkpoint(name, f"./lab checkpoint {service} {how}")
 
 
 def _devices(gpu: str) -> str:

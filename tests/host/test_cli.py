@@ -40,8 +40,9 @@ def test_plain_words_are_gathered(argv, expected):
 
 
 def test_the_list_holds_every_task_in_a_days_order():
-    listed = lab("--list").stdout
-    assert lab().stdout == listed
+    narrow = {"COLUMNS": "60"}  # one column
+    listed = lab("--list", **narrow).stdout
+    assert lab(**narrow).stdout == listed
     places = [listed.index(f"\n  {name} ") for name in ORDER]
     assert places == sorted(places)
     assert set(ORDER) == set(NAMES)

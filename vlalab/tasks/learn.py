@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
-from vlalab import lifecycle, programs
+from vlalab import course, lifecycle, programs
 from vlalab.console import LabError
 from vlalab.tasks.flags import DEVICE, DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word
-from vlalab.tasks.serve import print_addresses
-from vlalab.tasks.values import Number, OneOf, PathOr, Several
+from vlalab.tasks.serve import FOLDER_NAME, print_addresses
+from vlalab.tasks.values import Existing, Like, Number, OneOf, Several
 
 CORPORA = ("default", "opus_books", "lemon-mint", "reverse")  # by name; anything else may be a file
 TRAINED = Flag("name", "run that was trained", otherwise="the one trained last")
+DATA = ("digits", "sprites", "mnist")
+SIZES = tuple(course.settings("transformer")["size"].choices)
+PAIR = Like(r"[a-z]{2,}-[a-z]{2,}", "two languages, as in en-it", "en-it")
+PRELOAD = Like(r"\d+", "latest, none, or an epoch such as 7", "WHICH", ("latest", "none"))
+HAVE_FLAGS = ("corpus", "pair", "size", "data", "context", "epochs", "name", "preload", "device")
 ONLY_DIFFUSION = word("lab", "diffusion", OneOf(("diffusion",)))
 
 
 @task(
-    "train a model of the course",
-    word("lab", "transformer or diffusion", OneOf(("transformer", "diffusion"))),
-    Flag("epochs", "how many in all", Number(1)),
-    Flag("name", "of the run", otherwise="made of what is trained on"),
-    Flag("corpus", f"{', '.join(CORPORA)}, or a .tsv or .jsonl file", PathOr(CORPORA), otherwise="default"),
-    Flag("pair", "source and target language, as in en-it", otherwise="the corpus's first pair"),
-    Flag("size", "tiny, small or base (the paper's)", OneOf(("tiny", "small", "base")), otherwise="small"),
+    "train a model",
+    word("lab", "transformer or diffusion", OneOf(course.LABS)),
+    Flag("epochs", "how many in all", Number("[1, inf)")),
+    Flag("name", "of the run", FOLDER_NAME, otherwise="made of what is trained on"),
+    Flag(
+        "corpus", f"{', '.join(CORPORA)}, or a .tsv or .jsonl file", Existing(CORPORA, "datasets"), otherwise="default"
+    ),
+    Flag("pair", "source and target language, as in en-it", PAIR, otherwise="the corpus's first pair"),
+    Flag("size", "tiny, small or base (the paper's)", OneOf(SIZES), otherwise="small"),
     Flag(
         "data",
         "digits, sprites, mnist, or a folder with the course's .npy files or MNIST's idx files",
-        PathOr(),
+        Existing(DATA),
         otherwise="digits",
     ),
     Flag("context", "tell the network the class of a picture", default=False),
-    Flag("preload", "latest (go on from the newest weights), an epoch's number, or none", otherwise="latest"),
-    Flag("set", "further settings as NAME=VALUE,… (docs/transformer.md, docs/diffusion.md)", Several(), default=()),
-    Flag("gpus", "processes, one per GPU", Number(1), default=1),
+    Flag("preload", "latest (go on from the newest weights), an epoch's number, or none", PRELOAD, otherwise="latest"),
+    Flag("set", "further settings, listed below", Several(shown="NAME=VALUE,…"), default=()),
+    Flag("gpus", "processes, one per GPU", Number("[1, inf)"), default=1),
     DEVICE,
     GPU,
     RUNTIME,
     DRY_RUN,
+    more=lambda: {f"train {lab} --set takes:": course.rows(lab, HAVE_FLAGS) for lab in course.LABS},
 )
 def train(
     lab: str, set: list[str], gpus: int, gpu: str | None, runtime: str, dry_run: bool, **trainers: object
@@ -49,7 +57,7 @@ def train(
     if gpus > 1 and lab != "transformer":
         raise LabError(f"train {lab} runs on one GPU, {gpus} were asked for; leave --gpus out")
     module = f"services.ws_mdl.{lab}.train"
-    flags = [*flags_of(trainers), *(f"--{setting}" for setting in set)]
+    flags = [*flags_of(trainers), *course.flags(lab, set)]
     if gpus > 1:
         one_machine = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={gpus}"]
         module, flags = "torch.distributed.run", [*one_machine, "-m", module, *flags]
@@ -67,7 +75,7 @@ def _refuse_the_other_labs_flags(lab: str, given: dict[str, object]) -> None:
     "translate a sentence",
     word("sentence", "what to translate"),
     TRAINED,
-    Flag("beam", "translations kept at every step; 1 is greedy search", Number(1), otherwise="4"),
+    Flag("beam", "translations kept at every step; 1 is greedy search", Number("[1, inf)"), otherwise="4"),
     Flag("pictures", "draw where each layer and head looks", default=False),
     DEVICE,
     GPU,
@@ -88,20 +96,20 @@ def translate(sentence: str, gpu: str | None, runtime: str, dry_run: bool, **tra
     ONLY_DIFFUSION,
     TRAINED,
     Flag("context", "a class, a mix as in hero:1,food:0.6, or all", otherwise="all where the run has a context"),
-    Flag("count", "how many pictures", Number(1), otherwise="32"),
+    Flag("count", "how many pictures", Number("[1, inf)"), otherwise="32"),
     Flag(
         "sampler",
         "ddim, ddpm, or incorrect (adds no noise back: for the lesson)",
         OneOf(("ddim", "ddpm", "incorrect")),
         otherwise="ddim",
     ),
-    Flag("steps", "of ddim, 1 to 500", Number(1, 500), otherwise="20"),
-    Flag("eta", "of ddim: share of fresh noise, 0 to 1", Number(0, 1, whole=False), otherwise="0"),
+    Flag("steps", "of ddim, 1 to 500", Number("[1, 500]"), otherwise="20"),
+    Flag("eta", "of ddim: share of fresh noise, 0 to 1", Number("[0, 1]", float), otherwise="0"),
     Flag("clip", "of ddim: keep what it predicts in a picture's range", default=False),
     Flag(
         "spacing",
         "of ddim's steps: 1 is even, 1.5 puts more of them near the clean picture",
-        Number(0, whole=False),
+        Number("(0, inf)", float),
         otherwise="1",
     ),
     Flag(
@@ -110,7 +118,7 @@ def translate(sentence: str, gpu: str | None, runtime: str, dry_run: bool, **tra
         OneOf(("1", "2")),
         otherwise="1",
     ),
-    Flag("guidance", "above 1: follow the context more closely", Number(whole=False), otherwise="1"),
+    Flag("guidance", "above 1: follow the context more closely", Number(kind=float), otherwise="1"),
     Flag("seed", "the same seed gives the same pictures", Number(), otherwise="0"),
     Flag("compare", "ddpm, ddim and the incorrect sampler side by side", default=False),
     DEVICE,
@@ -130,8 +138,8 @@ def sample(lab: str, gpu: str | None, runtime: str, dry_run: bool, **samplers: o
     "measure those pictures",
     ONLY_DIFFUSION,
     TRAINED,
-    Flag("count", "pictures of each sampler", Number(1), otherwise="500"),
-    Flag("steps", "of ddim", Number(1, 500), otherwise="20"),
+    Flag("count", "pictures of each sampler", Number("[1, inf)"), otherwise="500"),
+    Flag("steps", "of ddim", Number("[1, 500]"), otherwise="20"),
     DEVICE,
     GPU,
     RUNTIME,
@@ -150,7 +158,7 @@ def _run_diffusion(program: str, given: dict[str, object], runtime: str, dry_run
     finish(programs.run_module("ws_mdl", module, flags_of(given), runtime, dry_run, gpu))
 
 
-@task("training curves in a browser", RUNTIME)
+@task("show training curves", RUNTIME)
 def tensorboard(runtime: str) -> None:
     """Show the training curves in a browser: starts the service of that name.
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from vlalab import lifecycle, overview, programs, service_settings
-from vlalab.console import LabError, unknown
 from vlalab.running import Instance
 from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
-from vlalab.tasks.values import Number, PathOr, Several
+from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several
 
 NAMES = Several(shown="SERVICE …")
+SUITE = OneOf(tuple(dict.fromkeys(suite for known in service_settings.CHECKPOINTS.values() for suite in known)))
+FOLDER_NAME = Like(r"[\w][\w.-]*", "letters, digits, '.', '_' and '-', as a folder's name", "NAME")
+MODES = ("bf16-flash", "bf16-sdpa", "nf4", "fp4", "int8", "fp32-cpu", "hf")
+
+
+def _checkpoint(label: str, text: str) -> str:
+    return service_settings.existing_checkpoint(text)
+
+
+CHECKPOINT = Checked(_checkpoint, "NAME")
 
 
 def print_addresses(instances: list[Instance]) -> None:
@@ -20,8 +29,8 @@ def print_addresses(instances: list[Instance]) -> None:
 @task(
     "start services",
     words("names", "services to start", NAMES),
-    Flag("suite", "serve the checkpoint that was fine-tuned on this suite, with its statistics"),
-    Flag("checkpoint", "a folder under checkpoints/ on the volume, or a path"),
+    Flag("suite", "serve the checkpoint that was fine-tuned on this suite, with its statistics", SUITE),
+    Flag("checkpoint", "a folder under checkpoints/ on the volume, or a path", CHECKPOINT),
     GPU,
     RUNTIME,
     DRY_RUN,
@@ -69,7 +78,7 @@ def status() -> None:
 @task(
     "the end of a service's log",
     word("name", "service"),
-    Flag("lines", "how many lines", Number(0), default=50),
+    Flag("lines", "how many lines", Number("[0, inf)"), default=50),
     Flag("follow", "go on printing what is added", default=False),
 )
 def logs(name: str, lines: int, follow: bool) -> None:
@@ -98,10 +107,10 @@ def shell(name: str, command: str | None, runtime: str, dry_run: bool) -> None:
 
 @task(
     "download a model's weights",
-    word("model", "openvla or gr00t"),
-    Flag("suite", "the published checkpoint that was fine-tuned on this suite"),
+    word("model", "openvla or gr00t", OneOf(tuple(service_settings.CHECKPOINTS))),
+    Flag("suite", "the published checkpoint that was fine-tuned on this suite", SUITE),
     Flag("tiny", "make a small random one instead: no download, answers without sense", default=False),
-    Flag("name", "its folder under checkpoints/ on the volume", otherwise="as published"),
+    Flag("name", "its folder under checkpoints/ on the volume", FOLDER_NAME, otherwise="as published"),
     RUNTIME,
     DRY_RUN,
 )
@@ -111,29 +120,28 @@ def checkpoint(model: str, suite: str | None, tiny: bool, name: str | None, runt
     ./lab checkpoint openvla --suite libero_goal     15 GB; then: ./lab up openvla --suite libero_goal
     ./lab checkpoint openvla --tiny                  then: ./lab up openvla --checkpoint openvla-tiny
     """
-    if model not in service_settings.CHECKPOINTS:
-        raise LabError(unknown("model", model, service_settings.CHECKPOINTS))
     flags = flags_of({"suite": suite, "tiny": tiny, "name": name})
     finish(programs.run_module(model, f"services.{model}.checkpoints", flags, runtime, dry_run))
 
 
 @task(
-    "load a checkpoint, measure it",
-    word("model", "openvla"),
+    "measure a checkpoint",
+    word("model", "openvla", OneOf(("openvla",))),
     Flag(
         "checkpoint",
         "a folder under checkpoints/ on the volume, or a path",
-        PathOr(),
+        CHECKPOINT,
         otherwise="what .env or the shell names",
     ),
     Flag(
         "modes",
-        "auto, or several to compare: bf16-flash, bf16-sdpa, nf4, fp4, int8, fp32-cpu, hf; or all that run",
+        f"auto, or several to compare: {', '.join(MODES)}; or all that run",
+        Several(OneOf(("auto", "all", *MODES)), joined=True),
         otherwise="auto",
     ),
-    Flag("count", "inferences to time", Number(1)),
-    Flag("image", "a picture to show", PathOr()),
-    Flag("instruction", "what to ask for"),
+    Flag("count", "inferences to time", Number("[1, inf)"), otherwise="20"),
+    Flag("image", "a picture to show", Existing(), otherwise="a made-up one"),
+    Flag("instruction", "what to ask for", otherwise="put the bowl on the stove"),
     GPU,
     RUNTIME,
     DRY_RUN,
@@ -144,6 +152,4 @@ def verify(model: str, gpu: str | None, runtime: str, dry_run: bool, **verifiers
     ./lab verify openvla --checkpoint openvla-tiny
     ./lab verify openvla --checkpoint openvla-7b-finetuned-libero-goal --modes bf16-sdpa,nf4
     """
-    if model != "openvla":
-        raise LabError(unknown("model", model, ["openvla"]))
     finish(programs.run_module(model, "services.openvla.verify", flags_of(verifiers), runtime, dry_run, gpu))

@@ -6,13 +6,16 @@ The label is the flag as it is typed, or the name of a plain word.
 
 from __future__ import annotations
 
-import math
+import difflib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-from vlalab import programs
+from vlalab import paths, programs
 from vlalab.console import LabError, unknown
+from vlalab.intervals import Interval
 
 
 class Values(Protocol):
@@ -38,31 +41,15 @@ class Text:
 
 @dataclass(frozen=True)
 class Number:
-    """A number from `least` to `most`, both included; whole ones are int."""
+    """A number of an interval such as "[1, inf)"."""
 
-    least: float | None = None
-    most: float | None = None
-    whole: bool = True
+    allowed: str = "(-inf, inf)"
+    kind: type[float] = int
     shown: str = "N"
 
     def read(self, label: str, text: str) -> float:
         """Returns the number."""
-        kind = int if self.whole else float
-        try:
-            value = kind(text)
-        except ValueError as error:
-            raise LabError(f"{label} '{text}' is no {'whole ' * self.whole}number; expected {self.bounds}") from error
-        below, above = self.least is not None and value < self.least, self.most is not None and value > self.most
-        if below or above or not math.isfinite(value):
-            raise LabError(f"{label} {text} makes no sense; expected {self.bounds}")
-        return value
-
-    @property
-    def bounds(self) -> str:
-        """What is expected, in words."""
-        if self.least is None:
-            return "one, as in 7"
-        return f"{self.least:g} or more" if self.most is None else f"{self.least:g} to {self.most:g}"
+        return Interval(self.allowed).read(label, text, self.kind)
 
 
 @dataclass(frozen=True)
@@ -80,6 +67,24 @@ class OneOf:
 
 
 @dataclass(frozen=True)
+class Like:
+    """A text of a certain form; `expected` says it in words. A word that it nearly is, is offered."""
+
+    pattern: str
+    expected: str
+    shown: str = "TEXT"
+    known: Sequence[str] = ()
+
+    def read(self, label: str, text: str) -> str:
+        """Returns the text."""
+        if text in self.known or re.fullmatch(self.pattern, text):
+            return text
+        close = difflib.get_close_matches(text, self.known, 1, 0.5)
+        hint = f"did you mean '{close[0]}'? Expected" if close else "expected"
+        raise LabError(f"{label} '{text}' makes no sense; {hint} {self.expected}")
+
+
+@dataclass(frozen=True)
 class PathOr:
     """A path, made absolute since programs run in the repository; a keyword, or a name that is no path, stays."""
 
@@ -92,15 +97,65 @@ class PathOr:
 
 
 @dataclass(frozen=True)
+class Existing:
+    """A keyword, or something that exists: a path, or a name below a folder of the volume."""
+
+    keywords: tuple[str, ...] = ()
+    folder: str = ""
+    shown: str = "PATH"
+
+    def read(self, label: str, text: str) -> str:
+        """Returns the path, absolute, or what was typed."""
+        path = Path(text).expanduser()
+        if text in self.keywords or (text and self.folder and (paths.volume() / self.folder / text).exists()):
+            return text
+        if text and path.exists():
+            return str(path.absolute())
+        elsewhere = f", neither here nor in {paths.shown(paths.volume() / self.folder)}" if self.folder else ""
+        if self.keywords and "/" not in text:
+            raise LabError(unknown(label, text, self.keywords) + f", or {self.shown}")
+        raise LabError(f"{label} '{text}' is not there{elsewhere}; expected a path that exists")
+
+
+@dataclass(frozen=True)
 class Several:
-    """A list, separated by commas or spaces."""
+    """A list, separated by commas or spaces. `joined`: it arrives as one text, for a program that takes it so."""
 
     of: Values = Text()
     shown: str = "A,B"
+    joined: bool = False
 
-    def read(self, label: str, text: str) -> list:
+    def read(self, label: str, text: str) -> list | str:
         """Returns the parts."""
-        return [self.of.read(label, part) for part in split(text)]
+        parts = [self.of.read(label, part) for part in split(text)]
+        if not parts and self.joined:
+            raise LabError(f"{label} is empty; expected {self.shown}")
+        return ",".join(map(str, parts)) if self.joined else parts
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Whole numbers from 0, as in 0,2-4; below `count`. `names`: a part may be a name instead."""
+
+    count: int | None = None
+    names: bool = False
+    shown: str = "0,2-4"
+
+    def read(self, label: str, text: str) -> str:
+        """Returns the text, without blanks."""
+        parts = [part.strip() for part in text.split(",")]
+        for part in parts:
+            self._check(label, part)
+        return ",".join(parts)
+
+    def _check(self, label: str, part: str) -> None:
+        if self.names and re.fullmatch(r"[A-Za-z]\w*", part):
+            return
+        found = re.fullmatch(r"(\d+)(?:\s*-\s*(\d+))?", part)
+        if not found or int(found[2] or found[1]) < int(found[1]):
+            raise LabError(f"{label} '{part}' is no number and no range; expected something like 0,2-4")
+        if self.count is not None and int(found[2] or found[1]) >= self.count:
+            raise LabError(f"{label} '{part}' is beyond the last one; expected 0 to {self.count - 1}")
 
 
 @dataclass(frozen=True)

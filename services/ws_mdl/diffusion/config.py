@@ -7,8 +7,16 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from services.ws_mdl.allowed import check
 from services.ws_mdl.diffusion.schedule import SCHEDULES, Schedule, cosine_schedule, linear_schedule
 from vla_contract.volume import Volume, make_own_folder
+
+# What its numbers may be; `./lab train --set` reads it too, so it holds literals only.
+ALLOWED = {
+    "epochs": "[1, inf)", "batch_size": "[1, inf)", "timesteps": "[1, inf)", "n_feat": "[1, inf)",
+    "save_every": "[1, inf)", "sample_every": "[1, inf)", "keep": "[0, inf)",
+    "keep_context": "[0, 1]", "ema": "[0, 1]", "beta1": "(0, 1)", "beta2": "(0, 1)", "lrate": "(0, inf)",
+}  # fmt: skip
 
 
 @dataclass
@@ -19,17 +27,17 @@ class Config:
     context: bool = False  # tell the network the class of a picture
     n_feat: int = 64  # width of the network
 
-    schedule: Literal["linear", "cosine"] = "linear"
-    timesteps: int = 500
+    schedule: Literal["linear", "cosine"] = "linear"  # how noise grows over the steps
+    timesteps: int = 500  # from a picture to noise
     beta1: float = 1e-4  # of the linear schedule: noise of the first step
     beta2: float = 0.02  # and of the last
 
     epochs: int = 32
-    batch_size: int = 100
+    batch_size: int = 100  # pictures
     lrate: float = 1e-3  # falls evenly to 0
     keep_context: float = 0.9  # how often a picture's context is told; the network learns both ways
     ema: float = 0.995  # of the averaged weights that pictures are made with; 0: none
-    seed: int = 0
+    seed: int = 0  # of weights, noise and the order of pictures
 
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 where the device computes in it
@@ -47,12 +55,7 @@ class Config:
             raise ValueError(f"name {self.name!r} cannot name a folder; use letters, digits, '-', '_' and '.'")
         if self.schedule not in SCHEDULES:
             raise ValueError(f"schedule {self.schedule!r} is not known; choose {', '.join(SCHEDULES)}")
-        for name in ("epochs", "batch_size", "timesteps", "n_feat", "save_every", "sample_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
-        for name in ("keep_context", "ema"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected 0 to 1")
+        check(vars(self), ALLOWED)
         if self.preload not in ("latest", "none") and not self.preload.isdecimal():
             raise ValueError(f"preload {self.preload!r} is not known; expected latest, none, or an epoch such as 7")
 

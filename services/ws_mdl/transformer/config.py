@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from services.ws_mdl import corpora
+from services.ws_mdl.allowed import check
 from vla_contract.volume import Volume, make_own_folder
 
 # What a size fills in where nothing else is asked for. "base" is the paper's base model, and the course's.
@@ -16,6 +17,16 @@ SIZES: dict[str, dict[str, Any]] = {
     "small": {"d_model": 256, "N": 3, "h": 4, "d_ff": 1024, "dropout": 0.2, "batch_tokens": 1024, "warmup_steps": 400},
     "base": {"d_model": 512, "N": 6, "h": 8, "d_ff": 2048, "dropout": 0.1, "batch_tokens": 4096, "warmup_steps": 4000},
 }
+
+# What its numbers may be; `./lab train --set` reads it too, so it holds literals only.
+ALLOWED = {
+    "d_model": "[1, inf)", "N": "[1, inf)", "h": "[1, inf)", "d_ff": "[1, inf)", "batch_tokens": "[1, inf)",
+    "epochs": "[1, inf)", "accumulate": "[1, inf)", "warmup_steps": "[1, inf)", "log_every": "[1, inf)",
+    "dropout": "[0, 1)", "label_smoothing": "[0, 1)", "val_fraction": "[0, 1)",
+    "seq": "[3, inf)",  # [SOS], a word, [EOS]
+    "vocab_size": "[1, inf)", "min_frequency": "[1, inf)", "keep": "[0, inf)", "val_sentences": "[0, inf)",
+    "clip": "[0, inf)", "lr": "(0, inf)", "lr_factor": "(0, inf)",
+}  # fmt: skip
 
 
 @dataclass
@@ -29,16 +40,16 @@ class Config:
     N: int | None = None  # encoder blocks, and as many decoder blocks
     h: int | None = None  # attention heads; must divide d_model
     d_ff: int | None = None  # width of the feed-forward blocks
-    dropout: float | None = None
+    dropout: float | None = None  # share of numbers that training leaves out
     batch_tokens: int | None = None  # padded target tokens in a batch, at most, and source tokens likewise
     warmup_steps: int | None = None  # until the warm-up schedule's highest rate
     norm: Literal["pre", "post"] = "pre"  # layer normalization before each sublayer (course) or after it (paper)
-    activation: Literal["relu", "gelu"] = "relu"
-    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
+    activation: Literal["relu", "gelu"] = "relu"  # of the feed-forward blocks
+    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"  # how a word knows its place
     tied: bool = False  # target embedding and projection share their weights
     seq: int = 350  # most tokens in a sentence, [SOS] and [EOS] included
 
-    tokenizer: Literal["word", "bpe"] = "word"
+    tokenizer: Literal["word", "bpe"] = "word"  # words as they are, or pieces of them
     min_frequency: int = 2  # rarer words become [UNK]
     vocab_size: int = 8000  # of a BPE tokenizer, at most
     too_long: Literal["skip", "cut"] = "skip"  # what happens to sentences of more than seq tokens
@@ -49,9 +60,9 @@ class Config:
     schedule: Literal["warmup", "constant"] = "warmup"  # the paper's, or the course's constant rate
     lr: float = 1e-4  # of the constant schedule
     lr_factor: float = 1.0  # the warm-up schedule times this
-    label_smoothing: float = 0.1
+    label_smoothing: float = 0.1  # share of the target given to all other words
     clip: float = 1.0  # longest gradient, 0 for any
-    seed: int = 0
+    seed: int = 0  # of weights and the order of sentences
 
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 where the device computes in it
@@ -78,17 +89,9 @@ class Config:
     def _check(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.name):
             raise ValueError(f"name {self.name!r} cannot name a folder; use letters, digits, '-', '_' and '.'")
-        positive = ("d_model", "N", "h", "d_ff", "epochs", "batch_tokens", "accumulate", "warmup_steps", "log_every")
-        for name in positive:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
+        check(vars(self), ALLOWED)
         if self.d_model % self.h != 0:
             raise ValueError(f"d_model {self.d_model} cannot be divided among h = {self.h} heads; choose another h")
-        if self.seq < 3:
-            raise ValueError(f"seq is {self.seq}; expected at least 3: [SOS], a word, [EOS]")
-        for name in ("dropout", "label_smoothing", "val_fraction"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 0 and below 1")
         if self.preload not in ("latest", "none") and not self.preload.isdecimal():
             raise ValueError(f"preload {self.preload!r} is not known; expected latest, none, or an epoch such as 7")
 

@@ -1,0 +1,89 @@
+"""What `./lab` alone and `./lab TASK --help` show in a terminal of 80 columns."""
+
+import re
+import sys
+from itertools import pairwise
+
+import pytest
+
+from tests.screen import show
+from vlalab import cli, course, helping, programs
+from vlalab.paths import ROOT
+
+TASKS = cli.load_tasks()
+LAB = [sys.executable, "-I", "-m", "vlalab"]
+ALL = {task.name: task for group in TASKS.GROUPS.values() for task in group}
+
+
+def shown(*words: str, columns: int = 80) -> list[str]:
+    """Returns all lines that a command prints in a terminal of that width."""
+    return show([*LAB, *words], columns=columns, cwd=ROOT).transcript.splitlines()
+
+
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_every_task_in_its_group_is_seen_at_once():
+    lines = shown()
+    assert len(lines) < 24, "a prompt stands below it"
+    assert all(f"{group}:" in "\n".join(lines) for group in TASKS.GROUPS)
+    for name, task in ALL.items():
+        assert any(re.search(rf"(^|\s){name} +{re.escape(task.short)}(\s|$)", line) for line in lines), name
+
+
+def test_a_narrow_terminal_gets_one_column():
+    lines = shown(columns=50)
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == list(ALL)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_help_fits_the_terminal_and_its_flags_stand_in_their_order(name):
+    lines = shown(name, "--help")
+    assert "\n".join(lines) == helping.task_help(ALL[name]), "the terminal's edge has broken a line"
+    begins = [line.strip() for line in lines if line.startswith("  ") and not line.startswith("   ")]
+    places = [next(at for at, one in enumerate(begins) if one.startswith(flag.shown)) for flag in ALL[name].flags]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_goes_on_in_the_next_line_stands_below_where_it_began(name):
+    """A line behind a flag's is either the next flag's or begins where meanings begin."""
+    lines = helping.task_help(ALL[name]).splitlines()
+    for before, line in pairwise(lines):
+        found = re.match(r"  --[\w-]+( \S+)?  +(?=\S)", before)
+        if found and line.startswith("   "):
+            assert len(line) - len(line.lstrip()) == found.end(), line
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_flag_with_a_value_says_of_which_kind_and_what_happens_without(name):
+    for flag in ALL[name].flags:
+        if not flag.is_switch and not flag.is_word:
+            assert flag.shown.startswith(f"--{flag.name} ") and flag.values.shown
+            assert not (isinstance(flag.default, (str, int)) and flag.default) or "; default: " in flag.explained
+
+
+def test_the_help_of_bench_lists_every_benchmark_with_what_it_measures():
+    text = "\n".join(shown("bench", "--help"))
+    assert len(programs.benchmarks()) > 5
+    for name, meaning in programs.described_benchmarks():
+        assert re.search(rf"(?m)^  {name} +{re.escape(meaning.split()[0])}", text), name
+
+
+@pytest.mark.parametrize("lab", course.LABS)
+def test_the_help_of_train_lists_every_setting_with_its_default_and_its_meaning(lab):
+    text = " ".join("\n".join(shown("train", "--help")).split())
+    own_flags = {flag.variable for flag in ALL["train"].flags}
+    for name, field in course.settings(lab).items():
+        if field.name not in own_flags:
+            assert field.comment, f"{lab}: {name} has no comment beside it"
+            number = isinstance(field.default, int) and not isinstance(field.default, bool)
+            assert (f" {name}={field.default} " if number else f" {name}") in text, name
+
+
+def test_settings_are_read_without_the_labs_packages():
+    """The host tool has no torch, and needs none to say what can be set."""
+    assert "torch" not in sys.modules
+    assert course.settings("transformer")["norm"].choices == ("pre", "post")

@@ -1,0 +1,155 @@
+"""Values that make no sense: refused in one sentence of the lab's own words, before anything is made or started."""
+
+import pytest
+
+from vlalab import cli, course, environments, programs, runtimes, testing
+from vlalab.intervals import Interval
+from vlalab.tasks.values import Existing, Like, Number, OneOf, PathOr, Ranges, Several, Text
+
+TASKS = cli.load_tasks()
+ALL = {task.name: task for group in TASKS.GROUPS.values() for task in group}
+
+
+class BeganError(AssertionError):
+    """Something was about to be made or started."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_begins(monkeypatch, tmp_path):
+    def began(*_, **__):
+        raise BeganError
+
+    for owner, name in (
+        (environments, "ensure"), (runtimes, "choose"), (runtimes, "instances"), (testing, "run"),
+        (programs, "supervise"),
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, began)
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    monkeypatch.chdir(tmp_path)
+
+
+def nonsense(values) -> list[str]:
+    """Returns texts that are no such value."""
+    if isinstance(values, Several):
+        return nonsense(values.of)
+    if isinstance(values, Number):
+        return ["x", "1,5", "nan", "inf", *outside(Interval(values.allowed))]
+    if isinstance(values, OneOf):
+        return [values.known[0] + "x", values.known[-1][:-1] + "_"]
+    if isinstance(values, Like):
+        return ["/x", "a/../b"]
+    if isinstance(values, Ranges):
+        return ["x-", "5-2", "-1", "1;2", *([str(values.count)] if values.count else [])]
+    if isinstance(values, Existing):
+        return ["/nowhere/at/all", "./nowhere"]
+    return [] if isinstance(values, (Text, PathOr)) else ["no, such value"]
+
+
+def outside(interval: Interval) -> list[str]:
+    return [f"{edge:.0f}" for edge in (interval.ends[0] - 1, interval.ends[1] + 1) if abs(edge) != float("inf")]
+
+
+@pytest.fixture
+def call(capsys):
+    """Returns a function that says what a task ends with: its error without the lab's name."""
+
+    def called(name: str, *words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            cli.Lab(TASKS).run(["lab", name, *words])
+        told = capsys.readouterr()
+        assert ended.value.code == 1 and not told.out
+        assert told.err.startswith("lab: ")
+        return told.err.removeprefix("lab: ").strip()
+
+    return called
+
+
+CASES = [
+    (name, flag, text) for name, task in ALL.items() for flag in task.flags for text in nonsense(flag.values)
+    if not flag.is_switch and not flag.gathers
+]  # fmt: skip
+
+
+def words_before(name: str, flag) -> list[str]:
+    """Returns a good value for each plain word that a task needs before that flag."""
+    before = [one for one in ALL[name].flags if one.is_word and not one.gathers]
+    before = before[: before.index(flag)] if flag.is_word else before
+    return [next(iter(getattr(one.values, "known", ["oracle"]))) for one in before]
+
+
+@pytest.mark.parametrize(("name", "flag", "text"), CASES, ids=lambda one: getattr(one, "name", one))
+def test_a_bad_value_is_refused_in_one_sentence_before_anything_begins(call, name, flag, text):
+    given = [text] if flag.is_word else [f"{flag.label}={text}"]
+    says = call(name, *words_before(name, flag), *given)
+    assert "\n" not in says and flag.label.lstrip("-") in says
+    assert text.split(",")[0] in says
+    assert any(word in says for word in ("xpected", "Known:", "did you mean", "there are"))
+
+
+def test_there_are_many_such_flags():
+    assert len({(name, flag.name) for name, flag, _ in CASES}) > 60
+
+
+@pytest.mark.parametrize("lab", course.LABS)
+@pytest.mark.parametrize("given", ["foo=3", "foo", "=", "epochs=0", "epochs=x", "seed", "precision=fp8", "keep=-1"])
+def test_a_setting_that_makes_no_sense_is_refused(call, lab, given):
+    says = call("train", lab, f"--set={given}")
+    assert "--set" in says and "\n" not in says
+
+
+@pytest.mark.parametrize(
+    ("given", "flags"),
+    [
+        ("norm=post,d_model=128", ["--norm=post", "--d-model=128"]),
+        ("tied", ["--tied"]),
+        ("tied=true", ["--tied"]),
+        ("tied=False", ["--no-tied"]),
+        ("N=4,dropout=0", ["--N=4", "--dropout=0"]),
+    ],
+)
+def test_settings_become_the_trainers_flags(given, flags):
+    assert course.flags("transformer", given.split(",")) == flags
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["eval", "libero_goal", "--trials", "x"], "--trials 'x' is no whole number; expected 1 to 50"),
+        (["eval", "libero_goal", "--video", "som"], "did you mean 'sample'?"),
+        (["train", "transformer", "--size", "tiy"], "did you mean 'tiny'?"),
+        (["train", "transformer", "--set", "foo=3"], "train transformer --set 'foo' not found"),
+        (["sample", "diffusion", "--steps", "0"], "--steps 0 makes no sense; expected 1 to 500"),
+        (["eval", "libero_gaol"], "did you mean 'libero_goal'?"),
+        (["eval", "libero_goal", "--policy", "http://"], "expected something like http://host:8000"),
+        (["eval", "libero_goal", "--policy", "http://h:99999"], "expected something like http://host:8000"),
+        (["eval", "libero_goal", "--trials", "2", "--episodes", "0-1"], "give one of them"),
+        (["eval", "libero_goal", "--resume", "a", "--run-id", "b"], "give one of them"),
+        (["train", "transformer", "--data", "digits"], "its own: --corpus"),
+        (["train", "diffusion", "--gpus", "2"], "runs on one GPU"),
+        (["verify", "openvla", "--checkpoint", "nowhere"], "there are: none"),
+    ],
+)
+def test_what_is_said(call, words, says):
+    assert says in call(*words)
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "beyond", "words"),
+    [
+        ("[1, inf)", [1, 2.5], [0.9, float("inf"), float("nan")], "1 or more"),
+        ("(0, 600]", [0.1, 600], [0, 601], "more than 0, at most 600"),
+        ("[0, 1)", [0, 0.99], [1, -0.1], "0 or more, less than 1"),
+        ("[0, 1]", [0, 1], [1.1], "0 to 1"),
+        ("(-inf, inf)", [-5, 0], [float("-inf")], "a number such as 7"),
+    ],
+)
+def test_an_interval_holds_what_it_says(text, inside, beyond, words):
+    interval = Interval(text)
+    assert all(value in interval for value in inside)
+    assert not any(value in interval for value in beyond)
+    assert interval.words == words
+
+
+def test_the_bounds_of_settings_are_intervals_of_settings():
+    for lab in course.LABS:
+        assert set(course.allowed(lab)) <= {field.name for field in course.settings(lab).values()}

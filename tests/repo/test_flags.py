@@ -1,0 +1,80 @@
+"""Flags of `./lab` held against the programs that they are passed to: what help says of a default is what happens."""
+
+import ast
+import re
+
+import pytest
+
+from vlalab import cli, course, declared, evaluation, paths
+from vlalab.declared import Field
+from vlalab.tasks.values import Number, OneOf, Several
+
+ALL = {task.name: task for group in cli.load_tasks().GROUPS.values() for task in group}
+PROGRAMS = {
+    "eval": [("services/libero/evaluator/config.py", "EvalConfig")],
+    "sample": [("services/ws_mdl/diffusion/sample.py", "Request")],
+    "score": [("services/ws_mdl/diffusion/score.py", "Request")],
+    "translate": [("services/ws_mdl/transformer/translate.py", "TranslateCommand")],
+    "train": [(f"services/ws_mdl/{lab}/config.py", "Config") for lab in course.LABS],
+    "verify": [("services/openvla/verify.py", "VerifySettings")],
+}  # fmt: skip
+SHARED = [
+    (task, flag, field)
+    for task, places in PROGRAMS.items() for path, name in places
+    for field in declared.fields(paths.ROOT / path, name).values()
+    for flag in ALL[task].flags if flag.variable == field.name
+]  # fmt: skip
+
+
+def of_shared(one: object) -> str:
+    return one if isinstance(one, str) else getattr(one, "name", "")
+
+
+@pytest.mark.parametrize(("task", "flag", "field"), SHARED, ids=of_shared)
+def test_the_default_that_help_says_is_the_programs(task, flag, field: Field):
+    if field.default is None or field.default in ("", False) or (task, field.name) == ("train", "epochs"):
+        return
+    says = flag.otherwise or str(flag.default)
+    assert says == str(field.default) or float(says) == field.default
+
+
+@pytest.mark.parametrize(("task", "flag", "field"), SHARED, ids=of_shared)
+def test_a_flag_takes_what_the_program_takes(task, flag, field: Field):
+    if field.choices:
+        assert isinstance(flag.values, OneOf) and set(flag.values.known) == set(map(str, field.choices))
+    kind = field.type.split(" ")[0]
+    if kind in ("int", "float"):
+        assert isinstance(flag.values, Number) and flag.values.kind.__name__ == kind
+    if kind == "bool":
+        assert flag.is_switch
+
+
+def test_there_are_many_of_them():
+    assert len(SHARED) > 50 and {task for task, _, _ in SHARED} == set(PROGRAMS)
+
+
+def keys_of(path: str, name: str) -> set[str]:
+    """Returns the keys of a table in a module, wherever its literal stands."""
+    for node in ast.parse((paths.ROOT / path).read_text()).body:
+        target = node.target if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [None])[0]
+        if getattr(target, "id", "") == name:
+            table = next(one for one in ast.walk(node.value) if isinstance(one, ast.Dict))
+            return {ast.literal_eval(key) for key in table.keys}
+    raise AssertionError(f"{path} defines no {name}")
+
+
+def test_profiles_and_modes_are_the_programs():
+    assert set(evaluation.PROFILES) == keys_of("services/libero/evaluator/profiles.py", "PROFILES")
+    (modes,) = [flag.values for flag in ALL["verify"].flags if flag.name == "modes"]
+    assert isinstance(modes, Several)
+    assert set(modes.of.known) - {"auto", "all"} == keys_of("services/openvla/verify.py", "MODES") - {"auto"}
+
+
+def test_bounds_are_the_evaluators():
+    text = (paths.ROOT / "services/libero/evaluator/config.py").read_text()
+    least = ast.literal_eval(re.search(r"least = (\{.*?\})", text, re.DOTALL)[1])
+    assert len(least) > 5
+    for name, bound in least.items():
+        (flag,) = [flag for flag in ALL["eval"].flags if flag.variable == name] or [None]
+        if flag:
+            assert flag.values.allowed.startswith(f"[{bound}, "), name

@@ -1,0 +1,100 @@
+"""What `./lab` alone and `./lab TASK --help` print, within the terminal's width."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+
+from vlalab.tasks.flags import LabTask
+
+USAGE = "Usage: ./lab TASK [words] [--flags]        ./lab TASK --help: flags and examples"
+FIRST_STEPS = "First steps: ./lab eval libero_goal --trials 2        then: ./lab test"
+WIDEST = 110  # a line that is longer is hard to read
+LEAST_FOR_MEANING = 24  # columns; with less beside it, a meaning stands underneath
+
+Row = tuple[str, str]  # a name, or a command, and what it means
+
+
+def width() -> int:
+    """Returns how wide a line may be, in columns."""
+    return min(shutil.get_terminal_size().columns, WIDEST)
+
+
+def task_list(groups: Mapping[str, Sequence[LabTask]]) -> str:
+    """Returns every task with a few words, in groups: in two columns where they fit, so that all is seen at once."""
+    blocks = [[f"{name}:", *_named(tasks)] for name, tasks in groups.items()]
+    half = (len(blocks) + 1) // 2
+    left, right = _stacked(blocks[:half]), _stacked(blocks[half:])
+    wide = max(map(len, left)) + 1
+    lines = [f"{one:<{wide}}{other}".rstrip() for one, other in zip_longest(left, right, fillvalue="")]
+    if max(map(len, lines)) > width():
+        lines = _stacked(blocks)
+    return "\n".join([*_folded(USAGE), "", *lines, "", *_folded(FIRST_STEPS)])
+
+
+def _named(tasks: Sequence[LabTask]) -> list[str]:
+    return [f"  {task.name:<11} {task.short}" for task in tasks]
+
+
+def task_help(task: LabTask) -> str:
+    """Returns a task's help: its words, what it does, examples, its flags in the order of use, what else it knows."""
+    plain = " ".join(f"[{flag.shown}]" if flag.gathers else flag.shown for flag in task.flags if flag.is_word)
+    usage = " ".join(word for word in ("Usage: ./lab", task.name, plain, "[--flags]" if task.flags else "") if word)
+    about, examples = _documented(task)
+    blocks = [
+        [usage],
+        _folded(about),
+        _examples(examples),
+        _hanging([(one.shown, one.explained) for one in task.flags]),
+    ]
+    for title, rows in task.more().items():
+        blocks.append([*_folded(title), *_hanging(rows)])
+    return "\n".join(_stacked([block for block in blocks if block]))
+
+
+def _documented(task: LabTask) -> tuple[str, list[Row]]:
+    """Returns a task's sentence, and its examples: a command, and what it is for behind two blanks or more."""
+    sentence, *lines = (task.__doc__ or "").strip().splitlines()
+    rows = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in lines if line.strip()]
+    return sentence, [(row[0], row[1] if len(row) > 1 else "") for row in rows]
+
+
+def _examples(rows: Sequence[Row]) -> list[str]:
+    """Returns the lines of examples; a command that is too long goes on behind a backslash, to be copied as it is."""
+    explained = [command for command, purpose in rows if purpose]
+    wide = max((len(command) for command in explained), default=0)
+    lines: list[str] = []
+    for command, purpose in rows:
+        if purpose and width() - wide - 4 >= LEAST_FOR_MEANING:
+            lines += _hanging([(command, purpose)], wide)
+        else:
+            parts = textwrap.wrap(command, width() - 4, break_long_words=False, break_on_hyphens=False)
+            lines += [f"{'  ' if at == 0 else '      '}{part}" for at, part in enumerate(parts)]
+            lines[-len(parts) : -1] = [f"{line} \\" for line in lines[-len(parts) : -1]]
+            lines += _folded(purpose, indent=" " * 6)
+    return lines
+
+
+def _hanging(rows: Sequence[Row], wide: int = 0) -> list[str]:
+    """Returns two columns; what does not fit into a line of the second goes on below its beginning."""
+    wide = wide or min(max((len(name) for name, _ in rows), default=0), 26)
+    lines: list[str] = []
+    for name, meaning in rows:
+        folded = _folded(meaning, indent=" " * (wide + 4)) or [""]
+        if len(name) > wide:
+            lines += [f"  {name}", *folded]
+        else:
+            lines += [f"  {name:<{wide}}  {folded[0].strip()}".rstrip(), *folded[1:]]
+    return lines
+
+
+def _folded(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, width(), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _stacked(blocks: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the lines of all blocks, with an empty one between two."""
+    return [line for at, block in enumerate(blocks) for line in ([""] * (at > 0) + list(block))]
