@@ -7,12 +7,13 @@ container; its exit code is passed on.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from vlalab import compose, containers, declared, paths, ports, runtimes, service_settings
+from vlalab import compose, containers, declared, lacking, paths, ports, runtimes, service_settings
 from vlalab.console import LabError, say, status, unknown
 from vlalab.running import READY_TIMEOUT_S, Instance
 from vlalab.runtimes import Runtime
@@ -21,7 +22,10 @@ from vlalab.watching import Watch, resume_line, why_killed
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 INIT_STATES = 50  # of every task
 PROFILES = ("openvla",)
-CAMERAS = declared.constant(paths.ROOT / "services/libero/evaluator/config.py", "CAMERAS")
+CONFIG = paths.ROOT / "services/libero/evaluator/config.py"
+CAMERAS = declared.constant(CONFIG, "CAMERAS")
+POLICY_TIMEOUT_S = declared.fields(CONFIG, "EvalConfig")["policy_timeout_s"].default
+ANSWER_S = 2.0  # for a connection; who takes longer is called silent, and is waited for all the same
 EVALUATOR = "libero"  # its service in compose.yaml
 FALLBACK = "oracle"  # needs no model and no GPU
 INTERRUPTED = 130  # the evaluator's exit code after Ctrl-C
@@ -122,6 +126,9 @@ def run(request: Request, typed: str) -> int:
         url = runtime.address(choice.instance) if choice.instance else choice.url or "http://POLICY:PORT"
         print(runtime.run_command(EVALUATOR, [*command, url, *request.flags], request.variables))
         return 0
+    _tell_of_waiting(request)
+    if choice.service:
+        lacking.refuse([choice.service], {choice.service: _settings(choice.service, request)}, request.runtime)
     runtime.prepare([services[name].environment_name for name in (EVALUATOR, choice.service) if name])
     with _ready_policy(choice, runtime, request) as (url, outcome, private):
         code, variables = INTERRUPTED, {"VLALAB_COMMAND": typed, **request.variables}
@@ -131,6 +138,25 @@ def run(request: Request, typed: str) -> int:
         outcome.append(code)
         _explain(code, watch, typed)
     return code
+
+
+def _tell_of_waiting(request: Request) -> None:
+    """Says at once how long an address that nobody answers at is going to be waited for."""
+    if not request.names_url or _answers(request.policy):
+        return
+    flags = dict(zip(request.flags, request.flags[1:], strict=False))
+    timeout_s = float(flags.get("--policy-timeout-s", POLICY_TIMEOUT_S))
+    say(f"nobody answers at {request.policy}; waiting up to {timeout_s:g} s for it (--policy-timeout-s)")
+
+
+def _answers(url: str) -> bool:
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=ANSWER_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _explain(code: int, watch: Watch, typed: str) -> None:

@@ -18,6 +18,8 @@ from vlalab.processes import identify
 
 MAX_BYTES = 10_000_000  # one older file of that size is kept
 MODE = 0o600
+STAMP = "%Y-%m-%d %H:%M:%S"
+CAUSE = re.compile(r"[\w.]*(Error|Exception|Unavailable|Refused)\b.*:|(error|fatal):|[\w.-]+: error", re.IGNORECASE)
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -70,12 +72,26 @@ def sweep() -> None:
             path.unlink(missing_ok=True)
 
 
-def last_words(path: Path, lines: int) -> str:
-    """Returns the end of a log."""
+def last_words(path: Path, lines: int, since_s: float = 0.0) -> str:
+    """Returns the end of a log, without what was written before a time (seconds since the epoch)."""
     try:
-        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+        return "\n".join(_since(path.read_text(errors="replace").splitlines(), since_s)[-lines:])
     except OSError:
         return f"({path} cannot be read)"
+
+
+def _since(lines: list[str], since_s: float) -> list[str]:
+    """Returns the lines from the first of the supervisor's own on that bears this time or a later one."""
+    limit = time.strftime(STAMP, time.localtime(since_s))
+    starts = (at for at, line in enumerate(lines) if line.startswith("--- 2") and line[4 : 4 + len(limit)] >= limit)
+    return lines[next(starts, 0) :]
+
+
+def cause(words: str) -> str:
+    """Returns the line of a log that says why a program ended: its error, else the last one; "" of an empty log."""
+    own = [line.strip() for line in words.splitlines() if line.strip() and not line.startswith("--- ")]
+    errors = [line for line in own if CAUSE.match(line)]
+    return (errors or own or [""])[-1]
 
 
 def names() -> list[str]:
@@ -142,4 +158,4 @@ class Log:
 
 
 def _line(text: str) -> bytes:
-    return f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode()
+    return f"--- {time.strftime(STAMP)} {text}\n".encode()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from vlalab import logs
 from vlalab.console import LabError
 
 READY_TIMEOUT_S = 900.0  # a large checkpoint is read from a slow disk
@@ -70,6 +71,13 @@ class Instance(Protocol):
         """Returns the end of its log."""
 
 
+def failed(name: str, what: str, instance: Instance | None) -> str:
+    """Returns what is said of a service that did not get ready: the cause first, then the end of this start's log."""
+    words = instance.last_words() if instance else ""
+    why = logs.cause(words)
+    return f"service '{name}' {what}{f': {why}' if why else ''}\nthe end of its log since it was started:\n{words}"
+
+
 def wait_ready(
     name: str,
     find: Callable[[], Instance | None],
@@ -84,15 +92,11 @@ def wait_ready(
     found = last = find()
     while True:
         if found is None or found.restarts:
-            words = last.last_words() if last else ""
-            raise LabError(f"service '{name}' ended before it was ready; the end of its log:\n{words}")
+            raise LabError(failed(name, "ended before it was ready", last))
         if found.is_healthy():
             return found
         if time.monotonic() > deadline:
-            raise LabError(
-                f"service '{name}' was not ready within {timeout_s:.0f} s; the end of its log (./lab logs {name}):\n"
-                f"{found.last_words()}"
-            )
+            raise LabError(failed(name, f"was not ready within {timeout_s:.0f} s", found))
         on_wait()
         time.sleep(0.2)
         last, found = found, find()

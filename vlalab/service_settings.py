@@ -73,6 +73,12 @@ def _published(service: str, suite: str | None) -> str:
     return known[suite]
 
 
+def checkpoints_on_volume() -> list[str]:
+    """Returns the names of the folders under checkpoints/ on the volume."""
+    folder = paths.volume() / "checkpoints"
+    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
 def existing_checkpoint(name: str, advice: str = "") -> str:
     """Returns a checkpoint's name on the volume, or its absolute path. Raises LabError where there is none."""
     folder = paths.volume() / "checkpoints"
@@ -81,7 +87,7 @@ def existing_checkpoint(name: str, advice: str = "") -> str:
     path = Path(name).expanduser().absolute()
     if path.is_dir():
         return str(path)
-    there = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    there = checkpoints_on_volume()
     advice = advice or "./lab checkpoint " + " or ".join(CHECKPOINTS)
     raise LabError(
         f"checkpoint '{name}' not found in {paths.shown(folder)}; there are: {', '.join(there) or 'none'}. "

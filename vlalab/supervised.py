@@ -77,8 +77,8 @@ class Instance:
         state_path(self.name, make=False).unlink(missing_ok=True)
 
     def last_words(self, lines: int = 15) -> str:
-        """Returns the end of its log."""
-        return logs.last_words(self.log_path, lines)
+        """Returns the end of its log, of this start only."""
+        return logs.last_words(self.log_path, lines, self.started_at)
 
 
 def state_path(name: str, make: bool = True) -> Path:

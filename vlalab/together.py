@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from vlalab import compose, service_settings, state
 from vlalab.console import LabError, say, status
 from vlalab.environments import exclusive
-from vlalab.running import READY_TIMEOUT_S, Instance
+from vlalab.running import READY_TIMEOUT_S, Instance, failed
 from vlalab.runtimes import Runtime
 
 
@@ -95,7 +95,7 @@ def _ready(one: Begun, runtime: Runtime) -> Instance:
         return one.instance
     try:
         if runtime.instance(one.name) is None:  # it ended while others were waited for
-            raise LabError(f"service '{one.name}' ended at once; the end of its log:\n{one.instance.last_words()}")
+            raise LabError(failed(one.name, "ended at once", one.instance))
         with status(f"starting {one.name}") as line:
             return runtime.wait_ready(one.name, READY_TIMEOUT_S, line.update)
     except BaseException:

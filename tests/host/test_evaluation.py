@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import environments, local, memory, paths, state
+from tests.ports import free_ports
+from vlalab import environments, evaluation, local, memory, paths, state
 from vlalab.console import LabError
 from vlalab.evaluation import FALLBACK, Request, choose_policy
 from vlalab.processes import Identity, command, supervise
@@ -67,6 +68,18 @@ def test_a_url_is_taken_as_it_is():
 def test_an_unknown_policy_is_told_with_the_nearest():
     with pytest.raises(LabError, match="did you mean 'oracle'"):
         choose_policy("orcale", [], POLICIES)
+
+
+def test_an_address_that_nobody_answers_at_is_told_at_once_with_how_long_it_is_waited_for(monkeypatch, capsys):
+    def not_yet(name: str):
+        raise LabError("an environment was about to be made")
+
+    monkeypatch.setattr(environments, "ensure", not_yet)
+    (port,) = free_ports(1)
+    request = Request("libero_goal", f"http://127.0.0.1:{port}", "local", ("--policy-timeout-s", "5.0"))
+    with pytest.raises(LabError, match="about to be made"):
+        evaluation.run(request, "./lab eval libero_goal")
+    assert f"nobody answers at http://127.0.0.1:{port}; waiting up to 5 s for it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 130])

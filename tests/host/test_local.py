@@ -153,6 +153,21 @@ def test_a_service_that_crashes_at_the_start_is_told_with_its_last_words(lab):
         local.wait_ready("small", 20)
 
 
+def test_a_failed_start_is_told_with_its_cause_first_and_without_earlier_starts(lab):
+    lab()
+    first = local.wait_ready("small", 20)
+    before = first.last_words()
+    assert f"as process {first.child.pid}" in before
+    first.stop()
+    time.sleep(1.1)  # lines of the log bear seconds
+    lab("--crash")
+    with pytest.raises(LabError) as told:
+        local.wait_ready("small", 20)
+    head, _, tail = str(told.value).partition("\n")
+    assert head == "service 'small' ended before it was ready: cannot load the weights"
+    assert f"as process {first.child.pid}" not in tail and "--crash" in tail
+
+
 def test_a_service_that_never_gets_ready_is_told(lab):
     lab("--ready-after 60")
     with pytest.raises(LabError, match="not ready within 1 s"):

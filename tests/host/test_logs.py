@@ -19,6 +19,19 @@ def path():
     return logs.place("oracle", make=True)
 
 
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ("--- 2026-01-01 00:00:00 started python as process 3\nloading\nno such file", "no such file"),
+        ("Traceback (most recent call last):\n  f()\nValueError: seq is 1\nbye\n--- ended", "ValueError: seq is 1"),
+        ("INFO loading\nerror: port 8000 is taken\nINFO done", "error: port 8000 is taken"),
+        ("", ""),
+    ],
+)
+def test_the_cause_is_the_programs_error_else_its_last_line(words, cause):
+    assert logs.cause(words) == cause
+
+
 def test_every_log_is_the_callers_alone_also_an_older_and_a_rotated_one(path, monkeypatch):
     monkeypatch.setattr(logs, "MAX_BYTES", 10)
     older = path.with_name("oracle.log.1")

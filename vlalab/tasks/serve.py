@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vlalab import lifecycle, overview, programs, service_settings
+from vlalab import lacking, lifecycle, overview, programs, service_settings
 from vlalab.running import Instance
 from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several
@@ -46,6 +46,8 @@ def up(
     """
     lifecycle.check_names(names, also=lifecycle.jobs())
     given = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu)
+    if not dry_run:
+        lacking.refuse(names, given, runtime)
     print_addresses(lifecycle.up(names, runtime, given, dry_run))
 
 

@@ -66,12 +66,12 @@ def make_plan(config: EvalConfig) -> Plan:
 
 def reach_policy(config: EvalConfig) -> PolicyInfo:
     """Returns the policy's own description once it is ready; ContractError if that takes too long."""
-    said = {"at": -10.0}
+    said, limit = {"at": -10.0}, f"{config.policy_timeout_s:g} s"
 
     def waiting(waited_s: float, reason: str) -> None:
         if waited_s - said["at"] >= 5:
             said["at"] = waited_s
-            say(f"waiting for the policy at {config.policy_url} ({one_line(reason)})")
+            say(f"waiting for the policy at {config.policy_url}, up to {limit} ({one_line(reason)})")
 
     with PolicyClient(config.policy_url, token_of(config)) as client:
         client.wait_ready(config.policy_timeout_s, waiting)
