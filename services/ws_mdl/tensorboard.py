@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
 import os
 from collections.abc import Callable, Iterable
@@ -13,7 +11,7 @@ from pathlib import Path
 import tyro
 
 from vla_contract import Volume
-from vla_contract.auth import TokenCheck, require_token_beyond_loopback
+from vla_contract.auth import TokenCheck, bearer, require_token_beyond_loopback
 from vla_contract.volume import make_folder
 
 log = logging.getLogger("services.ws_mdl")
@@ -77,18 +75,6 @@ def protect(app: Wsgi, check: TokenCheck) -> Wsgi:
         return _plain(start_response, "401 Unauthorized", b"The password is the lab's token (VLALAB_TOKEN).\n", asks)
 
     return guarded
-
-
-def bearer(authorization: str) -> bytes:
-    """Returns an Authorization header in the form `TokenCheck` knows; a browser's password counts as the token."""
-    scheme, _, value = authorization.partition(" ")
-    if scheme.lower() != "basic":
-        return authorization.encode("latin-1", "replace")
-    try:
-        user_password = base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError):
-        return b""
-    return b"Bearer " + user_password.partition(b":")[2]
 
 
 def _plain(start_response: Callable, status: str, text: bytes, headers: Iterable[tuple[str, str]] = ()) -> list[bytes]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 
-from vlalab import evaluation, programs
+from vlalab import evaluation, programs, viewing
 from vlalab.console import LabError, agreed
-from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word
+from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, PathOr, Ranges, Several
 
 RUN = PathOr(("latest",), shown="RUN")
@@ -133,13 +133,24 @@ def runs(delete: list[str] | None, yes: bool, runtime: str) -> None:
     _runs(["remove", *delete], runtime)
 
 
-@task("build a report again", word("run", f"a run: {NAMED}", RUN), RUNTIME)
-def report(run: str, runtime: str) -> None:
-    """Build a run's report again from its store.
+@task(
+    "build or serve reports",
+    words("run", f"a run: {NAMED}", RUN, default=None),
+    Flag("serve", "show reports in a browser, also one on another machine; without RUN a list of all", default=False),
+    RUNTIME,
+)
+def report(run: str | None, serve: bool, runtime: str) -> None:
+    """Build a run's report again from its store; with --serve, start the service that shows reports.
 
     ./lab report latest
+    ./lab report --serve                          all runs, and how to see them from another machine
+    ./lab report latest --serve                   this one; then: ./lab down reports
     """
-    _runs(["report", run], runtime)
+    viewing.check_run(run, serve)
+    if run:
+        _runs(["report", run], runtime)
+    if serve:
+        viewing.serve(run, runtime)
 
 
 @task("compare two runs", word("a", f"a run: {NAMED}", RUN), word("b", "another", RUN), RUNTIME)

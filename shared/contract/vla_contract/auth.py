@@ -1,5 +1,7 @@
 """A service's token: `Authorization: Bearer <token>`, compared in constant time; beyond loopback there must be one."""
 
+import base64
+import binascii
 import hashlib
 import hmac
 import ipaddress
@@ -59,6 +61,18 @@ class TokenCheck:
             return True
         scheme, _, token = (authorization or b"").partition(b" ")
         return hmac.compare_digest(_digest(token.strip()), self._expected) and scheme.lower() == b"bearer"
+
+
+def bearer(authorization: str) -> bytes:
+    """Returns an Authorization header in the form `TokenCheck` knows; a browser's password counts as the token."""
+    scheme, _, value = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return authorization.encode("latin-1", "replace")
+    try:
+        user_password = base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+    return b"Bearer " + user_password.partition(b":")[2]
 
 
 def _digest(value: bytes) -> bytes:

@@ -17,6 +17,7 @@ from services.libero.evaluator.report.data import Summary
 from services.libero.evaluator.stats import Rate
 from services.libero.evaluator.terminal import plain
 
+FOLDER = Path(__file__).parent  # of the templates
 EMBED_BYTES = 24_000_000  # videos and stills beyond this are linked, so that a browser opens the page at once
 COLOURS = {  # of a stage, in every report; each stands out from a white card and from a dark one by 3 : 1
     "reset": "#7c8aa5", "simulation": "#3b7ddd", "rendering": "#12908f", "preprocessing": "#8a63d2", "wire": "#c9701a",
@@ -113,9 +114,10 @@ def _show(value: object) -> str:
     return "" if value is None or value == {} else str(value)
 
 
-@lru_cache(maxsize=1)
-def _template() -> jinja2.Template:
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+@lru_cache
+def templates(*folders: Path) -> jinja2.Environment:
+    """Returns the templates of those folders: every text is escaped, and can neither forge a line nor turn one."""
+    loader = jinja2.FileSystemLoader(folders)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.undefined = jinja2.StrictUndefined
     environment.finalize = lambda value: plain(value) if type(value) is str else value  # markup of ours stays as it is
@@ -124,14 +126,14 @@ def _template() -> jinja2.Template:
         "duration": show_seconds,
         "clock": lambda at: time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else "–",
     }
-    return environment.get_template("report.html.j2")
+    return environment
 
 
 def render(folder: Path, summary: Summary, embed_bytes: int = EMBED_BYTES) -> str:
     """Returns the page as HTML."""
     published = summary.published[0].percent if summary.published else None
     gallery = clips(summary, Budget(folder, embed_bytes))
-    return _template().render(
+    return templates(FOLDER).get_template("report.html.j2").render(
         s=summary,
         low_high=summary.rate.interval,
         bar=interval_bar,

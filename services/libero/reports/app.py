@@ -1,0 +1,110 @@
+"""The application: a list of runs, their reports with films that seek, and nothing else; it answers GET and HEAD."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from services.libero.evaluator.report.page import FOLDER, templates
+from services.libero.reports import files
+from vla_contract.auth import TokenCheck, bearer
+
+PROBES = ("/livez", "/readyz")  # for health checks, which carry no token
+ASK = {"WWW-Authenticate": 'Basic realm="vla-lab: any user, password VLALAB_TOKEN", charset="UTF-8"'}
+HEADERS = [  # a report is a file that others may have written: it gets pictures and films from here, and nothing else
+    (b"content-security-policy", b"default-src 'none'; img-src 'self' data:; media-src 'self' data:; "
+     b"style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+     b"frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-cache"),  # a report may be built again: ask whether it has changed
+]  # fmt: skip
+
+
+class OpenFile(FileResponse):
+    """An open file as an answer, whole or the ranges asked for; it closes the descriptor when it was sent."""
+
+    def __init__(self, descriptor: int, name: str):
+        self.descriptor = descriptor
+        kind = files.MEDIA[Path(name).suffix]
+        super().__init__(f"/proc/self/fd/{descriptor}", stat_result=os.fstat(descriptor), media_type=kind)
+
+    async def __call__(self, scope, receive, send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            os.close(self.descriptor)
+
+
+def create_app(root: Path, check: TokenCheck) -> Callable:
+    """Returns the ASGI application over the volume at `root`."""
+
+    def overview(request: Request) -> Response:
+        page = templates(Path(__file__).parent, FOLDER).get_template("overview.html.j2")
+        return HTMLResponse(page.render(runs=files.listed(root), curves=files.curves(root)))
+
+    def run(request: Request) -> Response:
+        name = files.resolve(root, request.path_params["run"])
+        return RedirectResponse(f"/{quote(name)}/{files.REPORT}", 307)
+
+    def report(request: Request) -> Response:
+        return OpenFile(files.open_report(root, request.path_params["run"]), files.REPORT)
+
+    def film(request: Request) -> Response:
+        name = request.path_params["name"]
+        return OpenFile(files.open_film(root, request.path_params["run"], name), name)
+
+    def curve(request: Request) -> Response:
+        return OpenFile(files.open_file(root, *files.curve(request.path_params["name"])), files.CURVE)
+
+    routes = [
+        *(Route(probe, lambda request: PlainTextResponse("ready\n")) for probe in PROBES),
+        Route("/", overview),
+        Route("/curves/{name}.png", curve),
+        Route("/{run}", run),
+        Route("/{run}/", run),
+        Route(f"/{{run}}/{files.REPORT}", report),
+        Route("/{run}/videos/{name}", film),
+    ]
+    return guard(Starlette(routes=routes, exception_handlers={files.Missing: missing, HTTPException: refused}), check)
+
+
+def missing(request: Request, error: Exception) -> Response:
+    """Answers that something is not there, with where the list is."""
+    return PlainTextResponse(f"{error}. All runs: /\n", 404)
+
+
+def refused(request: Request, error: HTTPException) -> Response:
+    """Answers what Starlette refuses in plain words."""
+    words = "nothing is here; all runs: /" if error.status_code == 404 else error.detail
+    return PlainTextResponse(f"{words}\n", error.status_code, headers=error.headers)
+
+
+def guard(app: Callable, check: TokenCheck) -> Callable:
+    """Returns the application behind the token, with HEADERS in every answer; PROBES answer everybody."""
+
+    async def guarded(scope: dict, receive: Callable, send: Callable) -> None:
+        async def send_with_headers(message: dict) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], *HEADERS]}
+            await send(message)
+
+        inner: Callable[..., Awaitable[None]] = app
+        if scope["type"] == "http" and scope["path"] not in PROBES and not check.allows(_token(scope)):
+            inner = PlainTextResponse("The password is the lab's token (VLALAB_TOKEN).\n", 401, headers=ASK)
+        await inner(scope, receive, send_with_headers)
+
+    return guarded
+
+
+def _token(scope: dict) -> bytes:
+    given = dict(scope["headers"]).get(b"authorization", b"")
+    return bearer(given.decode("latin-1"))

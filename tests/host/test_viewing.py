@@ -1,0 +1,66 @@
+"""`report --serve`: a real service, what is printed about it, and where it leads."""
+
+import os
+import subprocess
+
+import httpx
+import pytest
+
+from tests.ports import free_ports
+from vlalab import environments, paths, viewing
+from vlalab.console import LabError
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """`./lab WORDS` with a volume, state and port of its own; returns what it printed."""
+    own = {name: str(tmp_path / name.lower()) for name in ("VLALAB_VOLUME", "VLALAB_STATE")}
+    own["VLALAB_REPORTS_PORT"] = str(free_ports(1)[0])
+    env = {**os.environ, **own}
+    env.pop("SSH_CONNECTION", None)
+
+    def run(*words: str, code: int = 0) -> str:
+        done = subprocess.run([str(paths.ROOT / "lab"), *words], env=env, capture_output=True, text=True)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    run.port = own["VLALAB_REPORTS_PORT"]
+    yield run
+    subprocess.run([str(paths.ROOT / "lab"), "down"], env=env, capture_output=True)
+
+
+@pytest.mark.skipif(not environments.named("libero").is_ready(), reason="./lab env libero is not set up")
+def test_reports_are_served_until_they_are_stopped(lab):
+    url = f"http://127.0.0.1:{lab.port}"
+    said = lab("report", "--serve", "--runtime", "local")
+    assert f"reports: {url}/\n" in said and f"ssh -N -L {lab.port}:127.0.0.1:{lab.port} " in said
+    assert "No runs yet" in httpx.get(url, trust_env=False).text
+    again = lab("report", "--serve", "--runtime", "local")
+    assert f"reports: {url}/\n" in again, "one that is up is shown, not started again"
+    assert "nope" in lab("report", "nope", "--serve", "--runtime", "local", code=2), "a run that is not there is told"
+    lab("down", "reports")
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url, trust_env=False)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [(None, "which run?"), ("a,b", "report takes one run, 2 were named: a, b")]
+)
+def test_a_report_is_one_runs(names, said):
+    with pytest.raises(LabError, match=said):
+        viewing.check_run(names, serve=False)
+
+
+def test_a_folder_elsewhere_is_not_served(tmp_path):
+    with pytest.raises(LabError, match=r"is not in .*runs, where --serve looks"):
+        viewing.serve(str(tmp_path), "local")
+
+
+def test_the_tunnel_goes_to_the_address_by_which_the_caller_came():
+    lines = viewing.addresses("http://127.0.0.1:8090", "a/", "ann", {"SSH_CONNECTION": "10.0.0.9 5022 10.0.0.5 22"})
+    assert lines == [
+        "reports: http://127.0.0.1:8090/a/",
+        "from another machine, there: ssh -N -L 8090:127.0.0.1:8090 ann@10.0.0.5",
+        "and then, there: http://127.0.0.1:8090/a/",
+    ]
+    assert viewing.addresses("http://10.0.0.5:8090", "", "ann", {}) == ["reports: http://10.0.0.5:8090/"]

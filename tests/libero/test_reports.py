@@ -1,0 +1,262 @@
+"""The service that shows reports, as a program: what it hands out, how films seek, who gets in, what it never opens."""
+
+import base64
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from services.libero.evaluator import report
+from tests import axe, browser
+from tests.libero.invented import make_run
+from tests.ports import free_ports
+from vla_contract import healthcheck
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "open-sesame"
+SECRET = b"canary-71d0"
+in_a_browser = [
+    pytest.mark.outside,
+    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the report's browser tests"),
+]
+
+
+@pytest.fixture(scope="module")
+def volume(tmp_path_factory):
+    """A volume with a complete run, one that was cut off, one without a report, one of damage, and planted links."""
+    root = tmp_path_factory.mktemp("lab") / "volume"
+    for name, settings in (
+        ("goal-one", {"trials": 2, "files": 3, "frames": 40}),
+        ("goal-two", {"trials": 2, "left": 13}),
+        ("object-bare", {"trials": 1}),
+        ("object-damaged", {"trials": 1}),
+    ):
+        folder, store = make_run(root / "runs", name, **settings)
+        (folder / "config.json").write_text("{}")
+        if name != "object-bare":
+            report.build(folder, store)
+        store.close()
+    (root / "runs" / "object-damaged" / "summary.json").write_text('{"suite": ["<script>alert(1)</script>"]}')
+    os.utime(root / "runs" / "goal-two" / "config.json", (4e9, 4e9))
+    curve = root / "checkpoints" / "transformer" / "small-en-it" / "curve.png"
+    curve.parent.mkdir(parents=True)
+    curve.write_bytes(base64.b64decode(PIXEL))
+    plant(root)
+    return root
+
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def plant(root: Path) -> None:
+    """Puts what must not be handed out where a container could put it."""
+    outside = root.parent / "outside"
+    (outside / "videos").mkdir(parents=True)
+    for name in ("report.html", "secret.mp4", "videos/secret.mp4", "run.sqlite", "config.json", "curve.png"):
+        (outside / name).write_bytes(SECRET)
+    one = root / "runs" / "goal-one" / "videos"
+    (one / "link.mp4").symlink_to(outside / "secret.mp4")
+    os.mkfifo(one / "pipe.mp4")
+    (one / "folder.mp4").mkdir()
+    (root / "runs" / "led-away").symlink_to(outside)
+    films = root / "runs" / "object-bare" / "videos"
+    films.rmdir()
+    films.symlink_to(outside / "videos")
+    (root / "checkpoints" / "transformer" / "led-away").symlink_to(outside)
+
+
+@contextmanager
+def serving(volume: Path, *words: str, **variables: str):
+    """Starts the service on a free port; gives its address as soon as it is ready."""
+    (port,) = free_ports(1)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("VLALAB_")}
+    path = f"{ROOT}{os.pathsep}{ROOT / 'shared' / 'contract'}"
+    env = {**kept, "PYTHONPATH": path, "VLALAB_VOLUME": str(volume), **variables}
+    command = [sys.executable, "-m", "services.libero.reports", "--port", str(port), *words]
+    process = subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        end = time.monotonic() + 120
+        while not healthcheck.check(f"http://127.0.0.1:{port}", 2.0)[0]:
+            assert process.poll() is None, process.stdout.read()
+            assert time.monotonic() < end, "the service does not get ready"
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=60)[0]
+        assert "Traceback" not in said, said
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def url(volume):
+    """The service over that volume, without a token."""
+    with serving(volume) as address:
+        yield address
+
+
+def ask(url: str, path: str, method: str = "GET", **headers: str):
+    """Returns an answer's status, headers and body; the path goes out as it is, and no redirect is followed."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, {name.lower(): value for name, value in answer.getheaders()}, body
+
+
+def test_the_list_names_every_run_and_what_came_of_it(url):
+    status, _, body = ask(url, "/")
+    rows = [" ".join(re.sub("<[^>]+>", " ", row).split()) for row in body.decode().split("<li>")[1:]]
+    assert status == 200 and len(rows) == 4
+    assert rows[0].startswith("goal-two vla on libero_goal: 7 of 20 episodes done, 7 succeeded so far")
+    by_name = {row.split(" ")[0]: row for row in rows}
+    assert "100.0 % (20 of 20), 95 % 83.9–100.0 %, assets: official" in by_name["goal-one"]
+    assert "no result yet" in by_name["object-bare"] and "./lab report object-bare" in by_name["object-bare"]
+    assert "its summary is damaged" in by_name["object-damaged"] and b"<script>alert" not in body
+
+
+def test_a_report_comes_as_it_was_written(url, volume):
+    status, headers, body = ask(url, "/goal-one/report.html")
+    assert status == 200 and headers["content-type"].startswith("text/html")
+    assert body == (volume / "runs" / "goal-one" / "report.html").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("asked", "leads"),
+    [("goal-one", "goal-one"), ("goal-o", "goal-one"), ("goal-one/", "goal-one"), ("latest", "goal-two")],
+)
+def test_a_run_is_found_by_its_name_by_a_beginning_and_as_the_latest(url, asked, leads):
+    status, headers, _ = ask(url, f"/{asked}")
+    assert (status, headers["location"]) == (307, f"/{leads}/report.html")
+
+
+def test_what_is_not_there_is_told_with_what_is(url):
+    assert ask(url, "/goal")[2].decode().startswith("run 'goal' could be goal-one, goal-two")
+    assert b"did you mean 'goal-one'?" in ask(url, "/gaol-one")[2]
+    assert b"./lab report object-bare" in ask(url, "/object-bare/report.html")[2]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "first", "last"), [("bytes=0-99", 0, 99), ("bytes=100-", 100, None), ("bytes=-7", -7, None)]
+)
+def test_a_film_is_had_in_parts(url, volume, wanted, first, last):
+    whole = (volume / "runs" / "goal-one" / "videos" / "00-00.mp4").read_bytes()
+    status, headers, body = ask(url, "/goal-one/videos/00-00.mp4", Range=wanted)
+    assert (status, headers["content-type"]) == (206, "video/mp4")
+    assert body == whole[first : None if last is None else last + 1]
+    assert headers["content-range"].endswith(f"/{len(whole)}")
+    changed = ask(url, "/goal-one/videos/00-00.mp4", Range=wanted, If_Range='"another"')
+    assert changed[0] == 200 and changed[2] == whole
+    assert ask(url, "/goal-one/videos/00-00.mp4", Range="bytes=99999999-")[0] == 416
+    assert ask(url, "/goal-one/videos/00-00.mp4", "HEAD")[1]["content-length"] == str(len(whole))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/goal-one/run.sqlite", "/goal-one/config.json", "/goal-one/summary.json", "/goal-one/logs/worker-0.log",
+        "/goal-one/videos/link.mp4", "/goal-one/videos/pipe.mp4", "/goal-one/videos/folder.mp4",
+        "/goal-one/videos/..", "/goal-one/videos/%2e%2e", "/goal-one/videos/..%2freport.html",
+        "/goal-one/videos/%2e%2e%2f%2e%2e%2f%2e%2e%2f%2e%2e%2foutside%2fsecret.mp4", "/goal-one/videos/00-00.mp4%00",
+        "/goal-one/videos/.00-00.mp4.partial", "/object-bare/videos/secret.mp4", "/led-away/report.html", "/led-away",
+        "/curves/led-away.png", "/curves/%2e%2e.png", "/../outside/report.html", "/..%2f..%2foutside/report.html",
+        "//etc/passwd", "/%ff%fe", "/" + "a" * 5000, "/goal-one/videos/" + "a" * 300 + ".mp4",
+    ],
+)  # fmt: skip
+def test_nothing_but_reports_is_handed_out_and_no_link_is_followed(url, path):
+    status, _, body = ask(url, path)
+    assert status == 404 and SECRET not in body and len(body) < 12_000
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_it_changes_nothing(url, volume, method):
+    before = {path: path.lstat().st_mtime_ns for path in volume.rglob("*")}
+    assert [ask(url, path, method)[0] for path in ("/goal-one/report.html", "/")] == [405, 405]
+    assert {path: path.lstat().st_mtime_ns for path in volume.rglob("*")} == before
+
+
+def test_a_report_may_fetch_nothing_from_elsewhere(url):
+    for path in ("/", "/goal-one/report.html", "/nothing"):
+        headers = ask(url, path)[1]
+        policy = headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; ") and "http" not in policy
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_descriptors_are_given_back(url):
+    for _ in range(1100):  # more than a process may have open on many machines
+        assert ask(url, "/goal-one/videos/00-00.jpg")[0] == 200
+
+
+def test_with_a_token_nothing_but_the_probes_answers_without_it(volume):
+    def basic(password):
+        return "Basic " + base64.b64encode(f"student:{password}".encode()).decode()
+
+    with serving(volume, VLALAB_TOKEN=TOKEN) as url:
+        inside = ("report.html", "videos/00-00.mp4", "")
+        for path in ("/", "/curves/small-en-it.png", *(f"/goal-one/{name}" for name in inside)):
+            assert ask(url, path)[0] == 401
+            assert "VLALAB_TOKEN" in ask(url, path)[1]["www-authenticate"]
+            for wrong in (basic("a guess"), "Basic no base64!", "Bearer", "Bearer x", "\xff"):
+                assert ask(url, path, Authorization=wrong)[0] == 401
+            assert ask(url, path, Authorization=f"Bearer {TOKEN}")[0] in (200, 307)
+            assert ask(url, path, Authorization=basic(TOKEN))[0] in (200, 307)
+        assert [ask(url, path)[0] for path in ("/livez", "/readyz")] == [200, 200]
+
+
+@pytest.mark.parametrize(("words", "variables"), [(["--host", "0.0.0.0"], {}), ([], {"VLALAB_BIND": "0.0.0.0"})])
+def test_beyond_loopback_it_needs_a_token(volume, words, variables):
+    with pytest.raises(AssertionError, match="VLALAB_TOKEN"), serving(volume, *words, **variables):
+        pass
+
+
+def test_an_empty_volume_says_how_to_make_a_run(tmp_path):
+    with serving(tmp_path) as url:
+        assert b"./lab eval libero_goal" in ask(url, "/")[2]
+
+
+@pytest.mark.parametrize("scheme", [pytest.param(name, marks=in_a_browser) for name in ("light", "dark")])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_browser_shows_list_report_curve_and_a_film_that_seeks(url, stack, volume, width, scheme):
+    from services.libero.evaluator.report import data, page
+    from services.libero.evaluator.store import RunStore
+
+    folder = volume / "runs" / "goal-one"
+    with RunStore(folder / "run.sqlite", readonly=True) as store:
+        linked = page.render(folder, data.load(folder, store), embed_bytes=0)
+    (folder / "report.html").write_text(linked)
+    shown = stack.enter_context(browser.Browser(width=width))
+    shown.scheme(scheme)
+    shown.go(f"{url}/")
+    shown.until("document.querySelector('figure img')?.naturalWidth == 1")
+    assert axe.violations(shown) == [] and shown.js("document.documentElement.scrollWidth") <= width
+    shown.click("a[href*='goal-one']")
+    shown.click(".watch")
+    film = "document.querySelector('dialog video')"
+    shown.until(f"{film}.currentTime > 0.2")
+    shown.press("Space")
+    shown.js(f"{film}.currentTime = 3.5")
+    shown.until(f"!{film}.seeking && Math.abs({film}.currentTime - 3.5) < 0.01 && {film}.readyState >= 2")
+    assert shown.errors == []
+    assert {urlsplit(each).netloc for each in shown.requests if each.startswith("http")} == {urlsplit(url).netloc}
+
+
+def test_the_summarys_size_is_bounded(tmp_path):
+    from services.libero.reports import files
+
+    folder, store = make_run(tmp_path / "runs", "big", trials=1)
+    store.close()
+    (folder / "config.json").write_text("{}")
+    (folder / "summary.json").write_text(json.dumps({"suite": "x" * files.SUMMARY_BYTES}))
+    assert [one.result for one in files.listed(tmp_path)] == ["its summary is damaged"]
