@@ -124,7 +124,8 @@ def stages(dockerfile: str) -> set[str]:
 
 def commit(root: Path | None = None) -> str:
     """Returns the checked-out commit, with -dirty behind it when what goes into images differs; else "unknown"."""
-    git = ["git", "-C", str(root or paths.ROOT)]
+    folder = str(root or paths.ROOT)
+    git = ["git", "-c", f"safe.directory={folder}", "-C", folder]  # an install may be somebody else's
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
         changed = ["status", "--porcelain", "--", "services", "shared/contract", "shared/modelkit", "images"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vlalab.console import say
 from vlalab.interpolation import read_dotenv
-from vlalab.paths import ROOT, image_names
+from vlalab.paths import CLONES_VOLUME, ROOT, default_volume, image_names
 
 # Variables that hold a folder, and which of their values are none.
 FOLDERS = {"VLALAB_VOLUME": ("",), "VLALAB_STATE": ("",), "VLALAB_LIBERO_ASSETS": ("", "official", "kit")}
@@ -30,6 +30,8 @@ def take_in() -> None:
     for name, value in found.items():
         is_folder = name in FOLDERS and value not in FOLDERS[name]
         os.environ.setdefault(name, str(ROOT / Path(value).expanduser()) if is_folder else value)
+    if not os.environ.get("VLALAB_VOLUME") and (own := default_volume()) != CLONES_VOLUME:
+        os.environ["VLALAB_VOLUME"] = str(own)  # for what is started: compose.yaml's own default is the clone's
     for text in strangers(found, known()) if found else ():
         say(f".env: {text}")
 

@@ -11,18 +11,20 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from vlalab import pythons
+from vlalab import owners, pythons
 from vlalab.console import LabError, Status, say, status, unknown
 from vlalab.paths import ROOT, image_names, python_path
 from vlalab.processes import die_with_parent
 
 VERSIONS = ("3.10", "3.11")  # in the order of preference; every lock serves both
-SIZE_GB = {"libero": 1.5, "openvla": 5.1, "gr00t": 8.1, "ws_mdl": 5.8}  # on disk; measured
+# On disk, measured; docs/machine.md has the table.
+SIZE_GB = {"libero": 1.1, "ui": 0.4, "openvla": 5.6, "gr00t": 6.4, "ws_mdl": 6.7}
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,8 @@ class Environment:
         return f"{self.lock_hash} {step} {self.venv}\n"
 
     def is_ready(self) -> bool:
-        """Returns whether the environment is complete and of this lock."""
-        return self.python.exists() and self._read_stamp() == self.stamp()
+        """Returns whether the environment is complete, of this lock, and one that the caller can run."""
+        return os.access(self.python, os.X_OK) and self._read_stamp() == self.stamp()
 
     def _read_stamp(self) -> str:
         try:
@@ -90,19 +92,49 @@ def named(name: str, root: Path = ROOT) -> Environment:
 def ensure(name: str, root: Path = ROOT) -> Environment:
     """Returns the environment, made or brought up to its lock first if needed."""
     env = named(name, root)
-    if env.is_ready():
+    host = owners.host_of_root(root)
+    if env.is_ready() and (host is None or host.owns(env.venv)):
         return env
+    if host:
+        _have_made(env, root, host)
+        return env
+    if not os.access(env.folder, os.W_OK | os.X_OK):
+        raise LabError(_not_here(env, root))
     with exclusive(env.folder / ".venv.lock", f"another call is setting up '{name}'"):
         if not env.is_ready():
             _make(env)
     return env
 
 
+def _not_here(env: Environment, root: Path) -> str:
+    """Returns why a caller who may not write there has no environment, and who can help."""
+    whose = owners.name_of(env.folder.stat().st_uid)
+    lack = "is not complete, or not of its lock" if env.venv.exists() else "is not made"
+    if env._read_stamp() == env.stamp():
+        lack = "runs on a Python that is closed to you; without images/*/.venv a new one is made on another"
+    return (
+        f"environment '{env.name}' of {root}, which is {whose}'s, {lack}. Ask {whose} to run {root}/lab env "
+        f"{env.name}, or use a clone of your own"
+    )
+
+
+def _have_made(env: Environment, root: Path, host: owners.Owner) -> None:
+    """Has the clone's owner make an environment; what an earlier root left in its place goes first."""
+    for left in (env.venv, env.folder / ".venv.lock"):
+        if os.path.lexists(left) and not host.owns(left):
+            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+    say(f"{root} is {owners.name_of(host.uid)}'s; environment '{env.name}' is made as that user")
+    command = [sys.executable, "-I", "-m", "vlalab.environments", env.name, str(root)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, cwd=root, **host.process(root))
+    if done.returncode != 0:
+        raise LabError(f"environment '{env.name}' could not be made as {owners.name_of(host.uid)}; see above")
+
+
 @contextmanager
 def exclusive(path: Path, waiting: str) -> Iterator[None]:
     """Holds a file lock; says so when it has to wait for it."""
     try:
-        handle = path.open("a")
+        handle = path.open("a" if os.access(path, os.W_OK) or not path.exists() else "r")  # either can be locked
     except OSError as error:
         raise LabError(f"cannot write {path} ({error.strerror}); make the clone writable for this user") from error
     with handle:
@@ -121,6 +153,9 @@ def _make(env: Environment) -> None:
     if not reusable:
         _check_space(env)
         shutil.rmtree(env.venv, ignore_errors=True)
+        if env.venv.exists():
+            whose = owners.name_of(env.venv.stat().st_uid)
+            raise LabError(f"cannot replace {env.venv}, which is {whose}'s; as {whose} run: rm -r {env.venv}")
         uv(["venv", "--no-project", "--python", _interpreter(env), str(env.venv)])
     count = sum(line[:1].isalnum() for line in env.lock.read_text().splitlines())
     with status(f"installing environment '{env.name}' ({count} pinned packages, hash-checked)") as line:
@@ -138,12 +173,18 @@ def _check_space(env: Environment) -> None:
 
 
 def _interpreter(env: Environment) -> str:
-    for version in VERSIONS:
-        if found := pythons.find(version):
+    """Returns a Python for an environment: one that whoever reads the clone can run, where there is one."""
+    there = [found for version in VERSIONS if (found := pythons.find(version, env.folder))]
+    for found in there:
+        if owners.serves(found, env.folder):
             return found
-    say(f"no Python {' or '.join(VERSIONS)} found; asking uv to download {VERSIONS[0]}")
-    if found := pythons.download(VERSIONS[0]):
+    lack = f"{there[0]} is closed to others, who can read {env.folder}" if there else "none is installed"
+    say(f"needs Python {' or '.join(VERSIONS)}: {lack}; asking uv to download {VERSIONS[0]}")
+    if found := pythons.download(VERSIONS[0], env.folder):
         return found
+    if there:
+        say(f"going on with {there[0]}: nobody else can use this environment")
+        return there[0]
     raise LabError(
         f"environment '{env.name}' needs Python {' or '.join(VERSIONS)}; none is installed and uv could not download "
         "one. Install it (Debian 12: apt-get install python3.11; Ubuntu 22.04: apt-get install python3.10; "
@@ -191,3 +232,10 @@ def _link_mode() -> str:
     while not cache.exists():
         cache = cache.parent
     return "hardlink" if cache.stat().st_dev == ROOT.stat().st_dev else "copy"
+
+
+if __name__ == "__main__":  # as the owner of a clone in which root works
+    try:
+        ensure(sys.argv[1], Path(sys.argv[2]))
+    except LabError as error:
+        sys.exit(error.message)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACT = ROOT / "shared" / "contract"
+CLONES_VOLUME = ROOT / "shared" / "volume"
 MODELKIT = ROOT / "shared" / "modelkit"
 
 
@@ -16,9 +17,21 @@ def image_names() -> list[str]:
 
 
 def volume() -> Path:
-    """Returns the root of the shared volume: $VLALAB_VOLUME, else shared/volume in the repository."""
+    """Returns the root of the shared volume: $VLALAB_VOLUME, else `default_volume`."""
     named = os.environ.get("VLALAB_VOLUME")
-    return Path(named).expanduser().resolve() if named else ROOT / "shared" / "volume"
+    return Path(named).expanduser().resolve() if named else default_volume()
+
+
+def default_volume(own: Path = CLONES_VOLUME) -> Path:
+    """Returns shared/volume of the repository; vla-lab in the caller's home for a caller who may not write there.
+
+    So many users share one install: each has a volume of their own.
+    """
+    there = own if own.exists() else own.parent
+    home = os.path.expanduser("~")
+    if os.access(there, os.W_OK | os.X_OK) or not os.access(home, os.W_OK | os.X_OK):
+        return own
+    return Path(home) / "vla-lab"
 
 
 def shown(path: Path) -> str:

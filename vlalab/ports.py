@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import os
 import socket
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 
-from vlalab import compose
+from vlalab import compose, owners
 from vlalab.compose import Service
 from vlalab.console import LabError, say, unknown
+
+LISTEN = "0A"  # proc(5), /proc/net/tcp: the state TCP_LISTEN
 
 
 def is_loopback(bind: str) -> bool:
@@ -44,7 +48,7 @@ def service_on_free_port(
     if port == wanted:
         return service
     if not any_port:
-        say(f"port {wanted} is taken by another program; '{name}' gets {port}")
+        say(f"port {wanted} is taken by another program{_whose(wanted)}; '{name}' gets {port}")
     moved = compose.read(path, {**known, port_variable(name): str(port)})[name]
     if moved.ports[0].published != port:
         raise LabError(f"compose.yaml: the port of '{name}' does not follow {port_variable(name)}")
@@ -57,17 +61,52 @@ def port_variable(service: str) -> str:
 
 
 def _free_ports(bind: str, wanted: int, others: Set[int]) -> Iterator[int]:
-    """Yields ports nobody listens on: the wanted one, the hundred after it but `others`, then any. 0 means any."""
+    """Yields ports nobody listens on: the wanted one, the hundred after it but `others`, then any. 0 means any.
+
+    One that is yielded is this process's until it ends: what it starts there does not listen yet.
+    """
     candidates = [port for port in range(wanted, wanted + 100) if port not in others] if wanted else []
-    for port in (*candidates, 0):
+    for port in (*candidates, *[0] * 9):
         with socket.socket(socket.AF_INET6 if ":" in bind else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((bind, port))
             except OSError:
                 continue
-            yield probe.getsockname()[1]
+            if _reserve(found := probe.getsockname()[1]):
+                yield found
     raise LabError(f"no free port at {bind}")
+
+
+_RESERVED: dict[int, socket.socket] = {}
+
+
+def _reserve(port: int) -> bool:
+    """Returns whether no other `./lab` on this machine, whoever's, has chosen that port for what it is starting.
+
+    A name in the abstract namespace (unix(7)) is the machine's, needs no file, and goes with the process that has it.
+    """
+    if port not in _RESERVED:
+        held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            held.bind(f"\0vla-lab/port/{port}")
+        except OSError:
+            held.close()
+            return False
+        _RESERVED[port] = held
+    return True
+
+
+def _whose(port: int) -> str:
+    """Returns " of bert" for a port on which a program of another user listens, "" for the caller's own or nobody's."""
+    with contextlib.suppress(OSError):
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            for line in Path(table).read_text().splitlines()[1:]:
+                fields = line.split()
+                local, state, uid = fields[1], fields[3], int(fields[7])
+                if state == LISTEN and int(local.rpartition(":")[2], 16) == port and uid != os.geteuid():
+                    return f" of {owners.name_of(uid)}"
+    return ""
 
 
 def reachable(bind: str) -> str:

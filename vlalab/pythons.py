@@ -9,6 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from vlalab import owners
+from vlalab.paths import ROOT
+
 ASK = "import sys; print('%d.%d' % sys.version_info[:2]); print(sys.executable)"
 
 
@@ -22,9 +25,13 @@ def uv() -> str:
 
 
 def uv_environment() -> dict[str, str]:
-    """Returns the environment for uv: the system's certificates, and no project or venv of the caller's."""
+    """Returns the environment for uv: the system's certificates, and no project or venv of the caller's.
+
+    Pythons that it downloads lie in the clone where the caller's home is closed to others who can read the clone.
+    """
     kept = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "UV_PYTHON", "PYTHONPATH")}
-    return {"UV_SYSTEM_CERTS": "1", **kept}
+    beside = {} if owners.serves(os.path.expanduser("~"), ROOT) else {"UV_PYTHON_INSTALL_DIR": str(ROOT / ".pythons")}
+    return {"UV_SYSTEM_CERTS": "1", **beside, **kept}
 
 
 def runs_as(path: str | Path, version: str) -> str | None:
@@ -48,11 +55,24 @@ def _candidates(version: str) -> Iterator[str]:
     yield from (str(p) for p in sorted(pyenv.glob(f"versions/{version}.*/bin/python"), reverse=True))
 
 
-def find(version: str) -> str | None:
-    """Returns an installed interpreter of that version: PATH, the usual folders, pyenv, then what uv finds."""
-    for path in _candidates(version):
-        if Path(path).exists() and (found := runs_as(path, version)):
+def find(version: str, place: Path = ROOT) -> str | None:
+    """Returns an installed interpreter of that version: PATH, the usual folders, pyenv, then what uv finds.
+
+    One that serves everybody who can read `place` goes before one that does not.
+    """
+    there = (found for path in _candidates(version) if os.path.exists(path) and (found := runs_as(path, version)))
+    kept = None
+    for found in there:
+        if owners.serves(found, place):
             return found
+        kept = kept or found
+    if (found := _uvs(version)) and (kept is None or owners.serves(found, place)):
+        return found
+    return kept
+
+
+def _uvs(version: str) -> str | None:
+    """Returns the interpreter of that version that uv knows of."""
     asked = subprocess.run(
         [uv(), "python", "find", "--no-project", "--no-python-downloads", version],
         capture_output=True, text=True, env=uv_environment(),
@@ -61,9 +81,9 @@ def find(version: str) -> str | None:
     return runs_as(path, version) if asked.returncode == 0 and path else None
 
 
-def download(version: str) -> str | None:
+def download(version: str, place: Path = ROOT) -> str | None:
     """Returns an interpreter that uv downloads from its own builds, or None where it cannot."""
     command = [uv(), "python", "install", "--no-bin", version]
     if subprocess.run(command, env=uv_environment(), stdin=subprocess.DEVNULL).returncode != 0:
         return None
-    return find(version)
+    return find(version, place)

@@ -20,7 +20,8 @@ DEFAULT_USER = (1000, 1000)  # the first user of a Debian or Ubuntu machine, and
 def owner() -> tuple[int, int]:
     """Returns uid and gid that the volume's files should have.
 
-    $VLALAB_UID and $VLALAB_GID, else the caller's; for root: sudo's caller, else the volume's owner, else 1000.
+    $VLALAB_UID and $VLALAB_GID, else the caller's; for root: sudo's caller, else the owner of the volume or of the
+    folder that it will lie in, else (where that is root) 1000.
     """
     if os.environ.get("VLALAB_UID"):
         return _number("VLALAB_UID"), _number("VLALAB_GID" if os.environ.get("VLALAB_GID") else "VLALAB_UID")
@@ -29,9 +30,8 @@ def owner() -> tuple[int, int]:
     if os.environ.get("SUDO_UID", "0") != "0":
         return _number("SUDO_UID"), _number("SUDO_GID")
     root = paths.volume()
-    if root.exists() and root.stat().st_uid != 0:
-        return root.stat().st_uid, root.stat().st_gid
-    return DEFAULT_USER
+    facts = next(place for place in (root, *root.parents) if place.exists()).stat()
+    return (facts.st_uid, facts.st_gid) if facts.st_uid != 0 else DEFAULT_USER
 
 
 def _number(variable: str) -> int:

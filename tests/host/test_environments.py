@@ -15,10 +15,10 @@ from vlalab.console import LabError
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def pins(*names: str) -> str:
-    """Returns the entries of these packages in the host tool's lock."""
-    text = (ROOT / "requirements.lock").read_text()
-    found = [re.search(rf"(?ms)^{name}==.*?(?=^\S|\Z)", text)[0] for name in names]
+def pins(*names: str, lock: Path = ROOT / "requirements.lock") -> str:
+    """Returns the entries of these packages in a lock, the host tool's."""
+    text = lock.read_text()
+    found = [one for name in names for one in re.findall(rf"(?ms)^{name}==.*?(?=^\S|\Z)", text)]  # one per Python
     return "".join(line for line in "".join(found).splitlines(keepends=True) if not line.strip().startswith("#"))
 
 
@@ -141,8 +141,8 @@ def test_a_python_is_asked_for_its_version():
 
 
 def test_where_no_python_fits_the_way_out_is_named(tiny, monkeypatch):
-    monkeypatch.setattr(pythons, "find", lambda version: None)
-    monkeypatch.setattr(pythons, "download", lambda version: None)
+    monkeypatch.setattr(pythons, "find", lambda *_: None)
+    monkeypatch.setattr(pythons, "download", lambda *_: None)
     with pytest.raises(LabError, match=r"needs Python 3\.10 or 3\.11.*Install it"):
         ensure(tiny)
 

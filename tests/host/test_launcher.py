@@ -134,6 +134,7 @@ def test_root_on_debian_installs_what_is_missing_and_goes_on(copy_clone, tmp_pat
     tools.mkdir()
     done, asked = tmp_path / "done", tmp_path / "asked"
     fake(tools, "id", "echo 0")
+    fake(tools, "stat", "echo 0")  # its own clone
     fake(tools, "apt-get", f'echo "$@" >> {quote(str(asked))}; touch {quote(str(done))}')
     hide = f'case "$2" in *ensurepip*) [ -e {quote(str(done))} ] || exit 1;; esac'
     python = fake(tools, "python", f'{hide}\nexec {quote(sys.executable)} "$@"')

@@ -70,7 +70,8 @@ def git_commit() -> str | None:
         return os.environ.get("VLALAB_COMMIT") or None
 
     def git(*arguments: str) -> str | None:
-        run = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+        command = ["git", "-c", f"safe.directory={root}", "-C", str(root)]  # an install may be somebody else's
+        run = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
         return run.stdout.strip() if run.returncode == 0 else None
 
     commit = git("rev-parse", "HEAD")
