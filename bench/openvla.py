@@ -22,9 +22,9 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from services.openvla.waiting import wait_briefly
+from services.openvla.service.threads import set_wait_policy
 
-wait_briefly()  # as the service does, before torch is imported
+set_wait_policy()  # as the service does, before torch is imported
 
 import numpy as np
 import torch
@@ -33,19 +33,20 @@ from bench.common import figure, interleaved, median_ms
 from bench.parts.openvla_measure import (
     decode_passes,
     jittered,
-    recorded_guesses,
+    recorded_drafts,
     recorded_tokens,
     rooflines,
     service_overhead_ms,
 )
 from bench.parts.openvla_plain import PlainOpenVLA
-from services.openvla import attention, tiny
-from services.openvla.actions import ActionCodec
-from services.openvla.drafts import Drafts
-from services.openvla.engine import Engine, capacity
-from services.openvla.model import load_model, model_shapes
-from services.openvla.vision import patch_count
-from services.openvla.weights import MadeUp
+from services.openvla.checkpoint import tiny
+from services.openvla.checkpoint.weights import MadeUp
+from services.openvla.decoding.actions import ActionCodec
+from services.openvla.decoding.drafts import Drafter
+from services.openvla.decoding.engine import Engine, capacity
+from services.openvla.model import attention
+from services.openvla.model.openvla import load_model, model_shapes
+from services.openvla.model.vision import patch_count
 
 ENVIRONMENT = "openvla"
 PROMPT = [1, *range(300, 318), 29871]  # as long as LIBERO's are
@@ -95,7 +96,7 @@ def upstream(
     if code is None:
         plain = PlainOpenVLA(spec.model_config(), source, dtype, device)
         return lambda pixels: plain.generate(pixels, PROMPT)
-    from services.openvla.hf import load_upstream
+    from services.openvla.service.hf import load_upstream
 
     with tempfile.TemporaryDirectory() as folder:
         tiny.write(Path(folder), spec, code, source)
@@ -124,7 +125,7 @@ def one_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rounds
     tokens = engine.generate(picture[None], [PROMPT]).tokens
     agree = np.array_equal(tokens[0], other(picture))
     known = np.stack([tokens, tokens, tokens], axis=1)
-    likely = {bins: itertools.cycle(recorded_guesses(tokens[0], 97, bins)) for bins in (0, 2)}
+    likely = {bins: itertools.cycle(recorded_drafts(tokens[0], 97, bins)) for bins in (0, 2)}
     timed = {
         "upstream": lambda: other(picture),
         "ours, no drafts": lambda: engine.generate(picture[None], [PROMPT]),
@@ -170,7 +171,7 @@ def on_recorded_actions() -> None:
 
 def passes_cut(episodes: Mapping[str, np.ndarray], codec: ActionCodec, width: int) -> float:
     """Returns the share of decoding passes that guesses save; 0 where a token came out otherwise than recorded."""
-    counted = [decode_passes(tokens, Drafts(codec), width) for tokens in episodes.values()]
+    counted = [decode_passes(tokens, Drafter(codec), width) for tokens in episodes.values()]
     equal = all(np.array_equal(made, tokens) for (_, made), tokens in zip(counted, episodes.values(), strict=True))
     steps = sum(len(tokens) for tokens in episodes.values())
     return equal * (1 - sum(passes for passes, _ in counted) / (6 * steps))
@@ -184,8 +185,8 @@ def in_16_bits(engine: Engine, count: int) -> None:
     plain = [engine.generate(one, [PROMPT]).tokens for one in pictures]
     print(f"\nbf16: of {count} token sequences of random weights are the same with guesses as without")
     for name, shift in (("right", 0), ("wrong", 1)):
-        guesses = [np.stack([tokens] * 3, axis=1) - shift for tokens in plain]
-        made = [engine.generate(one, [PROMPT], all_).tokens for one, all_ in zip(pictures, guesses, strict=True)]
+        drafts = [np.stack([tokens] * 3, axis=1) - shift for tokens in plain]
+        made = [engine.generate(one, [PROMPT], all_).tokens for one, all_ in zip(pictures, drafts, strict=True)]
         print(f"  all guessed {name}: {sum(map(np.array_equal, made, plain))}")
 
 

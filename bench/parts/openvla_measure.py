@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from services.openvla.actions import ActionCodec, normalise
-from services.openvla.decoding import Row
-from services.openvla.drafts import SIDES, Drafts
-from services.openvla.engine import Engine
-from services.openvla.statistics import ACTION_TOKENS
+from services.openvla.checkpoint.statistics import ACTION_TOKENS
+from services.openvla.decoding.actions import ActionCodec, normalise
+from services.openvla.decoding.drafts import BRANCHES, Drafter
+from services.openvla.decoding.engine import Engine
+from services.openvla.decoding.speculative import Row
 
 RECORDED = Path(__file__).resolve().parents[2] / "tests" / "openvla" / "data" / "oracle-libero_goal.npz"
 
@@ -48,54 +48,54 @@ def jittered(recorded: Mapping[str, np.ndarray], codec: ActionCodec, bins: int) 
     return {name: shaken(tokens) for name, tokens in recorded.items()}
 
 
-def decode_passes(recorded: np.ndarray, drafts: Drafts, width: int) -> tuple[int, np.ndarray]:
-    """Returns (decoding passes, tokens [steps, 7]) of a model that chooses the recorded tokens, guessed by `drafts`.
+def decode_passes(recorded: np.ndarray, drafter: Drafter, width: int) -> tuple[int, np.ndarray]:
+    """Returns (decoding passes, tokens [steps, 7]) of a model that chooses the recorded tokens, drafted by `drafter`.
 
     The model is played: after what was recorded it chooses what was recorded next, after anything else the token -1.
     The bookkeeping is the engine's own.
     """
-    made, passes, sides = [], 0, SIDES if width > 1 else 0
+    made, passes, branches = [], 0, BRANCHES if width > 1 else 0
     for chosen in recorded:
-        row = Row(drafts.guess("session"))
-        line = row.guesses[0, : ACTION_TOKENS - 1]
-        row.take_prompt(np.where(np.cumsum(np.r_[False, line != chosen[:-1]]), -1, chosen))
+        row = Row(drafter.propose("session"))
+        chain = row.draft[0, : ACTION_TOKENS - 1]
+        row.accept_prefill(np.where(np.cumsum(np.r_[False, chain != chosen[:-1]]), -1, chosen))
         while not row.done:
-            _pass(row, chosen, width, sides)
+            _pass(row, chosen, width, branches)
             passes += 1
         made.append(row.tokens)
-        drafts.note("session", np.array(row.tokens))
+        drafter.observe("session", np.array(row.tokens))
     return passes, np.array(made)
 
 
-def _pass(row: Row, recorded: np.ndarray, width: int, sides: int) -> None:
+def _pass(row: Row, recorded: np.ndarray, width: int, branches: int) -> None:
     """Plays one pass over the row's next tokens."""
-    read, line, beside = row.read, row.line(width), row.sides(width, sides)
-    _, side = row.take(np.array([_after(read, line[: end + 1], recorded) for end in range(width)]), sides)
-    if side is not None:
-        before = line[: side % (width - 1) + 1]
-        row.take_side(_after(read, np.r_[before, beside[side]], recorded))
+    cached, chain, tokens = row.cached, row.chain(width), row.branches(width, branches)
+    _, branch = row.accept(np.array([_after(cached, chain[: end + 1], recorded) for end in range(width)]), branches)
+    if branch is not None:
+        before = chain[: branch % (width - 1) + 1]
+        row.accept_branch(_after(cached, np.r_[before, tokens[branch]], recorded))
 
 
-def _after(read: int, tokens: np.ndarray, recorded: np.ndarray) -> int:
-    end = read + len(tokens)
-    return int(recorded[end]) if end < ACTION_TOKENS and np.array_equal(tokens, recorded[read:end]) else -1
+def _after(cached: int, tokens: np.ndarray, recorded: np.ndarray) -> int:
+    end = cached + len(tokens)
+    return int(recorded[end]) if end < ACTION_TOKENS and np.array_equal(tokens, recorded[cached:end]) else -1
 
 
-def recorded_guesses(tokens: np.ndarray, count: int, jitter: int) -> list[np.ndarray]:
-    """Returns `count` guesses int64 [1 + SIDES, 7] for a step whose tokens are `tokens` [7], as good as on recordings
-    with `jitter` bins of jitter.
+def recorded_drafts(tokens: np.ndarray, count: int, jitter: int) -> list[np.ndarray]:
+    """Returns `count` draft trees int64 [1 + BRANCHES, 7] for a step whose tokens are `tokens` [7], as good as on
+    recordings with `jitter` bins of jitter.
 
-    Each is right where the guess for some recorded step was: main, at the side, or not at all.
+    Each is right where the draft for some recorded step was: in the chain, in a branch, or not at all.
     """
     codec, made = ActionCodec(), []
     low, bins = codec.vocab_size - codec.bins, codec.bins
-    wrong = [low + (tokens - low + 1 + shift) % bins for shift in range(1 + SIDES)]
+    wrong = [low + (tokens - low + 1 + shift) % bins for shift in range(1 + BRANCHES)]
     for chosen in jittered(recorded_tokens(codec), codec, jitter).values():
-        drafts = Drafts(codec)
+        drafter = Drafter(codec)
         for step in chosen:
-            hits = drafts.guess("session") == step
+            hits = drafter.propose("session") == step
             made.append(np.where(hits, tokens, np.stack(wrong)))
-            drafts.note("session", step)
+            drafter.observe("session", step)
     return [made[index * len(made) // count] for index in range(count)]
 
 
@@ -157,8 +157,8 @@ def serve_tiny(folder: str, pipe) -> None:
     """Serves a tiny checkpoint in this process; sends the address through the pipe."""
     import uvicorn
 
-    from services.openvla.loading import load_policy
-    from services.openvla.settings import ModelSettings
+    from services.openvla.service.loading import load_policy
+    from services.openvla.service.settings import ModelSettings
     from vla_contract import create_app
     from vla_contract.server import address, listen, uvicorn_config
 
@@ -172,7 +172,7 @@ def service_overhead_ms(rounds: int) -> tuple[float, float]:
     """Returns (median, 90th percentile) of a round trip less the time in the model, in milliseconds."""
     import tempfile
 
-    from services.openvla import tiny
+    from services.openvla.checkpoint import tiny
     from vla_contract import Observation, PolicyClient
 
     with tempfile.TemporaryDirectory() as folder:

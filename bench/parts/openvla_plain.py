@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_utils import no_init_weights
 
-from services.openvla.config import ModelConfig, Tower
-from services.openvla.statistics import ACTION_TOKENS
-from services.openvla.vision import PREFIXES, build_tower, published_name
-from services.openvla.weights import Source
+from services.openvla.checkpoint.config import ModelConfig, Tower
+from services.openvla.checkpoint.statistics import ACTION_TOKENS
+from services.openvla.checkpoint.weights import Source
+from services.openvla.model.vision import PREFIXES, build_tower, published_name
 
 LANGUAGE = "language_model."
 

@@ -45,8 +45,8 @@ def check_inference() -> str:
         import numpy as np
 
         from services.openvla.checkpoints import CheckpointSettings, get
-        from services.openvla.loading import load_policy
-        from services.openvla.settings import ModelSettings
+        from services.openvla.service.loading import load_policy
+        from services.openvla.service.settings import ModelSettings
         from vla_contract import Observation
 
         checkpoint = Path(folder) / "checkpoints" / "openvla-tiny"

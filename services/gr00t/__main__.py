@@ -9,7 +9,7 @@ from typing import Any
 
 from services.gr00t import upstream
 from services.gr00t.act_json import SCHEMAS, decoder
-from services.gr00t.checkpoint import Found, find
+from services.gr00t.checkpoint import CheckpointFolder, find
 from services.gr00t.layout import Layout
 from services.gr00t.settings import OTHERS, Settings
 from vla_contract import Policy
@@ -31,11 +31,11 @@ def prepare(settings: Settings) -> tuple[Callable[[], Policy], dict[str, Any]]:
     if (reason := upstream.missing()) is not None:
         raise upstream.UpstreamMissing(reason)
     found = find(settings.checkpoint)
-    sizes = found.layout(settings.embodiment)
-    return lambda: load(settings, found, sizes), {"decode_act": decoder(sizes), "act_schemas": SCHEMAS}
+    layout = found.layout(settings.embodiment)
+    return lambda: load(settings, found, layout), {"decode_act": decoder(layout), "act_schemas": SCHEMAS}
 
 
-def load(settings: Settings, found: Found, sizes: Layout) -> Policy:
+def load(settings: Settings, found: CheckpointFolder, layout: Layout) -> Policy:
     """Returns the policy with its weights loaded, which has been seen to look at its pictures."""
     upstream.prepare()
     from services.gr00t.attention import choose
@@ -52,8 +52,8 @@ def load(settings: Settings, found: Found, sizes: Layout) -> Policy:
     )
     checkpoint = identity(found.folder, found.record)
     policy = ServedGr00t(
-        upstream.load_policy(found.folder, sizes.embodiment, attention, device, found.sizes),
-        sizes,
+        upstream.load_policy(found.folder, layout.embodiment, attention, device, found.overrides),
+        layout,
         attention,
         device,
         checkpoint=checkpoint,

@@ -10,14 +10,14 @@ names is there while the backbone is imported, and the tower is handed over read
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 import sys
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from vla_modelkit.flash import flash_obstacle
 
 KINDS = ("auto", "sdpa", "flash")
 
@@ -47,35 +47,19 @@ def choose(wanted: str, device: str) -> Attention:
     return Attention("sdpa", obstacle)
 
 
-def flash_obstacle(device: str) -> str | None:
-    """Returns why flash-attn cannot run on `device`, or None where it can."""
-    if not device.startswith("cuda"):
-        return f"flash-attn needs a GPU, the device is {device}"
-    if importlib.util.find_spec("flash_attn") is None:
-        return "flash-attn is not installed"
-    try:
-        importlib.import_module("flash_attn.flash_attn_interface")
-    except Exception as error:  # a wheel for another torch fails with ImportError or worse
-        return f"flash-attn cannot be imported: {' '.join(str(error).split())[:200]}"
-    import torch  # here, so that a service that refuses to start says so at once
-
-    major, minor = torch.cuda.get_device_capability(device)
-    return None if major >= 8 else f"flash-attn 2 needs compute capability 8.0, the GPU has {major}.{minor}"
-
-
 @contextlib.contextmanager
-def backbone(attention: Attention, sizes: Mapping[str, Any] | None = None) -> Iterator[None]:
+def backbone(attention: Attention, overrides: Mapping[str, Any] | None = None) -> Iterator[None]:
     """While the block runs, upstream's Eagle backbone is built with this attention.
 
-    sizes: changes to upstream's Eagle configuration, {"text_config": {…}, "vision_config": {…}}, for small test models.
+    overrides: of upstream's Eagle configuration, {"text_config": {…}, "vision_config": {…}}, for small test models.
     """
-    if attention.kind == "flash" and sizes is None:
+    if attention.kind == "flash" and overrides is None:
         yield
         return
     from gr00t.model.backbone import eagle_backbone
 
     folder = Path(eagle_backbone.DEFAULT_EAGLE_PATH)
-    makers = {"AutoConfig": _Configs(sizes or {}), "AutoModel": _Models(attention.kind)}
+    makers = {"AutoConfig": _Configs(overrides or {}), "AutoModel": _Models(attention.kind)}
     with contextlib.ExitStack() as stack:
         if attention.kind != "flash":
             stack.enter_context(_without_radio(folder))
@@ -87,13 +71,13 @@ def backbone(attention: Attention, sizes: Mapping[str, Any] | None = None) -> It
 class _Configs:
     """In the place of AutoConfig in upstream's backbone: its own Eagle configuration, with the changes applied."""
 
-    sizes: Mapping[str, Any]
+    overrides: Mapping[str, Any]
 
     def from_pretrained(self, path: str, trust_remote_code: bool):
         from transformers import AutoConfig
 
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-        for part, changes in self.sizes.items():
+        for part, changes in self.overrides.items():
             getattr(config, part).update(dict(changes))
         return config
 

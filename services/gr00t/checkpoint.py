@@ -45,7 +45,7 @@ HOW_TO_GET = (
 
 
 @dataclass(frozen=True)
-class Found:
+class CheckpointFolder:
     """A checkpoint folder, its metadata by embodiment tag, and our record of where it comes from."""
 
     folder: Path
@@ -81,12 +81,12 @@ class Found:
         return (self.record["suite"],) if self.record.get("suite") else ()
 
     @property
-    def sizes(self) -> Mapping[str, Any] | None:
+    def overrides(self) -> Mapping[str, Any] | None:
         """Changes to upstream's Eagle configuration, which only small test checkpoints have."""
         return self.record.get("eagle")
 
 
-def find(name: str, volume: Volume | None = None) -> Found:
+def find(name: str, volume: Volume | None = None) -> CheckpointFolder:
     """Returns the checkpoint called `name`: a folder under checkpoints/ on the volume, or a path.
 
     Raises CheckpointError where there is none, or where it is not a GR00T N1.5 checkpoint.
@@ -99,7 +99,7 @@ def find(name: str, volume: Volume | None = None) -> Found:
             f"{HOW_TO_GET}"
         )
     earlier = read_json(folder / EARLIER) if (folder / EARLIER).is_file() else {}
-    return Found(folder, read_json(folder / METADATA), read_record(folder) or earlier)
+    return CheckpointFolder(folder, read_json(folder / METADATA), read_record(folder) or earlier)
 
 
 def published(suite: str) -> Published:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gr00t.model.policy import Gr00tPolicy
 
 DTYPE = torch.bfloat16  # as upstream loads and computes
-LENGTH = "eagle_input_ids"  # [1, tokens]: one row per observation
+TOKEN_IDS = "eagle_input_ids"  # [1, tokens]: one row per observation
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ class ServedGr00t:
             except InvalidObservation as error:
                 results[place] = error
                 continue
-            rows.setdefault(inputs[LENGTH].shape[1], []).append((place, inputs))
+            rows.setdefault(inputs[TOKEN_IDS].shape[1], []).append((place, inputs))
         for group in rows.values():
             places = [place for place, _ in group]
             seeds = [noise.seed_of(observations[place], self.seed) for place in places]
-            actions = self.infer(joined([inputs for _, inputs in group]), seeds)
+            actions = self.infer(collate([inputs for _, inputs in group]), seeds)
             for place, chunk in zip(places, actions, strict=True):
                 results[place] = ActionChunk(chunk)
         return results
@@ -127,6 +127,6 @@ class ServedGr00t:
         upstream.remove_copies()
 
 
-def joined(inputs: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+def collate(inputs: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """Returns several transformed observations as one batch; rows of a kind are of one length."""
     return {key: torch.cat([one[key] for one in inputs]) for key in inputs[0]}

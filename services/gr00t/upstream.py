@@ -72,11 +72,11 @@ def remove_copies() -> None:
 
 
 def load_policy(
-    folder: Path, embodiment: Embodiment, attention: Attention, device: str, sizes: dict[str, Any] | None = None
+    folder: Path, embodiment: Embodiment, attention: Attention, device: str, overrides: dict[str, Any] | None = None
 ) -> Gr00tPolicy:
     """Returns upstream's policy with the checkpoint in `folder` on `device`, in bfloat16.
 
-    sizes: see `attention.backbone`. The language model's head is taken off: upstream computes every token's 151,680
+    overrides: see `attention.backbone`. The language model's head is taken off: upstream computes every token's 151,680
     logits and uses none. Raises UpstreamMissing, and upstream's own errors for weights that do not fit.
     """
     prepare()
@@ -86,7 +86,7 @@ def load_policy(
         from gr00t.model.policy import Gr00tPolicy
 
         modalities, transforms = data_config(embodiment)
-        with backbone(attention, sizes):
+        with backbone(attention, overrides):
             policy = Gr00tPolicy(
                 str(folder.resolve()),  # an absolute path is no repository's name, so nothing is looked up on a hub
                 embodiment.tag,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.openvla.settings import ModelSettings, checkpoint_folder
-from services.openvla.waiting import wait_briefly
+from services.openvla.service.settings import ModelSettings, checkpoint_folder
+from services.openvla.service.threads import set_wait_policy
 from vla_contract import Policy
 from vla_modelkit.service import Serving, main
 
@@ -32,11 +32,11 @@ def prepare(settings: ServiceSettings) -> tuple[Callable[[], Policy], dict[str, 
 
 def load(settings: ModelSettings) -> Policy:
     """Returns the policy. torch is imported here: the server's /livez is up before."""
-    from services.openvla.loading import load_policy
+    from services.openvla.service.loading import load_policy
 
     return load_policy(settings)
 
 
 if __name__ == "__main__":
-    wait_briefly()
+    set_wait_policy()
     main("openvla", ServiceSettings, prepare)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from services.openvla.others import refuse_other_files
-from services.openvla.published import BASE, REPOSITORIES, WANTED
-from services.openvla.suites import SUITES
+from services.openvla.checkpoint.oft import refuse_other_files
+from services.openvla.checkpoint.published import BASE, REPOSITORIES, WANTED
+from services.openvla.checkpoint.suites import SUITES
 from vla_contract.errors import did_you_mean
 from vla_modelkit.download import fetch
 from vla_modelkit.getting import GetCheckpoint, main, make_random
@@ -42,7 +42,7 @@ def get(settings: CheckpointSettings, folder: Path) -> None:
 
 def write_tiny(settings: CheckpointSettings, folder: Path) -> None:
     """Writes a random checkpoint into `folder`."""
-    from services.openvla import tiny  # imports torch, which a download does without
+    from services.openvla.checkpoint import tiny  # imports torch, which a download does without
 
     spec = tiny.SPECS[settings.size]
     suites = (settings.suite,) if settings.suite else spec.suites

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import tyro
 
-from services.openvla.settings import INT8, PREFIX, ModelSettings, checkpoint_folder
-from services.openvla.waiting import wait_briefly
+from services.openvla.service.settings import INT8, PREFIX, ModelSettings, checkpoint_folder
+from services.openvla.service.threads import set_wait_policy
 from vla_contract.errors import did_you_mean
 from vla_modelkit.settings import from_environment
 
@@ -69,8 +69,8 @@ def measure(settings: VerifySettings) -> dict[str, Any]:
     """Returns what one mode does: load and inference times, memory, actions float [n, 7]."""
     import time
 
-    from services.openvla.loading import load_policy
-    from services.openvla.memory import reset_peak, used_bytes
+    from services.openvla.model.memory import reset_peak, used_bytes
+    from services.openvla.service.loading import load_policy
     from vla_contract import Observation
     from vla_modelkit.devices import choose_device
 
@@ -191,7 +191,7 @@ def run(settings: VerifySettings) -> int:
 
 def main() -> None:
     """Ends with 0 where every mode asked for gave finite actions."""
-    wait_briefly()
+    set_wait_policy()
     try:
         default = from_environment(VerifySettings, PREFIX)
         code = run(tyro.cli(VerifySettings, prog="python -m services.openvla.verify", default=default))

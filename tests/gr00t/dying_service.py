@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import torch
 
 from services.gr00t.attention import Attention
-from services.gr00t.policy import LENGTH, ServedGr00t
+from services.gr00t.policy import TOKEN_IDS, ServedGr00t
 from tests.gr00t.harness import layout_of
 from vla_contract import serve
 
@@ -39,7 +39,7 @@ class Upstream:
 
     def apply_transforms(self, values):
         hit = any(WORDS in str(value) for key, value in values.items() if key.startswith("annotation"))
-        return {LENGTH: torch.ones(1, 3), "hit": torch.tensor([hit])}
+        return {TOKEN_IDS: torch.ones(1, 3), "hit": torch.tensor([hit])}
 
     def infer(self, inputs):
         hit = bool(inputs["hit"].any())

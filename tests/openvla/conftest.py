@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from services.openvla import tiny
-from services.openvla.config import load_config
-from services.openvla.loading import load_engine
-from services.openvla.settings import ModelSettings
+from services.openvla.checkpoint import tiny
+from services.openvla.checkpoint.config import load_config
+from services.openvla.service.loading import load_engine
+from services.openvla.service.settings import ModelSettings
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from services.openvla.engine import Engine
+from services.openvla.decoding.engine import Engine
 
 GREY = 77
 ERRORS = {

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from services.openvla import tiny
+from services.openvla.checkpoint import tiny
 from tests.openvla.cases import COLUMNS, INSTRUCTIONS, pictures
 
 DATA = Path(__file__).parent / "data"

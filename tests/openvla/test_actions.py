@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from services.openvla.actions import ActionCodec, ActionTable, normalise, unnormalise
-from services.openvla.config import SPACE_TOKEN
-from services.openvla.tokenizer import PromptTokenizer, complete
+from services.openvla.checkpoint.config import SPACE_TOKEN
+from services.openvla.checkpoint.tokenizer import PromptTokenizer, complete
+from services.openvla.decoding.actions import ActionCodec, ActionTable, normalise, unnormalise
 from vla_modelkit.checkpoint import CheckpointError
 
 CODEC = ActionCodec()

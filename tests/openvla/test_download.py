@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from services.openvla.config import load_config
-from services.openvla.published import REPOSITORIES, WANTED
-from services.openvla.suites import SUITES, suites_of
+from services.openvla.checkpoint.config import load_config
+from services.openvla.checkpoint.published import REPOSITORIES, WANTED
+from services.openvla.checkpoint.suites import SUITES, suites_of
 from tests.openvla.hub import COMMIT, hub
 from tests.ports import refusing
 from vla_modelkit.checkpoint import identity

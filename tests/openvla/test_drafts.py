@@ -1,62 +1,62 @@
-"""Guessing and verifying: whatever is guessed, the tokens are the model's own, and good guesses save passes."""
+"""Speculative decoding: whatever is drafted, the tokens are the model's own, and good drafts save passes."""
 
 import numpy as np
 import pytest
 
 from bench.parts.openvla_measure import decode_passes, jittered, recorded_tokens
-from services.openvla.actions import ActionCodec
-from services.openvla.drafts import SIDES, Drafts
+from services.openvla.decoding.actions import ActionCodec
+from services.openvla.decoding.drafts import BRANCHES, Drafter
 
 CODEC = ActionCodec()
 LOW, HIGH = 31744, 31999
 
 
 class Fixed:
-    """Guesses that are given."""
+    """Drafts that are given."""
 
-    def __init__(self, guesses):
-        self._guesses = guesses
+    def __init__(self, draft):
+        self._draft = draft
 
-    def guess(self, session):
-        return self._guesses
+    def propose(self, session):
+        return self._draft
 
-    def note(self, session, tokens):
+    def observe(self, session, tokens):
         pass
 
 
 @pytest.mark.parametrize("width", range(1, 7))
-def test_any_guess_leads_to_the_models_tokens(width):
+def test_any_draft_leads_to_the_models_tokens(width):
     draw = np.random.RandomState(width)
     for _ in range(300):
-        chosen = draw.randint(0, 3, 7)  # few tokens, so that guesses are often right by chance
-        passes, made = decode_passes(chosen[None], Fixed(draw.randint(0, 3, (1 + SIDES, 7))), width)
+        chosen = draw.randint(0, 3, 7)  # few tokens, so that drafts are often right by chance
+        passes, made = decode_passes(chosen[None], Fixed(draw.randint(0, 3, (1 + BRANCHES, 7))), width)
         np.testing.assert_array_equal(made, chosen[None])
         assert 0 <= passes <= 6
 
 
 @pytest.mark.parametrize("wrong", range(7))
-def test_each_wrong_guess_costs_at_most_one_pass(wrong):
+def test_each_wrong_draft_costs_at_most_one_pass(wrong):
     chosen = np.arange(LOW, LOW + 7)
-    guesses = np.stack([chosen, chosen + 50, chosen + 60])
-    guesses[0, :wrong] += 100
-    passes, made = decode_passes(chosen[None], Fixed(guesses), 6)
+    draft = np.stack([chosen, chosen + 50, chosen + 60])
+    draft[0, :wrong] += 100
+    passes, made = decode_passes(chosen[None], Fixed(draft), 6)
     np.testing.assert_array_equal(made, chosen[None])
     assert passes == min(wrong, 6)
 
 
-def test_a_side_guess_that_is_right_saves_a_pass():
+def test_a_branch_that_is_right_saves_a_pass():
     chosen = np.arange(LOW, LOW + 7)
     all_wrong = np.stack([chosen + 100, chosen + 50, chosen + 60])
-    beside = np.stack([chosen + 100, chosen + 50, chosen])
+    branch = np.stack([chosen + 100, chosen + 50, chosen])
     assert decode_passes(chosen[None], Fixed(all_wrong), 6)[0] == 6
-    assert decode_passes(chosen[None], Fixed(beside), 6)[0] == 3
+    assert decode_passes(chosen[None], Fixed(branch), 6)[0] == 3
 
 
 def test_recorded_actions_need_at_least_40_percent_fewer_passes():
     episodes = recorded_tokens(CODEC)
     total = steps = 0
     for tokens in episodes.values():
-        passes, made = decode_passes(tokens, Drafts(CODEC), 6)
+        passes, made = decode_passes(tokens, Drafter(CODEC), 6)
         np.testing.assert_array_equal(made, tokens)
         total, steps = total + passes, steps + len(tokens)
     assert total <= 0.6 * 6 * steps
@@ -69,51 +69,51 @@ def test_jitter_costs_passes_and_changes_no_token_and_no_gripper():
         for name, tokens in shaken.items():
             assert CODEC.is_action(tokens).all() and np.array_equal(tokens[:, 6], smooth[name][:, 6])
             assert abs(tokens - smooth[name]).max() == bins
-        counted = [decode_passes(tokens, Drafts(CODEC), 6) for tokens in shaken.values()]
+        counted = [decode_passes(tokens, Drafter(CODEC), 6) for tokens in shaken.values()]
         for (_, made), tokens in zip(counted, shaken.values(), strict=True):
             np.testing.assert_array_equal(made, tokens)
         passes.append(sum(one for one, _ in counted))
     assert passes == sorted(passes) and passes[-1] > passes[0]
 
 
-def test_settling_early_changes_no_guess():
-    early, late = Drafts(CODEC), Drafts(CODEC)
+def test_settling_early_changes_no_draft():
+    early, late = Drafter(CODEC), Drafter(CODEC)
     for tokens in next(iter(recorded_tokens(CODEC).values()))[:40]:
         for one in (early, late):
-            one.note("a", tokens)
+            one.observe("a", tokens)
         early.settle()
-        np.testing.assert_array_equal(early.guess("a"), late.guess("a"))
+        np.testing.assert_array_equal(early.propose("a"), late.propose("a"))
     early.forget("a")
     assert len(early) == 0
 
 
-def test_guesses_are_action_tokens_and_distinct_at_the_ends_of_the_range_too():
-    drafts = Drafts(CODEC)
+def test_drafts_are_action_tokens_and_distinct_at_the_ends_of_the_range_too():
+    drafter = Drafter(CODEC)
     for tokens in (np.full(7, LOW), np.full(7, HIGH), np.full(7, LOW), np.full(7, 5), np.full(7, 32063)):
-        drafts.note("a", tokens)
-        guesses = drafts.guess("a")
-        assert guesses.shape == (1 + SIDES, 7)
-        assert CODEC.is_action(guesses).all()
-        assert all(len(set(column)) == 1 + SIDES for column in guesses.T)
+        drafter.observe("a", tokens)
+        draft = drafter.propose("a")
+        assert draft.shape == (1 + BRANCHES, 7)
+        assert CODEC.is_action(draft).all()
+        assert all(len(set(column)) == 1 + BRANCHES for column in draft.T)
 
 
-def test_the_last_action_and_a_steady_change_are_guessed():
-    drafts = Drafts(CODEC)
+def test_the_last_action_and_a_steady_change_are_drafted():
+    drafter = Drafter(CODEC)
     moving = np.arange(7) % 2  # odd dimensions move by one bin per step
     for step in range(12):
-        drafts.note("a", np.full(7, 31800) + step * moving)
-    np.testing.assert_array_equal(drafts.guess("a")[0], np.full(7, 31800) + 12 * moving)
+        drafter.observe("a", np.full(7, 31800) + step * moving)
+    np.testing.assert_array_equal(drafter.propose("a")[0], np.full(7, 31800) + 12 * moving)
 
 
 def test_sessions_do_not_mix_and_are_forgotten():
-    drafts = Drafts(CODEC, limit=2)
+    drafter = Drafter(CODEC, limit=2)
     for name, token in (("a", 31800), ("b", 31900)):
-        drafts.note(name, np.full(7, token))
-    assert (drafts.guess("a")[0] == 31800).all()
-    assert (drafts.guess("b")[0] == 31900).all()
-    drafts.forget("a")
-    drafts.forget("never known")
-    assert (drafts.guess("a") == drafts.guess("unknown")).all()
+        drafter.observe(name, np.full(7, token))
+    assert (drafter.propose("a")[0] == 31800).all()
+    assert (drafter.propose("b")[0] == 31900).all()
+    drafter.forget("a")
+    drafter.forget("never known")
+    assert (drafter.propose("a") == drafter.propose("unknown")).all()
     for name in "cde":
-        drafts.note(name, np.full(7, 31800))
-    assert len(drafts) == 2
+        drafter.observe(name, np.full(7, 31800))
+    assert len(drafter) == 2

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from services.openvla.actions import codec_of, unnormalise
-from services.openvla.pictures import resize
-from services.openvla.tokenizer import PromptTokenizer
+from services.openvla.checkpoint.tokenizer import PromptTokenizer
+from services.openvla.decoding.actions import codec_of, unnormalise
+from services.openvla.service.resize import resize
 from tests.openvla.cases import COLUMNS, INSTRUCTIONS, pictures
 
 DATA = Path(__file__).parent / "data"
@@ -46,30 +46,30 @@ def test_prompts_are_tokenised_as_upstream_does(inputs, reference):
 
 
 def test_pictures_are_resized_and_normalised_as_upstream_does(inputs, reference, size, engines):
-    eyes = engines(size).model.eyes
+    vision = engines(size).model.vision
     for index, stored in zip((2, 7), reference["pixels"], strict=True):  # of the right size, and resized
         scaled = torch.from_numpy(inputs[0][index]).permute(2, 0, 1) / 255
-        ours = torch.cat([(scaled - mean) / std for mean, std in zip(eyes.mean, eyes.std, strict=True)])
+        ours = torch.cat([(scaled - mean) / std for mean, std in zip(vision.mean, vision.std, strict=True)])
         np.testing.assert_array_equal(ours.numpy(), stored)
 
 
 @pytest.mark.parametrize(
-    ("width", "guess"), [(1, "none"), (1, "half"), (3, "half"), *((6, g) for g in ("right", "wrong", "half", "aside"))]
+    ("width", "kind"), [(1, "none"), (1, "half"), (3, "half"), *((6, g) for g in ("right", "wrong", "half", "aside"))]
 )
 @pytest.mark.parametrize("batch", [1, 8])
-def test_tokens_and_scores_are_upstreams(inputs, reference, size, engines, batch, width, guess):
+def test_tokens_and_scores_are_upstreams(inputs, reference, size, engines, batch, width, kind):
     engine, (pixels, prompts) = engines(size), inputs
     engine.width = width
-    guesses = guesses_of(guess, reference["tokens"])
+    draft = draft_of(kind, reference["tokens"])
     for start in range(0, 8, batch):
         rows = slice(start, start + batch)
-        given = None if guesses is None else guesses[rows]
+        given = None if draft is None else draft[rows]
         made = engine.generate(pixels[rows], prompts[rows], given, keep_scores=True)
         np.testing.assert_array_equal(made.tokens, reference["tokens"][rows])
         assert np.abs(made.scores[:, :, COLUMNS] - reference["scores"][rows]).max() < LOGIT_TOLERANCE
 
 
-def guesses_of(kind, tokens):
+def draft_of(kind, tokens):
     """Returns int64 [8, 3, 7]: what will be chosen, something else, every second one right, or right at the side."""
     if kind == "none":
         return None
@@ -93,8 +93,8 @@ def test_padded_shapes_change_nothing(inputs, reference, size, engines):
     try:
         for count in (1, 3, 8):
             for kind in ("none", "half", "aside"):
-                guesses = guesses_of(kind, reference["tokens"][:count])
-                made = engine.generate(pixels[:count], prompts[:count], guesses, keep_scores=True)
+                draft = draft_of(kind, reference["tokens"][:count])
+                made = engine.generate(pixels[:count], prompts[:count], draft, keep_scores=True)
                 np.testing.assert_array_equal(made.tokens, reference["tokens"][:count])
                 assert np.abs(made.scores[:, :, COLUMNS] - reference["scores"][:count]).max() < LOGIT_TOLERANCE
     finally:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from services.openvla.actions import codec_of
-from services.openvla.decoding import NO_TOKEN
-from services.openvla.engine import choose
-from services.openvla.loading import load_policy
-from services.openvla.policy import NoScores
-from services.openvla.settings import ModelSettings
+from services.openvla.decoding.actions import codec_of
+from services.openvla.decoding.engine import choose
+from services.openvla.decoding.speculative import NO_TOKEN
+from services.openvla.service.loading import load_policy
+from services.openvla.service.policy import NoScores
+from services.openvla.service.settings import ModelSettings
 from vla_contract import Observation, PolicyClient, PolicyUnavailable
 from vla_contract.testing import running
 from vla_modelkit.checkpoint import CheckpointError
@@ -40,20 +40,20 @@ def test_the_best_score_has_to_be_a_number():
     assert choose(scores).tolist() == [1, NO_TOKEN, NO_TOKEN, 1, NO_TOKEN]
 
 
-@pytest.mark.parametrize("guessed", [False, True])
+@pytest.mark.parametrize("drafted", [False, True])
 @pytest.mark.parametrize("fixed_shapes", [False, True])
-def test_a_row_without_scores_fails_alone_and_leaves_nothing(guessed, fixed_shapes, engine):
+def test_a_row_without_scores_fails_alone_and_leaves_nothing(drafted, fixed_shapes, engine):
     shown, prompts = pixels(3), [PROMPT, [*PROMPT, 515, 516], PROMPT]
     good = engine.generate(shown, prompts).tokens
-    guesses = np.stack([np.stack([row, row, row]) for row in good]) if guessed else None
+    draft = np.stack([np.stack([row, row, row]) for row in good]) if drafted else None
     engine.model.llama.embed[POISON] = float("nan")
     engine.fixed_shapes = fixed_shapes
     try:
         for _ in range(2):
-            made = engine.generate(shown, [PROMPT, [*PROMPT, POISON, 516], PROMPT], guesses).tokens
+            made = engine.generate(shown, [PROMPT, [*PROMPT, POISON, 516], PROMPT], draft).tokens
             assert (made[1] == NO_TOKEN).all()
             np.testing.assert_array_equal(made[[0, 2]], good[[0, 2]])
-            np.testing.assert_array_equal(engine.generate(shown, prompts, guesses).tokens, good)
+            np.testing.assert_array_equal(engine.generate(shown, prompts, draft).tokens, good)
     finally:
         engine.fixed_shapes = False
 
@@ -67,19 +67,19 @@ def test_it_fails_wherever_in_the_action_that_happens(place, engine):
     first = int(np.flatnonzero(good[0] == token)[0])
     made = engine.generate(shown, [PROMPT]).tokens[0]
     assert made.tolist() == [*good[0, : first + 1], *[NO_TOKEN] * (6 - first)]
-    guessed = engine.generate(shown, [PROMPT], np.stack([good[0]] * 3)[None]).tokens[0]  # read with the prompt
-    assert NO_TOKEN in guessed and all(one in (NO_TOKEN, right) for one, right in zip(guessed, good[0], strict=True))
+    drafted = engine.generate(shown, [PROMPT], np.stack([good[0]] * 3)[None]).tokens[0]  # read with the prompt
+    assert NO_TOKEN in drafted and all(one in (NO_TOKEN, right) for one, right in zip(drafted, good[0], strict=True))
 
 
-def test_a_wrong_guess_without_scores_spoils_no_later_request(engine):
+def test_a_wrong_draft_without_scores_spoils_no_later_request(engine):
     """Its keys and values stay in slots that nobody sees, where 0 · NaN would still be NaN."""
     shown = pixels(2)
     good = engine.generate(shown, [PROMPT] * 2).tokens
     engine.model.llama.embed[31999] = float("nan")
     assert not (good == 31999).any()
-    guesses = np.full((2, 3, 7), 31999)
+    draft = np.full((2, 3, 7), 31999)
     for _ in range(2):
-        made = engine.generate(shown, [PROMPT] * 2, guesses).tokens
+        made = engine.generate(shown, [PROMPT] * 2, draft).tokens
         assert ((made == good) | (made == NO_TOKEN)).all()
         np.testing.assert_array_equal(engine.generate(shown, [PROMPT] * 2).tokens, good)
 

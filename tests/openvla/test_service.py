@@ -18,9 +18,9 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from services.openvla.attention import choose
-from services.openvla.loading import load_policy
-from services.openvla.settings import ModelSettings
+from services.openvla.model.attention import choose
+from services.openvla.service.loading import load_policy
+from services.openvla.service.settings import ModelSettings
 from vla_contract import InvalidObservation, Observation, PolicyClient, PolicyRefused
 from vla_contract.act_json import to_json
 from vla_contract.testing import running
@@ -201,7 +201,7 @@ def test_what_this_machine_cannot_do_is_said():
 
 
 def test_upstreams_engine_without_upstreams_code_says_where_it_belongs(checkpoints, monkeypatch, tmp_path):
-    from services.openvla import hf
+    from services.openvla.service import hf
 
     monkeypatch.setattr(hf, "BASE", (str(tmp_path), None))
     with pytest.raises(CheckpointError, match="modeling_prismatic.py"):

@@ -19,7 +19,10 @@ ENVIRONMENTS = paths.image_names()
 DOCKERFILES = [ROOT / "images" / name / "Dockerfile" for name in ENVIRONMENTS]
 
 SETTINGS = {  # service -> where the dataclasses lie whose fields are variables
-    "openvla": (("services/openvla/settings.py", "ModelSettings"), ("services/openvla/__main__.py", "ServiceSettings")),
+    "openvla": (
+        ("services/openvla/service/settings.py", "ModelSettings"),
+        ("services/openvla/__main__.py", "ServiceSettings"),
+    ),
     "gr00t": (("services/gr00t/settings.py", "Settings"), ("services/gr00t/__main__.py", "ServiceSettings")),
 }
 
@@ -152,7 +155,7 @@ def test_every_setting_of_a_model_reaches_its_container(service):
 @pytest.mark.parametrize(
     ("service", "path", "name"),
     [
-        ("openvla", "services/openvla/published.py", "REPOSITORIES"),
+        ("openvla", "services/openvla/checkpoint/published.py", "REPOSITORIES"),
         ("gr00t", "services/gr00t/checkpoint.py", "PUBLISHED"),
     ],
 )

@@ -273,6 +273,16 @@ def test_imports_go_one_way():
             assert not found & {"services", "vla_contract", "vla_modelkit"}, name
 
 
+def test_openvlas_folders_build_on_each_other():
+    """service → decoding → model and checkpoint."""
+    above = {"checkpoint": {"decoding", "service"}, "model": {"decoding", "service"}, "decoding": {"service"}}
+    files = {name: text for name, text in modules().items() if name.startswith("services/openvla/")}
+    assert above.keys() <= {name.split("/")[2] for name in files}
+    for name, text in files.items():
+        reached = {other.split(".")[2] for other in imported(text) if other.startswith("services.openvla.")}
+        assert not reached & above.get(name.split("/")[2], set()), name
+
+
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_every_image_has_the_shared_packages_its_services_import(name):
     """Copied and on PYTHONPATH; an import inside a function counts too."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.openvla.others import refuse_other_files
-from services.openvla.preprocessing import read_sights
-from services.openvla.statistics import Stats, read_statistics
+from services.openvla.checkpoint.oft import refuse_other_files
+from services.openvla.checkpoint.preprocessing import read_preprocessing
+from services.openvla.checkpoint.statistics import Stats, read_statistics
 from vla_modelkit.checkpoint import CheckpointError, read_json
 
 # What config.json may say of the language model beside its shape; each other value means other computing.
@@ -128,13 +128,13 @@ def _towers(raw: dict, folder: Path) -> tuple[Tower, Tower]:
         )
     if sizes[0] != sizes[1]:
         raise CheckpointError(f"{folder}: image_sizes are {sizes}; the two towers see one picture of one size")
-    sights = read_sights(folder)
-    if sights[0].size != sizes[0]:
+    shown = read_preprocessing(folder)
+    if shown[0].size != sizes[0]:
         raise CheckpointError(
-            f"{folder}: config.json has image_sizes {sizes}, preprocessor_config.json input_sizes of {sights[0].size} "
+            f"{folder}: config.json has image_sizes {sizes}, preprocessor_config.json input_sizes of {shown[0].size} "
             "pixels; expected one size: take both files from one checkpoint"
         )
     return tuple(
-        Tower(one, sight.size, act, sight.mean, sight.std, sight.interpolation)
-        for one, act, sight in zip(ids, acts, sights, strict=True)
+        Tower(one, as_.size, act, as_.mean, as_.std, as_.interpolation)
+        for one, act, as_ in zip(ids, acts, shown, strict=True)
     )

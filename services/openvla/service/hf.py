@@ -14,16 +14,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from services.openvla.config import ModelConfig, load_config
-from services.openvla.facts import CAMERA, example, policy_info, served_keys
-from services.openvla.linear import quantiser
-from services.openvla.loading import placement
-from services.openvla.memory import require_memory
-from services.openvla.model import weight_bytes
-from services.openvla.published import BASE
-from services.openvla.settings import ModelSettings
-from services.openvla.tiny import REMOTE_CODE
-from services.openvla.tokenizer import PROMPT, complete
+from services.openvla.checkpoint.config import ModelConfig, load_config
+from services.openvla.checkpoint.published import BASE
+from services.openvla.checkpoint.tiny import REMOTE_CODE
+from services.openvla.checkpoint.tokenizer import PROMPT, complete
+from services.openvla.model.linear import quantiser
+from services.openvla.model.memory import require_memory
+from services.openvla.model.openvla import weight_bytes
+from services.openvla.service.info import CAMERA, example, policy_info, served_keys
+from services.openvla.service.loading import placement
+from services.openvla.service.settings import ModelSettings
 from vla_contract import ActionChunk, Observation, PolicyInfo
 from vla_modelkit.canary import check_sees
 from vla_modelkit.checkpoint import CheckpointError

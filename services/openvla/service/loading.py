@@ -9,19 +9,19 @@ from pathlib import Path
 
 import torch
 
-from services.openvla import attention
-from services.openvla.actions import codec_of
-from services.openvla.config import ModelConfig, load_config
-from services.openvla.decoding import GUESSES
-from services.openvla.engine import Engine, capacity, row_bytes
-from services.openvla.facts import example, policy_info, served_keys
-from services.openvla.memory import fitting_batch, require_memory
-from services.openvla.model import OpenVLA, load_model, weight_bytes
-from services.openvla.policy import OpenVLAPolicy
-from services.openvla.settings import INT8, ModelSettings, checkpoint_folder
-from services.openvla.tokenizer import PromptTokenizer
-from services.openvla.vision import patch_count
-from services.openvla.weights import Safetensors
+from services.openvla.checkpoint.config import ModelConfig, load_config
+from services.openvla.checkpoint.tokenizer import PromptTokenizer
+from services.openvla.checkpoint.weights import Safetensors
+from services.openvla.decoding.actions import codec_of
+from services.openvla.decoding.engine import Engine, capacity, row_bytes
+from services.openvla.decoding.speculative import DRAFT_LENGTH
+from services.openvla.model import attention
+from services.openvla.model.memory import fitting_batch, require_memory
+from services.openvla.model.openvla import OpenVLA, load_model, weight_bytes
+from services.openvla.model.vision import patch_count
+from services.openvla.service.info import example, policy_info, served_keys
+from services.openvla.service.policy import OpenVLAPolicy
+from services.openvla.service.settings import INT8, ModelSettings, checkpoint_folder
 from vla_contract import Policy
 from vla_modelkit.canary import check_sees
 from vla_modelkit.devices import NAMES, choose_device, choose_dtype
@@ -38,7 +38,7 @@ def load_policy(settings: ModelSettings) -> Policy:
     try:
         if settings.engine == "vla-lab":
             return load_own_policy(settings, folder)
-        from services.openvla.hf import load_hf_policy
+        from services.openvla.service.hf import load_hf_policy
 
         return load_hf_policy(settings, folder)
     except torch.cuda.OutOfMemoryError as error:
@@ -90,8 +90,8 @@ def placement(settings: ModelSettings) -> tuple[torch.device, torch.dtype, atten
 
 
 def width_for(quant: str) -> int:
-    """Returns how many tokens in line a decoding pass reads: 4-bit kernels are fast for one only."""
-    return 1 if quant in ("nf4", "fp4") else GUESSES
+    """Returns how many tokens of a draft's chain a decoding pass verifies: 4-bit kernels are fast for one only."""
+    return 1 if quant in ("nf4", "fp4") else DRAFT_LENGTH
 
 
 def fixed_shapes_for(quant: str, device: torch.device) -> bool:

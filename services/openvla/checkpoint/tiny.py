@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from services.openvla.config import LlamaConfig, ModelConfig, Tower, load_config
-from services.openvla.llama import HEAD
-from services.openvla.model import model_shapes
-from services.openvla.suites import SUITES
-from services.openvla.tiny_tokenizer import write_tokenizer
-from services.openvla.weights import Source
+from services.openvla.checkpoint.config import LlamaConfig, ModelConfig, Tower, load_config
+from services.openvla.checkpoint.suites import SUITES
+from services.openvla.checkpoint.tiny_tokenizer import write_tokenizer
+from services.openvla.checkpoint.weights import Source
+from services.openvla.model.llama import HEAD
+from services.openvla.model.openvla import model_shapes
 from vla_modelkit.checkpoint import INDEX
 
 LOUD = ("embed_tokens", "q_proj", "k_proj")  # names of what is scaled up

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vla_modelkit.flash import flash_obstacle
+
 CHOICES = ("auto", "sdpa", "flash")
 
 
@@ -60,26 +62,12 @@ def choose(asked: str, device: torch.device, dtype: torch.dtype) -> tuple[Attent
         raise ValueError(f"attention {asked!r} not found; expected one of {', '.join(CHOICES)}")
     if asked == "sdpa":
         return Sdpa(), "asked for"
-    reason = _flash_missing(device, dtype)
+    reason = flash_obstacle(device, dtype)
     if reason is None:
         return Flash(), "flash-attn is installed" if asked == "auto" else "asked for"
     if asked == "flash":
         raise ValueError(f"--attention flash cannot be had: {reason}; use --attention sdpa (or auto)")
     return Sdpa(), f"instead of flash: {reason}"
-
-
-def _flash_missing(device: torch.device, dtype: torch.dtype) -> str | None:
-    if device.type != "cuda":
-        return f"flash-attn needs a GPU, the device is {device}"
-    if dtype not in (torch.bfloat16, torch.float16):
-        return f"flash-attn computes in bf16 or fp16, not in {dtype}"
-    if torch.cuda.get_device_capability(device) < (8, 0):
-        return f"flash-attn 2 needs an Ampere GPU or newer, this is a {torch.cuda.get_device_name(device)}"
-    try:
-        import flash_attn  # noqa: F401
-    except Exception as error:  # a wheel for another torch ends its import with undefined symbols
-        return f"importing flash_attn failed with {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    return None
 
 
 def _same_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,8 +1,8 @@
-"""Llama-2 as tensor functions: static key-value cache, rotary positions, one pass for prompts and one for new tokens.
+"""Llama-2 as tensor functions: static KV cache, rotary positions, prefill and decode.
 
 Rows of a batch may have prompts of different lengths: they are padded on the right, where causal attention never looks,
 and every later token is written at its row's own place. So a cache slot is visible to a query exactly when the slot's
-number is not larger than the query's position; guesses beside the main line are the one exception (`Window`).
+number is not larger than the query's position; branches of a draft tree are the one exception (`TreePositions`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from services.openvla import attention
-from services.openvla.config import LlamaConfig
-from services.openvla.linear import Linear, plain, quantiser
-from services.openvla.weights import Source
+from services.openvla.checkpoint.config import LlamaConfig
+from services.openvla.checkpoint.weights import Source
+from services.openvla.model import attention
+from services.openvla.model.linear import Linear, plain, quantiser
 
 PREFIX = "language_model.model."
 HEAD = "language_model.lm_head.weight"
@@ -35,8 +35,8 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Cache:
-    """Keys and values [layers, B, capacity, kv heads, head_dim] of what was read so far."""
+class KVCache:
+    """Keys and values [layers, B, capacity, kv heads, head_dim] of the tokens so far."""
 
     keys: Tensor
     values: Tensor
@@ -46,9 +46,9 @@ class Cache:
         """Slots per row."""
         return self.keys.shape[2]
 
-    def rows(self, count: int) -> Cache:
+    def rows(self, count: int) -> KVCache:
         """Returns a view of the first `count` rows."""
-        return Cache(self.keys[:, :count], self.values[:, :count])
+        return KVCache(self.keys[:, :count], self.values[:, :count])
 
     def clear(self) -> None:
         """Fills every slot with zeros, in place: captured passes hold these very tensors."""
@@ -57,11 +57,11 @@ class Cache:
 
 
 @dataclass(frozen=True)
-class Window:
-    """Where the tokens of a decoding pass stand, int64 [B, N] each.
+class TreePositions:
+    """Where the tokens of a decoding pass stand, int64 [B, N] each: the tree attention of speculative decoding.
 
-    A token sees the cache up to `sees`, and itself: for one that continues its row that is its own position. A side
-    guess stands at the same position as the main one but keeps its keys and values in a slot of its own.
+    A token sees the cache up to `sees`, and itself: for one of the chain that is its own position. A branch's token
+    stands at the same position as the chain's but keeps its keys and values in a slot of its own.
     """
 
     positions: Tensor
@@ -87,7 +87,7 @@ class Llama:
     sin: Tensor
     attention: attention.Attention
 
-    def read_prompts(self, x: Tensor, cache: Cache) -> Tensor:
+    def prefill(self, x: Tensor, cache: KVCache) -> Tensor:
         """Returns hidden states [B, S, hidden] of embeddings x [B, S, hidden] at positions 0 … S-1; fills the cache."""
         length = x.shape[1]
         cos, sin = self.cos[None, :length, None], self.sin[None, :length, None]
@@ -98,16 +98,16 @@ class Llama:
             x = self._rest(block, x, self.attention(q, k, v))
         return x
 
-    def read_window(self, x: Tensor, window: Window, cache: Cache, filled: int) -> Tensor:
+    def decode(self, x: Tensor, tree: TreePositions, cache: KVCache, filled: int) -> Tensor:
         """Returns hidden states [B, N, hidden] of embeddings x [B, N, hidden], looking at the first `filled` slots."""
         rows = torch.arange(x.shape[0], device=x.device)[:, None]
-        cos, sin = self.cos[window.positions][:, :, None], self.sin[window.positions][:, :, None]
-        visible = window.visible(filled)
+        cos, sin = self.cos[tree.positions][:, :, None], self.sin[tree.positions][:, :, None]
+        visible = tree.visible(filled)
         for layer, block in enumerate(self.blocks):
             q, k, v = self._qkv(block, x, cos, sin)
             keys, values = cache.keys[layer], cache.values[layer]
-            keys[rows, window.slots] = k
-            values[rows, window.slots] = v
+            keys[rows, tree.slots] = k
+            values[rows, tree.slots] = v
             x = self._rest(block, x, attention.cached(q, keys[:, :filled], values[:, :filled], visible))
         return x
 
@@ -115,11 +115,11 @@ class Llama:
         """Returns float32 scores [..., vocab] of hidden states [..., hidden]."""
         return self.head(rms_norm(hidden, self.norm, self.config.rms_norm_eps)).float()
 
-    def new_cache(self, rows: int, capacity: int) -> Cache:
+    def new_cache(self, rows: int, capacity: int) -> KVCache:
         """Returns an empty cache."""
         shape = (len(self.blocks), rows, capacity, self.config.num_key_value_heads, self.config.head_dim)
         keys, values = (torch.zeros(shape, dtype=self.embed.dtype, device=self.embed.device) for _ in range(2))
-        return Cache(keys, values)
+        return KVCache(keys, values)
 
     def _qkv(self, block: Block, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         heads, kv = self.config.num_attention_heads, self.config.num_key_value_heads

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from services.openvla.config import ModelConfig
+from services.openvla.checkpoint.config import ModelConfig
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What preprocessor_config.json says of a picture's way into the two towers, read as upstream's processor reads it.
+"""What preprocessor_config.json says of a picture's way into the two vision towers, read as upstream's processor does.
 
 That processor (openvla: prismatic/extern/hf/processing_prismatic.py) works out its transform from `means`, `stds` and
 `interpolations`, and then lets every `tvf_*` field of the file take the place of what it worked out. Published
@@ -16,12 +16,19 @@ from typing import Any
 from vla_modelkit.checkpoint import CheckpointError, read_json
 
 FILE = "preprocessor_config.json"
-WAYS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # a filter's place is its number in Pillow
+RESAMPLINGS = (
+    "nearest",
+    "lanczos",
+    "bilinear",
+    "bicubic",
+    "box",
+    "hamming",
+)  # a filter's place is its number in Pillow
 
 
 @dataclass(frozen=True)
-class Sight:
-    """How one tower sees a picture: resized to a square of `size` pixels by `interpolation`, then normalised."""
+class TowerPreprocessing:
+    """What one tower is shown: the picture resized to a square of `size` pixels by `interpolation`, then normalised."""
 
     size: int
     interpolation: str
@@ -29,15 +36,15 @@ class Sight:
     std: tuple[float, float, float]
 
 
-def read_sights(folder: Path) -> tuple[Sight, Sight]:
-    """Returns how the two towers see. Raises CheckpointError for what this engine does not do, naming the field."""
+def read_preprocessing(folder: Path) -> tuple[TowerPreprocessing, TowerPreprocessing]:
+    """Returns what the towers are shown. Raises CheckpointError for what this engine does not do, naming the field."""
     raw = read_json(folder / FILE)
     _check_strategy(raw, folder)
-    sights = tuple(_sight(raw, index, folder) for index in range(2))
-    if sights[0].interpolation != sights[1].interpolation or sights[0].size != sights[1].size:
-        seen = " and ".join(f"{one.size} pixels, {one.interpolation}" for one in sights)
+    towers = tuple(_tower_preprocessing(raw, index, folder) for index in range(2))
+    if towers[0].interpolation != towers[1].interpolation or towers[0].size != towers[1].size:
+        seen = " and ".join(f"{one.size} pixels, {one.interpolation}" for one in towers)
         raise _wrong(folder, "interpolations", f"the towers are shown {seen}", "one picture, resized once for both")
-    return sights
+    return towers
 
 
 def _check_strategy(raw: Mapping[str, Any], folder: Path) -> None:
@@ -57,7 +64,7 @@ def _check_strategy(raw: Mapping[str, Any], folder: Path) -> None:
             raise _wrong(folder, name, repr(given), "two objects, one for each vision tower")
 
 
-def _sight(raw: Mapping[str, Any], index: int, folder: Path) -> Sight:
+def _tower_preprocessing(raw: Mapping[str, Any], index: int, folder: Path) -> TowerPreprocessing:
     size = _side(raw["input_sizes"][index], "input_sizes", folder)
     resize, crop, normalise = (
         raw.get(f"tvf_{name}_params", [{}, {}])[index] for name in ("resize", "crop", "normalize")
@@ -67,12 +74,13 @@ def _sight(raw: Mapping[str, Any], index: int, folder: Path) -> Sight:
     if not size == resized == cropped or resize.get("max_size") is not None:
         found = f"{size} pixels resized to {resized} and cropped to {cropped}"
         raise _wrong(folder, "tvf_resize_params", found, "one size throughout and max_size null")
-    way = resize.get("interpolation", raw["interpolations"][index])
     mean = _three(normalise.get("mean", raw["means"][index]), "mean", index, folder)
     std = _three(normalise.get("std", raw["stds"][index]), "std", index, folder)
     if 0.0 in std:
         raise _wrong(folder, "std", repr(list(std)), "numbers other than 0")
-    return Sight(size, _way(way, folder), mean, std)
+    return TowerPreprocessing(
+        size, _resampling(resize.get("interpolation", raw["interpolations"][index]), folder), mean, std
+    )
 
 
 def _side(size: Any, name: str, folder: Path) -> int:
@@ -83,10 +91,12 @@ def _side(size: Any, name: str, folder: Path) -> int:
     return side
 
 
-def _way(given: Any, folder: Path) -> str:
-    name = WAYS[given] if type(given) is int and 0 <= given < len(WAYS) else given
-    if name not in WAYS:
-        raise _wrong(folder, "interpolations", repr(given), f"one of {', '.join(WAYS)}, or Pillow's number of it")
+def _resampling(given: Any, folder: Path) -> str:
+    name = RESAMPLINGS[given] if type(given) is int and 0 <= given < len(RESAMPLINGS) else given
+    if name not in RESAMPLINGS:
+        raise _wrong(
+            folder, "interpolations", repr(given), f"one of {', '.join(RESAMPLINGS)}, or Pillow's number of it"
+        )
     return name
 
 

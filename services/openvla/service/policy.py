@@ -7,14 +7,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from services.openvla.actions import ActionCodec, ActionTable
-from services.openvla.config import ModelConfig
-from services.openvla.decoding import NO_TOKEN
-from services.openvla.drafts import Drafts
-from services.openvla.engine import MAX_PROMPT, Engine
-from services.openvla.facts import CAMERA
-from services.openvla.pictures import resize
-from services.openvla.tokenizer import PromptTokenizer
+from services.openvla.checkpoint.config import ModelConfig
+from services.openvla.checkpoint.tokenizer import PromptTokenizer
+from services.openvla.decoding.actions import ActionCodec, ActionTable
+from services.openvla.decoding.drafts import Drafter
+from services.openvla.decoding.engine import MAX_PROMPT, Engine
+from services.openvla.decoding.speculative import NO_TOKEN
+from services.openvla.service.info import CAMERA
+from services.openvla.service.resize import resize
 from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo
 
 
@@ -36,7 +36,7 @@ class OpenVLAPolicy:
         self._config: ModelConfig = engine.model.config
         self._prompt_ids = lru_cache(maxsize=1024)(tokenizer.prompt_ids)
         self._tables = {key: ActionTable(codec, stats) for key, stats in self._config.norm_stats.items()}
-        self._drafts = Drafts(codec) if drafts else None
+        self._drafter = Drafter(codec) if drafts else None
         self._codec, self._counts = codec, {"tokens_outside_the_action_range": 0, "scores_not_finite": 0}
 
     def info(self) -> PolicyInfo:
@@ -45,17 +45,17 @@ class OpenVLAPolicy:
 
     def reset(self, session: str) -> None:
         """Forgets a session's last action."""
-        if self._drafts is not None:
-            self._drafts.forget(session)
+        if self._drafter is not None:
+            self._drafter.forget(session)
 
     def counters(self) -> dict[str, int]:
         """Returns what happened so far that should not: tokens that are no action's, answers without finite scores."""
         return dict(self._counts)
 
     def settle(self) -> None:
-        """Makes the next guesses, while the simulators execute the actions."""
-        if self._drafts is not None:
-            self._drafts.settle()
+        """Makes the next drafts, while the simulators execute the actions."""
+        if self._drafter is not None:
+            self._drafter.settle()
 
     def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
         """Returns a chunk of one action for each observation, or the InvalidObservation it deserves."""
@@ -67,9 +67,9 @@ class OpenVLAPolicy:
         pixels = np.stack([prepared[index][0] for index in good])
         prompts = [prepared[index][1] for index in good]
         sessions = [observations[index].session for index in good]
-        guesses = np.stack([self._drafts.guess(one) for one in sessions]) if self._drafts is not None else None
+        draft = np.stack([self._drafter.propose(one) for one in sessions]) if self._drafter is not None else None
         middle = time.perf_counter()
-        tokens = self._engine.generate(pixels, prompts, guesses).tokens
+        tokens = self._engine.generate(pixels, prompts, draft).tokens
         timings = {"prepare": (middle - start) * 1e3, "model": (time.perf_counter() - middle) * 1e3}
         for index, session, row in zip(good, sessions, tokens, strict=True):
             prepared[index] = self._answer(row, session, observations[index].unnorm_key, timings)
@@ -82,8 +82,8 @@ class OpenVLAPolicy:
             self._counts["scores_not_finite"] += 1
             return NoScores("the model's scores are NaN or infinite: its weights are damaged, or too large for fp16")
         self._counts["tokens_outside_the_action_range"] += int((~self._codec.is_action(tokens)).sum())
-        if self._drafts is not None:
-            self._drafts.note(session, tokens)
+        if self._drafter is not None:
+            self._drafter.observe(session, tokens)
         return ActionChunk(self._action(tokens, key), timings)
 
     def _prepare(self, observation: Observation) -> tuple[np.ndarray, list[int]] | InvalidObservation:

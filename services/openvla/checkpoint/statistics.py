@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from services.openvla.others import refuse_other_statistics
+from services.openvla.checkpoint.oft import refuse_other_statistics
 from vla_modelkit.checkpoint import CheckpointError, read_json
 
 ACTION_TOKENS = 7  # numbers of an action, as the contract carries it

@@ -1,8 +1,8 @@
-"""Guesses for a step's action tokens, from the session's actions so far.
+"""Draft tokens for a step's action, from the session's actions so far: there is no draft model.
 
 A robot moves smoothly: most dimensions of an action repeat the one before or go on changing as they did. A handful of
-extrapolations guess every dimension; those that were right lately have the louder vote. The model verifies (engine.py):
-a wrong guess costs nothing but the pass it did not save.
+extrapolations draft every dimension; those that were right lately have the louder vote. The model verifies
+(speculative.py): a wrong draft costs nothing but the pass it did not save.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from services.openvla.actions import ActionCodec
-from services.openvla.statistics import ACTION_TOKENS
+from services.openvla.checkpoint.statistics import ACTION_TOKENS
+from services.openvla.decoding.actions import ActionCodec
 
-SIDES = 2  # further guesses per dimension, beside the main one
+BRANCHES = 2  # further draft tokens per dimension, beside the chain's
 MAX_SESSIONS = 4096
 DECAY = 0.85  # per step, of what an extrapolation earned by being right
 NEAR_MISS = 0.3  # what being one bin off earns
@@ -32,30 +32,30 @@ class Dimension:
 
     last: list[int] = field(default_factory=list)  # at most 4, the newest first
     merit: list[float] = field(default_factory=lambda: [0.5, 0.0, 0.0, 0.0, 0.0])  # at first: unchanged
-    guessed: list[int] = field(default_factory=list)
+    drafted: list[int] = field(default_factory=list)
 
-    def work_in(self, bin: int, top: int) -> list[int]:
+    def update(self, bin: int, top: int) -> list[int]:
         """Takes the bin of a step; returns the three likeliest of the next one, from 0 to `top`."""
-        if self.guessed:
-            judged = zip(self.merit, self.guessed, strict=True)
-            self.merit = [DECAY * merit + _earned(abs(guess - bin)) for merit, guess in judged]
+        if self.drafted:
+            judged = zip(self.merit, self.drafted, strict=True)
+            self.merit = [DECAY * merit + _earned(abs(draft - bin)) for merit, draft in judged]
         self.last = [bin, *self.last[:3]]
-        self.guessed = extrapolate(self.last, top)
-        return ranked(self.guessed, self.merit, top)
+        self.drafted = extrapolate(self.last, top)
+        return ranked(self.drafted, self.merit, top)
 
 
 @dataclass
 class Session:
-    """The dimensions of a session, and its next guesses."""
+    """The dimensions of a session, and its next draft tree."""
 
     dimensions: list[Dimension] = field(default_factory=lambda: [Dimension() for _ in range(ACTION_TOKENS)])
-    ready: np.ndarray | None = None  # int64 [1 + SIDES, 7]
+    ready: np.ndarray | None = None  # int64 [1 + BRANCHES, 7]
 
 
-class Drafts:
-    """Guesses per session; the longest unused session is dropped past `limit`.
+class Drafter:
+    """Draft trees per session; the longest unused session is dropped past `limit`.
 
-    What `note` takes is worked in by `settle`, or by the next `guess` where nobody calls that.
+    What `observe` takes is worked in by `settle`, or by the next `propose` where nobody calls that.
     """
 
     def __init__(self, codec: ActionCodec, limit: int = MAX_SESSIONS):
@@ -63,31 +63,31 @@ class Drafts:
         rest = codec.tokens(np.zeros(ACTION_TOKENS))  # no motion
         self._at_first = np.stack([rest, rest - 1, rest + 1])
         self._sessions: OrderedDict[str, Session] = OrderedDict()
-        self._noted: list[tuple[str, np.ndarray]] = []
+        self._observed: list[tuple[str, np.ndarray]] = []
 
-    def guess(self, session: str) -> np.ndarray:
-        """Returns int64 [1 + SIDES, 7]: token ids, the likeliest first."""
+    def propose(self, session: str) -> np.ndarray:
+        """Returns int64 [1 + BRANCHES, 7]: token ids, the likeliest first."""
         self.settle()
         known = self._sessions.get(session)
         return self._at_first if known is None else known.ready
 
-    def note(self, session: str, tokens: np.ndarray) -> None:
+    def observe(self, session: str, tokens: np.ndarray) -> None:
         """Remembers a step's action tokens [7]; an id outside the action range counts as the nearest bin."""
-        self._noted.append((session, tokens))
+        self._observed.append((session, tokens))
 
     def settle(self) -> None:
-        """Makes the guesses that follow from what was noted."""
-        noted, self._noted = self._noted, []
-        for session, tokens in noted:
-            self._work_in(session, tokens.tolist())
+        """Makes the drafts that follow from what was observed."""
+        observed, self._observed = self._observed, []
+        for session, tokens in observed:
+            self._update(session, tokens.tolist())
 
-    def _work_in(self, session: str, tokens: list[int]) -> None:
+    def _update(self, session: str, tokens: list[int]) -> None:
         known = self._sessions.get(session)
         if known is None:
             known = self._sessions[session] = Session()
         self._sessions.move_to_end(session)
         bins = [min(max(token - self._low, 0), self._top) for token in tokens]
-        best = [one.work_in(bin, self._top) for one, bin in zip(known.dimensions, bins, strict=True)]
+        best = [one.update(bin, self._top) for one, bin in zip(known.dimensions, bins, strict=True)]
         known.ready = self._low + np.array(best).T
         while len(self._sessions) > self._limit:
             self._sessions.popitem(last=False)
@@ -109,14 +109,14 @@ def extrapolate(last: list[int], top: int) -> list[int]:
     return [min(max(round(way), 0), top) for way in ways]
 
 
-def ranked(guessed: list[int], merit: list[float], top: int) -> list[int]:
+def ranked(drafted: list[int], merit: list[float], top: int) -> list[int]:
     """Returns the three bins with the most votes of the extrapolations; the lower one where two have as many."""
     votes: dict[int, float] = {}
-    for guess, earned in zip(guessed, merit, strict=True):
-        votes[guess] = votes.get(guess, 0.0) + (earned + 1e-3)
-    near = {bin for guess in votes for bin in (guess - 1, guess, guess + 1) if 0 <= bin <= top} | {0, 1, 2}
-    beside = {bin: votes.get(bin - 1, 0.0) + votes.get(bin + 1, 0.0) for bin in near}
-    return sorted(near, key=lambda bin: (-(votes.get(bin, 0.0) + SPREAD * beside[bin]), bin))[: 1 + SIDES]
+    for draft, earned in zip(drafted, merit, strict=True):
+        votes[draft] = votes.get(draft, 0.0) + (earned + 1e-3)
+    near = {bin for draft in votes for bin in (draft - 1, draft, draft + 1) if 0 <= bin <= top} | {0, 1, 2}
+    neighbours = {bin: votes.get(bin - 1, 0.0) + votes.get(bin + 1, 0.0) for bin in near}
+    return sorted(near, key=lambda bin: (-(votes.get(bin, 0.0) + SPREAD * neighbours[bin]), bin))[: 1 + BRANCHES]
 
 
 def _earned(off: int) -> float:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from services.openvla.config import ModelConfig
-from services.openvla.suites import keys_of, suites_of
+from services.openvla.checkpoint.config import ModelConfig
+from services.openvla.checkpoint.suites import keys_of, suites_of
 from vla_contract import Observation, PolicyInfo
 from vla_contract.errors import did_you_mean
 from vla_modelkit.checkpoint import identity

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from services.openvla.config import Tower
-from services.openvla.linear import Linear, Packed, plain
-from services.openvla.weights import Source
+from services.openvla.checkpoint.config import Tower
+from services.openvla.checkpoint.weights import Source
+from services.openvla.model.linear import Linear, Packed, plain
 from vla_modelkit.checkpoint import CheckpointError
 
 PREFIXES = ("vision_backbone.featurizer.", "vision_backbone.fused_featurizer.")  # DINOv2, SigLIP
@@ -97,7 +97,7 @@ def published_name(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Eyes:
+class VisionBackbone:
     """Both towers and the projector.
 
     `mean` and `std` are [2, 3, 1, 1]: each tower normalises pixels its own way.
@@ -145,7 +145,9 @@ def vision_shapes(towers: tuple[Tower, Tower], hidden: int) -> dict[str, tuple[i
     return shapes | projector_shapes(features, hidden)
 
 
-def load_eyes(towers: tuple[Tower, Tower], source: Source, dtype: torch.dtype, device: torch.device) -> Eyes:
+def load_vision_backbone(
+    towers: tuple[Tower, Tower], source: Source, dtype: torch.dtype, device: torch.device
+) -> VisionBackbone:
     """Returns towers and projector with their weights."""
     projector = tuple(
         plain(*(source.read(f"projector.fc{i}.{kind}").to(device=device, dtype=dtype) for kind in ("weight", "bias")))
@@ -157,7 +159,7 @@ def load_eyes(towers: tuple[Tower, Tower], source: Source, dtype: torch.dtype, d
         raise CheckpointError(
             f"the vision towers cut a picture into {counts[0]} and {counts[1]} patches; expected equal"
         )
-    return Eyes(models, _pixels("mean", towers, device), _pixels("std", towers, device), projector, dtype)
+    return VisionBackbone(models, _pixels("mean", towers, device), _pixels("std", towers, device), projector, dtype)
 
 
 def patch_count(towers: tuple[Tower, Tower]) -> int:

@@ -34,7 +34,7 @@ class ModelSettings:
     max_batch: int = 16
     """Most observations in one pass."""
     drafts: bool = True
-    """Guess actions from a session's last ones and verify: the same in fp32; in 16 bits a close call may differ."""
+    """Speculative decoding from a session's last actions: the same in fp32; in 16 bits a close call may differ."""
 
     def __post_init__(self):
         if not 1 <= self.max_batch <= 64:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from services.openvla.config import SPACE_TOKEN
+from services.openvla.checkpoint.config import SPACE_TOKEN
 from vla_modelkit.checkpoint import CheckpointError
 
 PROMPT = "In: What action should the robot take to {instruction}?\nOut:"

@@ -5,7 +5,7 @@ import os
 SPINS = "10000"  # some tens of microseconds: longer than the pause between two layers
 
 
-def wait_briefly() -> None:
+def set_wait_policy() -> None:
     """Lets threads look out for work for a moment before they sleep, unless $OMP_WAIT_POLICY says otherwise.
 
     Asleep at once, they are woken for every layer: an action takes 1.7 times as long. Awake all the time, they take the

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image
 
-from services.openvla.config import Tower
+from services.openvla.checkpoint.config import Tower
 
 
 def resize(image: np.ndarray, tower: Tower) -> np.ndarray:

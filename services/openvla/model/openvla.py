@@ -7,40 +7,40 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.openvla import attention
-from services.openvla.config import ModelConfig
-from services.openvla.linear import Dense
-from services.openvla.llama import Cache, Llama, Window, llama_shapes, load_llama
-from services.openvla.vision import Eyes, load_eyes, sizes_of, tower_bytes, vision_shapes
-from services.openvla.weights import Source, check_names
+from services.openvla.checkpoint.config import ModelConfig
+from services.openvla.checkpoint.weights import Source, check_names
+from services.openvla.model import attention
+from services.openvla.model.linear import Dense
+from services.openvla.model.llama import KVCache, Llama, TreePositions, llama_shapes, load_llama
+from services.openvla.model.vision import VisionBackbone, load_vision_backbone, sizes_of, tower_bytes, vision_shapes
 
 
 @dataclass(frozen=True)
 class OpenVLA:
-    """Eyes and language model on one device. `patches` embeddings go in after the first token of a prompt."""
+    """Vision backbone and language model on one device. `patches` embeddings go in after a prompt's first token."""
 
     config: ModelConfig
-    eyes: Eyes
+    vision: VisionBackbone
     llama: Llama
     patches: int
 
-    def prompt_pass(self, pixels: Tensor, ids: Tensor, last: Tensor, count: int, cache: Cache) -> Tensor:
-        """Returns scores [B, count, vocab] after the tokens at last … last + count - 1 of every row.
+    def prefill(self, pixels: Tensor, ids: Tensor, last: Tensor, count: int, cache: KVCache) -> Tensor:
+        """Returns scores [B, count, vocab] after the tokens at last … last + count - 1 of each row; fills the cache.
 
         pixels  uint8 [B, S, S, 3]
         ids     int64 [B, L], BOS first, padded on the right with anything
         last    int64 [B], where each prompt ends; drafts of the next tokens may follow it
         """
         words = self.llama.embed[ids]
-        x = torch.cat((words[:, :1], self.eyes(pixels), words[:, 1:]), dim=1)
-        hidden = self.llama.read_prompts(x, cache)
+        x = torch.cat((words[:, :1], self.vision(pixels), words[:, 1:]), dim=1)
+        hidden = self.llama.prefill(x, cache)
         where = self.patches + last[:, None] + torch.arange(count, device=ids.device)
         rows = torch.arange(ids.shape[0], device=ids.device)[:, None]
         return self.llama.logits(hidden[rows, where])
 
-    def window_pass(self, ids: Tensor, window: Window, cache: Cache, filled: int) -> Tensor:
+    def decode(self, ids: Tensor, tree: TreePositions, cache: KVCache, filled: int) -> Tensor:
         """Returns hidden states [B, N, hidden] of the tokens ids [B, N]; `llama.logits` scores what follows them."""
-        return self.llama.read_window(self.llama.embed[ids], window, cache, filled)
+        return self.llama.decode(self.llama.embed[ids], tree, cache, filled)
 
     def memory(self) -> dict[str, int]:
         """Returns bytes of weights per part."""
@@ -48,8 +48,8 @@ class OpenVLA:
         rest = [self.llama.embed, self.llama.norm]
         rest += [one for b in self.llama.blocks for one in (b.norm_in, b.norm_mlp)]
         return {
-            "vision": sum(map(tower_bytes, self.eyes.towers)),
-            "projector": sum(layer.nbytes for layer in self.eyes.projector),
+            "vision": sum(map(tower_bytes, self.vision.towers)),
+            "projector": sum(layer.nbytes for layer in self.vision.projector),
             "llama blocks": sum(one.nbytes for one in blocks),
             "embeddings and head": sum(Dense(value).nbytes for value in rest) + self.llama.head.nbytes,
         }
@@ -71,9 +71,9 @@ def load_model(
 ) -> OpenVLA:
     """Returns the model with weights of `source`. Raises CheckpointError where they are not the config's."""
     check_names(source.shapes(), model_shapes(config))
-    eyes = load_eyes(config.towers, source, dtype, device)
+    vision = load_vision_backbone(config.towers, source, dtype, device)
     llama = load_llama(config.llama, source, dtype, device, capacity, how, quant)
-    return OpenVLA(config, eyes, llama, eyes.towers[0].patch_embed.num_patches)
+    return OpenVLA(config, vision, llama, vision.towers[0].patch_embed.num_patches)
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype, quant: str = "none") -> int:

@@ -17,7 +17,7 @@ _WARM_RUNS = 2  # libraries choose kernels and take workspaces on their first ca
 
 
 @dataclass
-class Called:
+class Eager:
     """Calls the pass."""
 
     name: str = "none"
@@ -28,7 +28,7 @@ class Called:
 
 
 @dataclass
-class Captured:
+class CudaGraphs:
     """Captures each pass at its first use and replays it from then on. Outputs live until the next run of that key.
 
     All graphs share one memory pool: they never run at the same time.

@@ -1,0 +1,1 @@
+"""The model itself, as tensor functions: vision backbone, language model, their linear layers and attention."""
