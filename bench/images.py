@@ -4,6 +4,7 @@
 
 Needs a Docker engine and images (./lab build all); what cannot be taken is said with the reason. Everything is measured
 beside what is in use: under a tag, a Compose project, ports and a volume of its own, which are taken away again.
+What images share is told apart by the engine's own folders (overlay2), which root alone can read.
 --quick: the packages of libero and ui only.
 """
 
@@ -19,12 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.common import figure
-from vlalab import building, docker, images, paths, ports
+from vlalab import building, docker, environments, images, paths, ports
 from vlalab.console import LabError
 
 ENVIRONMENT = "host"
@@ -32,6 +33,9 @@ LIMIT_GB = building.EXPECTED_GB
 PEER_GB = 6.0  # vla-eval 0.8.0's LIBERO image, which has LIBERO's assets
 ASSETS = paths.ROOT / "services" / "libero" / "assets" / "official.txt"  # sha1, bytes and path of every official file
 TAG = f"bench-{os.getpid()}"
+ALL_GB = 18.5
+BUMP = ("tqdm", "4.66.5")  # a package that many need and that brings little
+ANEW = [f"no-cache-filter={stage}" for stage in ("nvidia", "torch", "dependencies")]
 SERVICES = ("oracle", "random")  # both from libero's image, ready without weights
 # Prints one line per file and link below /opt/venv: mode, sha256 or the link's target, path.
 LIST = """
@@ -57,7 +61,9 @@ def main() -> None:
         return print(f"not taken: all figures; {error}")
     print(f"load of this machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; times hold for an idle one")
     sizes(built)
+    together(built)
     rebuilds(built)
+    bump(built)
     commands(built)
     packages({name: built[name] for name in built if not quick or name in ("libero", "ui")})
 
@@ -93,6 +99,65 @@ def has_assets(image: images.Image) -> bool:
     there = ["run", "--rm", "--network", "none", image.reference, "python", "-c"]
     done = docker.run([*there, "import os; print(len(os.listdir('/opt/libero-assets')))"], check=False)
     return done.returncode == 0 and int(done.stdout) > 0
+
+
+# --- what they share ----------------------------------------------------------------------------------------
+
+
+def together(built: dict[str, images.Image]) -> None:
+    """What all images take on the engine's disk, each layer counted once."""
+    if missing := [name for name in LIMIT_GB if images.unusable(name, built.get(name))]:
+        return left_out("all_images", f"of {', '.join(missing)} there is no image that fits")
+    try:
+        mine = {name: layers(image.reference) for name, image in built.items()}
+        figure("all_images", stored(set().union(*mine.values())) / 1e9, "GB", f"<={ALL_GB}")
+        print(f"gr00t and ws_mdl share {stored(mine['gr00t'] & mine['ws_mdl']) / 1e9:.2f} GB")
+    except OSError as error:
+        left_out("all_images", error)
+
+
+def layers(reference: str) -> set[Path]:
+    """Returns the engine's folders that an image consists of. Raises OSError where it keeps none that can be read."""
+    driver = docker.json_lines(["image", "inspect", reference])[0].get("GraphDriver") or {}
+    known = driver.get("Data") or {}
+    found = [text for key in ("UpperDir", "LowerDir") for text in known.get(key, "").split(":") if text]
+    if not found or not all(os.access(path, os.R_OK) for path in found):
+        raise PermissionError("the engine's folders can be read by root, on its own machine, with overlay2 only")
+    return set(map(Path, found))
+
+
+def stored(folders: Iterable[Path]) -> int:
+    """Returns the bytes of the files in folders, each file once."""
+    files = (os.lstat(os.path.join(root, name)) for top in folders for root, _, names in os.walk(top) for name in names)
+    return sum({stat.st_ino: stat.st_size for stat in files}.values())
+
+
+def bump(built: dict[str, images.Image]) -> None:
+    """How much of ws_mdl is new, and has to be moved to another machine, after one package came in another version."""
+    if problem := images.unusable("ws_mdl", built.get("ws_mdl")):
+        return left_out("bump_ws_mdl", problem)
+    with tempfile.TemporaryDirectory(prefix="vlalab-bench-") as folder, tagged("ws_mdl"):
+        copy = copy_of_the_tree(Path(folder) / "copy")
+        try:
+            before = layers(built["ws_mdl"].reference)
+            replace_pin(copy / "images" / "ws_mdl" / "requirements.lock", *BUMP)
+            lab(copy, "build", "ws_mdl")
+            new = layers(images.reference("ws_mdl", TAG)) - before
+            figure("bump_ws_mdl", stored(new) / 1e9, "GB", "<=1.5")
+        except (LabError, OSError) as error:
+            left_out("bump_ws_mdl", error)
+
+
+def replace_pin(lock: Path, name: str, version: str) -> None:
+    """Lets a lock name another version of a package, with the hashes that the package index gives for it."""
+    wanted, pin = lock.with_suffix(".bump.in"), lock.with_suffix(".bump")
+    wanted.write_text(f"{name}=={version}\n")
+    flags = ["--generate-hashes", "--no-deps", "--no-header", "--no-annotate"]
+    environments.uv(["pip", "compile", *flags, "--output-file", str(pin), str(wanted)])
+    text, changed = re.subn(rf"(?m)^{name}==.*\n(?:    --hash.*\n)+", lambda _: pin.read_text(), lock.read_text())
+    if changed != 1:
+        raise LabError(f"{lock} pins {name} {changed} times, expected once")
+    lock.write_text(text)
 
 
 # --- rebuild after a change ---------------------------------------------------------------------------------
@@ -231,7 +296,7 @@ def packages(built: dict[str, images.Image]) -> None:
     """Builds each image's packages twice, the second time without a cache, and counts the files that differ."""
     for name, image in built.items():
         try:
-            first, again = listing(name, image, []), listing(name, image, ["--no-cache-filter", "dependencies"])
+            first, again = listing(name, image, []), listing(name, image, ANEW)
         except LabError as error:
             left_out(f"differing_files_{name}", error)
             continue
@@ -244,11 +309,11 @@ def packages(built: dict[str, images.Image]) -> None:
 
 def listing(name: str, image: images.Image, flags: list[str]) -> dict[str, str]:
     """Returns path → mode and sha256 of the packages of a build, whose image and cache records are removed again."""
-    building.check_space(name, no_cache=True)
+    building.check_space([name], no_cache=True)
     before = cache_records()
     with tagged(name), own_tag(), options_of(image) as options:
-        args = building.arguments(name, options)
-        docker.run([*args[:2], *flags, *args[2:]])
+        args = building.arguments([name], options)
+        docker.run([*args[:2], *(word for flag in flags for word in ("--set", f"{name}.{flag}")), *args[2:]])
         program = ["run", "--rm", "--network", "none", images.reference(name), "python", "-I", "-c", LIST]
         lines = [line.split(" ", 2) for line in docker.run(program).stdout.splitlines()]
     if flags:

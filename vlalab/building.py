@@ -1,6 +1,6 @@
-"""`./lab build`: makes images from images/<env>/Dockerfile, the repository being the context, one after the other.
+"""`./lab build`: makes images from images/Dockerfile, all in one go, so that what they share is made once.
 
-What a Dockerfile declares decides what it is given: a build argument that it does not know is not passed to it.
+What images/bake.json names for an image decides what it is given: no other build argument is passed to it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vlalab import docker, environments, images, paths, state
+from vlalab import bake, docker, environments, images, paths, state
 from vlalab.console import LabError, Status, say, status, unknown
 
 FLASH_ATTN = ("prebuilt", "compile", "none")
 PROGRESS = ("line", "plain", "tty")
 # Uncompressed, in GB, before anything is measured: bench/images.py holds the images to these.
 EXPECTED_GB = {"libero": 1.5, "openvla": 6.5, "gr00t": 8.0, "ws_mdl": 7.0, "ui": 1.0}
-CACHE_FACTOR = 2.2  # a first build also fills the cache of downloads and unpacked wheels
+CACHE_FACTOR = 1.6  # a first build also fills the cache of unpacked wheels; the limits above have a margin
+TOOLS_GB = 1.0  # the distribution's packages and what builds need beside the images
+SHARED_GB = 2.8  # the NVIDIA libraries of gr00t and ws_mdl, which are one layer
 REBUILD_GB = 1.0
 SYSTEM_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 ADDED_BY_ADMINS = ("/usr/local/share/ca-certificates", "/etc/pki/ca-trust/source/anchors")
@@ -56,43 +58,43 @@ class Options:
                 raise LabError(f"--arg {text} is no build argument; expected NAME=VALUE")
 
 
-def _places(options: Options) -> list[tuple[str, str | None, str, str]]:
-    """Returns (stage that a folder may replace, what was given, build argument, the word it takes instead)."""
+def _places(options: Options) -> list[tuple[str, str | None, str]]:
+    """Returns (stage that a folder may replace, what was given, the word that its build argument takes instead)."""
     return [
-        ("gr00t-source", options.gr00t_source, "GR00T_SOURCE", "none"),
-        ("libero-assets", options.libero_assets, "LIBERO_ASSETS", "official"),
-        ("flash-attn-wheel", options.flash_attn_wheel, "", ""),
+        ("gr00t-source", options.gr00t_source, "none"),
+        ("libero-assets", options.libero_assets, "official"),
+        ("flash-attn-wheel", options.flash_attn_wheel, ""),
     ]
-
-
-@dataclass(frozen=True)
-class Built:
-    """What a build came to."""
-
-    image: images.Image
-    seconds: float
 
 
 # --- the command --------------------------------------------------------------------------------------------
 
 
-def arguments(name: str, options: Options) -> list[str]:
-    """Returns the arguments of docker that build an environment's image."""
-    dockerfile = images.folder(name) / "Dockerfile"
-    text = dockerfile.read_text()
-    known = declared(text)
-    given = {key: value for key, value in build_arguments(name, options).items() if key in known}
+def arguments(names: Sequence[str], options: Options) -> list[str]:
+    """Returns the arguments of docker that build the images of those environments in one go."""
     return [
-        "buildx", "build", "--file", str(dockerfile), "--tag", images.reference(name), "--load",
-        "--provenance=false",  # the image is one manifest under both of the engine's stores
-        "--label", f"{images.OWNER_LABEL}={state.owner()}",
+        "buildx", "bake", "--file", str(paths.ROOT / bake.FILE),
         "--progress", "tty" if options.progress == "tty" else "plain",
         *(["--no-cache"] if options.no_cache else []),
-        *(word for key, value in given.items() for word in ("--build-arg", f"{key}={value}")),
-        *_secrets(options),
-        *_contexts(text, options),
-        str(paths.ROOT),
+        *_set("*", {"context": str(paths.ROOT), f"labels.{images.OWNER_LABEL}": state.owner()}),
+        *(word for secret in _secrets(options) for word in _set("*", {"secrets": secret})),
+        *(word for name in names for word in _set(name, _own(name, options))),
+        *names,
     ]  # fmt: skip
+
+
+def _set(target: str, values: Mapping[str, str]) -> list[str]:
+    return [word for key, value in values.items() for word in ("--set", f"{target}.{key}={value}")]
+
+
+def _own(name: str, options: Options) -> dict[str, str]:
+    """Returns what differs for one environment from what images/bake.json says."""
+    given = {key: value for key, value in build_arguments(name, options).items() if key in bake.arguments(name)}
+    return {
+        "tags": images.reference(name),
+        **{f"args.{key}": value for key, value in given.items()},
+        **{f"contexts.{stage}": folder for stage, folder in _contexts(name, options).items()},
+    }
 
 
 def build_arguments(name: str, options: Options, variables: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -105,21 +107,10 @@ def build_arguments(name: str, options: Options, variables: Mapping[str, str] | 
         "BASE": base,
         "BASE_DEVEL": known.get("VLALAB_BASE_DEVEL"),
         "FLASH_ATTN": options.flash_attn,
-        **{argument: word for _, given, argument, word in _places(options) if given and given == word},
+        **{bake.STAGES[stage]: word for stage, given, word in _places(options) if given and given == word},
     }
     more = dict(text.split("=", 1) for text in options.arguments)
     return {**{key: value for key, value in wanted.items() if value}, **more}
-
-
-def declared(dockerfile: str) -> set[str]:
-    """Returns the names of the build arguments that a Dockerfile declares: ARG one=default two …"""
-    lines = re.findall(r"(?mi)^\s*ARG\s+(.+)", dockerfile.replace("\\\n", " "))
-    return {word.partition("=")[0] for line in lines for word in shlex.split(line, comments=True)}
-
-
-def stages(dockerfile: str) -> set[str]:
-    """Returns the names of a Dockerfile's stages, which a named context may replace."""
-    return set(re.findall(r"(?mi)^\s*FROM\s.*\sAS\s+([\w.-]+)", dockerfile))
 
 
 def commit(root: Path | None = None) -> str:
@@ -141,16 +132,16 @@ def commit(root: Path | None = None) -> str:
 
 
 def _secrets(options: Options) -> list[str]:
-    """Returns the flags of build secrets: they reach the build's commands and stay in no layer and no history."""
-    flags = []
+    """Returns the build secrets: they reach the build's commands and stay in no layer and no history."""
+    secrets = []
     if bundle := ca_bundle(options.ca_bundle):
-        flags += ["--secret", f"id=ca,src={bundle}"]
+        secrets.append(f"id=ca,src={bundle}")
     if options.index:
-        flags += ["--secret", f"id=index,src={_index_file(options.index)}"]
+        secrets.append(f"id=index,src={_index_file(options.index)}")
     elif os.environ.get(INDEX_VARIABLE):
         _check_index(os.environ[INDEX_VARIABLE], f"variable {INDEX_VARIABLE}")
-        flags += ["--secret", f"id=index,env={INDEX_VARIABLE}"]
-    return flags
+        secrets.append(f"id=index,env={INDEX_VARIABLE}")
+    return secrets
 
 
 def _index_file(name: str) -> Path:
@@ -184,14 +175,13 @@ def ca_bundle(given: str | None, variables: Mapping[str, str] | None = None) -> 
     return system[0] if added and system else None
 
 
-def _contexts(dockerfile: str, options: Options) -> list[str]:
-    """Returns the flags of local folders that replace a stage which would fetch its files."""
-    flags = []
-    for stage, given, _, word in _places(options):
-        if given and given != word and stage in stages(dockerfile):
-            path = _existing(given, f"--{stage}", Path.is_dir, "a folder")
-            flags += ["--build-context", f"{stage}={path}"]
-    return flags
+def _contexts(name: str, options: Options) -> dict[str, str]:
+    """Returns stage → the local folder that replaces it, which would fetch its files."""
+    return {
+        stage: str(_existing(given, f"--{stage}", Path.is_dir, "a folder"))
+        for stage, given, word in _places(options)
+        if given and given != word and stage in bake.stages(name)
+    }
 
 
 def _existing(given: str, flag: str, test, what: str) -> Path:
@@ -206,55 +196,59 @@ def _existing(given: str, flag: str, test, what: str) -> Path:
 # --- building -----------------------------------------------------------------------------------------------
 
 
-def build(names: Sequence[str], options: Options) -> list[Built]:
-    """Returns what was built, in the order of the names (none or "all": every environment). Prints a table of it.
+def build(names: Sequence[str], options: Options) -> list[images.Image]:
+    """Returns the images that were built, in the order of the names (none or "all": every environment), with a table.
 
-    Raises LabError at the first image that cannot be built, or where the disk is too full for it.
+    Raises LabError where one cannot be built, which ends the others too, or where the disk is too full for them.
     """
     chosen = images.choose(names)
     _check_flags(chosen, options)
-    plans = {name: arguments(name, options) for name in chosen}
+    args = arguments(chosen, options)
     if options.dry_run:
-        for args in plans.values():
-            print(shlex.join(docker.command(args)))
+        print(shlex.join(docker.command(args)))
         return []
     docker.require("buildx")
-    done = []
-    for name, args in plans.items():
-        check_space(name, options.no_cache)
-        done.append(_build_one(name, args, options))
-    print_table(done)
+    check_space(chosen, options.no_cache)
+    started = time.monotonic()
+    _run(chosen, args, options)
+    done = _built(chosen)
+    print_table(done, time.monotonic() - started)
     return done
 
 
 def _check_flags(chosen: list[str], options: Options) -> None:
-    """Raises LabError for a flag that none of the chosen Dockerfiles has a use for."""
-    texts = {name: (images.folder(name) / "Dockerfile").read_text() for name in chosen}
-    if options.flash_attn and not any("FLASH_ATTN" in declared(text) for text in texts.values()):
+    """Raises LabError for a flag that none of the chosen images has a use for."""
+    known = sorted({argument for name in chosen for argument in bake.arguments(name)})
+    if options.flash_attn and "FLASH_ATTN" not in known:
         raise LabError(f"--flash-attn means nothing to {', '.join(chosen)}; images with flash-attn: openvla, gr00t")
-    for stage, given, _, _ in _places(options):
-        if given and not any(stage in stages(text) for text in texts.values()):
+    for stage, given, _ in _places(options):
+        if given and bake.STAGES[stage] not in known:
             raise LabError(f"--{stage} means nothing to {', '.join(chosen)}")
-    known = sorted(set().union(*(declared(text) for text in texts.values())))
-    for name in (text.split("=")[0] for text in options.arguments):
-        if name not in known:
-            raise LabError(unknown("build argument", name, known))
+    for argument in (text.split("=")[0] for text in options.arguments):
+        if argument not in known:
+            raise LabError(unknown("build argument", argument, known))
 
 
-def _build_one(name: str, args: list[str], options: Options) -> Built:
-    started = time.monotonic()
+def _run(names: Sequence[str], args: list[str], options: Options) -> None:
+    what = f"building {', '.join(map(images.reference, names))}"
     if options.progress == "line":
-        with status(f"building {images.reference(name)}") as line:
+        with status(what) as line:
             code, words = _run_quietly(args, line)
     else:
-        say(f"building {images.reference(name)}")
+        say(what)
         code, words = docker.stream(args), []
     if code != 0:
-        raise LabError(_failure(name, words))
-    image = images.found([name]).get(name)
-    if image is None:
-        raise LabError(f"the build of {name} left no image {images.reference(name)}; does DOCKER_HOST name its engine?")
-    return Built(image, time.monotonic() - started)
+        raise LabError(_failure(names, words))
+
+
+def _built(names: Sequence[str]) -> list[images.Image]:
+    found = images.found(names)
+    for name in names:
+        if name not in found:
+            raise LabError(
+                f"the build of {name} left no image {images.reference(name)}; does DOCKER_HOST name its engine?"
+            )
+    return [found[name] for name in names]
 
 
 def _run_quietly(args: list[str], line: Status) -> tuple[int, list[str]]:
@@ -271,23 +265,33 @@ def _run_quietly(args: list[str], line: Status) -> tuple[int, list[str]]:
     return process.returncode, words
 
 
-def _failure(name: str, words: list[str]) -> str:
+def _failure(names: Sequence[str], words: list[str]) -> str:
+    text = "\n".join(words)
+    culprit = next(iter(re.findall(r"(?m)^ERROR: target (\S+):", text)), None)
+    which = culprit if culprit or len(names) != 1 else names[0]
+    what = f"image '{which}'" if which else f"one of the images {', '.join(names)}"
     said = "\n  ".join(word for word in words[-40:] if word.strip())
-    hint = docker.advice("\n".join(words))
-    parts = [f"image '{name}' could not be built" + (f":\n  {said}" if said else " (its words are above)"), hint]
+    parts = [f"{what} could not be built" + (f":\n  {said}" if said else " (its words are above)"), docker.advice(text)]
     return "\n".join(part for part in [*parts, "all of its words: --progress plain"] if part)
 
 
-def check_space(name: str, no_cache: bool = False) -> None:
-    """Raises LabError where the engine's disk has less than a build of that image takes."""
-    free = free_at_engine()
-    is_new = no_cache or images.unusable(name, images.found([name]).get(name)) is not None
-    need = EXPECTED_GB.get(name, 2.0) * CACHE_FACTOR if is_new else REBUILD_GB
+def check_space(names: Sequence[str], no_cache: bool = False) -> None:
+    """Raises LabError where the engine's disk has less than a build of those images takes."""
+    free, need = free_at_engine(), needed_gb(names, no_cache)
     if free is not None and free / 1e9 < need:
         raise LabError(
-            f"building '{name}' takes up to {need:.1f} GB and {docker.info()['DockerRootDir']} has {free / 1e9:.1f} GB "
-            "free; see what can be freed: ./lab clean"
+            f"building {', '.join(names)} takes up to {need:.1f} GB and {docker.info()['DockerRootDir']} has "
+            f"{free / 1e9:.1f} GB free; build fewer at a time, or see what can be freed: ./lab clean"
         )
+
+
+def needed_gb(names: Sequence[str], no_cache: bool = False) -> float:
+    """Returns what a build takes: images that are not there with their cache, of the others the last layers."""
+    there = images.found(names)
+    new = [name for name in names if no_cache or images.unusable(name, there.get(name)) is not None]
+    shared = SHARED_GB if {"gr00t", "ws_mdl"} <= set(new) else 0.0
+    images_gb = sum(EXPECTED_GB.get(name, 2.0) for name in new) - shared
+    return images_gb * CACHE_FACTOR + (TOOLS_GB if new else 0.0) + REBUILD_GB * (len(names) - len(new))
 
 
 def free_at_engine() -> int | None:
@@ -299,10 +303,9 @@ def free_at_engine() -> int | None:
         return None
 
 
-def print_table(done: Sequence[Built]) -> None:
-    """Prints a row per image: its time and its size."""
-    print(f"{'image':<24}{'seconds':>8}{'size':>10}  lock")
-    for built in done:
-        size = images.spell_size(built.image.size)
-        fits = "fits" if built.image.fits() else "another one"
-        print(f"{built.image.reference:<24}{built.seconds:>8.0f}{size:>10}  {fits}")
+def print_table(done: Sequence[images.Image], seconds: float) -> None:
+    """Prints a row per image, and what they took together."""
+    print(f"{'image':<24}{'size':>10}  lock")
+    for image in done:
+        print(f"{image.reference:<24}{images.spell_size(image.size):>10}  {'fits' if image.fits() else 'another one'}")
+    print(f"built in {seconds:.0f} s")

@@ -8,9 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 
-from vlalab import docker, environments, paths
+from vlalab import bake, docker, environments, paths
 from vlalab.console import LabError, unknown
 
 REPOSITORY = "vla-lab"
@@ -61,14 +60,9 @@ def reference(name: str, with_tag: str | None = None) -> str:
     return f"{REPOSITORY}/{name}:{with_tag or tag()}"
 
 
-def folder(name: str) -> Path:
-    """Returns the folder of an environment's Dockerfile."""
-    return paths.ROOT / "images" / name
-
-
 def buildable() -> list[str]:
-    """Returns the environments that have a Dockerfile."""
-    return [name for name in paths.image_names() if (folder(name) / "Dockerfile").exists()]
+    """Returns the environments that an image can be built for."""
+    return bake.environments()
 
 
 def choose(names: Sequence[str]) -> list[str]:

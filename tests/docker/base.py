@@ -1,6 +1,6 @@
 """A base image made from nothing that must be pulled: debootstrap and this machine's Python 3.10.
 
-The images' own base is NVIDIA's, pinned by digest; every Dockerfile takes another one as a build argument. The tests
+The images' own base is Ubuntu's, pinned by digest; a build argument names another one. The tests
 build on this one, so that they need no registry and no rate limit decides about them. It has no certificates: what this
 machine trusts reaches the builds as a secret.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.docker import packages
 from tests.docker.packages import System, Unavailable
-from vlalab import docker, paths, pythons
+from vlalab import bake, docker, pythons
 
 VERSION = "3.10"
 # Parts of a Python installation that no image uses.
@@ -48,9 +48,8 @@ def image(folder: Path, say: Callable[[str], None]) -> str | None:
 
 
 def _pull_pinned(say: Callable[[str], None]) -> None:
-    """Pulls the base that the Dockerfiles name, so that a machine which cannot is told so before anything is built."""
-    text = (paths.ROOT / "images" / "libero" / "Dockerfile").read_text()
-    pinned = re.search(r"(?m)^ARG BASE=(\S+)", text)[1]
+    """Pulls the base of the images, so that a machine which cannot is told so before anything is built."""
+    pinned = bake.arguments("libero")["BASE"]
     say(f"pulling {pinned.split('@')[0]}, since only root can make a base image")
     if docker.run(["pull", "--quiet", pinned], check=False).returncode != 0:
         raise Unavailable(f"only root can make a base image, and {pinned.split('@')[0]} could not be pulled")

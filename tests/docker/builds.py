@@ -1,9 +1,8 @@
-"""Builds the images under test through `./lab build`, each once, and keeps what that took."""
+"""Builds the images under test through `./lab build`, those that share layers in one go, and keeps what that took."""
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -13,7 +12,11 @@ import pytest
 
 from tests.docker.hidden import Secrets
 from tests.docker.lab import Lab
-from vlalab import building, docker, images
+from vlalab import bake, building, docker, images
+
+# Built at one time. Not all: each group's cache and those images that only their own tests need go before the next one
+# comes. gr00t and ws_mdl have twelve wheels in common, which come once.
+GROUPS = (("libero", "ui"), ("gr00t", "ws_mdl"), ("openvla",))
 
 
 @dataclass
@@ -24,7 +27,8 @@ class Builds:
     private: bool  # an engine of the tests' own: what builds leave behind is removed
     say: Callable[[str], None]
     secrets: Secrets
-    seconds: dict[str, float] = field(default_factory=dict)
+    built: Callable[[str], None]  # told of each image that is there
+    seconds: dict[tuple[str, ...], float] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)
     commits: dict[str, str] = field(default_factory=dict)
@@ -34,40 +38,41 @@ class Builds:
         """Returns the reference of an image, built at the first call. What failed once is not tried again."""
         if name in self.failed:
             pytest.fail(f"the image of {name} could not be built: see the first test that wanted it", pytrace=False)
-        if name not in self.seconds:
-            self.failed.add(name)
+        if name not in self.bytes:
+            group = next(names for names in GROUPS if name in names)
+            self.failed.update(group)
             try:
-                self._build(name)
+                self._build(group)
             finally:
                 self._prune()
-            self.failed.remove(name)
+            self.failed.difference_update(group)
         return images.reference(name, self.lab.name)
 
-    def _build(self, name: str) -> None:
-        flags = [*self.flags(name), *self.secrets.flags(), "--progress", "plain"]
-        self.say(f"building {name}")
+    def _build(self, group: tuple[str, ...]) -> None:
+        flags = [*self.flags(group), *self.secrets.flags(), "--progress", "plain"]
+        self.say(f"building {', '.join(group)}")
         started = time.monotonic()
-        self.commits[name] = building.commit()
-        self.words[name] = self.lab("build", name, *flags, timeout_s=1500).text
-        self.seconds[name] = time.monotonic() - started
-        self.bytes[name] = self.lab.image(name)["Size"]
-        self.say(f"built {name} in {self.seconds[name]:.0f} s: {self.bytes[name] / 1e9:.2f} GB")
+        commit = building.commit()
+        words = self.lab("build", *group, *flags, timeout_s=1500).text
+        self.seconds[group] = time.monotonic() - started
+        for name in group:
+            self.bytes[name], self.words[name], self.commits[name] = self.lab.image(name)["Size"], words, commit
+            self.built(name)
+        self.say(f"built {', '.join(group)} in {self.seconds[group]:.0f} s")
 
-    def flags(self, name: str) -> list[str]:
+    def flags(self, group: tuple[str, ...]) -> list[str]:
         """Returns the flags of a build. flash-attn and Isaac-GR00T are on no package index and may be out of reach."""
-        text = (images.folder(name) / "Dockerfile").read_text()
-        flags = ["--flash-attn", "none"] if "FLASH_ATTN" in building.declared(text) else []
-        if (source := re.search(r"GR00T_URL=(\S+)", text)) and not answers(source[1]):
+        known = {argument: value for name in group for argument, value in bake.arguments(name).items()}
+        flags = ["--flash-attn", "none"] if "FLASH_ATTN" in known else []
+        if "GR00T_URL" in known and not answers(known["GR00T_URL"]):
             self.say("Isaac-GR00T cannot be fetched here: its image is built up to it")
             flags += ["--gr00t-source", "none"]
         return flags
 
     def figures(self) -> list[str]:
-        """Returns a line per image: what its build took, and its size."""
-        return [
-            f"image {name:<8} built in {seconds:4.0f} s, {self.bytes[name] / 1e9:5.2f} GB"
-            for name, seconds in self.seconds.items()
-        ]
+        """Returns a line per image with its size, and one per build with what it took."""
+        sizes = [f"image {name:<8} {size / 1e9:5.2f} GB" for name, size in self.bytes.items()]
+        return sizes + [f"build of {', '.join(group)}: {seconds:.0f} s" for group, seconds in self.seconds.items()]
 
     def remove(self, name: str) -> None:
         """Removes an image."""

@@ -1,7 +1,8 @@
 """The engine, the base image and the images that the docker tests share; and the figures they end with.
 
 Images are built by `./lab build` when the first test wants them; what a build leaves behind is removed when it is done.
-Those that only their own tests need (gr00t, ws_mdl) go before the next one is built: one large one at a time.
+Each image's own tests run beside all that follows. Images that nothing else needs (gr00t, ws_mdl) go before the next
+ones are built.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,11 +20,12 @@ import pytest
 from tests.docker import base as base_image
 from tests.docker import disk, hidden
 from tests.docker import engine as engines
+from tests.docker.beside import Beside
 from tests.docker.builds import Builds
 from tests.docker.lab import ODD_USER, Lab
 from tests.docker.packages import Unavailable
 from tests.docker.watching import HealthWatch
-from vlalab import docker
+from vlalab import docker, sidebyside
 
 GB = 1e9
 ORDER = (
@@ -44,8 +47,20 @@ KEPT = ("libero", "openvla", "ui")  # for the tests of services, after those of 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Orders this folder's files: each one builds on what the ones before it brought up."""
     ours = [item for item in items if item.path.parent == Path(__file__).parent]
-    ranked = iter(sorted(ours, key=lambda item: ORDER.index(item.path.stem)))
+    ranked = iter(sorted(ours, key=rank))
     items[:] = [next(ranked) if item in ours else item for item in items]
+
+
+def whose_own_tests(item: pytest.Item) -> str | None:
+    """Returns the image whose own tests an item waits for; None for every other item."""
+    name, _, image = item.name.partition("[")
+    return image.rstrip("]") if name == "test_its_own_tests_pass_inside_it" else None
+
+
+def rank(item: pytest.Item) -> int:
+    """Returns an item's place. The wait for the tests of an image that stays comes when all else has had its time."""
+    waits = whose_own_tests(item) in KEPT
+    return ORDER.index("test_traces" if waits else item.path.stem)
 
 
 FIGURES: pytest.StashKey[list[str]] = pytest.StashKey()
@@ -96,7 +111,7 @@ def engine(say, request) -> Iterator[engines.Engine]:
 
 @pytest.fixture(scope="session")
 def base(engine, say) -> Iterator[str | None]:
-    """The base image that everything is built on. None, the Dockerfiles' own, where only root could make another."""
+    """The base image that everything is built on. None, the images' own, where only root could make another."""
     with tempfile.TemporaryDirectory(prefix="vlalab-base-", dir=engine.folder or engines.place()) as folder:
         try:
             reference = base_image.image(Path(folder), say)
@@ -123,12 +138,23 @@ def lab(base, engine) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="session")
-def builds(lab, engine, say, request, tmp_path_factory) -> Iterator[Builds]:
-    """Builds on demand; at the end every image is removed, and time and size of each become figures."""
-    found = Builds(lab, engine.folder is not None, say, hidden.make(tmp_path_factory.mktemp("secrets")))
+def beside(lab, say, request) -> Iterator[Beside]:
+    """The images' own tests, two images' at a time where cores and memory allow."""
+    names = {name for item in request.session.items if (name := whose_own_tests(item))}
+    found = Beside(lab, say, ThreadPoolExecutor(min(2, sidebyside.at_once())), names)
+    yield found
+    found.stop()
+
+
+@pytest.fixture(scope="session")
+def builds(lab, engine, say, request, tmp_path_factory, beside) -> Iterator[Builds]:
+    """Builds on demand; at the end every image is removed, and times and sizes become figures."""
+    secrets = hidden.make(tmp_path_factory.mktemp("secrets"))
+    found = Builds(lab, engine.folder is not None, say, secrets, beside.begin)
     yield found
     request.config.stash.setdefault(FIGURES, []).extend(found.figures())
-    for name in found.seconds:
+    beside.stop()
+    for name in found.bytes:
         found.remove(name)
 
 

@@ -26,7 +26,7 @@ class Lab:
     """`./lab` with a tag, a Compose project, ports and a volume of the tests' own. Calling it runs a task."""
 
     volume: Path
-    base: str | None  # reference of the base image; None: the Dockerfiles' own
+    base: str | None  # reference of the base image; None: the images' own
     name: str = field(default_factory=lambda: f"test-{secrets.token_hex(3)}")
 
     def variables(self) -> dict[str, str]:

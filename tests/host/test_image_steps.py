@@ -9,9 +9,11 @@ import sys
 import pytest
 
 from tests.ports import refusing
+from vlalab import bake, pythons
 from vlalab.paths import ROOT
 
-DOCKERFILES = sorted((ROOT / "images").glob("*/Dockerfile"))
+DOCKERFILE = (ROOT / "images" / "Dockerfile").read_text().replace("\\\n", " ")
+NAMES = bake.environments()
 
 
 def load(path: str, name: str):
@@ -142,37 +144,84 @@ def test_the_image_states_the_locks_own_hash(tmp_path, monkeypatch):
         record.lock_hash("ui")
 
 
-@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)
-def test_what_a_dockerfile_mounts_or_copies_is_there_and_is_sent(dockerfile):
-    text = dockerfile.read_text().replace("\\\n", " ")
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_dockerfile_mounts_or_copies_is_there_and_is_sent(name):
+    text = DOCKERFILE.replace("${ENVIRONMENT}", name)
     mounted = re.findall(r"--mount=type=bind,source=([^,\s]+)", text)
     copied = [word for line in re.findall(r"(?m)^COPY (?!--from)(.+)", text) for word in line.split()[:-1]]
     sent = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     assert mounted and copied
-    for name in (*mounted, *copied):
-        assert (ROOT / name).exists(), name
-        assert any(name == allowed or name.startswith(f"{allowed}/") for allowed in sent), name
+    for path in (*mounted, *copied):
+        optional = path.endswith("]") or path == f"images/{name}/flash-attn.lock"  # for images with flash-attn
+        assert optional or (ROOT / path).exists(), path
+        assert any(path == allowed or path.startswith(f"{allowed}/") for allowed in sent), path
+    assert ("FLASH_ATTN" in bake.arguments(name)) == (ROOT / "images" / name / "flash-attn.lock").exists()
 
 
-def test_all_dockerfiles_share_their_first_stages():
-    """Only the distribution's packages, the lock and the finishing step differ until the environment is made."""
+def test_layers_with_equal_pins_are_one(tmp_path):
+    """No step before the environment's own knows its name: BuildKit makes a layer once for equal files."""
+    shared = DOCKERFILE[DOCKERFILE.index("FROM system AS nvidia") : DOCKERFILE.index("FROM torch AS dependencies")]
+    assert "ENVIRONMENT" not in shared
+    layers = load("common/python/layers.py", "layers_step")
+    for name in ("gr00t", "ws_mdl"):
+        layers.write(ROOT / "images" / name / "requirements.lock", tmp_path / name)
+    ours, theirs = ((tmp_path / name / "nvidia" / "requirements.lock").read_bytes() for name in ("gr00t", "ws_mdl"))
+    assert ours == theirs and len(re.findall(rb"(?m)^nvidia-", ours)) == 12
 
-    def common(path):
-        text = path.read_text()
-        steps = text[text.index("FROM ${BASE}") : text.index("ENV PATH")].replace(f"images/{path.parent.name}/", "")
-        lines = [re.sub(r"(system\.sh) .*", r"\1", line.strip()) for line in steps.splitlines() if "/build/" in line]
-        return [line for line in lines if "finish.py" not in line]
 
-    first, *others = [common(path) for path in DOCKERFILES]
-    assert len(first) > 10
-    assert others and all(other == first for other in others)
+LOCK = """\
+# fingerprint: of something
+numpy==1.26.4 \\
+    --hash=sha256:aa \\
+    --hash=sha256:bb
+    # via torch
+nvidia-nccl-cu12==2.21.5 ; sys_platform == 'linux' \\
+    --hash=sha256:cc
+    # via
+    #   torch
+torch==2.6.0 \\
+    --hash=sha256:dd \\
+    --hash=sha256:ee
+torchvision==0.21.0 \\
+    --hash=sha256:ff
+"""
+
+
+def test_a_lock_is_cut_with_markers_and_hashes_and_without_comments():
+    assert load("common/python/layers.py", "layers_step").cut(LOCK) == {
+        "nvidia": "nvidia-nccl-cu12==2.21.5 ; sys_platform == 'linux' \\\n    --hash=sha256:cc\n",
+        "torch": "torch==2.6.0 \\\n    --hash=sha256:dd \\\n    --hash=sha256:ee\n",
+    }
+
+
+def test_a_layer_settles_what_is_new_and_touches_nothing_below_it(tmp_path):
+    if (python := pythons.find("3.10")) is None:
+        pytest.skip("no Python 3.10 here, whose bytecode the images hold")
+
+    def state(path):
+        return path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_ctime_ns
+
+    def settle() -> set[float]:
+        subprocess.run([python, ROOT / "images/common/python/settle.py", tmp_path], check=True)
+        return {path.lstat().st_mtime for path in (tmp_path, *tmp_path.rglob("*"))}
+
+    site = tmp_path / "lib" / "python3.10" / "site-packages"
+    (site / "old").mkdir(parents=True)
+    (site / "old" / "__init__.py").write_text("a = 1\n")
+    dates = settle()
+    below = {path: state(path) for path in tmp_path.rglob("*") if path.is_file()}
+    assert len(below) == 2 and len(dates) == 1, "a module and its bytecode, of one date"
+    (site / "new.py").write_text("b = 2\n")
+    assert settle() == dates
+    assert {path: state(path) for path in below} == below
+    assert len(list(site.rglob("*.pyc"))) == 2
 
 
 def test_flash_attn_is_one_version_in_lock_and_wheel():
     for env in ("openvla", "gr00t"):
         folder = ROOT / "images" / env
         pinned = re.search(r"(?m)^flash-attn==(\S+)", (folder / "flash-attn.lock").read_text())[1]
-        url = re.search(r"FLASH_ATTN_URL=(\S+)", (folder / "Dockerfile").read_text())[1]
+        url = bake.arguments(env)["FLASH_ATTN_URL"]
         torch = re.search(r"(?m)^torch==(\d+\.\d+)", (folder / "requirements.lock").read_text())[1]
         assert f"/v{pinned}/flash_attn-{pinned}%2B" in url
         assert f"torch{torch}cxx11abiFALSE-cp310" in url
@@ -183,8 +232,7 @@ def test_selftests_read_every_pin_of_their_lock(tmp_path):
         "import json, sys; sys.path.insert(0, '.'); from images.common.selftest import pins; "
         "print(json.dumps({e: len(pins(e)) for e in sys.argv[1:]}))"
     )
-    names = [path.parent.name for path in DOCKERFILES]
-    done = subprocess.run([sys.executable, "-c", code, *names], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code, *NAMES], cwd=ROOT, capture_output=True, text=True, check=True)
     for name, count in json.loads(done.stdout).items():
         lines = re.findall(r"(?m)^[A-Za-z0-9][^\s\\]*==", (ROOT / "images" / name / "requirements.lock").read_text())
         assert 0.8 * len(lines) < count <= len(lines)

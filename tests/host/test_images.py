@@ -8,19 +8,10 @@ from itertools import pairwise
 
 import pytest
 
-from vlalab import building, docker, environments, images, paths
+from vlalab import bake, building, docker, environments, images, paths
 from vlalab.building import Options
 from vlalab.console import LabError
 
-DOCKERFILE = """
-ARG BASE=some/base@sha256:0
-ARG FLASH_ATTN=prebuilt LIBERO_ASSETS="a b" \\
-    GR00T_SOURCE=commit
-FROM ${BASE} AS system
-FROM scratch AS gr00t-source
-FROM system as libero-assets
-ARG LOCK_HASH="" COMMIT
-"""
 NAMES = images.buildable()
 
 
@@ -55,7 +46,7 @@ esac"""
 # --- what there is ------------------------------------------------------------------------------------------
 
 
-def test_every_environment_has_a_dockerfile():
+def test_every_environment_has_an_image():
     assert paths.image_names() == NAMES
 
 
@@ -123,20 +114,38 @@ def test_ages(seconds, age):
 # --- what a build is given ----------------------------------------------------------------------------------
 
 
-def test_a_dockerfile_says_what_it_takes():
-    expected = {"BASE", "FLASH_ATTN", "LIBERO_ASSETS", "GR00T_SOURCE", "LOCK_HASH", "COMMIT"}
-    assert building.declared(DOCKERFILE) == expected
-    assert building.stages(DOCKERFILE) == {"system", "gr00t-source", "libero-assets"}
+def given(words: list[str]) -> dict[str, str]:
+    """Returns what a build is told: target.key → value."""
+    return dict(word.split("=", 1) for flag, word in pairwise(words) if flag == "--set")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_build_gets_its_lock_and_commit_and_only_what_its_dockerfile_declares(name):
-    words = building.arguments(name, Options(flash_attn="none"))
-    given = {word.split("=")[0] for flag, word in pairwise(words) if flag == "--build-arg"}
-    assert {"LOCK_HASH", "COMMIT"} <= given <= building.declared((images.folder(name) / "Dockerfile").read_text())
-    assert f"LOCK_HASH={environments.named(name).lock_hash}" in words
-    assert words[words.index("--tag") + 1] == f"vla-lab/{name}:dev"
-    assert words[-1] == str(paths.ROOT)
+def test_every_build_gets_its_lock_and_commit_and_only_what_is_described(name):
+    told = given(building.arguments([name], Options(flash_attn="none")))
+    args = {key.split(".")[2] for key in told if key.startswith(f"{name}.args.")}
+    assert {"LOCK_HASH", "COMMIT"} <= args <= set(bake.arguments(name))
+    assert told[f"{name}.args.LOCK_HASH"] == environments.named(name).lock_hash
+    assert told[f"{name}.tags"] == f"vla-lab/{name}:dev"
+    assert told["*.context"] == str(paths.ROOT)
+
+
+def test_several_images_are_one_build():
+    words = building.arguments(NAMES, Options(flash_attn="none"))
+    assert words[:2] == ["buildx", "bake"] and words[-len(NAMES) :] == NAMES
+    told = given(words)
+    assert {key: value for key, value in told.items() if key.endswith(".FLASH_ATTN")} == {
+        "openvla.args.FLASH_ATTN": "none", "gr00t.args.FLASH_ATTN": "none",
+    }  # fmt: skip
+
+
+def test_a_folder_replaces_its_stage_where_there_is_one(tmp_path):
+    options = Options(gr00t_source=str(tmp_path), libero_assets="official")
+    told = given(building.arguments(["gr00t", "libero", "ui"], options))
+    assert {key: value for key, value in told.items() if ".contexts." in key} == {
+        "gr00t.contexts.gr00t-source": str(tmp_path)
+    }
+    assert told["libero.args.LIBERO_ASSETS"] == "official"
+    assert bake.stages("gr00t") == ["gr00t-source", "flash-attn-wheel"] and bake.stages("ui") == []
 
 
 def test_the_base_of_one_environment_comes_before_the_base_of_all():
@@ -152,18 +161,18 @@ def test_the_base_of_one_environment_comes_before_the_base_of_all():
 def test_an_index_is_a_secret_and_never_an_argument(monkeypatch, tmp_path):
     address = "https://user:word@mirror.example/index"
     monkeypatch.setenv("VLALAB_INDEX", address)
-    words = building.arguments("ui", Options())
-    assert "id=index,env=VLALAB_INDEX" in words
+    words = building.arguments(["ui"], Options())
+    assert "*.secrets=id=index,env=VLALAB_INDEX" in words
     (tmp_path / "url").write_text(address + "\n")
-    words += building.arguments("ui", Options(index=str(tmp_path / "url")))
-    assert f"id=index,src={tmp_path}/url" in words
+    words += building.arguments(["ui"], Options(index=str(tmp_path / "url")))
+    assert f"*.secrets=id=index,src={tmp_path}/url" in words
     assert "user:word" not in " ".join(words)
 
 
 def test_what_is_no_address_is_told_without_repeating_it(monkeypatch):
     monkeypatch.setenv("VLALAB_INDEX", "user:word@mirror")
     with pytest.raises(LabError, match="VLALAB_INDEX holds no URL") as told:
-        building.arguments("ui", Options())
+        building.arguments(["ui"], Options())
     assert "word@" not in str(told.value)
 
 
@@ -205,12 +214,11 @@ def test_words_that_are_no_choice_are_told(wrong):
         Options(**wrong)
 
 
-def test_a_dry_run_prints_a_command_per_image_and_needs_no_engine(monkeypatch, tmp_path, capsys):
+def test_a_dry_run_prints_the_command_and_needs_no_engine(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert building.build(["all"], Options(dry_run=True)) == []
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(NAMES)
-    assert all(line.startswith("docker buildx build --file ") for line in lines)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("docker buildx bake --file ") and line.endswith(" ".join(NAMES))
 
 
 # --- building -----------------------------------------------------------------------------------------------
@@ -231,7 +239,7 @@ esac"""
 def test_a_build_returns_its_image_and_prints_its_size(speaking, tmp_path, capsys):
     speaking(builder(tmp_path, 0))
     (built,) = building.build(["ui"], Options())
-    assert built.image.reference == "vla-lab/ui:dev"
+    assert built.reference == "vla-lab/ui:dev"
     assert "1.46 GB" in capsys.readouterr().out
 
 
@@ -241,12 +249,26 @@ def test_a_build_that_fails_ends_with_its_words_and_what_to_do(speaking, tmp_pat
         building.build(["ui"], Options())
 
 
+def test_of_several_images_the_one_that_failed_is_named(speaking, tmp_path):
+    speaking(builder(tmp_path, 1).replace("#5 pulling: no such host", "ERROR: target libero: failed to solve"))
+    with pytest.raises(LabError, match="image 'libero' could not be built"):
+        building.build(["ui", "libero"], Options())
+
+
+def test_what_two_images_share_is_counted_once(speaking):
+    speaking(engine(record("ui")))
+    alone = building.needed_gb(["gr00t"]) + building.needed_gb(["ws_mdl"])
+    together = building.needed_gb(["gr00t", "ws_mdl"])
+    assert alone - together == pytest.approx(building.SHARED_GB * building.CACHE_FACTOR + building.TOOLS_GB)
+    assert building.needed_gb(["gr00t", "ws_mdl", "ui"]) == pytest.approx(together + building.REBUILD_GB)
+
+
 def test_a_full_disk_is_told_before_the_build(speaking, tmp_path, monkeypatch):
     speaking(builder(tmp_path, 0))
     monkeypatch.setattr(building, "EXPECTED_GB", {"ui": 1e9})
-    building.check_space("ui")  # it is built already: only its last layers are new
+    building.check_space(["ui"])  # it is built already: only its last layers are new
     with pytest.raises(LabError, match=r"takes up to .* GB and .* free; .*\./lab clean"):
-        building.check_space("ui", no_cache=True)
+        building.check_space(["ui"], no_cache=True)
 
 
 def test_an_engine_elsewhere_has_no_disk_to_check(speaking):

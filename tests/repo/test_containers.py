@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import yaml
 
-from vlalab import compose, locks, paths, ports, service_settings
+from vlalab import bake, compose, locks, paths, ports, service_settings
 
 ROOT = paths.ROOT
 README = (ROOT / "README.md").read_text()
@@ -16,7 +16,7 @@ DOCUMENT = yaml.safe_load(compose.FILE.read_text())
 GPU_DOCUMENT = yaml.safe_load(compose.GPU_FILE.read_text())
 SERVICES = compose.read(variables={})
 ENVIRONMENTS = paths.image_names()
-DOCKERFILES = [ROOT / "images" / name / "Dockerfile" for name in ENVIRONMENTS]
+DOCKERFILE = (ROOT / "images" / "Dockerfile").read_text()
 
 SETTINGS = {  # service -> where the dataclasses lie whose fields are variables
     "openvla": (
@@ -110,9 +110,8 @@ def test_no_service_sees_a_gpu_that_it_was_not_given(name):
     assert DOCUMENT["services"][name]["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
-@pytest.mark.parametrize("path", DOCKERFILES, ids=ENVIRONMENTS)
-def test_no_image_asks_for_a_gpu_by_itself(path):
-    assert re.findall(r"NVIDIA_VISIBLE_DEVICES=(\S+)", path.read_text()) == ["void"]
+def test_no_image_asks_for_a_gpu_by_itself():
+    assert re.findall(r"NVIDIA_VISIBLE_DEVICES=(\S+)", DOCKERFILE) == ["void"]
 
 
 def test_two_projects_of_one_file():
@@ -186,20 +185,19 @@ def test_compose_itself_accepts_both_files():
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_every_environment_has_image_service_health_and_a_row(name):
-    assert (ROOT / "images" / name / "Dockerfile").is_file()
+    assert name in bake.environments() and f"\nFROM final AS {name}\n" in DOCKERFILE
     assert (ROOT / "services" / name / "__init__.py").is_file()
     mine = [service for service in SERVICES.values() if service.environment_name == name]
     assert any(service.health for service in mine)
     assert re.search(rf"(?m)^\| `{name}` \| .*\d+\.\d+", README), "no row with its pins in the README"
 
 
-@pytest.mark.parametrize("path", DOCKERFILES, ids=ENVIRONMENTS)
-def test_every_base_has_a_digest(path):
-    text = path.read_text()
-    given = dict(re.findall(r"(?m)^ARG (\w+)=(\S+)", text))
-    stages = set(re.findall(r"(?mi)^FROM \S+ AS (\S+)", text))
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_every_base_has_a_digest(name):
+    given = {**dict(re.findall(r"(?m)^ARG (\w+)=(\S+)", DOCKERFILE)), **bake.arguments(name)}
+    stages = set(re.findall(r"(?mi)^FROM \S+ AS (\S+)", DOCKERFILE))
     pinned = 0
-    for base in re.findall(r"(?m)^FROM (\S+)", text):
+    for base in re.findall(r"(?m)^FROM (\S+)", DOCKERFILE):
         default = re.sub(r"\$\{(\w+)\}", lambda found: given.get(found[1], found[0]), base)
         if default not in stages and default != "scratch":
             assert re.search(r"@sha256:[0-9a-f]{64}$", default), f"{base} is {default}"
@@ -207,16 +205,28 @@ def test_every_base_has_a_digest(path):
     assert pinned
 
 
-@pytest.mark.parametrize("path", DOCKERFILES, ids=ENVIRONMENTS)
-def test_every_image_runs_as_a_user_and_says_what_it_is(path):
-    final = path.read_text().rpartition("\nFROM ")[2]
-    assert re.search(r"(?m)^USER 1000:1000$", final) and re.search(r'(?m)^CMD \["', final)
-    assert "vla-lab.lock=" in final and "org.opencontainers.image.revision=" in final
-    assert "selftest.py" in final
+def test_no_image_stands_on_nvidias_base():
+    """torch's wheels bring CUDA. That base asks for all GPUs and a newer driver, and brings a CUDA for other cards."""
+    assert {bake.arguments(name)["BASE"].split("@")[0] for name in ENVIRONMENTS} == {"ubuntu:22.04"}
+
+
+def test_every_image_runs_as_a_user_and_says_what_it_is():
+    final = DOCKERFILE.partition("FROM ${ENVIRONMENT}-environment AS final\n")[2]
+    image, *commands = final.split("\nFROM final AS ")
+    assert re.findall(r"(?m)^USER (.*)$", image)[-1] == "1000:1000" and "selftest.py" in image
+    assert "vla-lab.lock=" in image and "org.opencontainers.image.revision=" in image
+    assert sorted(text.split("\n")[0] for text in commands) == ENVIRONMENTS
+    assert all(re.fullmatch(r'\w+\nCMD \["python", .*\]', text.strip()) for text in commands)
+
+
+def test_the_dockerfile_takes_what_is_described_and_nothing_else():
+    """An argument that the file does not know would be lost without a word, and one nobody describes be empty."""
+    declared = {word.partition("=")[0] for line in re.findall(r"(?m)^ARG (.+)", DOCKERFILE) for word in line.split()}
+    assert {argument for name in ENVIRONMENTS for argument in bake.arguments(name)} == declared
 
 
 def test_what_is_not_verified_is_said_where_the_rest_is_promised():
-    unchecked = [path for path in DOCKERFILES if 'FLASH_ATTN_SHA256=""' in path.read_text()]
+    unchecked = [name for name in ENVIRONMENTS if bake.arguments(name).get("FLASH_ATTN_SHA256") == ""]
     promise = re.search(r"pinned and hash-checked([^.]*)", README)[1]
     assert ("flash-attn" in promise) == bool(unchecked)
     assert ("By default this wheel is not verified" in (ROOT / "docs" / "images.md").read_text()) == bool(unchecked)

@@ -288,7 +288,7 @@ def test_every_image_has_the_shared_packages_its_services_import(name):
     """Copied and on PYTHONPATH; an import inside a function counts too."""
     code = [text for path, text in modules().items() if path.startswith(f"services/{name}/")]
     found = {other.split(".")[0] for text in code for other in imported(text)}
-    dockerfile = (ROOT / "images" / name / "Dockerfile").read_text()
+    dockerfile = (ROOT / "images" / "Dockerfile").read_text()
     for package in (ROOT / "shared").glob("*/vla_*"):
         if package.name in found:
             folder = package.parent.relative_to(ROOT)

@@ -1,13 +1,17 @@
 #!/bin/sh
-# Makes /opt/venv from requirements.lock: every file hash-checked, the same files at every build.
+# Adds a layer to /opt/venv from the lock in /build/layer, every file hash-checked, the same files at every build.
+# The argument: part (those pins alone, without what they need) or whole (what the lock says, and nothing else).
 set -eu
 . /build/network.sh
 
 export UV_CACHE_DIR=/cache/uv UV_LINK_MODE=copy UV_NO_PROGRESS=1 UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1
 export PYTHONDONTWRITEBYTECODE=1 UV_BUILD_CONSTRAINT=/build/python/build.lock
-uv=/opt/tools/bin/uv
-$uv venv --no-project --python python3.10 /opt/venv
-$uv pip sync --require-hashes --python /opt/venv/bin/python /build/requirements.lock
+uv=/opt/tools/bin/uv lock=/build/layer/requirements.lock python=/opt/venv/bin/python
+[ -e /opt/venv ] || $uv venv --no-project --python python3.10 /opt/venv
+case "$1" in
+part) [ ! -s $lock ] || $uv pip install --no-deps --require-hashes --python $python -r $lock ;;
+whole) $uv pip sync --require-hashes --python $python $lock ;;
+esac
 rm -f /opt/venv/.lock # uv's own, writable by everybody
-if [ -f /build/finish.py ]; then /opt/venv/bin/python -B /build/finish.py; fi
-/opt/venv/bin/python -B /build/python/settle.py /opt/venv
+if [ -f /build/layer/finish.py ]; then $python -B /build/layer/finish.py; fi
+$python -B /build/python/settle.py /opt/venv

@@ -1,6 +1,7 @@
 """Settles an environment for an image: bytecode for every module, no tests, and nothing that differs between builds.
 
 Dates are set to one fixed second: they survive an archive, numba's caches stay valid, and two builds agree in them too.
+What has that date is settled already, in a layer below: it is left as it is, for a touched file would be copied up.
 """
 
 from __future__ import annotations
@@ -40,19 +41,38 @@ def compile_module(path: str) -> bool:
     return True
 
 
+def is_settled(path: str | Path) -> bool:
+    """Returns whether a file, folder or link has the date of settled ones."""
+    try:
+        return os.lstat(path).st_mtime_ns == DATE_S * 10**9
+    except FileNotFoundError:
+        return False
+
+
+def is_compiled(module: Path) -> bool:
+    """Returns whether a module was settled together with its bytecode."""
+    return is_settled(module) and is_settled(importlib.util.cache_from_source(str(module), optimization=""))
+
+
 def compile_all(root: Path) -> int:
-    """Writes bytecode for every module below `root`. Returns how many there are."""
-    modules = sorted(str(path) for path in root.rglob("*.py") if not path.is_symlink())
+    """Writes bytecode for every module below `root` that is not settled. Returns how many there are."""
+    modules = sorted(str(path) for path in root.rglob("*.py") if not path.is_symlink() and not is_compiled(path))
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return sum(pool.map(compile_module, modules, chunksize=64))
 
 
+def set_date(path: str | Path) -> None:
+    """Sets a file's date to DATE_S, unless it has it."""
+    if not is_settled(path):
+        os.utime(path, (DATE_S, DATE_S), follow_symlinks=False)
+
+
 def set_dates(root: Path) -> None:
-    """Sets the dates of everything below `root` to DATE_S."""
+    """Sets the dates of everything below `root`, and of `root`."""
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
-            os.utime(os.path.join(folder, name), (DATE_S, DATE_S), follow_symlinks=False)
-    os.utime(root, (DATE_S, DATE_S))
+            set_date(os.path.join(folder, name))
+    set_date(root)
 
 
 def settle(root: Path) -> None:
