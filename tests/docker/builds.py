@@ -30,6 +30,7 @@ class Builds:
     built: Callable[[str], None]  # told of each image that is there
     seconds: dict[tuple[str, ...], float] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
+    layers: dict[str, list[str]] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)
     commits: dict[str, str] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
@@ -56,7 +57,9 @@ class Builds:
         words = self.lab("build", *group, *flags, timeout_s=1500).text
         self.seconds[group] = time.monotonic() - started
         for name in group:
-            self.bytes[name], self.words[name], self.commits[name] = self.lab.image(name)["Size"], words, commit
+            record = self.lab.image(name)
+            self.bytes[name], self.layers[name] = record["Size"], record["RootFS"]["Layers"]
+            self.words[name], self.commits[name] = words, commit
             self.built(name)
         self.say(f"built {', '.join(group)} in {self.seconds[group]:.0f} s")
 

@@ -71,6 +71,13 @@ def test_every_pin_of_its_lock_is_what_is_installed(name, lab):
     assert {name: version for name, version in installed.items() if version not in pins.get(name, version)} == {}
 
 
+def test_what_gr00t_and_ws_mdl_have_in_common_came_once_and_is_one_layer(builds):
+    builds.get("gr00t"), builds.get("ws_mdl")
+    together = zip(builds.layers["gr00t"], builds.layers["ws_mdl"], strict=False)
+    assert [ours == theirs for ours, theirs in together][:4] == [True, True, True, False], "base, system, nvidia, torch"
+    assert builds.words["gr00t"].count(" Downloaded nvidia-cudnn-cu12") == 1
+
+
 def pinned(lock: str) -> dict[str, set[str]]:
     """Returns the versions a lock names for each package: more than one where Python versions differ."""
     pins: dict[str, set[str]] = {}
