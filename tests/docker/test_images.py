@@ -75,7 +75,7 @@ def test_what_gr00t_and_ws_mdl_have_in_common_came_once_and_is_one_layer(builds)
     builds.get("gr00t"), builds.get("ws_mdl")
     together = zip(builds.layers["gr00t"], builds.layers["ws_mdl"], strict=False)
     assert [ours == theirs for ours, theirs in together][:4] == [True, True, True, False], "base, system, nvidia, torch"
-    assert builds.words["gr00t"].count(" Downloaded nvidia-cudnn-cu12") == 1
+    assert builds.words["gr00t"].count(" Downloaded nvidia-cudnn-cu12") <= 1, "none where an engine had it"
 
 
 def pinned(lock: str) -> dict[str, set[str]]:

@@ -59,10 +59,10 @@ def test(parts: list[str], quick: bool, minutes: float | None, seed: int | None,
     Flag("index", "file that holds the URL of a package index mirror; also variable VLALAB_INDEX"),
     Flag("arg", "further build arguments as NAME=VALUE,… (docs/images.md)", default=""),
     Flag("progress", "line, plain (everything) or tty", OneOf(building.PROGRESS), default="line"),
-    DRY_RUN.but(help="print the commands, build nothing"),
+    DRY_RUN.but(help="print the command, build nothing"),
 )
 def build(names: list[str], arg: str, **options: object) -> None:
-    """Build images from their locks; ends with each one's time and size.
+    """Build images from their locks; ends with each one's size.
 
     ./lab build libero ui
     ./lab build all --flash-attn none
