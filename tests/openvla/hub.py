@@ -44,8 +44,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _listing(self):
         siblings = []
-        for path in sorted(self.server.folder.iterdir()):
-            facts = {"rfilename": path.name, "size": path.stat().st_size}
+        for path in sorted(path for path in self.server.folder.rglob("*") if path.is_file()):
+            facts = {"rfilename": path.relative_to(self.server.folder).as_posix(), "size": path.stat().st_size}
             if path.suffix == ".safetensors":
                 sha = "0" * 64 if path.name in self.server.lies else hashlib.sha256(path.read_bytes()).hexdigest()
                 facts["lfs"] = {"sha256": sha, "size": facts["size"], "pointerSize": 130}

@@ -273,6 +273,18 @@ def test_imports_go_one_way():
             assert not found & {"services", "vla_contract", "vla_modelkit"}, name
 
 
+def test_no_model_keeps_a_copy_of_what_the_model_kit_has():
+    def defined(folder: str) -> set[str]:
+        trees = [ast.parse(text) for name, text in modules().items() if name.startswith(folder)]
+        functions = {node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)}
+        return {name for name in functions if not name.startswith("_")}
+
+    kit = defined("shared/modelkit/")
+    assert {"choose_device", "from_environment", "fetch", "identity", "check_sees"} <= kit
+    for model in ("openvla", "gr00t"):
+        assert not defined(f"services/{model}/") & kit - {"main"}  # verify is a program as well
+
+
 def test_openvlas_folders_build_on_each_other():
     """service → decoding → model and checkpoint."""
     above = {"checkpoint": {"decoding", "service"}, "model": {"decoding", "service"}, "decoding": {"service"}}
