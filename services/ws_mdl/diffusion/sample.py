@@ -23,6 +23,7 @@ from services.ws_mdl.diffusion.contexts import contexts_for
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
 from services.ws_mdl.diffusion.schedule import Schedule
 from services.ws_mdl.diffusion.train import PREFIX, model_from
+from services.ws_mdl.progress import Progress
 from services.ws_mdl.weights import State, WeightFiles
 from vla_contract.volume import Volume, make_folder
 from vla_modelkit.devices import choose_device
@@ -118,8 +119,8 @@ def context_of(request: Request, run: Trained) -> Tensor | None:
 
 
 def steps_of(request: Request, run: Trained) -> int:
-    """Returns how many steps DDIM takes."""
-    return request.steps or min(20, run.schedule.timesteps)
+    """Returns how many steps the sampler takes: DDIM as many as are asked for, the others all."""
+    return request.steps or (min(20, run.schedule.timesteps) if request.sampler == "ddim" else run.schedule.timesteps)
 
 
 def sample(request: Request, run: Trained, save_rate: int = 0, on_step=lambda t: None) -> tuple[Tensor, np.ndarray]:
@@ -153,7 +154,8 @@ def sample_and_save(request: Request, run: Trained) -> list[Path]:
     folder = make_folder(request.out or run.folder / "pictures")
     stem = stem_of(request)
     started = time.perf_counter()
-    x, intermediate = sample(request, run, save_rate=20)
+    with Progress(steps_of(request, run), long="--count 8 takes less") as progress:
+        x, intermediate = sample(request, run, save_rate=20, on_step=progress.step_of(request.sampler))
     print(f"{request.count} pictures by {request.sampler} in {time.perf_counter() - started:.1f} s")
     written = [
         pictures.save_grid(folder / f"{stem}.png", x, request.columns),
@@ -173,7 +175,10 @@ def save_comparison(request: Request, run: Trained, folder: Path) -> Path:
         f"DDIM, {steps_of(ddim, run)} steps": ddim,
         "incorrect: no noise added back": Request(sampler="incorrect", **same),
     }
-    named = [(title, sample(asked, run)[0]) for title, asked in kinds.items()]
+    named = []
+    with Progress(sum(steps_of(asked, run) for asked in kinds.values())) as progress:
+        for title, asked in kinds.items():
+            named.append((title, sample(asked, run, on_step=progress.step_of(asked.sampler))[0]))
     return pictures.save_comparison(folder / "samplers.png", named, request.columns)
 
 

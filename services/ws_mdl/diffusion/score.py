@@ -21,7 +21,8 @@ from torch.nn import functional
 
 from services.ws_mdl.diffusion.data import Pictures, load
 from services.ws_mdl.diffusion.sample import Request as SampleRequest
-from services.ws_mdl.diffusion.sample import Trained, open_run, sample
+from services.ws_mdl.diffusion.sample import Trained, open_run, sample, steps_of
+from services.ws_mdl.progress import Progress
 from services.ws_mdl.weights import DamagedFileError, load_state
 from vla_contract.volume import Volume
 
@@ -66,14 +67,16 @@ def train_classifier(data: Pictures, seed: int = 0, epochs: int = 12, batch_size
         total = epochs * -(-len(kept.x) // batch_size)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optim, max_lr=2e-3, total_steps=total)
         classifier.train()
-        for _ in range(epochs):
-            for index in torch.randperm(len(kept.x)).split(batch_size):
+        order = (index for _ in range(epochs) for index in torch.randperm(len(kept.x)).split(batch_size))
+        with Progress(total) as progress:
+            for index in order:
                 noisy = kept.x[index] + 0.05 * torch.randn_like(kept.x[index])  # samples are never as clean as data
                 loss = functional.cross_entropy(classifier(noisy), kept.labels[index])
                 optim.zero_grad()
                 loss.backward()
                 optim.step()
                 schedule.step()
+                progress.advance("the classifier learns")
     classifier.eval()
     return classifier, accuracy(classifier, held.x, held.labels)
 
@@ -160,19 +163,18 @@ def score(request: Request, run: Trained, data: Pictures) -> dict:
         "frechet_of_held_out_pictures": frechet_of_sets(real, true, size),
         "samplers": {},
     }
-    for name, way in WAYS.items():
-        if request.ddpm or way["sampler"] == "ddim":
-            result["samplers"][name] = score_way(request, run, classifier, real, size, way)
+    ways = {name: way for name, way in WAYS.items() if request.ddpm or way["sampler"] == "ddim"}
+    asked = {name: sample_request(request, run, way) for name, way in ways.items()}
+    with Progress(sum(steps_of(one, run) for one in asked.values()), long="--count 100 takes less") as progress:
+        for name, one in asked.items():
+            result["samplers"][name] = score_way(one, run, classifier, real, size, progress.step_of(name))
     return result
 
 
-def score_way(request: Request, run: Trained, classifier: Classifier, real: np.ndarray, size: int, way: dict) -> dict:
-    """Returns Fréchet distances and time of a way of sampling and, where the run has a context, how often it fitted.
-
-    size: how many pictures the second distance is of, the mean of disjoint sets of them.
-    """
+def sample_request(request: Request, run: Trained, way: dict) -> SampleRequest:
+    """Returns what to sample for a way of sampling, with every class where the run has a context."""
     wanted = run.config.context and way["sampler"] != "incorrect"
-    asked = SampleRequest(
+    return SampleRequest(
         **way,
         steps=min(request.steps, run.schedule.timesteps) if way["sampler"] == "ddim" else None,
         context="all" if wanted else None,
@@ -180,15 +182,24 @@ def score_way(request: Request, run: Trained, classifier: Classifier, real: np.n
         count=request.count,
         seed=request.seed,
     )
+
+
+def score_way(
+    request: SampleRequest, run: Trained, classifier: Classifier, real: np.ndarray, size: int, on_step=lambda t: None
+) -> dict:
+    """Returns Fréchet distances and time of a way of sampling and, where it has a context, how often it fitted.
+
+    size: how many pictures the second distance is of, the mean of disjoint sets of them.
+    """
     started = time.perf_counter()
-    x = sample(asked, run)[0].cpu().clamp(-1, 1)
+    x = sample(request, run, on_step=on_step)[0].cpu().clamp(-1, 1)
     seconds, seen = time.perf_counter() - started, features(classifier, x)
     found = {
         "seconds": seconds,
         "frechet": frechet_distance(real, seen),
         "frechet_equal_count": frechet_of_sets(real, seen, size),
     }
-    if wanted:
+    if request.context:
         labels = torch.arange(request.count) * len(run.classes) // request.count
         found["accuracy"] = accuracy(classifier, x, labels)
         found["accuracy_per_class"] = {

@@ -33,10 +33,12 @@ from services.ws_mdl.diffusion.data import Pictures, load
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
 from services.ws_mdl.diffusion.samplers import sample_ddim_context
 from services.ws_mdl.diffusion.schedule import Schedule, perturb_input
+from services.ws_mdl.progress import Progress
 from services.ws_mdl.weights import State, WeightFiles
 from vla_contract.volume import Volume
 
 PREFIX = "model"
+LONG = "Ctrl-C saves, and the same command goes on"
 
 
 @dataclass
@@ -225,7 +227,7 @@ def train_model(config: Config, volume: Volume) -> bool:
         restore(run, found[1])
         print(f"going on from {found[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
     print(f"{config.name}: {len(run.data.x)} pictures, {machine}, weights in {files.folder}", flush=True)
-    with stoppable() as stop, board(config, volume, run.global_step) as writer, bar(run) as advance:
+    with stoppable() as stop, board(config, volume, run.global_step) as writer, progress_of(run) as advance:
         while run.epoch < config.epochs and not stop.asked:
             whole = train_epoch(run, stop, lambda run, loss: advance(run, loss, writer))
             if not whole or stop.asked or run.epoch % config.save_every == 0 or run.epoch == config.epochs:
@@ -259,24 +261,21 @@ def board(config: Config, volume: Volume, step: int) -> Iterator[Any]:
 
 
 @contextmanager
-def bar(run: Training, every: int = 10) -> Iterator[Any]:
-    """Yields a function to call after each batch: progress with loss, pictures per second and time left."""
-    from tqdm import tqdm
-
-    total, started, first = run.config.epochs * run.batches_per_epoch, time.monotonic(), run.global_step
-    progress = tqdm(total=total, initial=run.global_step, unit="batch", disable=not sys.stderr.isatty())
+def progress_of(run: Training, every: int = 10) -> Iterator[Any]:
+    """Yields a function to call after each batch: shows the way to the end, with loss and pictures per second."""
+    started, first = time.monotonic(), run.global_step
+    progress = Progress(run.config.epochs * run.batches_per_epoch, run.global_step, LONG)
 
     def advance(run: Training, loss: Tensor, writer: Any) -> None:
-        progress.update()
         end_of_epoch = run.batches == run.batches_per_epoch
         if run.global_step % every and not end_of_epoch:
-            return  # reading the loss waits for the device
+            return progress.advance()  # reading the loss waits for the device
         value = loss.item()
         rate = (run.global_step - first) * run.config.batch_size / (time.monotonic() - started)
-        progress.set_postfix_str(f"epoch {run.epoch}, loss {value:.4f}, {rate:.0f} pictures/s")
+        progress.advance(f"epoch {run.epoch}", f"loss {value:.4f}", f"{rate:.0f} pictures/s")
         writer.add_scalar("train/loss", value, run.global_step)
         writer.add_scalar("train/rate", run.optim.param_groups[0]["lr"], run.global_step)
-        if progress.disable and end_of_epoch:
+        if not progress.live and end_of_epoch:
             print(f"epoch {run.epoch}: loss {value:.4f}, {rate:.0f} pictures/s", flush=True)
 
     with progress:

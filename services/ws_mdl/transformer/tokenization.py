@@ -29,7 +29,9 @@ def train_tokenizer(sentences: Iterable[str], kind: str, min_frequency: int, voc
     if kind == "word":
         tokenizer = Tokenizer(models.WordLevel(unk_token="[UNK]"))
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
-        trainer = trainers.WordLevelTrainer(special_tokens=list(SPECIAL), min_frequency=min_frequency)
+        trainer = trainers.WordLevelTrainer(
+            special_tokens=list(SPECIAL), min_frequency=min_frequency, show_progress=False
+        )
     else:
         tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
         whole = pre_tokenizers.Split(Regex(r" ?\{\w+\}"), "isolated")

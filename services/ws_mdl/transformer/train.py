@@ -16,10 +16,10 @@ from pathlib import Path
 
 import tyro
 from matplotlib.figure import Figure
-from tqdm import tqdm
 
 from services.ws_mdl import corpora
 from services.ws_mdl.devices import Machine, choose_machine, leave
+from services.ws_mdl.progress import Progress
 from services.ws_mdl.transformer import pictures
 from services.ws_mdl.transformer.board import Board
 from services.ws_mdl.transformer.config import Config, get_config, run_folder, tensorboard_folder
@@ -33,6 +33,7 @@ from vla_contract.volume import Volume
 __all__ = ["get_config", "get_ds", "get_model", "run_validation", "train_model"]
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
+LONG = "Ctrl-C saves, and the same command goes on"
 
 
 def get_ds(config: Config, folder: Path, machine: Machine, volume: Volume) -> Data:
@@ -77,16 +78,19 @@ def train_model(config: Config, volume: Volume | None = None) -> Trainer:
     curves = tensorboard_folder(config, volume) if machine.is_main else None
     if machine.is_main:
         _greet(trainer, path, curves)
-    with Board(curves, trainer.global_step) as board, StopSignal() as stop:
+    with (
+        Board(curves, trainer.global_step) as board, StopSignal() as stop,
+        Progress(0, long=LONG, shown=machine.is_main) as progress,
+    ):  # fmt: skip
         while trainer.epoch + 1 < config.epochs and not trainer.stopped:
-            run_epoch(trainer, board, stop)
+            run_epoch(trainer, board, stop, progress)
     return trainer
 
 
-def run_epoch(trainer: Trainer, board: Board, stop: StopSignal) -> None:
+def run_epoch(trainer: Trainer, board: Board, stop: StopSignal, progress: Progress) -> None:
     """Trains one epoch, or what is left of it, and validates; saves in any case."""
     started = time.monotonic()
-    trainer.stopped = not _learn(trainer, board, stop)
+    trainer.stopped = not _learn(trainer, board, stop, progress)
     trainer.seconds += time.monotonic() - started
     if not trainer.machine.is_main:
         if not trainer.stopped:
@@ -101,27 +105,32 @@ def run_epoch(trainer: Trainer, board: Board, stop: StopSignal) -> None:
         )
 
 
-def _learn(trainer: Trainer, board: Board, stop: StopSignal) -> bool:
+def _learn(trainer: Trainer, board: Board, stop: StopSignal, progress: Progress) -> bool:
     """Goes through the epoch's batches; returns False when it was stopped before the end."""
     config, loader = trainer.config, trainer.data.train_dataloader
     loader.batch_sampler.set_position(trainer.epoch + 1, trainer.batches)
     batches = iter(loader)
-    bar = tqdm(
-        total=len(loader.batch_sampler), initial=trainer.batches, desc=f"epoch {trainer.epoch + 1:02d}", unit="batch",
-        disable=None if trainer.machine.is_main else True, dynamic_ncols=True,
-    )  # fmt: skip
+    _place(progress, trainer)
     meter = Meter(trainer)
-    with bar:
-        while group := list(islice(batches, config.accumulate)):
-            norm = trainer.step(group)
-            bar.update(len(group))
-            if trainer.global_step % config.log_every == 0:
-                values = {**meter.read(), "gradient_norm": float(norm)}
-                board.scalars("train", values, trainer.global_step)
-                bar.set_postfix(loss=f"{values['loss']:.3f}", tokens_per_s=f"{values['tokens_per_s']:,.0f}")
-            if sum(trainer.machine.sums(int(stop.asked))):
-                return trainer.batches == len(loader.batch_sampler)
+    while group := list(islice(batches, config.accumulate)):
+        norm = trainer.step(group)
+        figures = ()
+        if trainer.global_step % config.log_every == 0:
+            values = {**meter.read(), "gradient_norm": float(norm)}
+            board.scalars("train", values, trainer.global_step)
+            figures = f"loss {values['loss']:.3f}", f"{values['tokens_per_s']:,.0f} tokens/s"
+        progress.advance(f"epoch {trainer.epoch + 1:02d}", *(figures or progress.figures[1:]), steps=len(group))
+        if sum(trainer.machine.sums(int(stop.asked))):
+            return trainer.batches == len(loader.batch_sampler)
     return True
+
+
+def _place(progress: Progress, trainer: Trainer) -> None:
+    """Puts the progress where the trainer is, of all epochs: they have about equally many batches."""
+    per_epoch = len(trainer.data.train_dataloader.batch_sampler)
+    if not progress.total:
+        progress.first = progress.done = (trainer.epoch + 1) * per_epoch + trainer.batches
+    progress.total = trainer.config.epochs * per_epoch
 
 
 class Meter:
