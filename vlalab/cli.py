@@ -10,6 +10,7 @@ import difflib
 import importlib.util
 import re
 import sys
+from collections.abc import Iterable
 from types import ModuleType
 
 from invoke import Argument, Collection, Exit, ParseError, Program
@@ -30,23 +31,27 @@ def load_tasks() -> ModuleType:
     return module
 
 
-def gather_words(argv: list[str], words: dict[str, str], takes_value: set[str]) -> list[str]:
+def gather_words(
+    argv: list[str], words: dict[str, str], takes_value: set[str], may_stand_alone: Iterable[str] = ()
+) -> list[str]:
     """Returns argv with the plain words after a task gathered into its list argument.
 
-    argv: task name first. words: task → name of its list argument. takes_value: flags followed by a value.
+    argv: task name first. words: task → name of its list argument. takes_value: flags followed by a value; those that
+    may stand alone are so before another flag and at the end.
     """
     if not argv or argv[0] not in words:
         return argv
     plain: list[str] = []
     flags: list[str] = []
-    rest = iter(argv[1:])
-    for token in rest:
-        if token.startswith("-"):
-            flags.append(token)
-            if token in takes_value:
-                flags.extend([value] if (value := next(rest, None)) is not None else [])
-        else:
+    rest = argv[1:]
+    while rest:
+        token = rest.pop(0)
+        if not token.startswith("-"):
             plain.append(token)
+            continue
+        flags.append(token)
+        if rest and token in takes_value and not (token in may_stand_alone and rest[0].startswith("-")):
+            flags.append(rest.pop(0))
     gathered = [f"--{words[argv[0]]}={','.join(plain)}"] if plain else []
     return [argv[0], *gathered, *flags]
 
@@ -66,7 +71,8 @@ class Lab(Program):
             arguments = ["--help", *[a for a in arguments if a not in ("help", "--help", "-h")][:1]]
         words = {name: task.gathered.name for name, task in self.namespace.tasks.items() if task.gathered}
         if arguments and arguments[0] in words:
-            arguments = gather_words(arguments, words, self._flags_with_value(arguments[0]))
+            name = arguments[0]
+            arguments = gather_words(arguments, words, self._flags_with_value(name), self._optional(name))
         self._check_task(arguments)
         self.argv = [self.argv[0], *arguments]
 
@@ -75,6 +81,9 @@ class Lab(Program):
 
     def _flags_with_value(self, task: str) -> set[str]:
         return {f"--{name}" for name, argument in self._arguments(task).items() if argument.takes_value}
+
+    def _optional(self, task: str) -> set[str]:
+        return {f"--{name}" for name, argument in self._arguments(task).items() if argument.optional}
 
     def _check_task(self, arguments: list[str]) -> None:
         known = sorted(self.namespace.tasks)

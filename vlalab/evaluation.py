@@ -108,6 +108,14 @@ def choose_policy(asked: str, running: Sequence[Instance], policies: Sequence[st
     return PolicyChoice(None, asked, f"policy {asked}")
 
 
+def name_of_policy(request: Request) -> str:
+    """Returns the service that a request's policy is, or "policy" where an address is all that is known of it."""
+    healthy = [found for found in runtimes.instances() if found.role == "policy" and found.is_healthy()]
+    shared = [found for found in healthy if not found.attached]
+    choice = choose_policy(request.policy, shared, policies())
+    return choice.instance.service if choice.instance else choice.service or "policy"
+
+
 def run(request: Request, typed: str) -> int:
     """Runs an evaluation; returns the evaluator's exit code. `typed` is the command line to show for resuming."""
     services = compose.read()

@@ -241,6 +241,16 @@ def test_pace_counts_this_session_only():
     assert pace.totals(counts(2), now=101.0).left_s is None
 
 
+def test_a_run_of_more_than_ten_minutes_says_so_once():
+    pace = Pace(counts(0), now=0.0)
+    assert pace.told_once(pace.totals(counts(1), now=900.0)) is None, "two episodes are no pace yet"
+    line = pace.told_once(pace.totals(counts(2), now=900.0))
+    assert line == "this will take about 1 h 00 min more; Ctrl-C keeps what is finished, --resume goes on"
+    assert pace.told_once(pace.totals(counts(5), now=901.0)) is None
+    quick = Pace(counts(0), now=0.0)
+    assert quick.told_once(quick.totals(counts(4), now=9.0)) is None
+
+
 @pytest.mark.parametrize(("s", "text"), [(None, "?"), (4.4, "4 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")])
 def test_durations(s, text):
     assert show_seconds(s) == text

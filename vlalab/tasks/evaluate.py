@@ -6,10 +6,13 @@ import shlex
 import sys
 
 from vlalab import evaluation, programs, viewing
+from vlalab import suites as several
 from vlalab.console import LabError, agreed
 from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, PathOr, Ranges, Several
 
+SUITES = "libero_spatial, libero_object, libero_goal, libero_10 or libero_90"
+SEVERAL = Several(OneOf(("all", *evaluation.SUITES)), "SUITE …")
 RUN = PathOr(("latest",), shown="RUN")
 RUN_ID = Like(r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits, '.', '_' and '-', as a folder's name", "RUN")
 NEW_ID = Like(rf"(?!latest$){RUN_ID.pattern}", f"{RUN_ID.expected}, and not latest", "RUN")
@@ -22,7 +25,7 @@ def _policy(label: str, text: str) -> str:
 
 @task(
     "evaluate a policy",
-    word("suite", "libero_spatial, libero_object, libero_goal, libero_10 or libero_90", OneOf(evaluation.SUITES)),
+    words("suite", f"{SUITES}; all: the four of LIBERO's table", SEVERAL),
     Flag(
         "policy",
         "auto (the policy service that is up, else oracle), a service's name, or a URL",
@@ -89,7 +92,9 @@ def _policy(label: str, text: str) -> str:
     DRY_RUN,
     name="eval",
 )
-def evaluate(suite: str, policy: str, gpu: str | None, runtime: str, dry_run: bool, **evaluators: object) -> None:
+def evaluate(
+    suite: list[str], policy: str, gpu: str | None, runtime: str, dry_run: bool, **evaluators: object
+) -> None:
     """Evaluate a policy on a LIBERO suite; ends with the success rate and the report's path.
 
     ./lab eval libero_goal --trials 2                     the oracle, unless a policy service is up
@@ -97,11 +102,16 @@ def evaluate(suite: str, policy: str, gpu: str | None, runtime: str, dry_run: bo
     ./lab eval libero_goal --trials 2 --resume            go on after Ctrl-C or a crash
     ./lab eval libero_10 --tasks 0,2-4 --episodes 0-4 --workers 4 --video failures
     ./lab eval libero_goal --runtime docker --trials 1    the same in containers
+    ./lab eval all --trials 2                             several suites; ends with LIBERO's table and its mean
     """
     _refuse_two_of(evaluators, "trials", "episodes", "choose episodes")
     _refuse_two_of(evaluators, "run_id", "resume", "name a run")
-    request = evaluation.Request(suite, policy, runtime, tuple(flags_of(evaluators)), dry_run, gpu)
-    finish(evaluation.run(request, typed=shlex.join(["./lab", *sys.argv[1:]])))
+    chosen, typed = several.chosen(suite), ["./lab", *sys.argv[1:]]
+    if not chosen:
+        raise LabError(f"eval needs SUITE ({SUITES}; all: the four of LIBERO's table). See: ./lab eval --help")
+    request = evaluation.Request(chosen[0], policy, runtime, tuple(flags_of(evaluators)), dry_run, gpu)
+    one = len(chosen) == 1
+    finish(evaluation.run(request, shlex.join(typed)) if one else several.run(request, chosen, typed))
 
 
 def _refuse_two_of(given: dict[str, object], one: str, other: str, what: str) -> None:

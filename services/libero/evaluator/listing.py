@@ -39,6 +39,14 @@ RUNS = (
     Column("state"),
     Column("started", 1),
 )
+SUITES = (
+    Column("suite"),
+    Column("success", right=True),
+    Column("95 %", 1, right=True),
+    Column("episodes", right=True),
+    Column("assets", 2),
+    Column("run", 3),
+)
 MODELS = (Column("trained model"), Column("lab"), Column("epochs", right=True), Column("trained", 1))
 
 
@@ -81,14 +89,26 @@ def run_row(folder: Path) -> dict[str, str]:
         return _cells_of_run(folder.name, store)
 
 
+def rate_of(folder: Path) -> Rate:
+    """Returns the success rate of a run's finished episodes. StoreError if its store cannot be read."""
+    with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True, check=False) as store:
+        return _rate(store)
+
+
+def _rate(store: RunStore) -> Rate:
+    counts = store.counts().values()
+    return Rate(sum(row["successes"] for row in counts), sum(row["done"] for row in counts))
+
+
 def _cells_of_run(name: str, store: RunStore) -> dict[str, str]:
     counts, identity, sessions = store.counts().values(), store.meta("identity"), store.sessions()
     planned = sum(row["planned"] for row in counts)
-    rate = Rate(sum(row["successes"] for row in counts), sum(row["done"] for row in counts))
+    rate = _rate(store)
     outcome = (sessions[-1]["outcome"] or "unfinished") if sessions else "not started"
     low, high = rate.interval
     return {
         "run": name,
+        "suite": store.suite,
         "policy": identity["policy"]["name"],
         "episodes": f"{rate.trials}/{planned}",
         "success": f"{100 * rate.value:.1f} %" if rate.trials else "–",

@@ -14,6 +14,8 @@ from rich.text import Text
 from services.libero.evaluator.terminal import one_line, plain, say
 
 PLAIN_EVERY_S = 10.0
+LONG_S = 600.0  # what takes longer is said once, so that it can be read before it scrolls by
+SURE_AFTER = 4  # episodes of this session, until their pace says something
 GAP = 2  # blanks between columns
 NAME_WIDTHS = 12, 52  # least and most of an instruction that is shown beside a bar
 BAR_WIDTHS = 6, 24
@@ -50,6 +52,17 @@ class Pace:
         self.start = now
         self.done_before = sum(row["done"] for row in counts.values())
         self.steps_before = sum(row["steps"] for row in counts.values())
+        self.is_told = False
+
+    def told_once(self, totals: Totals) -> str | None:
+        """Returns a line that says how long a long run will take, once there is a pace to tell it from."""
+        if self.is_told or totals.done - self.done_before < SURE_AFTER or totals.left_s is None:
+            return None
+        self.is_told = True
+        if totals.left_s <= LONG_S:
+            return None
+        left = show_seconds(totals.left_s)
+        return f"this will take about {left} more; Ctrl-C keeps what is finished, --resume goes on"
 
     def totals(self, counts: Mapping[int, Mapping[str, int]], now: float) -> Totals:
         planned, done, successes, steps = (
@@ -94,6 +107,8 @@ class PlainProgress:
     def update(self, counts, workers: Mapping[str, str]) -> None:
         now = time.monotonic()
         totals = self.pace.totals(counts, now)
+        if line := self.pace.told_once(totals):
+            self.say(line)
         finished = totals.done == totals.planned
         if totals.done == self.last_done or (now - self.last_at < PLAIN_EVERY_S and not finished):
             return
@@ -122,6 +137,8 @@ class LiveProgress:
 
     def update(self, counts, workers: Mapping[str, str]) -> None:
         totals = self.pace.totals(counts, time.monotonic())
+        if line := self.pace.told_once(totals):
+            self.say(line)
         self.live.update(self.table(counts, workers, totals), refresh=True)
 
     def table(self, counts, workers: Mapping[str, str], totals: Totals) -> Text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from services.libero.evaluator import removing, report
 from services.libero.evaluator.compare import Comparison, compare
-from services.libero.evaluator.listing import MODELS, RUNS, model_row, print_table, run_row
+from services.libero.evaluator.listing import MODELS, RUNS, SUITES, model_row, print_table, rate_of, run_row
 from services.libero.evaluator.models import find_models
 from services.libero.evaluator.records import StoreError, as_damage
 from services.libero.evaluator.rundir import STORE, RunRefused, find_run, find_runs
@@ -46,6 +47,19 @@ def list_models(volume: Volume, console: Console) -> None:
     if models := find_models(volume):
         say(file=console.file)
         print_table(MODELS, [model_row(model) for model in models], console)
+
+
+def show_suites(root: Path, names: Sequence[str], console: Console) -> None:
+    """Prints LIBERO's table: each run's suite and rate with its interval, and the mean of the suites' rates."""
+    rows = [run_row(folder) for folder in (root / name for name in names) if (folder / STORE).is_file()]
+    unfinished = [row["suite"] for row in rows if row["state"] != "complete"]
+    if not unfinished and len(rows) == len(names):
+        mean = sum(rate_of(root / row["run"]).value for row in rows) / len(rows)
+        rows.append({"suite": "mean", "success": f"{100 * mean:.1f} %"})
+    say(file=console.file)
+    print_table(SUITES, rows, console)
+    if unfinished:
+        say(f"not complete: {', '.join(unfinished)}", console.file)
 
 
 def rebuild(root: Path, name: str, console: Console) -> None:
@@ -101,6 +115,8 @@ def make_parser() -> argparse.ArgumentParser:
     rebuilt.add_argument("run", help="name, the beginning of one, or 'latest'")
     for name, what in (("size", "say what runs or trained models take"), ("remove", "delete them, without asking")):
         commands.add_parser(name, help=what).add_argument("names", nargs="+", help="names, or beginnings of them")
+    table = commands.add_parser("table", help="rates of runs of several suites, and their mean")
+    table.add_argument("names", nargs="+", help="names of runs")
     pair = commands.add_parser("compare", help="test two runs against each other, paired by episode")
     pair.add_argument("a")
     pair.add_argument("b")
@@ -118,6 +134,8 @@ def main(arguments: list[str]) -> int:
         elif asked.command in ("size", "remove"):
             act = removing.remove if asked.command == "remove" else removing.show
             act(removing.find_things(root, volume, asked.names))
+        elif asked.command == "table":
+            show_suites(root, asked.names, console)
         elif asked.command == "report":
             rebuild(root, asked.run, console)
         else:
