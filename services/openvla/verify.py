@@ -19,6 +19,7 @@ import tyro
 
 from services.openvla.service.settings import INT8, PREFIX, ModelSettings, checkpoint_folder
 from services.openvla.service.threads import set_wait_policy
+from vla_contract import endings
 from vla_contract.errors import did_you_mean
 from vla_modelkit.settings import from_environment
 
@@ -192,13 +193,9 @@ def run(settings: VerifySettings) -> int:
 def main() -> None:
     """Ends with 0 where every mode asked for gave finite actions."""
     set_wait_policy()
-    try:
-        default = from_environment(VerifySettings, PREFIX)
-        code = run(tyro.cli(VerifySettings, prog="python -m services.openvla.verify", default=default))
-    except (ValueError, MemoryError) as error:
-        raise SystemExit(str(error)) from None
-    raise SystemExit(code)
+    default = from_environment(VerifySettings, PREFIX)
+    raise SystemExit(run(tyro.cli(VerifySettings, prog="python -m services.openvla.verify", default=default)))
 
 
 if __name__ == "__main__":
-    main()
+    endings.run(main)

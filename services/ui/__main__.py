@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import tyro
 import uvicorn
 
+from vla_contract import endings
+
 log = logging.getLogger("services.ui")
 OFF = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1"}
 
@@ -42,13 +44,10 @@ def main() -> None:
     """Serves the page until it is told to stop."""
     os.environ.update(OFF)  # before Gradio is imported: it reports to its makers otherwise
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        settings = tyro.cli(Server, prog="python -m services.ui")
-        with tempfile.TemporaryDirectory(prefix="vlalab-ui-") as uploads:  # this user's alone, and gone with the page
-            os.environ["GRADIO_TEMP_DIR"] = uploads
-            run(settings, os.environ.get("VLALAB_TOKEN") or None)
-    except (ValueError, OSError) as error:  # a bad address, a taken port; the text says what to do
-        raise SystemExit(str(error)) from None
+    settings = tyro.cli(Server, prog="python -m services.ui")
+    with tempfile.TemporaryDirectory(prefix="vlalab-ui-") as uploads:  # this user's alone, and gone with the page
+        os.environ["GRADIO_TEMP_DIR"] = uploads
+        run(settings, os.environ.get("VLALAB_TOKEN") or None)
 
 
 def run(settings: Server, token: str | None) -> None:
@@ -82,4 +81,4 @@ def not_cut_off(record: logging.LogRecord) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    endings.run(main)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import tyro
 
-from vla_contract import Volume
+from vla_contract import Volume, endings
 from vla_contract.auth import BIND, TokenCheck, is_loopback, require_token_beyond_loopback
 
 log = logging.getLogger("services.ws_mdl")
@@ -39,14 +39,11 @@ class Server:
 def main() -> None:
     """Serves notebooks until SIGINT or SIGTERM."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        server = tyro.cli(Server, prog="python -m services.ws_mdl.notebook")
-        check_user(server)
-        require_token_beyond_loopback(server.host, os.environ.get("VLALAB_TOKEN"))
-        TokenCheck(os.environ.get("VLALAB_TOKEN") or None)
-        root = Volume().notebooks
-    except (ValueError, OSError) as error:
-        raise SystemExit(str(error)) from None
+    server = tyro.cli(Server, prog="python -m services.ws_mdl.notebook")
+    check_user(server)
+    require_token_beyond_loopback(server.host, os.environ.get("VLALAB_TOKEN"))
+    TokenCheck(os.environ.get("VLALAB_TOKEN") or None)
+    root = Volume().notebooks
     with tempfile.TemporaryDirectory(prefix="vlalab-notebook-") as folder:
         run(server, root, Path(folder))
 
@@ -123,4 +120,4 @@ def address(host: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    endings.run(main)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tyro
 
-from vla_contract import Volume
+from vla_contract import Volume, endings
 from vla_contract.auth import TokenCheck, bearer, require_token_beyond_loopback
 from vla_contract.volume import make_folder
 
@@ -39,13 +39,10 @@ def main() -> None:
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("tensorboard").setLevel("WARNING")  # its data server writes two lines every five seconds
     token = os.environ.get("VLALAB_TOKEN") or None
-    try:
-        server = tyro.cli(Server, prog="python -m services.ws_mdl.tensorboard")
-        require_token_beyond_loopback(server.host, token)
-        check = TokenCheck(token)
-        logs = make_folder(Volume().path("logs") / "tensorboard")
-    except (ValueError, OSError) as error:
-        raise SystemExit(str(error)) from None
+    server = tyro.cli(Server, prog="python -m services.ws_mdl.tensorboard")
+    require_token_beyond_loopback(server.host, token)
+    check = TokenCheck(token)
+    logs = make_folder(Volume().path("logs") / "tensorboard")
     raise SystemExit(run(server, logs, check))
 
 
@@ -84,4 +81,4 @@ def _plain(start_response: Callable, status: str, text: bytes, headers: Iterable
 
 
 if __name__ == "__main__":
-    main()
+    endings.run(main)

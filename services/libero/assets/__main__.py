@@ -12,6 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from services.libero.assets import official, resolve
 from services.libero.assets.sources import ensure_kit
+from vla_contract import endings
 from vla_contract.volume import Volume
 
 
@@ -55,9 +56,4 @@ def _download(volume: Path, threads: int) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(AssetCommand))
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on from here")
+    endings.run(lambda: main(tyro.cli(AssetCommand)))

@@ -33,7 +33,7 @@ from services.libero.evaluator.supervisor import Patience, RunFailed, Supervisor
 from services.libero.evaluator.terminal import one_line, say
 from services.libero.simulator import renderer
 from services.libero.simulator.suites import SUITES, Task, init_states, load_suite, select_tasks
-from vla_contract import ContractError, PolicyClient, PolicyInfo, Volume
+from vla_contract import ContractError, PolicyClient, PolicyInfo, Volume, endings
 from vla_contract.volume import require_space
 
 POLL_S = 0.5  # often enough for a person, rare enough to leave the cores to the workers
@@ -323,4 +323,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    endings.run(main, sys.argv[1:])

@@ -21,7 +21,7 @@ from services.libero.evaluator.stats import Rate
 from services.libero.evaluator.store import RunStore
 from services.libero.evaluator.terminal import one_line, say
 from services.libero.simulator.suites import load_suite
-from vla_contract import Volume
+from vla_contract import Volume, endings
 
 
 def list_runs(root: Path, console: Console) -> None:
@@ -140,11 +140,11 @@ def main(arguments: list[str]) -> int:
             rebuild(root, asked.run, console)
         else:
             compare_runs(root, asked.a, asked.b, console)
-    except (RunRefused, StoreError, ValueError, OSError) as error:
+    except (RunRefused, StoreError, ValueError) as error:
         say(f"error: {error}", sys.stderr)
         return 2
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    endings.run(main, sys.argv[1:])

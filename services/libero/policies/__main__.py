@@ -11,7 +11,7 @@ import tyro
 
 from services.libero.evaluator.provenance import lock_hash
 from services.libero.evaluator.rundir import RunRefused, find_run
-from vla_contract import Policy, Volume, serve
+from vla_contract import Policy, Volume, endings, serve
 
 
 @dataclass(frozen=True)
@@ -88,18 +88,12 @@ Program = (
 
 def main() -> None:
     """Serves the policy that the command line names, until it is told to stop."""
-    try:
-        program = tyro.cli(Program, prog="python -m services.libero.policies", config=(tyro.conf.OmitArgPrefixes,))
-        policy = program.load()
-    except ValueError as error:
-        raise SystemExit(str(error)) from None
+    program = tyro.cli(Program, prog="python -m services.libero.policies", config=(tyro.conf.OmitArgPrefixes,))
+    policy = program.load()
     token = os.environ.get("VLALAB_TOKEN") or None
     # They answer within milliseconds and compute one observation after the other: a thread or a batch gains nothing.
-    try:
-        serve(policy, host=program.host, port=program.port, token=token, inline=True, **program.settings)
-    except (OSError, ValueError) as error:  # no such address, or no token where one is needed; the text says what to do
-        raise SystemExit(str(error)) from None
+    serve(policy, host=program.host, port=program.port, token=token, inline=True, **program.settings)
 
 
 if __name__ == "__main__":
-    main()
+    endings.run(main)

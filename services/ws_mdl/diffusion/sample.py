@@ -5,7 +5,6 @@ Writes a grid (PNG), the way from noise to pictures (GIF), the schedule, and wit
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from services.ws_mdl.diffusion.schedule import Schedule
 from services.ws_mdl.diffusion.train import PREFIX, model_from
 from services.ws_mdl.progress import Progress
 from services.ws_mdl.weights import State, WeightFiles
+from vla_contract import endings
 from vla_contract.volume import Volume, make_folder
 from vla_modelkit.devices import choose_device
 
@@ -184,17 +184,13 @@ def save_comparison(request: Request, run: Trained, folder: Path) -> Path:
 
 def main() -> int:
     """Samples by the command line's flags; returns the exit code."""
-    try:
-        request = tyro.cli(Request, prog="sample diffusion", description=__doc__)
-        run = open_run(request.name, Volume(), request.device)
-        print(f"run {run.config.name}: {run.epochs} of {run.config.epochs} epochs trained")
-        for path in sample_and_save(request, run):
-            print(path)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    request = tyro.cli(Request, prog="sample diffusion", description=__doc__)
+    run = open_run(request.name, Volume(), request.device)
+    print(f"run {run.config.name}: {run.epochs} of {run.config.epochs} epochs trained")
+    for path in sample_and_save(request, run):
+        print(path)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    endings.run(main)

@@ -24,6 +24,7 @@ from services.ws_mdl.diffusion.sample import Request as SampleRequest
 from services.ws_mdl.diffusion.sample import Trained, open_run, sample, steps_of
 from services.ws_mdl.progress import Progress
 from services.ws_mdl.weights import DamagedFileError, load_state
+from vla_contract import endings
 from vla_contract.volume import Volume
 
 FEATURES = 64
@@ -233,19 +234,15 @@ def save_result(folder: Path, result: dict) -> Path:
 
 def main() -> int:
     """Scores by the command line's flags; returns the exit code."""
-    try:
-        request = tyro.cli(Request, prog="score diffusion", description=__doc__)
-        run = open_run(request.name, Volume(), request.device)
-        if request.count < 2 * len(run.classes):
-            raise ValueError(f"count is {request.count}; expected at least {2 * len(run.classes)}: 2 of each class")
-        result = score(request, run, load(run.config.data))
-        print(show(result))
-        print(save_result(run.folder, result))
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    request = tyro.cli(Request, prog="score diffusion", description=__doc__)
+    run = open_run(request.name, Volume(), request.device)
+    if request.count < 2 * len(run.classes):
+        raise ValueError(f"count is {request.count}; expected at least {2 * len(run.classes)}: 2 of each class")
+    result = score(request, run, load(run.config.data))
+    print(show(result))
+    print(save_result(run.folder, result))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    endings.run(main)

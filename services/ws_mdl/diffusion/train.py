@@ -35,6 +35,7 @@ from services.ws_mdl.diffusion.samplers import sample_ddim_context
 from services.ws_mdl.diffusion.schedule import Schedule, perturb_input
 from services.ws_mdl.progress import Progress
 from services.ws_mdl.weights import State, WeightFiles
+from vla_contract import endings
 from vla_contract.volume import Volume
 
 PREFIX = "model"
@@ -284,12 +285,8 @@ def progress_of(run: Training, every: int = 10) -> Iterator[Any]:
 
 def main() -> int:
     """Trains by the command line's flags; returns the exit code: 130 when it was stopped and can go on."""
-    try:
-        config = tyro.cli(Config, prog="train diffusion", description=__doc__)
-        complete = train_model(config, Volume())
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    config = tyro.cli(Config, prog="train diffusion", description=__doc__)
+    complete = train_model(config, Volume())
     if complete:
         print(f"trained. Next: ./lab sample diffusion --name {config.name}")
         return 0
@@ -298,4 +295,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    endings.run(main)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from services.ws_mdl.transformer.dataset import Special, causal_mask, padding_mask
 from services.ws_mdl.transformer.model import MultiHeadAttentionBlock, Transformer, sinusoids
+from vla_contract import endings
 
 
 class AttentionMaps(NamedTuple):
@@ -172,4 +173,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    endings.run(main)

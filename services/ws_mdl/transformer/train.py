@@ -28,6 +28,7 @@ from services.ws_mdl.transformer.stopping import StopSignal
 from services.ws_mdl.transformer.tokenization import get_or_build_tokenizer
 from services.ws_mdl.transformer.trainer import Data, Trainer, get_model, learning_rate
 from services.ws_mdl.transformer.validation import Sample, as_text, run_validation
+from vla_contract import endings
 from vla_contract.volume import Volume
 
 __all__ = ["get_config", "get_ds", "get_model", "run_validation", "train_model"]
@@ -197,9 +198,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    endings.run(main)

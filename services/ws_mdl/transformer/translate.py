@@ -19,6 +19,7 @@ from services.ws_mdl.transformer.config import Config, config_from, runs_folder,
 from services.ws_mdl.transformer.model import Transformer
 from services.ws_mdl.transformer.tokenization import load_tokenizer
 from services.ws_mdl.transformer.trainer import get_model
+from vla_contract import endings
 from vla_contract.volume import Volume, make_folder
 
 
@@ -103,7 +104,4 @@ def draw(trained: Trained, source: str, target: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(tyro.cli(TranslateCommand, description=__doc__))
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {error}")
+    endings.run(lambda: main(tyro.cli(TranslateCommand, description=__doc__)))

@@ -95,6 +95,11 @@ def ending(error: BaseException, known: tuple[type[Exception], ...] = ()) -> End
     return None
 
 
+def is_full_disk(error: Exception) -> bool:
+    """Returns whether an error comes from a full disk, whatever a library made of it."""
+    return any(fault.errno in FULL for fault in _faults_behind(error))
+
+
 def _faults_behind(error: BaseException | None) -> Iterator[OSError]:
     """Yields the machine's faults that led to an error: those it was raised from, and those that it only quotes."""
     while error is not None:

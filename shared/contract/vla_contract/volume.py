@@ -6,18 +6,20 @@ UID GID` prepares the volume for containers that run as that user. Only the stan
 
 import argparse
 import errno
+import itertools
 import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vla_contract import anchored
+from vla_contract import anchored, endings
 
 FOLDERS = ("checkpoints", "hf", "datasets", "assets", "runs", "notebooks", "logs")
 VARIABLE = "VLALAB_VOLUME"
+MORE_SPACE = f"free some space or set {VARIABLE} elsewhere"
 
 
 class VolumeError(OSError):
@@ -116,6 +118,34 @@ def make_own_folder(path: Path) -> Path:
     return path
 
 
+def put_whole(folder: Path, make: Callable[[Path], object]) -> Path:
+    """Returns `folder` as `make` fills it: beside its place, and put there when it is whole, instead of what was there.
+
+    An interrupted call leaves nothing that looks finished, and the next one begins anew. What this replaces stays as
+    NAME.before-N: it may be somebody's.
+    """
+    draft = folder.with_name(f".{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        make(make_own_folder(draft))
+        if os.path.lexists(folder):
+            folder.rename(_free_name(folder))
+        draft.rename(folder)
+    except Exception as error:
+        if endings.is_full_disk(error):  # said now: in a moment the space is free again
+            text = f"{folder.parent} has no space left for {folder.name}: {MORE_SPACE}"
+            raise VolumeError(errno.ENOSPC, text) from error
+        raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return folder
+
+
+def _free_name(folder: Path) -> Path:
+    names = (folder.with_name(f"{folder.name}.before-{number}") for number in itertools.count(1))
+    return next(name for name in names if not os.path.lexists(name))
+
+
 @contextmanager
 def _entered(path: Path, root: Path | None) -> Iterator[int]:
     """Yields a descriptor of a folder, made if missing. Links are followed down to `root`, and nowhere below it."""
@@ -178,7 +208,7 @@ def require_space(path: str | os.PathLike, size: int) -> None:
     if free < size:
         raise VolumeError(
             errno.ENOSPC,
-            f"{_gb(free)} free at {place}; {_gb(size)} needed for {path}: free some space or set {VARIABLE} elsewhere",
+            f"{_size(free)} free at {place}; {_size(size)} needed for {path}: {MORE_SPACE}",
         )
 
 
@@ -187,8 +217,9 @@ def _repository_volume() -> Path | None:
     return contract.parent / "volume" if (contract.name, contract.parent.name) == ("contract", "shared") else None
 
 
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"
+def _size(size: int) -> str:
+    """Returns bytes in the unit that tells them apart: "75 MB", "15.2 GB"."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any, ClassVar, TypeVar
 
 import tyro
 
-from vla_contract import Volume
+from vla_contract import Volume, endings
 from vla_contract.errors import did_you_mean
-from vla_contract.volume import make_own_folder
-from vla_modelkit.checkpoint import CheckpointError, file_hash, read_record, write_record
+from vla_contract.volume import put_whole
+from vla_modelkit.checkpoint import CheckpointError, changed_files, file_hash, read_record, write_record
 
 RANDOM = "random-"  # what a made-up checkpoint's manifest has before its size, instead of a repository
 
@@ -65,10 +64,9 @@ class GetCheckpoint:
         """Returns where the checkpoint belongs. Raises CheckpointError where a random one would replace another."""
         usual = f"{self.MODEL}-{self.size}" if self.tiny else self.pinned()[0].rpartition("/")[2]
         folder = volume.checkpoints / (self.name or usual)
-        if self.tiny and folder.exists() and not self.force and not is_random(folder):
-            raise CheckpointError(
-                f"{folder} holds another checkpoint, or an unfinished one; choose another --name, or add --force"
-            )
+        there = read_record(folder).get("repo")
+        if self.tiny and there and not self.force and not is_random(folder):
+            raise CheckpointError(f"{folder} holds {there}; choose another --name for a random checkpoint")
         return folder
 
 
@@ -81,13 +79,16 @@ def is_random(folder: Path) -> bool:
 
 
 def make_random(folder: Path, settings: GetCheckpoint, write: Callable[[Path], object], **more: Any) -> None:
-    """Has `write` fill `folder` with a random checkpoint and records it; a finished one stays, unless forced."""
-    if is_random(folder) and not settings.force:
-        print(f"{folder} is there already (--force makes it again)")
+    """Has `write` fill `folder` with a random checkpoint and records it; a whole one stays, unless forced."""
+    if is_random(folder) and not settings.force and not changed_files(folder, read_record(folder)):
+        print(f"{folder} is there already")
         return
-    shutil.rmtree(folder, ignore_errors=True)
-    write(make_own_folder(folder))
-    record_random(folder, settings.size, settings.seed, **more)
+
+    def fill(draft: Path) -> None:
+        write(draft)
+        record_random(draft, settings.size, settings.seed, **more)
+
+    put_whole(folder, fill)
 
 
 def record_random(folder: Path, size: str, seed: int, **more: Any) -> None:
@@ -99,13 +100,14 @@ def record_random(folder: Path, size: str, seed: int, **more: Any) -> None:
 
 def main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None:
     """Gets the checkpoint into its folder and prints how to serve it."""
-    try:
-        settings = tyro.cli(kind, prog=f"python -m services.{kind.MODEL}.checkpoints")
-        folder = settings.folder(Volume())
-        get(settings, folder)
-        _give_to_owner(folder)
-    except (OSError, ValueError) as error:
-        raise SystemExit(str(error)) from None
+    endings.run(_main, kind, get)
+
+
+def _main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None:
+    settings = tyro.cli(kind, prog=f"python -m services.{kind.MODEL}.checkpoints")
+    folder = settings.folder(Volume())
+    get(settings, folder)
+    _give_to_owner(folder)
     print(f"checkpoint: {folder}\nserve it: ./lab up {kind.MODEL} --checkpoint {folder.name}")
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import tyro
 
-from vla_contract import Policy, serve
+from vla_contract import Policy, endings, serve
 from vla_modelkit.settings import from_environment
 
 
@@ -42,11 +42,12 @@ def main(
     prepare: settings -> (what loads the policy, options of `serve`), quickly and without torch: what is missing is said
     before a web server is loaded. others: see `from_environment`. $VLALAB_TOKEN is the token that clients must send.
     """
-    try:
-        default = from_environment(kind, f"VLALAB_{name.upper()}_", others=others)
-        settings = tyro.cli(kind, prog=f"python -m services.{name}", default=default)
-        load, options = prepare(settings)
-        token = os.environ.get("VLALAB_TOKEN") or None
-        serve(load, settings.host, settings.port, token=token, **options)
-    except (OSError, ValueError) as error:  # each says what is wrong and what to do
-        raise SystemExit(str(error)) from None
+    endings.run(_main, name, kind, prepare, others)
+
+
+def _main(name: str, kind: type[Settings], prepare: Callable, others: Collection[str] | None) -> None:
+    default = from_environment(kind, f"VLALAB_{name.upper()}_", others=others)
+    settings = tyro.cli(kind, prog=f"python -m services.{name}", default=default)
+    load, options = prepare(settings)
+    token = os.environ.get("VLALAB_TOKEN") or None
+    serve(load, settings.host, settings.port, token=token, **options)

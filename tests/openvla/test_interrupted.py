@@ -1,0 +1,72 @@
+"""A checkpoint is there whole or not at all: made again after what interrupted it, and told in a sentence."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vla_modelkit.checkpoint import RECORD, changed_files, read_record
+
+MAKE = [sys.executable, "-m", "services.openvla.checkpoints", "--tiny"]
+SMALL = 'mount -t tmpfs -o size=20m none "$VLALAB_VOLUME" && exec "$@"'
+IN_A_SMALL_DISK = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", SMALL, "sh"]
+
+
+def make(volume: Path, before: list[str] | None = None) -> subprocess.CompletedProcess:
+    command = [*(before or []), *MAKE]
+    return subprocess.run(command, env={**os.environ, "VLALAB_VOLUME": str(volume)}, capture_output=True, text=True)
+
+
+def is_whole(folder: Path) -> bool:
+    return (folder / RECORD).is_file() and not changed_files(folder, read_record(folder))
+
+
+def test_one_that_was_interrupted_is_made_again(tmp_path):
+    process = subprocess.Popen(
+        MAKE, env={**os.environ, "VLALAB_VOLUME": str(tmp_path)}, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("checkpoints/.*.draft/*")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    folder = tmp_path / "checkpoints" / "openvla-tiny"
+    assert not folder.exists()
+    assert make(tmp_path).returncode == 0 and is_whole(folder)
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["openvla-tiny"]
+
+
+def test_one_that_is_damaged_or_half_there_is_made_again_and_what_was_there_is_kept(tmp_path):
+    assert make(tmp_path).returncode == 0
+    folder = tmp_path / "checkpoints" / "openvla-tiny"
+    assert "is there already" in make(tmp_path).stdout
+    weights = next(folder.glob("*.safetensors"))
+    os.truncate(weights, 1000)
+    assert make(tmp_path).returncode == 0 and is_whole(folder)
+    (folder / RECORD).unlink()
+    assert make(tmp_path).returncode == 0 and is_whole(folder)
+    kept = [folder.with_name(f"openvla-tiny.before-{number}") for number in (1, 2)]
+    assert (kept[0] / weights.name).stat().st_size == 1000 and not (kept[1] / RECORD).exists()
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_that_looks_finished(tmp_path):
+    if not shutil.which("unshare") or make(tmp_path, [*IN_A_SMALL_DISK[:-2], "exit 7", "sh"]).returncode != 7:
+        pytest.skip("a small disk of its own needs user namespaces, which are not allowed here")
+    done = make(tmp_path, IN_A_SMALL_DISK)
+    assert (done.returncode, done.stdout) == (1, "")
+    place = tmp_path / "checkpoints"
+    assert done.stderr == (
+        f"error: {place} has no space left for openvla-tiny: free some space or set VLALAB_VOLUME elsewhere\n"
+    )
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_volume_of_somebody_elses_is_told():
+    done = make(Path("/usr/share"))
+    assert done.returncode == 1 and "Traceback" not in done.stderr and "VLALAB_VOLUME" in done.stderr
