@@ -9,7 +9,7 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,6 +101,38 @@ def needs(name: str, path: Path = FILE, variables: Mapping[str, str] | None = No
 
 def _names(service: Service, other: str) -> bool:
     return any(f"//{other}:" in word for word in service.words())
+
+
+def names() -> list[str]:
+    """Returns the names of all services."""
+    return list(_document(FILE)["services"])
+
+
+def written(service: str) -> dict:
+    """Returns what compose.yaml says about a service, with its variables as they are written."""
+    return _document(FILE)["services"][service]
+
+
+def filled(service: str, variables: Mapping[str, str]) -> object:
+    """Returns all that both files say about a service, with these variables: equal for equal settings."""
+    return [_filled(body, variables) for body in _bodies(service)]
+
+
+def texts(service: str) -> list[str]:
+    """Returns every text of both files about a service, as it is written."""
+    return [text for body in _bodies(service) for text in _texts(body)]
+
+
+def _bodies(service: str) -> list[object]:
+    return [_document(file)["services"].get(service, {}) for file in (FILE, GPU_FILE) if file.exists()]
+
+
+def _texts(node: object) -> Iterator[str]:
+    if isinstance(node, str):
+        yield node
+    inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    for one in inner:
+        yield from _texts(one)
 
 
 def gpu_services(path: Path = GPU_FILE) -> tuple[str, ...]:

@@ -11,11 +11,11 @@ import platform
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from vlalab import compose, docker, guard, images, logs, memory, paths, ports, reservations, running, volumes
+from vlalab import compose, docker, guard, held, images, logs, memory, paths, ports, reservations, running, volumes
 from vlalab.console import LabError, say
 from vlalab.processes import Identity, identify, supervise
 
@@ -52,6 +52,8 @@ class Container:
     pid: int
     image_id: str
     gpu: str
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # with the token
+    command: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -77,6 +79,10 @@ class Container:
         if done.returncode != 0:
             return "no such" in done.stderr.lower()  # else the engine does not answer just now
         return done.stdout.strip() in ("exited", "dead")
+
+    def started_with(self) -> dict[str, str]:
+        """Returns the settings that its configuration shows."""
+        return held.of_container(self.service, self.environment, list(self.command))
 
     def stop(self) -> None:
         """Ends it, with its grace period, and removes it."""
@@ -151,6 +157,8 @@ def _container(record: dict) -> Container:
         pid=int(state.get("Pid", 0)),
         image_id=record["Image"],
         gpu=_devices(record),
+        environment=dict(line.partition("=")[::2] for line in record["Config"].get("Env") or ()),
+        command=tuple(record["Config"].get("Cmd") or ()),
     )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from vlalab import compose, containers, docker, paths, runtimes, service_settings
+from vlalab import compose, containers, docker, held, paths, runtimes, service_settings
 from vlalab.console import LabError, say, unknown
 from vlalab.running import Instance
 from vlalab.runtimes import Runtime
 from vlalab.together import Wanted, bring_up
 
+Had = Mapping[str, Mapping[str, str]]  # service → the variables it was started with
 Given = Mapping[str, service_settings.Settings]  # service → what `up` was told about it
 
 
@@ -38,11 +39,18 @@ def check_names(names: Sequence[str], also: Sequence[str] = ()) -> None:
 
 
 def up(
-    names: Sequence[str], runtime: str = "auto", given: Given | None = None, dry_run: bool = False
+    names: Sequence[str],
+    runtime: str = "auto",
+    given: Given | None = None,
+    dry_run: bool = False,
+    anew: bool = False,
+    had: Had | None = None,
 ) -> list[Instance]:
     """Returns the services of those names, and what they depend on, started where they did not run, each one ready.
 
-    given: settings per service, kept until it is stopped. A job among the names is made ready and not started.
+    given: settings per service, kept until it is stopped. anew: what is up with other settings than are asked for now
+    is started anew with those; else that is told. had: settings of services that were stopped, which they get again.
+    A job among the names is made ready and not started.
     """
     known_jobs = jobs()
     check_names(names, also=known_jobs)
@@ -62,7 +70,28 @@ def up(
         say(f"{name} is a job: its environment is ready, and `./lab eval SUITE` runs it")
     others = service_settings.of_all([name for name in running if name not in wanted])
     variables = {**others, **_flat(wanted)}
-    return bring_up(Wanted(order, names, wanted, variables), chosen)
+    keeping = {name: _held(running[name], wanted[name], anew) for name in order if name in running}
+    return bring_up(Wanted(order, names, wanted, variables, {**keeping, **(had or {})}), chosen)
+
+
+def _held(found: Instance, wanted: Mapping[str, str], anew: bool) -> dict[str, str]:
+    """Returns the settings that a running service keeps; says which others are asked for, or stops it for them."""
+    had, asked = found.started_with(), held.asked()
+    if wanted == service_settings.kept(found.service):
+        other = held.differing(found, had, asked)
+        if not other or not anew:
+            _tell_other(found.service, other)
+            return had
+        say(f"{found.name} is started anew with other settings: {', '.join(other)}")
+        found.stop()
+    new = {**had, **{name: asked[name] for name in had if name in asked}}
+    return {name: value for name, value in new.items() if not held.is_own(found.service, name)}
+
+
+def _tell_other(name: str, other: Sequence[str]) -> None:
+    if other:
+        say(f"{name} keeps the settings it was started with; others are asked for now: {', '.join(other)}.")
+        say(f"  ./lab up {name} --restart starts it anew with these")
 
 
 def in_order(names: Sequence[str], variables: Mapping[str, str] | None = None) -> list[str]:
@@ -135,6 +164,8 @@ def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
     """Returns the services of those names (all that are up without names), stopped and started with their settings."""
     chosen = _chosen(names)
     kept = {found.service: service_settings.kept(found.service) for found in chosen}
+    had = {found.service: found.started_with() for found in chosen}
+    other = {found.service: held.differing(found, had[found.service], held.asked()) for found in chosen}
     for found in chosen:
         if dry_run:
             print(f"stop {found.name} (runtime {found.runtime})")
@@ -145,8 +176,12 @@ def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
     order = [name for name in in_order(list(by_service)) if name in by_service]
     groups = {runtime: [name for name in order if by_service[name] == runtime] for runtime in by_service.values()}
     started = [
-        one for runtime, mine in groups.items() for one in up(mine, runtime, {name: kept[name] for name in mine})
+        one
+        for runtime, mine in groups.items()
+        for one in up(mine, runtime, {name: kept[name] for name in mine}, had={name: had[name] for name in mine})
     ]
+    for name in by_service:
+        _tell_other(name, other[name])
     return [found for found in started if found.service in by_service]
 
 

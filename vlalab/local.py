@@ -17,7 +17,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vlalab import compose, environments, gl, gpus, logs, paths, records, running, service_settings, supervised, volumes
+from vlalab import (
+    compose,
+    environments,
+    gl,
+    gpus,
+    held,
+    logs,
+    paths,
+    records,
+    running,
+    service_settings,
+    supervised,
+    volumes,
+)
 from vlalab.compose import Service
 from vlalab.console import LabError, say
 from vlalab.environments import Environment
@@ -100,7 +113,7 @@ def start(
     """
     name = instance_name or service_name
     known = {**compose.environment_variables(compose.FILE.parent), **(variables or {})}
-    if (there := instance(name)) and there.variables == _own(service_name, variables):
+    if (there := instance(name)) and held.is_as_wanted(there, known):
         return there
     if there:
         there.stop()
@@ -131,7 +144,7 @@ def start(
         "facts": facts,
     }
     logs.sweep()
-    return _launch(spec, supervised.state_path(name))
+    return _launch(spec, supervised.state_path(name), {one: known.get(one, "") for one in held.names_of(service_name)})
 
 
 def _ports_in_use(but: str) -> dict[str, str]:
@@ -159,7 +172,8 @@ def start_command(service_name: str, variables: Mapping[str, str] | None = None,
     return shlex.join(resolve(service, environments.named(service.environment_name))[0])
 
 
-def _launch(spec: dict, state_path: Path) -> Instance:
+def _launch(spec: dict, state_path: Path, settings: Mapping[str, str]) -> Instance:
+    """Starts a supervisor. Its environment is where `settings`, a token among them, can be read again: by its user."""
     log_path = Path(spec["log_path"])
     try:
         log = logs.open_private(log_path)
@@ -169,7 +183,7 @@ def _launch(spec: dict, state_path: Path) -> Instance:
         supervisor = subprocess.Popen(
             [sys.executable, "-m", records.SUPERVISOR, str(state_path)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
-            cwd=paths.ROOT, env=service_variables(), start_new_session=True, text=True,
+            cwd=paths.ROOT, env={**service_variables(), **settings}, start_new_session=True, text=True,
         )  # fmt: skip
     assert supervisor.stdin is not None
     supervisor.stdin.write(json.dumps(spec) + "\n")

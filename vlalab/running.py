@@ -64,6 +64,9 @@ class Instance(Protocol):
     def has_ended(self) -> bool:
         """Returns whether it ended and nobody will start it again."""
 
+    def started_with(self) -> dict[str, str]:
+        """Returns the settings it was started with, as it shows them itself; see `vlalab.held`."""
+
     def stop(self) -> None:
         """Ends it, with its grace period, and takes it away."""
 

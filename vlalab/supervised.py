@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from vlalab import compose, logs, memory, probe, records, state
+from vlalab import compose, held, logs, memory, probe, records, state
 from vlalab.compose import Service
 from vlalab.console import LabError
 from vlalab.ports import reachable
@@ -66,6 +66,10 @@ class Instance:
     def has_ended(self) -> bool:
         """Returns whether nobody will start it again."""
         return not self.supervisor.is_alive()
+
+    def started_with(self) -> dict[str, str]:
+        """Returns the settings in its supervisor's environment."""
+        return held.of_process(self.supervisor.pid, self.service)
 
     def stop(self) -> None:
         """Stops it: SIGTERM, its grace period, then SIGKILL. Somebody else's process is never touched."""

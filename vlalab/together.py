@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vlalab import compose, service_settings, state
 from vlalab.console import LabError, say, status
@@ -21,6 +21,7 @@ class Wanted:
     named: Sequence[str]  # those that were asked for; the others are merely needed
     settings: Mapping[str, Mapping[str, str]]
     variables: Mapping[str, str]  # the settings of all that are up or will be
+    held: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # what each was started with and keeps
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ def _begin(name: str, wanted: Wanted, runtime: Runtime) -> Begun:
     found = runtime.instance(name)
     if found and name not in wanted.named and found.is_healthy():
         return Begun(name, found, is_new=False)
-    started = runtime.start(name, wanted.variables)  # which leaves one alone that runs as it is wanted
+    own = {**wanted.variables, **wanted.held.get(name, {}), **wanted.settings[name]}
+    started = runtime.start(name, own)  # which leaves one alone that runs as it is wanted
     service_settings.keep(name, wanted.settings[name])
     is_same = bool(found) and started.started_at == found.started_at and started.is_healthy()
     return Begun(name, started, is_new=not is_same)

@@ -31,12 +31,19 @@ def print_addresses(instances: list[Instance]) -> None:
     words("names", "services to start", NAMES),
     Flag("suite", "serve the checkpoint that was fine-tuned on this suite, with its statistics", SUITE),
     Flag("checkpoint", "a folder under checkpoints/ on the volume, or a path", CHECKPOINT),
+    Flag("restart", "start anew what is up with other settings than are asked for now", default=False),
     GPU,
     RUNTIME,
     DRY_RUN,
 )
 def up(
-    names: list[str], suite: str | None, checkpoint: str | None, gpu: str | None, runtime: str, dry_run: bool
+    names: list[str],
+    suite: str | None,
+    checkpoint: str | None,
+    restart: bool,
+    gpu: str | None,
+    runtime: str,
+    dry_run: bool,
 ) -> None:
     """Start services and wait until they are ready.
 
@@ -48,7 +55,7 @@ def up(
     given = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu)
     if not dry_run:
         lacking.refuse(names, given, runtime)
-    print_addresses(lifecycle.up(names, runtime, given, dry_run))
+    print_addresses(lifecycle.up(names, runtime, given, dry_run, anew=restart))
 
 
 @task("stop services", words("names", "services to stop; default: all that are up", NAMES), DRY_RUN)
