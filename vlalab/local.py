@@ -113,7 +113,8 @@ def start(
     """
     name = instance_name or service_name
     known = {**compose.environment_variables(compose.FILE.parent), **(variables or {})}
-    if (there := instance(name)) and held.is_as_wanted(there, known):
+    own = _own(service_name, variables)
+    if (there := instance(name)) and held.is_as_wanted(there, known, there.variables, own):
         return there
     if there:
         there.stop()
@@ -131,7 +132,7 @@ def start(
         "attached": attached,
         "started_at": time.time(),
         "gpu": gpu,
-        "variables": _own(service_name, variables),
+        "variables": own,
         "placed": _placed(service),
     }
     spec = {
