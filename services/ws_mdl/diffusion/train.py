@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
