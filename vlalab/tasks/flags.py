@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from invoke import Argument, Context, Exit, Task
 
 from vlalab import gpus
+from vlalab.tasks import following
 from vlalab.tasks.values import Checked, Like, OneOf, Text, Values
 
 REQUIRED = object()  # as a word's default: the task does nothing without it
@@ -101,7 +102,7 @@ class LabTask(Task):
 
     def __init__(self, body: Callable[..., None], short: str, flags: tuple[Flag, ...], name: str, more: More) -> None:
         self.short, self.flags, self.more = short, flags, more
-        super().__init__(_reading(body, flags), name=name, positional=(), auto_shortflags=False)
+        super().__init__(_reading(body, flags, name), name=name, positional=(), auto_shortflags=False)
 
     def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:
         """Returns the arguments of Invoke's parser, made anew since the parser writes into them."""
@@ -117,12 +118,17 @@ class LabTask(Task):
         return next((flag for flag in self.flags if flag.gathers), None)
 
 
-def _reading(body: Callable[..., None], flags: tuple[Flag, ...]) -> Callable[..., None]:
-    """Returns the function that Invoke calls: it reads and checks every flag before the task's own begins."""
+def _reading(body: Callable[..., None], flags: tuple[Flag, ...], name: str) -> Callable[..., None]:
+    """Returns the function that Invoke calls: it reads and checks every flag before the task's own begins.
+
+    After a task that went well it says what is useful next.
+    """
 
     @functools.wraps(body)
     def run(c: Context, **typed: object) -> None:
-        body(**{flag.variable: flag.read(typed.get(flag.variable)) for flag in flags})
+        given = {flag.variable: flag.read(typed.get(flag.variable)) for flag in flags}
+        body(**given)
+        following.tell(name, given)
 
     return run
 
