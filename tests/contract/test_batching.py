@@ -146,6 +146,8 @@ def test_nobody_works_for_a_sender_that_has_gone(service, client):
     assert policy.entered.wait(10)
     late = threading.Thread(target=lambda: results.append(post(url, "late", **{"X-Timeout-S": "0.05"})))
     late.start()
+    while late.is_alive() and "vla_queue_length 1.0" not in httpx.get(url + "/metrics").text:
+        time.sleep(0.01)
     time.sleep(0.3)
     policy.gate.set()
     first.join(10), late.join(10)
