@@ -14,7 +14,7 @@ import pytest
 
 from tests.host.test_environments import pins
 from tests.ports import free_ports
-from vlalab import environments, owners, paths, ports, pythons
+from vlalab import environments, interpolation, owners, paths, ports, pythons
 
 ANNA, BERT = 54331, 54332  # the machine does not know them, and they have no home but the one they are told
 FLAGS = ("tyro", "docstring-parser", "typeguard")  # what a policy's program needs beyond the contract
@@ -191,6 +191,22 @@ def test_the_volume_of_who_may_not_write_into_the_install_is_in_the_home(tmp_pat
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(paths.os, "access", lambda path, mode: Path(path) == tmp_path)
     assert paths.default_volume(clones) == tmp_path / "vla-lab"
+
+
+def test_pythons_that_uv_downloads_for_an_install_lie_in_it(place, tmp_path, monkeypatch):
+    """Where the home of who installs is closed, as root's is, others could not run them there."""
+    monkeypatch.delenv("UV_PYTHON_INSTALL_DIR", raising=False)
+    monkeypatch.setattr(pythons, "ROOT", place)
+    monkeypatch.setenv("HOME", str(tmp_path))  # closed: pytest's folders are
+    assert pythons.uv_environment()["UV_PYTHON_INSTALL_DIR"] == str(place / ".pythons")
+    monkeypatch.setattr(pythons, "ROOT", tmp_path)  # a clone that only its owner can enter
+    assert "UV_PYTHON_INSTALL_DIR" not in pythons.uv_environment()
+
+
+def test_an_installs_env_file_gives_each_user_a_volume(monkeypatch, tmp_path):
+    (tmp_path / ".env").write_text("VLALAB_VOLUME=/data/$USER/vla-lab\n")
+    monkeypatch.setenv("USER", "anna")
+    assert interpolation.read_dotenv(tmp_path / ".env") == {"VLALAB_VOLUME": "/data/anna/vla-lab"}
 
 
 # --- ports --------------------------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""docs/machine.md against the code and, where environments are made here, against the disk."""
+"""What documents say of machines and runs against the code and, where environments are made here, against the disk."""
 
 import re
 import subprocess
 
 import pytest
 
-from vlalab import environments, paths
+from vlalab import environments, evaluation, paths
 
 TEXT = (paths.ROOT / "docs" / "machine.md").read_text().partition("## Disk")[2].partition("\n## ")[0]
 SLACK = 0.25  # of a size: a Python's minor version and a file system's blocks change it
@@ -32,3 +32,11 @@ def test_an_environment_takes_what_the_table_says(name):
         pytest.skip(f"environment '{name}' is not made here")
     done = subprocess.run(["du", "-s", "--block-size=1", str(env.venv)], capture_output=True, text=True)
     assert int(done.stdout.split()[0]) / 1e9 == pytest.approx(environments.SIZE_GB[name], rel=SLACK)
+
+
+def test_example_runs_are_called_as_runs_are():
+    """SUITE-POLICY-N, as the evaluator numbers them."""
+    files = [paths.ROOT / "README.md", *(paths.ROOT / "docs").glob("*.md"), *(paths.ROOT / "vlalab").glob("**/*.py")]
+    suites = "|".join(evaluation.SUITES)
+    named = [name for path in files for name in re.findall(rf"\b(?:{suites})-[a-z][\w.…-]*", path.read_text())]
+    assert named and [name for name in named if not re.fullmatch(r"libero_\w+?-[a-z][a-z0-9]*-\d+", name)] == []
