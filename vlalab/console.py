@@ -47,6 +47,13 @@ def agreed(question: str) -> bool:
         return False
 
 
+def fitted(title: str, number: str, detail: str, width: int) -> str:
+    """Returns one line of at most that width: the number is whole, title and detail share what is left."""
+    room = max(0, width - len(number) - 2)
+    detail = detail[: max(room // 2, room - len(title))]
+    return (title[: room - len(detail)] + number + (f"  {detail}" if detail else ""))[:width]
+
+
 class Status:
     """One line that changes in place on a terminal, and stays silent elsewhere."""
 
@@ -61,8 +68,9 @@ class Status:
     def update(self, detail: str = "") -> None:
         """Redraws the line: title, seconds so far, detail."""
         if self.live:
-            text = f"lab: {self.title} … {self.seconds():.0f} s  {detail}"
-            print("\r\033[K" + text[: shutil.get_terminal_size().columns - 1], end="", file=sys.stderr, flush=True)
+            width = shutil.get_terminal_size().columns - 1
+            text = fitted(f"lab: {self.title}", f" … {self.seconds():.0f} s", detail, width)
+            print("\r\033[K" + text, end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         """Takes the line away."""

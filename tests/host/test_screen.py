@@ -42,6 +42,18 @@ def test_waiting_for_what_does_not_come_ends_with_the_command_and_shows_all_it_s
         screen.wait_for("this")
 
 
+@pytest.mark.parametrize("columns", [80, 60, 40])
+def test_a_line_that_changes_in_place_keeps_its_seconds_and_says_what_it_is_at(columns):
+    program = (
+        "from vlalab.console import status; import time\n"
+        "with status(\"installing environment 'ws_mdl' (202 pinned packages, hash-checked)\") as line:\n"
+        "    time.sleep(0.1); line.update('Downloading torch (731.0MiB)'); time.sleep(0.3)"
+    )
+    screen = show([*PYTHON, program], columns=columns)
+    frame = next(frame for frame in screen.frames if "Downloading" in frame)
+    assert "lab: installing" in frame and " … 0 s  Downloading to" in frame and "\n" not in frame, frame
+
+
 def test_variables_are_added_and_taken_away():
     program = "import os; print(os.environ.get('A'), os.environ.get('HOME'), os.environ['TERM'])"
     assert show([*PYTHON, program], variables={"A": "1", "HOME": None, "TERM": "dumb"}).text == "1 None dumb"
