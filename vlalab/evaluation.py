@@ -50,7 +50,8 @@ class Request:
     def variables(self) -> dict[str, str]:
         """What the evaluator is told about GPUs. Drawing on the CPU needs none."""
         on_cpu = "cpu" in [after for word, after in zip(self.flags, self.flags[1:], strict=False) if word == "--render"]
-        return service_settings.merged({}, service_settings.from_flags(EVALUATOR, gpu="none" if on_cpu else self.gpu))
+        wanted = service_settings.from_flags(EVALUATOR, gpu="none" if on_cpu else self.gpu)
+        return {**paths.of_caller(), **service_settings.merged({}, wanted)}
 
     @property
     def names_url(self) -> bool:

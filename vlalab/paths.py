@@ -40,6 +40,11 @@ def shown(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) and path != here else str(path)
 
 
+def of_caller() -> dict[str, str]:
+    """Returns the variable that tells a program where the caller stands; programs run elsewhere, and show paths so."""
+    return {"VLALAB_HERE": str(Path.cwd())}
+
+
 def python_path() -> str:
     """Returns the PYTHONPATH under which services/* and the packages of shared/ are importable."""
     return os.pathsep.join(map(str, (ROOT, CONTRACT, MODELKIT)))

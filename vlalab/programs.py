@@ -79,7 +79,7 @@ def run_module(
 
     gpu: what --gpu said, None for nothing. A program that has no use for one says none.
     """
-    variables = service_settings.merged({}, service_settings.from_flags(service, gpu=gpu))
+    variables = {**paths.of_caller(), **service_settings.merged({}, service_settings.from_flags(service, gpu=gpu))}
     environment = compose.read()[service].environment_name
     chosen, line = runtimes.choose(runtime, [environment])
     say(line)

@@ -53,7 +53,7 @@ def check_user(server: Server) -> None:
     if is_root() and not server.allow_root:
         raise ValueError(
             "notebooks must not run as root: whoever has the token may then do anything here; start the lab as another "
-            "user, or in Docker, where services run as one (--allow-root does it nevertheless)"
+            "user, or in Docker, where services run as one"
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vla_contract import Volume
-from vla_contract.volume import FOLDERS, VolumeError, main, make_folder, make_own_folder, require_space
+from vla_contract.volume import FOLDERS, VolumeError, main, make_folder, make_own_folder, require_space, shown
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -223,3 +223,14 @@ def test_root_writes_in_no_folder_that_holds_a_link(tmp_path, target, monkeypatc
     assert untouched(target)
     (own / at).unlink()
     assert make_own_folder(own) == own
+
+
+def test_a_path_below_the_callers_folder_is_shown_from_there(tmp_path, monkeypatch):
+    monkeypatch.delenv("VLALAB_HERE", raising=False)
+    report = tmp_path / "volume" / "runs" / "a" / "report.html"
+    assert shown(report) == str(report)
+    monkeypatch.setenv("VLALAB_HERE", str(tmp_path))
+    assert shown(report) == "volume/runs/a/report.html"
+    assert shown(tmp_path) == str(tmp_path)
+    monkeypatch.setenv("VLALAB_HERE", str(tmp_path / "elsewhere"))
+    assert shown(report) == str(report)

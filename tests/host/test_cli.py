@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from vlalab import cli, environment_file, programs
+from vlalab import cli, environment_file, paths, programs
 from vlalab.paths import ROOT
 from vlalab.tasks.flags import flags_of
 
@@ -129,6 +129,14 @@ def test_paths_are_made_absolute_and_names_are_not(tmp_path, monkeypatch):
     assert programs.absolute_if_path("kit", ("kit",)) == "kit"
     assert programs.absolute_if_path("libero_goal-oracle-1") == "libero_goal-oracle-1"
     assert programs.absolute_if_path(None) is None
+
+
+def test_a_path_below_where_one_stands_is_shown_from_there_and_programs_are_told_where_that_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert paths.shown(tmp_path / "volume" / "runs") == "volume/runs"
+    assert paths.shown(tmp_path) == str(tmp_path)
+    assert paths.shown(tmp_path.parent / "other") == str(tmp_path.parent / "other")
+    assert paths.of_caller() == {"VLALAB_HERE": str(tmp_path)}
 
 
 def test_folders_named_by_variables_are_made_absolute_and_keywords_are_not(tmp_path, monkeypatch):

@@ -96,7 +96,7 @@ def test_a_folder_that_is_no_asset_folder_is_named_with_what_it_lacks(tmp_path, 
 def test_a_missing_folder_and_missing_official_files_are_errors(tmp_path):
     with pytest.raises(ValueError, match="does not exist"):
         resolve(str(tmp_path / "nowhere"), tmp_path)
-    with pytest.raises(ValueError, match="invoke assets libero"):
+    with pytest.raises(ValueError, match="./lab assets libero"):
         resolve("official", tmp_path)
 
 

@@ -217,8 +217,8 @@ def test_an_asset_folder_that_is_none(refuse, tmp_path):
 
 def test_a_run_folder_that_cannot_be_written(refuse, tmp_path):
     (tmp_path / "file").write_text("")
-    assert "another --run-dir" in refuse(root=tmp_path / "file")
-    assert "another --run-dir" in refuse(root=Path("/proc/runs"))
+    assert "another volume (VLALAB_VOLUME)" in refuse(root=tmp_path / "file")
+    assert "another volume (VLALAB_VOLUME)" in refuse(root=Path("/proc/runs"))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

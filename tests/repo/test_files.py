@@ -86,6 +86,7 @@ def test_the_module_a_service_runs_exists(name):
 
 DOCUMENTED = set(re.findall(r"(?m)^#?(\w+)=", (ROOT / ".env.example").read_text()))
 NOT_FOR_USERS = {
+    "VLALAB_HERE",  # where the caller stands: programs show paths from there
     "VLALAB_COMMAND",  # `./lab eval` tells the evaluator what was typed
     "VLALAB_COMMIT", "VLALAB_LOCK_HASH", "VLALAB_NUMBA_SEED",  # an image tells about itself
     "VLALAB_TEST_RECORD",  # of tests that start tests

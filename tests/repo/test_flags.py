@@ -78,3 +78,38 @@ def test_bounds_are_the_evaluators():
         (flag,) = [flag for flag in ALL["eval"].flags if flag.variable == name] or [None]
         if flag:
             assert flag.values.allowed.startswith(f"[{bound}, "), name
+
+
+# Which tasks run what lies in a folder: only their flags mean something to who reads its messages.
+TASKS_OF = {
+    "services/libero/evaluator": ("eval", "report", "compare", "runs"),
+    "services/libero/simulator": ("eval",),
+    "services/libero": ("eval", "assets", "up"),
+    "services/openvla": ("up", "checkpoint", "verify"),
+    "services/gr00t": ("up", "checkpoint"),
+    "services/ws_mdl/diffusion": ("train", "sample", "score"),
+    "services/ws_mdl": ("train", "translate", "up"),
+    "services/ui": ("up", "eval"),
+    "shared/modelkit": ("up", "checkpoint", "verify", "train"),
+    "shared/contract": ("up", "eval"),
+}  # fmt: skip
+
+
+def messages(path: str) -> list[str]:
+    """Returns the texts in a module that a person may be shown: neither docstrings nor flags that it passes on."""
+    tree = ast.parse((paths.ROOT / path).read_text())
+    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = [one for one in ast.walk(tree) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    return [one.value for one in texts if id(one) not in silent and not one.value.startswith("--")]
+
+
+@pytest.mark.parametrize("folder", TASKS_OF)
+def test_messages_advise_only_flags_that_the_lab_has(folder):
+    known = {flag.name for task in TASKS_OF[folder] for flag in ALL[task].flags}
+    for path in sorted((paths.ROOT / folder).rglob("*.py")):
+        name = str(path.relative_to(paths.ROOT))
+        if any(name.startswith(f"{inner}/") and len(inner) > len(folder) for inner in TASKS_OF):
+            continue
+        for text in messages(name):
+            assert set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", text)) <= known, f"{name}: {text}"
+            assert "invoke " not in text, f"{name}: {text}"

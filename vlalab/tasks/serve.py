@@ -9,6 +9,7 @@ from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several
 
 NAMES = Several(shown="SERVICE …")
 SUITE = OneOf(tuple(dict.fromkeys(suite for known in service_settings.CHECKPOINTS.values() for suite in known)))
+PUBLISHED = OneOf((*SUITE.known, "base"))
 FOLDER_NAME = Like(r"[\w][\w.-]*", "letters, digits, '.', '_' and '-', as a folder's name", "NAME")
 MODES = ("bf16-flash", "bf16-sdpa", "nf4", "fp4", "int8", "fp32-cpu", "hf")
 
@@ -117,7 +118,7 @@ def shell(name: str, command: str | None, runtime: str, dry_run: bool) -> None:
 @task(
     "download a model's weights",
     word("model", "openvla or gr00t", OneOf(tuple(service_settings.CHECKPOINTS))),
-    Flag("suite", "the published checkpoint that was fine-tuned on this suite", SUITE),
+    Flag("suite", "the published checkpoint of this suite; base: gr00t's own, of none", PUBLISHED),
     Flag("tiny", "make a small random one instead: no download, answers without sense", default=False),
     Flag("name", "its folder under checkpoints/ on the volume", FOLDER_NAME, otherwise="as published"),
     RUNTIME,

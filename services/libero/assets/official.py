@@ -106,7 +106,9 @@ def download(
     staging = target.with_name(f".libero-{COMMIT[:8]}")
     with _alone(make_folder(target.parent) / f"{staging.name}.lock"):
         if target.exists() and not (target / MARKER).is_file():
-            raise DownloadError(f"{target} was not put there by this download; move it away, or name it with --assets")
+            raise DownloadError(
+                f"{target} was not put there by this download; move it away, or name it for `./lab eval --assets`"
+            )
         if target.exists() and not problems(target, entries):
             return target
         _complete(staging, target, entries, progress or (lambda *_: None), threads, say)

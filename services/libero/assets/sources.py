@@ -112,7 +112,7 @@ def _named(origin: str, value: str, volume: Path, whole: bool) -> AssetSource:
             return AssetSource("official", place, official.digest())
     fault = f"; {_count(wrong)} in {place}" if places else f"; there are none in {official.folder(volume)}"
     raise ValueError(
-        f"{origin} asks for the official assets{fault}; fetch them with `invoke assets libero` or choose `kit`"
+        f"{origin} asks for the official assets{fault}; fetch them with `./lab assets libero` or choose `kit`"
     )
 
 
@@ -125,7 +125,7 @@ def _found(origin: str, place: Path, volume: Path, whole: bool) -> AssetSource:
     if (place / official.MARKER).is_file():
         raise ValueError(
             f"{_count(wrong)} in {place}, which {official.MARKER} says were downloaded there; "
-            "`invoke assets libero` fetches them again"
+            "`./lab assets libero` fetches them again"
         )
     return _folder(origin, place, notes, whole)
 

@@ -34,7 +34,7 @@ from services.libero.evaluator.terminal import one_line, say
 from services.libero.simulator import renderer
 from services.libero.simulator.suites import SUITES, Task, init_states, load_suite, select_tasks
 from vla_contract import ContractError, PolicyClient, PolicyInfo, Volume, endings
-from vla_contract.volume import require_space
+from vla_contract.volume import require_space, shown
 
 POLL_S = 0.5  # often enough for a person, rare enough to leave the cores to the workers
 WORKER_GB = 1.6  # resident size of a worker that draws
@@ -275,7 +275,7 @@ def plural(number: int, noun: str) -> str:
 
 def print_header(run: Run, plan: Plan, info: PolicyInfo, source: assets.AssetSource, left: int, workers: int) -> None:
     total = len(plan.units)
-    say(f"run {run.id} in {run.folder}{' (resumed)' if run.resumed else ''}")
+    say(f"run {run.id} in {shown(run.folder)}{' (resumed)' if run.resumed else ''}")
     say(
         f"{plan.config.suite}: {plural(len(plan.tasks), 'task')} × {plural(len(plan.episodes), 'episode')}, "
         f"{left} of {total} to do, policy {one_line(info.name)}, {plural(workers, 'worker')}, assets: {source.kind}"
@@ -286,7 +286,7 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, source: assets.AssetSou
 
 def print_result(run: Run, summary: Summary, code: int) -> None:
     """Prints what a person and a script look for at the end: the report's path, then the result in one line."""
-    say(f"\nreport: {run.folder / 'report.html'}")
+    say(f"\nreport: {shown(run.folder / 'report.html')}")
     for row in summary.published:
         say(f"published: {row.percent:g} % {row.model} ({row.episodes} episodes, {row.source})")
     if summary.policy_errors:

@@ -86,7 +86,7 @@ def explain(error: sqlite3.Error | json.JSONDecodeError, path: Path) -> StoreErr
     if "full" in text:
         hint = "the disk is full: free some space, then resume this run; finished episodes are safe"
     elif "readonly" in text or "read-only" in text:
-        hint = "the volume is read-only: make it writable or choose another --run-dir"
+        hint = "the volume is read-only: make it writable or choose another volume (VLALAB_VOLUME)"
     elif "malformed" in text or "decode" in text or "not a database" in text:
         hint = (
             "the file is damaged and was left as it is: restore it from a backup, or move its run folder away "

@@ -132,8 +132,8 @@ def explain_os_error(error: OSError, place: Path) -> str:
         return f"no space left at {error.filename or place}: free some and resume; finished episodes are safe"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         what = f"{error.filename or place} cannot be written ({error.strerror})"
-        return f"{what}: make it writable or choose another --run-dir"
-    return f"{error.filename or place}: {error.strerror or error}; choose another --run-dir or repair it"
+        return f"{what}: make it writable or choose another volume (VLALAB_VOLUME)"
+    return f"{error.filename or place}: {error.strerror or error}; choose another volume (VLALAB_VOLUME) or repair it"
 
 
 def _make_folder(root: Path, run_id: str) -> Path:

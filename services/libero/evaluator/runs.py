@@ -22,6 +22,7 @@ from services.libero.evaluator.store import RunStore
 from services.libero.evaluator.terminal import one_line, say
 from services.libero.simulator.suites import load_suite
 from vla_contract import Volume, endings
+from vla_contract.volume import shown
 
 
 def list_runs(root: Path, console: Console) -> None:
@@ -67,7 +68,7 @@ def rebuild(root: Path, name: str, console: Console) -> None:
     folder = find_run(root, name)
     with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True) as store:
         summary = report.build(folder, store)
-    say(f"success rate {summary.rate}\nreport: {folder / 'report.html'}", console.file)
+    say(f"success rate {summary.rate}\nreport: {shown(folder / 'report.html')}", console.file)
 
 
 def print_comparison(names: tuple[str, str], suite: str, result: Comparison, console: Console) -> None:

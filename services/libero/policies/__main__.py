@@ -65,7 +65,7 @@ class Replay(Server):
         from services.libero.policies.replay import ReplayPolicy
 
         if not self.run:
-            raise ValueError("no run to replay; name one with --run RUN, or set VLALAB_REPLAY_RUN for the service")
+            raise ValueError("no run to replay; set VLALAB_REPLAY_RUN to one that `./lab runs` lists")
         return ReplayPolicy(self._folder(), self.horizon, lock_hash())
 
     def _folder(self) -> Path:

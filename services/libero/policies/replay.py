@@ -32,8 +32,8 @@ class ReplayPolicy:
     def __post_init__(self):
         if not self.recorded():
             raise ValueError(
-                f"{self.run} holds no recordings (episodes/<task>-<episode>.npz); name a finished run: --run RUN, "
-                "as `invoke runs` lists them"
+                f"{self.run} holds no recordings (episodes/<task>-<episode>.npz); set VLALAB_REPLAY_RUN to a "
+                "finished run that `./lab runs` lists"
             )
 
     @cached_property

@@ -53,7 +53,7 @@ def configure(asset_dir, work_dir, render: str = "auto") -> Runtime:
     if _active is not None:
         return _same_or_raise(_active, assets, render)
     if not (assets / "scenes").is_dir():
-        raise ValueError(f"{assets} is no LIBERO asset folder: it holds no 'scenes'; try `invoke assets libero`")
+        raise ValueError(f"{assets} is no LIBERO asset folder: it holds no 'scenes'; try `./lab assets libero`")
     early = [name for name in ("libero.libero", "robosuite", "mujoco") if name in sys.modules]
     if early:
         raise RuntimeError(f"{', '.join(early)} was imported before runtime.configure(); import it afterwards")

@@ -66,7 +66,7 @@ def choose(asked: str, device: torch.device, dtype: torch.dtype) -> tuple[Attent
     if reason is None:
         return Flash(), "flash-attn is installed" if asked == "auto" else "asked for"
     if asked == "flash":
-        raise ValueError(f"--attention flash cannot be had: {reason}; use --attention sdpa (or auto)")
+        raise ValueError(f"attention flash cannot be had: {reason}; set VLALAB_OPENVLA_ATTENTION=sdpa (or auto)")
     return Sdpa(), f"instead of flash: {reason}"
 
 

@@ -149,6 +149,6 @@ def _require_bitsandbytes(quant: str) -> None:
         import bitsandbytes  # noqa: F401
     except Exception as error:  # a broken CUDA set-up ends its import with all sorts
         raise ValueError(
-            f"--quant {quant} needs bitsandbytes, whose import failed with {type(error).__name__}: {error}; run in the "
-            "openvla image or environment, or serve with --quant none"
+            f"{quant} needs bitsandbytes, whose import failed with {type(error).__name__}: {error}; run in "
+            "the openvla image or environment, or set VLALAB_OPENVLA_QUANT=none"
         ) from error

@@ -77,8 +77,11 @@ def load_hf_policy(settings: ModelSettings, folder: Path) -> HfPolicy:
     device, dtype, how, reason = placement(settings)
     quantiser(settings.quant)  # raises where bitsandbytes cannot be imported
     if settings.quant != "none" and device.type != "cuda":
-        raise ValueError(f"--engine hf --quant {settings.quant} needs a GPU; --engine vla-lab quantises on a CPU too")
-    require_memory(weight_bytes(config, dtype, settings.quant), device, "take --quant nf4, or a smaller checkpoint")
+        raise ValueError(
+            f"engine hf with {settings.quant} needs a GPU; VLALAB_OPENVLA_ENGINE=vla-lab quantises on a CPU too"
+        )
+    otherwise = "set VLALAB_OPENVLA_QUANT=nf4, or take a smaller checkpoint"
+    require_memory(weight_bytes(config, dtype, settings.quant), device, otherwise)
     processor, model = load_upstream(folder, dtype, device, _WAYS[how.name], settings.quant)
     model.norm_stats = {key: {"action": {n: list(v) for n, v in s.items()}} for key, s in config.norm_stats.items()}
     quantization = settings.quant if settings.quant != "none" else NAMES[dtype]
@@ -116,7 +119,7 @@ def remote_classes(folder: Path) -> dict[str, type]:
     except (OSError, ImportError) as error:
         raise CheckpointError(
             f"upstream's model code cannot be had from {place}: {' '.join(str(error).split())[:300]}; put "
-            f"{', '.join(REMOTE_CODE)} beside the weights, or use --engine vla-lab"
+            f"{', '.join(REMOTE_CODE)} beside the weights, or set VLALAB_OPENVLA_ENGINE=vla-lab"
         ) from error
     return dict(zip(("config", "model", "pictures", "processor"), found, strict=True))
 

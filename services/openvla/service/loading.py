@@ -117,7 +117,7 @@ def details_of(engine: Engine, reason: str, settings: ModelSettings) -> dict[str
 def smaller(settings: ModelSettings, device: torch.device) -> str:
     """Returns what to do where memory is short."""
     if settings.quant == "none" and device.type == "cuda":
-        return "stop what else uses the GPU, or serve with --quant nf4 (7 GB for OpenVLA-7B)"
+        return "stop what else uses the GPU, or set VLALAB_OPENVLA_QUANT=nf4 (7 GB for OpenVLA-7B)"
     if device.type == "cpu" and settings.dtype in ("auto", "fp32"):
-        return "use --dtype bf16 (15 GB for OpenVLA-7B), or --tiny's checkpoint"
+        return "set VLALAB_OPENVLA_DTYPE=bf16 (15 GB for OpenVLA-7B), or take a tiny checkpoint"
     return "stop what else uses the memory, or take a smaller checkpoint"

@@ -25,7 +25,7 @@ from services.ws_mdl.diffusion.train import PREFIX, model_from
 from services.ws_mdl.progress import Progress
 from services.ws_mdl.weights import State, WeightFiles
 from vla_contract import endings
-from vla_contract.volume import Volume, make_folder
+from vla_contract.volume import Volume, make_folder, shown
 from vla_modelkit.devices import choose_device
 
 
@@ -188,7 +188,7 @@ def main() -> int:
     run = open_run(request.name, Volume(), request.device)
     print(f"run {run.config.name}: {run.epochs} of {run.config.epochs} epochs trained")
     for path in sample_and_save(request, run):
-        print(path)
+        print(shown(path))
     return 0
 
 

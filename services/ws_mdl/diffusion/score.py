@@ -25,7 +25,7 @@ from services.ws_mdl.diffusion.sample import Trained, open_run, sample, steps_of
 from services.ws_mdl.progress import Progress
 from services.ws_mdl.weights import DamagedFileError, load_state
 from vla_contract import endings
-from vla_contract.volume import Volume
+from vla_contract.volume import Volume, shown
 
 FEATURES = 64
 # The ways of sampling that are compared: fields of a sampling Request.
@@ -240,7 +240,7 @@ def main() -> int:
         raise ValueError(f"count is {request.count}; expected at least {2 * len(run.classes)}: 2 of each class")
     result = score(request, run, load(run.config.data))
     print(show(result))
-    print(save_result(run.folder, result))
+    print(shown(save_result(run.folder, result)))
     return 0
 
 

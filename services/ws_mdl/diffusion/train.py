@@ -35,7 +35,7 @@ from services.ws_mdl.diffusion.schedule import Schedule, perturb_input
 from services.ws_mdl.progress import Progress
 from services.ws_mdl.weights import State, WeightFiles
 from vla_contract import endings
-from vla_contract.volume import Volume
+from vla_contract.volume import Volume, shown
 
 PREFIX = "model"
 LONG = "Ctrl-C saves, and the same command goes on"
@@ -226,7 +226,7 @@ def train_model(config: Config, volume: Volume) -> bool:
         refuse_drift(config, found[1]["config"], found[0])
         restore(run, found[1])
         print(f"going on from {found[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
-    print(f"{config.name}: {len(run.data.x)} pictures, {machine}, weights in {files.folder}", flush=True)
+    print(f"{config.name}: {len(run.data.x)} pictures, {machine}, weights in {shown(files.folder)}", flush=True)
     with stoppable() as stop, board(config, volume, run.global_step) as writer, progress_of(run) as advance:
         while run.epoch < config.epochs and not stop.asked:
             whole = train_epoch(run, stop, lambda run, loss: advance(run, loss, writer))

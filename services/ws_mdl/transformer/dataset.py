@@ -69,7 +69,9 @@ class TranslationDataset(Dataset):
             self.pairs.append(pair)
             self.examples.append(Example(source.ids[: seq - 2], target.ids[: seq - 1]))
         if not self.examples:
-            raise ValueError(f"of {len(pairs)} sentence pairs none has at most seq = {seq} tokens; give a larger --seq")
+            raise ValueError(
+                f"of {len(pairs)} sentence pairs none has at most seq = {seq} tokens; allow more by --set seq=N"
+            )
 
     def __len__(self) -> int:
         return len(self.examples)

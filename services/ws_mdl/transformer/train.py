@@ -29,7 +29,7 @@ from services.ws_mdl.transformer.tokenization import get_or_build_tokenizer
 from services.ws_mdl.transformer.trainer import Data, Trainer, get_model, learning_rate
 from services.ws_mdl.transformer.validation import Sample, as_text, run_validation
 from vla_contract import endings
-from vla_contract.volume import Volume
+from vla_contract.volume import Volume, shown
 
 __all__ = ["get_config", "get_ds", "get_model", "run_validation", "train_model"]
 
@@ -152,7 +152,8 @@ class Meter:
         self.last = now
         loss = loss_sum / max(1, words)
         if not math.isfinite(loss):
-            raise ValueError(f"the loss is {loss} at step {trainer.global_step}; try a lower --lr-factor or --lr")
+            advice = "try a lower rate: --set lr-factor=0.5, or lr with the constant schedule"
+            raise ValueError(f"the loss is {loss} at step {trainer.global_step}; {advice}")
         rate = learning_rate(trainer.config, trainer.global_step)
         return {"loss": loss, "tokens_per_s": trainer.machine.world * words / seconds, "learning_rate": rate}
 
@@ -182,7 +183,7 @@ def _attention_figure(trainer: Trainer, sample: Sample) -> Figure:
 def _greet(trainer: Trainer, path: Path | None, curves: Path) -> None:
     count = sum(parameter.numel() for parameter in trainer.model.parameters())
     print(f"{trainer.config.size} Transformer with {count / 1e6:.1f} million weights on {trainer.machine}")
-    print(f"weights in {trainer.folder}, curves in {curves}")
+    print(f"weights in {shown(trainer.folder)}, curves in {shown(curves)}")
     if path:
         print(f"going on from {path.name}: {trainer.epoch + 1} epochs and {trainer.batches} batches are done")
     if trainer.epoch + 1 >= trainer.config.epochs:

@@ -20,7 +20,7 @@ from services.ws_mdl.transformer.model import Transformer
 from services.ws_mdl.transformer.tokenization import load_tokenizer
 from services.ws_mdl.transformer.trainer import get_model
 from vla_contract import endings
-from vla_contract.volume import Volume, make_folder
+from vla_contract.volume import Volume, make_folder, shown
 
 
 @dataclass
@@ -100,7 +100,7 @@ def draw(trained: Trained, source: str, target: str) -> None:
     }
     for name, (weights, queries, keys) in kinds.items():
         figure = pictures.plot_attention(weights, queries, keys, f"{name}: each row looks at the columns")
-        print(pictures.save(figure, folder / f"attention_{name}.png"), file=sys.stderr)
+        print(shown(pictures.save(figure, folder / f"attention_{name}.png")), file=sys.stderr)
 
 
 if __name__ == "__main__":

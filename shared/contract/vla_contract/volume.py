@@ -22,6 +22,13 @@ VARIABLE = "VLALAB_VOLUME"
 MORE_SPACE = f"free some space or set {VARIABLE} elsewhere"
 
 
+def shown(path: Path) -> str:
+    """Returns a path as a person is told it: relative to where the caller stands ($VLALAB_HERE) when it lies below."""
+    here = os.environ.get("VLALAB_HERE")
+    below = bool(here) and path.is_relative_to(here) and path != Path(here)
+    return str(path.relative_to(here)) if below else str(path)
+
+
 class VolumeError(OSError):
     """The volume is missing, read-only or full; the text says which and what to do."""
 

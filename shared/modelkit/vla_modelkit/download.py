@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from vla_contract.volume import make_own_folder, require_space
+from vla_contract.volume import make_own_folder, require_space, shown
 from vla_modelkit.checkpoint import CheckpointError, changed_files, file_hash, read_record, write_record
 
 SPARE = 2**30  # bytes that stay free beside the checkpoint
@@ -43,7 +43,7 @@ def fetch(
     what it promised; VolumeError where space is short.
     """
     if not force and is_complete(folder, repo, revision):
-        print(f"{folder} is complete already")
+        print(f"{shown(folder)} is complete already")
         return
     commit, files = listing(repo, revision, folder, wanted, check)
     missing = [one for one in files if not _has(folder, one)]

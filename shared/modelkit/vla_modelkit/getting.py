@@ -12,7 +12,7 @@ import tyro
 
 from vla_contract import Volume, endings
 from vla_contract.errors import did_you_mean
-from vla_contract.volume import put_whole
+from vla_contract.volume import put_whole, shown
 from vla_modelkit.checkpoint import CheckpointError, changed_files, file_hash, read_record, write_record
 
 RANDOM = "random-"  # what a made-up checkpoint's manifest has before its size, instead of a repository
@@ -46,7 +46,7 @@ class GetCheckpoint:
 
     def __post_init__(self):
         if not self.tiny and bool(self.suite) == bool(self.repo):
-            raise ValueError("give one of --suite SUITE, --repo OWNER/NAME and --tiny")
+            raise ValueError("no checkpoint chosen: give --suite SUITE for a published one, or --tiny for a random one")
         known = self.TINY_SUITES if self.tiny else self.PUBLISHED
         if self.suite and self.suite not in known:
             said = did_you_mean(self.suite, known) if known else "; --tiny takes none"
@@ -81,7 +81,7 @@ def is_random(folder: Path) -> bool:
 def make_random(folder: Path, settings: GetCheckpoint, write: Callable[[Path], object], **more: Any) -> None:
     """Has `write` fill `folder` with a random checkpoint and records it; a whole one stays, unless forced."""
     if is_random(folder) and not settings.force and not changed_files(folder, read_record(folder)):
-        print(f"{folder} is there already")
+        print(f"{shown(folder)} is there already")
         return
 
     def fill(draft: Path) -> None:
@@ -108,7 +108,7 @@ def _main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None
     folder = settings.folder(Volume())
     get(settings, folder)
     _give_to_owner(folder)
-    print(f"checkpoint: {folder}\nserve it: ./lab up {kind.MODEL} --checkpoint {folder.name}")
+    print(f"checkpoint: {shown(folder)}\nserve it: ./lab up {kind.MODEL} --checkpoint {folder.name}")
 
 
 def _give_to_owner(folder: Path) -> None:
