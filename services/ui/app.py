@@ -62,6 +62,7 @@ def mounted(link: PolicyLink, password: str | None) -> tuple[FastAPI, App]:
         allowed_paths=[str(page.EXAMPLES)],
         theme=page.theme(),
         css=page.css(),
+        js=page.script(),
     )
     return app, app.routes[-1].app
 

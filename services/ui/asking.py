@@ -19,7 +19,7 @@ CROP_AREA = 0.9  # of LIBERO's protocol: the middle that OpenVLA's LIBERO checkp
 
 
 class FormError(ValueError):
-    """The form is incomplete; the text says what is missing."""
+    """The form is incomplete; the text says all that is missing, a sentence on each line."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,15 @@ def ask(link: PolicyLink, form: Form) -> Answer:
         log.warning("%s", error)
         return Answer(views.trouble(link.explain(error)))
     except pictures.PictureError as error:
-        return Answer(
-            views.trouble(Trouble("This picture cannot be used", _sentence(error), "The policy was not asked."))
-        )
+        return Answer(unusable(error))
     except (FormError, InvalidObservation) as error:
-        return Answer(views.trouble(Trouble("Not asked yet", _sentence(error), "Change that, then ask again.")))
+        return Answer(views.trouble(Trouble("Not asked yet", _sentence(error), "Then ask again.")))
+
+
+def unusable(error: pictures.PictureError) -> str:
+    """Returns the card for a picture that cannot be read."""
+    todo = "The policy is not asked with it; choose another one."
+    return views.trouble(Trouble("This picture cannot be used", _sentence(error), todo))
 
 
 def observe(form: Form, info: PolicyInfo) -> Observation:
@@ -66,17 +70,15 @@ def observe(form: Form, info: PolicyInfo) -> Observation:
 
     Raises FormError, PictureError or InvalidObservation where the form does not hold what the policy needs.
     """
-    key = _key(form.unnorm_key, info)
-    instruction = " ".join((form.instruction or "").split())
-    if not instruction:
-        raise FormError("the instruction is empty; type what the robot is to do")
+    if wrong := _wrong(form, info):
+        raise FormError("\n".join(wrong))
     return Observation(
         images=_images(form, info),
         state=None,
-        instruction=instruction,
+        instruction=_instruction(form),
         session=f"page-{uuid.uuid4().hex}",
         step=0,
-        unnorm_key=key,
+        unnorm_key=_key(form) if info.unnorm_keys else None,  # one left over from another policy is not sent
     )
 
 
@@ -96,21 +98,30 @@ def libero_is_usual(info: PolicyInfo, unnorm_key: str | None) -> bool:
     return libero_size(info) is not None and (unnorm_key is None or unnorm_key.startswith("libero"))
 
 
-def _key(key: str | None, info: PolicyInfo) -> str | None:
-    key = (key or "").strip() or None
+def _wrong(form: Form, info: PolicyInfo) -> list[str]:
+    """Returns a sentence for each thing that the policy needs and the form does not hold."""
+    key, said = _key(form), []
+    if info.cameras and not form.picture:
+        said.append("The picture is missing; upload one or take an example below.")
+    if not _instruction(form):
+        said.append("The instruction is empty; type what the robot is to do.")
     if key is None and len(info.unnorm_keys) > 1:
-        raise FormError("no unnorm key is chosen; choose whose statistics turn the policy's output into an action")
-    if key is not None and key not in info.unnorm_keys:
-        if not info.unnorm_keys:
-            return None  # left over from another policy; this one needs none
-        raise FormError(f"unnorm key {key!r} is not one of this policy{did_you_mean(key, info.unnorm_keys)}")
-    return key
+        said.append("No unnorm key is chosen; choose whose statistics turn the policy's output into an action.")
+    if key is not None and info.unnorm_keys and key not in info.unnorm_keys:
+        said.append(f"Unnorm key {key!r} is not one of this policy{did_you_mean(key, info.unnorm_keys)}.")
+    return said
+
+
+def _instruction(form: Form) -> str:
+    return " ".join((form.instruction or "").split())
+
+
+def _key(form: Form) -> str | None:
+    return (form.unnorm_key or "").strip() or None
 
 
 def _images(form: Form, info: PolicyInfo) -> dict[str, np.ndarray]:
     if not form.picture:
-        if info.cameras:
-            raise FormError("the picture is missing; upload one or take an example below")
         return {}
     camera = info.cameras[0] if info.cameras else "agentview"
     picture = pictures.read(form.picture)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from dataclasses import dataclass
 
+from services.ui import advice
 from vla_contract import ActionChunk, Observation, PolicyClient, PolicyInfo, PolicyRefused, PolicyUnavailable
 from vla_contract.problems import TYPE_PREFIX
 
@@ -102,7 +104,7 @@ def unsuitable(info: PolicyInfo) -> Trouble | None:
         what = f"pictures of {len(info.cameras)} cameras ({', '.join(info.cameras)})"
     else:
         return None
-    todo = f"Evaluate it in the simulator instead: ./lab eval libero_goal --policy {info.name}"
+    todo = f"Evaluate it in the simulator instead: `./lab eval libero_goal --policy {info.name}`"
     return Trouble(f"This page cannot ask policy {info.name!r}", f"It needs {what}.", todo)
 
 
@@ -115,14 +117,21 @@ def explain(error: PolicyRefused | PolicyUnavailable, url: str) -> Trouble:
         title, todo, passing = _BY_KIND[kind]
         return Trouble(title, detail, todo, passing)
     if error.status is not None or isinstance(error, PolicyRefused):
-        todo = f"Is {url} the address of a policy of this lab? Its log tells more: ./lab logs SERVICE"
+        todo = f"Is {url} the address of a policy of this lab? Its log tells more: `./lab logs SERVICE`"
         return Trouble("What answers there is no policy of this lab", detail, todo)
     if "no answer within" in detail:
-        return Trouble("The policy took too long", detail, "Is it busy, or on a CPU? Ask again, or ./lab logs SERVICE")
+        return Trouble(
+            "The policy took too long", detail, "Is it busy, or on a CPU? Ask again, or `./lab logs SERVICE`"
+        )
     if "answered no valid" in detail:
         return Trouble("The policy's answer cannot be read", detail, "Page and policy may be of different versions.")
-    todo = "Start one (./lab up openvla); the page finds it by itself."
-    return Trouble(f"No policy answers at {url}", detail, todo, passing=True)
+    return Trouble(f"No policy answers at {url}", _without(detail, url), advice.start_one(), passing=True)
+
+
+def _without(detail: str, url: str) -> str:
+    """Returns what was said about an address, without the address: the title has it."""
+    said = re.sub(rf"^{re.escape(url)}\S*: ", "", detail)
+    return f"{said[:1].upper()}{said[1:]}."
 
 
 # kind of problem -> (title, what to do, whether it passes by itself)
@@ -133,16 +142,16 @@ _BY_KIND = {
         False,
     ),
     "loading": ("The policy is still loading", "The page goes on by itself as soon as it is ready.", True),
-    "load-failed": ("The policy could not be loaded", "Its log says why: ./lab logs SERVICE", False),
+    "load-failed": ("The policy could not be loaded", "Its log says why: `./lab logs SERVICE`", False),
     "stopping": ("The policy is stopping", "Start it again, or wait where it restarts by itself.", True),
-    "stuck": ("The policy hangs", "Look at its device, then ./lab down SERVICE and ./lab up SERVICE.", False),
+    "stuck": ("The policy hangs", "Look at its device, then `./lab down SERVICE` and `./lab up SERVICE`.", False),
     "too-large": ("The picture is too large for the policy", "Upload a smaller one.", False),
     "invalid-observation": ("The policy cannot work with this", "Change what it names and ask again.", False),
     "queue-full": ("The policy is busy", "Others are waiting too; ask again in a moment.", True),
     "busy": ("The policy is busy", "It has as many connections as it takes; ask again in a moment.", True),
-    "policy-lost": ("The policy's device is lost", "It is started again; its log says why: ./lab logs SERVICE", True),
+    "policy-lost": ("The policy's device is lost", "It is started again; its log says why: `./lab logs SERVICE`", True),
     "expired": ("The policy is busy", "The request waited too long; ask again in a moment.", True),
-    "policy-failed": ("The policy failed at this request", "Its log says why: ./lab logs SERVICE", False),
-    "invalid-action": ("The policy's answer is no valid action", "Its log says more: ./lab logs SERVICE", False),
+    "policy-failed": ("The policy failed at this request", "Its log says why: `./lab logs SERVICE`", False),
+    "invalid-action": ("The policy's answer is no valid action", "Its log says more: `./lab logs SERVICE`", False),
     "session-lost": ("The policy was restarted meanwhile", "Ask again.", True),
 }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABCMeta
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import gradio as gr
 from gradio.data_classes import ImageData
 
-from services.ui import asking, views
+from services.ui import asking, pictures, views
 from services.ui.link import PolicyLink, Sight
 from vla_contract import PolicyInfo
 
@@ -18,7 +20,30 @@ EXAMPLES = HERE / "examples"
 LOOK_EVERY_S = 3.0
 WEIGHTS = (400, 700)  # the files of weight 600 that Gradio ships hold a few letters only
 KEEP_UPLOADS_S = (600, 3600)  # looks every ten minutes for uploads older than an hour: /tmp may be memory
+QUIET = {"show_progress": "hidden", "queue": False, "api_visibility": "private"}
 AT_ONCE = 16  # questions in flight; the policy batches them
+# Soft's own colours of text reach 2:1 on their grounds; these reach WCAG's 4.5:1 in both modes.
+CONTRAST = {
+    "background_fill_primary": "*neutral_50",
+    "body_text_color_subdued": "*neutral_600",
+    "body_text_color_subdued_dark": "*neutral_300",
+    "block_info_text_color": "*neutral_600",
+    "block_info_text_color_dark": "*neutral_300",
+    "input_placeholder_color": "*neutral_500",
+    "input_placeholder_color_dark": "*neutral_300",
+    "block_label_text_color": "*primary_800",
+    "block_title_text_color": "*primary_800",
+    "block_label_background_fill_dark": "*primary_800",
+    "button_primary_background_fill": "*primary_700",
+    "button_primary_background_fill_dark": "*primary_700",
+    "button_primary_background_fill_hover": "*primary_800",
+    "button_primary_background_fill_hover_dark": "*primary_800",
+    "checkbox_border_color": "*neutral_500",
+    "checkbox_border_color_dark": "*neutral_400",
+    "input_border_color": "*neutral_500",
+    "input_border_color_dark": "*neutral_400",
+    "input_border_width": "1px",
+}
 TITLE = "vla-lab: ask a policy"
 INTRO = "# Ask a policy\nA picture and an instruction go in; the next action of the robot comes out."
 
@@ -38,12 +63,14 @@ Upload = ABCMeta.__new__(
 
 @dataclass(frozen=True)
 class Inputs:
-    """What somebody fills in."""
+    """What somebody fills in, what is said about the picture, and the examples to fill it in with."""
 
     picture: gr.Image
+    said: gr.HTML
     instruction: gr.Textbox
     unnorm_key: gr.Dropdown
     as_libero: gr.Checkbox
+    examples: gr.Examples
 
     def components(self) -> list[gr.components.Component]:
         """Returns them in the order of `asking.Form`."""
@@ -70,15 +97,17 @@ def build(link: PolicyLink) -> gr.Blocks:
                 identity = _html("identity", views.identity(None))
         _wire_look(page, link, refresh, inputs, [banner, identity, *inputs.of_the_policy(), submit])
         _wire_ask(link, inputs, submit, answer)
+        _wire_picture(link, inputs)
     page.queue(default_concurrency_limit=AT_ONCE, max_size=256)
     return page
 
 
 def _form() -> tuple[Inputs, gr.Button]:
     picture = Upload(
-        label="Picture", sources=["upload", "clipboard"], height=300, elem_id="picture", buttons=[],
+        label="Picture", sources=["upload", "clipboard"], height=300, elem_id="picture", buttons=[], format="png",
         placeholder="# Drop a picture here\nor click to choose one",
     )  # fmt: skip
+    said = _html("picture-said")
     instruction = gr.Textbox(
         label="Instruction", placeholder="put the bowl on the plate", max_length=4096, elem_id="instruction"
     )
@@ -91,8 +120,11 @@ def _form() -> tuple[Inputs, gr.Button]:
         info="To the model's size, then the middle 90 % of it: so LIBERO checkpoints were trained",
     )  # fmt: skip
     submit = gr.Button("Ask the policy", variant="primary", interactive=False, elem_id="ask")
-    gr.Examples(examples(), inputs=[picture, instruction], visible_columns=[0], label="Examples", elem_id="examples")
-    return Inputs(picture, instruction, key, as_libero), submit
+    shown = gr.Examples(
+        examples(), inputs=[picture, instruction], visible_columns=[0], label="Examples", elem_id="examples",
+        api_visibility="private",
+    )  # fmt: skip
+    return Inputs(picture, said, instruction, key, as_libero, shown), submit
 
 
 def _html(name: str, value: str = "") -> gr.HTML:
@@ -104,7 +136,7 @@ def _answer() -> list[gr.components.Component]:
     chunk = _html("chunk")
     latency = _html("latency")
     with gr.Accordion("As JSON", open=False):
-        raw = gr.Code(language="json", show_label=False, interactive=False, elem_id="raw")
+        raw = gr.Textbox(label="JSON", interactive=False, lines=8, max_lines=24, buttons=["copy"], elem_id="raw")
     return [numbers, chunk, latency, raw]
 
 
@@ -121,12 +153,11 @@ def _wire_look(page: gr.Blocks, link: PolicyLink, refresh: gr.Button, inputs: In
         info = link.look().info
         return info is not None and asking.libero_is_usual(info, key)
 
-    quiet = {"show_progress": "hidden", "queue": False, "api_visibility": "private"}
     seen, key = gr.State(None), inputs.unnorm_key
-    page.load(look_afresh, key, [seen, *shown], **quiet)
-    refresh.click(look_afresh, key, [seen, *shown], **quiet)
-    gr.Timer(LOOK_EVERY_S).tick(look, [seen, key], [seen, *shown], **quiet)
-    key.input(as_libero, key, inputs.as_libero, **quiet)
+    page.load(look_afresh, key, [seen, *shown], **QUIET)
+    refresh.click(look_afresh, key, [seen, *shown], **QUIET)
+    gr.Timer(LOOK_EVERY_S).tick(look, [seen, key], [seen, *shown], **QUIET)
+    key.input(as_libero, key, inputs.as_libero, **QUIET)
 
 
 def _wire_ask(link: PolicyLink, inputs: Inputs, submit: gr.Button, answer: list) -> None:
@@ -139,6 +170,49 @@ def _wire_ask(link: PolicyLink, inputs: Inputs, submit: gr.Button, answer: list)
         [submit.click, inputs.instruction.submit], ask, inputs.components(), answer, api_name="ask",
         trigger_mode="once", show_progress="minimal",
     )  # fmt: skip
+
+
+def _wire_picture(link: PolicyLink, inputs: Inputs) -> None:
+    """Looks at what is uploaded at once, and lets an example choose the key of its suite."""
+
+    def example_key(instruction: str) -> list:
+        return choose_for(link.look().info, suite_of(instruction))
+
+    picture, said = inputs.picture, inputs.said
+    picture.upload(look_at, picture, [picture, said], show_progress="hidden", api_visibility="private")
+    picture.clear(lambda: "", None, said, **QUIET)
+    loaded = inputs.examples.load_input_event
+    loaded.then(example_key, inputs.instruction, [*inputs.of_the_policy(), said], **QUIET)
+
+
+def look_at(path: str | None) -> tuple:
+    """Returns what to show of an upload and what to say about it: what is no picture is not kept.
+
+    One in a format that browsers do not draw is shown as the same pixels in PNG.
+    """
+    try:
+        return pictures.drawable(path) or gr.skip(), ""
+    except pictures.PictureError as error:
+        return None, asking.unusable(error)
+
+
+def choose_for(info: PolicyInfo | None, suite: str | None) -> list:
+    """Returns updates of key and checkbox for an example of a suite, and of what was said about the last picture.
+
+    A policy without statistics of that suite keeps the key it has; one that is not there yet gets the suite's name,
+    by which a key is chosen once it is.
+    """
+    key = suite if info is None else _fitting(suite, info.unnorm_keys)
+    if key is None:
+        return [gr.skip(), gr.skip(), ""]
+    usual = gr.skip() if info is None else asking.libero_is_usual(info, key)
+    return [key, usual, ""]
+
+
+def _fitting(suite: str | None, keys: Sequence[str]) -> str | None:
+    """Returns the one key of a suite: its name, or its name with an ending; None where there is none, or several."""
+    fitting = [key for key in keys if suite is not None and key.startswith(suite)]
+    return suite if suite in fitting else fitting[0] if len(fitting) == 1 else None
 
 
 def look_again(link: PolicyLink, seen: Sight | None, key: str | None) -> list:
@@ -169,7 +243,8 @@ def _closed() -> list[dict]:
 def _chosen(key: str | None, keys: list[str], suites: tuple[str, ...]) -> str | None:
     """Returns the key to select: the one that was, the only one, or the one of the checkpoint's suite; else none."""
     fitting = [k for k in keys if any(k.startswith(suite) for suite in suites)]
-    for choice in ([key] if key in keys else [], keys, fitting):
+    was = _fitting(key, keys)  # a key, or an example's suite
+    for choice in ([was] if was else [], keys, fitting):
         if len(choice) == 1:
             return choice[0]
     return None
@@ -177,16 +252,31 @@ def _chosen(key: str | None, keys: list[str], suites: tuple[str, ...]) -> str | 
 
 def examples() -> list[list[str]]:
     """Returns the example pictures, each with the instruction that its file is named after."""
-    return [[str(path), path.stem.replace("_", " ")] for path in sorted(EXAMPLES.glob("*.jpg"))]
+    return [[str(path), _named(path)] for path in sorted(EXAMPLES.glob("*/*.jpg"), key=_named)]
+
+
+def suite_of(instruction: str) -> str | None:
+    """Returns the suite of the example with that instruction: the folder that it lies in."""
+    return next((path.parent.name for path in EXAMPLES.glob("*/*.jpg") if _named(path) == instruction), None)
+
+
+def _named(path: Path) -> str:
+    return path.stem.replace("_", " ")
 
 
 def theme() -> gr.themes.Base:
     """Returns the page's look; its fonts come with Gradio, so that no browser asks the internet for them."""
     fonts = [gr.themes.LocalFont("IBM Plex Sans", weights=WEIGHTS), "ui-sans-serif", "system-ui", "sans-serif"]
     mono = [gr.themes.LocalFont("IBM Plex Mono", weights=WEIGHTS), "ui-monospace", "monospace"]
-    return gr.themes.Soft(primary_hue="teal", neutral_hue="slate", radius_size="md", font=fonts, font_mono=mono)
+    look = gr.themes.Soft(primary_hue="teal", neutral_hue="slate", radius_size="md", font=fonts, font_mono=mono)
+    return look.set(**CONTRAST)
 
 
 def css() -> str:
     """Returns the page's style sheet."""
     return (HERE / "page.css").read_text()
+
+
+def script() -> str:
+    """Returns the page's script: it names the buttons of the examples, which show a picture and no word."""
+    return (HERE / "page.js").read_text().replace("NAMES", json.dumps([words for _, words in examples()]))

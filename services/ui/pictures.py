@@ -11,6 +11,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from vla_contract import images
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
+NOT_DRAWN = ("TIFF",)  # by Chrome and Firefox, which show a broken picture instead
 MAX_FILE_BYTES = 20 * 2**20
 MAX_PIXELS = 40_000_000  # decoded, it takes 160 MB
 LONGEST_SIDE = 1024  # pixels sent to a policy that takes any size: 3 MB, well under the 16 MB of a request
@@ -39,6 +40,18 @@ def read(path: str | Path) -> np.ndarray:
         raise PictureError("the picture was uploaded too long ago and is not kept; upload it again") from error
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:  # Pillow's ways to say: broken
         raise PictureError(f"the file cannot be read as a picture; upload {', '.join(FORMATS)}") from error
+
+
+def drawable(path: str | Path | None) -> Image.Image | None:
+    """Returns the picture in a file as one that every browser draws, or None where the file is such a one.
+
+    Raises PictureError as `read` does.
+    """
+    if path is None:
+        return None
+    pixels = read(path)
+    with Image.open(path, formats=FORMATS) as picture:
+        return Image.fromarray(pixels) if picture.format in NOT_DRAWN else None
 
 
 def fit(image: np.ndarray, image_hw: tuple[int, int] | None, crop_area: float | None = None) -> np.ndarray:

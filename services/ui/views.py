@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from html import escape
 
@@ -29,25 +30,40 @@ def banner(sight: Sight, url: str) -> str:
 def trouble(what: Trouble) -> str:
     """Returns an error as a card."""
     kind = "vl-wait" if what.passing else "vl-bad"
-    title, detail, todo = (escape(text) for text in (what.title, what.detail, what.todo))
+    lines = [escape(line) for line in what.detail.splitlines()]
+    detail = f"<p>{lines[0]}</p>" if len(lines) == 1 else f"<ul>{''.join(f'<li>{line}</li>' for line in lines)}</ul>"
+    todo = _with_commands(what.todo)
     return (
-        f'<div class="vl-banner {kind}" role="alert"><b>{title}</b><p>{detail}</p><p class="vl-todo">{todo}</p></div>'
+        f'<div class="vl-banner {kind}" role="alert"><b>{escape(what.title)}</b>{detail if lines else ""}'
+        f'<p class="vl-todo">{todo}</p></div>'
     )
 
 
+def _with_commands(text: str) -> str:
+    """Returns the text with each command of `./lab`, which stands between backticks, as code."""
+    return re.sub(r"`(.+?)`", r"<code>\1</code>", escape(text))
+
+
 def numbers(values: list[Number], unit: Units) -> str:
-    """Returns the table of the seven numbers, each with a bar from the middle."""
+    """Returns the table of the seven numbers, each with a bar from the middle, and what leaves its range in words."""
     rows = "".join(_number_row(value) for value in values)
-    head = "<tr><th>number</th><th></th><th>value</th><th>unit</th><th>means</th></tr>"
-    return f'<table class="vl-numbers">{head}{rows}</table><p class="vl-quiet">{escape(unit.note)}</p>'
+    heads = "".join(f'<th scope="col">{name}</th>' for name in ("number", "of a full step", "value", "unit", "means"))
+    said = "".join(f'<p class="vl-beyond">{escape(_beyond(value))}</p>' for value in values if value.limit)
+    table = f'<table class="vl-numbers"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
+    return f'{table}{said}<p class="vl-quiet">{escape(unit.note)}</p>'
+
+
+def _beyond(number: Number) -> str:
+    return f"{number.name} is {number.value:+.4g}, outside {number.limit}: its bar ends in an arrow."
 
 
 def _number_row(number: Number) -> str:
     left, width = 50 + min(number.share, 0) * 50, abs(number.share) * 50
-    bar = f'<span class="vl-bar"><i style="left:{left:.1f}%;width:{width:.1f}%"></i></span>'
+    side = "" if not number.limit else " vl-over" if number.share > 0 else " vl-under"
+    bar = f'<span class="vl-bar{side}"><i style="left:{left:.1f}%;width:{width:.1f}%"></i></span>'
     name, unit, means = escape(number.name), escape(number.unit), escape(number.means)
     value = f'<td class="vl-value">{number.value:+.4f}</td>'
-    return f"<tr><th>{name}</th><td>{bar}</td>{value}<td>{unit}</td><td>{means}</td></tr>"
+    return f'<tr><th scope="row">{name}</th><td>{bar}</td>{value}<td>{unit}</td><td>{means}</td></tr>'
 
 
 def chunk(answer: ActionChunk, unit: Units) -> str:
@@ -56,14 +72,17 @@ def chunk(answer: ActionChunk, unit: Units) -> str:
         return ""
     of = [unit.position] * 3 + [unit.rotation] * 3 + [""]
     named = zip(NAMES, of, strict=True)
-    heads = "".join(f"<th>{escape(n.replace('rotation', 'rot'))}<small>{escape(u)}</small></th>" for n, u in named)
+    heads = "".join(
+        f'<th scope="col">{escape(n.replace("rotation", "rot"))}<small>{escape(u)}</small></th>' for n, u in named
+    )
     rows = "".join(_chunk_row(step, action) for step, action in enumerate(answer.actions.tolist(), 1))
     title = f"<h3>Chunk of {len(answer.actions)} actions</h3>"
-    return f'{title}<div class="vl-scroll"><table class="vl-chunk"><tr><th>step</th>{heads}</tr>{rows}</table></div>'
+    table = f'<table class="vl-chunk"><tr><th scope="col">step</th>{heads}</tr>{rows}</table>'
+    return f'{title}<div class="vl-scroll" tabindex="0" role="region" aria-label="all actions">{table}</div>'
 
 
 def _chunk_row(step: int, action: Iterable[float]) -> str:
-    return f"<tr><th>{step}</th>{''.join(f'<td>{value:+.3f}</td>' for value in action)}</tr>"
+    return f"<tr><th scope='row'>{step}</th>{''.join(f'<td>{value:+.3f}</td>' for value in action)}</tr>"
 
 
 def latency(timings_ms: Mapping[str, float]) -> str:

@@ -37,6 +37,14 @@ class SeeingPolicy:
         return ActionChunk(rows, {"vision": 1.5})
 
 
+class FarPolicy(SeeingPolicy):
+    """Asks for more than a full step: -1.6 of one, and 7.25 of another."""
+
+    def answer(self, observation):
+        action = np.array([0.3, -1.6, 0.05, 0.2, 7.25, -0.1, 1.0], np.float32)
+        return ActionChunk(np.tile(action, (self._info.horizon, 1)))
+
+
 class SlowPolicy(SeeingPolicy):
     """Takes its time for every answer but the warm-up's."""
 

@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextmanager
-def serving(app: FastAPI) -> Iterator[str]:
-    """Serves while the block runs; gives the address."""
-    with listen("127.0.0.1", 0) as listener:
+def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
+    """Serves while the block runs; gives the address. port 0: any free one."""
+    with listen("127.0.0.1", port) as listener:
         config = uvicorn_config(app, "warning")
         config.timeout_graceful_shutdown = 0.1  # clients keep their connections
         server = uvicorn.Server(config)

@@ -46,3 +46,19 @@ def test_another_data_sets_numbers_are_metres_and_radians():
 def test_the_gripper_says_in_words_what_it_does(convention, value, means):
     gripper = actions.numbers([0, 0, 0, 0, 0, 0, value], info(convention), None)[6]
     assert gripper.means == means and (gripper.share > 0) == (means == "open")
+
+
+def test_what_lies_beyond_a_range_is_told_in_full():
+    policy = info(keys=("bridge_orig", "libero_goal"))
+    far = actions.numbers([-1.6, 1, 0, 7.25, -1, 0, 1.5], policy, "libero_goal")
+    assert [(n.means, n.limit) for n in far if n.limit] == [
+        ("-80.0 mm", "-1 to 1"), ("+207.7°", "-1 to 1"), ("open", "0 to 1"),
+    ]  # fmt: skip
+    metres = actions.numbers([0.08, 0.05, 0, 0, 0, 0, 0], policy, "bridge_orig")
+    assert (metres[0].means, metres[0].limit, metres[1].limit) == ("+80.0 mm", "-0.05 to 0.05", "")
+    assert not any(n.limit for n in actions.numbers(np.float32([1, -1, 1, -1, 1, -1, 1]), policy, "libero_goal"))
+
+
+def test_numbers_of_no_known_range_are_drawn_beside_each_other():
+    shares = [n.share for n in actions.numbers([20, -10, 0, 5, 0, 0, 1], info("embodiment"), None)]
+    assert shares == [1, -0.5, 0, 0.25, 0, 0, 0.05]

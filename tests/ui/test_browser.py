@@ -5,9 +5,11 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from PIL import Image
-from policies import GatedLoader, SeeingPolicy
+from policies import FarPolicy, GatedLoader, SeeingPolicy
+from serving import nobody, serving
 
-from tests import browser
+from tests import axe, browser
+from vla_contract.app import create_app
 
 pytestmark = [
     pytest.mark.outside,
@@ -91,7 +93,107 @@ def test_an_error_is_a_card_with_words(serve_policy, serve_page, open_page, pict
     shown.until("!document.querySelector('#ask').disabled")
     shown.click("#ask")
     shown.until("document.querySelector('#numbers [role=alert]')?.innerText.includes('unnorm key')")
+    said = shown.js("[...document.querySelectorAll('#numbers [role=alert] li')].map(item => item.innerText)")
+    assert [line.split(";")[0] for line in said] == [
+        "The picture is missing", "The instruction is empty", "No unnorm key is chosen"
+    ]  # fmt: skip
     assert "Traceback" not in shown.js("document.body.innerText")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_everyone_can_read_the_page(width, scheme, serve_policy, serve_page, open_page):
+    """Contrast, names, and sizes by WCAG's rules: without a policy, with an error, and with an answer."""
+    shown = open_page("about:blank", width=width)
+    shown.scheme(scheme)
+    shown.go(serve_page(nobody()))
+    shown.until("!!document.querySelector('#policy [role=alert]') && !!document.querySelector('#examples button')")
+    assert judged(shown) == []
+    far = FarPolicy(suites=("libero_goal",), details={"image_size": "224"}, horizon=8)
+    shown.go(serve_page(serve_policy(far)))
+    shown.until("!document.querySelector('#ask').disabled")
+    shown.click("#ask")
+    shown.until("!!document.querySelector('#numbers [role=alert]')")
+    assert judged(shown) == []
+    choose_example(shown, "put the bowl on the plate")
+    shown.click("#ask")
+    shown.until(f"{VALUES}.length == 7")
+    for unfold in ("#answer .label-wrap", "#identity summary"):
+        shown.click(unfold)
+    shown.until("document.querySelector('#raw textarea')?.value.includes('unnorm_key')")
+    assert judged(shown) == []
+
+
+def judged(shown):
+    """Returns what axe-core finds once nothing fades in any more: half a colour is too pale."""
+    solid = "e => { for (; e; e = e.parentElement) if (getComputedStyle(e).opacity != 1) return false; return true }"
+    shown.until(f"[...document.querySelectorAll('.vl-banner, .vl-quiet, .vl-numbers')].every({solid})")
+    return axe.violations(shown)
+
+
+def choose_example(shown, instruction):
+    """Clicks the example of that name, and waits until the form holds it."""
+    shown.click(f"#examples button[title='{instruction}']")
+    shown.until(f"document.querySelector('#instruction textarea, #instruction input').value == {instruction!r}")
+    shown.until("!!document.querySelector('#picture img')?.naturalWidth")
+
+
+@pytest.mark.parametrize("first", ["policy", "example"])
+def test_an_example_chooses_its_suites_key(first, serve_policy, serve_page, open_page):
+    """Also where the example was chosen before the policy had come up."""
+    loader = GatedLoader(
+        SeeingPolicy(suites=("libero_goal",), unnorm_keys=("bridge_orig", "libero_goal", "libero_10_b"))
+    )
+    shown = open_page(serve_page(serve_policy(loader, wait=False)))
+    if first == "policy":
+        loader.gate.set()
+        shown.until("!document.querySelector('#ask').disabled")
+    choose_example(shown, "put both the alphabet soup and the tomato sauce in the basket")
+    loader.gate.set()
+    shown.until("document.querySelector('#unnorm-key input')?.value == 'libero_10_b'")
+    choose_example(shown, "pick up the alphabet soup and place it in the basket")
+    shown.click("#ask")
+    shown.until(f"{VALUES}.length == 7")
+    assert shown.js("document.querySelector('#unnorm-key input').value") == "libero_10_b", "there is no other to choose"
+
+
+def test_what_is_no_picture_leaves_no_broken_one_behind(serve_policy, serve_page, open_page, picture, tmp_path):
+    (tmp_path / "notes.png").write_text("no picture at all")
+    with Image.open(picture) as image:
+        image.save(tmp_path / "table.tiff")  # a picture, but not to browsers
+    shown = open_page(serve_page(serve_policy(SeeingPolicy(suites=("libero_goal",)))))
+    shown.until("!!document.querySelector('#policy .vl-good')")
+    shown.upload("#picture input[type=file]", tmp_path / "notes.png")
+    shown.until("document.querySelector('#picture-said')?.innerText.includes('cannot be used')")
+    shown.until("!document.querySelector('#picture img') && !!document.querySelector('#picture input[type=file]')")
+    shown.upload("#picture input[type=file]", tmp_path / "table.tiff")
+    shown.until("document.querySelector('#picture img')?.naturalWidth == 320")
+    shown.until("!document.querySelector('#picture-said .vl-banner')")
+    broken = "[...document.images].filter(image => image.complete && !image.naturalWidth).map(image => image.src)"
+    assert shown.js(broken) == []
+
+
+def test_a_value_beyond_its_range_is_drawn_as_such(serve_policy, serve_page, open_page, picture):
+    shown = open_page(serve_page(serve_policy(FarPolicy(suites=("libero_goal",)))), width=400)
+    fill_and_ask(shown, picture, "put the bowl on the plate")
+    arrows = "[...document.querySelectorAll('.vl-numbers tbody tr')].map(r => r.querySelector('.vl-bar').className)"
+    assert shown.js(arrows) == ["vl-bar", "vl-bar vl-under", *["vl-bar"] * 2, "vl-bar vl-over", *["vl-bar"] * 2]
+    means = shown.js("[...document.querySelectorAll('.vl-numbers tbody td:last-child')].map(cell => cell.innerText)")
+    assert means[1] == "-80.0 mm" and means[4] == "+207.7°"
+    said = shown.js("[...document.querySelectorAll('.vl-beyond')].map(line => line.innerText)")
+    assert [line.split(":")[0] for line in said] == [
+        "Δy is -1.6, outside -1 to 1",
+        "rotation y is +7.25, outside -1 to 1",
+    ]
+
+
+def test_a_page_without_a_policy_says_how_to_get_one_and_finds_it(stack, serve_page, open_page):
+    url = nobody()
+    shown = open_page(serve_page(url))
+    shown.until("document.querySelector('#policy')?.innerText.includes('./lab up openvla')")
+    assert "Errno" not in shown.js("document.body.innerText")
+    stack.enter_context(serving(create_app(SeeingPolicy()), int(url.rpartition(":")[2])))
+    shown.until("document.querySelector('#policy').innerText.includes('seeing is ready')")
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -194,4 +194,7 @@ def _why(error: Exception, timeout_s: float) -> str:
 
 
 def _text(error: Exception) -> str:
+    """Returns a fault in words: the system's own, without its number, where it has some."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
