@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vlalab import compose, local, paths, runtimes, service_settings
+from vlalab import checkpoints, compose, local, paths, runtimes, service_settings
 from vlalab.console import LabError
 
 # Code that an image brings along and the local runtime is told of: service → variable, and how to get it.
@@ -34,6 +34,8 @@ def _checkpoint(service: str, known: Mapping[str, str | None]) -> str:
         return ""
     if name:
         return f"the checkpoint '{name}' that {variable} names; on the volume: {', '.join(there) or 'none'}"
+    if len(checkpoints.there(service)) == 1:
+        return ""  # that one is taken
     how = f"name one by --checkpoint: {', '.join(there)}" if there else "get one: ./lab checkpoint " + service
     return f"a checkpoint ({how}{'' if there else ' --suite libero_goal, or --tiny to try things'})"
 

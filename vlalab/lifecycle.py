@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from vlalab import compose, containers, docker, held, paths, runtimes, service_settings
+from vlalab import checkpoints, compose, containers, docker, held, paths, runtimes, service_settings
 from vlalab.console import LabError, say, unknown
 from vlalab.running import Instance
 from vlalab.runtimes import Runtime
@@ -58,7 +58,8 @@ def up(
     names = [name for name in names if name not in known_jobs]
     running = {found.service: found for found in runtimes.instances() if not found.attached}
     order = in_order(names, {**compose.environment_variables(), **_flat(_wanted(names, given or {}, running))})
-    wanted = _wanted(order, given or {}, running)
+    wanted = checkpoints.complete(order, names, _wanted(order, given or {}, running), running)
+    order = list(wanted)
     chosen, line = _choose(runtime, [*order, *named_jobs], running)
     say(line)
     if dry_run:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from vlalab import (
+    checkpoints,
     cli,
     compose,
     containers,
@@ -87,6 +88,16 @@ def engine(tmp_path, monkeypatch):
     made.build("libero")
     yield made
     docker.info.cache_clear()
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A checkpoint for each model on the volume, without which no page's policy is started."""
+    for service, model in checkpoints.MODEL_TYPES.items():
+        folder = tmp_path / "volume" / "checkpoints" / service
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(f'{{"model_type": "{model}"}}')
+        (folder / "model.safetensors").touch()
 
 
 # --- which runtime ------------------------------------------------------------------------------------------
@@ -203,11 +214,18 @@ def test_a_path_on_the_volume_becomes_the_containers(engine, tmp_path, monkeypat
         lifecycle.up(["replay"], "docker")
 
 
-def test_what_a_service_depends_on_comes_first(engine, capsys):
+def test_what_a_service_depends_on_comes_first(weights, engine, capsys):
     engine.build("openvla", "ui")
     assert [found.name for found in lifecycle.up(["ui"], "docker")] == ["openvla", "ui"]
     lifecycle.up(["ui"], "docker")
     assert len(engine.calls("up --detach --no-deps openvla")) == 1, "what is up is left alone when it is not named"
+
+
+def test_the_page_comes_up_without_a_policy_that_could_not_be_served(engine, capsys):
+    """And without openvla's image, which is not asked for."""
+    engine.build("ui")
+    assert [found.name for found in lifecycle.up(["ui"], "docker")] == ["ui"]
+    assert "./lab checkpoint openvla --tiny" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_page_over_another_policy_needs_no_openvla(engine, monkeypatch):

@@ -43,9 +43,7 @@ def test_reports_are_served_until_they_are_stopped(lab):
         httpx.get(url, trust_env=False)
 
 
-@pytest.mark.parametrize(
-    ("names", "said"), [(None, "which run?"), ("a,b", "report takes one run, 2 were named: a, b")]
-)
+@pytest.mark.parametrize(("names", "said"), [(None, "which run?"), ("a,b", "report takes one run, 2 were named: a, b")])
 def test_a_report_is_one_runs(names, said):
     with pytest.raises(LabError, match=said):
         viewing.check_run(names, serve=False)

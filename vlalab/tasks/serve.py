@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vlalab import lacking, lifecycle, overview, programs, service_settings
+from vlalab import addresses, lacking, lifecycle, overview, programs, service_settings
 from vlalab.running import Instance
 from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several
@@ -24,7 +24,7 @@ CHECKPOINT = Checked(_checkpoint, "NAME")
 def print_addresses(instances: list[Instance]) -> None:
     """Prints a line for each service: its name and where it is."""
     for found in instances:
-        print(f"{found.name} {found.url}")
+        print(addresses.line(found))
 
 
 @task(
@@ -50,7 +50,8 @@ def up(
 
     ./lab up oracle                                  then: ./lab eval libero_goal
     ./lab up openvla --suite libero_goal --gpu 0     see also: ./lab checkpoint openvla --suite libero_goal
-    ./lab up ui                                      the page, and the policy that it asks
+    ./lab up openvla                                 with the only checkpoint there is, for example the tiny one
+    ./lab up ui                                      the page, and the policy that it asks, if it has a checkpoint
     """
     lifecycle.check_names(names, also=lifecycle.jobs())
     given = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu)

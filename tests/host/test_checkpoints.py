@@ -1,0 +1,67 @@
+"""A model's service that nobody named a checkpoint for: the only one there is, or words on how to get or choose one."""
+
+import pytest
+
+from vlalab import checkpoints, lacking
+from vlalab.console import LabError
+
+VARIABLE = "VLALAB_OPENVLA_CHECKPOINT"
+
+
+@pytest.fixture(autouse=True)
+def volume(tmp_path, monkeypatch):
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    return tmp_path
+
+
+def write(volume, name, model="openvla", weights=True):
+    folder = volume / "checkpoints" / name
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(f'{{"model_type": "{model}"}}')
+    if weights:
+        (folder / "model.safetensors").touch()
+
+
+def test_the_only_one_is_taken_and_said(volume, capsys):
+    write(volume, "openvla-tiny")
+    write(volume, "gr00t-tiny", "gr00t_n1_5")
+    write(volume, "half", weights=False)
+    found = checkpoints.complete(["openvla"], ["openvla"], {"openvla": {"VLALAB_OPENVLA_QUANT": "nf4"}})
+    assert found == {"openvla": {"VLALAB_OPENVLA_QUANT": "nf4", VARIABLE: "openvla-tiny"}}
+    assert "openvla serves checkpoint openvla-tiny" in " ".join(capsys.readouterr().err.split())
+
+
+def test_one_that_was_chosen_stays(volume, monkeypatch):
+    write(volume, "openvla-tiny")
+    chosen = {"openvla": {VARIABLE: "/srv/weights"}}
+    assert checkpoints.complete(["openvla"], ["openvla"], chosen) == chosen
+    monkeypatch.setenv(VARIABLE, "of-the-shell")
+    assert checkpoints.complete(["openvla"], ["openvla"], {"openvla": {}}) == {"openvla": {}}
+
+
+@pytest.mark.parametrize("names", [[], ["first", "second"]])
+def test_what_was_asked_for_is_refused_without_one_to_take(names, volume):
+    for name in names:
+        write(volume, name)
+    assert checkpoints.complete(["openvla"], ["openvla"], {"openvla": {}}) == {"openvla": {}}
+    with pytest.raises(LabError, match="openvla cannot start yet: it lacks a checkpoint"):
+        lacking.refuse(["openvla"], {}, "local")
+
+
+def test_the_only_one_is_not_lacking(volume):
+    write(volume, "openvla-tiny")
+    lacking.refuse(["openvla"], {}, "local")
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [([], "./lab checkpoint openvla --tiny"), (["first", "second"], "--checkpoint first")]
+)
+def test_what_merely_needs_a_policy_comes_up_without_it(names, said, volume, capsys):
+    for name in names:
+        write(volume, name)
+    assert checkpoints.complete(["openvla", "ui"], ["ui"], {"openvla": {}, "ui": {}}) == {"ui": {}}
+    told = " ".join(capsys.readouterr().err.split())
+    assert said in told and "ui comes up without openvla" in told
+    both = {"openvla": {}, "ui": {}}
+    assert checkpoints.complete(["openvla", "ui"], ["ui"], both, running=["openvla"]) == both
