@@ -16,6 +16,7 @@ from vla_contract import Volume, endings
 from vla_contract.auth import BIND, TokenCheck, is_loopback, require_token_beyond_loopback
 
 log = logging.getLogger("services.ws_mdl")
+NEWS = "@jupyterlab/apputils-extension:announcements"  # asks whether to show news, also where no news can be had
 UID_MAP = Path("/proc/self/uid_map")  # lines of: first uid inside, first outside, how many (user_namespaces(7))
 
 
@@ -68,7 +69,8 @@ def run(server: Server, root: Path, private: Path) -> None:
     token = given or secrets.token_urlsafe(24)
     os.environ.update(variables(token, private))
     config = private / "settings.json"
-    config.write_text(json.dumps(settings(server, root)))
+    config.write_text(json.dumps(settings(server, root, private)))
+    (private / "page_config.json").write_text(json.dumps({"disabledExtensions": {NEWS: True}}))
     from jupyterlab.labapp import LabApp  # reads the variables when it is imported
 
     where = f"http://{address(server.host)}:{server.port}/lab"
@@ -90,7 +92,7 @@ def variables(token: str, private: Path) -> dict[str, str]:
     }
 
 
-def settings(server: Server, root: Path) -> dict[str, dict]:
+def settings(server: Server, root: Path, private: Path) -> dict[str, dict]:
     """Returns Jupyter's configuration. Nothing in it asks the internet: no news, no updates, no extension catalogue."""
     return {
         "ServerApp": {
@@ -105,6 +107,7 @@ def settings(server: Server, root: Path) -> dict[str, dict]:
             "allow_remote_access": not is_loopback(server.host),
         },
         "LabApp": {
+            "app_settings_dir": str(private),  # page_config.json is there
             "news_url": None,
             "check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
             "extension_manager": "readonly",

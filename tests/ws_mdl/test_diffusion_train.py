@@ -139,11 +139,27 @@ def test_samples_become_files_that_can_be_looked_at(trained):
     request = sampling.Request(count=6, columns=3, compare=True, context="all")
     written = sampling.sample_and_save(request, trained)
     grid, gif, schedule, compared = (Image.open(path) for path in written)
-    assert grid.size == ((3 * 17 - 1) * 4, (2 * 17 - 1) * 4)
+    assert grid.size == ((3 * 17 - 1) * 4, 2 * (16 * 4 + pictures.BAND))
     assert gif.n_frames > 5 and gif.size == grid.size
     assert schedule.size[0] > 500 and compared.size[1] > 3 * 16
     again = sampling.sample_and_save(request, trained)
     assert [path.name for path in again] == [path.name for path in written]
+
+
+def test_every_class_is_named_where_its_pictures_begin(trained, tmp_path):
+    names = sampling.names_of(sampling.Request(count=6, context="all"), trained)
+    assert names == ["0", "1", "3", "5", "6", "8"]
+    assert sampling.names_of(sampling.Request(count=2, context="3+5"), trained) == ["3+5", "3+5"]
+    assert sampling.names_of(sampling.Request(count=2, sampler="incorrect"), trained) == []
+    drawn = pictures.named_grid(torch.ones(6, 1, 16, 16), 3, ["hero", "hero", "food", "food", "food", "spell"])
+    dark = [[_has_ink(drawn, row, column) for column in range(3)] for row in range(2)]
+    assert dark == [[True, False, True], [True, False, True]]
+
+
+def _has_ink(drawn, row, column):
+    """Returns whether something is written above that picture of a white grid."""
+    left, top = column * 17 * 4, row * (16 * 4 + pictures.BAND)
+    return np.asarray(drawn)[top : top + pictures.BAND, left : left + 64].min() < 128
 
 
 def test_requests_with_other_pictures_have_other_files():

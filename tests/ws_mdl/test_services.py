@@ -14,10 +14,12 @@ import urllib.request
 import uuid
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from services.ws_mdl import notebook as notebook_module
+from tests import browser
 from tests.ports import free_ports
 from vla_contract import healthcheck
 
@@ -30,7 +32,7 @@ AS_ROOT = ["--allow-root"] if os.geteuid() == 0 else []
 def program(module: str, *words: str, **variables: str) -> subprocess.Popen:
     """Starts a service; its output, both streams, is read line by line."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLALAB_", "JUPYTER"))}
-    path = f"{ROOT}{os.pathsep}{ROOT / 'shared' / 'contract'}"
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "shared" / "contract", ROOT / "shared" / "modelkit")))
     env = {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "HOME": "/nonexistent", **variables}
     command = [sys.executable, "-m", f"services.ws_mdl.{module}", *words]
     return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -158,6 +160,11 @@ def test_a_kernel_computes_in_this_environment(notebook):
 
 def run_code(url: str, code: str, token: str = TOKEN) -> str:
     """Returns what a new kernel prints for `code`, over the server's own WebSocket."""
+    return _text(run_cell(url, code, token))
+
+
+def run_cell(url: str, code: str, token: str = TOKEN) -> list[dict]:
+    """Returns the messages that a new kernel sends while it runs `code`. Fails with the traceback of an error."""
     import websocket
 
     kernel = json.loads(ask(f"{url}/api/kernels", token, "POST", {})[1])["id"]
@@ -168,24 +175,48 @@ def run_code(url: str, code: str, token: str = TOKEN) -> str:
         content = {"code": code, "silent": False, "store_history": False, "stop_on_error": True}
         request = {"header": header | {"version": "5.3"}, "parent_header": {}, "metadata": {}, "content": content}
         channel.send(json.dumps(request | {"channel": "shell", "buffers": []}))
-        return _printed(channel, header["msg_id"])
+        return list(_messages(channel, header["msg_id"]))
     finally:
         channel.close()
         ask(f"{url}/api/kernels/{kernel}", token, "DELETE")
 
 
-def _printed(channel, request: str) -> str:
-    text = ""
+def _messages(channel, request: str):
     while True:
         message = json.loads(channel.recv())
         if message["parent_header"].get("msg_id") != request:
             continue
-        if message["msg_type"] == "stream":
-            text += message["content"]["text"]
-        elif message["msg_type"] == "error":
+        if message["msg_type"] == "error":
             pytest.fail("\n".join(message["content"]["traceback"]))
-        elif message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
-            return text
+        yield message
+        if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+            return
+
+
+def _text(messages: list[dict]) -> str:
+    return "".join(message["content"]["text"] for message in messages if message["msg_type"] == "stream")
+
+
+def test_the_documented_notebook_shows_a_picture(notebook):
+    """The cell of docs/transformer.md, as it stands there, over a run that was trained on the volume."""
+    url, volume = notebook
+    train_small(volume)
+    (cell,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "transformer.md").read_text(), re.S)
+    results = [m["content"]["data"] for m in run_cell(url, cell) if m["msg_type"] in ("execute_result", "display_data")]
+    pictures = [base64.b64decode(data["image/png"]) for data in results if "image/png" in data]
+    assert len(pictures) == 1 and pictures[0].startswith(b"\x89PNG") and len(pictures[0]) > 5000
+
+
+def train_small(volume: Path) -> None:
+    """Leaves a run of one short epoch on the volume."""
+    (volume / "datasets").mkdir(exist_ok=True)
+    rows = [f"{word} {other}\t{other} {word}" for word in "abcdefgh" for other in "abcdefgh"]
+    (volume / "datasets" / "letters.tsv").write_text("\n".join(rows) + "\n")
+    flags = (
+        "--d-model 16 --N 1 --h 2 --d-ff 32 --batch-tokens 128 --device cpu --epochs 1 --corpus letters.tsv --name run"
+    )
+    command = [sys.executable, "-m", "services.ws_mdl.transformer.train", *flags.split()]
+    subprocess.run(command, env={**os.environ, "VLALAB_VOLUME": str(volume)}, check=True, capture_output=True)
 
 
 def test_jupyter_asks_the_internet_for_nothing(notebook):
@@ -196,6 +227,19 @@ def test_jupyter_asks_the_internet_for_nothing(notebook):
     assert settings["extensionManager"]["name"] == "read-only"
     elsewhere = re.findall(r'(?:src|href)="(https?://[^"]+)"', page)
     assert elsewhere == []
+
+
+@pytest.mark.outside
+@pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed to open JupyterLab with")
+def test_jupyter_asks_nobody_about_news(notebook):
+    """Its page asks whether to fetch news once its launcher is up, also where the server says that there are none."""
+    url, _ = notebook
+    with browser.Browser() as shown:
+        shown.go(f"{url}/lab?token={TOKEN}")
+        shown.until("!!document.querySelector('.jp-LauncherCard')", 120)
+        time.sleep(3)  # the question came within a second of that
+        assert "news" not in shown.js("document.body.innerText").lower()
+        assert {urlsplit(at).netloc for at in shown.requests if at.startswith("http")} == {urlsplit(url).netloc}
 
 
 def test_without_a_token_of_the_labs_the_log_names_a_random_one(tmp_path):

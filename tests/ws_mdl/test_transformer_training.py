@@ -17,8 +17,9 @@ from services.ws_mdl.transformer.config import Config, get_config, run_folder
 from services.ws_mdl.transformer.dataset import causal_mask
 from services.ws_mdl.transformer.loss import TranslationLoss
 from services.ws_mdl.transformer.model import build_transformer
+from services.ws_mdl.transformer.pictures import plot_curve
 from services.ws_mdl.transformer.train import get_ds, train_model
-from services.ws_mdl.transformer.trainer import Trainer, learning_rate
+from services.ws_mdl.transformer.trainer import MAX_POINTS, Trainer, learning_rate
 from services.ws_mdl.transformer.translate import find_run, load_trained
 from services.ws_mdl.transformer.validation import Sample, scores
 from vla_modelkit.devices import choose_device
@@ -150,12 +151,29 @@ def test_a_stopped_run_goes_on_with_the_same_bits(make, stop_at):
 def test_an_epoch_leaves_weights_curve_and_events(volume, corpus):
     trainer = train_model(Config(**SMALL, corpus=corpus, name="run", epochs=2), volume)
     assert trainer.epoch == 1 and [point["epoch"] for point in trainer.history] == [0, 1]
+    assert [point["step"] for point in trainer.points[:3]] == [1, 2, 4], "the first step, then every log_every-th"
+    seconds = [point["seconds"] for point in trainer.points]
+    assert seconds == sorted(seconds) and seconds[0] > 0 and seconds[-1] <= trainer.seconds
     names = sorted(path.name for path in trainer.folder.iterdir())
     assert names == ["curve.png", "tmodel_00.pt", "tmodel_01.pt", "tokenizer_en.json", "tokenizer_it.json"]
     events = list((volume.root / "logs" / "tensorboard" / "transformer" / "run").iterdir())
     assert events and all(event.stat().st_size > 1000 for event in events)
     again = train_model(Config(**SMALL, corpus=corpus, name="run", epochs=2), volume)
+    assert again.points == trainer.points
     assert again.history == trainer.history, "all epochs are done: nothing is trained again"
+
+
+def test_the_curve_begins_with_the_first_step_and_goes_on_after_a_stop(make):
+    trainer = make()
+    steps(trainer, 1)
+    for step in range(1, 2 * MAX_POINTS):
+        trainer.global_step = step
+        trainer.add_point(1 / step, step / 60)
+    assert trainer.points[0]["step"] == 1 and MAX_POINTS / 2 < len(trainer.points) <= MAX_POINTS
+    trainer.save()
+    assert make().points == trainer.points
+    training = plot_curve([], "curve", trainer.points).axes[0].lines[0]
+    assert training.get_xdata()[0] * 3600 == pytest.approx(1) and training.get_ydata()[0] == 1
 
 
 def test_ctrl_c_saves_and_the_same_command_goes_on(volume, corpus):

@@ -27,6 +27,13 @@ def parse_context(text: str, classes: tuple[str, ...]) -> Tensor:
     return context
 
 
+def names_for(text: str, classes: tuple[str, ...], count: int) -> list[str]:
+    """Returns the name of each of the contexts of `contexts_for`: its class, or the mix as it was asked for."""
+    if text != "all":
+        return [text] * count
+    return [classes[number] for number in contexts_for(text, classes, count).argmax(dim=1).tolist()]
+
+
 def contexts_for(text: str, classes: tuple[str, ...], count: int) -> Tensor:
     """Returns contexts [count, n_cfeat]: one for all pictures, or with "all" the classes in turn, in even groups."""
     if text == "all":

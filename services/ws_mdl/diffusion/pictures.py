@@ -13,6 +13,7 @@ from torch import Tensor
 from services.ws_mdl.diffusion.schedule import Schedule
 
 GAP = 1  # pixels between two pictures, before enlarging
+BAND = 16  # pixels for a line of names above pictures
 
 
 def grid(x: Tensor, columns: int) -> Tensor:
@@ -33,17 +34,36 @@ def to_image(sheet: Tensor, scale: int = 4) -> Image.Image:
     return Image.fromarray(pixels).resize((pixels.shape[1] * scale, pixels.shape[0] * scale), Image.Resampling.NEAREST)
 
 
-def save_grid(path: Path, x: Tensor, columns: int) -> Path:
-    """Writes a PNG of pictures [n, c, h, h]."""
-    to_image(grid(x, columns)).save(path)
+def named_grid(x: Tensor, columns: int, names: Sequence[str] = (), scale: int = 4) -> Image.Image:
+    """Returns pictures [n, c, h, h] as one, `columns` in a row. names: of each; one is written where it begins."""
+    if not names:
+        return to_image(grid(x, columns), scale)
+    rows = [slice(start, start + columns) for start in range(0, len(x), columns)]
+    sheets = [(names[row], to_image(grid(x[row], columns), scale)) for row in rows]
+    whole = Image.new("RGB", (sheets[0][1].width, sum(sheet.height + BAND for _, sheet in sheets)), "white")
+    draw, cell, top = ImageDraw.Draw(whole), (x.shape[-1] + GAP) * scale, 0
+    for of, sheet in sheets:
+        for column, name in enumerate(of):
+            if column == 0 or name != of[column - 1]:
+                draw.text((column * cell + 1, top + 2), name, fill="black")
+        whole.paste(sheet, (0, top + BAND))
+        top += BAND + sheet.height
+    return whole
+
+
+def save_grid(path: Path, x: Tensor, columns: int, names: Sequence[str] = ()) -> Path:
+    """Writes a PNG of pictures [n, c, h, h], with their names, where they have some."""
+    named_grid(x, columns, names).save(path)
     return path
 
 
-def save_gif(path: Path, intermediate: np.ndarray, columns: int, frame_ms: int = 100) -> Path:
+def save_gif(
+    path: Path, intermediate: np.ndarray, columns: int, names: Sequence[str] = (), frame_ms: int = 100
+) -> Path:
     """Writes an animation of the denoising: intermediate [frames, n, c, h, h], noise first; the end stays."""
     if len(intermediate) == 0:
         raise ValueError("no intermediate pictures to animate; sample with a save_rate above 0")
-    frames = [to_image(grid(torch.from_numpy(x), columns)) for x in intermediate]
+    frames = [named_grid(torch.from_numpy(x), columns, names) for x in intermediate]
     durations = [frame_ms] * (len(frames) - 1) + [10 * frame_ms]
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=durations, loop=0)
     return path
@@ -52,13 +72,13 @@ def save_gif(path: Path, intermediate: np.ndarray, columns: int, frame_ms: int =
 def save_comparison(path: Path, named: Sequence[tuple[str, Tensor]], columns: int = 8) -> Path:
     """Writes several samplers' pictures under each other, each set with its name above it."""
     sheets = [(name, to_image(grid(x[:columns], columns))) for name, x in named]
-    band, width = 16, max(sheet.width for _, sheet in sheets)
-    whole = Image.new("RGB", (width, sum(sheet.height + band for _, sheet in sheets)), "white")
+    width = max(sheet.width for _, sheet in sheets)
+    whole = Image.new("RGB", (width, sum(sheet.height + BAND for _, sheet in sheets)), "white")
     draw, top = ImageDraw.Draw(whole), 0
     for name, sheet in sheets:
         draw.text((2, top + 2), name, fill="black")
-        whole.paste(sheet, (0, top + band))
-        top += band + sheet.height
+        whole.paste(sheet, (0, top + BAND))
+        top += BAND + sheet.height
     whole.save(path)
     return path
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from services.ws_mdl.devices import choose_dtype
 from services.ws_mdl.diffusion import pictures, samplers
 from services.ws_mdl.diffusion.config import Config, config_from, runs_folder
-from services.ws_mdl.diffusion.contexts import contexts_for
+from services.ws_mdl.diffusion.contexts import contexts_for, names_for
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
 from services.ws_mdl.diffusion.schedule import Schedule
 from services.ws_mdl.diffusion.train import PREFIX, model_from
@@ -118,6 +118,13 @@ def context_of(request: Request, run: Trained) -> Tensor | None:
     return contexts_for(request.context or "all", run.classes, request.count)
 
 
+def names_of(request: Request, run: Trained) -> list[str]:
+    """Returns what each of the pictures is to show, or nothing where no context is used."""
+    if request.sampler == "incorrect" or not run.config.context:
+        return []
+    return names_for(request.context or "all", run.classes, request.count)
+
+
 def steps_of(request: Request, run: Trained) -> int:
     """Returns how many steps the sampler takes: DDIM as many as are asked for, the others all."""
     return request.steps or (min(20, run.schedule.timesteps) if request.sampler == "ddim" else run.schedule.timesteps)
@@ -157,9 +164,10 @@ def sample_and_save(request: Request, run: Trained) -> list[Path]:
     with Progress(steps_of(request, run), long="--count 8 takes less") as progress:
         x, intermediate = sample(request, run, save_rate=20, on_step=progress.step_of(request.sampler))
     print(f"{request.count} pictures by {request.sampler} in {time.perf_counter() - started:.1f} s")
+    names = names_of(request, run)
     written = [
-        pictures.save_grid(folder / f"{stem}.png", x, request.columns),
-        pictures.save_gif(folder / f"{stem}.gif", intermediate, request.columns),
+        pictures.save_grid(folder / f"{stem}.png", x, request.columns, names),
+        pictures.save_gif(folder / f"{stem}.gif", intermediate, request.columns, names),
         pictures.save_schedules(folder / "schedule.png", [run.schedule]),
     ]
     return written + ([save_comparison(request, run, folder)] if request.compare else [])

@@ -139,12 +139,17 @@ def plot_masks(source: Tensor, pad: int, target_len: int) -> Figure:
     return figure
 
 
-def plot_curve(history: Sequence[dict[str, Any]], title: str) -> Figure:
-    """Returns losses and BLEU over a run's epochs, by its minutes of training. history: see `train.Trainer`."""
+def plot_curve(history: Sequence[dict[str, Any]], title: str, points: Sequence[dict[str, float]] = ()) -> Figure:
+    """Returns a run's losses and BLEU by its minutes of training. history, points: see `trainer.Trainer`.
+
+    Without points, which older runs have not kept, the training loss is each epoch's mean.
+    """
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
     minutes = [point["seconds"] / 60 for point in history]
-    axes.plot(minutes, [point["train_loss"] for point in history], label="training loss (smoothed labels)", color="C7")
+    learned = [(point["seconds"] / 60, point["loss"]) for point in points]
+    learned = learned or [(at, point["train_loss"]) for at, point in zip(minutes, history, strict=True)]
+    axes.plot(*zip(*learned, strict=True), label="training loss (smoothed labels)", color="C7")
     axes.plot(minutes, [point["loss"] for point in history], label="validation loss", color="C0", marker=".")
     axes.set(xlabel="minutes of training", ylabel="loss per word", title=title)
     right = axes.twinx()

@@ -116,8 +116,9 @@ def _learn(trainer: Trainer, board: Board, stop: StopSignal, progress: Progress)
     while group := list(islice(batches, config.accumulate)):
         norm = trainer.step(group)
         figures = ()
-        if trainer.global_step % config.log_every == 0:
+        if trainer.global_step == 1 or trainer.global_step % config.log_every == 0:
             values = {**meter.read(), "gradient_norm": float(norm)}
+            trainer.add_point(values["loss"], meter.seconds())
             board.scalars("train", values, trainer.global_step)
             figures = f"loss {values['loss']:.3f}", f"{values['tokens_per_s']:,.0f} tokens/s"
         progress.advance(f"epoch {trainer.epoch + 1:02d}", *(figures or progress.figures[1:]), steps=len(group))
@@ -140,6 +141,11 @@ class Meter:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.last = float(trainer.loss_sum), trainer.words, time.monotonic()
+        self.begun = self.last[2] - trainer.seconds
+
+    def seconds(self) -> float:
+        """Returns how long the run has trained, those parts of it too that ended before."""
+        return self.last[2] - self.begun
 
     def read(self) -> dict[str, float]:
         """Returns loss per word, real target words per second of all processes, and rate.
@@ -170,7 +176,7 @@ def _validate(trainer: Trainer, board: Board) -> None:
     board.samples(found.samples, step)
     if found.samples:
         board.figure("attention/last_layer", _attention_figure(trainer, found.samples[0]), step)
-    pictures.save(pictures.plot_curve(trainer.history, config.name), trainer.folder / "curve.png")
+    pictures.save(pictures.plot_curve(trainer.history, config.name, trainer.points), trainer.folder / "curve.png")
     print(f"epoch {trainer.epoch:02d}, {trainer.seconds:.0f} s: {found}\n{as_text(found.samples)}", flush=True)
 
 

@@ -22,6 +22,8 @@ from services.ws_mdl.transformer.model import Transformer, build_transformer
 from services.ws_mdl.transformer.tokenization import fingerprint
 from services.ws_mdl.transformer.validation import Validation
 
+MAX_POINTS = 2000  # of the curve: more than a picture has columns of pixels
+
 
 class Data(NamedTuple):
     """What a run learns from, and the tokenizers that its words come from."""
@@ -52,7 +54,8 @@ class Trainer:
     """A run: model, optimizer, and how far it has come.
 
     epoch: the last one that is finished, -1 for none. batches: how many of the next one are done. loss_sum and words:
-    of those batches. history: each finished epoch's metrics, with the seconds of training until then.
+    of those batches. history: each finished epoch's metrics, with the seconds of training until then. points: of the
+    training loss, from the first step on, each with its step and the seconds until then; the curve is drawn of them.
     """
 
     def __init__(self, config: Config, machine: Machine, data: Data, folder: Path) -> None:
@@ -66,6 +69,7 @@ class Trainer:
         self.first_epoch = 0  # that this lab trained; those before it are a file's that was put here
         self.loss_sum, self.words, self.seconds = torch.zeros((), device=machine.device), 0, 0.0
         self.history: list[dict[str, Any]] = []
+        self.points: list[dict[str, float]] = []
         self.stopped = False
 
     def _adam(self) -> dict[str, Any]:
@@ -114,6 +118,12 @@ class Trainer:
         """Returns a context in which processes do not exchange gradients: they do so once per step."""
         return nullcontext() if unless or self.machine.world == 1 else self.wrapped.no_sync()
 
+    def add_point(self, loss: float, seconds: float) -> None:
+        """Keeps a point of the training loss; of more than MAX_POINTS, every other one."""
+        self.points.append({"step": self.global_step, "seconds": seconds, "loss": loss})
+        if len(self.points) > MAX_POINTS:
+            self.points = self.points[::2]
+
     def finish_epoch(self, validation: Validation | None) -> None:
         """Counts the epoch as done, and keeps what it came to."""
         self.epoch += 1
@@ -146,6 +156,7 @@ class Trainer:
             "words": self.words,
             "seconds": self.seconds,
             "history": self.history,
+            "points": self.points,
             "config": stored_form(self.config),
             "tokenizers": self.fingerprints(),
             "order": self.order(),
@@ -182,6 +193,7 @@ class Trainer:
         own = "config" in state  # the course's files have none
         self.first_epoch = state.get("first_epoch", 0) if own else self.epoch + 1
         self.history, self.seconds = state.get("history", []), state.get("seconds", 0.0)
+        self.points = state.get("points", [])
         if state.get("order", self.order()) == self.order():
             self.batches, self.words = state.get("batches", 0), state.get("words", 0)
             self.loss_sum.fill_(state.get("loss_sum", 0.0))
