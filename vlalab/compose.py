@@ -215,8 +215,12 @@ def _pairs(value: Mapping | list) -> dict[str, str]:
 
 def _port(name: str, text: object) -> Port:
     parts = str(text).rsplit(":", 2)
-    if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
-        raise LabError(f"compose.yaml: service '{name}' publishes {text!r}; expected address:port:port")
+    if len(parts) != 3 or not all(part.isdecimal() and 0 < int(part) < 65536 for part in parts[1:]):
+        variable = f"VLALAB_{name.upper().replace('-', '_')}_PORT"
+        raise LabError(
+            f"service '{name}' would be published at {text!r}; expected address:port:port with ports from 1 to 65535 "
+            f"({variable} and VLALAB_BIND say where)"
+        )
     return Port(parts[0], int(parts[1]), int(parts[2]))
 
 

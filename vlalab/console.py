@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import shutil
 import sys
 import time
@@ -59,7 +60,7 @@ class Status:
 
     def __init__(self, title: str) -> None:
         self.title, self.started = title, time.monotonic()
-        self.live = sys.stderr.isatty()
+        self.live = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"  # it would show the codes
 
     def seconds(self) -> float:
         """Returns the time since the start."""

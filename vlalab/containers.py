@@ -230,7 +230,7 @@ def _placed(service: str, given: Mapping[str, str]) -> dict[str, str]:
     used = {ports.port_variable(name): str(one.port) for name, one in up.items() if name != service}
     known = {**compose.environment_variables(), **used, **given}
     mine = up[service].port if service in up else None
-    placed = ports.service_on_free_port(compose.FILE, service, known, any_port=False, mine=mine)
+    placed = ports.service_on_free_port(compose.FILE, service, known, any_port=False, mine=mine, by_engine=True)
     port = {ports.port_variable(service): str(placed.ports[0].published)} if placed.ports else {}
     return {**used, **given, **port}
 

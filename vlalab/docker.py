@@ -68,6 +68,8 @@ def _why_no_answer(words: str, cli: str) -> str:
         return "the snap Docker does not answer; start it: sudo snap start docker (for GPUs, use Docker's own packages)"
     if "desktop" in words:
         return "Docker Desktop is not running; start it: systemctl --user start docker-desktop (it gives no GPU)"
+    if at := re.search(r"daemon at (\S+?)\.? ", first + " "):
+        return f"no Docker engine answers at {at[1]}; start it: sudo systemctl start docker"
     return f"no Docker engine answers ({first}); start it: sudo systemctl start docker"
 
 

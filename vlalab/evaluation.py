@@ -189,7 +189,12 @@ def _runtime(request: Request, healthy: Sequence[Instance], services: dict) -> t
 
 
 def _is_local(url: str) -> bool:
-    return ports.is_loopback(urlsplit(url).hostname or "")
+    try:
+        return ports.is_loopback(urlsplit(url).hostname or "")
+    except ValueError as error:
+        raise LabError(
+            f"--policy {url!r} is no URL of a service; expected for example http://127.0.0.1:8001"
+        ) from error
 
 
 def _is_at(found: Instance, url: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import os
 import socket
@@ -25,11 +26,12 @@ def is_loopback(bind: str) -> bool:
 
 
 def service_on_free_port(
-    path: Path, name: str, known: Mapping[str, str], any_port: bool, mine: int | None = None
+    path: Path, name: str, known: Mapping[str, str], any_port: bool, mine: int | None = None, by_engine: bool = False
 ) -> Service:
     """Returns the service as compose.yaml has it, on a free port: its port variable is set where the port is taken.
 
-    mine: the port that the service has already, if it runs; nobody else took that one.
+    mine: the port that the service has already, if it runs; nobody else took that one. by_engine: Docker's engine will
+    listen there, which may have rights that the caller lacks. Raises LabError for a place that cannot be.
     """
     bind = known.get("VLALAB_BIND") or "127.0.0.1"
     known = {**known, "VLALAB_LISTEN": bind}
@@ -43,7 +45,7 @@ def service_on_free_port(
         return service
     wanted = service.ports[0].published
     others = {p.published for other in services.values() if other.name != name for p in other.ports}
-    port = wanted if wanted == mine else next(_free_ports(bind, 0 if any_port else wanted, others))
+    port = wanted if wanted == mine else next(_free_ports(bind, 0 if any_port else wanted, others, by_engine))
     port = mine if mine and port != wanted else port
     if port == wanted:
         return service
@@ -60,7 +62,7 @@ def port_variable(service: str) -> str:
     return f"VLALAB_{service.upper().replace('-', '_')}_PORT"
 
 
-def _free_ports(bind: str, wanted: int, others: Set[int]) -> Iterator[int]:
+def _free_ports(bind: str, wanted: int, others: Set[int], by_engine: bool = False) -> Iterator[int]:
     """Yields ports nobody listens on: the wanted one, the hundred after it but `others`, then any. 0 means any.
 
     One that is yielded is this process's until it ends: what it starts there does not listen yet.
@@ -71,7 +73,11 @@ def _free_ports(bind: str, wanted: int, others: Set[int]) -> Iterator[int]:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((bind, port))
-            except OSError:
+            except OSError as error:
+                if not by_engine:
+                    _refuse(bind, port, error)
+                elif isinstance(error, PermissionError):
+                    yield port
                 continue
             if _reserve(found := probe.getsockname()[1]):
                 yield found
@@ -107,6 +113,16 @@ def _whose(port: int) -> str:
                 if state == LISTEN and int(local.rpartition(":")[2], 16) == port and uid != os.geteuid():
                     return f" of {owners.name_of(uid)}"
     return ""
+
+
+def _refuse(bind: str, port: int, error: OSError) -> None:
+    """Raises LabError for what no other port would mend; one that is taken is no such thing."""
+    if isinstance(error, PermissionError):
+        raise LabError(
+            f"port {port} is not permitted to you: those below 1024 are root's; choose another (VLALAB_…_PORT)"
+        )
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        raise LabError(f"VLALAB_BIND={bind} is no address of this machine; expected one of its own, or 0.0.0.0 for all")
 
 
 def reachable(bind: str) -> str:

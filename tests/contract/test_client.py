@@ -78,6 +78,7 @@ def test_refusals_are_final(scripted, client, status):
     with pytest.raises(PolicyRefused, match=str(status)) as caught:
         client(scripted((status, {}, b'{"detail": "the reason"}'), seen=seen)).act(observe())
     assert "the reason" in str(caught.value) and caught.value.problem == {"detail": "the reason"} and len(seen) == 1
+    assert ("set VLALAB_TOKEN" in str(caught.value)) == (status == 401)
 
 
 @pytest.mark.parametrize(("status", "kind"), [(500, PolicyUnavailable), (409, SessionLost)])

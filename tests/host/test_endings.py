@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import endings, environment_file
+from vlalab import endings, environment_file, ports
+from vlalab.console import LabError
 
 CLEAN = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV", "VLALAB_PYTHON")}
 NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
@@ -144,3 +145,32 @@ def test_a_home_that_cannot_be_used_is_passed_over(tmp_path):
     for words in (["status"], ["down"], ["logs", "oracle"]):
         done = subprocess.run(**command(*words, **variables), capture_output=True)
         assert "Traceback" not in done.stderr and "/proc" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"VLALAB_ORACLE_PORT": "99999"}, "expected address:port:port with ports from 1 to 65535 (VLALAB_ORACLE_PORT"),
+        ({"VLALAB_ORACLE_PORT": "abc"}, "(VLALAB_ORACLE_PORT and VLALAB_BIND say where)"),
+        ({"VLALAB_ORACLE_PORT": "0"}, "ports from 1 to 65535"),
+        (
+            {"VLALAB_BIND": "203.0.113.7", "VLALAB_TOKEN": "12345678"},
+            "VLALAB_BIND=203.0.113.7 is no address of this machine",
+        ),
+        (
+            {"VLALAB_BIND": "x.invalid", "VLALAB_TOKEN": "12345678"},
+            "VLALAB_BIND=x.invalid is no address of this machine",
+        ),
+    ],
+)
+def test_places_that_cannot_be_are_told(tmp_path, variables, says):
+    options = command("up", "oracle", "--runtime", "local", VLALAB_VOLUME=str(tmp_path), **variables)
+    done = subprocess.run(**options, capture_output=True)
+    assert (done.returncode, done.stderr.count("Traceback")) == (1, 0) and says in done.stderr
+
+
+def test_a_port_that_is_not_permitted_is_told(monkeypatch):
+    monkeypatch.setattr(ports.socket.socket, "bind", lambda *_: (_ for _ in ()).throw(PermissionError(13, "denied")))
+    with pytest.raises(LabError, match="port 80 is not permitted to you: those below 1024 are root's"):
+        next(ports._free_ports("127.0.0.1", 80, set()))
+    assert next(ports._free_ports("127.0.0.1", 80, set(), by_engine=True)) == 80  # it may have the right

@@ -92,9 +92,7 @@ def _policy(label: str, text: str) -> str:
     DRY_RUN,
     name="eval",
 )
-def evaluate(
-    suite: list[str], policy: str, gpu: str | None, runtime: str, dry_run: bool, **evaluators: object
-) -> None:
+def evaluate(suite: list[str], policy: str, gpu: str | None, runtime: str, dry_run: bool, **evaluators: object) -> None:
     """Evaluate a policy on a LIBERO suite; ends with the success rate and the report's path.
 
     ./lab eval libero_goal --trials 2                     the oracle, unless a policy service is up

@@ -165,6 +165,7 @@ class PolicyClient:
 def _fault(url: str, answer: Reply) -> tuple[PolicyUnavailable | PolicyRefused, float | None]:
     problem, status = _problem(answer), answer.status
     text = f"{url} answered {status}: {problem.get('detail') or problem.get('title') or answer.reason}"
+    text += "; set VLALAB_TOKEN here to the token that the service was started with" if status == 401 else ""
     kind = PolicyRefused if 300 <= status < 500 and status not in _AGAIN else PolicyUnavailable
     asked = problem.get("retry_after_s", answer.headers.get("Retry-After"))
     return (SessionLost if status == 409 else kind)(text, status, problem), _seconds(asked)
