@@ -89,7 +89,7 @@ TASKS_OF = {
     "services/gr00t": ("up", "checkpoint"),
     "services/ws_mdl/diffusion": ("train", "sample", "score"),
     "services/ws_mdl": ("train", "translate", "up"),
-    "services/ui": ("up", "eval"),
+    "services/ui": ("up", "eval", "checkpoint"),
     "shared/modelkit": ("up", "checkpoint", "verify", "train"),
     "shared/contract": ("up", "eval"),
 }  # fmt: skip
