@@ -6,6 +6,7 @@ import difflib
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -59,7 +60,8 @@ class Status:
     """One line that changes in place on a terminal, and stays silent elsewhere."""
 
     def __init__(self, title: str) -> None:
-        self.title, self.started = title, time.monotonic()
+        self.title, self.started, self.detail = title, time.monotonic(), ""
+        self.ended = threading.Event()
         self.live = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"  # it would show the codes
 
     def seconds(self) -> float:
@@ -68,15 +70,33 @@ class Status:
 
     def update(self, detail: str = "") -> None:
         """Redraws the line: title, seconds so far, detail."""
+        self.detail = detail
+        self._draw()
+
+    def _draw(self) -> None:
         if self.live:
             width = shutil.get_terminal_size().columns - 1
-            text = fitted(f"lab: {self.title}", f" … {self.seconds():.0f} s", detail, width)
+            text = fitted(f"lab: {self.title}", f" … {self.seconds():.0f} s", self.detail, width)
             print("\r\033[K" + text, end="", file=sys.stderr, flush=True)
 
-    def clear(self) -> None:
-        """Takes the line away."""
+    @contextmanager
+    def ticking(self) -> Iterator[None]:
+        """Keeps the seconds moving while nothing new is told; takes the line away at the end."""
+
+        def tick() -> None:
+            while not self.ended.wait(1.0):
+                self._draw()
+
+        ticker = threading.Thread(target=tick, daemon=True)
         if self.live:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+            ticker.start()
+        try:
+            yield
+        finally:
+            self.ended.set()
+            if self.live:
+                ticker.join()
+                print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -86,8 +106,6 @@ def status(title: str) -> Iterator[Status]:
     if not line.live:
         say(f"{title} …")
     line.update()
-    try:
+    with line.ticking():
         yield line
-    finally:
-        line.clear()
     say(f"{title}: done in {line.seconds():.0f} s")

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from vlalab import owners, pythons
 from vlalab.console import LabError, Status, say, status, unknown
+from vlalab.downloads import Downloads
 from vlalab.paths import ROOT, image_names, python_path
 from vlalab.processes import die_with_parent
 
@@ -210,13 +211,13 @@ def uv(arguments: list[str], line: Status | None = None) -> None:
         env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         preexec_fn=die_with_parent(),
     )  # fmt: skip
-    words: list[str] = []
+    words, downloads = [], Downloads()
     assert process.stderr is not None
     try:
         for text in process.stderr:
             words.append(text.rstrip())
             if line:
-                line.update(text.strip())
+                line.update(downloads.take(text))
     except BaseException:  # Ctrl-C: the next call may begin at once, and must be alone
         process.terminate()
         process.wait()

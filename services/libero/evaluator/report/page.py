@@ -133,16 +133,20 @@ def render(folder: Path, summary: Summary, embed_bytes: int = EMBED_BYTES) -> st
     """Returns the page as HTML."""
     published = summary.published[0].percent if summary.published else None
     gallery = clips(summary, Budget(folder, embed_bytes))
-    return templates(FOLDER).get_template("report.html.j2").render(
-        s=summary,
-        low_high=summary.rate.interval,
-        bar=interval_bar,
-        verdict=verdict,
-        overall=interval_bar(summary.rate, summary.complete, 26, published),
-        failures=[clip for clip in gallery if not clip.episode.success],
-        successes=[clip for clip in gallery if clip.episode.success],
-        failed_count=summary.done - summary.rate.successes,
-        split=timing_split(summary),
-        provenance=provenance_rows(summary),
-        linked=any(clip.video and not clip.embedded for clip in gallery),
+    return (
+        templates(FOLDER)
+        .get_template("report.html.j2")
+        .render(
+            s=summary,
+            low_high=summary.rate.interval,
+            bar=interval_bar,
+            verdict=verdict,
+            overall=interval_bar(summary.rate, summary.complete, 26, published),
+            failures=[clip for clip in gallery if not clip.episode.success],
+            successes=[clip for clip in gallery if clip.episode.success],
+            failed_count=summary.done - summary.rate.successes,
+            split=timing_split(summary),
+            provenance=provenance_rows(summary),
+            linked=any(clip.video and not clip.embedded for clip in gallery),
+        )
     )
