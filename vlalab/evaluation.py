@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from vlalab import compose, containers, declared, lacking, paths, ports, runtimes, service_settings
+from vlalab import compose, containers, declared, lacking, paths, ports, runtimes, service_settings, volumes
 from vlalab.console import LabError, say, status, unknown
 from vlalab.running import READY_TIMEOUT_S, Instance
 from vlalab.runtimes import Runtime
@@ -138,6 +138,7 @@ def run(request: Request, typed: str) -> int:
     _tell_of_waiting(request)
     if choice.service:
         lacking.refuse([choice.service], {choice.service: _settings(choice.service, request)}, request.runtime)
+    volumes.require_writable()
     runtime.prepare([services[name].environment_name for name in (EVALUATOR, choice.service) if name])
     with _ready_policy(choice, runtime, request) as (url, outcome, private):
         code, variables = INTERRUPTED, {"VLALAB_COMMAND": typed, **request.variables}

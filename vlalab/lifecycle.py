@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from vlalab import checkpoints, compose, containers, docker, held, paths, runtimes, service_settings
+from vlalab import checkpoints, compose, containers, docker, held, paths, runtimes, service_settings, volumes
 from vlalab.console import LabError, say, unknown
 from vlalab.running import Instance
 from vlalab.runtimes import Runtime
@@ -66,6 +66,7 @@ def up(
         for name in order:
             print(chosen.start_command(name, wanted[name]))
         return []
+    volumes.require_writable()
     chosen.prepare([compose.read()[name].environment_name for name in [*order, *named_jobs]])
     for name in named_jobs:
         say(f"{name} is a job: its environment is ready, and `./lab eval SUITE` runs it")

@@ -94,7 +94,8 @@ def _where(service: str) -> str:
 
 
 def prepare(names: Sequence[str]) -> None:
-    """Makes the environments of those names, from their locks, where they are not there."""
+    """Makes the environments of those names, from their locks, where they are not there, if the volume can be used."""
+    volumes.require_reachable()
     for name in dict.fromkeys(names):
         environments.ensure(name)
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vlalab import docker, paths
+from vlalab import docker, owners, paths
 from vlalab.console import LabError, say
 
 DEFAULT_USER = (1000, 1000)  # the first user of a Debian or Ubuntu machine, and the images' own
@@ -63,9 +63,22 @@ def prepare() -> None:
 def require_writable() -> None:
     """Raises LabError where the caller could not write to the volume, or make it."""
     root = paths.volume()
-    there = next(place for place in (root, *root.parents) if place.exists())
+    there = next(place for place in (root, *root.parents) if os.path.exists(place))
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        raise LabError(f"the volume {root} cannot be written to; set VLALAB_VOLUME to a folder that can")
+        raise LabError(f"{_whose(root, there)} cannot be written to; set VLALAB_VOLUME to a folder that can")
+
+
+def require_reachable() -> None:
+    """Raises LabError where there is a volume that the caller may not look into."""
+    root = paths.volume()
+    there = next(place for place in (root, *root.parents) if os.path.exists(place))
+    if not os.access(there, os.X_OK) or (there == root and not os.access(root, os.R_OK)):
+        raise LabError(f"{_whose(root, there)} is closed to you; set VLALAB_VOLUME to a folder of your own")
+
+
+def _whose(root: Path, there: Path) -> str:
+    uid = there.stat().st_uid
+    return f"the volume {root}" + ("" if uid == os.geteuid() else f", which is {owners.name_of(uid)}'s,")
 
 
 def give(path: Path) -> None:

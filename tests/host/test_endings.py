@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import endings, environment_file, ports
+from tests.screen import Screen
+from vlalab import endings, environment_file, owners, ports
 from vlalab.console import LabError
 
 CLEAN = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV", "VLALAB_PYTHON")}
@@ -174,3 +175,40 @@ def test_a_port_that_is_not_permitted_is_told(monkeypatch):
     with pytest.raises(LabError, match="port 80 is not permitted to you: those below 1024 are root's"):
         next(ports._free_ports("127.0.0.1", 80, set()))
     assert next(ports._free_ports("127.0.0.1", 80, set(), by_engine=True)) == 80  # it may have the right
+
+
+USING_THE_VOLUME = [
+    ["eval", "libero_goal"], ["up", "oracle"], ["runs"], ["report", "a"], ["compare", "a", "b"],
+    ["checkpoint", "openvla", "--tiny"], ["train", "transformer"],
+]  # fmt: skip
+
+
+def without_roots_powers(options: dict) -> dict:
+    """Returns a command's options such that it may enter others' folders only as their permissions say."""
+    powerless = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] if os.geteuid() == 0 else []
+    return {**options, "args": [*powerless, *options["args"]]}
+
+
+@pytest.mark.parametrize("words", USING_THE_VOLUME, ids=lambda words: words[0])
+@pytest.mark.parametrize("place", ["volume", "volume/deeper/still"])
+def test_a_volume_that_is_closed_to_the_caller_is_told_before_anything_is_made(tmp_path, monkeypatch, words, place):
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "volume").chmod(0)
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "volume", 4001, 4001)
+    told = {"VLALAB_VOLUME": str(tmp_path / place), "VLALAB_STATE": str(tmp_path / "state")}
+    done = subprocess.run(**without_roots_powers(command(*words, "--runtime", "local", **told)), capture_output=True)
+    (tmp_path / "volume").chmod(0o700)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert last.startswith(f"lab: the volume {tmp_path / place}") and "set VLALAB_VOLUME to a folder" in last
+    assert "installing" not in done.stderr
+    assert os.geteuid() != 0 or f", which is {owners.name_of(4001)}'s, is closed" in last or "written to" in last
+
+
+def test_lines_for_a_person_are_plain_where_the_terminal_knows_no_codes():
+    program = "from vlalab.console import status\nwith status('fetching') as line: line.update('a'); line.update('b')"
+    for unusual in ({"TERM": "dumb"}, {"TERM": None}):
+        with Screen([sys.executable, "-c", program], variables=unusual) as screen:
+            assert screen.wait() == 0
+            assert screen.lines[:2] == ["lab: fetching …", "lab: fetching: done in 0 s"]
