@@ -39,7 +39,7 @@ class Config:
     ema: float = 0.995  # of the averaged weights that pictures are made with; 0: none
     seed: int = 0  # of weights, noise and the order of pictures
 
-    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    device: str = "auto"  # auto, cpu, cuda, cuda:1
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 where the device computes in it
 
     name: str | None = None  # of the run; default: data, with -context

@@ -64,7 +64,7 @@ class Config:
     clip: float = 1.0  # longest gradient, 0 for any
     seed: int = 0  # of weights and the order of sentences
 
-    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    device: str = "auto"  # auto, cpu, cuda, cuda:1
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 where the device computes in it
     compile: bool = False  # torch.compile: minutes at first, faster steps on a GPU
 
