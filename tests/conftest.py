@@ -3,11 +3,15 @@ whose fixtures bring an engine up where they may, and say why not otherwise. Ser
 """
 
 import shutil
+import signal
 import subprocess
 
 import pytest
 
 from tests import ports
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so would all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _answers(command: list[str]) -> bool:

@@ -61,10 +61,15 @@ class GetCheckpoint:
         return repo, self.revision or pinned
 
     def folder(self, volume: Volume) -> Path:
-        """Returns where the checkpoint belongs. Raises CheckpointError where a random one would replace another."""
+        """Returns where the checkpoint belongs. Raises CheckpointError where a random one would replace another.
+
+        What lies under a random checkpoint's usual name without a record is one that was interrupted; elsewhere it was
+        put there by hand.
+        """
         usual = f"{self.MODEL}-{self.size}" if self.tiny else self.pinned()[0].rpartition("/")[2]
         folder = volume.checkpoints / (self.name or usual)
-        there = read_record(folder).get("repo")
+        by_hand = folder.name != usual and folder.is_dir() and any(folder.iterdir())
+        there = read_record(folder).get("repo", "another checkpoint" if by_hand else "")
         if self.tiny and there and not self.force and not is_random(folder):
             raise CheckpointError(f"{folder} holds {there}; choose another --name for a random checkpoint")
         return folder
