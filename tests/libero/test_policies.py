@@ -205,7 +205,7 @@ def test_replay_refuses_what_it_has_no_recording_for(run_folder, observation, re
 
 
 def test_replay_needs_a_run_with_recordings(tmp_path):
-    with pytest.raises(ValueError, match="--run"):
+    with pytest.raises(ValueError, match="holds no recordings.*VLALAB_REPLAY_RUN"):
         ReplayPolicy(tmp_path)
     ended = subprocess.run(
         [sys.executable, "-m", "services.libero.policies", "replay", "--run", ""],

@@ -149,7 +149,7 @@ def test_a_tiny_checkpoint_is_made_once_for_the_suite_that_was_asked_for(run, tm
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ((), "give one of"),
+        ((), "no checkpoint chosen"),
         (("--suite", "libero_goall"), "did you mean 'libero_goal'"),
         (("--tiny", "--size", "full"), "--size 'full' not found"),
         (("--tiny", "--name", "../x"), "not a folder name"),

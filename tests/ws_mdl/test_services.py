@@ -197,6 +197,7 @@ def _text(messages: list[dict]) -> str:
     return "".join(message["content"]["text"] for message in messages if message["msg_type"] == "stream")
 
 
+@pytest.mark.outside  # no image holds the docs
 def test_the_documented_notebook_shows_a_picture(notebook):
     """The cell of docs/transformer.md, as it stands there, over a run that was trained on the volume."""
     url, volume = notebook
