@@ -86,9 +86,9 @@ class Browser:
         return value
 
     def click(self, selector: str) -> None:
-        """Clicks an element where it is, as a hand would, as soon as it holds still."""
+        """Clicks an element where it is, as a hand would, as soon as it can be seen and holds still."""
         box = f"document.querySelector({selector!r})"
-        self.until(f"!!{box}")
+        self.until(f"{box}.getClientRects().length > 0")
         self.js(f"{box}.scrollIntoView({{block: 'center'}})")
         at, before = self._middle(box), None
         while at != before:

@@ -136,6 +136,9 @@ def numbers(tree: dict, draw: random.Random) -> None:
     return None
 
 
+DEEP = 13  # no sound message is
+
+
 def deep(tree: dict, draw: random.Random) -> None:
     container, key = draw.choice(places(tree))
     value: object = 1
@@ -149,12 +152,21 @@ TREE_CHANGES: tuple[Callable[[dict, random.Random], None], ...] = (
 )  # fmt: skip
 
 
+def depth(tree: object) -> int:
+    """Returns how many lists and maps lie within each other, the tree's own among them."""
+    level, deepest = [tree], 0
+    while level := [node for node in level if isinstance(node, (dict, list))]:
+        level = [child for node in level for child in (node.values() if isinstance(node, dict) else node)]
+        deepest += 1
+    return deepest
+
+
 def changed(tree: dict, draw: random.Random) -> str:
-    """Changes a tree in one to three places; returns how."""
+    """Changes a tree in one to three places; returns how. One that has become deep is not put into itself again."""
     done = []
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         change = draw.choice(TREE_CHANGES)
-        if places(tree):
+        if places(tree) and depth(tree) < DEEP:
             change(tree, draw)
             done.append(change.__name__)
     return "+".join(done)

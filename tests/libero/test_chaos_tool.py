@@ -237,3 +237,12 @@ def test_what_is_planted_touches_nothing_outside_by_itself(tmp_path):
         links += sum(word.startswith("link") for word in planted.plant(here / "volume", canary, random.Random(number)))
         assert canary.look() == canary.before, number
     assert links > 100
+
+
+def test_no_change_makes_a_body_that_cannot_be_written():
+    """Deep nesting put into deep nesting was too much for the attack's own copying and packing."""
+    for seed in range(3000):
+        draw, tree = random.Random(seed), {"a": [1, {"b": [2, 3]}], "c": {"d": "x"}}
+        for _ in range(5):
+            bodies.changed(tree, draw)
+        assert bodies.pack(tree) and bodies.depth(tree) <= bodies.DEEP + 400
