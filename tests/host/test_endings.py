@@ -68,7 +68,10 @@ def test_ctrl_c_in_the_first_set_up_is_told_and_the_next_call_begins_anew(copy_c
     """Typed into a terminal, it reaches all that runs there; venv and pip would show their tracebacks."""
     clone = copy_clone(tmp_path / "clone")
     mine, theirs = pty.openpty()
-    process = subprocess.Popen([clone / "lab"], env=CLEAN, stdin=theirs, stdout=-1, stderr=-1, start_new_session=True)
+    process = subprocess.Popen(
+        [clone / "lab"], env=CLEAN, stdin=theirs, stdout=-1, stderr=-1, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # which nohup, of the tests, has switched off
+    )  # fmt: skip
     until((clone / ".venv" / step).exists, process)
     os.killpg(process.pid, number)
     out, said = (text.decode() for text in process.communicate(timeout=WAIT_S))
