@@ -22,7 +22,7 @@ import numpy as np
 from starlette.routing import Route
 
 from bench.common import figure, interleaved, median_ms
-from vla_contract import ActionChunk, Observation, PolicyClient, PolicyInfo, create_app
+from vla_contract import ActionChunk, Observation, PolicyClient, PolicyInfo, create_app, heap
 from vla_contract.act_json import loads, to_json
 from vla_contract.server import address, listen, uvicorn_config
 from vla_contract.transport import Transport
@@ -62,6 +62,7 @@ def serve_forever(pipe) -> None:
     """Serves the no-op policy and the floor in this process; sends the address through the pipe."""
     import uvicorn
 
+    heap.keep()  # as serve() does
     app = create_app(NoOpPolicy())
     app.router.routes.append(Route("/raw", Raw(), methods=["POST"]))
     with listen("127.0.0.1", 0) as listener:

@@ -47,6 +47,15 @@ class EchoPolicy:
         return chunk_of(observation.step, self._info.horizon)
 
 
+class ForgetfulPolicy(EchoPolicy):
+    """Keeps nothing of what it was shown."""
+
+    def act(self, observations):
+        chunks = super().act(observations)
+        self.batches.clear()
+        return chunks
+
+
 class SlowPolicy(EchoPolicy):
     """Takes its time for every batch, whatever its size."""
 

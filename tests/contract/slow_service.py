@@ -2,7 +2,7 @@
 
 import argparse
 
-from fakes import BrokenLoader, CountingPolicy, DyingPolicy, SlowPolicy
+from fakes import BrokenLoader, CountingPolicy, DyingPolicy, ForgetfulPolicy, SlowPolicy
 
 from vla_contract import serve
 from vla_contract.gate import Limits
@@ -20,6 +20,7 @@ if __name__ == "__main__":
     policies = {
         "slow": lambda: SlowPolicy(given.seconds),
         "counting": CountingPolicy,
+        "forgetful": ForgetfulPolicy,
         "dying": DyingPolicy,
         "failing": lambda: DyingPolicy("no reason is given"),
         "broken": BrokenLoader(given.seconds),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from vla_contract import PolicyClient, PolicyUnavailable, transport
 from vla_contract.answer import MAX_HEADERS, MAX_LINE, read_reply
 from vla_contract.server import address, listen
 from vla_contract.transport import FAULTS, Transport
@@ -193,3 +194,20 @@ def test_a_server_that_vanishes_without_a_word_is_noticed_long_before_a_slow_ans
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120)
     assert done.stdout.startswith("gave up early: "), done.stdout + done.stderr
     assert "the server's machine does not answer any more" in done.stdout
+
+
+def test_who_takes_up_no_connection_is_noticed_long_before_a_slow_answer_would_be(monkeypatch):
+    """What a client meets at once after a container was killed: the address is there still, and nobody behind it."""
+    monkeypatch.setattr(transport, "CONNECT_S", 0.3)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        full = [socket.socket() for _ in range(4)]
+        for one in full:  # nobody accepts: once its queue is full the kernel drops whoever comes
+            one.setblocking(False)
+            one.connect_ex(listener.getsockname())
+        client = PolicyClient(address(listener), timeout_s=60.0, deadline_s=60.0, retries=1)
+        with pytest.raises(PolicyUnavailable, match=r"no connection within 0\.3 s \(2 tries in \d\.\d s\)"):
+            client.info()
+        for one in full:
+            one.close()

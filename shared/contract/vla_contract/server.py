@@ -10,6 +10,7 @@ from functools import partial
 import uvicorn
 from fastapi import FastAPI
 
+from vla_contract import heap
 from vla_contract.app import create_app
 from vla_contract.auth import require_token_beyond_loopback
 from vla_contract.gate import Connection, Gate, Limits
@@ -35,6 +36,7 @@ def serve(
     cannot be had, and ValueError where the network could reach the service and `settings` hold no token.
     """
     require_token_beyond_loopback(host, settings.get("token"))
+    heap.keep()
     _log_to_stderr(log_level)
     failed = threading.Event()
 

@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 from vla_contract.answer import Reply, read_reply
 
 KEEP_S = 60.0  # an idle connection older than this is not used again; our servers keep theirs for 120 s
+CONNECT_S = 5.0  # three tries of the kernel's; a policy that is there answers the first
 PROBE_AFTER_S, PROBE_EVERY_S, PROBES = 10, 5, 3  # a server's machine that answers none of them is gone
 FAULTS = (OSError, http.client.HTTPException)  # whatever can go wrong between here and the server
 
@@ -42,8 +43,8 @@ class Transport:
     ) -> Reply:
         """Returns the server's answer, of whatever status.
 
-        timeout_s is for all of it, from connecting to the answer's last byte. Raises one of FAULTS. A kept connection
-        that the server has closed meanwhile is replaced by a new one at once.
+        timeout_s is for all of it, from connecting to the answer's last byte; connecting alone may take CONNECT_S.
+        Raises one of FAULTS. A kept connection that the server has closed meanwhile is replaced by a new one at once.
         """
         end, kept = time.monotonic() + timeout_s, self._kept()
         if kept is not None:
@@ -59,8 +60,13 @@ class Transport:
             self._idle.pop()[0].close()
 
     def _open(self, end: float) -> http.client.HTTPConnection:
-        connection = self._kind(self._host, self._port, timeout=_left_s(end))
-        connection.connect()
+        """Returns a new connection. Raises ConnectionError where nobody takes it up in time."""
+        within_s = min(CONNECT_S, _left_s(end))
+        connection = self._kind(self._host, self._port, timeout=within_s)
+        try:
+            connection.connect()
+        except TimeoutError as error:
+            raise ConnectionError(f"no connection within {within_s:.3g} s") from error
         _probe(connection.sock)
         return connection
 
