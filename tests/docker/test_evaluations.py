@@ -56,7 +56,7 @@ def test_a_policy_killed_in_mid_run_and_started_again_costs_no_episode(up):
         assert run.poll() is None, run.stdout.read()
         docker.run(["kill", "--signal", "KILL", up.container("openvla")["Id"]])
         noticed = "SELECT 1 FROM episodes WHERE status = 'error'"
-        wait_until(lambda: peek(up, "killed", noticed), "the evaluator's notice")
+        wait_until(lambda: peek(up, "killed", noticed), "the evaluator's notice", 120)
         up("restart", "openvla")  # with the settings it had
         output, _ = run.communicate(timeout=300)
     assert run.returncode == 0, output
