@@ -30,7 +30,7 @@ def owner() -> tuple[int, int]:
     if os.environ.get("SUDO_UID", "0") != "0":
         return _number("SUDO_UID"), _number("SUDO_GID")
     root = paths.volume()
-    facts = next(place for place in (root, *root.parents) if place.exists()).stat()
+    facts = _nearest(root).stat()
     return (facts.st_uid, facts.st_gid) if facts.st_uid != 0 else DEFAULT_USER
 
 
@@ -63,7 +63,7 @@ def prepare() -> None:
 def require_writable() -> None:
     """Raises LabError where the caller could not write to the volume, or make it."""
     root = paths.volume()
-    there = next(place for place in (root, *root.parents) if os.path.exists(place))
+    there = _nearest(root)
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         raise LabError(f"{_whose(root, there)} cannot be written to; set VLALAB_VOLUME to a folder that can")
 
@@ -71,9 +71,14 @@ def require_writable() -> None:
 def require_reachable() -> None:
     """Raises LabError where there is a volume that the caller may not look into."""
     root = paths.volume()
-    there = next(place for place in (root, *root.parents) if os.path.exists(place))
+    there = _nearest(root)
     if not os.access(there, os.X_OK) or (there == root and not os.access(root, os.R_OK)):
         raise LabError(f"{_whose(root, there)} is closed to you; set VLALAB_VOLUME to a folder of your own")
+
+
+def _nearest(root: Path) -> Path:
+    """Returns the volume, or where it is not there yet the folder above it that is."""
+    return next(place for place in (root, *root.parents) if os.path.exists(place))
 
 
 def _whose(root: Path, there: Path) -> str:
