@@ -40,13 +40,13 @@ from bench.parts.openvla_measure import (
 )
 from bench.parts.openvla_plain import PlainOpenVLA
 from services.openvla.checkpoint import tiny
-from services.openvla.checkpoint.weights import MadeUp
 from services.openvla.decoding.actions import ActionCodec
 from services.openvla.decoding.drafts import Drafter
 from services.openvla.decoding.engine import Engine, capacity
 from services.openvla.model import attention
 from services.openvla.model.openvla import load_model, model_shapes
 from services.openvla.model.vision import patch_count
+from vla_modelkit.weights import MadeUp
 
 ENVIRONMENT = "openvla"
 PROMPT = [1, *range(300, 318), 29871]  # as long as LIBERO's are

@@ -18,8 +18,8 @@ from transformers.modeling_utils import no_init_weights
 
 from services.openvla.checkpoint.config import ModelConfig, Tower
 from services.openvla.checkpoint.statistics import ACTION_TOKENS
-from services.openvla.checkpoint.weights import Source
 from services.openvla.model.vision import PREFIXES, build_tower, published_name
+from vla_modelkit.weights import Source
 
 LANGUAGE = "language_model."
 

@@ -70,10 +70,10 @@ def measure(settings: VerifySettings) -> dict[str, Any]:
     """Returns what one mode does: load and inference times, memory, actions float [n, 7]."""
     import time
 
-    from services.openvla.model.memory import reset_peak, used_bytes
     from services.openvla.service.loading import load_policy
     from vla_contract import Observation
     from vla_modelkit.devices import choose_device
+    from vla_modelkit.memory import reset_peak, used_bytes
 
     device = choose_device(settings.device)
     reset_peak(device)

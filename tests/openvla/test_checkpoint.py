@@ -10,15 +10,15 @@ from safetensors.torch import load_file, save_file
 
 from services.openvla.checkpoint.config import LlamaConfig, load_config
 from services.openvla.checkpoint.tiny import FULL, SPECS
-from services.openvla.checkpoint.weights import Safetensors
 from services.openvla.decoding.engine import capacity
 from services.openvla.model import attention
-from services.openvla.model.memory import require_memory
 from services.openvla.model.openvla import load_model, model_shapes, weight_bytes
 from services.openvla.service.settings import PREFIX, ModelSettings, checkpoint_folder
 from vla_contract import Volume
 from vla_modelkit.checkpoint import INDEX, CheckpointError, changed_files, file_hash, identity, write_record
+from vla_modelkit.memory import require_memory
 from vla_modelkit.settings import from_environment
+from vla_modelkit.weights import Safetensors
 
 CPU = torch.device("cpu")
 

@@ -22,10 +22,10 @@ from safetensors.torch import save_file
 from services.openvla.checkpoint.config import LlamaConfig, ModelConfig, Tower, load_config
 from services.openvla.checkpoint.suites import SUITES
 from services.openvla.checkpoint.tiny_tokenizer import write_tokenizer
-from services.openvla.checkpoint.weights import Source
 from services.openvla.model.llama import HEAD
 from services.openvla.model.openvla import model_shapes
 from vla_modelkit.checkpoint import INDEX
+from vla_modelkit.weights import Source
 
 LOUD = ("embed_tokens", "q_proj", "k_proj")  # names of what is scaled up
 GAIN = 4.0

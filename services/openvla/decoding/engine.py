@@ -11,10 +11,10 @@ from torch import Tensor
 
 from services.openvla.checkpoint.statistics import ACTION_TOKENS
 from services.openvla.decoding.drafts import BRANCHES
-from services.openvla.decoding.graphs import CudaGraphs, Eager
 from services.openvla.decoding.speculative import DRAFT_LENGTH, NO_TOKEN, Row
 from services.openvla.model.llama import TreePositions
 from services.openvla.model.openvla import OpenVLA
+from vla_modelkit.graphs import CudaGraphs, Eager
 
 PROMPT_STEP = 16  # on a GPU prompts are padded to a multiple, so that few shapes are captured
 MAX_PROMPT = 160  # tokens of an instruction with its frame; LIBERO's longest has fewer than 50

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from services.openvla.checkpoint.config import LlamaConfig
-from services.openvla.checkpoint.weights import Source
 from services.openvla.model import attention
 from services.openvla.model.linear import Linear, plain, quantiser
+from vla_modelkit.weights import Source
 
 PREFIX = "language_model.model."
 HEAD = "language_model.lm_head.weight"

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from services.openvla.checkpoint.config import ModelConfig
-from services.openvla.checkpoint.weights import Source, check_names
 from services.openvla.model import attention
 from services.openvla.model.linear import Dense
 from services.openvla.model.llama import KVCache, Llama, TreePositions, llama_shapes, load_llama
 from services.openvla.model.vision import VisionBackbone, load_vision_backbone, sizes_of, tower_bytes, vision_shapes
+from vla_modelkit.weights import Source, check_names
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from services.openvla.checkpoint.config import Tower
-from services.openvla.checkpoint.weights import Source
 from services.openvla.model.linear import Linear, Packed, plain
 from vla_modelkit.checkpoint import CheckpointError
+from vla_modelkit.weights import Source
 
 PREFIXES = ("vision_backbone.featurizer.", "vision_backbone.fused_featurizer.")  # DINOv2, SigLIP
 

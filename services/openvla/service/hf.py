@@ -19,7 +19,6 @@ from services.openvla.checkpoint.published import BASE
 from services.openvla.checkpoint.tiny import REMOTE_CODE
 from services.openvla.checkpoint.tokenizer import PROMPT, complete
 from services.openvla.model.linear import quantiser
-from services.openvla.model.memory import require_memory
 from services.openvla.model.openvla import weight_bytes
 from services.openvla.service.info import CAMERA, example, policy_info, served_keys
 from services.openvla.service.loading import placement
@@ -28,6 +27,7 @@ from vla_contract import ActionChunk, Observation, PolicyInfo
 from vla_modelkit.canary import check_sees
 from vla_modelkit.checkpoint import CheckpointError
 from vla_modelkit.devices import NAMES
+from vla_modelkit.memory import require_memory
 
 log = logging.getLogger("services.openvla")
 _WAYS = {"sdpa": "sdpa", "flash": "flash_attention_2"}

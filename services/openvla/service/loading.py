@@ -11,12 +11,10 @@ import torch
 
 from services.openvla.checkpoint.config import ModelConfig, load_config
 from services.openvla.checkpoint.tokenizer import PromptTokenizer
-from services.openvla.checkpoint.weights import Safetensors
 from services.openvla.decoding.actions import codec_of
 from services.openvla.decoding.engine import Engine, capacity, row_bytes
 from services.openvla.decoding.speculative import DRAFT_LENGTH
 from services.openvla.model import attention
-from services.openvla.model.memory import fitting_batch, require_memory
 from services.openvla.model.openvla import OpenVLA, load_model, weight_bytes
 from services.openvla.model.vision import patch_count
 from services.openvla.service.info import example, policy_info, served_keys
@@ -25,6 +23,8 @@ from services.openvla.service.settings import INT8, ModelSettings, checkpoint_fo
 from vla_contract import Policy
 from vla_modelkit.canary import check_sees
 from vla_modelkit.devices import NAMES, choose_device, choose_dtype
+from vla_modelkit.memory import fitting_batch, require_memory
+from vla_modelkit.weights import Safetensors
 
 log = logging.getLogger("services.openvla")
 
