@@ -13,7 +13,7 @@ from pathlib import Path
 from vlalab import building, compose, docker, gpus, images, paths, volumes
 
 HOME = "/opt/vla-lab"  # where an image keeps the code
-CODE = ("services/{name}", "shared/contract", "shared/modelkit")
+CODE = ("services/{name}", "lessons", "shared/contract", "shared/modelkit")
 VOLUME = ("assets", "checkpoints")  # what tests may read of the shared volume; all else there is theirs alone
 
 

@@ -258,7 +258,7 @@ def imported(text: str) -> set[str]:
 
 
 def test_imports_go_one_way():
-    """services → model kit → contract; vlalab imports none of them, and no service another one."""
+    """services → model kit → contract; vlalab imports none of them, no service another one, and no lesson anything."""
     for name, text in modules().items():
         found = {other.split(".")[0] for other in imported(text)}
         if name.startswith("services/"):
@@ -270,6 +270,8 @@ def test_imports_go_one_way():
             assert not found & {"vlalab", "services", "vla_modelkit"}, name
         elif name.startswith("shared/modelkit/"):
             assert not found & {"vlalab", "services"}, name
+        elif name.startswith("lessons/"):
+            assert not found & {"vlalab", "services", "vla_contract", "vla_modelkit"}, name
         elif name.startswith("vlalab/"):
             assert not found & {"services", "vla_contract", "vla_modelkit"}, name
 
