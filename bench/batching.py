@@ -5,7 +5,7 @@ between an answer and its next request. Two rules by which batches are cut, in t
 here     the wait begins when the model is free, for those that are due, up to half an inference
 arrival  the wait begins with the request's arrival, 5 ms at most, and has run out behind the inference in flight
 
-    PYTHONPATH=.:shared/contract python bench/batching.py [--quick]
+    PYTHONPATH=.:shared/common:shared/contract python bench/batching.py [--quick]
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 
 from bench.common import figure
 from vla_contract import ActionChunk, Observation, PolicyClient, PolicyInfo, create_app
-from vla_contract.batching import WAIT_SHARE, BatchQueue
-from vla_contract.server import address, listen, uvicorn_config
+from vla_contract.server.batching import WAIT_SHARE, BatchQueue
+from vla_contract.server.serving import address, listen, uvicorn_config
 
 ARRIVAL_WAIT_S = 0.005
 RULES = ("here", "arrival")

@@ -1,6 +1,6 @@
 """Does a second worker pay? The same evaluation by one worker and by two, in turns, the policy on the same cores.
 
-    PYTHONPATH=.:shared/contract python bench/eval.py [--quick] [--assets kit|official|FOLDER]
+    PYTHONPATH=.:shared/common:shared/contract python bench/eval.py [--quick] [--assets kit|official|FOLDER]
 
 The oracle solves one task over and over; no videos. The figure is the steady state: for each worker, its steps per
 second from the end of its first episode to the end of its last, summed over the workers. Start-up (importing and
@@ -29,7 +29,7 @@ from services.libero.evaluator.store import RunStore
 ROOT = Path(__file__).resolve().parents[1]
 VARIABLES = {
     **os.environ,
-    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "shared" / "contract")]),
+    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "shared" / "common"), str(ROOT / "shared" / "contract")]),
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }

@@ -4,7 +4,7 @@ A model that takes 300 ms for a batch of 16, whatever is in it, is asked by as m
 then by 160, twice what its queue of 64 and the batch take. Each sends a 256×256×3 picture and comes back 50 ms after a
 refusal, whatever the service asked for.
 
-    PYTHONPATH=.:shared/contract python bench/overload.py [--quick]
+    PYTHONPATH=.:shared/common:shared/contract python bench/overload.py [--quick]
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import numpy as np
 from bench.batching import Model
 from bench.common import figure
 from vla_contract import Observation, PolicyClient, create_app
-from vla_contract.messages import encode_observation
-from vla_contract.server import address, listen, uvicorn_config
-from vla_contract.transport import Transport
+from vla_contract.client.transport import Transport
+from vla_contract.protocol.messages import encode_observation
+from vla_contract.server.serving import address, listen, uvicorn_config
 
 INFER_S, BATCH, FEW, MANY, PAUSE_S = 0.3, 16, 32, 160, 0.05
 PACKED = {"Content-Type": "application/msgpack"}

@@ -1,6 +1,7 @@
 """LiberoEnv against LIBERO's stock OffScreenRenderEnv loop, in one run, in turns, on the same bits.
 
-    PYTHONPATH=.:shared/contract python bench/sim.py [--quick] [--assets kit|official|FOLDER] [--task libero_goal:0]
+    PYTHONPATH=.:shared/common:shared/contract python bench/sim.py [--quick]
+        [--assets kit|official|FOLDER] [--task libero_goal:0]
 
 Every round plays the same actions on all sides: a wandering arm where nothing is drawn, an episode of the oracle where
 something is. States (and the pictures of sides that draw) are compared afterwards and a difference ends the run.
@@ -19,8 +20,8 @@ from bench.common import figure, interleaved, median_ms
 from services.libero import assets
 from services.libero.evaluator.profiles import PROFILES
 from services.libero.simulator import runtime, suites
+from vla_common.volume import Volume
 from vla_contract import Observation
-from vla_contract.volume import Volume
 
 CHUNK = 8
 

@@ -39,7 +39,7 @@ from services.ws_mdl.transformer.decode import greedy_decode
 from services.ws_mdl.transformer.model import LayerNormalization, MultiHeadAttentionBlock, Transformer
 from services.ws_mdl.transformer.train import get_ds, train_model
 from services.ws_mdl.transformer.trainer import Data, Trainer, get_model
-from vla_contract.volume import Volume
+from vla_common.volume import Volume
 
 ENVIRONMENT = "ws_mdl"
 SEQ = 350  # the course pads to this

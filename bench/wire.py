@@ -6,7 +6,7 @@ v1   `PolicyClient.act`: types checked on both sides, msgpack, batching, an acti
 act  JSON with the picture in base64, as OpenVLA's clients send it; types and batching as above
 raw  the picture's bytes to a route that reads them and answers 28 bytes: the floor
 
-    PYTHONPATH=.:shared/contract python bench/wire.py [--quick]
+    PYTHONPATH=.:shared/common:shared/contract python bench/wire.py [--quick]
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ import numpy as np
 from starlette.routing import Route
 
 from bench.common import figure, interleaved, median_ms
-from vla_contract import ActionChunk, Observation, PolicyClient, PolicyInfo, create_app, heap
-from vla_contract.act_json import loads, to_json
-from vla_contract.server import address, listen, uvicorn_config
-from vla_contract.transport import Transport
+from vla_contract import ActionChunk, Observation, PolicyClient, PolicyInfo, create_app
+from vla_contract.client.transport import Transport
+from vla_contract.protocol.act_json import loads, to_json
+from vla_contract.server import heap
+from vla_contract.server.serving import address, listen, uvicorn_config
 
 ACTIONS = np.zeros((1, 7), np.float32)
 INSTRUCTION = "put the bowl on the stove"

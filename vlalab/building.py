@@ -119,7 +119,7 @@ def commit(root: Path | None = None) -> str:
     git = ["git", "-c", f"safe.directory={folder}", "-C", folder]  # an install may be somebody else's
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
-        changed = ["status", "--porcelain", "--", "services", "lessons", "shared/contract", "shared/modelkit", "images"]
+        changed = ["status", "--porcelain", "--", "services", "lessons", *paths.SHARED, "images"]
         dirty = subprocess.run([*git, *changed], capture_output=True, text=True)
     except FileNotFoundError:
         return "unknown"

@@ -1,6 +1,6 @@
-"""How a command ends: with the contract's own endings.py, of which there is one, so that every program says the same.
+"""How a command ends: with the programs' own endings.py, of which there is one, so that every program says the same.
 
-The host tool has none of the environments' packages and imports nothing from the contract; this one file needs the
+The host tool has none of the environments' packages and imports nothing of theirs; this one file needs the
 standard library only, and is loaded by its path.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 
-from vlalab.paths import CONTRACT
+from vlalab.paths import COMMON
 
-_SPEC = importlib.util.spec_from_file_location("vlalab_endings", CONTRACT / "vla_contract" / "endings.py")
+_SPEC = importlib.util.spec_from_file_location("vlalab_endings", COMMON / "vla_common" / "endings.py")
 assert _SPEC and _SPEC.loader
 _module = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(_module)

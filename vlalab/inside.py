@@ -13,7 +13,7 @@ from pathlib import Path
 from vlalab import building, compose, docker, gpus, images, paths, volumes
 
 HOME = "/opt/vla-lab"  # where an image keeps the code
-CODE = ("services/{name}", "lessons", "shared/contract", "shared/modelkit")
+CODE = ("services/{name}", "lessons", *paths.SHARED)
 VOLUME = ("assets", "checkpoints")  # what tests may read of the shared volume; all else there is theirs alone
 
 
@@ -26,7 +26,7 @@ def command(name: str, image: images.Image, report: Path) -> list[str]:
         "--security-opt", "no-new-privileges", "--shm-size", "1g",
         "--tmpfs", "/tmp:rw,exec,mode=1777", "--tmpfs", "/volume:rw,mode=1777",
         "--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "PYTHONUNBUFFERED=1",
-        "--env", f"PYTHONPATH={HOME}:{HOME}/shared/contract:{HOME}/shared/modelkit",  # as this tree's images have it
+        "--env", "PYTHONPATH=" + ":".join((HOME, *(f"{HOME}/{part}" for part in paths.SHARED))),  # as the images
         "--env", "NVIDIA_VISIBLE_DEVICES=void", *gpu_flags(name),
         "--volume", f"{report}:/report",
         *mounts(name, image),

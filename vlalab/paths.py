@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CONTRACT = ROOT / "shared" / "contract"
+SHARED = ("shared/common", "shared/contract", "shared/modelkit")  # each holds a package of the same name
+COMMON = ROOT / SHARED[0]
 CLONES_VOLUME = ROOT / "shared" / "volume"
-MODELKIT = ROOT / "shared" / "modelkit"
 
 
 def image_names() -> list[str]:
@@ -47,4 +47,4 @@ def of_caller() -> dict[str, str]:
 
 def python_path() -> str:
     """Returns the PYTHONPATH under which services/* and the packages of shared/ are importable."""
-    return os.pathsep.join(map(str, (ROOT, CONTRACT, MODELKIT)))
+    return os.pathsep.join(map(str, (ROOT, *(ROOT / folder for folder in SHARED))))

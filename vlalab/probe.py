@@ -1,4 +1,4 @@
-"""The health check of compose.yaml, `python -m vla_contract.healthcheck URL`, asked from here.
+"""The health check of compose.yaml, `python -m vla_common.healthcheck URL`, asked from here.
 
 It means the same, and costs a connection instead of a Python. One deadline holds for the whole of it.
 """
@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-MODULE = "vla_contract.healthcheck"
+MODULE = "vla_common.healthcheck"
 _STATUS = re.compile(rb"HTTP/1\.\d 2\d\d ")
 
 

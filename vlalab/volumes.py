@@ -1,6 +1,6 @@
 """The shared volume as the host prepares it: whose it is, and that containers can write to it.
 
-The layout itself is the contract's (vla_contract/volume.py), which runs here as a program of its own.
+The layout itself is vla_common/volume.py's, which runs here as a program of its own.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def prepare() -> None:
     if ":" in str(paths.volume()):
         raise LabError(f"the volume {paths.volume()} has a ':' in its path, which Docker cannot mount; move it")
     uid, gid = owner()
-    variables = {**os.environ, "PYTHONPATH": str(paths.CONTRACT), "VLALAB_VOLUME": str(paths.volume())}
-    command = [sys.executable, "-m", "vla_contract.volume", str(uid), str(gid)]
+    variables = {**os.environ, "PYTHONPATH": str(paths.COMMON), "VLALAB_VOLUME": str(paths.volume())}
+    command = [sys.executable, "-m", "vla_common.volume", str(uid), str(gid)]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         raise LabError(f"the volume: {done.stderr.strip()}")

@@ -160,7 +160,7 @@ def serve_tiny(folder: str, pipe) -> None:
     from services.openvla.service.loading import load_policy
     from services.openvla.service.settings import ModelSettings
     from vla_contract import create_app
-    from vla_contract.server import address, listen, uvicorn_config
+    from vla_contract.server.serving import address, listen, uvicorn_config
 
     app = create_app(lambda: load_policy(ModelSettings(checkpoint=folder)))
     with listen("127.0.0.1", 0) as listener:

@@ -16,9 +16,9 @@ import numpy as np
 
 from services.gr00t.layout import Layout
 from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo
-from vla_contract.act_json import loads, to_json
-from vla_contract.errors import did_you_mean
-from vla_contract.service import DecodeAct
+from vla_contract.protocol.act_json import loads, to_json
+from vla_contract.protocol.errors import did_you_mean
+from vla_contract.server.service import DecodeAct
 
 _BY_NAME = {"type": "object", "additionalProperties": True}
 SCHEMAS = (  # of a request and its answer, for /openapi.json

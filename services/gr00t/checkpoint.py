@@ -10,8 +10,8 @@ from typing import Any
 
 from services.gr00t.embodiments import EMBODIMENTS, Embodiment, embodiment
 from services.gr00t.layout import Layout, layout
-from vla_contract import Volume
-from vla_contract.errors import did_you_mean
+from vla_common.volume import Volume
+from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint import CheckpointError, find_folder, read_json, read_record
 
 EARLIER = "vla-lab.json"  # the manifest of folders from before it was called as every model's

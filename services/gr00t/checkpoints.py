@@ -10,7 +10,7 @@ from pathlib import Path
 
 from services.gr00t import tiny
 from services.gr00t.checkpoint import PUBLISHED
-from vla_contract.errors import did_you_mean
+from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.download import fetch
 from vla_modelkit.getting import GetCheckpoint, main, make_random
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from vla_contract.errors import did_you_mean
+from vla_contract.protocol.errors import did_you_mean
 
 HORIZON = 16  # actions in a chunk: N1.5 was trained so
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from services.gr00t.embodiments import Embodiment
 from vla_contract import InvalidObservation, Observation
-from vla_contract.types import ACTION_DIM
+from vla_contract.protocol.types import ACTION_DIM
 
 # `<image-9>` and `<video-1>` are where Eagle's processor puts pictures in; the others are its tokenizer's own marks.
 PLACEHOLDER = re.compile(

@@ -8,7 +8,7 @@ from pathlib import Path
 from services.openvla.checkpoint.oft import refuse_other_files
 from services.openvla.checkpoint.published import BASE, REPOSITORIES, WANTED
 from services.openvla.checkpoint.suites import SUITES
-from vla_contract.errors import did_you_mean
+from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.download import fetch
 from vla_modelkit.getting import GetCheckpoint, main, make_random
 

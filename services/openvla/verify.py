@@ -19,8 +19,8 @@ import tyro
 
 from services.openvla.service.settings import INT8, PREFIX, ModelSettings, checkpoint_folder
 from services.openvla.service.threads import set_wait_policy
-from vla_contract import endings
-from vla_contract.errors import did_you_mean
+from vla_common import endings
+from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.settings import from_environment
 
 MODES: Mapping[str, Mapping[str, str]] = {

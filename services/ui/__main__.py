@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import tyro
 import uvicorn
 
-from vla_contract import endings
+from vla_common import endings
 
 log = logging.getLogger("services.ui")
 OFF = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1"}
@@ -56,8 +56,8 @@ def run(settings: Server, token: str | None) -> None:
     Raises ValueError for a bad setting, or none where one is needed, OSError for a port that is taken.
     """
     from services.ui.link import PolicyLink
-    from vla_contract.auth import TokenCheck, require_token_beyond_loopback
-    from vla_contract.server import address, listen, uvicorn_config
+    from vla_contract.server.auth import TokenCheck, require_token_beyond_loopback
+    from vla_contract.server.serving import address, listen, uvicorn_config
 
     require_token_beyond_loopback(settings.host, token)
     TokenCheck(token)  # it will be typed as a password: no shorter than what a policy takes

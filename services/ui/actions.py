@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vla_contract.info import ACTION_CONVENTIONS, PolicyInfo
+from vla_contract.protocol.info import ACTION_CONVENTIONS, PolicyInfo
 
 NAMES = ("Δx", "Δy", "Δz", "rotation x", "rotation y", "rotation z", "gripper")
 STEP_M, STEP_RAD = 0.05, 0.5  # what 1.0 asks of LIBERO's controller (robosuite's OSC_POSE) in one step

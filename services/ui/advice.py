@@ -6,7 +6,7 @@ import json
 import shlex
 from pathlib import Path
 
-from vla_contract import Volume
+from vla_common.volume import Volume
 
 MODEL = "openvla"  # model_type in a checkpoint's config.json, and the service that serves it
 

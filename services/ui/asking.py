@@ -12,7 +12,7 @@ import numpy as np
 from services.ui import actions, pictures, views
 from services.ui.link import PolicyLink, Trouble
 from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo, PolicyRefused, PolicyUnavailable
-from vla_contract.errors import did_you_mean
+from vla_contract.protocol.errors import did_you_mean
 
 log = logging.getLogger("services.ui")
 CROP_AREA = 0.9  # of LIBERO's protocol: the middle that OpenVLA's LIBERO checkpoints are shown

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from services.ui import advice
 from vla_contract import ActionChunk, Observation, PolicyClient, PolicyInfo, PolicyRefused, PolicyUnavailable
-from vla_contract.problems import TYPE_PREFIX
+from vla_contract.protocol.problems import TYPE_PREFIX
 
 LOOK_TIMEOUT_S = 2.0
 KEEP_S = 1.0  # many browsers ask; the policy is asked once

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import tyro
 
-from vla_contract import Volume, endings
-from vla_contract.auth import BIND, TokenCheck, is_loopback, require_token_beyond_loopback
+from vla_common import endings
+from vla_common.volume import Volume
+from vla_contract.server.auth import BIND, TokenCheck, is_loopback, require_token_beyond_loopback
 
 log = logging.getLogger("services.ws_mdl")
 NEWS = "@jupyterlab/apputils-extension:announcements"  # asks whether to show news, also where no news can be had

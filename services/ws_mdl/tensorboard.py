@@ -10,9 +10,9 @@ from pathlib import Path
 
 import tyro
 
-from vla_contract import Volume, endings
-from vla_contract.auth import TokenCheck, bearer, require_token_beyond_loopback
-from vla_contract.volume import make_folder
+from vla_common import endings
+from vla_common.volume import Volume, make_folder
+from vla_contract.server.auth import TokenCheck, bearer, require_token_beyond_loopback
 
 log = logging.getLogger("services.ws_mdl")
 OPEN = ("/livez", "/readyz")  # for health checks, which carry no token

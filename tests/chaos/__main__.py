@@ -1,6 +1,6 @@
 """`./lab test chaos`: attacks this lab's own evaluations and services on this machine, and says what held.
 
-    PYTHONPATH=.:shared/contract images/libero/.venv/bin/python -m tests.chaos --minutes 2.5 --seed 7
+    PYTHONPATH=.:shared/common:shared/contract images/libero/.venv/bin/python -m tests.chaos --minutes 2.5 --seed 7
 
 Bounded in time and count, aimed at loopback only, repeatable by its seed. Three families: faults on running evaluations
 (rounds.py), requests to every service that runs here (attack.py, pages.py), planted files (planted.py).
@@ -21,7 +21,7 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.rounds import Faults
 from tests.chaos.stage import PLANS
 from tests.libero.harness import ROOT
-from vla_contract import Volume
+from vla_common.volume import Volume
 
 SHARES = {"faults": 0.4, "requests": 0.5, "planted": 0.1}  # of the time
 LEAST_S = 6.0  # for a service, however short the whole

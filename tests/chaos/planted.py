@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.chaos.faults import damage
 from tests.chaos.ledger import Ledger
 from tests.libero.harness import ENVIRONMENT, ROOT
-from vla_contract.volume import FOLDERS
+from vla_common.volume import FOLDERS
 
 LAYOUT = (*FOLDERS, "notebooks/deep", "tmp")
 NAMES = (
@@ -126,7 +126,7 @@ def links(place: Path, launcher: Path, draw: random.Random, ledger: Ledger) -> N
     words = draw.choice(COMMANDS)
     outputs = [lab(words, launcher, volume, here)]
     if os.geteuid() == 0:
-        command = [sys.executable, "-m", "vla_contract.volume", str(OTHER_USER), str(OTHER_USER)]
+        command = [sys.executable, "-m", "vla_common.volume", str(OTHER_USER), str(OTHER_USER)]
         outputs.append(
             subprocess.run(
                 command,

@@ -16,8 +16,8 @@ from services.libero.evaluator.records import StoreError
 from services.libero.evaluator.store import RunStore
 from tests.chaos.processes import MARK, end_all, running, wait_for
 from tests.libero.harness import ENVIRONMENT, ROOT
-from vla_contract import healthcheck
-from vla_contract.server import listen
+from vla_common import healthcheck
+from vla_contract.server.serving import listen
 
 EVALUATOR, WORKER = "services.libero.evaluator.evaluate", "services.libero.evaluator.worker"
 POLICY, SUPERVISOR = "services.libero.policies", "vlalab.supervisor"

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.chaos.processes import resident_mb, wait_for
 from tests.chaos.stage import free_port
 from tests.libero.harness import ENVIRONMENT, ROOT
-from vla_contract import healthcheck
+from vla_common import healthcheck
 
 TOKEN = "chaos-token-1234"
 START_S = 180.0

@@ -5,7 +5,7 @@ import argparse
 from fakes import BrokenLoader, CountingPolicy, DyingPolicy, ForgetfulPolicy, SlowPolicy
 
 from vla_contract import serve
-from vla_contract.gate import Limits
+from vla_contract.server.gate import Limits
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()

@@ -12,7 +12,7 @@ from PIL import Image
 from test_app import assert_problem
 
 from vla_contract import ActionChunk, PolicyInfo
-from vla_contract.act_json import decode_act, to_json
+from vla_contract.protocol.act_json import decode_act, to_json
 
 ACTION = np.array([0.1, -0.2, 0.3, 0.0, 1e-5, -1.0, 0.996], np.float32)
 

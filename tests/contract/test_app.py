@@ -12,9 +12,9 @@ import pytest
 from fakes import BrokenLoader, EchoPolicy, GatedPolicy, PerRequestPolicy, PickyPolicy, chunk_of, observe, picture
 
 from vla_contract import PolicyClient, PolicyInfo, PolicyRefused, PolicyUnavailable, create_app
-from vla_contract.codec import MEDIA_TYPE
-from vla_contract.messages import decode_chunk, encode_observation
-from vla_contract.problems import KINDS, TYPE_PREFIX
+from vla_contract.protocol.codec import MEDIA_TYPE
+from vla_contract.protocol.messages import decode_chunk, encode_observation
+from vla_contract.protocol.problems import KINDS, TYPE_PREFIX
 
 PACKED = {"Content-Type": MEDIA_TYPE}
 TOKEN = "correct-horse-battery"

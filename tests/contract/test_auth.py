@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from vla_contract.auth import TokenCheck, bearer
+from vla_contract.server.auth import TokenCheck, bearer
 
 TOKEN = "open-sesame"
 

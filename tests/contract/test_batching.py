@@ -11,11 +11,11 @@ import pytest
 from fakes import EchoPolicy, GatedPolicy, PerRequestPolicy, PickyPolicy, SlowPolicy, chunk_of, observe
 
 from vla_contract import InvalidObservation, PolicyClient, PolicyRefused, PolicyUnavailable
-from vla_contract.batching import BatchQueue, Call, Job
-from vla_contract.codec import MEDIA_TYPE
-from vla_contract.company import MAX_CLIENTS, Company
-from vla_contract.messages import encode_observation
-from vla_contract.problems import Problem
+from vla_contract.protocol.codec import MEDIA_TYPE
+from vla_contract.protocol.messages import encode_observation
+from vla_contract.protocol.problems import Problem
+from vla_contract.server.batching import BatchQueue, Call, Job
+from vla_contract.server.company import MAX_CLIENTS, Company
 
 
 def together(count: int, act: Callable[[int], object]) -> list:

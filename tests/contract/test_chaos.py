@@ -10,8 +10,8 @@ from fakes import CountingPolicy, EchoPolicy, observe, picture
 from test_batching import together
 
 from vla_contract import PolicyClient
-from vla_contract.retry import RetryRule
-from vla_contract.server import address, listen
+from vla_contract.client.retry import RetryRule
+from vla_contract.server.serving import address, listen
 
 
 class BreakingRelay:

@@ -15,8 +15,8 @@ from fakes import CountingPolicy, EchoPolicy, SlowPolicy, observe
 
 from tests.ports import refusing
 from vla_contract import PolicyClient, PolicyRefused, PolicyUnavailable, SessionLost
-from vla_contract.messages import encode_chunk
-from vla_contract.retry import RetryRule
+from vla_contract.client.retry import RetryRule
+from vla_contract.protocol.messages import encode_chunk
 
 
 @pytest.fixture
@@ -275,7 +275,7 @@ def test_a_connection_closed_meanwhile_is_replaced_at_once(scripted, client, mon
 
 
 def test_old_connections_are_not_used(service, client, monkeypatch):
-    import vla_contract.transport as transport
+    import vla_contract.client.transport as transport
 
     c = client(service(EchoPolicy()).url)
     opened = connections(monkeypatch)
@@ -301,7 +301,8 @@ if child:
 
 def test_a_fork_does_not_share_connections(service):
     here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parents[1] / "shared" / "contract")])
+    shared = here.parents[1] / "shared"
+    path = os.pathsep.join(map(str, (here, shared / "common", shared / "contract")))
     command = [sys.executable, "-c", FORK, service(EchoPolicy()).url]
     ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False, timeout=60)
     assert ended.returncode == 0
@@ -314,7 +315,7 @@ def test_the_address_may_have_a_path(scripted, client):
 
 
 def test_endless_answers_are_cut(scripted, client, monkeypatch):
-    import vla_contract.answer as answer
+    import vla_contract.client.answer as answer
 
     monkeypatch.setattr(answer, "MAX_ANSWER", 1000)
     with pytest.raises(PolicyUnavailable, match="IncompleteRead"):

@@ -9,15 +9,15 @@ import pytest
 from fakes import observe, picture
 
 from vla_contract import ActionChunk, InvalidObservation, Observation
-from vla_contract.codec import pack, unpack
-from vla_contract.messages import (
+from vla_contract.protocol.codec import pack, unpack
+from vla_contract.protocol.messages import (
     decode_chunk,
     decode_observation,
     decode_reset,
     encode_chunk,
     encode_observation,
 )
-from vla_contract.plain import DTYPES
+from vla_contract.protocol.plain import DTYPES
 
 
 def arrays():

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from vla_contract import endings
+from vla_common import endings
 
 PACKAGE = Path(endings.__file__).parents[1]
 
 
 def program(body: str, **variables: str) -> dict:
     """Returns the options of a program whose main is that body."""
-    head = "import errno, os, sys, time\nfrom vla_contract import endings\n\ndef main():\n"
+    head = "import errno, os, sys, time\nfrom vla_common import endings\n\ndef main():\n"
     text = head + textwrap.indent(body, "    ")
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE), **variables}
     return {"args": [sys.executable, "-c", f"{text}\nendings.run(main)"], "env": environment, "text": True}

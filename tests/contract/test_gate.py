@@ -14,7 +14,7 @@ from fakes import observe
 from test_app import HEAD, exchange
 from test_serve import process  # noqa: F401
 
-from vla_contract.act_json import to_json
+from vla_contract.protocol.act_json import to_json
 
 LIMITS = ("--head-s", "1", "--heads", "40", "--connections", "120", "--request-s", "2")
 TRICKLE = 0.3  # seconds between two bytes

@@ -9,9 +9,9 @@ from fakes import CountingPolicy, GatedPolicy, observe
 from test_app import HEAD
 
 from vla_contract import PolicyUnavailable, SessionLost
-from vla_contract.messages import encode_observation
-from vla_contract.server import address, listen
-from vla_contract.sessions import SessionTable
+from vla_contract.protocol.messages import encode_observation
+from vla_contract.server.serving import address, listen
+from vla_contract.server.sessions import SessionTable
 
 TRICKLING = {"head": b"HTTP/1.1 200 OK\r\nX: ", "body": b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"}
 

@@ -6,9 +6,9 @@ import httpx
 import pytest
 from fakes import EchoPolicy, picture
 
-from vla_contract import openapi
-from vla_contract.act_json import to_json
-from vla_contract.problems import KINDS
+from vla_contract.protocol.act_json import to_json
+from vla_contract.protocol.problems import KINDS
+from vla_contract.server import openapi
 
 TOKEN = "correct-horse-battery"
 NOT_JSON = {"/v1/act", "/v1/reset", "/metrics", "/docs"}

@@ -16,14 +16,17 @@ import numpy as np
 import pytest
 from fakes import observe
 
-from vla_contract import PolicyUnavailable, SessionLost, auth
-from vla_contract.auth import is_loopback, require_token_beyond_loopback
-from vla_contract.engine import FAILURES
-from vla_contract.healthcheck import main as healthcheck
-from vla_contract.server import listen
+import vla_contract
+from vla_common.healthcheck import main as healthcheck
+from vla_contract import PolicyUnavailable, SessionLost
+from vla_contract.server import auth
+from vla_contract.server.auth import is_loopback, require_token_beyond_loopback
+from vla_contract.server.engine import FAILURES
+from vla_contract.server.serving import listen
 
 PROGRAM = Path(__file__).with_name("slow_service.py")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "shared" / "contract")}
+SHARED = Path(__file__).parents[2] / "shared"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{SHARED / 'common'}:{SHARED / 'contract'}"}
 
 
 class Process:
@@ -283,18 +286,27 @@ def imported(code, among, *flags):
 
 
 def test_the_health_check_needs_only_the_standard_library():
-    assert imported("import vla_contract.healthcheck", ["numpy", "fastapi", "httpx"], "-S") == "[]"
+    assert imported("import vla_common.healthcheck", ["numpy", "fastapi", "httpx"], "-S") == "[]"
 
 
-def test_a_client_needs_no_web_framework():
-    assert imported("from vla_contract import PolicyClient, Observation", ["fastapi", "uvicorn", "starlette"]) == "[]"
+@pytest.mark.parametrize("part", ["client", "protocol"])
+def test_a_client_needs_no_server(part):
+    """Whatever it imports of the client and the protocol."""
+    folder = Path(vla_contract.__path__[0]) / part
+    modules = sorted(f"vla_contract.{part}.{path.stem}" for path in folder.glob("*.py"))
+    assert f"vla_contract.{part}.{'client' if part == 'client' else 'types'}" in modules
+    server = ["vla_contract.server", "fastapi", "uvicorn", "starlette", "prometheus_client"]
+    assert imported(f"import vla_contract.{part}, {', '.join(modules)}", server) == "[]"
+
+
+def test_the_client_that_the_package_shows_needs_no_server_either():
+    server = ["vla_contract.server", "fastapi", "uvicorn", "starlette", "prometheus_client"]
+    assert imported("from vla_contract import PolicyClient, Observation", server) == "[]"
 
 
 def test_every_name_is_there():
-    import vla_contract
-
     for name in vla_contract.__all__:
         assert getattr(vla_contract, name).__module__.startswith("vla_contract.")
     with pytest.raises(AttributeError, match="it has ActionChunk"):
         _ = vla_contract.Polciy
-    assert imported("import vla_contract.app, vla_contract.images", ["torch", "tensorflow", "cv2"]) == "[]"
+    assert imported("import vla_contract.server.app, vla_contract.images", ["torch", "tensorflow", "cv2"]) == "[]"

@@ -7,9 +7,9 @@ import pytest
 from fakes import CountingPolicy, PickyPolicy, observe
 
 from vla_contract import SessionLost
-from vla_contract.codec import MEDIA_TYPE
-from vla_contract.messages import decode_chunk, encode_observation
-from vla_contract.sessions import SessionTable
+from vla_contract.protocol.codec import MEDIA_TYPE
+from vla_contract.protocol.messages import decode_chunk, encode_observation
+from vla_contract.server.sessions import SessionTable
 
 
 def send(url, observation, request_id):

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from vla_contract import PolicyClient, PolicyUnavailable, transport
-from vla_contract.answer import MAX_HEADERS, MAX_LINE, read_reply
-from vla_contract.server import address, listen
-from vla_contract.transport import FAULTS, Transport
+from vla_contract import PolicyClient, PolicyUnavailable
+from vla_contract.client import transport
+from vla_contract.client.answer import MAX_HEADERS, MAX_LINE, read_reply
+from vla_contract.client.transport import FAULTS, Transport
+from vla_contract.server.serving import address, listen
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -189,7 +190,7 @@ def test_a_server_that_vanishes_without_a_word_is_noticed_long_before_a_slow_ans
     apart = ["unshare", "--user", "--map-root-user", "--net"]
     if not shutil.which("unshare") or subprocess.run([*apart, "true"], capture_output=True).returncode:
         pytest.skip("no network namespace can be made here")
-    path = os.pathsep.join([str(here), str(here / "shared/contract")])
+    path = os.pathsep.join(map(str, (here, here / "shared/common", here / "shared/contract")))
     command = [*apart, sys.executable, "-m", "tests.contract.vanishing"]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120)
     assert done.stdout.startswith("gave up early: "), done.stdout + done.stderr

@@ -8,7 +8,7 @@ import pytest
 from fakes import chunk_of, observe, picture
 
 from vla_contract import ActionChunk, Checkpoint, InvalidObservation, Policy, PolicyInfo
-from vla_contract.errors import did_you_mean
+from vla_contract.protocol.errors import did_you_mean
 
 GOOD = [
     {},

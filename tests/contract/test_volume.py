@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vla_contract import Volume
-from vla_contract.volume import FOLDERS, VolumeError, main, make_folder, make_own_folder, require_space, shown
+from vla_common.volume import FOLDERS, Volume, VolumeError, main, make_folder, make_own_folder, require_space, shown
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -36,10 +35,10 @@ def test_the_root_comes_from_argument_variable_or_repository(tmp_path, monkeypat
 
 
 def test_an_installed_package_asks_for_the_variable(monkeypatch):
-    import vla_contract.volume as module
+    import vla_common.volume as module
 
     monkeypatch.delenv("VLALAB_VOLUME", raising=False)
-    monkeypatch.setattr(module, "__file__", "/usr/lib/python3/site-packages/vla_contract/volume.py")
+    monkeypatch.setattr(module, "__file__", "/usr/lib/python3/site-packages/vla_common/volume.py")
     with pytest.raises(ValueError, match="set VLALAB_VOLUME"):
         Volume()
 

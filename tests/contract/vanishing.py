@@ -9,8 +9,9 @@ import struct
 import threading
 import time
 
-from vla_contract import PolicyClient, PolicyUnavailable, transport
-from vla_contract.server import address, listen
+from vla_contract import PolicyClient, PolicyUnavailable
+from vla_contract.client import transport
+from vla_contract.server.serving import address, listen
 
 SIOCSIFFLAGS, IFF_UP = 0x8914, 0x1
 PATIENCE_S = 60.0  # for an answer, as of a slow policy

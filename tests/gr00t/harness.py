@@ -11,7 +11,7 @@ from services.gr00t.embodiments import EMBODIMENTS
 from services.gr00t.layout import Layout, layout
 from services.gr00t.tiny import metadata
 from vla_contract import ActionChunk, Observation, PolicyInfo
-from vla_contract.act_json import to_json
+from vla_contract.protocol.act_json import to_json
 
 NAMES = tuple(EMBODIMENTS)
 

@@ -7,7 +7,7 @@ import pytest
 
 from services.gr00t.act_json import decoder
 from tests.gr00t.harness import NAMES, StatePolicy, body_of, layout_of, observe, post
-from vla_contract.act_json import loads
+from vla_contract.protocol.act_json import loads
 from vla_contract.testing import running
 
 every = pytest.mark.parametrize("name", NAMES)
@@ -85,7 +85,7 @@ def spoilt(body, **changes):
 
 
 def array(values):
-    from vla_contract.act_json import to_json
+    from vla_contract.protocol.act_json import to_json
 
     return to_json(np.asarray(values))
 

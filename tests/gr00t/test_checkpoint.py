@@ -8,7 +8,7 @@ from services.gr00t.checkpoint import EARLIER, METADATA, PUBLISHED, find, publis
 from services.gr00t.checkpoints import Get
 from services.gr00t.embodiments import EMBODIMENTS
 from services.gr00t.tiny import metadata
-from vla_contract import Volume
+from vla_common.volume import Volume
 from vla_modelkit.checkpoint import RECORD, CheckpointError, identity
 from vla_modelkit.getting import RANDOM
 

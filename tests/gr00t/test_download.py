@@ -11,7 +11,7 @@ from services.gr00t.checkpoint import METADATA, find
 from services.gr00t.embodiments import EMBODIMENTS
 from services.gr00t.tiny import metadata
 from tests.openvla.hub import COMMIT, hub
-from vla_contract import Volume
+from vla_common.volume import Volume
 from vla_modelkit.checkpoint import identity
 
 REPO, WEIGHTS = "someone/gr00t-small", "model.safetensors"

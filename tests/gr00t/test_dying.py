@@ -14,7 +14,7 @@ import pytest
 from tests.gr00t.dying_service import ERRORS, WORDS
 from tests.gr00t.harness import layout_of, observe
 from vla_contract import PolicyClient, PolicyUnavailable
-from vla_contract.engine import FAILURES
+from vla_contract.server.engine import FAILURES
 
 PROGRAM = Path(__file__).with_name("dying_service.py")
 

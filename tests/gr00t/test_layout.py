@@ -8,7 +8,7 @@ from services.gr00t.layout import layout
 from services.gr00t.tiny import metadata
 from tests.gr00t.harness import NAMES, layout_of, observe
 from vla_contract import InvalidObservation
-from vla_contract.info import ACTION_CONVENTIONS
+from vla_contract.protocol.info import ACTION_CONVENTIONS
 
 every = pytest.mark.parametrize("name", NAMES)
 

@@ -18,7 +18,7 @@ from services.gr00t.embodiments import EMBODIMENTS
 from tests.gr00t.conftest import ROOT, SHARED
 from tests.gr00t.harness import NAMES, body_of, observe, post
 from vla_contract import PolicyClient
-from vla_contract.act_json import loads
+from vla_contract.protocol.act_json import loads
 from vla_contract.testing import running
 from vla_modelkit.canary import check_sees
 from vla_modelkit.checkpoint import CheckpointError

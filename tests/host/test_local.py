@@ -30,7 +30,7 @@ services:
     volumes: [{{type: bind, source: "{data}", target: /data}}]
     ports: ["${{VLALAB_BIND:-127.0.0.1}}:${{VLALAB_SMALL_PORT:-{port}}}:${{VLALAB_SMALL_PORT:-{port}}}"]
     healthcheck:
-      test: [CMD, python, -m, vla_contract.healthcheck, "http://127.0.0.1:${{VLALAB_SMALL_PORT:-{port}}}/readyz"]
+      test: [CMD, python, -m, vla_common.healthcheck, "http://127.0.0.1:${{VLALAB_SMALL_PORT:-{port}}}/readyz"]
       timeout: 2s
 """
 

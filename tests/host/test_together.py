@@ -19,7 +19,7 @@ ONE = """
       [python, "{script}", --host, "${{VLALAB_LISTEN:-0.0.0.0}}", --port, "${{VLALAB_{upper}_PORT:-{port}}}"{flags}]
     ports: ["${{VLALAB_BIND:-127.0.0.1}}:${{VLALAB_{upper}_PORT:-{port}}}:${{VLALAB_{upper}_PORT:-{port}}}"]
     healthcheck:
-      test: [CMD, python, -m, vla_contract.healthcheck, "http://127.0.0.1:${{VLALAB_{upper}_PORT:-{port}}}/readyz"]
+      test: [CMD, python, -m, vla_common.healthcheck, "http://127.0.0.1:${{VLALAB_{upper}_PORT:-{port}}}/readyz"]
 """
 
 

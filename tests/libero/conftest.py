@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-for entry in (ROOT, ROOT / "shared" / "contract"):
+for entry in (ROOT, ROOT / "shared" / "common", ROOT / "shared" / "contract"):
     if str(entry) not in sys.path:
         sys.path.insert(0, str(entry))
 
@@ -24,7 +24,7 @@ def stack():
 def libero_assets() -> Path:
     """The asset folder under test: $VLALAB_LIBERO_ASSETS, else official files on the volume, else the kit."""
     from services.libero import assets
-    from vla_contract.volume import Volume
+    from vla_common.volume import Volume
 
     return Path(assets.resolve(None, Volume().root).path)
 
@@ -33,7 +33,7 @@ def libero_assets() -> Path:
 def official_assets() -> Path:
     """LIBERO's official files: those of this machine, else downloaded once into the caller's cache (317 MB)."""
     from services.libero.assets import official
-    from vla_contract.volume import Volume
+    from vla_common.volume import Volume
 
     for folder in (os.environ.get("VLALAB_LIBERO_ASSETS"), official.folder(Volume().root)):
         if folder and not official.problems(Path(folder)):

@@ -18,7 +18,7 @@ from services.libero.evaluator.store import RunStore
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
     **os.environ,
-    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "shared" / "contract")]),
+    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "shared" / "common"), str(ROOT / "shared" / "contract")]),
     "PYTHONUNBUFFERED": "1",
 }
 TIMEOUT_S = 120.0

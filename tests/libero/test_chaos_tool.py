@@ -20,9 +20,9 @@ from tests.chaos.processes import MARK, end_all, marked, wait_for
 from tests.chaos.targets import Target
 from tests.chaos.wire import Answer
 from vla_contract import InvalidObservation, PolicyInfo
-from vla_contract.act_json import decode_act
-from vla_contract.messages import decode_observation
-from vla_contract.service import check_needs
+from vla_contract.protocol.act_json import decode_act
+from vla_contract.protocol.messages import decode_observation
+from vla_contract.server.service import check_needs
 
 INFOS = {
     "random": PolicyInfo("random"),

@@ -7,7 +7,7 @@ import pytest
 
 from services.libero.simulator.suites import init_states, load_suite
 from tests.libero.test_policies import served
-from vla_contract import codec
+from vla_contract.protocol import codec
 
 EPISODES = {  # family: (suite, task, init state)
     "on an object": ("libero_goal", 8, 0),

@@ -21,7 +21,7 @@ DRAWS_AND_MOVES = [
         "render", "runtime", "stage", "suites",
     )),
     *(f"services.libero.evaluator.{name}" for name in ("images", "profiles", "rollout", "worker")),
-    *(f"vla_contract.{name}" for name in ("client", "codec", "images", "types")),
+    *(f"vla_contract.{name}" for name in ("client.client", "protocol.codec", "images", "protocol.types")),
 ]  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def test_a_change_in_what_moves_draws_or_tells_is_another_digest(copied, module)
 
 
 @pytest.mark.parametrize("module", ["services.libero.evaluator.report.page", "services.libero.assets.sources",
-                                    "services.libero.oracle.plan", "vla_contract.server"])  # fmt: skip
+                                    "services.libero.oracle.plan", "vla_contract.server.serving"])  # fmt: skip
 def test_what_no_worker_imports_does_not_count(copied, module):
     before = provenance.code_digest()
     with imports.source_of(module).open("a") as file:
@@ -77,9 +77,9 @@ def test_all_that_a_real_worker_imports_is_in_it(libero_assets, tmp_path):
         with Evaluation(tmp_path / "runs", "r", *asked, *rest, PYTHONVERBOSE="1") as run:
             run.end()
     said = "".join(path.read_text() for path in run.folder.glob("logs/*.log"))
-    seen = set(re.findall(r"^import '((?:services|vla_contract)[\w.]*)' #", said, re.MULTILINE))
-    assert {"services.libero.simulator.composite", "vla_contract.client"} < seen
-    assert seen - {"vla_contract.volume"} <= set(CLOSURE)
+    seen = set(re.findall(r"^import '((?:services|vla_common|vla_contract)[\w.]*)' #", said, re.MULTILINE))
+    assert {"services.libero.simulator.composite", "vla_contract.client.client"} < seen
+    assert seen - {"vla_common.volume"} <= set(CLOSURE)
 
 
 def test_nothing_of_it_lies_outside_the_tree():

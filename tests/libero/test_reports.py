@@ -19,7 +19,7 @@ from services.libero.evaluator import report
 from tests import axe, browser
 from tests.libero.invented import make_run
 from tests.ports import free_ports
-from vla_contract import healthcheck
+from vla_common import healthcheck
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "open-sesame"
@@ -79,7 +79,7 @@ def serving(volume: Path, *words: str, **variables: str):
     """Starts the service on a free port; gives its address as soon as it is ready."""
     (port,) = free_ports(1)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("VLALAB_")}
-    path = f"{ROOT}{os.pathsep}{ROOT / 'shared' / 'contract'}"
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "shared/common", ROOT / "shared/contract")))
     env = {**kept, "PYTHONPATH": path, "VLALAB_VOLUME": str(volume), **variables}
     command = [sys.executable, "-m", "services.libero.reports", "--port", str(port), *words]
     process = subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -14,7 +14,7 @@ from services.openvla.decoding.engine import capacity
 from services.openvla.model import attention
 from services.openvla.model.openvla import load_model, model_shapes, weight_bytes
 from services.openvla.service.settings import PREFIX, ModelSettings, checkpoint_folder
-from vla_contract import Volume
+from vla_common.volume import Volume
 from vla_modelkit.checkpoint import INDEX, CheckpointError, changed_files, file_hash, identity, write_record
 from vla_modelkit.memory import require_memory
 from vla_modelkit.settings import from_environment

@@ -14,7 +14,7 @@ import pytest
 
 from tests.openvla.dying_service import ERRORS, GREY
 from vla_contract import Observation, PolicyClient, PolicyUnavailable
-from vla_contract.engine import FAILURES
+from vla_contract.server.engine import FAILURES
 
 PROGRAM = Path(__file__).with_name("dying_service.py")
 

@@ -63,7 +63,7 @@ def test_every_service_that_stays_up_has_health_a_port_and_a_row_in_the_readme(n
     if service.role == "job":
         assert service.profiles, "a job must not start with `docker compose up`"
         return
-    assert service.health is not None and "vla_contract.healthcheck" in service.health.test
+    assert service.health is not None and "vla_common.healthcheck" in service.health.test
     (port,) = service.ports
     assert (port.bind, port.published) == ("127.0.0.1", port.target)
     moved = compose.read(variables={ports.port_variable(name): "4321"})[name]
@@ -117,7 +117,7 @@ def test_compose_yaml_holds_nothing_that_compose_would_not_know():
 
 
 def test_the_volume_has_one_layout():
-    folders = constant("shared/contract/vla_contract/volume.py", "FOLDERS")
+    folders = constant("shared/common/vla_common/volume.py", "FOLDERS")
     source = "".join(path.read_text() for path in (ROOT / "vlalab").rglob("*.py"))
     used = set(re.findall(r'volume\(\) / "(\w+)"', source))
     assert used and used <= set(folders)
@@ -258,7 +258,7 @@ def imported(text: str) -> set[str]:
 
 
 def test_imports_go_one_way():
-    """services → model kit → contract; vlalab imports none of them, no service another one, and no lesson anything."""
+    """services → model kit → contract, common; vlalab imports none, no service another one, and no lesson anything."""
     for name, text in modules().items():
         found = {other.split(".")[0] for other in imported(text)}
         if name.startswith("services/"):
@@ -266,14 +266,26 @@ def test_imports_go_one_way():
             own = name.split("/")[1]
             others = {o.split(".")[1] for o in imported(text) if o.startswith("services.")}
             assert others <= {own}, name
+        elif name.startswith("shared/common/"):
+            assert not found & {"vlalab", "services", "vla_contract", "vla_modelkit"}, name
         elif name.startswith("shared/contract/"):
-            assert not found & {"vlalab", "services", "vla_modelkit"}, name
+            assert not found & {"vlalab", "services", "vla_common", "vla_modelkit"}, name
         elif name.startswith("shared/modelkit/"):
             assert not found & {"vlalab", "services"}, name
         elif name.startswith("lessons/"):
-            assert not found & {"vlalab", "services", "vla_contract", "vla_modelkit"}, name
+            assert not found & {"vlalab", "services", "vla_common", "vla_contract", "vla_modelkit"}, name
         elif name.startswith("vlalab/"):
-            assert not found & {"services", "vla_contract", "vla_modelkit"}, name
+            assert not found & {"services", "vla_common", "vla_contract", "vla_modelkit"}, name
+
+
+def test_the_contracts_folders_build_on_each_other():
+    """client → protocol ← server."""
+    above = {"protocol": {"client", "server"}, "client": {"server"}, "server": {"client"}}
+    files = {name: text for name, text in modules().items() if name.startswith("shared/contract/vla_contract/")}
+    assert above.keys() <= {name.split("/")[3] for name in files}
+    for name, text in files.items():
+        reached = {other.split(".")[1] for other in imported(text) if other.startswith("vla_contract.")}
+        assert not reached & above.get(name.split("/")[3], set()), name
 
 
 def test_no_model_keeps_a_copy_of_what_the_model_kit_has():

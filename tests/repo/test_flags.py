@@ -91,6 +91,7 @@ TASKS_OF = {
     "services/ws_mdl": ("train", "translate", "up"),
     "services/ui": ("up", "eval", "checkpoint"),
     "shared/modelkit": ("up", "checkpoint", "verify", "train"),
+    "shared/common": ("up", "eval"),
     "shared/contract": ("up", "eval"),
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from vla_contract.server import address, listen, uvicorn_config
+from vla_contract.server.serving import address, listen, uvicorn_config
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,7 +44,11 @@ def nobody() -> str:
 
 def program(*words: str, **variables: str) -> subprocess.Popen:
     """Returns the page started as a program, its output in a pipe."""
-    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'shared' / 'contract'}", **variables}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "shared/common", ROOT / "shared/contract"))),
+        **variables,
+    }
     env = {name: value for name, value in env.items() if name not in ("GRADIO_ANALYTICS_ENABLED", "GRADIO_TEMP_DIR")}
     command = [sys.executable, "-m", "services.ui", *words]
     return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -5,7 +5,7 @@ import pytest
 
 from services.ui import actions
 from vla_contract import PolicyInfo
-from vla_contract.info import ACTION_CONVENTIONS
+from vla_contract.protocol.info import ACTION_CONVENTIONS
 
 
 def info(convention="openvla", keys=("libero_goal",)) -> PolicyInfo:

@@ -9,7 +9,7 @@ from policies import FarPolicy, GatedLoader, SeeingPolicy
 from serving import nobody, serving
 
 from tests import axe, browser
-from vla_contract.app import create_app
+from vla_contract.server.app import create_app
 
 pytestmark = [
     pytest.mark.outside,

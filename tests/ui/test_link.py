@@ -6,7 +6,7 @@ from policies import GatedLoader, SeeingPolicy, SlowPolicy, broken_loader
 from serving import nobody, serving
 
 from services.ui import asking, link, views
-from vla_contract.problems import KINDS
+from vla_contract.protocol.problems import KINDS
 
 
 def ask(to, path, instruction="pick up the bowl", key="libero_goal", as_libero=False):

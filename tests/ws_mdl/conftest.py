@@ -7,7 +7,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is import
 import pytest
 import torch
 
-from vla_contract.volume import Volume
+from vla_common.volume import Volume
 
 # What a Transformer can be made of; every property holds for all of them.
 VARIANTS = {

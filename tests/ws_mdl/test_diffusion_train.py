@@ -13,7 +13,7 @@ from services.ws_mdl.diffusion import data, pictures, score, train
 from services.ws_mdl.diffusion import sample as sampling
 from services.ws_mdl.diffusion.config import Config, refuse_drift, run_folder
 from services.ws_mdl.weights import WeightFiles
-from vla_contract.volume import Volume
+from vla_common.volume import Volume
 
 CPU = Machine(torch.device("cpu"))
 

@@ -21,7 +21,7 @@ import pytest
 from services.ws_mdl import notebook as notebook_module
 from tests import browser
 from tests.ports import free_ports
-from vla_contract import healthcheck
+from vla_common import healthcheck
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "open-sesame"
@@ -32,7 +32,7 @@ AS_ROOT = ["--allow-root"] if os.geteuid() == 0 else []
 def program(module: str, *words: str, **variables: str) -> subprocess.Popen:
     """Starts a service; its output, both streams, is read line by line."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLALAB_", "JUPYTER"))}
-    path = os.pathsep.join(map(str, (ROOT, ROOT / "shared" / "contract", ROOT / "shared" / "modelkit")))
+    path = os.pathsep.join(map(str, (ROOT, *(ROOT / "shared" / name for name in ("common", "contract", "modelkit")))))
     env = {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "HOME": "/nonexistent", **variables}
     command = [sys.executable, "-m", f"services.ws_mdl.{module}", *words]
     return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -303,7 +303,7 @@ def test_tensorboard_asks_for_the_password_and_its_probes_do_not(tmp_path):
 
 def test_a_browser_is_told_whose_password_it_is():
     from services.ws_mdl.tensorboard import protect
-    from vla_contract.auth import TokenCheck
+    from vla_contract.server.auth import TokenCheck
 
     answered = []
     guarded = protect(lambda environ, start: [b"curves"], TokenCheck(TOKEN))

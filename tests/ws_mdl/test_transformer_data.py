@@ -19,7 +19,7 @@ from services.ws_mdl.transformer.tokenization import (
     load_tokenizer,
     train_tokenizer,
 )
-from vla_contract.volume import Volume
+from vla_common.volume import Volume
 
 SENTENCES = [
     "Turn on {name} now.",

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from services.libero.assets import official, resolve
 from services.libero.assets.sources import ensure_kit
-from vla_contract import endings
-from vla_contract.volume import Volume
+from vla_common import endings
+from vla_common.volume import Volume
 
 
 @dataclass

@@ -16,7 +16,7 @@ import tyro
 
 from services.libero.assets import resolve
 from services.libero.simulator import runtime, suites
-from vla_contract.volume import Volume
+from vla_common.volume import Volume
 
 WAIT_STEPS = 10  # things fall from a few centimetres, or rise out of the floor, before a policy acts
 IDLE_STEPS = 50

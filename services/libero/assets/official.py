@@ -23,7 +23,7 @@ import httpx
 
 from services.libero.assets import content, placing, wheels
 from services.libero.assets.ownership import give_to_owner
-from vla_contract.volume import make_folder, require_space
+from vla_common.volume import make_folder, require_space
 
 COMMIT = "8f1084e3132a39270c3a13ebe37270a43ece2a01"
 BASE_URL = f"https://raw.githubusercontent.com/Lifelong-Robot-Learning/LIBERO/{COMMIT}/libero/libero/assets"

@@ -14,7 +14,7 @@ from typing import Literal
 
 from services.libero.assets import content, kit, official, placing
 from services.libero.assets.ownership import give_to_owner
-from vla_contract.volume import make_folder
+from vla_common.volume import make_folder
 
 VARIABLE = "VLALAB_LIBERO_ASSETS"
 BAKED = Path("/opt/libero-assets")  # what the image was built with: official files, somebody's folder, or nothing

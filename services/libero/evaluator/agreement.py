@@ -6,7 +6,7 @@ from services.libero.evaluator.config import CAMERAS
 from services.libero.evaluator.profiles import PROFILES
 from services.libero.evaluator.rollout import CONVENTIONS
 from vla_contract import PolicyInfo
-from vla_contract.errors import did_you_mean
+from vla_contract.protocol.errors import did_you_mean
 
 
 def check_policy(info: PolicyInfo, suite: str, image_size: int, allow_other_suite: bool = False) -> None:

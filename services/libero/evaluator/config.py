@@ -14,7 +14,7 @@ from typing import Literal
 import tyro
 
 from services.libero.simulator.suites import SUITES
-from vla_contract.errors import did_you_mean
+from vla_contract.protocol.errors import did_you_mean
 
 CAMERAS = (  # what LIBERO's scenes define; agentview and robot0_eye_in_hand are what policies are trained on
     "agentview",

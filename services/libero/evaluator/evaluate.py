@@ -33,8 +33,9 @@ from services.libero.evaluator.supervisor import Patience, RunFailed, Supervisor
 from services.libero.evaluator.terminal import one_line, say
 from services.libero.simulator import renderer
 from services.libero.simulator.suites import SUITES, Task, init_states, load_suite, select_tasks
-from vla_contract import ContractError, PolicyClient, PolicyInfo, Volume, endings
-from vla_contract.volume import require_space, shown
+from vla_common import endings
+from vla_common.volume import Volume, require_space, shown
+from vla_contract import ContractError, PolicyClient, PolicyInfo
 
 POLL_S = 0.5  # often enough for a person, rare enough to leave the cores to the workers
 WORKER_GB = 1.6  # resident size of a worker that draws

@@ -9,9 +9,10 @@ from functools import cache
 from pathlib import Path
 
 import services
+import vla_common
 import vla_contract
 
-PACKAGES = {package.__name__: Path(package.__path__[0]).resolve() for package in (services, vla_contract)}
+PACKAGES = {package.__name__: Path(package.__path__[0]).resolve() for package in (services, vla_common, vla_contract)}
 
 
 def code_digest(entry: str) -> str:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from vla_contract import Volume
+from vla_common.volume import Volume
 
 PREFIXES = {"transformer": "tmodel", "diffusion": "model"}  # of the weights files, by folder under checkpoints/
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from services.libero.simulator.suites import SUITES
-from vla_contract.errors import did_you_mean
+from vla_contract.protocol.errors import did_you_mean
 
 # MuJoCo 3.2.3 with robosuite 1.4.0 gave OpenVLA's average (76.2 % against 76.5 % published); 3.3.3 and later draw
 # LIBERO's floors darker, which costs it 20 points on libero_object.

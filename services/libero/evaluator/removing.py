@@ -12,8 +12,8 @@ from pathlib import Path
 from services.libero.evaluator.models import find_models
 from services.libero.evaluator.rundir import RunRefused, by_beginning, find_run, find_runs, lock
 from services.libero.evaluator.terminal import one_line, say
-from vla_contract import Volume
-from vla_contract.anchored import refuse_links
+from vla_common.anchored import refuse_links
+from vla_common.volume import Volume
 
 DOOMED = ".{}.deleted"  # a folder's name while it is taken away: no list shows it
 

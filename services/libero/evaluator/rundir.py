@@ -19,8 +19,8 @@ from services.libero.evaluator.config import LATEST, config_hash, differences
 from services.libero.evaluator.leftovers import sweep
 from services.libero.evaluator.records import StoreError, as_damage
 from services.libero.evaluator.store import RunStore
-from vla_contract.anchored import refuse_links
-from vla_contract.errors import did_you_mean
+from vla_common.anchored import refuse_links
+from vla_contract.protocol.errors import did_you_mean
 
 STORE = "run.sqlite"
 FOLDERS = ("episodes", "videos", "logs", "work")

@@ -21,8 +21,8 @@ from services.libero.evaluator.stats import Rate
 from services.libero.evaluator.store import RunStore
 from services.libero.evaluator.terminal import one_line, say
 from services.libero.simulator.suites import load_suite
-from vla_contract import Volume, endings
-from vla_contract.volume import shown
+from vla_common import endings
+from vla_common.volume import Volume, shown
 
 
 def list_runs(root: Path, console: Console) -> None:

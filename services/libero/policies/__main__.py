@@ -11,7 +11,9 @@ import tyro
 
 from services.libero.evaluator.provenance import lock_hash
 from services.libero.evaluator.rundir import RunRefused, find_run
-from vla_contract import Policy, Volume, endings, serve
+from vla_common import endings
+from vla_common.volume import Volume
+from vla_contract import Policy, serve
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import tyro
 import uvicorn
 
 from services.libero.reports.app import create_app
-from vla_contract import Volume
-from vla_contract.auth import TokenCheck, require_token_beyond_loopback
-from vla_contract.server import address, listen, uvicorn_config
+from vla_common.volume import Volume
+from vla_contract.server.auth import TokenCheck, require_token_beyond_loopback
+from vla_contract.server.serving import address, listen, uvicorn_config
 
 log = logging.getLogger("services.libero")
 

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from services.libero.evaluator.report.page import FOLDER, templates
 from services.libero.reports import files
-from vla_contract.auth import TokenCheck, bearer
+from vla_contract.server.auth import TokenCheck, bearer
 
 PROBES = ("/livez", "/readyz")  # for health checks, which carry no token
 ASK = {"WWW-Authenticate": 'Basic realm="vla-lab: any user, password VLALAB_TOKEN", charset="UTF-8"'}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from services.libero.evaluator.config import LATEST
 from services.libero.evaluator.rundir import STORE, by_beginning
-from vla_contract import anchored
+from vla_common import anchored
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a run: what the evaluator takes
 REPORT, SUMMARY, CURVE = "report.html", "summary.json", "curve.png"

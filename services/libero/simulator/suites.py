@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from services.libero.simulator.initstates import read_init_states
-from vla_contract.errors import did_you_mean, nearest
+from vla_contract.protocol.errors import did_you_mean, nearest
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 

@@ -12,7 +12,7 @@ import torch
 from services.openvla.checkpoint.config import ModelConfig
 from services.openvla.checkpoint.suites import keys_of, suites_of
 from vla_contract import Observation, PolicyInfo
-from vla_contract.errors import did_you_mean
+from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint import identity
 from vla_modelkit.devices import device_name
 from vla_modelkit.versions import lock_hash, versions

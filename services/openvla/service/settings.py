@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from vla_contract import Volume
+from vla_common.volume import Volume
 from vla_modelkit.checkpoint import find_folder
 
 PREFIX = "VLALAB_OPENVLA_"

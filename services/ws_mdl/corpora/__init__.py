@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from services.ws_mdl.corpora import files, homeassistant, hub, reverse
 from services.ws_mdl.corpora.types import Corpus, Languages
-from vla_contract.volume import Volume
+from vla_common.volume import Volume
 
 __all__ = ["NAMED", "Corpus", "load"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from services.ws_mdl.corpora.types import Corpus, Languages, clean
-from vla_contract.volume import Volume
+from vla_common.volume import Volume
 
 
 def is_file_name(name: str) -> bool:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from services.ws_mdl.corpora.types import Corpus, Languages, clean
-from vla_contract.volume import Volume, make_own_folder, require_space
+from vla_common.volume import Volume, make_own_folder, require_space
 
 REQUIREMENT = Path(__file__).with_name("homeassistant.txt")
 WHEEL_PYTHON = "3.13"  # the only one that the wheel allows; pip would refuse to download it for another

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from services.ws_mdl.corpora.types import Corpus, Languages, clean
-from vla_contract.volume import Volume
+from vla_common.volume import Volume
 
 OPUS_BOOKS = "Helsinki-NLP/opus_books"
 OPUS_BOOKS_REVISION = "1f9f6191d0e91a3c539c2595e2fe48fc1420de9b"

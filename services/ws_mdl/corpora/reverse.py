@@ -6,7 +6,7 @@ import random
 import string
 
 from services.ws_mdl.corpora.types import Corpus, Languages, clean
-from vla_contract.volume import Volume
+from vla_common.volume import Volume
 
 PAIRS = ("forward-backward",)
 COUNT = 20_000  # of 26^4 + … + 26^12 there are; what is learned must be the rule

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from services.ws_mdl.allowed import check
 from services.ws_mdl.diffusion.schedule import SCHEDULES, Schedule, cosine_schedule, linear_schedule
-from vla_contract.volume import Volume, make_own_folder
+from vla_common.volume import Volume, make_own_folder
 
 # What its numbers may be; `./lab train --set` reads it too, so it holds literals only.
 ALLOWED = {

@@ -24,8 +24,8 @@ from services.ws_mdl.diffusion.schedule import Schedule
 from services.ws_mdl.diffusion.train import PREFIX, model_from
 from services.ws_mdl.progress import Progress
 from services.ws_mdl.weights import State, WeightFiles
-from vla_contract import endings
-from vla_contract.volume import Volume, make_folder, shown
+from vla_common import endings
+from vla_common.volume import Volume, make_folder, shown
 from vla_modelkit.devices import choose_device
 
 

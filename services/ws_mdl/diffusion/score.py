@@ -24,8 +24,8 @@ from services.ws_mdl.diffusion.sample import Request as SampleRequest
 from services.ws_mdl.diffusion.sample import Trained, open_run, sample, steps_of
 from services.ws_mdl.progress import Progress
 from services.ws_mdl.weights import DamagedFileError, load_state
-from vla_contract import endings
-from vla_contract.volume import Volume, shown
+from vla_common import endings
+from vla_common.volume import Volume, shown
 
 FEATURES = 64
 # The ways of sampling that are compared: fields of a sampling Request.

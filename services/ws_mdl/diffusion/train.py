@@ -34,8 +34,8 @@ from services.ws_mdl.diffusion.samplers import sample_ddim_context
 from services.ws_mdl.diffusion.schedule import Schedule, perturb_input
 from services.ws_mdl.progress import Progress
 from services.ws_mdl.weights import State, WeightFiles
-from vla_contract import endings
-from vla_contract.volume import Volume, shown
+from vla_common import endings
+from vla_common.volume import Volume, shown
 
 PREFIX = "model"
 LONG = "Ctrl-C saves, and the same command goes on"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from services.ws_mdl import corpora
 from services.ws_mdl.allowed import check
-from vla_contract.volume import Volume, make_own_folder
+from vla_common.volume import Volume, make_own_folder
 
 # What a size fills in where nothing else is asked for. "base" is the paper's base model, and the course's.
 SIZES: dict[str, dict[str, Any]] = {

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from services.ws_mdl.transformer.dataset import Special, causal_mask, padding_mask
 from services.ws_mdl.transformer.model import MultiHeadAttentionBlock, Transformer, sinusoids
-from vla_contract import endings
+from vla_common import endings
 
 
 class AttentionMaps(NamedTuple):
@@ -169,7 +169,7 @@ def save(figure: Figure, path: Path) -> Path:
 def main() -> None:
     """Draws the table of positions and the masks into the volume's folder of transformer runs."""
     from services.ws_mdl.transformer.config import runs_folder
-    from vla_contract.volume import Volume, make_folder
+    from vla_common.volume import Volume, make_folder
 
     folder = make_folder(runs_folder(Volume()) / "pictures")
     source = torch.tensor([[5] * length + [1] * (12 - length) for length in (12, 9, 7, 4)])

@@ -28,8 +28,8 @@ from services.ws_mdl.transformer.stopping import StopSignal
 from services.ws_mdl.transformer.tokenization import get_or_build_tokenizer
 from services.ws_mdl.transformer.trainer import Data, Trainer, get_model, learning_rate
 from services.ws_mdl.transformer.validation import Sample, as_text, run_validation
-from vla_contract import endings
-from vla_contract.volume import Volume, shown
+from vla_common import endings
+from vla_common.volume import Volume, shown
 
 __all__ = ["get_config", "get_ds", "get_model", "run_validation", "train_model"]
 

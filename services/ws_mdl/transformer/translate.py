@@ -19,8 +19,8 @@ from services.ws_mdl.transformer.config import Config, config_from, runs_folder,
 from services.ws_mdl.transformer.model import Transformer
 from services.ws_mdl.transformer.tokenization import load_tokenizer
 from services.ws_mdl.transformer.trainer import get_model
-from vla_contract import endings
-from vla_contract.volume import Volume, make_folder, shown
+from vla_common import endings
+from vla_common.volume import Volume, make_folder, shown
 
 
 @dataclass

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import uvicorn
 from fastapi import FastAPI
 
-from vla_contract.app import create_app
-from vla_contract.client import PolicyClient
-from vla_contract.server import address, listen, uvicorn_config
-from vla_contract.types import Policy
+from vla_contract.client.client import PolicyClient
+from vla_contract.protocol.types import Policy
+from vla_contract.server.app import create_app
+from vla_contract.server.serving import address, listen, uvicorn_config
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vla_contract import Volume
-from vla_contract.errors import did_you_mean
-from vla_contract.info import Checkpoint
+from vla_common.volume import Volume
+from vla_contract.protocol.errors import did_you_mean
+from vla_contract.protocol.info import Checkpoint
 
 RECORD = "checkpoint.json"
 INDEX = "model.safetensors.index.json"

@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from vla_contract.volume import make_own_folder, require_space, shown
+from vla_common.volume import make_own_folder, require_space, shown
 from vla_modelkit.checkpoint import CheckpointError, changed_files, file_hash, read_record, write_record
 
 SPARE = 2**30  # bytes that stay free beside the checkpoint

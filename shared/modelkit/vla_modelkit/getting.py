@@ -10,9 +10,9 @@ from typing import Any, ClassVar, TypeVar
 
 import tyro
 
-from vla_contract import Volume, endings
-from vla_contract.errors import did_you_mean
-from vla_contract.volume import put_whole, shown
+from vla_common import endings
+from vla_common.volume import Volume, put_whole, shown
+from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint import CheckpointError, changed_files, file_hash, read_record, write_record
 
 RANDOM = "random-"  # what a made-up checkpoint's manifest has before its size, instead of a repository

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import tyro
 
-from vla_contract import Policy, endings, serve
+from vla_common import endings
+from vla_contract import Policy, serve
 from vla_modelkit.settings import from_environment
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from vla_contract.errors import did_you_mean
+from vla_contract.protocol.errors import did_you_mean
 
 Kind = TypeVar("Kind")
 EXPECTED = {int: "a whole number", float: "a number"}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from starlette.requests import ClientDisconnect
 
-from vla_contract.problems import Problem
+from vla_contract.protocol.problems import Problem
 
 TIMEOUT_S = 30.0  # from the head's first byte to the body's last
 DRAIN_S = 2.0  # for a body that is only thrown away

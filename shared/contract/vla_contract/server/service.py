@@ -7,18 +7,18 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from vla_contract import codec
-from vla_contract.act_json import MEDIA_TYPE as JSON
-from vla_contract.engine import Engine
-from vla_contract.errors import InvalidObservation, did_you_mean
-from vla_contract.exchange import Answer, Request
-from vla_contract.info import PolicyInfo
-from vla_contract.messages import decode_observation, decode_reset, encode_chunk
-from vla_contract.metrics import Metrics
-from vla_contract.outcomes import Outcome
-from vla_contract.problems import Problem
-from vla_contract.sessions import SessionTable
-from vla_contract.types import ActionChunk, Observation
+from vla_contract.protocol import codec
+from vla_contract.protocol.act_json import MEDIA_TYPE as JSON
+from vla_contract.protocol.errors import InvalidObservation, did_you_mean
+from vla_contract.protocol.info import PolicyInfo
+from vla_contract.protocol.messages import decode_observation, decode_reset, encode_chunk
+from vla_contract.protocol.problems import Problem
+from vla_contract.protocol.types import ActionChunk, Observation
+from vla_contract.server.engine import Engine
+from vla_contract.server.exchange import Answer, Request
+from vla_contract.server.metrics import Metrics
+from vla_contract.server.outcomes import Outcome
+from vla_contract.server.sessions import SessionTable
 
 DEFAULT_TIMEOUT_S = 60.0  # how long a sender that does not say is thought to wait
 DecodeAct = Callable[[bytes, PolicyInfo, str], tuple[Observation, Callable[[ActionChunk], bytes]]]

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from vla_contract.errors import InvalidObservation
-from vla_contract.plain import check_plain
+from vla_contract.protocol.errors import InvalidObservation
+from vla_contract.protocol.plain import check_plain
 
 if TYPE_CHECKING:
-    from vla_contract.info import PolicyInfo
+    from vla_contract.protocol.info import PolicyInfo
 
 ACTION_DIM = 7  # delta position [3], delta axis-angle [3], gripper [1]
 MAX_SIDE = 4096  # pixels

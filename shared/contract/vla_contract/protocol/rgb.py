@@ -6,7 +6,7 @@ that are no pixels, they are refused here: it would make a black picture of 0.0 
 
 import numpy as np
 
-from vla_contract.errors import InvalidObservation
+from vla_contract.protocol.errors import InvalidObservation
 
 GREY = frozenset(map(np.dtype, ("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<f4", "<f8")))  # Pillow takes these
 

@@ -7,9 +7,9 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from vla_contract.codec import encode_special, pack, unpack
-from vla_contract.errors import InvalidObservation, did_you_mean
-from vla_contract.types import MAX_SESSION, ActionChunk, Observation
+from vla_contract.protocol.codec import encode_special, pack, unpack
+from vla_contract.protocol.errors import InvalidObservation, did_you_mean
+from vla_contract.protocol.types import MAX_SESSION, ActionChunk, Observation
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Observation))
 _REQUIRED = ("images", "instruction", "session", "step")

@@ -4,9 +4,9 @@ import logging
 
 import numpy as np
 
-from vla_contract.info import PolicyInfo
-from vla_contract.outcomes import Outcome, run_batch
-from vla_contract.types import Observation, Policy
+from vla_contract.protocol.info import PolicyInfo
+from vla_contract.protocol.types import Observation, Policy
+from vla_contract.server.outcomes import Outcome, run_batch
 
 log = logging.getLogger("vla_contract")
 SESSION = "warm-up"

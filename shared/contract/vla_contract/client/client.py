@@ -8,13 +8,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vla_contract import codec
-from vla_contract.errors import PolicyRefused, PolicyUnavailable, SessionLost
-from vla_contract.info import PolicyInfo
-from vla_contract.messages import decode_chunk, encode_observation
-from vla_contract.retry import Deadline, RetryRule
-from vla_contract.transport import FAULTS, Reply, Transport
-from vla_contract.types import ActionChunk, Observation
+from vla_contract.client.retry import Deadline, RetryRule
+from vla_contract.client.transport import FAULTS, Reply, Transport
+from vla_contract.protocol import codec
+from vla_contract.protocol.errors import PolicyRefused, PolicyUnavailable, SessionLost
+from vla_contract.protocol.info import PolicyInfo
+from vla_contract.protocol.messages import decode_chunk, encode_observation
+from vla_contract.protocol.types import ActionChunk, Observation
 
 _PACKED = {"Content-Type": codec.MEDIA_TYPE}
 _AGAIN = frozenset({408, 429, 502, 503, 504})  # the server, or what stands before it, asks to come again

@@ -15,12 +15,12 @@ from typing import Any
 
 from starlette.requests import ClientDisconnect
 
-from vla_contract.auth import TokenCheck
-from vla_contract.body import TIMEOUT_S, Body, Budget
-from vla_contract.errors import InvalidObservation
-from vla_contract.metrics import Metrics
-from vla_contract.problems import MEDIA_TYPE as PROBLEM_TYPE
-from vla_contract.problems import Problem
+from vla_contract.protocol.errors import InvalidObservation
+from vla_contract.protocol.problems import MEDIA_TYPE as PROBLEM_TYPE
+from vla_contract.protocol.problems import Problem
+from vla_contract.server.auth import TokenCheck
+from vla_contract.server.body import TIMEOUT_S, Body, Budget
+from vla_contract.server.metrics import Metrics
 
 log = logging.getLogger("vla_contract")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)

@@ -9,19 +9,21 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from vla_contract import codec, openapi
-from vla_contract.act_json import MEDIA_TYPE as JSON
-from vla_contract.act_json import decode_act
-from vla_contract.auth import TokenCheck
-from vla_contract.batching import BatchQueue
-from vla_contract.body import TIMEOUT_S, Budget
-from vla_contract.engine import Engine
-from vla_contract.exchange import Answer, Endpoint
-from vla_contract.exchange import Request as Received
-from vla_contract.metrics import Metrics
-from vla_contract.problems import Problem
-from vla_contract.service import DecodeAct, Service
-from vla_contract.types import Policy
+from vla_contract.protocol import codec
+from vla_contract.protocol.act_json import MEDIA_TYPE as JSON
+from vla_contract.protocol.act_json import decode_act
+from vla_contract.protocol.problems import MEDIA_TYPE as PROBLEM_TYPE
+from vla_contract.protocol.problems import Problem
+from vla_contract.protocol.types import Policy
+from vla_contract.server import openapi
+from vla_contract.server.auth import TokenCheck
+from vla_contract.server.batching import BatchQueue
+from vla_contract.server.body import TIMEOUT_S, Budget
+from vla_contract.server.engine import Engine
+from vla_contract.server.exchange import Answer, Endpoint
+from vla_contract.server.exchange import Request as Received
+from vla_contract.server.metrics import Metrics
+from vla_contract.server.service import DecodeAct, Service
 
 MAX_BODY_BYTES = 16 * 2**20  # two 1080p pictures and room to spare
 
@@ -141,8 +143,12 @@ async def _no_such_route(request: Request, error: HTTPException) -> Response:
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         detail = f"{request.method} is not allowed on {request.url.path}; expected {allowed}"
-        return Problem("method-not-allowed", detail, error.headers).response()
+        return _response(Problem("method-not-allowed", detail, error.headers))
     if error.status_code == 404:
         routes = "/v1/act, /v1/reset, /v1/info, /act, /livez, /readyz, /metrics, /openapi.json, /docs"
-        return Problem("not-found", f"no route {request.url.path[:200]!r}; this service has {routes}").response()
-    return Problem("bad-request", f"HTTP {error.status_code}: {error.detail}").response()
+        return _response(Problem("not-found", f"no route {request.url.path[:200]!r}; this service has {routes}"))
+    return _response(Problem("bad-request", f"HTTP {error.status_code}: {error.detail}"))
+
+
+def _response(problem: Problem) -> Response:
+    return Response(problem.json(), problem.status, problem.headers, PROBLEM_TYPE)

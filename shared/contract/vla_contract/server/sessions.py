@@ -10,8 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vla_contract.problems import Problem
-from vla_contract.types import Observation
+from vla_contract.protocol.problems import Problem
+from vla_contract.protocol.types import Observation
 
 MAX_SESSIONS = 4096
 IDLE_S = 900.0  # an evaluator may wait five minutes for a policy, and a step takes a fraction of a second

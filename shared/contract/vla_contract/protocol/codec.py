@@ -9,8 +9,8 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from vla_contract.errors import InvalidObservation
-from vla_contract.plain import DTYPES, MAX_ITEMS, MAX_NDIM, check_plain, wire_dtype
+from vla_contract.protocol.errors import InvalidObservation
+from vla_contract.protocol.plain import DTYPES, MAX_ITEMS, MAX_NDIM, check_plain, wire_dtype
 
 MEDIA_TYPE = "application/msgpack"
 MEDIA_TYPES = (MEDIA_TYPE, "application/x-msgpack", "application/vnd.msgpack")

@@ -5,9 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.responses import Response
-
-from vla_contract.errors import ContractError
+from vla_contract.protocol.errors import ContractError
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:vla-lab:problem:"
@@ -67,8 +65,3 @@ class Problem(ContractError):
     def json(self, request_id: str | None = None) -> bytes:
         """Returns the problem document."""
         return json.dumps(self.body(request_id), allow_nan=False, default=str).encode()
-
-    def response(self, request_id: str | None = None) -> Response:
-        """Returns the HTTP response."""
-        headers = {**self.headers, **({"X-Request-Id": request_id} if request_id else {})}
-        return Response(self.json(request_id), self.status, headers, MEDIA_TYPE)

@@ -10,11 +10,11 @@ from functools import partial
 import uvicorn
 from fastapi import FastAPI
 
-from vla_contract import heap
-from vla_contract.app import create_app
-from vla_contract.auth import require_token_beyond_loopback
-from vla_contract.gate import Connection, Gate, Limits
-from vla_contract.types import Policy
+from vla_contract.protocol.types import Policy
+from vla_contract.server import heap
+from vla_contract.server.app import create_app
+from vla_contract.server.auth import require_token_beyond_loopback
+from vla_contract.server.gate import Connection, Gate, Limits
 
 log = logging.getLogger("vla_contract")
 

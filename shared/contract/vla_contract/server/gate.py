@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from vla_contract.problems import MEDIA_TYPE, Problem
+from vla_contract.protocol.problems import MEDIA_TYPE, Problem
 
 log = logging.getLogger("vla_contract")
 PROBES = ("/livez", "/readyz")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from vla_contract.errors import did_you_mean
+from vla_contract.protocol.errors import did_you_mean
 
 # convention -> what the seven numbers mean
 ACTION_CONVENTIONS = {

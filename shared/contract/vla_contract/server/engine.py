@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vla_contract.batching import BatchQueue, Call, Job
-from vla_contract.devices import is_device_error
-from vla_contract.info import PolicyInfo
-from vla_contract.metrics import Metrics
-from vla_contract.outcomes import Outcome, run_batch
-from vla_contract.problems import Problem
-from vla_contract.types import Observation, Policy
-from vla_contract.warm import warm_up
+from vla_contract.protocol.info import PolicyInfo
+from vla_contract.protocol.problems import Problem
+from vla_contract.protocol.types import Observation, Policy
+from vla_contract.server.batching import BatchQueue, Call, Job
+from vla_contract.server.devices import is_device_error
+from vla_contract.server.metrics import Metrics
+from vla_contract.server.outcomes import Outcome, run_batch
+from vla_contract.server.warm import warm_up
 
 log = logging.getLogger("vla_contract")
 LOADING, READY, FAILED, STOPPED = "loading", "ready", "failed", "stopped"

@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vla_contract.plain import DTYPES
-from vla_contract.problems import KINDS, MEDIA_TYPE, TYPE_PREFIX
-from vla_contract.types import MAX_INSTRUCTION, MAX_SESSION
+from vla_contract.protocol.plain import DTYPES
+from vla_contract.protocol.problems import KINDS, MEDIA_TYPE, TYPE_PREFIX
+from vla_contract.protocol.types import MAX_INSTRUCTION, MAX_SESSION
 
 ARRAY = {
     "type": "object",

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from vla_contract.codec import MAX_CONTAINERS, view
-from vla_contract.errors import InvalidObservation
-from vla_contract.info import PolicyInfo
-from vla_contract.plain import DTYPES
-from vla_contract.rgb import to_rgb
-from vla_contract.types import ActionChunk, Observation
+from vla_contract.protocol.codec import MAX_CONTAINERS, view
+from vla_contract.protocol.errors import InvalidObservation
+from vla_contract.protocol.info import PolicyInfo
+from vla_contract.protocol.plain import DTYPES
+from vla_contract.protocol.rgb import to_rgb
+from vla_contract.protocol.types import ActionChunk, Observation
 
 MEDIA_TYPE = "application/json"
 MAX_FIELDS = 16  # of a body

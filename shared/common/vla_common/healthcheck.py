@@ -1,4 +1,4 @@
-"""`python -m vla_contract.healthcheck URL`: exit status 0 when the service is ready, 1 with the reason when not.
+"""`python -m vla_common.healthcheck URL`: exit status 0 when the service is ready, 1 with the reason when not.
 
 Only the standard library, so that a check every few seconds costs little.
 """
@@ -13,7 +13,7 @@ import urllib.request
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status; prints one line."""
-    parser = argparse.ArgumentParser(prog="python -m vla_contract.healthcheck", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m vla_common.healthcheck", description=main.__doc__)
     parser.add_argument("url", help="for example http://127.0.0.1:8001; asks /readyz unless the URL has a path")
     parser.add_argument("--timeout", type=float, default=5.0, help="seconds")
     options = parser.parse_args(arguments)

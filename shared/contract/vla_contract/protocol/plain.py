@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from vla_contract.errors import InvalidObservation
+from vla_contract.protocol.errors import InvalidObservation
 
 # name on the wire -> dtype; little-endian only, no object, no structured, no text
 DTYPES = {

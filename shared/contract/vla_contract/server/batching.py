@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vla_contract.company import Company
-from vla_contract.problems import Problem
-from vla_contract.types import Observation
+from vla_contract.protocol.problems import Problem
+from vla_contract.protocol.types import Observation
+from vla_contract.server.company import Company
 
 WAIT_SHARE = 0.5  # never wait longer for company than this share of one inference: beyond, two half batches are faster
 

@@ -1,6 +1,6 @@
 """The layout of the shared volume: where checkpoints, assets, runs and logs lie.
 
-New folders belong to whoever owns the volume, also when a container makes them as root. `python -m vla_contract.volume
+New folders belong to whoever owns the volume, also when a container makes them as root. `python -m vla_common.volume
 UID GID` prepares the volume for containers that run as that user. Only the standard library is needed.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vla_contract import anchored, endings
+from vla_common import anchored, endings
 
 FOLDERS = ("checkpoints", "hf", "datasets", "assets", "runs", "notebooks", "logs")
 VARIABLE = "VLALAB_VOLUME"
@@ -220,8 +220,8 @@ def require_space(path: str | os.PathLike, size: int) -> None:
 
 
 def _repository_volume() -> Path | None:
-    contract = Path(__file__).resolve().parents[1]
-    return contract.parent / "volume" if (contract.name, contract.parent.name) == ("contract", "shared") else None
+    common = Path(__file__).resolve().parents[1]
+    return common.parent / "volume" if (common.name, common.parent.name) == ("common", "shared") else None
 
 
 def _size(size: int) -> str:
@@ -231,7 +231,7 @@ def _size(size: int) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Prepares the volume for a user. Returns the exit status; prints what changed hands, or what is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m vla_contract.volume", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m vla_common.volume", description=main.__doc__)
     parser.add_argument("uid", type=int, help="user that the containers run as")
     parser.add_argument("gid", type=int, help="its group")
     options = parser.parse_args(arguments)

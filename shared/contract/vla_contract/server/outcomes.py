@@ -4,10 +4,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vla_contract.errors import InvalidObservation, UnknownSession
-from vla_contract.info import PolicyInfo
-from vla_contract.problems import Problem
-from vla_contract.types import ActionChunk, Observation, Policy, check_actions
+from vla_contract.protocol.errors import InvalidObservation, UnknownSession
+from vla_contract.protocol.info import PolicyInfo
+from vla_contract.protocol.problems import Problem
+from vla_contract.protocol.types import ActionChunk, Observation, Policy, check_actions
 
 log = logging.getLogger("vla_contract")
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from urllib.parse import SplitResult, urlsplit
 
-from vla_contract.answer import Reply, read_reply
+from vla_contract.client.answer import Reply, read_reply
 
 KEEP_S = 60.0  # an idle connection older than this is not used again; our servers keep theirs for 120 s
 CONNECT_S = 5.0  # three tries of the kernel's; a policy that is there answers the first

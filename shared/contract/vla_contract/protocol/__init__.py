@@ -1,0 +1,1 @@
+"""What travels between simulator and policy: types, their encoding, what a policy says of itself, errors."""
