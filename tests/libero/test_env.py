@@ -120,13 +120,13 @@ def test_wrist_camera_is_the_stock_one(libero_env, stock_env):
 )
 def test_leaving_things_out_changes_no_pixel(suite_index, libero_env, monkeypatch):
     """Over random arm poses, also such that the arm stands in the table, and two cameras, one of which moves."""
-    from services.libero.simulator.culling import Culling
+    from services.libero.simulator.rendering.culling import Culling
 
     task = task_of(*suite_index)
     libero_env.load_task(task)
     libero_env.reset(0, suites.init_states(task)[0])
     rng, culled = np.random.RandomState(1), 0
-    find = Culling.outside
+    find = Culling.invisible
     for number in range(8):
         state = libero_env.sim_state()
         state[1:8] += rng.uniform(-0.4, 0.4, 7) * (number > 0)
@@ -135,10 +135,10 @@ def test_leaving_things_out_changes_no_pixel(suite_index, libero_env, monkeypatc
             picture = libero_env.render(camera)
             stage, camera_id = libero_env._renderer._stage, libero_env.domain.sim.model.camera_name2id(camera)
             with monkeypatch.context() as patch:
-                patch.setattr(Culling, "outside", lambda self, data, camera: find(self, data, camera) & False)
-                patch.setattr(Culling, "mirrors", lambda self, data, camera: True)
-                assert np.array_equal(picture, stage.picture(camera_id))
-            culled += find(stage.culling, stage.view, camera_id).sum()
+                patch.setattr(Culling, "invisible", lambda self, data, camera: find(self, data, camera) & False)
+                patch.setattr(Culling, "sees_mirror", lambda self, data, camera: True)
+                assert np.array_equal(picture, stage.render(camera_id))
+            culled += find(stage.culling, stage.data, camera_id).sum()
     assert culled > 0
 
 

@@ -10,15 +10,17 @@ from services.libero.evaluator import imports, provenance
 from services.libero.evaluator.config import EvalConfig, differences
 from services.libero.evaluator.evaluate import identify, make_plan
 from services.libero.evaluator.profiles import PROFILES
-from services.libero.simulator import renderer
+from services.libero.simulator.rendering import driver
 from tests.libero.harness import ROOT, Evaluation, PolicyService
 from vla_contract import PolicyInfo
 
 CLOSURE = sorted(imports.closure(provenance.WORKER))
 DRAWS_AND_MOVES = [
     *(f"services.libero.simulator.{name}" for name in (
-        "composite", "control", "culling", "draws", "env", "gl", "initstates", "layers", "privileged", "problem",
-        "render", "runtime", "stage", "suites",
+        "control", "draws", "env", "initstates", "privileged", "problem", "runtime", "suites",
+    )),
+    *(f"services.libero.simulator.rendering.{name}" for name in (
+        "compositor", "context", "culling", "gl", "layers", "renderer", "stage",
     )),
     *(f"services.libero.evaluator.{name}" for name in ("images", "profiles", "rollout", "worker")),
     *(f"vla_contract.{name}" for name in ("client.client", "protocol.codec", "images", "protocol.types")),
@@ -62,12 +64,12 @@ def test_what_no_worker_imports_does_not_count(copied, module):
 
 def test_a_module_that_is_new_counts_once_it_is_imported(copied):
     before = provenance.code_digest()
-    (copied / "services/libero/simulator/tint.py").write_text("level = 3\n")
+    (copied / "services/libero/simulator/rendering/tint.py").write_text("level = 3\n")
     assert provenance.code_digest() == before
-    with imports.source_of("services.libero.simulator.stage").open("a") as file:
+    with imports.source_of("services.libero.simulator.rendering.stage").open("a") as file:
         file.write("\ndef tint():\n    from . import tint\n    return tint.level\n")
     imports._imported.cache_clear()
-    assert "services.libero.simulator.tint" in imports.closure(provenance.WORKER)
+    assert "services.libero.simulator.rendering.tint" in imports.closure(provenance.WORKER)
 
 
 def test_all_that_a_real_worker_imports_is_in_it(libero_assets, tmp_path):
@@ -78,7 +80,7 @@ def test_all_that_a_real_worker_imports_is_in_it(libero_assets, tmp_path):
             run.end()
     said = "".join(path.read_text() for path in run.folder.glob("logs/*.log"))
     seen = set(re.findall(r"^import '((?:services|vla_common|vla_contract)[\w.]*)' #", said, re.MULTILINE))
-    assert {"services.libero.simulator.composite", "vla_contract.client.client"} < seen
+    assert {"services.libero.simulator.rendering.compositor", "vla_contract.client.client"} < seen
     assert seen - {"vla_common.volume"} <= set(CLOSURE)
 
 
@@ -120,25 +122,25 @@ def identity(cameras=(), **facts):
 def test_what_draws_is_part_of_a_run_whose_policy_sees_pictures(monkeypatch):
     before = identity(("agentview",), render="cpu")
     assert re.search("llvmpipe|softpipe|swrast", before["renderer"])
-    monkeypatch.setattr(renderer, "ask", lambda render: "NVIDIA H100/PCIe/SSE2, 4.6.0 NVIDIA 550.54")
+    monkeypatch.setattr(driver, "ask", lambda render: "NVIDIA H100/PCIe/SSE2, 4.6.0 NVIDIA 550.54")
     assert [line.split(":")[0] for line in differences(before, identity(("agentview",), render="cpu"))] == ["renderer"]
 
 
 def test_what_no_policy_sees_is_no_part_of_it(monkeypatch):
-    monkeypatch.setattr(renderer, "ask", lambda render: pytest.fail("nobody has to draw"))
+    monkeypatch.setattr(driver, "ask", lambda render: pytest.fail("nobody has to draw"))
     assert identity()["renderer"] is None
 
 
 def test_it_is_what_a_worker_draws_with(libero_env):
-    from services.libero.simulator.render import GlContext
+    from services.libero.simulator.rendering.context import GlContext
 
     context = GlContext()
     context.make_current()
-    assert renderer.ask("cpu").startswith(f"{context.renderer}, ")
+    assert driver.ask("cpu").startswith(f"{context.renderer}, ")
     context.free()
 
 
 def test_where_nothing_can_draw_the_reason_is_told(monkeypatch):
     monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "77")
     with pytest.raises(ValueError, match=r"nothing can be drawn with --render auto: MUJOCO_EGL_DEVICE_ID='77'"):
-        renderer.ask("auto")
+        driver.ask("auto")

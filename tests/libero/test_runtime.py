@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from services.libero.evaluator.supervisor import one_thread_each
-from services.libero.simulator import gl, runtime
-from services.libero.simulator.gl import EglDevice, choose
+from services.libero.simulator import runtime
+from services.libero.simulator.rendering import gl
+from services.libero.simulator.rendering.gl import EglDevice, choose
 
 EPISODE = """
 import json, socket, sys
@@ -70,7 +71,7 @@ def test_osmesa_draws_the_same_where_egl_is_missing(libero_assets, tmp_path):
     if not ctypes.util.find_library("OSMesa") or choose("cpu", environ={}).backend != "egl":
         pytest.skip("this machine has not both, EGL in software and OSMesa")
     said = {}
-    no_egl = "from services.libero.simulator import gl; gl.egl_devices = lambda: None"
+    no_egl = "from services.libero.simulator.rendering import gl; gl.egl_devices = lambda: None"
     for backend, before in (("egl", ""), ("osmesa", no_egl)):
         (tmp_path / backend).mkdir()
         run = run_episode(libero_assets, tmp_path / backend, before=before)

@@ -31,7 +31,7 @@ from services.libero.evaluator.report.data import Summary
 from services.libero.evaluator.rundir import Run, RunRefused, explain_os_error, open_run
 from services.libero.evaluator.supervisor import Patience, RunFailed, Supervisor
 from services.libero.evaluator.terminal import one_line, say
-from services.libero.simulator import renderer
+from services.libero.simulator.rendering import driver
 from services.libero.simulator.suites import SUITES, Task, init_states, load_suite, select_tasks
 from vla_common import endings
 from vla_common.volume import Volume, require_space, shown
@@ -101,7 +101,7 @@ def identify(plan: Plan, info: PolicyInfo, source: assets.AssetSource) -> dict:
         "code": provenance.code_digest(),
         "lock": provenance.lock_hash(),
         "off_lock": provenance.off_lock(),
-        "renderer": renderer.ask(config.render) if cameras else None,  # what no policy sees changes nothing
+        "renderer": driver.ask(config.render) if cameras else None,  # what no policy sees changes nothing
     }
     return json.loads(json.dumps(facts))  # as the store will give it back: lists for tuples
 

@@ -16,7 +16,7 @@ from services.libero.evaluator.records import Fault
 from services.libero.evaluator.store import RunStore
 from services.libero.evaluator.vitals import Phase, Vitals
 from services.libero.evaluator.worker import FATAL
-from services.libero.simulator import gl
+from services.libero.simulator.rendering import gl
 
 GRACE_S = 20.0  # between SIGTERM and SIGKILL: long enough to save a result
 UNKILLABLE_S = 10.0  # after SIGKILL: a process that a driver holds in the kernel stays

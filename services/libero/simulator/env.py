@@ -172,11 +172,11 @@ class LiberoEnv:
         """Returns `camera`'s picture as the stock `<camera>_image`: uint8 [size, size, 3], bottom row first."""
         self._require_episode()
         if self._renderer is None:
-            from services.libero.simulator.render import GlContext, SceneRenderer
+            from services.libero.simulator.rendering.renderer import GlContext, SceneRenderer
 
             self._gl = self._gl or GlContext()
             self._renderer = SceneRenderer(self._gl, self._model, self.camera_size)
-        return self._renderer.draw(self.domain.sim.model.camera_name2id(camera), self._view_qpos)
+        return self._renderer.render(self.domain.sim.model.camera_name2id(camera), self._view_qpos)
 
     def state(self) -> np.ndarray:
         """Returns the proprioception of OpenVLA's and openpi's loops: float32 [8].

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import yaml
 
-from services.libero.simulator import gl
+from services.libero.simulator.rendering import gl
 from services.libero.simulator.suites import package_root
 
 log = logging.getLogger("services.libero")

@@ -1,9 +1,9 @@
-"""Keeps what was drawn and puts it back into a later picture, sample by sample, so that it need not be drawn again.
+"""Keeps what was drawn and puts it back into a later image, sample by sample, so that it need not be drawn again.
 
-MuJoCo clears the picture whenever it draws, then draws the scene's geoms in their order, each mesh by calling an OpenGL
-display list. A `Layer` is a copy of a picture whose samples are not yet averaged, colour and depth, and a display list
+MuJoCo clears its buffer whenever it draws, then draws the scene's geoms in their order, each mesh by calling an OpenGL
+display list. A `Layer` is a copy of that buffer before its samples are averaged, colour and depth, and a display list
 that writes them back under MuJoCo's own depth test. A geom whose mesh is that list stands for everything in the layer,
-and the picture comes out as if that had been drawn in its place.
+and the image comes out as if that had been drawn in its place.
 """
 
 import mujoco
@@ -13,16 +13,16 @@ _VERTEX = "#version 400 compatibility\nvoid main() { gl_Position = gl_Vertex; }"
 _FRAGMENT = """#version 400 compatibility
 uniform sampler2DMS color, depth;
 void main() {
-    ivec2 place = ivec2(gl_FragCoord.xy);
-    gl_FragColor = texelFetch(color, place, gl_SampleID);
-    gl_FragDepth = texelFetch(depth, place, gl_SampleID).r;
+    ivec2 pixel = ivec2(gl_FragCoord.xy);
+    gl_FragColor = texelFetch(color, pixel, gl_SampleID);
+    gl_FragDepth = texelFetch(depth, pixel, gl_SampleID).r;
 }
 """
 _COLOR_UNIT, _DEPTH_UNIT = 2, 3  # MuJoCo uses texture units 0 and 1
 _BOTH = GL.GL_COLOR_BUFFER_BIT | GL.GL_DEPTH_BUFFER_BIT
 
 
-class Copier:
+class CopyShader:
     """The shader that puts layers back. Raises RuntimeError or a GLError where the driver cannot."""
 
     def __init__(self):
@@ -42,53 +42,53 @@ class Copier:
 class Layer:
     """Room for one copy of the offscreen buffer of `context`, [size, size] pixels. Raises GLError without it."""
 
-    def __init__(self, context: mujoco.MjrContext, copier: Copier, size: int):
+    def __init__(self, context: mujoco.MjrContext, shader: CopyShader, size: int):
         self._context, self._size = context, size
         self._textures = [
             _samples_like(buffer, context.offSamples, size) for buffer in (context.offColor, context.offDepthStencil)
         ]
-        self._frame = GL.glGenFramebuffers(1)
-        GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, self._frame)
+        self._framebuffer = GL.glGenFramebuffers(1)
+        GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, self._framebuffer)
         for part, texture in zip(
             (GL.GL_COLOR_ATTACHMENT0, GL.GL_DEPTH_STENCIL_ATTACHMENT), self._textures, strict=True
         ):
             GL.glFramebufferTexture2D(GL.GL_FRAMEBUFFER, part, GL.GL_TEXTURE_2D_MULTISAMPLE, texture, 0)
         GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, context.offFBO)
-        self._list = _record(copier.program, self._textures)
+        self._display_list = _record_display_list(shader.program, self._textures)
 
-    def take(self) -> None:
+    def capture(self) -> None:
         """Copies what MuJoCo drew last."""
         GL.glBindFramebuffer(GL.GL_READ_FRAMEBUFFER, self._context.offFBO)
-        GL.glBindFramebuffer(GL.GL_DRAW_FRAMEBUFFER, self._frame)
+        GL.glBindFramebuffer(GL.GL_DRAW_FRAMEBUFFER, self._framebuffer)
         whole = (0, 0, self._size, self._size)
         GL.glBlitFramebuffer(*whole, *whole, _BOTH, GL.GL_NEAREST)
         GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, self._context.offFBO)
 
-    def stand_in(self, geom: mujoco.MjvGeom) -> None:
+    def replace(self, geom: mujoco.MjvGeom) -> None:
         """Makes `geom` of a scene stand for all that the layer holds."""
         geom.type = mujoco.mjtGeom.mjGEOM_MESH
-        geom.dataid = self._list - self._context.baseMesh
+        geom.dataid = self._display_list - self._context.baseMesh
         geom.matid = -1
         geom.reflectance = 0
 
     def free(self) -> None:
-        GL.glDeleteLists(self._list, 1)
-        GL.glDeleteFramebuffers(1, [self._frame])
+        GL.glDeleteLists(self._display_list, 1)
+        GL.glDeleteFramebuffers(1, [self._framebuffer])
         GL.glDeleteTextures(self._textures)
 
 
 def _samples_like(renderbuffer: int, samples: int, size: int) -> int:
     """Returns a new multisampled texture of the format of `renderbuffer`: only like buffers can be copied so."""
     GL.glBindRenderbuffer(GL.GL_RENDERBUFFER, renderbuffer)
-    layout = GL.glGetRenderbufferParameteriv(GL.GL_RENDERBUFFER, GL.GL_RENDERBUFFER_INTERNAL_FORMAT)
+    internal_format = GL.glGetRenderbufferParameteriv(GL.GL_RENDERBUFFER, GL.GL_RENDERBUFFER_INTERNAL_FORMAT)
     texture = GL.glGenTextures(1)
     GL.glBindTexture(GL.GL_TEXTURE_2D_MULTISAMPLE, texture)
-    GL.glTexImage2DMultisample(GL.GL_TEXTURE_2D_MULTISAMPLE, samples, layout, size, size, True)
+    GL.glTexImage2DMultisample(GL.GL_TEXTURE_2D_MULTISAMPLE, samples, internal_format, size, size, True)
     GL.glBindTexture(GL.GL_TEXTURE_2D_MULTISAMPLE, 0)
     return texture
 
 
-def _record(program: int, textures) -> int:
+def _record_display_list(program: int, textures) -> int:
     """Returns a display list that draws one triangle over the view; seen from behind, as in mirrors, it draws none."""
     number = GL.glGenLists(1)
     GL.glNewList(number, GL.GL_COMPILE)

@@ -22,7 +22,7 @@ SCENE = """
     <camera name="still" pos="1.6 0 1.4" xyaxes="0 1 0 -0.6 0 0.8"/>
     <geom name="floor" type="plane" size="2 2 0.1" material="check"/>
     <geom name="wall" type="box" size="0.05 2 1" pos="-1 0 1" material="check"/>
-    {standing}
+    {static}
     <body name="mover" pos="0 0 0.4">
       <freejoint/>
       <camera name="moving" pos="1.2 0 0.8" xyaxes="0 1 0 -0.6 0 0.8"/>
@@ -54,7 +54,7 @@ SCENES = {
 
 @pytest.fixture(scope="module")
 def context():
-    from services.libero.simulator.render import GlContext
+    from services.libero.simulator.rendering.context import GlContext
 
     made = GlContext()
     made.make_current()
@@ -67,13 +67,13 @@ def stage_of(context):
     """Returns a stage for one of the scenes, freed afterwards."""
     import mujoco
 
-    from services.libero.simulator.stage import Stage
+    from services.libero.simulator.rendering.stage import Stage
 
     made = []
 
-    def make(standing, shadow="false"):
+    def make(static, shadow="false"):
         context.make_current()
-        model = mujoco.MjModel.from_xml_string(SCENE.format(standing=standing, shadow=shadow))
+        model = mujoco.MjModel.from_xml_string(SCENE.format(static=static, shadow=shadow))
         made.append(Stage(model, SIZE))
         return made[-1]
 
@@ -101,74 +101,74 @@ def camera_of(stage, name):
 
 @pytest.mark.parametrize("name", ["plain", "mirror", "glass"])
 def test_layers_change_no_pixel(stage_of, name):
-    from services.libero.simulator.composite import Composite
+    from services.libero.simulator.rendering.compositor import Compositor
 
     stage = stage_of(SCENES[name])
-    assert Composite.able(stage)
-    composite, camera, seen = Composite(stage), camera_of(stage, "still"), []
+    assert Compositor.supports(stage)
+    compositor, camera, seen = Compositor(stage), camera_of(stage, "still"), []
     for qpos in poses(40):
         stage.pose(camera, qpos)
-        expected = stage.picture(camera)
-        composed = composite.picture(camera)
-        assert composed is not None
-        assert np.array_equal(expected, composed)
+        expected = stage.render(camera)
+        layered = compositor.render(camera)
+        assert layered is not None
+        assert np.array_equal(expected, layered)
         seen.append(expected.tobytes())
-    composite.free()
+    compositor.free()
     assert len(set(seen)) == len(seen)
 
 
 def test_what_stands_is_drawn_once(stage_of, monkeypatch):
     """Also where the scene has a mirror: then it has a layer, and the scene is not drawn twice."""
-    from services.libero.simulator.composite import Composite
+    from services.libero.simulator.rendering.compositor import Compositor
 
     stage = stage_of(MIRROR)
-    composite, camera, drawn = Composite(stage), camera_of(stage, "still"), []
-    render = stage.render
+    compositor, camera, drawn = Compositor(stage), camera_of(stage, "still"), []
+    draw = stage.draw
 
     def counted():
         drawn.append(sorted(stage.model.geom(g.objid).name for g in stage.scene.geoms[: stage.scene.ngeom]))
-        render()
+        draw()
 
-    monkeypatch.setattr(stage, "render", counted)
+    monkeypatch.setattr(stage, "draw", counted)
     away = np.array([0, -0.8, 0.6, 1, 0, 0, 0, -0.2])  # touches nothing
     stage.pose(camera, away)
-    composite.picture(camera)
+    compositor.render(camera)
     background, mirror, rest = drawn
     assert background == ["block", "floor", "twin", "wall"]
     assert "mirror" in mirror and "floor" not in mirror  # nothing below the mirror has an image in it
     assert rest == ["ball", "bar", "drawer", "floor", "wall"]  # the last two are the layers
     drawn.clear()
-    composite.picture(camera)
+    compositor.render(camera)
     assert len(drawn) == 2  # the background has not changed
     drawn.clear()
     stage.model.geom_rgba[stage.model.geom("block").id] = 0, 0, 1, 1
-    expected = stage.picture(camera)
-    assert np.array_equal(expected, composite.picture(camera))
+    expected = stage.render(camera)
+    assert np.array_equal(expected, compositor.render(camera))
     drawn.clear()
     inside_the_block = np.array([0.1, 0.5, 0.3, 1, 0, 0, 0, -0.2])
     stage.pose(camera, inside_the_block)
-    composite.picture(camera)
+    compositor.render(camera)
     assert {"block", "twin"} < set(drawn[-1])  # the mover touches the first, the first the second
-    composite.free()
+    compositor.free()
 
 
 @pytest.mark.parametrize("name", ["two mirrors", "shadow"])
 def test_scenes_that_layers_cannot_hold_are_refused(stage_of, name):
-    from services.libero.simulator.composite import Composite
+    from services.libero.simulator.rendering.compositor import Compositor
 
     stage = stage_of(SCENES.get(name, ""), shadow="true" if name == "shadow" else "false")
-    assert not Composite.able(stage)
+    assert not Compositor.supports(stage)
 
 
 @pytest.mark.parametrize(("name", "camera"), [("plain", "moving"), ("mirror and glass", "still")])
 def test_pictures_that_layers_cannot_make_are_left_to_others(stage_of, name, camera):
-    from services.libero.simulator.composite import Composite
+    from services.libero.simulator.rendering.compositor import Compositor
 
     stage = stage_of(SCENES[name])
-    composite = Composite(stage)
+    compositor = Compositor(stage)
     stage.pose(camera_of(stage, camera), next(poses(1)))
-    assert composite.picture(camera_of(stage, camera)) is None
-    composite.free()
+    assert compositor.render(camera_of(stage, camera)) is None
+    compositor.free()
 
 
 def test_a_driver_that_cannot_draw_layers_still_draws(context, monkeypatch, caplog):
@@ -176,21 +176,21 @@ def test_a_driver_that_cannot_draw_layers_still_draws(context, monkeypatch, capl
     from OpenGL import GL
     from OpenGL.error import GLError
 
-    from services.libero.simulator import layers
-    from services.libero.simulator.render import SceneRenderer
+    from services.libero.simulator.rendering import layers
+    from services.libero.simulator.rendering.renderer import SceneRenderer
 
     def refuse(self):
-        GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, self._frame)
+        GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, self._framebuffer)
         raise GLError(1282, description="invalid operation")
 
-    model = mujoco.MjModel.from_xml_string(SCENE.format(standing=MIRROR, shadow="false"))
-    monkeypatch.setattr(layers.Layer, "take", refuse)
+    model = mujoco.MjModel.from_xml_string(SCENE.format(static=MIRROR, shadow="false"))
+    monkeypatch.setattr(layers.Layer, "capture", refuse)
     renderer = SceneRenderer(context, model, SIZE)
     camera, qpos = model.camera("still").id, next(poses(1))
-    pictures = [renderer.draw(camera, qpos) for _ in range(2)]
+    pictures = [renderer.render(camera, qpos) for _ in range(2)]
     assert caplog.text.count("cannot draw from layers") == 1
     renderer._stage.pose(camera, qpos)
-    expected = renderer._stage.picture(camera)
+    expected = renderer._stage.render(camera)
     assert all(np.array_equal(expected, picture) for picture in pictures)
     renderer.free()
 
@@ -199,16 +199,16 @@ def test_a_driver_that_draws_layers_wrongly_is_found_out(libero_runtime, context
     """The first picture is drawn both ways; from then on only the way that was right is used."""
     import mujoco
 
-    from services.libero.simulator import layers
-    from services.libero.simulator.render import SceneRenderer
+    from services.libero.simulator.rendering import layers
+    from services.libero.simulator.rendering.renderer import SceneRenderer
 
-    model = mujoco.MjModel.from_xml_string(SCENE.format(standing="", shadow="false"))
-    monkeypatch.setattr(layers.Layer, "take", lambda self: None)  # what comes back is not what was drawn
+    model = mujoco.MjModel.from_xml_string(SCENE.format(static="", shadow="false"))
+    monkeypatch.setattr(layers.Layer, "capture", lambda self: None)  # what comes back is not what was drawn
     renderer = SceneRenderer(context, model, SIZE)
     qpos = next(poses(1))
-    picture = renderer.draw(model.camera("still").id, qpos)
+    picture = renderer.render(model.camera("still").id, qpos)
     assert "other pictures from layers" in caplog.text
     renderer._stage.pose(model.camera("still").id, qpos)
-    assert np.array_equal(picture, renderer._stage.picture(model.camera("still").id))
-    assert np.array_equal(picture, renderer.draw(model.camera("still").id, qpos))
+    assert np.array_equal(picture, renderer._stage.render(model.camera("still").id))
+    assert np.array_equal(picture, renderer.render(model.camera("still").id, qpos))
     renderer.free()

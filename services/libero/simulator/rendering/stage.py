@@ -1,16 +1,16 @@
-"""One model's view: poses it, gathers what a camera may see, and has MuJoCo draw it as robosuite does."""
+"""One model as a camera sees it: poses it, fills MuJoCo's scene, and has MuJoCo draw that as robosuite does."""
 
 import mujoco
 import numpy as np
 
-from services.libero.simulator.culling import Culling
+from services.libero.simulator.rendering.culling import Culling
 
 
 class Stage:
     """A scene of `model` and the offscreen buffer it is drawn into, `size` × `size` pixels. Needs a current context."""
 
     def __init__(self, model: mujoco.MjModel, size: int):
-        self.model, self.size, self.view = model, size, mujoco.MjData(model)
+        self.model, self.size, self.data = model, size, mujoco.MjData(model)
         self.culling = Culling(model)
         model.vis.global_.offwidth = model.vis.global_.offheight = size
         self.context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50)
@@ -27,33 +27,33 @@ class Stage:
         """Makes OpenGL draw into this stage's buffer."""
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self.context)
 
-    def shown(self) -> np.ndarray:
+    def visible(self) -> np.ndarray:
         """Returns which geoms are drawn at all: bool [ngeom]."""
         return np.asarray(self._option.geomgroup, bool)[self.model.geom_group]
 
     def pose(self, camera: int, qpos: np.ndarray) -> None:
         """Poses everything as `qpos` says and looks through camera number `camera`."""
-        self.view.qpos[:] = qpos
-        mujoco.mj_kinematics(self.model, self.view)
-        mujoco.mj_comPos(self.model, self.view)
-        mujoco.mj_camlight(self.model, self.view)
+        self.data.qpos[:] = qpos
+        mujoco.mj_kinematics(self.model, self.data)
+        mujoco.mj_comPos(self.model, self.data)
+        mujoco.mj_camlight(self.model, self.data)
         self._camera.fixedcamid = camera
 
-    def gather(self, hidden: np.ndarray, mirror: bool) -> None:
-        """Fills the scene with all but the geoms of `hidden` (bool [ngeom]); `mirror` is whether mirrors mirror."""
-        self.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = mirror
+    def update_scene(self, hidden: np.ndarray, reflect: bool) -> None:
+        """Fills the scene with all but the geoms of `hidden` (bool [ngeom]); `reflect` is whether mirrors reflect."""
+        self.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = reflect
         everything = mujoco.mjtCatBit.mjCAT_ALL
         self.culling.hide(hidden)
         try:
             mujoco.mjv_updateScene(
-                self.model, self.view, self._option, self._perturb, self._camera, everything, self.scene
+                self.model, self.data, self._option, self._perturb, self._camera, everything, self.scene
             )
         finally:
             self.culling.show_all()
         while self.scene.ngeom and self.scene.geoms[self.scene.ngeom - 1].rgba[3] <= 0:
             self.scene.ngeom -= 1  # sites that robosuite hides by opacity; MuJoCo would draw each twice
 
-    def render(self) -> None:
+    def draw(self) -> None:
         """Draws the scene."""
         mujoco.mjr_render(self._viewport, self.scene, self.context)
 
@@ -63,10 +63,10 @@ class Stage:
         mujoco.mjr_readPixels(pixels, None, self._viewport, self.context)
         return pixels
 
-    def picture(self, camera: int) -> np.ndarray:
+    def render(self, camera: int) -> np.ndarray:
         """Returns what `camera` sees as posed, everything drawn anew."""
-        self.gather(self.culling.outside(self.view, camera), self.culling.mirrors(self.view, camera))
-        self.render()
+        self.update_scene(self.culling.invisible(self.data, camera), self.culling.sees_mirror(self.data, camera))
+        self.draw()
         return self.read()
 
     def free(self) -> None:

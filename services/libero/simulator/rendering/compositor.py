@@ -1,0 +1,160 @@
+"""Renders a fixed camera's image from layers: what never moves is drawn once an episode, a mirror by itself.
+
+LIBERO's mount, table and walls cost a software renderer as much as the moving arm, and a mirror makes MuJoCo draw the
+whole scene twice. The images are those of one `mjr_render` over everything, to the bit:
+
+- Of two surfaces at the same depth, MuJoCo shows the one drawn later. Layers come first, so a static geom that any
+  geom drawn before it may touch is drawn again in its own place; their bounding boxes tell.
+- A mirror's layer holds the mirror and what is reflected in it. What is beside the mirror is drawn again after it.
+- Where more thought would be needed (shadows, glass in a mirror, two mirrors, a moving camera) all is drawn anew.
+
+README.md beside this file walks through one frame.
+"""
+
+import mujoco
+import numpy as np
+
+from services.libero.simulator.rendering import layers
+from services.libero.simulator.rendering.culling import SLACK_M
+from services.libero.simulator.rendering.stage import Stage
+
+_GLASS_BELOW = 0.995  # MuJoCo blends what is less opaque
+_DEFAULT_RGBA = (0.5, 0.5, 0.5, 1.0)  # a geom of this colour has its material's
+
+
+class Compositor:
+    """Renders one stage, where it `supports` that. Raises RuntimeError or a GLError where the driver is too old."""
+
+    def __init__(self, stage: Stage):
+        self._stage = stage
+        self._visible = np.flatnonzero(stage.visible())
+        self._static = _static(stage)
+        self._planes = np.flatnonzero(self._static & (stage.model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE))
+        self._shader = layers.CopyShader()
+        self._mirror_layer = layers.Layer(stage.context, self._shader, stage.size)
+        self._static_layers = {}  # of each camera: its layer, and the appearance it was drawn with
+
+    @staticmethod
+    def supports(stage: Stage) -> bool:
+        """Returns whether `stage`'s images can be composed from layers."""
+        visible = np.flatnonzero(stage.visible())
+        return bool(
+            stage.context.offSamples > 1
+            and not stage.model.light_castshadow.any()
+            and len(np.intersect1d(visible, stage.culling.mirror_ids)) <= 1
+            and len(visible) > 2
+            and _static(stage)[visible[:2]].all()  # they lend the layers their places
+        )
+
+    def render(self, camera: int) -> np.ndarray | None:
+        """Returns what `camera` sees as posed: uint8 [size, size, 3]; None if that needs a full render."""
+        if not self._is_fixed(camera) or self._behind_plane(camera):
+            return None
+        stack = [self._static_layer(camera)]
+        if self._stage.culling.sees_mirror(self._stage.data, camera):
+            if not self._draw_mirror_layer(camera):
+                return None
+            stack.insert(0, self._mirror_layer)
+        self._compose(camera, stack)
+        self._stage.draw()
+        return self._stage.read()
+
+    def _compose(self, camera: int, stack: list[layers.Layer]) -> None:
+        """Fills the scene with the layers of `stack`, in place of the first geoms, and with what they leave out."""
+        stage, mirrored = self._stage, len(stack) > 1
+        hidden = stage.culling.outside_frustum(stage.data, camera) & ~self._static
+        if mirrored:
+            hidden[stage.culling.mirror_ids] = True
+        hidden |= self._from_layer(~hidden)
+        hidden[self._visible[:2]] = False, not mirrored
+        stage.update_scene(hidden, reflect=False)
+        for layer, geom in zip(stack, stage.scene.geoms, strict=False):
+            layer.replace(geom)
+
+    def _is_fixed(self, camera: int) -> bool:
+        model = self._stage.model
+        fixed = model.cam_mode[camera] == mujoco.mjtCamLight.mjCAMLIGHT_FIXED
+        return fixed and model.body_weldid[model.cam_bodyid[camera]] == 0
+
+    def _behind_plane(self, camera: int) -> bool:
+        """Returns whether a static plane is seen from behind: MuJoCo draws it as glass then."""
+        data, planes = self._stage.data, self._planes
+        return bool(
+            (((data.cam_xpos[camera] - data.geom_xpos[planes]) * data.geom_xmat[planes, 2::3]).sum(1) < 0).any()
+        )
+
+    def _from_layer(self, drawn: np.ndarray) -> np.ndarray:
+        """Returns which static geoms (bool [ngeom]) may come from the layer although `drawn` are drawn after it."""
+        visible = self._visible
+        static, others = self._static[visible], (drawn & ~self._static)[visible]
+        centres, half_edges = (part[visible] for part in self._stage.culling.bounding_boxes(self._stage.data))
+        reach = np.abs(half_edges).sum(axis=1) + SLACK_M
+        low, high = centres - reach, centres + reach
+        touching = ((low[:, None] <= high) & (high[:, None] >= low)).all(-1)
+        before = np.tril(touching, -1)  # [n, n]: touches, and comes earlier in MuJoCo's order
+        while (redrawn := static & (before & others).any(1)).any():
+            static, others = static & ~redrawn, others | redrawn
+        result = np.zeros(len(drawn), bool)
+        result[visible] = static
+        return result
+
+    def _static_layer(self, camera: int) -> layers.Layer:
+        """Returns the layer of what never moves before `camera`, drawn again if its appearance has changed."""
+        stage = self._stage
+        layer, drawn = self._static_layers.get(camera) or (layers.Layer(stage.context, self._shader, stage.size), None)
+        appearance = self._appearance(camera)
+        if appearance != drawn:
+            stage.update_scene(~self._static, reflect=False)
+            stage.scene.ngeom = int(self._static.sum())  # what follows are sites
+            skybox = mujoco.mjtRndFlag.mjRND_SKYBOX
+            stage.scene.flags[skybox], wanted = 0, stage.scene.flags[skybox]
+            stage.draw()
+            stage.scene.flags[skybox] = wanted
+            layer.capture()
+            self._static_layers[camera] = layer, appearance
+        return layer
+
+    def _appearance(self, camera: int) -> bytes:
+        """Returns all that the static layer's image depends on: poses, colours, lights and the camera."""
+        model, data, static = self._stage.model, self._stage.data, self._static
+        geoms = (data.geom_xpos[static], data.geom_xmat[static], model.geom_rgba[static], model.mat_rgba)
+        lights = (data.light_xpos, data.light_xdir, model.light_active, model.light_diffuse)
+        return b"".join(part.tobytes() for part in (*geoms, *lights, data.cam_xpos[camera], data.cam_xmat[camera]))
+
+    def _draw_mirror_layer(self, camera: int) -> bool:
+        """Draws the mirror and what is reflected in it into their layer; returns whether that could be done.
+
+        With glass among them it cannot: the layer would hold the mirror as seen through it.
+        """
+        stage = self._stage
+        hidden = stage.culling.unreflected(stage.data, camera)
+        hidden[stage.culling.mirror_ids] = False
+        stage.update_scene(hidden, reflect=True)
+        if any(0 < geom.rgba[3] < _GLASS_BELOW for geom in stage.scene.geoms[: stage.scene.ngeom]):
+            return False
+        stage.draw()
+        self._mirror_layer.capture()
+        return True
+
+    def free(self) -> None:
+        for layer, _ in self._static_layers.values():
+            layer.free()
+        self._mirror_layer.free()
+        self._shader.free()
+
+
+def _static(stage: Stage) -> np.ndarray:
+    """Returns which visible geoms (bool [ngeom]) never move, are opaque and only cover what is behind them."""
+    model = stage.model
+    static = stage.visible() & (model.body_weldid[model.geom_bodyid] == 0) & (_alpha(model) == 1)
+    static[stage.culling.mirror_ids] = False
+    static[stage.culling.infinite] = False
+    return static
+
+
+def _alpha(model: mujoco.MjModel) -> np.ndarray:
+    """Returns how opaque each geom is, from 0 to 1: [ngeom]."""
+    alpha = model.geom_rgba[:, 3].copy()
+    plain = (model.geom_rgba == np.float32(_DEFAULT_RGBA)).all(axis=1) & (model.geom_matid >= 0)
+    alpha[plain] = model.mat_rgba[model.geom_matid[plain], 3]
+    return alpha

@@ -1,0 +1,54 @@
+"""The OpenGL context that a process draws in, and which driver that turned out to be."""
+
+import logging
+
+import mujoco
+
+from services.libero.simulator import runtime
+from services.libero.simulator.rendering import gl
+
+log = logging.getLogger("services.libero")
+
+_SOFTWARE_RENDERERS = ("llvmpipe", "softpipe", "swrast", "swiftshader")
+
+
+class GlContext:
+    """One OpenGL context, made when first needed and shared by every model that this process draws."""
+
+    def __init__(self):
+        self._context = None
+        self.renderer = ""  # the driver's own name, known once made
+
+    def make_current(self) -> None:
+        """Makes the context (once) and binds it to this thread. Raises RuntimeError when nothing can draw here."""
+        if self._context is not None:
+            return self._context.make_current()
+        active = runtime.active()
+        if active.gl.backend == "disable":
+            raise RuntimeError(
+                "this process was configured with render 'none'; choose cpu, gpu or auto to get pictures"
+            )
+        self._context = mujoco.GLContext(640, 480)
+        self._context.make_current()
+        self.renderer = _renderer_name()
+        _check_renderer(self.renderer, active)
+
+    def free(self) -> None:
+        if self._context is not None:
+            self._context.free()
+            self._context = None
+
+
+def _renderer_name() -> str:
+    from OpenGL import GL
+
+    name = GL.glGetString(GL.GL_RENDERER)
+    return name.decode(errors="replace") if name else "unknown"
+
+
+def _check_renderer(name: str, active: runtime.Runtime) -> None:
+    """Says it aloud when a GPU was hoped for and the CPU draws: such runs take hours instead of minutes."""
+    software = any(word in name.lower() for word in _SOFTWARE_RENDERERS)
+    hoped = active.render == "gpu" or (active.render == "auto" and gl.has_nvidia_gpu())
+    if software and hoped:
+        log.warning("frames are drawn in software (%s) although this machine has a GPU; %s", name, gl._GPU_HINT)

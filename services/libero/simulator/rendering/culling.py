@@ -1,0 +1,122 @@
+"""Leaves out geoms that a camera cannot see, without changing a pixel.
+
+Drawing time goes with the number of vertices, wherever they end up. A geom whose bounding box lies outside the camera's
+frustum puts no fragment into the image. Two ways round that are kept open: MuJoCo draws the scene again as a reflective
+plane or box shows it, so a geom's reflection must miss the frustum from the eye over the mirror too; and infinite
+planes and mirrors stay in any case: MuJoCo would take the next one in their stead.
+"""
+
+import mujoco
+import numpy as np
+
+HIDDEN_GROUP = 5  # of MuJoCo's six geom groups; LIBERO draws group 1
+SLACK_M = 1e-3  # for the rounding of positions and planes, in metres
+_PLANE, _BOX = int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_BOX)
+
+
+def _reflectance(model) -> np.ndarray:
+    """Returns each geom's reflectance [ngeom]; without a material it is 0."""
+    material = model.geom_matid
+    return (
+        np.where(material >= 0, model.mat_reflectance[np.maximum(material, 0)], 0.0) if model.nmat else 0.0 * material
+    )
+
+
+class Culling:
+    """Finds what one model's cameras cannot see."""
+
+    def __init__(self, model: mujoco.MjModel):
+        self._model = model
+        shape = model.geom_type
+        mirrors = (_reflectance(model) > 0) & ((shape == _PLANE) | (shape == _BOX))
+        self.infinite = (shape == _PLANE) & (model.geom_size[:, :2] <= 0).any(axis=1)  # MuJoCo draws haze over it
+        self._never_culled = self.infinite | mirrors
+        self._boxes = model.geom_aabb.reshape(-1, 2, 3).copy()  # centre and half edges, in the geom's own frame
+        bounded = (shape == _PLANE) & ~self.infinite
+        self._boxes[bounded, 0], self._boxes[bounded, 1] = 0, model.geom_size[bounded] * [1, 1, 0]
+        self.mirror_ids = np.flatnonzero(mirrors)
+        self._groups = model.geom_group.copy()
+
+    def invisible(self, data: mujoco.MjData, camera: int) -> np.ndarray:
+        """Returns which geoms (bool [ngeom]) put nothing into `camera`'s square image at `data`'s poses."""
+        hidden = self.outside_frustum(data, camera)
+        return hidden & self.unreflected(data, camera) if hidden.any() else hidden
+
+    def outside_frustum(self, data: mujoco.MjData, camera: int) -> np.ndarray:
+        """Returns which geoms (bool [ngeom]) `camera` does not see itself; it may see them in a mirror."""
+        planes, eye = self._frustum(data, camera), data.cam_xpos[camera]
+        centres, half_edges = self.bounding_boxes(data)
+        return _outside((centres - eye) @ planes.T, half_edges, planes) & ~self._never_culled
+
+    def unreflected(self, data: mujoco.MjData, camera: int) -> np.ndarray:
+        """Returns which geoms (bool [ngeom]) `camera` sees in no mirror."""
+        planes, eye = self._frustum(data, camera), data.cam_xpos[camera]
+        boxes, hidden = self.bounding_boxes(data), ~self._never_culled
+        for geom in self.mirror_ids:
+            hidden &= self._unreflected(data, geom, planes, eye, boxes)
+        return hidden
+
+    def sees_mirror(self, data: mujoco.MjData, camera: int) -> bool:
+        """Returns whether `camera`'s image may hold a mirror; without one the reflection pass draws nothing."""
+        planes = self._frustum(data, camera)
+        offsets = data.geom_xpos[self.mirror_ids] - data.cam_xpos[camera]
+        size = self._model.geom_size[self.mirror_ids]
+        infinite = self.infinite[self.mirror_ids]
+        reach = np.linalg.norm(size, axis=1) + SLACK_M
+        return bool((infinite | ((offsets @ planes.T + reach[:, None]).min(axis=1) >= 0)).any())
+
+    def _unreflected(self, data, geom: int, planes: np.ndarray, eye: np.ndarray, boxes) -> np.ndarray:
+        """Returns which geoms have no reflection in the view by the reflective geom `geom`."""
+        mat, pos, size = data.geom_xmat[geom].reshape(3, 3), data.geom_xpos[geom], self._model.geom_size[geom]
+        normal = mat[:, 2]
+        if self._model.geom_type[geom] == _BOX:
+            pos = pos + size[2] * normal  # a box reflects in its upper side
+        if (eye - pos) @ normal > 0 and size[0] > 0 and size[1] > 0:
+            planes = np.concatenate([planes, _mirror_frustum(eye, pos, mat[:, 0] * size[0], mat[:, 1] * size[1])])
+        centres, half_edges = boxes
+        height = (centres - pos) @ normal
+        reflected = centres - 2 * height[:, None] * normal
+        reflected_planes = planes - 2 * (planes @ normal)[:, None] * normal  # as the geoms themselves see them
+        behind = _outside(height[:, None], half_edges, normal[None])
+        return behind | _outside((reflected - eye) @ planes.T, half_edges, reflected_planes)
+
+    def bounding_boxes(self, data: mujoco.MjData):
+        """Returns a box around each geom, in metres: its centre [ngeom, 3] and its half edges [ngeom, 3, 3]."""
+        turn = data.geom_xmat.reshape(-1, 3, 3)
+        centres = data.geom_xpos + (turn @ self._boxes[:, 0, :, None])[..., 0]
+        return centres, (turn * self._boxes[:, 1, None]).transpose(0, 2, 1)
+
+    def _frustum(self, data, camera: int) -> np.ndarray:
+        return _frustum_planes(self._model.cam_fovy[camera], data.cam_xmat[camera].reshape(3, 3))
+
+    def hide(self, hidden: np.ndarray) -> None:
+        """Takes the geoms of `hidden` out of what `mjv_updateScene` draws, until `show_all`."""
+        self._model.geom_group[hidden] = HIDDEN_GROUP
+
+    def show_all(self) -> None:
+        self._model.geom_group[:] = self._groups
+
+
+def _outside(distances: np.ndarray, half_edges: np.ndarray, planes: np.ndarray) -> np.ndarray:
+    """Returns which boxes [n] lie wholly outside one of `planes` [m, 3], their centres at signed `distances` [n, m]."""
+    reach = np.abs(half_edges @ planes.T).sum(axis=1)
+    return (distances + reach + SLACK_M).min(axis=1) < 0
+
+
+def _frustum_planes(fovy_deg: float, mat: np.ndarray) -> np.ndarray:
+    """Returns the inward normals [5, 3] of a square view: left, right, bottom, top, and the plane of the eye.
+
+    `mat` is MuJoCo's camera frame: x right, y up, looking along -z.
+    """
+    half = np.deg2rad(fovy_deg) / 2
+    cos, sin = np.cos(half), np.sin(half)
+    local = np.array([[cos, 0, -sin], [-cos, 0, -sin], [0, cos, -sin], [0, -cos, -sin], [0, 0, -1]])
+    return local @ mat.T
+
+
+def _mirror_frustum(eye: np.ndarray, centre: np.ndarray, across: np.ndarray, up: np.ndarray) -> np.ndarray:
+    """Returns the inward normals [4, 3] of the pyramid from `eye` over the rectangle centre ± across ± up."""
+    corners = np.stack([centre + across + up, centre - across + up, centre - across - up, centre + across - up]) - eye
+    normals = np.cross(corners, np.roll(corners, -1, axis=0))
+    normals /= np.linalg.norm(normals, axis=1, keepdims=True)
+    return normals * np.sign(normals @ (centre - eye))[:, None]
