@@ -1,11 +1,14 @@
 """A picture put together from layers is the one that MuJoCo draws at once, on scenes made to make that hard."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 pytestmark = pytest.mark.usefixtures("libero_runtime")
 
 SIZE = 64
+README = Path(__file__).parents[2] / "services/libero/simulator/rendering/README.md"
 
 SCENE = """
 <mujoco>
@@ -212,3 +215,23 @@ def test_a_driver_that_draws_layers_wrongly_is_found_out(libero_runtime, context
     assert np.array_equal(picture, renderer._stage.render(model.camera("still").id))
     assert np.array_equal(picture, renderer.render(model.camera("still").id, qpos))
     renderer.free()
+
+
+def test_the_worked_example_is_true(libero_env, libero_assets):
+    """README.md has its figures, its pixel too where its driver draws, and its rule gives every sample."""
+    from services.libero.assets import kit
+    from services.libero.simulator.rendering import example
+
+    if not kit.complete(libero_assets):
+        pytest.skip("the example is told of the project's kit")
+    example.pose(libero_env)
+    frame, text = example.draw(libero_env), README.read_text()
+    assert np.array_equal(frame.layered_image, frame.full_image)
+    assert np.array_equal(frame.layered_image, libero_env.render(example.CAMERA)[::-1])
+    assert np.array_equal(frame.result.color, frame.full.color)
+    assert np.array_equal(frame.result.depth, frame.full.depth)
+    assert np.array_equal(frame.result.color, example.by_depth(frame))
+    assert f"{frame.result.depth.size:,}" in text
+    assert example.table(frame) in text
+    assert libero_env._gl.renderer not in text or example.pixel(frame) in text
+    assert example.picture(frame).shape == (256, 4 * 256, 3)

@@ -25,10 +25,10 @@ _BOTH = GL.GL_COLOR_BUFFER_BIT | GL.GL_DEPTH_BUFFER_BIT
 class CopyShader:
     """The shader that puts layers back. Raises RuntimeError or a GLError where the driver cannot."""
 
-    def __init__(self):
+    def __init__(self, fragment: str = _FRAGMENT):
         from OpenGL.GL import shaders
 
-        parts = ((_VERTEX, GL.GL_VERTEX_SHADER), (_FRAGMENT, GL.GL_FRAGMENT_SHADER))
+        parts = ((_VERTEX, GL.GL_VERTEX_SHADER), (fragment, GL.GL_FRAGMENT_SHADER))
         self.program = shaders.compileProgram(*(shaders.compileShader(*part) for part in parts), validate=False)
         GL.glUseProgram(self.program)
         GL.glUniform1i(GL.glGetUniformLocation(self.program, "color"), _COLOR_UNIT)
@@ -54,7 +54,7 @@ class Layer:
         ):
             GL.glFramebufferTexture2D(GL.GL_FRAMEBUFFER, part, GL.GL_TEXTURE_2D_MULTISAMPLE, texture, 0)
         GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, context.offFBO)
-        self._display_list = _record_display_list(shader.program, self._textures)
+        self.display_list = _record_display_list(shader.program, self._textures)
 
     def capture(self) -> None:
         """Copies what MuJoCo drew last."""
@@ -67,12 +67,12 @@ class Layer:
     def replace(self, geom: mujoco.MjvGeom) -> None:
         """Makes `geom` of a scene stand for all that the layer holds."""
         geom.type = mujoco.mjtGeom.mjGEOM_MESH
-        geom.dataid = self._display_list - self._context.baseMesh
+        geom.dataid = self.display_list - self._context.baseMesh
         geom.matid = -1
         geom.reflectance = 0
 
     def free(self) -> None:
-        GL.glDeleteLists(self._display_list, 1)
+        GL.glDeleteLists(self.display_list, 1)
         GL.glDeleteFramebuffers(1, [self._framebuffer])
         GL.glDeleteTextures(self._textures)
 

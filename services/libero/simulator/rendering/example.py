@@ -1,0 +1,218 @@
+"""The worked example of README.md: one frame of libero_goal drawn from layers, with each step kept.
+
+    PYTHONPATH=.:shared/contract python -m services.libero.simulator.rendering.example [STEPS.png]
+
+prints what each step drew, takes one pixel apart, and puts the steps side by side into a picture.
+"""
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+TASK, CAMERA, STEPS = ("libero_goal", 0), "agentview", 30
+ACTION = (0.3, 0.2, -0.8, 0.0, 0.0, 0.0, -1.0)  # forward and down: the hand is over the table then
+NEAR_M, FAR_M = 0.5, 3.0  # white and black in the picture of depth
+ROUNDS = 9
+_SAMPLE = """#version 400 compatibility
+uniform sampler2DMS color, depth;
+uniform int number;
+void main() {
+    ivec2 pixel = ivec2(gl_FragCoord.xy);
+    gl_FragColor = vec4(texelFetch(color, pixel, number).rgb, texelFetch(depth, pixel, number).r);
+}
+"""
+
+
+class Step(NamedTuple):
+    """What one call of `mjr_render` drew: the bodies of its geoms, their meshes' triangles, and every sample."""
+
+    bodies: list[str]
+    triangles: int
+    color: np.ndarray  # uint8 [size, size, samples, 3], top row first as all below
+    depth: np.ndarray  # float32 [size, size, samples], metres from the camera's plane
+
+
+class Frame(NamedTuple):
+    """One frame's steps and its image drawn both ways."""
+
+    static: Step  # the static layer
+    rest: Step  # what moves, and static geoms that have to be drawn again; here without the layer
+    result: Step  # the same over the layer
+    full: Step  # everything drawn anew
+    layered_image: np.ndarray  # uint8 [size, size, 3]
+    full_image: np.ndarray
+
+
+def pose(env) -> None:
+    """Brings `env` to the example's moment."""
+    from services.libero.simulator import suites
+
+    task = suites.load_suite(TASK[0]).tasks[TASK[1]]
+    env.load_task(task)
+    env.reset(0, suites.init_states(task)[0])
+    for _ in range(STEPS):
+        env.step(ACTION)
+
+
+def draw(env) -> Frame:
+    """Returns `env`'s present frame as the renderer draws an episode's first one, step by step."""
+    env.render(CAMERA)
+    stage, compositor = env._renderer._stage, env._renderer._compositor
+    camera, steps = stage.model.camera(CAMERA).id, []
+    compositor._static_layers.clear()
+    stage.draw = lambda: (type(stage).draw(stage), steps.append(_kept(stage)))
+    try:
+        layered = compositor.render(camera)
+        stage.scene.geoms[0].dataid = _empty_list() - stage.context.baseMesh
+        stage.draw()
+        full = stage.render(camera)
+    finally:
+        del stage.draw
+    static, result, rest, everything = steps
+    return Frame(static, rest, result, everything, layered[::-1], full[::-1])
+
+
+def by_depth(frame: Frame) -> np.ndarray:
+    """Returns what the rule of depth makes of layer and rest, sample by sample: uint8 [size, size, samples, 3]."""
+    over = frame.rest.depth <= frame.static.depth  # MuJoCo's depth test: of two equal ones the later one shows
+    return np.where(over[..., None], frame.rest.color, frame.static.color)
+
+
+def edge(frame: Frame) -> tuple[int, int]:
+    """Returns row and column of a pixel that shows both: the one whose samples differ the most."""
+    over = (frame.rest.depth <= frame.static.depth).mean(axis=2) == 0.5
+    spread = np.ptp(frame.result.color.astype(int), axis=2).sum(axis=2)
+    return tuple(int(part) for part in np.unravel_index((over * spread).argmax(), over.shape))
+
+
+def _kept(stage) -> Step:
+    """Returns what the stage has just drawn."""
+    model, scene = stage.model, stage.scene
+    geoms = [geom.objid for geom in scene.geoms[: scene.ngeom] if geom.dataid < 2 * model.nmesh]  # no layer
+    meshes = model.geom_dataid[geoms]
+    samples = _samples(stage)[::-1]
+    return Step(
+        [model.body(body).name for body in model.geom_bodyid[geoms]],
+        int(model.mesh_facenum[meshes[meshes >= 0]].sum()),
+        np.rint(samples[..., :3] * 255).astype(np.uint8),
+        _metres(model, samples[..., 3]),
+    )
+
+
+def _metres(model, depth: np.ndarray) -> np.ndarray:
+    """Returns how far away a depth buffer's numbers are: MuJoCo's run from 1, near, to 0, far."""
+    near, far = (edge * model.stat.extent for edge in (model.vis.map.znear, model.vis.map.zfar))
+    return (near * far / (near + depth.astype(np.float64) * (far - near))).astype(np.float32)
+
+
+def _samples(stage) -> np.ndarray:
+    """Returns every sample of what was drawn last: float32 [size, size, samples, 4], red, green, blue, depth buffer."""
+    from OpenGL import GL
+
+    from services.libero.simulator.rendering import layers
+
+    size, shader = stage.size, layers.CopyShader(_SAMPLE)
+    layer = layers.Layer(stage.context, shader, size)
+    layer.capture()
+    GL.glPushAttrib(GL.GL_ALL_ATTRIB_BITS)
+    target, texture = GL.glGenFramebuffers(1), GL.glGenTextures(1)
+    GL.glBindTexture(GL.GL_TEXTURE_2D, texture)
+    GL.glTexImage2D(GL.GL_TEXTURE_2D, 0, GL.GL_RGBA32F, size, size, 0, GL.GL_RGBA, GL.GL_FLOAT, None)
+    GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, target)
+    GL.glFramebufferTexture2D(GL.GL_FRAMEBUFFER, GL.GL_COLOR_ATTACHMENT0, GL.GL_TEXTURE_2D, texture, 0)
+    for state in (GL.GL_DEPTH_TEST, GL.GL_BLEND, GL.GL_CULL_FACE):
+        GL.glDisable(state)
+    found = []
+    for number in range(stage.context.offSamples):
+        GL.glUseProgram(shader.program)
+        GL.glUniform1i(GL.glGetUniformLocation(shader.program, "number"), number)
+        GL.glCallList(layer.display_list)
+        found.append(GL.glReadPixels(0, 0, size, size, GL.GL_RGBA, GL.GL_FLOAT, outputType=np.float32))
+    GL.glDeleteFramebuffers(1, [target])
+    GL.glDeleteTextures([texture])
+    GL.glPopAttrib()
+    layer.free()
+    shader.free()
+    stage.bind()
+    return np.stack([part.reshape(size, size, 4) for part in found], axis=2)
+
+
+def _empty_list() -> int:
+    from OpenGL import GL
+
+    number = GL.glGenLists(1)
+    GL.glNewList(number, GL.GL_COMPILE)
+    GL.glEndList()
+    return number
+
+
+def table(frame: Frame) -> str:
+    """Returns what each step drew, as rows of README.md's table."""
+    steps = {"static layer, once": frame.static, "the rest, each frame": frame.rest, "full render": frame.full}
+    return "\n".join(f"| {name} | {len(step.bodies)} | {step.triangles:,} |" for name, step in steps.items())
+
+
+def pixel(frame: Frame) -> str:
+    """Returns one pixel's samples, as README.md's table shows them: grey value and metres of layer and rest, result."""
+    row, column = edge(frame)
+    rows = []
+    for number in range(frame.result.color.shape[2]):
+        layer, rest = ((step.color[row, column, number], step.depth[row, column, number]) for step in frame[:2])
+        shown = frame.result.color[row, column, number]
+        rows.append(f"| {number} | {_sample(*layer)} | {_sample(*rest)} | {_sample(shown)} |")
+    return "\n".join([*rows, f"| pixel ({row}, {column}) | | | {_sample(frame.layered_image[row, column])} |"])
+
+
+def _sample(color: np.ndarray, depth: float | None = None) -> str:
+    words = " ".join(map(str, color))
+    return words if depth is None else f"{words} at {depth:.2f} m"
+
+
+def picture(frame: Frame) -> np.ndarray:
+    """Returns the steps side by side: layer, its depth, the rest, the result; uint8 [size, 4 size, 3]."""
+    grey = 255 * np.clip((FAR_M - frame.static.depth) / (FAR_M - NEAR_M), 0, 1)
+    samples = (frame.static.color, np.repeat(grey[..., None], 3, axis=-1), frame.rest.color)
+    return np.concatenate([*(np.rint(part.mean(axis=2)) for part in samples), frame.layered_image], 1).astype(np.uint8)
+
+
+def cpu_ms(env) -> dict[str, float]:
+    """Returns the median CPU time of this thread for one image, drawn in full and from layers, in turns."""
+    stage, compositor = env._renderer._stage, env._renderer._compositor
+    camera = stage.model.camera(CAMERA).id
+    sides, spent = {"full": stage.render, "layered": compositor.render}, {"full": [], "layered": []}
+    for _ in range(ROUNDS):
+        for name, render in sides.items():
+            start = time.thread_time()
+            render(camera)
+            spent[name].append((time.thread_time() - start) * 1e3)
+    return {name: float(np.median(values)) for name, values in spent.items()}
+
+
+def main(target: str | None) -> None:
+    """Draws the example on the project's own assets and prints its figures."""
+    from PIL import Image
+
+    from services.libero import assets
+    from services.libero.simulator import runtime
+    from vla_contract.volume import Volume
+
+    with tempfile.TemporaryDirectory() as work:
+        runtime.configure(assets.resolve("kit", Volume().root).path, Path(work), "cpu")
+        from services.libero.simulator.env import LiberoEnv
+
+        env = LiberoEnv(runtime.active().assets)
+        pose(env)
+        frame = draw(env)
+        print(table(frame), pixel(frame), sep="\n\n")
+        print("\nCPU ms:", *(f"{name} {value:.1f}" for name, value in cpu_ms(env).items()), env._gl.renderer)
+        if target:
+            Image.fromarray(picture(frame)).save(target, optimize=True)
+        env.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2] or [None])
