@@ -1,6 +1,6 @@
 """The worked example of README.md: one frame of libero_goal drawn from layers, with each step kept.
 
-    PYTHONPATH=.:shared/contract python -m services.libero.simulator.rendering.example [STEPS.png]
+    PYTHONPATH=.:shared/common:shared/contract python -m services.libero.simulator.rendering.example [STEPS.png]
 
 prints what each step drew, takes one pixel apart, and puts the steps side by side into a picture.
 """
@@ -198,7 +198,7 @@ def main(target: str | None) -> None:
 
     from services.libero import assets
     from services.libero.simulator import runtime
-    from vla_contract.volume import Volume
+    from vla_common.volume import Volume
 
     with tempfile.TemporaryDirectory() as work:
         runtime.configure(assets.resolve("kit", Volume().root).path, Path(work), "cpu")
