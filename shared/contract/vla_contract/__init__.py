@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vla_contract.protocol.errors import UnknownSession as UnknownSession
     from vla_contract.protocol.info import Checkpoint as Checkpoint
     from vla_contract.protocol.info import PolicyInfo as PolicyInfo
+    from vla_contract.protocol.parts import Part as Part
     from vla_contract.protocol.types import ActionChunk as ActionChunk
     from vla_contract.protocol.types import Observation as Observation
     from vla_contract.protocol.types import Policy as Policy
@@ -29,6 +30,7 @@ _HOME = {
     "ContractError": "protocol.errors",
     "InvalidObservation": "protocol.errors",
     "Observation": "protocol.types",
+    "Part": "protocol.parts",
     "Policy": "protocol.types",
     "PolicyClient": "client.client",
     "PolicyInfo": "protocol.info",
