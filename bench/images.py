@@ -25,8 +25,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.common import figure
-from vlalab import building, docker, environments, images, paths, ports
-from vlalab.console import LabError
+from vlalab.description import ports
+from vlalab.engine import building, docker, images
+from vlalab.environments import venvs
+from vlalab.host import paths
+from vlalab.host.console import LabError
 
 ENVIRONMENT = "host"
 LIMIT_GB = building.EXPECTED_GB
@@ -153,7 +156,7 @@ def replace_pin(lock: Path, name: str, version: str) -> None:
     wanted, pin = lock.with_suffix(".bump.in"), lock.with_suffix(".bump")
     wanted.write_text(f"{name}=={version}\n")
     flags = ["--generate-hashes", "--no-deps", "--no-header", "--no-annotate"]
-    environments.uv(["pip", "compile", *flags, "--output-file", str(pin), str(wanted)])
+    venvs.uv(["pip", "compile", *flags, "--output-file", str(pin), str(wanted)])
     text, changed = re.subn(rf"(?m)^{name}==.*\n(?:    --hash.*\n)+", lambda _: pin.read_text(), lock.read_text())
     if changed != 1:
         raise LabError(f"{lock} pins {name} {changed} times, expected once")

@@ -15,9 +15,11 @@ from types import ModuleType
 
 from invoke import Argument, Collection, Exit, ParseError, Program
 
-from vlalab import endings, environment_file, helping
-from vlalab.console import LabError, unknown
-from vlalab.paths import ROOT
+from vlalab.description import environment_file
+from vlalab.host import endings
+from vlalab.host.console import LabError, unknown
+from vlalab.host.paths import ROOT
+from vlalab.tasks import helping
 from vlalab.tasks.flags import LabTask
 
 

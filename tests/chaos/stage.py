@@ -20,7 +20,7 @@ from vla_common import healthcheck
 from vla_contract.server.serving import listen
 
 EVALUATOR, WORKER = "services.libero.evaluator.evaluate", "services.libero.evaluator.worker"
-POLICY, SUPERVISOR = "services.libero.policies", "vlalab.supervisor"
+POLICY, SUPERVISOR = "services.libero.policies", "vlalab.runtimes.supervisor"
 SCENE_S = 120  # a worker that is stopped while it starts or builds a scene is replaced after so long
 END_S = 480.0  # far longer than any run here takes on a busy machine, such a worker or two included: past it, it hangs
 SUITE = "libero_goal"

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from tests.docker import packages
 from tests.docker.packages import System, Unavailable
-from vlalab import bake, docker, pythons
+from vlalab.engine import bake, docker
+from vlalab.environments import pythons
 
 VERSION = "3.10"
 # Parts of a Python installation that no image uses.

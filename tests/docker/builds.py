@@ -12,7 +12,7 @@ import pytest
 
 from tests.docker.hidden import Secrets
 from tests.docker.lab import Lab
-from vlalab import bake, building, docker, images
+from vlalab.engine import bake, building, docker, images
 
 # Built at one time. Not all: each group's cache and those images that only their own tests need go before the next one
 # comes. gr00t and ws_mdl have twelve wheels in common, which come once.

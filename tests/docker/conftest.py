@@ -25,7 +25,8 @@ from tests.docker.builds import Builds
 from tests.docker.lab import ODD_USER, Lab
 from tests.docker.packages import Unavailable
 from tests.docker.watching import HealthWatch
-from vlalab import docker, sidebyside
+from vlalab.engine import docker
+from vlalab.testing import sidebyside
 
 GB = 1e9
 ORDER = (

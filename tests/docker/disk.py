@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from tests.docker.packages import Unavailable
-from vlalab import docker
+from vlalab.engine import docker
 
 # The most in use at one time, in GB: while gr00t and ws_mdl are built with their cache of unpacked wheels, beside
 # libero and ui (`./lab build` itself then asks for 20.5).

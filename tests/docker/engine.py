@@ -19,7 +19,8 @@ from pathlib import Path
 
 from tests.docker import disk, keeper, packages
 from tests.docker.packages import Unavailable
-from vlalab import docker, paths
+from vlalab.engine import docker
+from vlalab.host import paths
 
 CHOICE = "VLALAB_TEST_DOCKER"
 PREFIX = "vlalab-docker-"  # of a private engine's folder; short, since sockets in it have 107 bytes for their path

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.docker import network, packages
 from tests.docker.packages import Unavailable
-from vlalab import processes
+from vlalab.host import processes
 
 OWNER = "owner.json"  # who keeps the folder; without that process it is a killed run's and may go
 GPU_REQUESTS = "gpu-requests"  # a line per container that a GPU was asked for

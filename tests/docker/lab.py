@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_ports
-from vlalab import compose, docker, images, paths, ports
+from vlalab.description import compose, ports
+from vlalab.engine import docker, images
+from vlalab.host import paths
 
 # Another uid than that of anybody here, so that what a container leaves behind cannot look right by chance.
 ODD_USER = (4321, 4322)

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from tests.docker.conftest import USER
-from vlalab import docker, images
+from vlalab.engine import docker, images
 
 pytestmark = pytest.mark.docker
 

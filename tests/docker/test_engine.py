@@ -14,7 +14,7 @@ import pytest
 from tests.docker import disk, keeper, network, packages
 from tests.docker import engine as engines
 from tests.docker.lab import wait_until
-from vlalab import paths
+from vlalab.host import paths
 
 HOLD_ONE = """
 import subprocess, sys

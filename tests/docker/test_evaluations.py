@@ -8,7 +8,7 @@ import pytest
 
 from tests.docker.conftest import RUNTIME
 from tests.docker.lab import Lab, wait_until
-from vlalab import docker
+from vlalab.engine import docker
 
 pytestmark = pytest.mark.docker
 # Short episodes of one task, nothing drawn: what is tested here is the way from container to container.

@@ -4,7 +4,7 @@ import pytest
 
 from tests.docker.conftest import RUNTIME
 from tests.docker.keeper import GPU_REQUESTS
-from vlalab import docker
+from vlalab.engine import docker
 
 pytestmark = pytest.mark.docker
 

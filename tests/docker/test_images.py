@@ -7,7 +7,9 @@ import pytest
 
 from tests.docker.builds import GROUPS
 from tests.docker.conftest import KEPT
-from vlalab import docker, environments, images, paths
+from vlalab.engine import docker, images
+from vlalab.environments import venvs
+from vlalab.host import paths
 
 pytestmark = pytest.mark.docker
 # As they are built. libero comes first, since its own tests take longest.
@@ -36,7 +38,7 @@ def name(chosen, builds):
 def test_it_says_what_it_was_built_from(name, lab, builds):
     labels = lab.image(name)["Config"]["Labels"]
     assert labels["vla-lab.env"] == name
-    assert labels["vla-lab.lock"] == environments.named(name, paths.ROOT).lock_hash
+    assert labels["vla-lab.lock"] == venvs.named(name, paths.ROOT).lock_hash
     assert labels["org.opencontainers.image.revision"] == builds.commits[name]
     about = json.loads(lab.run_in(name, "cat", "/opt/vla-lab/image.json").stdout)
     assert (about["env"], about["lock"]) == (name, labels["vla-lab.lock"])
@@ -62,7 +64,7 @@ def test_every_pin_of_its_lock_is_what_is_installed(name, lab):
     listed = lab.run_in(name, "python", "-c", LIST_PACKAGES)
     assert listed.code == 0, listed.text
     installed = dict(json.loads(listed.stdout.splitlines()[-1]))
-    lock = environments.named(name, paths.ROOT).lock.read_text()
+    lock = venvs.named(name, paths.ROOT).lock.read_text()
     pins = pinned(lock)
     assert pins and set(installed) <= set(pins) | {"pip", "setuptools"}
     assert set(re.findall(r"(?m)^([\w.-]+)(?:\[[^\]]*\])?==[^\s;]+ \\$", lock)) <= set(installed), (

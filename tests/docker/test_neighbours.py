@@ -6,7 +6,8 @@ import urllib.request
 import pytest
 
 from tests.docker.conftest import RUNTIME
-from vlalab import docker, images, state
+from vlalab.engine import docker, images
+from vlalab.host import state
 
 pytestmark = pytest.mark.docker
 

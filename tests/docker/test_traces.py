@@ -8,7 +8,8 @@ import pytest
 
 from tests.docker.conftest import USER
 from tests.docker.watching import listening
-from vlalab import docker, paths
+from vlalab.engine import docker
+from vlalab.host import paths
 
 pytestmark = pytest.mark.docker
 

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 from tests.docker.lab import Lab
-from vlalab import docker
+from vlalab.engine import docker
 
 
 class HealthWatch(threading.Thread):

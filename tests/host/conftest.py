@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import docker, state
+from vlalab.engine import docker
+from vlalab.host import state
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from vlalab import addresses
+from vlalab.commands import addresses
 
 LOG = """2026 INFO notebooks: http://127.0.0.1:8888/lab?token=of-an-earlier-start  (files in /volume/notebooks)
 --- restarted

@@ -11,9 +11,11 @@ import tarfile
 
 import pytest
 
-from vlalab import bundles, images, parts, paths, restoring, unpacking
-from vlalab.bundles import Request
-from vlalab.console import LabError
+from vlalab.bundles import packing, parts, restoring, unpacking
+from vlalab.bundles.packing import Request
+from vlalab.engine import images
+from vlalab.host import paths
+from vlalab.host.console import LabError
 
 FILES = {
     "checkpoints/tiny/model.safetensors": random.Random(0).randbytes(300_000),
@@ -40,7 +42,7 @@ def volume(tmp_path, monkeypatch):
 def bundle(volume, tmp_path):
     """A bundle of all of its files."""
     request = Request((), tmp_path / "lab.bundle", checkpoints=("all",), assets=("libero",), host=False)
-    return bundles.bundle(request)
+    return packing.bundle(request)
 
 
 @pytest.fixture
@@ -71,7 +73,7 @@ def test_a_second_restore_finds_everything_there(bundle, elsewhere):
 
 
 def test_only_what_was_chosen_goes_in(volume, tmp_path):
-    bundles.bundle(Request((), tmp_path / "one.bundle", checkpoints=("tiny",), host=False))
+    packing.bundle(Request((), tmp_path / "one.bundle", checkpoints=("tiny",), host=False))
     with unpacking.Reader(tmp_path / "one.bundle") as reader:
         assert {file.path for file in reader.manifest.files} == {n for n in FILES if "/tiny/" in n}
 
@@ -119,7 +121,7 @@ def test_restored_files_belong_to_the_volumes_owner(bundle, elsewhere):
     elsewhere.mkdir()
     os.chown(elsewhere, 4321, 4322)
     restoring.restore(bundle)
-    made = [path for path in elsewhere.rglob("*") if path.relative_to(elsewhere).parts[0] in bundles.FOLDERS]
+    made = [path for path in elsewhere.rglob("*") if path.relative_to(elsewhere).parts[0] in packing.FOLDERS]
     assert {(path.stat().st_uid, path.stat().st_gid) for path in made} == {(4321, 4322)}
 
 
@@ -251,25 +253,25 @@ def test_a_link_on_the_volume_that_leads_out_is_not_followed(bundle, elsewhere, 
 def test_what_is_not_there_is_told(volume, tmp_path, change, says):
     request = Request((), tmp_path / "x", **{"checkpoints": ("tiny",), "host": False, **change})
     with pytest.raises(LabError, match=says):
-        bundles.bundle(request)
+        packing.bundle(request)
     assert not (tmp_path / "x").exists()
 
 
 def test_a_file_that_is_there_and_a_folder_that_is_not_are_told(bundle, volume, tmp_path):
     for file, says in ((bundle, "already there"), (tmp_path, "a folder"), (tmp_path / "no" / "x", "is not there")):
         with pytest.raises(LabError, match=says):
-            bundles.bundle(Request((), file, checkpoints=("tiny",), host=False))
+            packing.bundle(Request((), file, checkpoints=("tiny",), host=False))
 
 
 def test_a_full_disk_is_told_before_and_leaves_nothing_after(volume, bundle, elsewhere, tmp_path, monkeypatch):
-    free = bundles.shutil.disk_usage(tmp_path)
+    free = packing.shutil.disk_usage(tmp_path)
     full = lambda path: free._replace(free=10)  # noqa: E731
-    monkeypatch.setattr(bundles.shutil, "disk_usage", full)
+    monkeypatch.setattr(packing.shutil, "disk_usage", full)
     with pytest.raises(LabError, match=r"the files take .* free some, or set VLALAB_VOLUME"):
         restoring.restore(bundle)
     monkeypatch.setenv("VLALAB_VOLUME", str(volume))
     with pytest.raises(LabError, match="the bundle takes up to"):
-        bundles.bundle(Request((), tmp_path / "x", checkpoints=("tiny",), host=False))
+        packing.bundle(Request((), tmp_path / "x", checkpoints=("tiny",), host=False))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["lab.bundle", "volume"]
 
 
@@ -277,19 +279,19 @@ def test_a_bundle_that_fails_midway_leaves_no_file(volume, tmp_path, monkeypatch
     def breaks(tar, file):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(bundles, "_add_file", breaks)
+    monkeypatch.setattr(packing, "_add_file", breaks)
     with pytest.raises(LabError, match="the disk is full; nothing of it is left"):
-        bundles.bundle(Request((), tmp_path / "x", checkpoints=("tiny",), host=False))
+        packing.bundle(Request((), tmp_path / "x", checkpoints=("tiny",), host=False))
     assert [p.name for p in tmp_path.iterdir()] == ["volume"]
 
 
 def test_links_bring_what_they_lead_to_and_dangling_ones_are_told(volume):
     (volume / "checkpoints/tiny/link.json").symlink_to("deep/er/config.json")
-    found = {file.path: file.size for file in bundles.volume_files(("tiny",), ())}
+    found = {file.path: file.size for file in packing.volume_files(("tiny",), ())}
     assert found["checkpoints/tiny/link.json"] == 2
     (volume / "checkpoints/tiny/gone").symlink_to("nowhere")
     with pytest.raises(LabError, match="leads nowhere"):
-        bundles.volume_files(("tiny",), ())
+        packing.volume_files(("tiny",), ())
 
 
 @pytest.mark.parametrize(
@@ -301,13 +303,13 @@ def test_links_bring_what_they_lead_to_and_dangling_ones_are_told(volume):
     ],
 )
 def test_the_last_word_is_the_file(words, names, file):
-    assert bundles.parse_words(words) == (names, bundles.Path(file))
+    assert packing.parse_words(words) == (names, packing.Path(file))
 
 
 @pytest.mark.parametrize(("words", "says"), [("libero", "needs a FILE"), ("", "needs a FILE"), ("libro,/x", "libero")])
 def test_words_without_a_file_or_with_a_typing_mistake_are_told(words, says):
     with pytest.raises(LabError, match=says):
-        bundles.parse_words(words)
+        packing.parse_words(words)
 
 
 # --- images -------------------------------------------------------------------------------------------------
@@ -326,7 +328,7 @@ def engine(speaking, tmp_path, monkeypatch):
     """An engine with one image, whose layers are bytes; `load` keeps what it was given."""
     state = tmp_path / "engine"
     state.mkdir()
-    labels = {images.LOCK_LABEL: images.environments.named("ui").lock_hash}
+    labels = {images.LOCK_LABEL: images.venvs.named("ui").lock_hash}
     record = {
         "Id": "sha256:1", "RepoTags": [images.reference("ui")], "Size": 1000, "Created": "2026-01-02T00:00:00Z",
         "Config": {"Labels": labels},
@@ -340,7 +342,7 @@ def engine(speaking, tmp_path, monkeypatch):
 
 
 def test_an_image_is_loaded_as_it_was_saved(volume, engine, tmp_path):
-    bundles.bundle(Request(("ui",), tmp_path / "x", host=False))
+    packing.bundle(Request(("ui",), tmp_path / "x", host=False))
     (engine / "record.json").unlink()
     plan = restoring.restore(tmp_path / "x")
     assert [record["name"] for record in plan.load] == ["ui"]
@@ -348,13 +350,13 @@ def test_an_image_is_loaded_as_it_was_saved(volume, engine, tmp_path):
 
 
 def test_an_image_that_is_here_is_not_loaded_again(volume, engine, tmp_path):
-    bundles.bundle(Request(("all",), tmp_path / "x", host=False))
+    packing.bundle(Request(("all",), tmp_path / "x", host=False))
     assert restoring.restore(tmp_path / "x").load == []
     assert not (engine / "loaded").exists()
 
 
 def test_a_newer_image_here_is_replaced_only_when_forced(volume, engine, tmp_path):
-    bundles.bundle(Request(("ui",), tmp_path / "x", host=False))
+    packing.bundle(Request(("ui",), tmp_path / "x", host=False))
     newer = (engine / "record.json").read_text().replace("sha256:1", "sha256:2").replace("2026-01-02", "2026-01-03")
     (engine / "record.json").write_text(newer)
     with pytest.raises(LabError, match="newer here than in the bundle; --force replaces it"):
@@ -363,7 +365,7 @@ def test_a_newer_image_here_is_replaced_only_when_forced(volume, engine, tmp_pat
 
 
 def test_another_image_than_the_bundles_is_noticed(volume, engine, tmp_path):
-    bundles.bundle(Request(("ui",), tmp_path / "x", host=False))
+    packing.bundle(Request(("ui",), tmp_path / "x", host=False))
     (engine / "record.json").unlink()
     (engine / "kept.json").write_text((engine / "kept.json").read_text().replace(images.LOCK_LABEL, "other"))
     with pytest.raises(LabError, match="loaded another image"):
@@ -373,15 +375,15 @@ def test_another_image_than_the_bundles_is_noticed(volume, engine, tmp_path):
 def test_a_save_that_fails_leaves_no_file_and_gives_the_engines_words(volume, engine, tmp_path):
     (engine / "layers").unlink()
     with pytest.raises(LabError, match="`docker save vla-lab/ui:.*` failed"):
-        bundles.bundle(Request(("ui",), tmp_path / "x", host=False))
+        packing.bundle(Request(("ui",), tmp_path / "x", host=False))
     assert not list(tmp_path.glob("x*"))
 
 
 def test_an_image_of_another_lock_is_not_bundled(volume, engine, tmp_path):
     record = (engine / "record.json").read_text()
-    (engine / "record.json").write_text(record.replace(images.environments.named("ui").lock_hash, "0"))
+    (engine / "record.json").write_text(record.replace(images.venvs.named("ui").lock_hash, "0"))
     with pytest.raises(LabError, match="another lock"):
-        bundles.bundle(Request(("ui",), tmp_path / "x", host=False))
+        packing.bundle(Request(("ui",), tmp_path / "x", host=False))
 
 
 # --- the lab itself -----------------------------------------------------------------------------------------
@@ -391,8 +393,8 @@ def test_pins_are_for_every_python():
     lock = (
         "a==1 ; python_full_version < '3.11' \\\n    --hash=sha256:00\n    # via b\nb[c]==2 \\\n    --hash=sha256:11\n"
     )
-    assert bundles.without_markers(lock).split("\n") == [
+    assert packing.without_markers(lock).split("\n") == [
         "a==1 \\", "    --hash=sha256:00", "    # via b", "b[c]==2 \\", "    --hash=sha256:11", "",
     ]  # fmt: skip
-    real = bundles.without_markers((paths.ROOT / "requirements.lock").read_text())
+    real = packing.without_markers((paths.ROOT / "requirements.lock").read_text())
     assert [line for line in real.splitlines() if ";" in line and not line.startswith(("#", " "))] == []

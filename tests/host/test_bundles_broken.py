@@ -13,8 +13,9 @@ import zlib
 
 import pytest
 
-from vlalab import parts, paths, restoring, staging
-from vlalab.console import LabError
+from vlalab.bundles import parts, restoring, staging
+from vlalab.host import paths
+from vlalab.host.console import LabError
 
 FILES = {"checkpoints/a/weights.bin": random.Random(0).randbytes(150_000), "checkpoints/a/config.json": b"{}" * 4000}
 HERE = {"checkpoints/a/config.json": b"older", "assets/mine": b"mine"}  # on the volume before
@@ -305,7 +306,7 @@ def test_a_bomb_is_refused_in_little_memory(tmp_path, volume, bomb, honest):
         return [(name, bomb if name == PIECE else data) for name, data in listed]
 
     path = make(tmp_path / "x", edit=edit, members=members)
-    code = "import sys; from pathlib import Path; from vlalab import restoring; restoring.restore(Path(sys.argv[1]))"
+    code = "import sys, pathlib; from vlalab.bundles import restoring; restoring.restore(pathlib.Path(sys.argv[1]))"
     process = subprocess.Popen([sys.executable, "-c", code, str(path)], cwd=paths.ROOT, stderr=subprocess.PIPE)
     words = process.stderr.read().decode()
     process.stderr.close()

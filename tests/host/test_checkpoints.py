@@ -2,8 +2,9 @@
 
 import pytest
 
-from vlalab import checkpoints, lacking
-from vlalab.console import LabError
+from vlalab.commands import lacking
+from vlalab.description import checkpoints
+from vlalab.host.console import LabError
 
 VARIABLE = "VLALAB_OPENVLA_CHECKPOINT"
 

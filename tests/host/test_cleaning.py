@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import cleaning, images, paths, state
-from vlalab.console import LabError
+from vlalab.engine import cleaning, images
+from vlalab.host import paths, state
+from vlalab.host.console import LabError
 
 USAGE = {
     "Images": [

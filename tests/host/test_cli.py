@@ -6,8 +6,11 @@ import sys
 
 import pytest
 
-from vlalab import cli, environment_file, paths, programs
-from vlalab.paths import ROOT
+from vlalab import cli
+from vlalab.commands import programs
+from vlalab.description import environment_file
+from vlalab.host import paths
+from vlalab.host.paths import ROOT
 from vlalab.tasks.flags import flags_of
 
 TASKS = cli.load_tasks()

@@ -2,8 +2,9 @@
 
 import pytest
 
-from vlalab import compose, state
-from vlalab.console import LabError
+from vlalab.description import compose
+from vlalab.host import state
+from vlalab.host.console import LabError
 
 VARIABLES = {"SET": "value", "EMPTY": "", "OTHER": "b"}
 

@@ -6,7 +6,7 @@ from tests.screen import Screen
 
 SILENT = """
 import sys, threading
-from vlalab.console import status
+from vlalab.host.console import status
 with status("fetching") as line:
     line.update("the first of two")
     sys.stdin.readline()

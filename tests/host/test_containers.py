@@ -11,28 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import (
-    checkpoints,
-    cli,
-    compose,
-    containers,
-    docker,
-    environments,
-    evaluation,
-    gpus,
-    images,
-    inside,
-    lifecycle,
-    paths,
-    programs,
-    runtimes,
-    state,
-)
-from vlalab import service_settings as kept_settings
-from vlalab.console import LabError
-from vlalab.evaluation import Request
-from vlalab.processes import identify
-from vlalab.state import folder as state_folder
+from vlalab import cli
+from vlalab.commands import evaluation, lifecycle, programs
+from vlalab.commands.evaluation import Request
+from vlalab.description import checkpoints, compose, gpus
+from vlalab.description import service_settings as kept_settings
+from vlalab.engine import docker, images
+from vlalab.environments import venvs
+from vlalab.host import paths, state
+from vlalab.host.console import LabError
+from vlalab.host.processes import identify
+from vlalab.host.state import folder as state_folder
+from vlalab.runtimes import both, containers
+from vlalab.testing import inside
 
 PROGRAM = Path(__file__).with_name("recording_docker.py")
 OWN = ("VLALAB_", "COMPOSE_", "DOCKER_", "SSL_CERT", "REQUESTS_CA", "CURL_CA", "SUDO_")
@@ -55,7 +46,7 @@ class Engine:
         made = [
             {
                 "RepoTags": [f"vla-lab/{name}:dev"], "Id": "sha256:1", "Size": 10**9, "Created": "2026-01-02T03:04:05Z",
-                "Config": {"Labels": {"vla-lab.lock": lock or environments.named(name).lock_hash}},
+                "Config": {"Labels": {"vla-lab.lock": lock or venvs.named(name).lock_hash}},
             }
             for name in names
         ]  # fmt: skip
@@ -104,23 +95,23 @@ def weights(tmp_path):
 
 
 def test_auto_takes_docker_when_an_engine_answers_and_the_images_are_built(engine):
-    assert runtimes.choose("auto", ["libero"]) == (containers, "runtime docker")
-    runtime, line = runtimes.choose("auto", ["libero", "openvla"])
+    assert both.choose("auto", ["libero"]) == (containers, "runtime docker")
+    runtime, line = both.choose("auto", ["libero", "openvla"])
     assert runtime.NAME == "local" and "vla-lab/openvla:dev is not built" in line
     with pytest.raises(LabError, match=r"not built; run: \./lab build openvla, or use --runtime local"):
-        runtimes.choose("docker", ["libero", "openvla"])
+        both.choose("docker", ["libero", "openvla"])
 
 
 def test_auto_takes_local_where_no_engine_answers(monkeypatch):
     monkeypatch.setattr(docker, "available", lambda: "no Docker engine answers; start it")
-    assert runtimes.choose("auto", ["libero"])[1] == "runtime local"
+    assert both.choose("auto", ["libero"])[1] == "runtime local"
     with pytest.raises(LabError, match=r"no Docker engine answers.*or use --runtime local"):
-        runtimes.choose("docker", ["libero"])
+        both.choose("docker", ["libero"])
 
 
 def test_auto_follows_what_runs_already(engine):
-    assert runtimes.choose("auto", ["libero"], prefer="local")[0].NAME == "local"
-    assert runtimes.choose("docker", ["libero"], prefer="local")[0].NAME == "docker"
+    assert both.choose("auto", ["libero"], prefer="local")[0].NAME == "local"
+    assert both.choose("docker", ["libero"], prefer="local")[0].NAME == "docker"
 
 
 def test_an_image_of_another_lock_is_used_and_told(engine, capsys):
@@ -478,7 +469,7 @@ def test_what_belongs_to_a_call_that_is_gone_is_removed(engine, capsys):
 
 OWNER = """
 import sys
-from vlalab import guard
+from vlalab.engine import guard
 with guard.guarded("left-behind"):
     print("ready", flush=True)
     sys.stdin.read()

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from vlalab import docker
-from vlalab.console import LabError
+from vlalab.engine import docker
+from vlalab.host.console import LabError
 
 SOCKET = "unix:///var/run/docker.sock"
 DOWN = f"Cannot connect to the Docker daemon at {SOCKET}. Is the docker daemon running?"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import compose
-from vlalab.console import LabError
+from vlalab.description import compose
+from vlalab.host.console import LabError
 
 PROCESS = {"OUTER": "from outside", "TAKEN": "process"}
 # line (or lines: the last one counts) → value

@@ -9,8 +9,8 @@ import zipfile
 
 import pytest
 
-from vlalab import environments
-from vlalab.downloads import Downloads
+from vlalab.environments import venvs
+from vlalab.environments.downloads import Downloads
 
 NAMES = ("small", "large")
 MIB = 2**20
@@ -58,7 +58,7 @@ def test_the_installers_own_words_are_understood(index, tmp_path, monkeypatch):
     monkeypatch.setenv("UV_INDEX_URL", index)
     line = Line()
     there = ["pip", "install", "--target", str(tmp_path / "there"), "--python", sys.executable, *NAMES]
-    environments.uv(there, line)
+    venvs.uv(there, line)
     assert {(tmp_path / "there" / name / "data.bin").stat().st_size for name in NAMES} == {2 * MIB, 6 * MIB}
     assert "8 MB of 8 MB" in line.shown, line.shown
 

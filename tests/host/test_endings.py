@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.screen import Screen
-from vlalab import endings, environment_file, owners, ports
-from vlalab.console import LabError
+from vlalab.description import environment_file, ports
+from vlalab.host import endings, owners
+from vlalab.host.console import LabError
 
 CLEAN = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV", "VLALAB_PYTHON")}
 NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
@@ -210,7 +211,9 @@ def test_a_volume_that_is_closed_to_the_caller_is_told_before_anything_is_made(t
 
 
 def test_lines_for_a_person_are_plain_where_the_terminal_knows_no_codes():
-    program = "from vlalab.console import status\nwith status('fetching') as line: line.update('a'); line.update('b')"
+    program = (
+        "from vlalab.host.console import status\nwith status('fetching') as line: line.update('a'); line.update('b')"
+    )
     for unusual in ({"TERM": "dumb"}, {"TERM": None}):
         with Screen([sys.executable, "-c", program], variables=unusual) as screen:
             assert screen.wait() == 0

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import environments, pythons
-from vlalab.console import LabError
+from vlalab.environments import pythons, venvs
+from vlalab.host.console import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,7 +25,7 @@ def pins(*names: str, lock: Path = ROOT / "requirements.lock") -> str:
 @pytest.fixture
 def tiny(tmp_path) -> Path:
     """The folder of an environment with one small package."""
-    if not any(pythons.find(version) for version in environments.VERSIONS):
+    if not any(pythons.find(version) for version in venvs.VERSIONS):
         pytest.skip("no Python 3.10 or 3.11 at hand")
     folder = tmp_path / "images" / "tiny"
     folder.mkdir(parents=True)
@@ -33,11 +33,11 @@ def tiny(tmp_path) -> Path:
     return folder
 
 
-def ensure(tiny: Path) -> environments.Environment:
-    return environments.ensure("tiny", root=tiny.parents[1])
+def ensure(tiny: Path) -> venvs.Environment:
+    return venvs.ensure("tiny", root=tiny.parents[1])
 
 
-def imports(env: environments.Environment, name: str) -> bool:
+def imports(env: venvs.Environment, name: str) -> bool:
     return subprocess.run([env.python, "-I", "-c", f"import {name}"], capture_output=True).returncode == 0
 
 
@@ -53,7 +53,7 @@ def test_made_once_and_then_left_alone(tiny):
 def test_follows_its_lock(tiny):
     ensure(tiny)
     (tiny / "requirements.lock").write_text(pins("iniconfig", "idna"))
-    assert not environments.named("tiny", tiny.parents[1]).is_ready()
+    assert not venvs.named("tiny", tiny.parents[1]).is_ready()
     assert imports(ensure(tiny), "idna")
     (tiny / "requirements.lock").write_text(pins("idna"))
     assert not imports(ensure(tiny), "iniconfig")
@@ -73,7 +73,7 @@ def test_a_moved_environment_is_made_again(tiny, tmp_path):
     moved = tmp_path / "elsewhere" / "images" / "tiny"
     moved.parent.mkdir(parents=True)
     tiny.rename(moved)
-    env = environments.named("tiny", moved.parents[1])
+    env = venvs.named("tiny", moved.parents[1])
     assert not env.is_ready()
     assert ensure(moved).is_ready()
 
@@ -83,7 +83,7 @@ def test_a_package_that_does_not_match_its_hash_is_refused(tiny):
     (tiny / "requirements.lock").write_text(wrong)
     with pytest.raises(LabError, match="idna"):
         ensure(tiny)
-    assert not environments.named("tiny", tiny.parents[1]).is_ready()
+    assert not venvs.named("tiny", tiny.parents[1]).is_ready()
 
 
 def test_the_finishing_step_runs_inside_and_counts(tiny):
@@ -92,29 +92,29 @@ def test_the_finishing_step_runs_inside_and_counts(tiny):
     (tiny / "finish.py").write_text("raise SystemExit('no macros here')")
     with pytest.raises(LabError, match="no macros here"):
         ensure(tiny)
-    assert not environments.named("tiny", tiny.parents[1]).is_ready()
+    assert not venvs.named("tiny", tiny.parents[1]).is_ready()
 
 
 def test_two_calls_at_once_make_it_once(tiny, monkeypatch):
     made = []
-    real = environments._make
-    monkeypatch.setattr(environments, "_make", lambda env: (made.append(env), real(env)))
+    real = venvs._make
+    monkeypatch.setattr(venvs, "_make", lambda env: (made.append(env), real(env)))
     threads = [threading.Thread(target=ensure, args=(tiny,)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(made) == 1
-    assert environments.named("tiny", tiny.parents[1]).is_ready()
+    assert venvs.named("tiny", tiny.parents[1]).is_ready()
 
 
 def test_an_unknown_environment_lists_the_known_ones():
     with pytest.raises(LabError, match="libero"):
-        environments.named("liberoo")
+        venvs.named("liberoo")
 
 
 def test_a_full_disk_is_told_before_anything_is_written(tiny, monkeypatch):
-    monkeypatch.setitem(environments.SIZE_GB, "tiny", 1e9)
+    monkeypatch.setitem(venvs.SIZE_GB, "tiny", 1e9)
     with pytest.raises(LabError, match="GB free"):
         ensure(tiny)
     assert not (tiny / ".venv").exists()

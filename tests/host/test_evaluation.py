@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_ports
-from vlalab import environments, evaluation, local, memory, paths, state
-from vlalab.console import LabError
-from vlalab.evaluation import FALLBACK, Request, choose_policy
-from vlalab.processes import Identity, command, supervise
-from vlalab.watching import resume_line, why_killed
+from vlalab.commands import evaluation
+from vlalab.commands.evaluation import FALLBACK, Request, choose_policy
+from vlalab.commands.watching import resume_line, why_killed
+from vlalab.environments import venvs
+from vlalab.host import memory, paths, state
+from vlalab.host.console import LabError
+from vlalab.host.processes import Identity, command, supervise
+from vlalab.runtimes import local
 
 POLICIES = ["oracle", "random", "replay"]
 
@@ -74,7 +77,7 @@ def test_an_address_that_nobody_answers_at_is_told_at_once_with_how_long_it_is_w
     def not_yet(name: str):
         raise LabError("an environment was about to be made")
 
-    monkeypatch.setattr(environments, "ensure", not_yet)
+    monkeypatch.setattr(venvs, "ensure", not_yet)
     (port,) = free_ports(1)
     request = Request("libero_goal", f"http://127.0.0.1:{port}", "local", ("--policy-timeout-s", "5.0"))
     with pytest.raises(LabError, match="about to be made"):
@@ -93,7 +96,7 @@ def test_death_by_signal_becomes_its_shell_code():
 
 HOST = """
 import sys
-from vlalab.processes import supervise
+from vlalab.host.processes import supervise
 sys.exit(supervise([sys.executable, "-c", {code!r}], {{}}))
 """
 
@@ -184,7 +187,7 @@ def ancestors(pid: int) -> list[int]:
 
 
 needs_libero = pytest.mark.skipif(
-    not environments.named("libero").is_ready(), reason="the environment libero is not set up: ./lab env libero"
+    not venvs.named("libero").is_ready(), reason="the environment libero is not set up: ./lab env libero"
 )
 
 
@@ -192,7 +195,7 @@ needs_libero = pytest.mark.skipif(
     ("victim", "says"),
     [
         ("services.libero.evaluator.evaluate", "the evaluator was ended by SIGKILL"),
-        ("vlalab.supervisor", "was ended from outside, and nobody starts it again; this run was stopped"),
+        ("vlalab.runtimes.supervisor", "was ended from outside, and nobody starts it again; this run was stopped"),
     ],
 )
 @needs_libero

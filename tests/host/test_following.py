@@ -7,7 +7,7 @@ import pytest
 
 import tasks
 from tests.screen import show
-from vlalab import paths
+from vlalab.host import paths
 from vlalab.tasks import following
 
 TASKS = {task.name: task for group in tasks.GROUPS.values() for task in group}

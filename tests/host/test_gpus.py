@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import compose, docker, gpus, local, programs, reservations, service_settings
-from vlalab.console import LabError
+from vlalab.commands import programs
+from vlalab.description import compose, gpus, service_settings
+from vlalab.engine import docker, reservations
+from vlalab.host.console import LabError
+from vlalab.runtimes import local
 
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch"
 LOST = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."

@@ -7,8 +7,10 @@ from itertools import pairwise
 import pytest
 
 from tests.screen import show
-from vlalab import cli, course, helping, programs
-from vlalab.paths import ROOT
+from vlalab import cli
+from vlalab.commands import course, programs
+from vlalab.host.paths import ROOT
+from vlalab.tasks import helping
 
 TASKS = cli.load_tasks()
 LAB = [sys.executable, "-I", "-m", "vlalab"]

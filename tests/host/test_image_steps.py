@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from tests.ports import refusing
-from vlalab import bake, pythons
-from vlalab.paths import ROOT
+from vlalab.engine import bake
+from vlalab.environments import pythons
+from vlalab.host.paths import ROOT
 
 DOCKERFILE = (ROOT / "images" / "Dockerfile").read_text().replace("\\\n", " ")
 NAMES = bake.environments()

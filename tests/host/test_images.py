@@ -8,9 +8,11 @@ from itertools import pairwise
 
 import pytest
 
-from vlalab import bake, building, docker, environments, images, paths
-from vlalab.building import Options
-from vlalab.console import LabError
+from vlalab.engine import bake, building, docker, images
+from vlalab.engine.building import Options
+from vlalab.environments import venvs
+from vlalab.host import paths
+from vlalab.host.console import LabError
 
 NAMES = images.buildable()
 
@@ -26,7 +28,7 @@ def record(name: str, tag: str = "dev", lock: str | None = None, revision: str =
     """Returns an engine's record of an image."""
     labels = {
         images.ENV_LABEL: name,
-        images.LOCK_LABEL: environments.named(name).lock_hash if lock is None else lock,
+        images.LOCK_LABEL: venvs.named(name).lock_hash if lock is None else lock,
         images.REVISION_LABEL: revision,
     }
     return {
@@ -124,7 +126,7 @@ def test_every_build_gets_its_lock_and_commit_and_only_what_is_described(name):
     told = given(building.arguments([name], Options(flash_attn="none")))
     args = {key.split(".")[2] for key in told if key.startswith(f"{name}.args.")}
     assert {"LOCK_HASH", "COMMIT"} <= args <= set(bake.arguments(name))
-    assert told[f"{name}.args.LOCK_HASH"] == environments.named(name).lock_hash
+    assert told[f"{name}.args.LOCK_HASH"] == venvs.named(name).lock_hash
     assert told[f"{name}.tags"] == f"vla-lab/{name}:dev"
     assert told["*.context"] == str(paths.ROOT)
 

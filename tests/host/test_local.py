@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_ports
-from vlalab import compose, environments, gpus, local, paths, probe, state, supervised
-from vlalab.console import LabError
-from vlalab.processes import Identity, identify
+from vlalab.description import compose, gpus
+from vlalab.environments import venvs
+from vlalab.host import paths, state
+from vlalab.host.console import LabError
+from vlalab.host.processes import Identity, identify
+from vlalab.runtimes import local, probe, supervised
 
 SERVICE = Path(__file__).with_name("small_service.py")
 COMPOSE = """
@@ -42,7 +45,7 @@ def lab(tmp_path, monkeypatch):
     (folder / ".venv" / "bin").mkdir(parents=True)
     (folder / ".venv" / "bin" / "python").symlink_to(sys.executable)
     (folder / "requirements.lock").write_text("# nothing\n")
-    monkeypatch.setattr(environments, "ensure", lambda name: environments.Environment(name, folder))
+    monkeypatch.setattr(venvs, "ensure", lambda name: venvs.Environment(name, folder))
     monkeypatch.setattr(compose, "FILE", tmp_path / "compose.yaml")
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     monkeypatch.delenv("VLALAB_BIND", raising=False)
@@ -178,9 +181,11 @@ OWNER = """
 import sys, time
 from pathlib import Path
 from tests.ports import free_ports
-from vlalab import compose, environments, local
+from vlalab.description import compose
+from vlalab.environments import venvs
+from vlalab.runtimes import local
 folder, compose.FILE = Path({folder!r}), Path({compose!r})
-environments.ensure = lambda name: environments.Environment(name, folder)
+venvs.ensure = lambda name: venvs.Environment(name, folder)
 local.start("small", instance_name="private", attached=True)
 local.wait_ready("private", 20)
 print("ready", flush=True)
@@ -254,7 +259,7 @@ def test_an_unknown_service_is_an_error_that_lists_the_known_ones(lab, tmp_path)
 
 def test_another_services_name_becomes_its_address(lab, monkeypatch):
     """In a container http://openvla:8000 is the service's; here it is where that service listens, or would."""
-    env = environments.ensure("tiny")
+    env = venvs.ensure("tiny")
     page = compose.read(variables={"VLALAB_UI_POLICY": "http://oracle:8001"})["ui"]
     command, _ = local.resolve(page, env)
     assert command[-1] == "http://127.0.0.1:8001"

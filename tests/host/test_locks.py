@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import locks
-from vlalab.console import LabError
+from vlalab.environments import locks
+from vlalab.host.console import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 INPUTS = ("requirements.in", "requirements.lock", "excludes.txt")

@@ -6,8 +6,8 @@ import stat
 
 import pytest
 
-from vlalab import logs
-from vlalab.logs import Log
+from vlalab.runtimes import logs
+from vlalab.runtimes.logs import Log
 
 
 def mode(path) -> int:

@@ -14,7 +14,9 @@ import pytest
 
 from tests.host.test_environments import pins
 from tests.ports import free_ports
-from vlalab import environments, interpolation, owners, paths, ports, pythons
+from vlalab.description import interpolation, ports
+from vlalab.environments import pythons, venvs
+from vlalab.host import owners, paths
 
 ANNA, BERT = 54331, 54332  # the machine does not know them, and they have no home but the one they are told
 FLAGS = ("tyro", "docstring-parser", "typeguard")  # what a policy's program needs beyond the contract
@@ -79,7 +81,7 @@ def install(place, copy_clone):
 
 
 def python_of_all() -> bool:
-    found = [pythons.find(version, Path("/usr")) for version in environments.VERSIONS]
+    found = [pythons.find(version, Path("/usr")) for version in venvs.VERSIONS]
     return any(one and owners.open_to_all(one) for one in found)
 
 
@@ -213,7 +215,7 @@ def test_an_installs_env_file_gives_each_user_a_volume(monkeypatch, tmp_path):
 
 CHOOSE = """
 import sys, time
-from vlalab import ports
+from vlalab.description import ports
 print(next(ports._free_ports("127.0.0.1", int(sys.argv[1]), set())), flush=True)
 time.sleep(60)
 """

@@ -9,9 +9,14 @@ from types import MappingProxyType
 
 import pytest
 
-from vlalab import compose, environments, gpus, images, local, memory, overview
-from vlalab.containers import Container
-from vlalab.processes import identify
+from vlalab.commands import overview
+from vlalab.description import compose, gpus
+from vlalab.engine import images
+from vlalab.environments import venvs
+from vlalab.host import memory
+from vlalab.host.processes import identify
+from vlalab.runtimes import local
+from vlalab.runtimes.containers import Container
 
 LIBERO = compose.read(variables={})["oracle"]
 
@@ -52,7 +57,7 @@ def test_the_state_of_a_container_in_words(changes, state, health):
 
 
 def test_an_image_is_compared_with_the_lock_and_with_what_runs():
-    fits = environments.named("libero").lock_hash
+    fits = venvs.named("libero").lock_hash
     for built, words in (
         ({"libero": image(fits)}, "lock fits"),
         ({"libero": image("0" * 64)}, "of another lock"),

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from vlalab import compose, local, probe
+from vlalab.description import compose
+from vlalab.runtimes import local, probe
 
 
 @pytest.mark.parametrize("status", [200, 204, 404, 500, 503])

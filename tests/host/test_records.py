@@ -10,9 +10,11 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from vlalab import lifecycle, local, overview, paths, records, state, supervised
-from vlalab.processes import Identity, identify
-from vlalab.records import Record
+from vlalab.commands import lifecycle, overview
+from vlalab.host import paths, state
+from vlalab.host.processes import Identity, identify
+from vlalab.runtimes import local, records, supervised
+from vlalab.runtimes.records import Record
 
 NOBODY = 54321
 

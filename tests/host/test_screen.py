@@ -45,7 +45,7 @@ def test_waiting_for_what_does_not_come_ends_with_the_command_and_shows_all_it_s
 @pytest.mark.parametrize("columns", [80, 60, 40])
 def test_a_line_that_changes_in_place_keeps_its_seconds_and_says_what_it_is_at(columns):
     program = (
-        "from vlalab.console import status; import time\n"
+        "from vlalab.host.console import status; import time\n"
         "with status(\"installing environment 'ws_mdl' (202 pinned packages, hash-checked)\") as line:\n"
         "    time.sleep(0.1); line.update('Downloading torch (731.0MiB)'); time.sleep(0.3)"
     )

@@ -4,8 +4,9 @@ import os
 
 import pytest
 
-from vlalab import compose, service_settings, volumes
-from vlalab.console import LabError
+from vlalab.description import compose, service_settings
+from vlalab.engine import volumes
+from vlalab.host.console import LabError
 
 UUID = "GPU-5d5ba0d6-1d33-d6b9-7cd1-a5bd2f0f6a1c"
 

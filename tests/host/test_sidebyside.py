@@ -8,10 +8,11 @@ import time
 
 import pytest
 
-from vlalab import memory, sidebyside, testing
-from vlalab.paths import ROOT
-from vlalab.results import Result
-from vlalab.sidebyside import Job
+from vlalab.host import memory
+from vlalab.host.paths import ROOT
+from vlalab.testing import plan, sidebyside
+from vlalab.testing.results import Result
+from vlalab.testing.sidebyside import Job
 
 
 def meeting(folder, mine: str, other: str):
@@ -100,17 +101,17 @@ def test_no_more_run_at_a_time_than_may(tmp_path, most):
 
 
 def test_environments_wait_for_the_engines_tests_and_the_attack_for_all():
-    chosen = testing.choose([])
-    after = {name: testing._job(name, chosen, testing.How()).after for name in chosen}
+    chosen = plan.choose([])
+    after = {name: plan._job(name, chosen, plan.How()).after for name in chosen}
     assert after["chaos"] == set(chosen) - {"chaos"}
-    assert {name: after[name] for name in testing.ENVIRONMENTS} == {name: {"docker"} for name in testing.ENVIRONMENTS}
+    assert {name: after[name] for name in plan.ENVIRONMENTS} == {name: {"docker"} for name in plan.ENVIRONMENTS}
     assert not after["docker"] and not after["host"] and not after["contract"]
-    assert testing._job("libero", ["libero", "ui"], testing.How()).after == set()
+    assert plan._job("libero", ["libero", "ui"], plan.How()).after == set()
 
 
 WAITS = """
 import subprocess, sys, time
-from vlalab import sidebyside
+from vlalab.testing import sidebyside
 def run(done):
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     print("up"); time.sleep(600)

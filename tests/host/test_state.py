@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from vlalab import paths, state
-from vlalab.console import LabError
+from vlalab.host import paths, state
+from vlalab.host.console import LabError
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +93,7 @@ def test_what_others_might_have_a_hand_in_is_refused(tmp_path, monkeypatch, plac
 
 CODE = """
 import os, sys
-from vlalab import state
+from vlalab.host import state
 os.setgid(int(sys.argv[1]))
 os.setuid(int(sys.argv[1]))
 print(state.folder())

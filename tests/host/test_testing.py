@@ -6,9 +6,10 @@ from collections import Counter
 
 import pytest
 
-from vlalab import gl, inside, paths, testing
-from vlalab.console import LabError
-from vlalab.testing import Result
+from vlalab.host import gl, paths
+from vlalab.host.console import LabError
+from vlalab.testing import inside, plan
+from vlalab.testing.plan import Result
 
 FEW = """
 import pytest
@@ -32,7 +33,7 @@ def tree(tmp_path, monkeypatch):
 
 def few(tree, text: str) -> Result:
     (tree / "tests" / "few" / "test_few.py").write_text(text)
-    return testing.run_pytest("few", sys.executable, ["tests/few"], {})
+    return plan.run_pytest("few", sys.executable, ["tests/few"], {})
 
 
 def test_counts_come_from_the_report(tree):
@@ -43,7 +44,7 @@ def test_counts_come_from_the_report(tree):
 
 def test_a_mark_chooses(tree):
     (tree / "tests" / "few" / "test_few.py").write_text(FEW)
-    result = testing.run_pytest("few", sys.executable, ["tests/few"], {}, "not skip")
+    result = plan.run_pytest("few", sys.executable, ["tests/few"], {}, "not skip")
     assert (result.passed, result.failed, result.skipped) == (1, 2, 0)
 
 
@@ -52,7 +53,7 @@ def test_a_file_that_cannot_be_imported_fails(tree):
 
 
 def test_a_folder_without_tests_is_skipped_with_the_reason(tree):
-    result = testing.run_pytest("none", sys.executable, ["tests/none"], {})
+    result = plan.run_pytest("none", sys.executable, ["tests/none"], {})
     assert (result.failed, result.skipped) == (0, 1)
     assert "no tests in tests/none" in result.reasons
 
@@ -71,16 +72,16 @@ def test_a_run_that_dies_fails(tree):
     ],
 )
 def test_one_plain_line_sums_everything(results, line, code, capsys):
-    assert testing.print_sum(results) == code
+    assert plan.print_sum(results) == code
     assert capsys.readouterr().out.splitlines()[-1] == line
 
 
 def test_an_environment_that_cannot_be_made_is_a_failure_not_a_skip(monkeypatch, capsys):
-    def broken(how: testing.How) -> list[Result]:
+    def broken(how: plan.How) -> list[Result]:
         raise LabError("no Python 3.10")
 
-    monkeypatch.setitem(testing.PARTS, "libero", broken)
-    assert testing.run(["libero"], testing.How()) == 1
+    monkeypatch.setitem(plan.PARTS, "libero", broken)
+    assert plan.run(["libero"], plan.How()) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed, 0 skipped"
 
 
@@ -90,7 +91,7 @@ def test_an_environment_that_cannot_be_made_is_a_failure_not_a_skip(monkeypatch,
 @pytest.fixture
 def engine(speaking, tmp_path, monkeypatch):
     """An engine with libero's image; `run` writes pytest's report into the folder mounted at /report."""
-    lock = testing.environments.named("libero").lock_hash
+    lock = plan.venvs.named("libero").lock_hash
     record = {
         "Id": "sha256:1", "RepoTags": ["vla-lab/libero:dev"], "Size": 1, "Created": "2026-01-01T00:00:00Z",
         "Config": {"Labels": {"vla-lab.lock": lock, "org.opencontainers.image.revision": "abc"}},
@@ -108,12 +109,12 @@ run) echo "$@" > "$STATE/run"
 esac""")
     monkeypatch.setenv("STATE", str(tmp_path))
     monkeypatch.delenv("VLALAB_TAG", raising=False)
-    monkeypatch.setattr(testing, "outside", lambda name, how: [])  # libero's own would run here, for minutes
+    monkeypatch.setattr(plan, "outside", lambda name, how: [])  # libero's own would run here, for minutes
     return tmp_path
 
 
 def test_the_tests_of_an_environment_run_inside_its_image(engine):
-    (result,) = testing.environment("libero", testing.How())
+    (result,) = plan.environment("libero", plan.How())
     assert (result.passed, result.failed, result.skipped, result.reasons) == (1, 0, 1, Counter(["no GPU"]))
     words = (engine / "run").read_text()
     assert "--read-only --network none --cap-drop ALL --security-opt no-new-privileges" in words
@@ -129,26 +130,26 @@ def test_the_tests_of_an_environment_run_inside_its_image(engine):
 
 def test_an_image_of_this_commit_tests_its_own_code(engine, monkeypatch):
     monkeypatch.setattr(inside.building, "commit", lambda: "abc")
-    testing.environment("libero", testing.How())
+    plan.environment("libero", plan.How())
     assert "services/libero:" not in (engine / "run").read_text()
     monkeypatch.setattr(inside.building, "commit", lambda: "abc-dirty")
-    testing.environment("libero", testing.How())
+    plan.environment("libero", plan.How())
     assert "services/libero:" in (engine / "run").read_text()
 
 
 def test_without_an_image_the_local_environment_is_used_unless_docker_was_asked_for(engine, monkeypatch):
-    monkeypatch.setattr(testing, "in_local", lambda name: Result(name, passed=7))
-    assert [result.passed for result in testing.environment("ui", testing.How())] == [7]
-    assert [result.passed for result in testing.environment("libero", testing.How(runtime="local"))] == [7]
+    monkeypatch.setattr(plan, "in_local", lambda name: Result(name, passed=7))
+    assert [result.passed for result in plan.environment("ui", plan.How())] == [7]
+    assert [result.passed for result in plan.environment("libero", plan.How(runtime="local"))] == [7]
     with pytest.raises(LabError, match="is not built; run: ./lab build ui"):
-        testing.environment("ui", testing.How(runtime="docker"))
+        plan.environment("ui", plan.How(runtime="docker"))
 
 
 def test_a_large_environment_is_not_made_on_a_full_disk(monkeypatch):
-    monkeypatch.setattr(testing.environments.Environment, "is_ready", lambda env: False)
-    monkeypatch.setattr(testing.environments, "ensure", lambda name, root: pytest.fail("it was made"))
-    monkeypatch.setitem(testing.environments.SIZE_GB, "gr00t", 1e9)
-    result = testing.in_local("gr00t")
+    monkeypatch.setattr(plan.venvs.Environment, "is_ready", lambda env: False)
+    monkeypatch.setattr(plan.venvs, "ensure", lambda name, root: pytest.fail("it was made"))
+    monkeypatch.setitem(plan.venvs.SIZE_GB, "gr00t", 1e9)
+    result = plan.in_local("gr00t")
     assert (result.failed, result.skipped) == (0, 1)
     assert "takes up to" in next(iter(result.reasons))
 
@@ -156,59 +157,59 @@ def test_a_large_environment_is_not_made_on_a_full_disk(monkeypatch):
 def test_what_ran_inside_images_is_recorded_counted_and_not_run_again(engine, monkeypatch, capsys):
     def docker_tests() -> list[Result]:
         record = engine / "record.jsonl"
-        monkeypatch.setenv(testing.RECORD, str(record))
-        testing.in_image("libero")
-        return [Result("docker", passed=2), *testing.read_record(record)]
+        monkeypatch.setenv(plan.RECORD, str(record))
+        plan.in_image("libero")
+        return [Result("docker", passed=2), *plan.read_record(record)]
 
-    monkeypatch.setitem(testing.PARTS, "docker", lambda how: docker_tests())
-    monkeypatch.setitem(testing.PARTS, "libero", lambda how: pytest.fail("it ran twice"))
-    assert testing.run(["libero", "docker"], testing.How()) == 0
+    monkeypatch.setitem(plan.PARTS, "docker", lambda how: docker_tests())
+    monkeypatch.setitem(plan.PARTS, "libero", lambda how: pytest.fail("it ran twice"))
+    assert plan.run(["libero", "docker"], plan.How()) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "3 passed, 0 failed, 1 skipped"
 
 
-OUTSIDE = testing.outside
+OUTSIDE = plan.outside
 
 
 @pytest.fixture
 def outsiders(engine, monkeypatch):
     """Makes libero's tests hold one that needs more than its image has; yields the marks that run locally."""
-    monkeypatch.setattr(testing, "outside", OUTSIDE)
+    monkeypatch.setattr(plan, "outside", OUTSIDE)
     folder, marks = engine / "root" / "tests" / "libero", []
     folder.mkdir(parents=True)
     (folder / "test_few.py").write_text("import pytest\n@pytest.mark.outside\ndef test_it(): pass\n")
-    monkeypatch.setattr(testing, "no_image", lambda name: None)
-    monkeypatch.setattr(testing, "in_image", lambda name: Result(name, passed=2))
-    monkeypatch.setattr(testing, "in_local", lambda name, mark: marks.append(mark) or Result(name, passed=1))
+    monkeypatch.setattr(plan, "no_image", lambda name: None)
+    monkeypatch.setattr(plan, "in_image", lambda name: Result(name, passed=2))
+    monkeypatch.setattr(plan, "in_local", lambda name, mark: marks.append(mark) or Result(name, passed=1))
     monkeypatch.setattr(paths, "ROOT", engine / "root")
     return marks
 
 
 @pytest.mark.parametrize(("runtime", "passed"), [("auto", [2, 1]), ("docker", [2])])
 def test_what_no_image_can_run_runs_locally_besides(outsiders, runtime, passed):
-    results = testing.environment("libero", testing.How(runtime=runtime))
+    results = plan.environment("libero", plan.How(runtime=runtime))
     assert [result.passed for result in results] == passed and outsiders == ["outside"] * (len(passed) - 1)
 
 
 def test_after_part_docker_only_what_no_image_can_run_is_left(outsiders, monkeypatch, capsys):
     results = [Result("docker", passed=5), Result("libero", passed=2)]
-    monkeypatch.setitem(testing.PARTS, "docker", lambda how: results)
-    monkeypatch.setitem(testing.PARTS, "libero", lambda how: pytest.fail("it ran twice"))
-    assert testing.run(["docker", "libero"], testing.How()) == 0
+    monkeypatch.setitem(plan.PARTS, "docker", lambda how: results)
+    monkeypatch.setitem(plan.PARTS, "libero", lambda how: pytest.fail("it ran twice"))
+    assert plan.run(["docker", "libero"], plan.How()) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "8 passed, 0 failed, 0 skipped"
 
 
 def test_parts_run_in_one_order_and_all_means_all():
-    assert testing.choose(["ui", "lint"]) == ["lint", "ui"]
-    assert testing.choose(["all"]) == testing.choose([]) == list(testing.PARTS)
-    assert testing.choose([], quick=True) == ["lint", "host", "contract"]
-    assert set(paths.image_names()) == set(testing.ENVIRONMENTS)
+    assert plan.choose(["ui", "lint"]) == ["lint", "ui"]
+    assert plan.choose(["all"]) == plan.choose([]) == list(plan.PARTS)
+    assert plan.choose([], quick=True) == ["lint", "host", "contract"]
+    assert set(paths.image_names()) == set(plan.ENVIRONMENTS)
     with pytest.raises(LabError, match="did you mean 'host'"):
-        testing.choose(["hots"])
+        plan.choose(["hots"])
 
 
 def test_a_runtime_that_is_none_is_told():
     with pytest.raises(LabError, match="did you mean 'docker'"):
-        testing.How(runtime="dcoker")
+        plan.How(runtime="dcoker")
 
 
 # --- the attack ---------------------------------------------------------------------------------------------
@@ -216,19 +217,19 @@ def test_a_runtime_that_is_none_is_told():
 
 def test_the_attack_counts_by_its_report(tmp_path):
     report = tmp_path / "chaos.json"
-    assert testing.read_counts("chaos", report) == Result("chaos", failed=1), "it died"
+    assert plan.read_counts("chaos", report) == Result("chaos", failed=1), "it died"
     report.write_text(json.dumps({"passed": 3, "failed": 1, "skipped": 1, "reasons": {"no GPU": 1}}))
-    assert testing.read_counts("chaos", report) == Result("chaos", 3, 1, 1, reasons=Counter(["no GPU"]))
+    assert plan.read_counts("chaos", report) == Result("chaos", 3, 1, 1, reasons=Counter(["no GPU"]))
     for broken in ("", "[]", '{"passed": 1}', '{"reasons": {}, "other": 1}'):
         report.write_text(broken)
-        assert testing.read_counts("chaos", report).failed == 1, broken
+        assert plan.read_counts("chaos", report).failed == 1, broken
 
 
 def test_how_long_it_attacks_is_bounded():
-    assert testing.How(minutes=30, seed=7).minutes == 30
+    assert plan.How(minutes=30, seed=7).minutes == 30
     for minutes in (0, -1, 1e9):
         with pytest.raises(LabError, match="makes no sense"):
-            testing.How(minutes=minutes)
+            plan.How(minutes=minutes)
 
 
 # --- headless rendering -------------------------------------------------------------------------------------

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_ports
-from vlalab import compose, environments, lifecycle, local, together
-from vlalab.console import LabError
+from vlalab.commands import lifecycle, together
+from vlalab.description import compose
+from vlalab.environments import venvs
+from vlalab.host.console import LabError
+from vlalab.runtimes import local
 
 SERVICE = Path(__file__).with_name("small_service.py")
 ONE = """
@@ -30,7 +33,7 @@ def describe(tmp_path, monkeypatch):
     (folder / ".venv" / "bin").mkdir(parents=True)
     (folder / ".venv" / "bin" / "python").symlink_to(sys.executable)
     (folder / "requirements.lock").write_text("# nothing\n")
-    monkeypatch.setattr(environments, "ensure", lambda name: environments.Environment(name, folder))
+    monkeypatch.setattr(venvs, "ensure", lambda name: venvs.Environment(name, folder))
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     monkeypatch.delenv("VLALAB_BIND", raising=False)
     monkeypatch.setattr(compose, "FILE", tmp_path / "compose.yaml")

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_ports
-from vlalab import compose, environments, paths, ports, processes
+from vlalab.description import compose, ports
+from vlalab.environments import venvs
+from vlalab.host import paths, processes
 
 TOKEN = "known-token-of-this-test-0123456789"
 ROOT = os.geteuid() == 0
@@ -17,7 +19,7 @@ NAMES = ["oracle", "tensorboard", *([] if ROOT else ["ws_mdl"])]  # root must no
 
 
 def is_set_up(name: str) -> bool:
-    return environments.named(compose.read(variables={})[name].environment_name).is_ready()
+    return venvs.named(compose.read(variables={})[name].environment_name).is_ready()
 
 
 def holding(token: str, *places: Path) -> list[Path]:

@@ -2,9 +2,13 @@
 
 import pytest
 
-from vlalab import cli, course, environments, programs, runtimes, testing
-from vlalab.intervals import Interval
+from vlalab import cli
+from vlalab.commands import course, programs
+from vlalab.description.intervals import Interval
+from vlalab.environments import venvs
+from vlalab.runtimes import both
 from vlalab.tasks.values import Existing, Like, Number, OneOf, PathOr, Ranges, Several, Text
+from vlalab.testing import plan
 
 TASKS = cli.load_tasks()
 ALL = {task.name: task for group in TASKS.GROUPS.values() for task in group}
@@ -20,7 +24,7 @@ def nothing_begins(monkeypatch, tmp_path):
         raise BeganError
 
     for owner, name in (
-        (environments, "ensure"), (runtimes, "choose"), (runtimes, "instances"), (testing, "run"),
+        (venvs, "ensure"), (both, "choose"), (both, "instances"), (plan, "run"),
         (programs, "supervise"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, began)

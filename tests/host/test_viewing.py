@@ -7,8 +7,10 @@ import httpx
 import pytest
 
 from tests.ports import free_ports
-from vlalab import environments, paths, viewing
-from vlalab.console import LabError
+from vlalab.commands import viewing
+from vlalab.environments import venvs
+from vlalab.host import paths
+from vlalab.host.console import LabError
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def lab(tmp_path):
     subprocess.run([str(paths.ROOT / "lab"), "down"], env=env, capture_output=True)
 
 
-@pytest.mark.skipif(not environments.named("libero").is_ready(), reason="./lab env libero is not set up")
+@pytest.mark.skipif(not venvs.named("libero").is_ready(), reason="./lab env libero is not set up")
 def test_reports_are_served_until_they_are_stopped(lab):
     url = f"http://127.0.0.1:{lab.port}"
     said = lab("report", "--serve", "--runtime", "local")

@@ -8,7 +8,10 @@ import subprocess
 import pytest
 import yaml
 
-from vlalab import bake, compose, locks, paths, ports, service_settings
+from vlalab.description import compose, ports, service_settings
+from vlalab.engine import bake
+from vlalab.environments import locks
+from vlalab.host import paths
 
 ROOT = paths.ROOT
 README = (ROOT / "README.md").read_text()

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vlalab import cli, compose, evaluation, gl, locks, paths, ports
+from vlalab import cli
+from vlalab.commands import evaluation
+from vlalab.description import compose, ports
+from vlalab.environments import locks
+from vlalab.host import gl, paths
 
 ROOT = paths.ROOT
 SERVICES = compose.read(variables={})
@@ -286,6 +290,20 @@ def test_the_contracts_folders_build_on_each_other():
     for name, text in files.items():
         reached = {other.split(".")[1] for other in imported(text) if other.startswith("vla_contract.")}
         assert not reached & above.get(name.split("/")[3], set()), name
+
+
+HOST_TOOL = ["host", "description", "environments", "engine", "runtimes", "bundles", "commands", "testing", "tasks"]
+
+
+def test_the_host_tools_packages_build_on_each_other():
+    """Each imports only those before it; the map says so in the same order. `cli` is on top of them all."""
+    folders = {path.parent.name for path in (ROOT / "vlalab").glob("*/__init__.py")}
+    assert folders == set(HOST_TOOL)
+    assert re.findall(r"(?m)^  (\w+)/ ", README.split("\nvlalab/")[1].split("\ntests/")[0]) == HOST_TOOL
+    for name, text in modules().items():
+        if name.startswith("vlalab/") and name.count("/") > 1:
+            reached = {other.split(".")[1] for other in imported(text) if other.startswith("vlalab.")}
+            assert reached <= set(HOST_TOOL[: HOST_TOOL.index(name.split("/")[1]) + 1]), name
 
 
 def test_no_model_keeps_a_copy_of_what_the_model_kit_has():

@@ -5,8 +5,11 @@ import re
 
 import pytest
 
-from vlalab import cli, course, declared, evaluation, paths
-from vlalab.declared import Field
+from vlalab import cli
+from vlalab.commands import course, evaluation
+from vlalab.description import declared
+from vlalab.description.declared import Field
+from vlalab.host import paths
 from vlalab.tasks.values import Number, OneOf, Several
 
 ALL = {task.name: task for group in cli.load_tasks().GROUPS.values() for task in group}

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vlalab import building, bundles, cleaning, environments, locks, programs, restoring, testing
-from vlalab.console import LabError
+from vlalab.bundles import packing, restoring
+from vlalab.commands import programs
+from vlalab.engine import building, cleaning
+from vlalab.environments import locks, venvs
+from vlalab.host.console import LabError
 from vlalab.tasks.flags import DRY_RUN, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.values import Number, OneOf, Several, Text
+from vlalab.testing import plan
 
 NAMES = Several(shown="NAME …")
 
 
 @task(
     "test all that runs here",
-    words("parts", f"all, {', '.join(testing.PARTS)}; default: all", Several(shown="PART …")),
+    words("parts", f"all, {', '.join(plan.PARTS)}; default: all", Several(shown="PART …")),
     Flag("quick", "linter, host tool, and the contract in one Python only", default=False),
     Flag(
         "minutes",
         "how long part chaos attacks this lab's own evaluations and services",
-        Number(f"(0, {testing.MOST_MINUTES}]", float),
+        Number(f"(0, {plan.MOST_MINUTES}]", float),
         otherwise="2.5",
     ),
     Flag("seed", "which attacks it draws", Number(), otherwise="new ones, and the seed is printed"),
@@ -34,7 +38,7 @@ def test(parts: list[str], quick: bool, minutes: float | None, seed: int | None,
     ./lab test --quick                  what needs no environment: about a minute
     ./lab test chaos --minutes 30       attack evaluations and services for longer; --seed 7 repeats one
     """
-    finish(testing.run(parts, testing.How(quick, runtime, minutes, seed)))
+    finish(plan.run(parts, plan.How(quick, runtime, minutes, seed)))
 
 
 @task(
@@ -98,9 +102,9 @@ def bundle(words: str, checkpoints: list[str], assets: list[str] | None, host: b
     ./lab bundle all /media/stick/lab.bundle --checkpoints all --assets all
     ./lab bundle /tmp/weights.bundle --checkpoints openvla-7b-finetuned-libero-goal
     """
-    names, file = bundles.parse_words(words)
-    chosen = bundles.default_assets(names) if assets is None else assets
-    bundles.bundle(bundles.Request(names, file, tuple(checkpoints), tuple(chosen), host, dry_run))
+    names, file = packing.parse_words(words)
+    chosen = packing.default_assets(names) if assets is None else assets
+    packing.bundle(packing.Request(names, file, tuple(checkpoints), tuple(chosen), host, dry_run))
 
 
 @task(
@@ -154,7 +158,7 @@ def env(names: list[str]) -> None:
     ./lab env libero
     """
     for name in names or ["libero"]:
-        print(environments.ensure(name).python)
+        print(venvs.ensure(name).python)
 
 
 @task(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 
-from vlalab import evaluation, programs, viewing
-from vlalab import suites as several
-from vlalab.console import LabError, agreed
+from vlalab.commands import evaluation, programs, viewing
+from vlalab.commands import suites as several
+from vlalab.host.console import LabError, agreed
 from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, PathOr, Ranges, Several
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from invoke import Argument, Context, Exit, Task
 
-from vlalab import gpus
+from vlalab.description import gpus
 from vlalab.tasks import following
 from vlalab.tasks.values import Checked, Like, OneOf, Text, Values
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from vlalab.console import say
+from vlalab.host.console import say
 
 Given = Mapping[str, object]  # the task's flags, read
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vlalab import course, lifecycle, programs
-from vlalab.console import LabError
+from vlalab.commands import course, lifecycle, programs
+from vlalab.host.console import LabError
 from vlalab.tasks.flags import DEVICE, DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word
 from vlalab.tasks.serve import FOLDER_NAME, print_addresses
 from vlalab.tasks.values import Existing, Like, Number, OneOf, Several

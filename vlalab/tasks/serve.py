@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from vlalab import addresses, lacking, lifecycle, overview, programs, service_settings
-from vlalab.running import Instance
+from vlalab.commands import addresses, lacking, lifecycle, overview, programs
+from vlalab.description import service_settings
+from vlalab.runtimes.running import Instance
 from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several
 

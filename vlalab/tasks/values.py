@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from vlalab import paths, programs
-from vlalab.console import LabError, unknown
-from vlalab.intervals import Interval
+from vlalab.commands import programs
+from vlalab.description.intervals import Interval
+from vlalab.host import paths
+from vlalab.host.console import LabError, unknown
 
 
 class Values(Protocol):

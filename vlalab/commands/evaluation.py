@@ -1,0 +1,265 @@
+"""The main job, `eval SUITE`: finds or starts a policy, waits for it, runs the evaluator, stops what it started.
+
+The evaluator itself (services/libero/evaluator/evaluate.py) runs in the libero environment, as a process or in a
+container; its exit code is passed on.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from vlalab.commands import lacking
+from vlalab.commands.watching import Watch, resume_line, why_killed
+from vlalab.description import compose, declared, ports, service_settings
+from vlalab.engine import volumes
+from vlalab.host import paths
+from vlalab.host.console import LabError, say, status, unknown
+from vlalab.runtimes import both, containers
+from vlalab.runtimes.both import Runtime
+from vlalab.runtimes.running import READY_TIMEOUT_S, Instance
+
+SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
+INIT_STATES = 50  # of every task
+PROFILES = ("openvla",)
+CONFIG = paths.ROOT / "services/libero/evaluator/config.py"
+CAMERAS = declared.constant(CONFIG, "CAMERAS")
+POLICY_TIMEOUT_S = declared.fields(CONFIG, "EvalConfig")["policy_timeout_s"].default
+ANSWER_S = 2.0  # for a connection; who takes longer is called silent, and is waited for all the same
+EVALUATOR = "libero"  # its service in compose.yaml
+FALLBACK = "oracle"  # needs no model and no GPU
+INTERRUPTED = 130  # the evaluator's exit code after Ctrl-C
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for. `flags` go to the evaluator as they are."""
+
+    suite: str
+    policy: str = "auto"
+    runtime: str = "auto"
+    flags: tuple[str, ...] = ()
+    dry_run: bool = False
+    gpu: str | None = None  # for drawing, and for a policy that is started
+
+    def __post_init__(self) -> None:
+        if self.suite not in SUITES:
+            raise LabError(unknown("suite", self.suite, SUITES))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the evaluator is told about GPUs. Drawing on the CPU needs none."""
+        on_cpu = "cpu" in [after for word, after in zip(self.flags, self.flags[1:], strict=False) if word == "--render"]
+        wanted = service_settings.from_flags(EVALUATOR, gpu="none" if on_cpu else self.gpu)
+        return {**paths.of_caller(), **service_settings.merged({}, wanted)}
+
+    @property
+    def names_url(self) -> bool:
+        """Whether the policy is given by its address."""
+        return self.policy.startswith(("http://", "https://"))
+
+
+@dataclass(frozen=True)
+class PolicyChoice:
+    """Where actions come from: a URL somebody else answers at, an instance that is up, or a service to start first."""
+
+    url: str | None
+    service: str | None
+    why: str
+    instance: Instance | None = None
+
+
+def policies() -> list[str]:
+    """Returns the policies of compose.yaml."""
+    return [name for name, service in compose.read().items() if service.role == "policy"]
+
+
+def check_policy(asked: str) -> str:
+    """Returns what --policy said. Raises LabError for what is no policy of compose.yaml and no address."""
+    if "://" not in asked:
+        if asked not in ("auto", *policies()):
+            raise LabError(unknown("policy", asked, ["auto", *policies()]) + ", or a URL")
+        return asked
+    try:
+        parts = urlsplit(asked)
+        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, or beyond 65535
+        fine = False
+    if not fine:
+        raise LabError(f"--policy {asked} is no address; expected something like http://host:8000")
+    return asked
+
+
+def choose_policy(asked: str, running: Sequence[Instance], policies: Sequence[str]) -> PolicyChoice:
+    """Returns the policy for --policy: a URL, a service's name, or "auto".
+
+    running: policy services that are up, healthy and within reach. policies: those of compose.yaml.
+    """
+    if asked.startswith(("http://", "https://")):
+        return PolicyChoice(asked.rstrip("/"), None, f"policy at {asked}")
+    if asked != "auto" and asked not in policies:
+        raise LabError(unknown("policy", asked, ["auto", *policies]) + ", or a URL")
+    up = [found for found in running if asked in ("auto", found.service)]
+    if up:
+        others = f" ({', '.join(o.name for o in up[1:])} up too; choose with --policy)" if up[1:] else ""
+        why = f"policy {up[0].service}, which is up at {up[0].url}{others}"
+        return PolicyChoice(up[0].url, None, why, up[0])
+    if asked == "auto":
+        return PolicyChoice(None, FALLBACK, f"policy {FALLBACK}, since no policy service is up (--policy chooses)")
+    return PolicyChoice(None, asked, f"policy {asked}")
+
+
+def name_of_policy(request: Request) -> str:
+    """Returns the service that a request's policy is, or "policy" where an address is all that is known of it."""
+    healthy = [found for found in both.instances() if found.role == "policy" and found.is_healthy()]
+    shared = [found for found in healthy if not found.attached]
+    choice = choose_policy(request.policy, shared, policies())
+    return choice.instance.service if choice.instance else choice.service or "policy"
+
+
+def run(request: Request, typed: str) -> int:
+    """Runs an evaluation; returns the evaluator's exit code. `typed` is the command line to show for resuming."""
+    services = compose.read()
+    policies = [name for name, service in services.items() if service.role == "policy"]
+    if not request.names_url and request.policy not in ("auto", *policies):
+        choose_policy(request.policy, [], policies)
+    running = [found for found in both.instances() if found.role == "policy" and not found.attached]
+    healthy = [found for found in running if found.is_healthy()]
+    runtime, line = _runtime(request, healthy, services)
+    choice = _choice(request, runtime, healthy, policies)
+    say(f"{line}; {choice.why}")
+    command = [*services[EVALUATOR].command, request.suite, "--policy-url"]
+    if request.dry_run:
+        if choice.service:
+            print(runtime.start_command(choice.service, _settings(choice.service, request), attached=True))
+        url = runtime.address(choice.instance) if choice.instance else choice.url or "http://POLICY:PORT"
+        print(runtime.run_command(EVALUATOR, [*command, url, *request.flags], request.variables))
+        return 0
+    _tell_of_waiting(request)
+    if choice.service:
+        lacking.refuse([choice.service], {choice.service: _settings(choice.service, request)}, request.runtime)
+    volumes.require_writable()
+    runtime.prepare([services[name].environment_name for name in (EVALUATOR, choice.service) if name])
+    with _ready_policy(choice, runtime, request) as (url, outcome, private):
+        code, variables = INTERRUPTED, {"VLALAB_COMMAND": typed, **request.variables}
+        with Watch(private) as watch:
+            code = runtime.run(EVALUATOR, [*command, url, *request.flags], variables)
+        code = 1 if watch.is_gone else code
+        outcome.append(code)
+        _explain(code, watch, typed)
+    return code
+
+
+def _tell_of_waiting(request: Request) -> None:
+    """Says at once how long an address that nobody answers at is going to be waited for."""
+    if not request.names_url or _answers(request.policy):
+        return
+    flags = dict(zip(request.flags, request.flags[1:], strict=False))
+    timeout_s = float(flags.get("--policy-timeout-s", POLICY_TIMEOUT_S))
+    say(f"nobody answers at {request.policy}; waiting up to {timeout_s:g} s for it (--policy-timeout-s)")
+
+
+def _answers(url: str) -> bool:
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=ANSWER_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _explain(code: int, watch: Watch, typed: str) -> None:
+    """Says what the evaluator could not, since it was not its own end or not its own doing."""
+    if watch.is_gone and watch.policy:
+        say(f"the policy {watch.policy.name} was ended from outside, and nobody starts it again; this run was stopped")
+    elif why := why_killed(code):
+        say(f"the evaluator was ended by {why}; finished episodes are safe, and if the run had begun, go on with")
+    else:
+        return
+    say(f"  {resume_line(typed)}")
+
+
+def _runtime(request: Request, healthy: Sequence[Instance], services: dict) -> tuple[Runtime, str]:
+    """Returns the runtime that evaluates: auto is where the policy runs, since a container cannot reach a process."""
+    up = [found for found in healthy if request.policy in ("auto", found.service) or _is_at(found, request.policy)]
+    to_start = [] if up or request.names_url else [FALLBACK if request.policy == "auto" else request.policy]
+    names = [services[name].environment_name for name in (EVALUATOR, *to_start)]
+    prefer = up[0].runtime if up else "local" if request.names_url and _is_local(request.policy) else None
+    return both.choose(request.runtime, names, prefer)
+
+
+def _is_local(url: str) -> bool:
+    try:
+        return ports.is_loopback(urlsplit(url).hostname or "")
+    except ValueError as error:
+        raise LabError(
+            f"--policy {url!r} is no URL of a service; expected for example http://127.0.0.1:8001"
+        ) from error
+
+
+def _is_at(found: Instance, url: str) -> bool:
+    """Returns whether a URL on loopback is where an instance is published: localhost and 127.0.0.1 are the same."""
+    return _is_local(url) and _is_local(found.url) and urlsplit(url).port == urlsplit(found.url).port
+
+
+def _choice(request: Request, runtime: Runtime, healthy: Sequence[Instance], policies: Sequence[str]) -> PolicyChoice:
+    """Returns the policy among those that this runtime's programs reach; says what is up and out of their reach."""
+    if runtime is not containers:
+        return choose_policy(request.policy, healthy, policies)
+    mine = [found for found in healthy if found.runtime == containers.NAME]
+    if request.names_url and _is_local(request.policy):
+        return _container_at(request.policy, mine)
+    choice = choose_policy(request.policy, mine, policies)
+    for found in healthy:
+        if found not in mine and request.policy in ("auto", found.service):
+            say(f"{found.name} at {found.url} is a local process, out of a container's reach (--runtime local uses it)")
+    return choice
+
+
+def _container_at(url: str, mine: Sequence[Instance]) -> PolicyChoice:
+    """Returns the container whose port is published there. Raises LabError for any other loopback address."""
+    for found in mine:
+        if _is_at(found, url):
+            return PolicyChoice(found.url, None, f"policy {found.service}, which is up at {found.url}", found)
+    raise LabError(
+        f"a container cannot reach {url}: inside, that is the container itself. Use --runtime local, or serve the "
+        "policy on an address of this machine's network (with a token) and give that"
+    )
+
+
+def _settings(service: str, request: Request) -> dict[str, str]:
+    """Returns the settings of a private policy: --gpu, and the suite's checkpoint, unless a variable names one."""
+    named = compose.environment_variables().get(service_settings.variable(service, "CHECKPOINT"))
+    suite = None if named else request.suite
+    return service_settings.merged({}, service_settings.from_flags(service, suite=suite, gpu=request.gpu))
+
+
+@contextmanager
+def _ready_policy(
+    choice: PolicyChoice, runtime: Runtime, request: Request
+) -> Iterator[tuple[str, list[int], Instance | None]]:
+    """Yields the URL of a policy that is ready, a list for the evaluator's exit code, and the policy if it is private.
+
+    One that was started for it is stopped afterwards; its log is kept if the evaluation failed.
+    """
+    outcome: list[int] = []
+    if choice.service is None:
+        yield runtime.address(choice.instance) if choice.instance else choice.url or "", outcome, None
+        return
+    name = f"{choice.service}-{os.getpid()}"
+    with status(f"starting {choice.service}") as line:
+        started = runtime.start(choice.service, _settings(choice.service, request), instance_name=name, attached=True)
+        try:
+            runtime.wait_ready(started.name, READY_TIMEOUT_S, line.update)
+        except BaseException:
+            runtime.close(started, keep_log=True)
+            raise
+    try:
+        yield runtime.address(started), outcome, started
+    finally:
+        runtime.close(started, keep_log=outcome not in ([0], [INTERRUPTED]))

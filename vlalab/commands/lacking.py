@@ -1,0 +1,54 @@
+"""What a service still lacks, told before gigabytes are installed for it: a checkpoint, or code of others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vlalab.description import checkpoints, compose, service_settings
+from vlalab.host import paths
+from vlalab.host.console import LabError
+from vlalab.runtimes import both, local
+
+# Code that an image brings along and the local runtime is told of: service → variable, and how to get it.
+SOURCES = {
+    "gr00t": ("VLALAB_GR00T_SOURCE", "a checkout of github.com/NVIDIA/Isaac-GR00T (docs/gr00t.md), or use its image"),
+}
+
+
+def refuse(names: Sequence[str], given: Mapping[str, service_settings.Settings], runtime: str) -> None:
+    """Raises LabError naming what the first of these services lacks, and how to get it."""
+    for name in names:
+        known = {**compose.environment_variables(), **service_settings.kept(name), **given.get(name, {})}
+        lacks = [text for text in (_checkpoint(name, known), _source(name, known, runtime)) if text]
+        if lacks:
+            raise LabError(f"{name} cannot start yet: it lacks " + "; and ".join(lacks))
+
+
+def _checkpoint(service: str, known: Mapping[str, str | None]) -> str:
+    """Returns what is missing where a service of a model has no checkpoint, "" where it has one."""
+    if service not in service_settings.CHECKPOINTS:
+        return ""
+    variable = service_settings.variable(service, "CHECKPOINT")
+    there = service_settings.checkpoints_on_volume()
+    name = known.get(variable)
+    if name and (name in there or Path(name).expanduser().is_dir()):
+        return ""
+    if name:
+        return f"the checkpoint '{name}' that {variable} names; on the volume: {', '.join(there) or 'none'}"
+    if len(checkpoints.there(service)) == 1:
+        return ""  # that one is taken
+    how = f"name one by --checkpoint: {', '.join(there)}" if there else "get one: ./lab checkpoint " + service
+    return f"a checkpoint ({how}{'' if there else ' --suite libero_goal, or --tiny to try things'})"
+
+
+def _source(service: str, known: Mapping[str, str | None], runtime: str) -> str:
+    """Returns what is missing where local code of others is not there, "" where it is or an image brings it."""
+    if service not in SOURCES:
+        return ""
+    variable, what = SOURCES[service]
+    chosen, _ = both.choose(runtime, [compose.read()[service].environment_name])
+    folder = known.get(variable)
+    if chosen is not local or (folder and (paths.ROOT / Path(folder).expanduser()).is_dir()):
+        return ""
+    return f"{variable}, {what}" if not folder else f"the folder {folder} that {variable} names"

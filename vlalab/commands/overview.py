@@ -1,0 +1,122 @@
+"""`status`: one table of all services in both runtimes. Everything is asked at once, since a person waits for it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from vlalab.description import compose, gpus
+from vlalab.engine import docker, images
+from vlalab.engine.images import Image
+from vlalab.environments import venvs
+from vlalab.host import memory, paths
+from vlalab.runtimes import containers, local
+from vlalab.runtimes.containers import Container
+from vlalab.runtimes.local import Instance
+
+COLUMNS = ("service", "runtime", "state", "health", "image or environment", "GPU", "memory", "URL")
+PLAIN_WIDTH = 160
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was found out: instances with their health, images by environment, GPU memory by process."""
+
+    running: list[Container | Instance]
+    healthy: Mapping[str, bool]
+    images: Mapping[str, Image]
+    gpu_memory: Mapping[int, Mapping[str, int]]
+
+
+def gather() -> Facts:
+    """Returns the facts. Nothing that is down is asked anything."""
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        there = pool.submit(containers.everything), pool.submit(local.instances)
+        built = pool.submit(lambda: {} if docker.available() else images.found())
+        running = [found for some in there for found in some.result()]
+        used = pool.submit(gpus.memory_by_process if running else dict)
+        healthy = dict(zip((r.name for r in running), pool.map(lambda r: r.is_healthy(), running), strict=True))
+        return Facts(running, healthy, built.result(), used.result())
+
+
+def show() -> None:
+    """Prints the table, and below it where things are."""
+    facts, services = gather(), compose.read()
+    table = Table(*COLUMNS, box=None, pad_edge=False)
+    for name, service in services.items():
+        mine = [found for found in facts.running if found.service == name]
+        for found in mine:
+            table.add_row(found.name, *_row(found, service, facts))
+        if not mine and service.role != "job":
+            table.add_row(name, "", "down", "", _built(service, facts), "", "", "")
+    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
+    reason = docker.available()
+    print(f"\nvolume {paths.volume()}   docker: {reason or 'an engine answers'}")
+
+
+def _row(found: Container | Instance, service: compose.Service, facts: Facts) -> list[str]:
+    health = "" if not found.is_up else "healthy" if facts.healthy[found.name] else "not ready"
+    kind = _image(found, service, facts) if found.runtime == "docker" else _environment(service)
+    return [found.runtime, _state(found), health, kind, _gpu(found, facts), _memory(found), found.url]
+
+
+def _state(found: Container | Instance) -> str:
+    if not found.is_up:
+        return f"ended with code {found.exit_code}" if isinstance(found, Container) else "starting"
+    parts = [f"up {spell_duration(time.time() - found.started_at)}"]
+    parts += [f"{found.restarts} restart{'s' * (found.restarts > 1)}"] if found.restarts else []
+    parts += ["for one call"] if found.attached else []
+    return ", ".join(parts)
+
+
+def spell_duration(seconds: float) -> str:
+    """Returns how long something has run: "40 s", "12 min", "3 hours"."""
+    return f"{max(0, int(seconds))} s" if seconds < 60 else images.spell_age(seconds)
+
+
+def _built(service: compose.Service, facts: Facts) -> str:
+    """Returns what there is to start a service from."""
+    image = facts.images.get(service.environment_name)
+    return _age(image) if image else _environment(service)
+
+
+def _age(image: Image) -> str:
+    return f"image {image.age()} old, {'lock fits' if image.fits() else 'of another lock'}"
+
+
+def _image(found: Container, service: compose.Service, facts: Facts) -> str:
+    """Returns how old a container's image is, whether it fits the lock, and whether a newer one was built since."""
+    image = facts.images.get(service.environment_name)
+    if image is None:
+        return "image is gone"
+    return _age(image) if image.id == found.image_id else f"older than the image: ./lab restart {found.service}"
+
+
+def _environment(service: compose.Service) -> str:
+    env = venvs.named(service.environment_name)
+    if not env.python.exists():
+        return "not built"
+    return "environment, lock fits" if env.is_ready() else "environment of another lock"
+
+
+def _gpu(found: Container | Instance, facts: Facts) -> str:
+    """Returns the GPUs a service uses with the memory it takes there, else those it may use."""
+    used: dict[str, int] = {}
+    for pid, by_device in facts.gpu_memory.items():
+        if found.owns(pid):
+            used = {device: used.get(device, 0) + mib for device, mib in by_device.items()}
+    if used:
+        return ", ".join(f"{device}: {mib / 1024:.1f} GiB" for device, mib in sorted(used.items()))
+    return found.gpu
+
+
+def _memory(found: Container | Instance) -> str:
+    if isinstance(found, Container):
+        return memory.spell(memory.of_container(found.pid))
+    return memory.spell(memory.of_session(found.child.pid)) if found.child else ""

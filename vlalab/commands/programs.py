@@ -1,0 +1,94 @@
+"""Programs that run inside an environment: the benchmarks, bench/NAME.py, and the modules behind other tasks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from vlalab.description import compose, declared, gpus, service_settings
+from vlalab.environments import venvs
+from vlalab.host import gl, paths
+from vlalab.host.console import LabError, say, unknown
+from vlalab.host.processes import supervise
+from vlalab.runtimes import both, local
+
+DEFAULT_ENVIRONMENT = "libero"
+
+
+def benchmarks() -> list[str]:
+    """Returns the benchmarks there are."""
+    helpers = {"__init__", "common"}
+    return sorted(path.stem for path in (paths.ROOT / "bench").glob("*.py") if path.stem not in helpers)
+
+
+def described_benchmarks() -> list[tuple[str, str]]:
+    """Returns each benchmark's name and what it measures."""
+    return [(name, declared.summary(_script(name)).rstrip(".:")) for name in benchmarks()]
+
+
+def _script(name: str) -> Path:
+    return paths.ROOT / "bench" / f"{name}.py"
+
+
+def environment_of(script: Path) -> str:
+    """Returns the environment a benchmark names in its constant ENVIRONMENT ("host" is the host tool's own)."""
+    try:
+        return str(declared.constant(script, "ENVIRONMENT"))
+    except KeyError:
+        return DEFAULT_ENVIRONMENT
+
+
+def run_benchmark(name: str, flags: list[str]) -> int:
+    """Runs a benchmark with its flags; returns its exit code."""
+    if name not in benchmarks():
+        raise LabError(unknown("benchmark", name, benchmarks()))
+    script = _script(name)
+    wanted = environment_of(script)
+    if wanted == "host":
+        return supervise([sys.executable, str(script), *flags], local.service_variables())
+    env = venvs.ensure(wanted)
+    if wanted == "libero":
+        gl.ensure()
+    return supervise([str(env.python), str(script), *flags], local.service_variables(env))
+
+
+def absolute_if_path(text: str | None, keywords: tuple[str, ...] = ()) -> str | None:
+    """Returns a path absolute, since programs run in the repository; a keyword, a name or None stays as it is."""
+    if text is None or text in keywords or not ("/" in text or Path(text).exists()):
+        return text
+    return str(Path(text).expanduser().absolute())
+
+
+def several_gpus(service: str, count: int, gpu: str | None) -> str | None:
+    """Returns what --gpu is for `count` processes with a GPU each: as told; else the first, where there are so many.
+
+    Raises LabError where fewer devices were named.
+    """
+    named = gpu or compose.environment_variables().get(gpus.variable(service))
+    if count > 1 and named and named not in ("auto", "all", "none") and len(named.split(",")) < count:
+        raise LabError(f"--gpus {count} needs a device for each process; --gpu {named} names {len(named.split(','))}")
+    return gpu if count < 2 or named else gpus.first(count)
+
+
+def run_module(
+    service: str,
+    module: str,
+    arguments: list[str],
+    runtime: str = "auto",
+    dry_run: bool = False,
+    gpu: str | None = "none",
+) -> int:
+    """Runs `python -m module` as that service would be run, in its environment or image; returns its exit code.
+
+    gpu: what --gpu said, None for nothing. A program that has no use for one says none.
+    """
+    variables = {**paths.of_caller(), **service_settings.merged({}, service_settings.from_flags(service, gpu=gpu))}
+    environment = compose.read()[service].environment_name
+    chosen, line = both.choose(runtime, [environment])
+    say(line)
+    command = ["python", "-m", module, *arguments]
+    if dry_run:
+        print(chosen.run_command(service, command, variables))
+        return 0
+    chosen.prepare([environment])
+    return chosen.run(service, command, variables)

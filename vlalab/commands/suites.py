@@ -1,0 +1,100 @@
+"""Several suites with one command: a run for each, one after the other, and at the end LIBERO's table of all of them.
+
+Their runs are called SUITE-NAME, so that one NAME (--run-id) goes on with all of them, wherever it was stopped.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vlalab.commands import evaluation
+from vlalab.commands.evaluation import EVALUATOR, INTERRUPTED, Request
+from vlalab.description import compose
+from vlalab.host import paths
+from vlalab.host.console import LabError, say
+from vlalab.runtimes import both
+
+TABLE = ("libero_spatial", "libero_object", "libero_goal", "libero_10")  # libero_90 is to learn from
+NAMED = ("--resume", "--run-id")  # the flags that name a run
+
+
+def chosen(words: Sequence[str]) -> list[str]:
+    """Returns the suites of those words, each once: "all" is the four of LIBERO's table."""
+    return list(dict.fromkeys(suite for word in words for suite in (TABLE if word == "all" else (word,))))
+
+
+def run(request: Request, suites: Sequence[str], typed: Sequence[str]) -> int:
+    """Evaluates every suite and prints the table; returns the exit code of the first that did not end well, else 0.
+
+    typed: the command line, to say what goes on with it.
+    """
+    name = _name(request, suites)
+    flags = tuple(_without_names(request.flags))
+    code, ids = 0, []
+    for number, suite in enumerate(suites, 1):
+        say(f"suite {number} of {len(suites)}: {suite}")
+        ids.append(f"{suite}-{name}")
+        one = replace(request, suite=suite, flags=(*flags, "--run-id", ids[-1]))
+        code = evaluation.run(one, shlex.join(["./lab", "eval", suite, *_flags_only(typed)]))
+        if code:
+            break
+    if len(ids) > 1:
+        _show_table(request, ids)
+    if code and not request.dry_run:
+        again = shlex.join(["./lab", "eval", *suites, *_flags_only(typed), "--run-id", name])
+        say(f"{'stopped' if code == INTERRUPTED else 'not complete'}; this goes on with all {len(suites)} suites:")
+        say(f"  {again}")
+    return code
+
+
+def _show_table(request: Request, ids: Sequence[str]) -> None:
+    """Prints the runs' rates; a table that cannot be made takes nothing away from the runs."""
+    runtime, _ = both.choose(request.runtime, [compose.read()[EVALUATOR].environment_name])
+    command = ["python", "-m", "services.libero.evaluator.runs", "table", *ids]
+    if request.dry_run:
+        print(runtime.run_command(EVALUATOR, command))
+    else:
+        runtime.run(EVALUATOR, command)
+
+
+def _name(request: Request, suites: Sequence[str]) -> str:
+    """Returns what the runs of all suites have in common: as told, the last one to go on with, or a new one."""
+    flags = dict(zip(request.flags, [*request.flags[1:], ""], strict=True))
+    if "--run-id" in flags:
+        return flags["--run-id"]
+    if not flags.get("--resume", "--").startswith("--") and flags["--resume"]:
+        raise LabError("--resume NAME names one run; with several suites give --run-id, or --resume without a name")
+    policy = evaluation.name_of_policy(request)
+    numbers = {suite: _numbers(suite, policy) for suite in suites}
+    if "--resume" in flags:
+        if not numbers[suites[0]]:
+            raise LabError(f"there is no run {suites[0]}-{policy}-N to go on with; leave --resume out to start")
+        return f"{policy}-{max(numbers[suites[0]])}"
+    return f"{policy}-{1 + max((n for taken in numbers.values() for n in taken), default=0)}"
+
+
+def _numbers(suite: str, policy: str) -> list[int]:
+    pattern = re.compile(rf"{suite}-{re.escape(policy)}-(\d+)")
+    names = (path.name for path in (paths.volume() / "runs").glob(f"{suite}-*"))
+    return [int(found[1]) for name in names if (found := pattern.fullmatch(name))]
+
+
+def _without_names(flags: Sequence[str]) -> list[str]:
+    """Returns flags without those that name a run, and what they name."""
+    kept: list[str] = []
+    before = ""
+    for word in flags:
+        is_name = before in NAMED and not word.startswith("--")
+        before = word
+        if not is_name and word.split("=")[0] not in NAMED:
+            kept.append(word)
+    return kept
+
+
+def _flags_only(typed: Sequence[str]) -> list[str]:
+    """Returns a typed command line's flags: without ./lab, eval, the suites, and what names a run."""
+    words = [word for word in typed[2:] if word not in ("all", *evaluation.SUITES)]
+    return _without_names(words)

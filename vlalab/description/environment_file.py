@@ -1,0 +1,53 @@
+"""Takes the repository's .env into the process: its variables are those of the shell, which win over it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from vlalab.description.interpolation import read_dotenv
+from vlalab.host.console import say
+from vlalab.host.paths import CLONES_VOLUME, ROOT, default_volume, image_names
+
+# Variables that hold a folder, and which of their values are none.
+FOLDERS = {"VLALAB_VOLUME": ("",), "VLALAB_STATE": ("",), "VLALAB_LIBERO_ASSETS": ("", "official", "kit")}
+EXAMPLE = ROOT / ".env.example"  # which documents every variable
+PREFIX = "VLALAB_"
+
+
+def take_in() -> None:
+    """Puts .env under the process's variables, and makes folders absolute: what is started runs elsewhere.
+
+    Says which names begin like the lab's and are none of its variables.
+    """
+    for name in FOLDERS.keys() & os.environ.keys():
+        if os.environ[name] not in FOLDERS[name]:
+            os.environ[name] = str(Path(os.environ[name]).expanduser().absolute())
+    found = read_dotenv(ROOT / ".env")
+    for name, value in found.items():
+        is_folder = name in FOLDERS and value not in FOLDERS[name]
+        os.environ.setdefault(name, str(ROOT / Path(value).expanduser()) if is_folder else value)
+    if not os.environ.get("VLALAB_VOLUME") and (own := default_volume()) != CLONES_VOLUME:
+        os.environ["VLALAB_VOLUME"] = str(own)  # for what is started: compose.yaml's own default is the clone's
+    for text in strangers(found, known()) if found else ():
+        say(f".env: {text}")
+
+
+def known() -> set[str]:
+    """Returns the names of the lab's variables: those of .env.example, and one base image for each environment."""
+    named = re.findall(rf"\b{PREFIX}[A-Z0-9_]*[A-Z0-9]\b", EXAMPLE.read_text(encoding="utf-8"))
+    return {*named, *(f"{PREFIX}BASE_{name.upper()}" for name in image_names())}
+
+
+def strangers(given: Mapping[str, str], known: Collection[str]) -> list[str]:
+    """Returns a sentence for each name that begins like the lab's variables and is none of them."""
+    unknown = [name for name in given if name.upper().startswith(PREFIX) and name not in known]
+    return [f"{name} is no variable of the lab and changes nothing{_nearest(name, known)}" for name in unknown]
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(name.upper(), known, 1, 0.7)
+    return f"; did you mean {close[0]}?" if close else "; .env.example has them all"

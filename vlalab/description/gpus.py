@@ -1,0 +1,150 @@
+"""The GPUs of this machine, as nvidia-smi tells them, and the ones that a service is to see.
+
+A service's variable VLALAB_<SERVICE>_GPU, or a task's --gpu, says which: none, all, or devices as nvidia-smi has them
+(numbers, UUIDs, MIG devices). Not set means what there is. Where nvidia-smi is there and fails, nobody guesses: a
+driver that broke with an update would otherwise be a run on the CPU that nobody asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+from collections import defaultdict
+from collections.abc import Mapping
+
+from vlalab.description import compose
+from vlalab.host.console import LabError
+
+ASK_S = 5.0  # a GPU that was asleep takes seconds to answer
+STATUS_S = 0.8  # a table waits no longer
+NO_DEVICES = "No devices were found"  # nvidia-smi's words, with a status of its own, where the driver has no GPU
+DEVICE = re.compile(r"\d+|GPU-[0-9A-Fa-f-]+|MIG-[0-9A-Za-z/-]+")
+
+
+class Failure(Exception):
+    """What nvidia-smi said when it failed."""
+
+
+def _ask(query: str, timeout_s: float) -> list[list[str]]:
+    """Returns the rows of `nvidia-smi --query-…`, each a list of stripped cells; none where it is missing.
+
+    Raises Failure where it is there and fails.
+    """
+    if shutil.which("nvidia-smi") is None:
+        return []
+    command = ["nvidia-smi", f"--query-{query}", "--format=csv,noheader,nounits"]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        raise Failure(f"it did not answer within {timeout_s:g} s") from None
+    except OSError as error:
+        raise Failure(str(error)) from None
+    words = (asked.stdout + asked.stderr).strip()
+    if asked.returncode != 0 and NO_DEVICES not in words:
+        raise Failure(words.splitlines()[0] if words else f"it ended with status {asked.returncode}")
+    lines = asked.stdout.splitlines() if asked.returncode == 0 else []
+    return [[cell.strip() for cell in line.split(",")] for line in lines if line.strip()]
+
+
+@functools.cache
+def _devices() -> tuple[dict[str, str], str | None]:
+    """Returns {number: UUID}, and what nvidia-smi said if it failed."""
+    try:
+        rows = _ask("gpu=index,uuid", ASK_S)
+    except Failure as failure:
+        return {}, str(failure)
+    return {row[0]: row[-1] for row in rows if row[0].isdigit()}, None
+
+
+def count() -> int:
+    """Returns how many GPUs there are."""
+    return len(_devices()[0])
+
+
+def problem() -> str | None:
+    """Returns what nvidia-smi said where it is there and fails, None where it answers or is not there."""
+    return _devices()[1]
+
+
+def memory_by_process() -> dict[int, dict[str, int]]:
+    """Returns {pid: {GPU's index: MiB}} for every process that computes on a GPU; nothing where nvidia-smi fails."""
+    used: dict[int, dict[str, int]] = defaultdict(dict)
+    try:
+        index = {row[1]: row[0] for row in _ask("gpu=index,uuid", STATUS_S) if len(row) == 2}
+        rows = _ask("compute-apps=pid,gpu_uuid,used_memory", STATUS_S)
+    except Failure:
+        return {}
+    for row in rows:
+        if len(row) == 3 and row[0].isdigit() and row[2].isdigit():
+            used[int(row[0])][index.get(row[1], "?")] = int(row[2])
+    return dict(used)
+
+
+# --- which ones a service sees ------------------------------------------------------------------------------
+
+
+def variable(service: str) -> str:
+    """Returns the variable that says which GPUs a service sees: "ws_mdl" → VLALAB_WS_MDL_GPU."""
+    return f"VLALAB_{service.upper().replace('-', '_')}_GPU"
+
+
+def devices(choice: str, where: str) -> list[str]:
+    """Returns the devices of a choice like "0,1", as nvidia-smi names them. Raises LabError for what names none."""
+    found = [part.strip() for part in choice.split(",")]
+    if not all(DEVICE.fullmatch(part) for part in found):
+        raise LabError(
+            f"{where} {choice} is no device; expected auto, none, all, or numbers or UUIDs as `nvidia-smi -L` shows: "
+            "0 or 0,1 or GPU-… or MIG-…"
+        )
+    if len(set(found)) < len(found):
+        raise LabError(f"{where} {choice} names a device twice; name each once")
+    return found
+
+
+def chosen(service: str, known: Mapping[str, str]) -> str:
+    """Returns what `known` says about a service: "" (what there is), "none", "all" or devices. Raises LabError."""
+    choice = known.get(variable(service), "")
+    if service not in compose.gpu_services() or choice in ("", "auto"):
+        return ""
+    return choice if choice in ("all", "none") else ",".join(devices(choice, variable(service)))
+
+
+def check(service: str) -> None:
+    """Raises LabError where a service would take the GPU there is, and nvidia-smi fails."""
+    if service in compose.gpu_services() and (words := problem()):
+        raise LabError(
+            f"nvidia-smi fails: {words}. Repair the GPU's driver (after an update: restart the machine), or run on the "
+            f"CPU with --gpu none ({variable(service)}=none)"
+        )
+
+
+def _number(device: str) -> str:
+    """Returns a GPU's number for its UUID, since EGL's devices can be told by number only; other names as they are."""
+    return next((number for number, uuid in _devices()[0].items() if uuid == device), device)
+
+
+def first(number: int) -> str | None:
+    """Returns the choice of that many devices, the first ones; None where there are not so many."""
+    return ",".join(list(_devices()[0])[:number]) if count() >= number else None
+
+
+def visible(service: str, known: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Returns which GPUs a local process is to see, "" for all, and the variables that let it see no other.
+
+    CUDA counts devices as nvidia-smi does only when it is told to. What the caller's own CUDA_VISIBLE_DEVICES says
+    stays, unless the lab's variable says something. Raises LabError where nobody said anything and nvidia-smi fails.
+    """
+    choice = chosen(service, known)
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if choice == "none":
+        return choice, {"CUDA_VISIBLE_DEVICES": ""}
+    if choice not in ("", "all"):
+        return choice, {**order, "CUDA_VISIBLE_DEVICES": ",".join(map(_number, choice.split(",")))}
+    if service not in compose.gpu_services() or "CUDA_VISIBLE_DEVICES" in os.environ:
+        return "", {}
+    if not choice:
+        check(service)
+    return "", order

@@ -1,0 +1,131 @@
+"""Which port a service of compose.yaml gets on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator, Mapping, Set
+from pathlib import Path
+
+from vlalab.description import compose
+from vlalab.description.compose import Service
+from vlalab.host import owners
+from vlalab.host.console import LabError, say, unknown
+
+LISTEN = "0A"  # proc(5), /proc/net/tcp: the state TCP_LISTEN
+
+
+def is_loopback(bind: str) -> bool:
+    """Returns whether only this machine reaches that address."""
+    try:
+        return ipaddress.ip_address(bind.strip("[]")).is_loopback
+    except ValueError:
+        return bind == "localhost"
+
+
+def service_on_free_port(
+    path: Path, name: str, known: Mapping[str, str], any_port: bool, mine: int | None = None, by_engine: bool = False
+) -> Service:
+    """Returns the service as compose.yaml has it, on a free port: its port variable is set where the port is taken.
+
+    mine: the port that the service has already, if it runs; nobody else took that one. by_engine: Docker's engine will
+    listen there, which may have rights that the caller lacks. Raises LabError for a place that cannot be.
+    """
+    bind = known.get("VLALAB_BIND") or "127.0.0.1"
+    known = {**known, "VLALAB_LISTEN": bind}
+    if not is_loopback(bind) and not known.get("VLALAB_TOKEN"):
+        raise LabError(f"VLALAB_BIND={bind} opens services to the network; set VLALAB_TOKEN too (8 characters or more)")
+    services = compose.read(path, known)
+    if name not in services:
+        raise LabError(unknown("service", name, services))
+    service = services[name]
+    if not service.ports:
+        return service
+    wanted = service.ports[0].published
+    others = {p.published for other in services.values() if other.name != name for p in other.ports}
+    port = wanted if wanted == mine else next(_free_ports(bind, 0 if any_port else wanted, others, by_engine))
+    port = mine if mine and port != wanted else port
+    if port == wanted:
+        return service
+    if not any_port:
+        say(f"port {wanted} is taken by another program{_whose(wanted)}; '{name}' gets {port}")
+    moved = compose.read(path, {**known, port_variable(name): str(port)})[name]
+    if moved.ports[0].published != port:
+        raise LabError(f"compose.yaml: the port of '{name}' does not follow {port_variable(name)}")
+    return moved
+
+
+def port_variable(service: str) -> str:
+    """Returns the variable that holds a service's port."""
+    return f"VLALAB_{service.upper().replace('-', '_')}_PORT"
+
+
+def _free_ports(bind: str, wanted: int, others: Set[int], by_engine: bool = False) -> Iterator[int]:
+    """Yields ports nobody listens on: the wanted one, the hundred after it but `others`, then any. 0 means any.
+
+    One that is yielded is this process's until it ends: what it starts there does not listen yet.
+    """
+    candidates = [port for port in range(wanted, wanted + 100) if port not in others] if wanted else []
+    for port in (*candidates, *[0] * 9):
+        with socket.socket(socket.AF_INET6 if ":" in bind else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((bind, port))
+            except OSError as error:
+                if not by_engine:
+                    _refuse(bind, port, error)
+                elif isinstance(error, PermissionError):
+                    yield port
+                continue
+            if _reserve(found := probe.getsockname()[1]):
+                yield found
+    raise LabError(f"no free port at {bind}")
+
+
+_RESERVED: dict[int, socket.socket] = {}
+
+
+def _reserve(port: int) -> bool:
+    """Returns whether no other `./lab` on this machine, whoever's, has chosen that port for what it is starting.
+
+    A name in the abstract namespace (unix(7)) is the machine's, needs no file, and goes with the process that has it.
+    """
+    if port not in _RESERVED:
+        held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            held.bind(f"\0vla-lab/port/{port}")
+        except OSError:
+            held.close()
+            return False
+        _RESERVED[port] = held
+    return True
+
+
+def _whose(port: int) -> str:
+    """Returns " of bert" for a port on which a program of another user listens, "" for the caller's own or nobody's."""
+    with contextlib.suppress(OSError):
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            for line in Path(table).read_text().splitlines()[1:]:
+                fields = line.split()
+                local, state, uid = fields[1], fields[3], int(fields[7])
+                if state == LISTEN and int(local.rpartition(":")[2], 16) == port and uid != os.geteuid():
+                    return f" of {owners.name_of(uid)}"
+    return ""
+
+
+def _refuse(bind: str, port: int, error: OSError) -> None:
+    """Raises LabError for what no other port would mend; one that is taken is no such thing."""
+    if isinstance(error, PermissionError):
+        raise LabError(
+            f"port {port} is not permitted to you: those below 1024 are root's; choose another (VLALAB_…_PORT)"
+        )
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        raise LabError(f"VLALAB_BIND={bind} is no address of this machine; expected one of its own, or 0.0.0.0 for all")
+
+
+def reachable(bind: str) -> str:
+    """Returns the address at which this machine reaches a service that listens on `bind`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(bind, bind)

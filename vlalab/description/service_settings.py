@@ -1,0 +1,152 @@
+"""What `up` was told about a service (checkpoint, GPU, a free port), as variables of compose.yaml.
+
+They are kept in the caller's state folder while the service is up, so that a restart, or another service that is
+started beside it, sees the same values.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vlalab.description import compose, gpus
+from vlalab.host import paths, state
+from vlalab.host.console import LabError, unknown
+
+# Which folder under checkpoints/ a suite's published checkpoint lies in: its repository's name.
+CHECKPOINTS = {
+    "openvla": {
+        "libero_spatial": "openvla-7b-finetuned-libero-spatial",
+        "libero_object": "openvla-7b-finetuned-libero-object",
+        "libero_goal": "openvla-7b-finetuned-libero-goal",
+        "libero_10": "openvla-7b-finetuned-libero-10",
+    },
+    "gr00t": {
+        "libero_spatial": "gr00t-n1.5-libero-spatial-posttrain",
+        "libero_object": "gr00t-n1.5-libero-object-posttrain",
+        "libero_goal": "gr00t-n1.5-libero-goal-posttrain",
+        "libero_10": "gr00t-n1.5-libero-long-posttrain",
+    },
+}
+
+Settings = Mapping[str, "str | None"]  # variable → value; None: back to the default
+
+
+def variable(service: str, what: str) -> str:
+    """Returns the name of a service's variable: ("ws_mdl", "GPU") → VLALAB_WS_MDL_GPU."""
+    return f"VLALAB_{service.upper().replace('-', '_')}_{what}"
+
+
+# --- from flags ---------------------------------------------------------------------------------------------
+
+
+def from_flags(
+    service: str, suite: str | None = None, checkpoint: str | None = None, gpu: str | None = None
+) -> Settings:
+    """Returns the settings of one service for the flags of `up`. Raises LabError for a checkpoint that is not there."""
+    found: dict[str, str | None] = {}
+    if service in CHECKPOINTS and (suite or checkpoint):
+        found[variable(service, "CHECKPOINT")] = _existing(checkpoint or _published(service, suite), service, suite)
+        if service == "openvla":
+            found[variable(service, "UNNORM_KEY")] = suite
+    if gpu and service in compose.gpu_services():
+        found[variable(service, "GPU")] = None if gpu == "auto" else _devices(gpu)
+    return found
+
+
+def for_services(
+    names: Sequence[str], suite: str | None, checkpoint: str | None, gpu: str | None
+) -> dict[str, Settings]:
+    """Returns the settings of several services for the flags of `up`. Raises LabError for a flag that fits none."""
+    if (suite or checkpoint) and not set(names) & set(CHECKPOINTS):
+        raise LabError(f"--suite and --checkpoint are for {' and '.join(CHECKPOINTS)}, not for {', '.join(names)}")
+    if gpu and gpu not in ("auto", "none") and not set(names) & set(compose.gpu_services()):
+        raise LabError(f"--gpu is for {', '.join(compose.gpu_services())}; {', '.join(names)} uses none")
+    return {name: from_flags(name, suite, checkpoint, gpu) for name in names}
+
+
+def _published(service: str, suite: str | None) -> str:
+    known = CHECKPOINTS[service]
+    if suite not in known:
+        raise LabError(unknown("suite", suite or "", known) + "; name another one's with --checkpoint")
+    return known[suite]
+
+
+def checkpoints_on_volume() -> list[str]:
+    """Returns the names of the folders under checkpoints/ on the volume."""
+    folder = paths.volume() / "checkpoints"
+    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def existing_checkpoint(name: str, advice: str = "") -> str:
+    """Returns a checkpoint's name on the volume, or its absolute path. Raises LabError where there is none."""
+    folder = paths.volume() / "checkpoints"
+    if "/" not in name and (folder / name).is_dir():
+        return name
+    path = Path(name).expanduser().absolute()
+    if path.is_dir():
+        return str(path)
+    there = checkpoints_on_volume()
+    advice = advice or "./lab checkpoint " + " or ".join(CHECKPOINTS)
+    raise LabError(
+        f"checkpoint '{name}' not found in {paths.shown(folder)}; there are: {', '.join(there) or 'none'}. "
+        f"Get one: {advice}"
+    )
+
+
+def _existing(name: str, service: str, suite: str | None) -> str:
+    how = f"--suite {suite}" if suite in CHECKPOINTS[service] else "--tiny"
+    return existing_checkpoint(name, f"./lab checkpoint {service} {how}")
+
+
+def _devices(gpu: str) -> str:
+    return gpu if gpu in ("all", "none") else ",".join(gpus.devices(gpu, "--gpu"))
+
+
+def from_shell(service: str) -> dict[str, str]:
+    """Returns a service's own variables that this call was given by the shell; those of .env are there at any time."""
+    lasting, prefix = compose.read_dotenv(paths.ROOT / ".env"), variable(service, "")
+    mine = {name: value for name, value in os.environ.items() if name.startswith(prefix) and value}
+    return {name: value for name, value in mine.items() if value != lasting.get(name)}
+
+
+# --- kept ---------------------------------------------------------------------------------------------------
+
+
+def _path(service: str, make: bool = False) -> Path:
+    return state.folder(make=make) / f"{service}.settings"
+
+
+def kept(service: str) -> dict[str, str]:
+    """Returns what is kept for a service; nothing when nothing was, or the file is damaged."""
+    try:
+        found = json.loads(state.read(_path(service)) or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+        return {}
+    return {name: value for name, value in found.items() if name.startswith(variable(service, ""))}
+
+
+def merged(old: Mapping[str, str], new: Settings) -> dict[str, str]:
+    """Returns `old` with what `new` sets and without what it takes back."""
+    return {name: value for name, value in {**old, **new}.items() if value is not None}
+
+
+def keep(service: str, values: Mapping[str, str]) -> None:
+    """Keeps the settings of a service, for as long as it is up."""
+    if not values:
+        return forget(service)
+    state.write(_path(service, make=True), json.dumps(values, indent=1))
+
+
+def forget(service: str) -> None:
+    """Forgets the settings of a service that is not up any more."""
+    _path(service).unlink(missing_ok=True)
+
+
+def of_all(services: list[str]) -> dict[str, str]:
+    """Returns the kept settings of several services as one set of variables."""
+    return {name: value for service in services for name, value in kept(service).items()}

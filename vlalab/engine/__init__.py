@@ -1,0 +1,1 @@
+"""Docker: the CLI, images and how they are built, the volume as containers see it."""

@@ -1,0 +1,288 @@
+"""The docker CLI; only this module calls it: whether an engine answers and why not, commands, JSON, Compose.
+
+There is no Docker SDK here: the CLI knows contexts, credentials and plugins, and importing nothing keeps `./lab` quick.
+"""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import grp
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vlalab.host.console import LabError
+from vlalab.host.paths import ROOT
+
+ENGINE = (25, 0)  # the first whose health checks know start_interval
+PLUGINS = {"buildx": (0, 12), "compose": (2, 21)}
+PROBE_S = 20.0  # how long an engine may take to say its version
+INSTALL = "install Docker Engine (docs.docker.com/engine/install) or use --runtime local"
+
+
+# --- is there an engine? ------------------------------------------------------------------------------------
+
+
+def available() -> str | None:
+    """Returns None when a Docker engine answers, else why not and what to do, in one sentence. 10 ms; asked once."""
+    return _probe(os.environ.get("PATH", ""), os.environ.get("DOCKER_HOST", ""), os.environ.get("DOCKER_CONTEXT", ""))
+
+
+@functools.lru_cache(maxsize=8)
+def _probe(path: str, host: str, context: str) -> str | None:
+    cli = shutil.which("docker", path=path)
+    if cli is None:
+        return f"no docker command is on PATH; {INSTALL}"
+    try:
+        asked = subprocess.run(
+            [cli, "version", "--format", "{{json .}}"], capture_output=True, text=True, stdin=subprocess.DEVNULL,
+            timeout=PROBE_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"the Docker engine did not answer within {PROBE_S:.0f} s; restart it: sudo systemctl restart docker"
+    except OSError as error:
+        return f"{cli} cannot be run ({error.strerror}); {INSTALL}"
+    if "podman" in asked.stderr.lower():
+        return f"the docker command here is podman's, which lacks what Compose and the builds need; {INSTALL}"
+    if asked.returncode != 0:
+        return _why_no_answer(asked.stderr.strip(), cli)
+    found = (json.loads(asked.stdout).get("Server") or {}).get("Version", "")
+    if version(found) < ENGINE:
+        return f"the Docker engine is version {found}; {_dotted(ENGINE)} or newer is needed: {INSTALL}"
+    return None
+
+
+def _why_no_answer(words: str, cli: str) -> str:
+    first = words.splitlines()[0] if words else "it says nothing"
+    if "permission denied" in words:
+        return f"no permission for the Docker engine's socket as {_user()}; {_how_to_get_permission()}"
+    if os.environ.get("DOCKER_HOST"):
+        return f"no Docker engine answers at DOCKER_HOST ({first}); start it, or unset DOCKER_HOST"
+    if "/snap/" in os.path.realpath(cli) or cli.startswith("/snap/"):
+        return "the snap Docker does not answer; start it: sudo snap start docker (for GPUs, use Docker's own packages)"
+    if "desktop" in words:
+        return "Docker Desktop is not running; start it: systemctl --user start docker-desktop (it gives no GPU)"
+    if at := re.search(r"daemon at (\S+?)\.? ", first + " "):
+        return f"no Docker engine answers at {at[1]}; start it: sudo systemctl start docker"
+    return f"no Docker engine answers ({first}); start it: sudo systemctl start docker"
+
+
+def _how_to_get_permission() -> str:
+    if _user() in _members("docker"):
+        return "this session began before you joined the group docker: log out and in again, or run `newgrp docker`"
+    return (
+        "use --runtime local, or Docker's rootless mode (docs.docker.com/engine/security/rootless), or join its group, "
+        f"which makes you as good as root here: sudo usermod -aG docker {_user()}, then log out and in again"
+    )
+
+
+def _members(group: str) -> list[str]:
+    try:
+        return grp.getgrnam(group).gr_mem
+    except KeyError:
+        return []
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name
+        return str(os.getuid())
+
+
+def require(*plugins: str) -> None:
+    """Raises LabError unless an engine answers and has those plugins ("buildx", "compose"), new enough. 0.2 s each."""
+    if reason := available():
+        raise LabError(reason)
+    for plugin in plugins:
+        if problem := plugin_problem(plugin):
+            raise LabError(problem)
+
+
+@functools.cache
+def plugin_problem(plugin: str) -> str | None:
+    """Returns what is wrong with a CLI plugin ("buildx" or "compose") and what to do, or None."""
+    need = _dotted(PLUGINS[plugin])
+    fix = f"sudo apt-get install docker-{plugin}-plugin (Docker's packages) or docker-{plugin} (Debian, Ubuntu)"
+    asked = subprocess.run(["docker", plugin, "version"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if asked.returncode != 0:
+        return f"docker has no {plugin} plugin; {need} or newer is needed: {fix}"
+    if version(asked.stdout) < PLUGINS[plugin]:
+        return f"docker {plugin} is version {_dotted(version(asked.stdout))}; {need} or newer is needed: {fix}"
+    return None
+
+
+def version(text: str) -> tuple[int, int]:
+    """Returns the first major.minor number in a text, (0, 0) when there is none."""
+    found = re.search(r"(?<![\w.])v?(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _dotted(numbers: tuple[int, int]) -> str:
+    return ".".join(map(str, numbers))
+
+
+# --- commands -----------------------------------------------------------------------------------------------
+
+
+def command(args: Sequence[str]) -> list[str]:
+    """Returns the command line of `docker args`, as a dry run prints it and as it is run."""
+    return ["docker", *map(str, args)]
+
+
+def run(
+    args: Sequence[str],
+    *,
+    check: bool = True,
+    text_in: str | None = None,
+    variables: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Returns `docker args`, run with its output captured as text. `variables` come on top of the process's own.
+
+    Raises LabError where no engine answers, where it takes longer than timeout_s, and, if `check`, where it fails.
+    """
+    if reason := available():
+        raise LabError(reason)
+    given = {"input": text_in} if text_in is not None else {"stdin": subprocess.DEVNULL}
+    try:
+        done = subprocess.run(
+            command(args), capture_output=True, text=True, errors="replace", cwd=ROOT,
+            env={**os.environ, **(variables or {})}, timeout=timeout_s, **given,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise LabError(
+            f"`{shlex.join(command(args))}` took more than {timeout_s:.0f} s; is the engine busy?"
+        ) from error
+    if check and done.returncode != 0:
+        raise LabError(failure(args, done.stderr or done.stdout))
+    return done
+
+
+def stream(args: Sequence[str], *, variables: Mapping[str, str] | None = None) -> int:
+    """Returns the exit code of `docker args`, run on the caller's terminal: builds, logs, shells."""
+    if reason := available():
+        raise LabError(reason)
+    return subprocess.run(command(args), cwd=ROOT, env={**os.environ, **(variables or {})}).returncode
+
+
+def open_pipe(args: Sequence[str], **options) -> subprocess.Popen:
+    """Returns `docker args` as a started process in binary mode; options are those of Popen (stdin, stdout …)."""
+    if reason := available():
+        raise LabError(reason)
+    return subprocess.Popen(command(args), cwd=ROOT, **options)
+
+
+def json_lines(args: Sequence[str], **options) -> list[dict]:
+    """Returns what `docker args` prints as JSON: one object per line (--format json), or one array (inspect).
+
+    Takes the options of `run` and raises as it does.
+    """
+    return parse_json(run(args, **options).stdout)
+
+
+def parse_json(text: str) -> list[dict]:
+    """Returns the objects of a text that holds a JSON array, or one JSON object per line."""
+    if text.lstrip().startswith("["):
+        return json.loads(text)
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+# --- Compose ------------------------------------------------------------------------------------------------
+
+
+def compose_args(args: Sequence[str], files: Sequence[str | Path] = ()) -> list[str]:
+    """Returns the arguments of docker for `compose args` over this repository; `files`: beside compose.yaml."""
+    given = [word for path in (ROOT / "compose.yaml", *files) for word in ("--file", str(path))]
+    return ["compose", "--project-directory", str(ROOT), *given, *map(str, args)]
+
+
+def compose(
+    args: Sequence[str], *, files: Sequence[str | Path] = (), check: bool = True, **options
+) -> subprocess.CompletedProcess[str]:
+    """Returns `docker compose args` over compose.yaml and `files`, run as `run` does. A too old Compose is named."""
+    words = compose_args(args, files)
+    done = run(words, check=False, **options)
+    if done.returncode != 0 and (problem := plugin_problem("compose")):  # asked late: asking takes 0.2 s
+        raise LabError(problem)
+    if check and done.returncode != 0:
+        raise LabError(failure(words, done.stderr or done.stdout))
+    return done
+
+
+# --- what the engine's words mean ---------------------------------------------------------------------------
+
+_TOOLKIT = (
+    "the engine has no NVIDIA runtime: install nvidia-container-toolkit, then run: "
+    "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
+)
+# What the engine says (a regular expression) → what to do.
+ADVICE = {
+    r"could not select device driver|unknown or invalid runtime name: nvidia": "no-gpu",
+    r"Failed to initialize NVML": "the container lost its GPU after a reload of the engine; run: ./lab restart SERVICE",
+    r"no space left on device": "the disk is full; see what can be freed: ./lab clean",
+    r"port is already allocated|address already in use": "another program has that port; choose another (.env.example)",
+    r"x509|certificate signed by unknown authority": "the engine does not trust this network's certificate authority; "
+    "the build takes it with --ca-bundle FILE, pulling needs it in the system's bundle and a restart of the engine",
+    r"failed to resolve source metadata|pull access denied|failed to resolve reference|no such host|i/o timeout": "an "
+    "image could not be pulled; without internet, bring the images with ./lab restore FILE, or name a base with --base",
+    r"No such image": "build it: ./lab build ENV",
+}
+
+
+def advice(words: str) -> str | None:
+    """Returns what to do about what the engine said, or None where we know nothing better than its words."""
+    found = next((text for pattern, text in ADVICE.items() if re.search(pattern, words)), None)
+    return why_no_gpu() if found == "no-gpu" else found
+
+
+def failure(args: Sequence[str], words: str) -> str:
+    """Returns the sentence for a command that failed: the command, the engine's last words, what to do."""
+    last = "\n  ".join(words.strip().splitlines()[-8:]) or "it said nothing"
+    hint = advice(words)
+    return f"`{shlex.join(command(args))}` failed:\n  {last}" + (f"\n{hint}" if hint else "")
+
+
+def why_no_gpu() -> str:
+    """Returns why containers here get no GPU, and the fix: snap Docker, Docker Desktop, or no toolkit."""
+    about = info()
+    if "Docker Desktop" in about.get("OperatingSystem", ""):
+        return "Docker Desktop's containers run in a virtual machine without the GPU: docker context use default"
+    if "/snap/" in about.get("DockerRootDir", ""):
+        return (
+            "the snap Docker cannot reach the GPU's driver: sudo snap remove docker, then " + INSTALL.split(" or ")[0]
+        )
+    return _TOOLKIT
+
+
+@functools.cache
+def info() -> dict:
+    """Returns what `docker info` says (DockerRootDir, Runtimes, OperatingSystem, SecurityOptions …). 0.3 s."""
+    return json.loads(run(["info", "--format", "{{json .}}"]).stdout)
+
+
+def has_gpu_runtime() -> bool:
+    """Returns whether the engine can hand NVIDIA's GPUs to containers: by their runtime, or by CDI."""
+    return has_nvidia_runtime() or has_nvidia_cdi()
+
+
+def has_nvidia_runtime() -> bool:
+    """Returns whether NVIDIA's runtime is registered; the toolkit's programs on PATH say nothing about the engine."""
+    return "nvidia" in (info().get("Runtimes") or {})
+
+
+def has_nvidia_cdi() -> bool:
+    """Returns whether the engine found GPUs of NVIDIA's as CDI devices; others' devices are no use here."""
+    devices = info().get("DiscoveredDevices") or ()
+    return any(str(device.get("ID", "")).startswith("nvidia.com/gpu=") for device in devices)
+
+
+def is_rootless() -> bool:
+    """Returns whether the engine runs as a user: root in a container is then that user outside."""
+    return any("rootless" in option for option in info().get("SecurityOptions") or ())

@@ -1,0 +1,133 @@
+"""The images of this machine: which exist, how old and how large they are, whether they fit their locks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from vlalab.engine import bake, docker
+from vlalab.environments import venvs
+from vlalab.host import paths
+from vlalab.host.console import LabError, unknown
+
+REPOSITORY = "vla-lab"
+ENV_LABEL = "vla-lab.env"
+LOCK_LABEL = "vla-lab.lock"
+FLASH_ATTN_LABEL = "vla-lab.flash-attn"
+OWNER_LABEL = "vla-lab.built-by"  # who built it, and in which clone: nobody else's `clean` removes it
+REVISION_LABEL = "org.opencontainers.image.revision"
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image of ours as the engine has it."""
+
+    name: str  # its environment
+    reference: str
+    id: str
+    created: datetime
+    size: int  # bytes, uncompressed, shared layers included
+    labels: dict[str, str]
+
+    @property
+    def lock(self) -> str:
+        """The sha256 of the lock it was built from, "" when its label is missing."""
+        return self.labels.get(LOCK_LABEL, "")
+
+    @property
+    def revision(self) -> str:
+        """The commit it was built from, with -dirty behind it where the tree was changed."""
+        return self.labels.get(REVISION_LABEL, "")
+
+    def fits(self) -> bool:
+        """Returns whether it was built from the lock that the repository has now."""
+        return self.lock == venvs.named(self.name, paths.ROOT).lock_hash
+
+    def age(self) -> str:
+        """Returns how long ago it was built: '3 days'."""
+        return spell_age((datetime.now(timezone.utc) - self.created).total_seconds())
+
+
+def tag() -> str:
+    """Returns the tag of the images in use: $VLALAB_TAG, else dev."""
+    return os.environ.get("VLALAB_TAG") or "dev"
+
+
+def reference(name: str, with_tag: str | None = None) -> str:
+    """Returns the name that an environment's image has on the engine, as compose.yaml says it."""
+    return f"{REPOSITORY}/{name}:{with_tag or tag()}"
+
+
+def buildable() -> list[str]:
+    """Returns the environments that an image can be built for."""
+    return bake.environments()
+
+
+def choose(names: Sequence[str]) -> list[str]:
+    """Returns the environments of those words; none and "all" mean every one. Raises LabError for an unknown one."""
+    known = buildable()
+    for name in names:
+        if name not in [*known, "all"]:
+            raise LabError(unknown("environment", name, [*known, "all"]))
+    return list(dict.fromkeys(names)) if names and "all" not in names else known
+
+
+def found(names: Sequence[str] | None = None) -> dict[str, Image]:
+    """Returns the images that exist, of those environments (default: all), by name. One call of the engine, 20 ms."""
+    wanted = {reference(name): name for name in (paths.image_names() if names is None else names)}
+    if not wanted:
+        return {}
+    done = docker.run(["image", "inspect", *wanted], check=False)  # it prints those it found and fails for the others
+    if done.returncode != 0 and "No such image" not in done.stderr:
+        raise LabError(docker.failure(["image", "inspect", *wanted], done.stderr))
+    records = [_image(record, name) for record in json.loads(done.stdout or "[]") for name in _names(record, wanted)]
+    return {image.name: image for image in records}
+
+
+def _names(record: dict, wanted: dict[str, str]) -> list[str]:
+    return [wanted[text] for text in record.get("RepoTags") or () if text in wanted]
+
+
+def _image(record: dict, name: str) -> Image:
+    return Image(
+        name=name,
+        reference=reference(name),
+        id=record["Id"],
+        created=parse_time(record["Created"]),
+        size=int(record["Size"]),
+        labels=dict(record.get("Config", {}).get("Labels") or {}),
+    )
+
+
+def unusable(name: str, image: Image | None) -> str | None:
+    """Returns why that environment's image cannot be used and what to do, or None: missing, or of another lock."""
+    if image is None:
+        return f"image {reference(name)} is not built; run: ./lab build {name}"
+    if not image.fits():
+        return f"image {reference(name)} was built from another lock than the repository has; run: ./lab build {name}"
+    return None
+
+
+def parse_time(text: str) -> datetime:
+    """Returns the time in an engine's record: 2026-11-20T12:56:54.123456789Z, or with an offset."""
+    match = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:\d\d)", text)
+    if not match:
+        raise ValueError(f"{text!r} is no time; expected one like 2026-11-20T12:56:54Z")
+    return datetime.fromisoformat(match[1] + match[2].replace("Z", "+00:00"))
+
+
+def spell_age(seconds: float) -> str:
+    """Returns a duration in its largest unit: '3 days', '1 hour'; '0 min' when it is less than one minute."""
+    for unit, length in (("day", 86400), ("hour", 3600)):
+        if (count := int(seconds // length)) >= 1:
+            return f"{count} {unit}{'' if count == 1 else 's'}"
+    return f"{max(0, int(seconds // 60))} min"
+
+
+def spell_size(size: float) -> str:
+    """Returns bytes in GB (10^9) or MB."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

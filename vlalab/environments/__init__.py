@@ -1,0 +1,1 @@
+"""images/<env>/.venv and its lock: interpreters, pins, installation."""

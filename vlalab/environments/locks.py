@@ -1,0 +1,161 @@
+"""Locks: requirements.in → requirements.lock with exact versions and sha256 hashes, and no package index's address.
+
+The first line of a lock holds the hash of what it was made from and of what it says, so that `invoke lock --check`
+needs no network: it fails when an input was changed without a new lock, or a lock was edited by hand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vlalab.environments import pythons
+from vlalab.host.console import LabError, status, unknown
+from vlalab.host.paths import ROOT, image_names
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+COMPILE = [
+    "pip", "compile", "--universal", "--fork-strategy", "fewest", "--python-version", "3.10", "--generate-hashes",
+    "--no-emit-index-url", "--no-emit-find-links", "--no-header", "--quiet",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Lock:
+    """One lock and what it is made from. Paths are relative to `root`."""
+
+    name: str
+    folder: str
+    contract: bool = False  # its programs import vla_contract, so the contract's requirements are inputs too
+    root: Path = field(default=ROOT)
+
+    @property
+    def source(self) -> Path:
+        """The list of wanted packages."""
+        return self.root / self.folder / "requirements.in"
+
+    @property
+    def target(self) -> Path:
+        """The list of exact versions and hashes."""
+        return self.root / self.folder / "requirements.lock"
+
+    @property
+    def excludes(self) -> Path:
+        """Packages that others declare and nothing here imports; the file may be absent."""
+        return self.root / self.folder / "excludes.txt"
+
+    @property
+    def contract_project(self) -> Path:
+        """The contract's own requirements."""
+        return self.root / "shared" / "contract" / "pyproject.toml"
+
+    def inputs_hash(self) -> str:
+        """Returns the sha256 of the inputs' requirement lines: comments and order of other settings do not count."""
+        parts = [_requirement_lines(self.source)]
+        if self.excludes.exists():
+            parts.append(_requirement_lines(self.excludes))
+        if self.contract:
+            project = tomllib.loads(self.contract_project.read_text())["project"]
+            parts.append(project["dependencies"] + project["optional-dependencies"]["images"])
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def command(self, output: Path) -> list[str]:
+        """Returns uv's command that writes the pins to `output`; to be run in the root."""
+        prefix = "" if self.folder == "." else f"{self.folder}/"
+        inputs = [f"{prefix}requirements.in"]
+        if self.contract:
+            inputs += ["shared/contract/pyproject.toml", "--extra", "images"]
+        if self.excludes.exists():
+            inputs += ["--excludes", f"{prefix}excludes.txt"]
+        return [pythons.uv(), *COMPILE, *inputs, "--output-file", str(output)]
+
+
+def all_locks(root: Path = ROOT) -> dict[str, Lock]:
+    """Returns every lock of the repository by name: the host tool, the environments, the contract's tests."""
+    found = {"host": Lock("host", ".", root=root)}
+    for name in image_names():
+        found[name] = Lock(name, f"images/{name}", contract=True, root=root)
+    if (root / "tests/contract/requirements.in").exists():
+        found["contract"] = Lock("contract", "tests/contract", contract=True, root=root)
+    return found
+
+
+def choose(names: list[str]) -> list[Lock]:
+    """Returns the locks of those names, all without names. Raises LabError for an unknown one."""
+    known = all_locks()
+    for name in names:
+        if name not in known:
+            raise LabError(unknown("lock", name, known))
+    return [known[name] for name in names or known]
+
+
+def make(lock: Lock, upgrade: bool = False) -> bool:
+    """Writes the lock, keeping versions that still fit unless `upgrade`. Returns whether it changed."""
+    before = lock.target.read_text() if lock.target.exists() else ""
+    with tempfile.TemporaryDirectory() as folder, status(f"resolving '{lock.name}'"):
+        output = Path(folder) / "requirements.lock"
+        if before:
+            shutil.copy(lock.target, output)
+        command = lock.command(output) + (["--upgrade"] if upgrade else [])
+        done = subprocess.run(command, cwd=lock.root, env=pythons.uv_environment(), capture_output=True, text=True)
+        if done.returncode != 0:
+            raise LabError(f"'{lock.name}' cannot be resolved; uv says:\n{done.stderr.strip()}")
+        pins = _without_headers(output.read_text())
+    text = f"{_header(lock.name, lock.inputs_hash(), _digest(pins))}\n{pins}"
+    lock.target.write_text(text)
+    return text != before
+
+
+def problems(lock: Lock) -> list[str]:
+    """Returns what is wrong with a lock, as sentences; empty when it is in order."""
+    path = f"{lock.folder}/requirements.lock".removeprefix("./")
+    again = f"run: invoke lock {lock.name}"
+    if not lock.target.exists():
+        return [f"{path} is missing; {again}"]
+    text = lock.target.read_text()
+    inputs, stated = _stated_hashes(text)
+    found = [f"{path} has no hash for {pin}; {again}" for pin in unhashed(text)]
+    if inputs != lock.inputs_hash():
+        found.append(f"{path} was made from other requirements than {lock.folder}/requirements.in holds; {again}")
+    if stated != _digest(_without_headers(text)):
+        found.append(f"{path} was changed by hand; {again}")
+    return found
+
+
+def unhashed(text: str) -> list[str]:
+    """Returns the pins of a lock that no sha256 hash follows."""
+    entries = re.split(r"\n(?=[A-Za-z0-9])", "\n" + _without_headers(text))
+    return [e.split(" ")[0] for e in entries if e.strip() and e[0].isalnum() and "--hash=sha256:" not in e]
+
+
+def _requirement_lines(path: Path) -> list[str]:
+    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    return sorted(line for line in lines if line)
+
+
+def _header(name: str, inputs: str, pins: str) -> str:
+    return f"# Made by `invoke lock {name}`; sha256 of its inputs {inputs}, of the pins below {pins}"
+
+
+def _stated_hashes(text: str) -> tuple[str, str]:
+    found = re.match(r"# Made by .* inputs ([0-9a-f]{64}), of the pins below ([0-9a-f]{64})\n", text)
+    return (found[1], found[2]) if found else ("", "")
+
+
+def _without_headers(text: str) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
+
+
+def _digest(pins: str) -> str:
+    return hashlib.sha256(pins.encode()).hexdigest()

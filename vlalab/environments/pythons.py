@@ -1,0 +1,89 @@
+"""Finds Python interpreters. One that exists need not run (a pyenv shim without a version), so each is asked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from vlalab.host import owners
+from vlalab.host.paths import ROOT
+
+ASK = "import sys; print('%d.%d' % sys.version_info[:2]); print(sys.executable)"
+
+
+def uv() -> str:
+    """Returns the uv of the host tool's own environment, else the one on PATH."""
+    beside = Path(sys.executable).parent / "uv"
+    found = str(beside) if beside.exists() else shutil.which("uv")
+    if not found:
+        raise FileNotFoundError(f"no uv beside {sys.executable} nor on PATH; start through ./lab, which installs it")
+    return found
+
+
+def uv_environment() -> dict[str, str]:
+    """Returns the environment for uv: the system's certificates, and no project or venv of the caller's.
+
+    Pythons that it downloads lie in the clone where the caller's home is closed to others who can read the clone.
+    """
+    kept = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "UV_PYTHON", "PYTHONPATH")}
+    beside = {} if owners.serves(os.path.expanduser("~"), ROOT) else {"UV_PYTHON_INSTALL_DIR": str(ROOT / ".pythons")}
+    return {"UV_SYSTEM_CERTS": "1", **beside, **kept}
+
+
+def runs_as(path: str | Path, version: str) -> str | None:
+    """Returns the real path of the interpreter if `path` runs and is Python `version` ("3.10"), else None."""
+    try:
+        asked = subprocess.run(
+            [str(path), "-I", "-c", ASK], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = asked.stdout.split("\n")
+    return lines[1] if asked.returncode == 0 and lines[0] == version else None
+
+
+def _candidates(version: str) -> Iterator[str]:
+    if on_path := shutil.which(f"python{version}"):
+        yield on_path
+    for folder in ("/usr/bin", "/usr/local/bin"):
+        yield f"{folder}/python{version}"
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    yield from (str(p) for p in sorted(pyenv.glob(f"versions/{version}.*/bin/python"), reverse=True))
+
+
+def find(version: str, place: Path = ROOT) -> str | None:
+    """Returns an installed interpreter of that version: PATH, the usual folders, pyenv, then what uv finds.
+
+    One that serves everybody who can read `place` goes before one that does not.
+    """
+    there = (found for path in _candidates(version) if os.path.exists(path) and (found := runs_as(path, version)))
+    kept = None
+    for found in there:
+        if owners.serves(found, place):
+            return found
+        kept = kept or found
+    if (found := _uvs(version)) and (kept is None or owners.serves(found, place)):
+        return found
+    return kept
+
+
+def _uvs(version: str) -> str | None:
+    """Returns the interpreter of that version that uv knows of."""
+    asked = subprocess.run(
+        [uv(), "python", "find", "--no-project", "--no-python-downloads", version],
+        capture_output=True, text=True, env=uv_environment(),
+    )  # fmt: skip
+    path = asked.stdout.strip()
+    return runs_as(path, version) if asked.returncode == 0 and path else None
+
+
+def download(version: str, place: Path = ROOT) -> str | None:
+    """Returns an interpreter that uv downloads from its own builds, or None where it cannot."""
+    command = [uv(), "python", "install", "--no-bin", version]
+    if subprocess.run(command, env=uv_environment(), stdin=subprocess.DEVNULL).returncode != 0:
+        return None
+    return find(version, place)

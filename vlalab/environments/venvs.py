@@ -1,0 +1,243 @@
+"""Makes images/<env>/.venv from images/<env>/requirements.lock: the same pins as the image, without a container.
+
+An environment is ready when its stamp says so; the stamp is written last, so an interrupted set-up is done again.
+Two calls at once are safe: one works, the other waits.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from vlalab.environments import pythons
+from vlalab.environments.downloads import Downloads
+from vlalab.host import owners
+from vlalab.host.console import LabError, Status, say, status, unknown
+from vlalab.host.paths import ROOT, image_names, python_path
+from vlalab.host.processes import die_with_parent
+
+VERSIONS = ("3.10", "3.11")  # in the order of preference; every lock serves both
+# On disk, measured; docs/machine.md has the table.
+SIZE_GB = {"libero": 1.1, "ui": 0.4, "openvla": 5.6, "gr00t": 6.4, "ws_mdl": 6.7}
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One environment on this machine: the folder images/<name>, and what its lock makes of it."""
+
+    name: str
+    folder: Path
+
+    @property
+    def lock(self) -> Path:
+        """The pinned packages with their hashes."""
+        return self.folder / "requirements.lock"
+
+    @property
+    def venv(self) -> Path:
+        """The folder that the lock is installed into."""
+        return self.folder / ".venv"
+
+    @property
+    def python(self) -> Path:
+        """The interpreter of the environment."""
+        return self.venv / "bin" / "python"
+
+    @property
+    def lock_hash(self) -> str:
+        """The lock's sha256, which is stored with every evaluation."""
+        return hashlib.sha256(self.lock.read_bytes()).hexdigest()
+
+    def variables(self) -> dict[str, str]:
+        """Returns the variables under which its programs run: import path, lock hash, its bin folder first."""
+        return {
+            "PYTHONPATH": python_path(),
+            "PATH": f"{self.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            "VLALAB_LOCK_HASH": self.lock_hash,
+            "VIRTUAL_ENV": str(self.venv),
+            "PYTHONNOUSERSITE": "1",
+        }
+
+    def stamp(self) -> str:
+        """Returns what a finished environment's stamp says: lock, finishing step, and place (a venv cannot move)."""
+        finish = self.folder / "finish.py"
+        step = hashlib.sha256(finish.read_bytes()).hexdigest()[:12] if finish.exists() else "-"
+        return f"{self.lock_hash} {step} {self.venv}\n"
+
+    def is_ready(self) -> bool:
+        """Returns whether the environment is complete, of this lock, and one that the caller can run."""
+        return os.access(self.python, os.X_OK) and self._read_stamp() == self.stamp()
+
+    def _read_stamp(self) -> str:
+        try:
+            return (self.venv / ".stamp").read_text()
+        except OSError:
+            return ""
+
+
+def named(name: str, root: Path = ROOT) -> Environment:
+    """Returns the environment of that name. Raises LabError when images/ has no such folder or no lock."""
+    env = Environment(name, root / "images" / name)
+    if not env.lock.exists():
+        raise LabError(unknown("environment", name, image_names()))
+    return env
+
+
+def ensure(name: str, root: Path = ROOT) -> Environment:
+    """Returns the environment, made or brought up to its lock first if needed."""
+    env = named(name, root)
+    host = owners.host_of_root(root)
+    if env.is_ready() and (host is None or host.owns(env.venv)):
+        return env
+    if host:
+        _have_made(env, root, host)
+        return env
+    if not os.access(env.folder, os.W_OK | os.X_OK):
+        raise LabError(_not_here(env, root))
+    with exclusive(env.folder / ".venv.lock", f"another call is setting up '{name}'"):
+        if not env.is_ready():
+            _make(env)
+    return env
+
+
+def _not_here(env: Environment, root: Path) -> str:
+    """Returns why a caller who may not write there has no environment, and who can help."""
+    whose = owners.name_of(env.folder.stat().st_uid)
+    lack = "is not complete, or not of its lock" if env.venv.exists() else "is not made"
+    if env._read_stamp() == env.stamp():
+        lack = "runs on a Python that is closed to you; without images/*/.venv a new one is made on another"
+    return (
+        f"environment '{env.name}' of {root}, which is {whose}'s, {lack}. Ask {whose} to run {root}/lab env "
+        f"{env.name}, or use a clone of your own"
+    )
+
+
+def _have_made(env: Environment, root: Path, host: owners.Owner) -> None:
+    """Has the clone's owner make an environment; what an earlier root left in its place goes first."""
+    for left in (env.venv, env.folder / ".venv.lock"):
+        if os.path.lexists(left) and not host.owns(left):
+            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+    say(f"{root} is {owners.name_of(host.uid)}'s; environment '{env.name}' is made as that user")
+    command = [sys.executable, "-I", "-m", "vlalab.environments.venvs", env.name, str(root)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, cwd=root, **host.process(root))
+    if done.returncode != 0:
+        raise LabError(f"environment '{env.name}' could not be made as {owners.name_of(host.uid)}; see above")
+
+
+@contextmanager
+def exclusive(path: Path, waiting: str) -> Iterator[None]:
+    """Holds a file lock; says so when it has to wait for it."""
+    try:
+        handle = path.open("a" if os.access(path, os.W_OK) or not path.exists() else "r")  # either can be locked
+    except OSError as error:
+        raise LabError(f"cannot write {path} ({error.strerror}); make the clone writable for this user") from error
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"{waiting}; waiting for it")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _make(env: Environment) -> None:
+    current = env._read_stamp().split(" ")
+    reusable = len(current) == 3 and current[2].strip() == str(env.venv) and env.python.exists()
+    (env.venv / ".stamp").unlink(missing_ok=True)
+    if not reusable:
+        _check_space(env)
+        shutil.rmtree(env.venv, ignore_errors=True)
+        if env.venv.exists():
+            whose = owners.name_of(env.venv.stat().st_uid)
+            raise LabError(f"cannot replace {env.venv}, which is {whose}'s; as {whose} run: rm -r {env.venv}")
+        uv(["venv", "--no-project", "--python", _interpreter(env), str(env.venv)])
+    count = sum(line[:1].isalnum() for line in env.lock.read_text().splitlines())
+    with status(f"installing environment '{env.name}' ({count} pinned packages, hash-checked)") as line:
+        sync = ["pip", "sync", "--require-hashes", "--compile-bytecode", "--python", str(env.python), str(env.lock)]
+        uv(sync, line)
+        _finish(env)
+    (env.venv / ".stamp").write_text(env.stamp())
+
+
+def _check_space(env: Environment) -> None:
+    need = SIZE_GB.get(env.name, 1.0) * 2  # uv's cache and the environment, where they cannot share files
+    free = shutil.disk_usage(env.folder).free / 1e9
+    if free < need:
+        raise LabError(f"environment '{env.name}' needs about {need:.1f} GB, {env.folder} has {free:.1f} GB free")
+
+
+def _interpreter(env: Environment) -> str:
+    """Returns a Python for an environment: one that whoever reads the clone can run, where there is one."""
+    there = [found for version in VERSIONS if (found := pythons.find(version, env.folder))]
+    for found in there:
+        if owners.serves(found, env.folder):
+            return found
+    lack = f"{there[0]} is closed to others, who can read {env.folder}" if there else "none is installed"
+    say(f"needs Python {' or '.join(VERSIONS)}: {lack}; asking uv to download {VERSIONS[0]}")
+    if found := pythons.download(VERSIONS[0], env.folder):
+        return found
+    if there:
+        say(f"going on with {there[0]}: nobody else can use this environment")
+        return there[0]
+    raise LabError(
+        f"environment '{env.name}' needs Python {' or '.join(VERSIONS)}; none is installed and uv could not download "
+        "one. Install it (Debian 12: apt-get install python3.11; Ubuntu 22.04: apt-get install python3.10; "
+        "elsewhere: pyenv install 3.10) and call again"
+    )
+
+
+def _finish(env: Environment) -> None:
+    """Runs the environment's own last step, the one that its Dockerfile runs too."""
+    script = env.folder / "finish.py"
+    if script.exists():
+        done = subprocess.run([str(env.python), str(script)], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise LabError(f"{script} failed:\n{done.stdout}{done.stderr}")
+
+
+def uv(arguments: list[str], line: Status | None = None) -> None:
+    """Runs uv; shows what it downloads. Raises LabError with uv's last words when it fails."""
+    variables = pythons.uv_environment()
+    variables.setdefault("UV_LINK_MODE", _link_mode())
+    process = subprocess.Popen(
+        [pythons.uv(), *arguments],
+        env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        preexec_fn=die_with_parent(),
+    )  # fmt: skip
+    words, downloads = [], Downloads()
+    assert process.stderr is not None
+    try:
+        for text in process.stderr:
+            words.append(text.rstrip())
+            if line:
+                line.update(downloads.take(text))
+    except BaseException:  # Ctrl-C: the next call may begin at once, and must be alone
+        process.terminate()
+        process.wait()
+        raise
+    if process.wait() != 0:
+        raise LabError(f"uv {' '.join(arguments[:2])} failed:\n" + "\n".join(words[-20:]))
+
+
+def _link_mode() -> str:
+    """Returns "copy" where uv's cache lies on another file system (hard links would fail with a warning)."""
+    asked = subprocess.run([pythons.uv(), "cache", "dir"], capture_output=True, text=True, env=pythons.uv_environment())
+    cache = Path(asked.stdout.strip() or "/nonexistent")
+    while not cache.exists():
+        cache = cache.parent
+    return "hardlink" if cache.stat().st_dev == ROOT.stat().st_dev else "copy"
+
+
+if __name__ == "__main__":  # as the owner of a clone in which root works
+    try:
+        ensure(sys.argv[1], Path(sys.argv[2]))
+    except LabError as error:
+        sys.exit(error.message)

@@ -1,0 +1,93 @@
+"""Headless OpenGL: are the system's libraries there, and if not, which command installs them?
+
+MuJoCo renders through EGL (a GPU's driver, or Mesa's llvmpipe on the CPU), else through OSMesa.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from vlalab.host.console import LabError, say, status
+
+PACKAGES = (
+    "libegl1", "libegl-mesa0", "libgl1-mesa-dri", "libgl1", "libgles2", "libglvnd0", "libosmesa6", "libglib2.0-0",
+)  # fmt: skip
+
+# Asks EGL for its devices: with no driver behind libEGL the list is empty. In a process of its own, because drivers
+# may print or crash.
+COUNT_EGL_DEVICES = """
+import ctypes
+egl = ctypes.CDLL("libEGL.so.1")
+egl.eglGetProcAddress.restype = ctypes.c_void_p
+query = egl.eglGetProcAddress(b"eglQueryDevicesEXT")
+count = ctypes.c_int(0)
+if query:
+    ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(query)(0, None, ctypes.byref(count))
+print(count.value)
+"""
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def egl_devices() -> int:
+    """Returns how many devices EGL can render on (Mesa's CPU renderer counts as one)."""
+    asked = subprocess.run([sys.executable, "-c", COUNT_EGL_DEVICES], capture_output=True, text=True)
+    return int(asked.stdout) if asked.returncode == 0 and asked.stdout.strip().isdigit() else 0
+
+
+def missing() -> str | None:
+    """Returns what headless rendering lacks on this machine, in words, or None when it can work."""
+    if _loads("libOSMesa.so.8") and _loads("libGL.so.1"):
+        return None
+    if not _loads("libEGL.so.1"):
+        return "libEGL.so.1 and libOSMesa.so.8 cannot be loaded"
+    if egl_devices() == 0:
+        return "libEGL.so.1 is there, but no driver behind it (neither a GPU's nor Mesa's)"
+    return None
+
+
+def ensure() -> None:
+    """Makes headless rendering possible, or raises LabError with the exact command that does."""
+    lack = missing()
+    if lack is None:
+        return
+    command = f"apt-get install -y {' '.join(PACKAGES)}"
+    if not shutil.which("apt-get"):
+        raise LabError(f"headless rendering: {lack}. Install the Mesa EGL libraries (Debian: {command})")
+    if os.geteuid() != 0:
+        raise LabError(f"headless rendering: {lack}. Run: sudo {command}")
+    with status(f"headless rendering: {lack}; installing Mesa with apt-get"):
+        _install()
+    if still := missing():
+        raise LabError(f"headless rendering still lacks something after '{command}': {still}")
+
+
+def _apt(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        list(arguments), env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def _install() -> None:
+    if not list(Path("/var/lib/apt/lists").glob("*_Packages*")):
+        _apt("apt-get", "update", "-q")
+    if _apt("apt-get", "install", "-y", "-q", "--no-install-recommends", *PACKAGES).returncode == 0:
+        return
+    say("refreshing the package lists")
+    _apt("apt-get", "update", "-q")
+    known = [p for p in PACKAGES if _apt("apt-cache", "show", p).returncode == 0]  # newer releases drop libosmesa6
+    done = _apt("apt-get", "install", "-y", "-q", "--no-install-recommends", *known)
+    if done.returncode != 0:
+        raise LabError(f"apt-get could not install {' '.join(known)}:\n{done.stderr.strip()}")

@@ -1,0 +1,144 @@
+"""Processes by identity, not by number: a pid that the kernel has given to someone else is never taken for ours."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from vlalab.host.paths import ROOT
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process: its pid, its start in clock ticks since boot, and the boot."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+    def is_alive(self) -> bool:
+        """Returns whether that very process still runs (a zombie does not)."""
+        return identify(self.pid) == self
+
+    def is_ours(self) -> bool:
+        """Returns whether that very process still runs and is this user's."""
+        return owner(self.pid) == os.geteuid() and self.is_alive()
+
+    def send(self, number: signal.Signals) -> bool:
+        """Sends a signal if that very process still runs and is this user's. Returns whether it was sent."""
+        handle = _handle(self.pid)  # from here on the pid cannot become somebody else's unseen
+        try:
+            if not self.is_ours():
+                return False
+            if handle is None:
+                os.kill(self.pid, number)
+            else:
+                signal.pidfd_send_signal(handle, number)
+        except ProcessLookupError:
+            return False
+        finally:
+            if handle is not None:
+                os.close(handle)
+        return True
+
+    def wait_gone(self, timeout_s: float) -> bool:
+        """Returns whether the process ended within the time."""
+        deadline = time.monotonic() + timeout_s
+        while self.is_alive():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+
+def _handle(pid: int) -> int | None:
+    """Returns a descriptor of a process, None where there is none or the kernel (before 5.3) has no such thing."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def identify(pid: int) -> Identity | None:
+    """Returns who has that pid now, or None when nobody (or only a zombie) does."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()  # behind the name, which may hold spaces; proc_pid_stat(5), fields 3 on
+    return None if fields[0] in "ZX" else Identity(pid, int(fields[19]), boot_id)
+
+
+def owner(pid: int) -> int | None:
+    """Returns the user that a process runs as, None where there is none."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[2]) for line in lines if line.startswith("Uid:")), None)  # real, effective, …
+
+
+def command(pid: int) -> list[str]:
+    """Returns the command line of a process, nothing where there is none."""
+    try:
+        return [os.fsdecode(word) for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]]
+    except OSError:
+        return []
+
+
+def die_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], None]:
+    """Returns a preexec_fn: the child gets that signal when its parent ends, also by kill -9."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    parent = os.getpid()
+
+    def ask_kernel() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+        if os.getppid() != parent:  # it ended before we asked
+            os._exit(1)
+
+    return ask_kernel
+
+
+def supervise(
+    command: list[str],
+    variables: Mapping[str, str],
+    folder: Path = ROOT,
+    deliver: Callable[[int], bool] = lambda number: False,
+) -> int:
+    """Runs a command to its end and returns its exit code; signals to this process are passed on to it.
+
+    The command gets a session of its own, so that one Ctrl-C reaches it once: through here. `deliver` may take a
+    signal to where the work is done (into a container) and return True; otherwise the command itself gets it.
+    """
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(number: int, _: object) -> None:
+        if process is None:
+            early.append(number)
+        elif not deliver(number):
+            process.send_signal(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        process = subprocess.Popen(
+            command, env=variables, cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True,
+            preexec_fn=die_with_parent(),
+        )  # fmt: skip
+        for number in early:
+            process.send_signal(number)
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code

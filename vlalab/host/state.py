@@ -1,0 +1,174 @@
+"""The folder in which the host tool keeps its own notes: what runs, what `up` was told, and the logs of local services.
+
+It is the caller's alone (0700) and lies outside the shared volume, which every container may write to. One caller, one
+clone and one machine have one folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import platform
+import pwd
+import re
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from vlalab.host import paths
+from vlalab.host.console import LabError
+
+VARIABLE = "VLALAB_STATE"
+STEM_LENGTH = 24
+MAX_LENGTH = 1_000_000  # characters of a state file: they have some hundred
+
+
+def clone_id(root: Path = paths.ROOT) -> str:
+    """Returns a name for a clone, made from its path: what a person recognises, and what makes it the only one.
+
+    It begins with a letter or digit and holds a-z, 0-9 and "-" only, as the name of a Compose project has to.
+    """
+    stem = re.sub(r"[^a-z0-9]+", "-", root.name.lower())[:STEM_LENGTH].strip("-") or "lab"
+    return f"{stem}-{hashlib.sha256(os.fsencode(root)).hexdigest()[:8]}"
+
+
+def owner() -> str:
+    """Returns a name for this caller in this clone, for engines that several share: "anna-1a2b3c4d".
+
+    It may be part of the name of a Compose project, and with a service and a pid behind it of a host (63 characters).
+    """
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        name = ""
+    user = name if re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,15}", name) else f"uid{os.geteuid()}"
+    return f"{user}-{clone_id().rpartition('-')[2]}"
+
+
+def folder(*names: str, make: bool = True) -> Path:
+    """Returns the folder of this caller, clone and machine, or one of those names below it; made if missing.
+
+    It lies under $VLALAB_STATE, else under vla-lab/<clone> in $XDG_STATE_HOME or ~/.local/state, else (a caller without
+    a home) in /tmp. Raises LabError where it cannot be made, or where somebody else might write to it.
+    make: whether a missing one is made; else it is merely named.
+    """
+    machine = re.sub(r"[^\w.-]", "_", platform.node()) or "localhost"  # two machines may share a home
+    if named := os.environ.get(VARIABLE):
+        return _private(Path(named).expanduser().absolute(), machine, *names, make=make)
+    return _private(_home(), clone_id(), machine, *names, make=make)
+
+
+def of_other_clones() -> list[Path]:
+    """Returns the folders of this caller and machine for other clones, and for this one where it lay before."""
+    if os.environ.get(VARIABLE):
+        return []
+    home, own = _home(), folder(make=False)
+    found = [one / own.name for one in home.iterdir()] if home.is_dir() else []
+    return [one for one in found if one != own and one.is_dir() and one.stat().st_uid == os.geteuid()]
+
+
+def _home() -> Path:
+    """Returns the caller's folder for the state of all clones."""
+    known = (one / "vla-lab" for one in _homes() if _is_callers(one))
+    return next(filter(_can_be_made, known), Path(f"/tmp/vla-lab-{os.geteuid()}"))
+
+
+def _can_be_made(path: Path) -> bool:
+    """Returns whether a folder is there or can be made, by making one: rights alone do not tell (/proc is root's)."""
+    there = next(place for place in (path, *path.parents) if place.exists())
+    try:
+        if there != path:
+            tempfile.TemporaryDirectory(prefix=".vla-lab-", dir=there).cleanup()
+    except OSError:
+        return False
+    return there.is_dir()
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a file that nobody else reads, whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(partial, "w", opener=_private_opener) as file:
+            file.write(text)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path) -> str | None:
+    """Returns what `write` wrote, None where there is nothing. Raises ValueError for no file of the caller's."""
+    try:
+        with open(path, opener=_no_link) as file:
+            facts = os.fstat(file.fileno())
+            if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
+                raise ValueError(f"{path} is no file of yours")
+            return file.read(MAX_LENGTH)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from error
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe in its place must not stop us
+
+
+def _private_opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _homes() -> Iterator[Path]:
+    """Yields the folders for state by the XDG rules: what the variables say, then the home that the system knows."""
+    if (named := Path(os.environ.get("XDG_STATE_HOME", ""))).is_absolute():
+        yield named
+    if (home := Path(os.environ.get("HOME", ""))).is_absolute():
+        yield home / ".local" / "state"
+    try:
+        yield Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".local" / "state"
+    except KeyError:  # a user without an entry, as in many containers
+        return
+
+
+def _is_callers(path: Path) -> bool:
+    """Returns whether the caller may make that folder in one of its own: under sudo, HOME may be somebody else's."""
+    try:
+        there = next(place for place in (path, *path.parents) if place.exists())
+        return there.stat().st_uid == os.geteuid() and os.access(there, os.W_OK | os.X_OK)
+    except OSError:
+        return False
+
+
+def _private(base: Path, *names: str, make: bool) -> Path:
+    """Returns a folder below `base`, perhaps made with all of its parents; from `base` on only the caller may write."""
+    steps = list(itertools.accumulate(names, Path.joinpath, initial=base))
+    try:
+        if make:
+            base.parent.mkdir(parents=True, exist_ok=True)
+        for step in steps:
+            if make:
+                step.mkdir(mode=0o700, exist_ok=True)
+            elif not os.path.lexists(step):
+                break
+            _check(step)
+        else:
+            steps[-1].chmod(0o700)  # one of an earlier time, perhaps with another mode
+    except OSError as error:
+        raise LabError(f"cannot make {steps[-1]} ({error.strerror}); set {VARIABLE} to a folder of your own") from error
+    return steps[-1]
+
+
+def _check(path: Path) -> None:
+    """Raises LabError where a folder is a link, no folder, another's, or open to others for writing."""
+    facts = path.lstat()
+    if stat.S_ISLNK(facts.st_mode):
+        wrong = "is a link"
+    elif facts.st_uid != os.geteuid():
+        wrong = f"belongs to user {facts.st_uid}, not to you, user {os.geteuid()}"
+    elif facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        wrong = "may be written to by others"
+    else:
+        return
+    raise LabError(f"{path} {wrong}; the lab's state must lie in folders of yours alone: remove it, or set {VARIABLE}")

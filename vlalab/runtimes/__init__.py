@@ -1,0 +1,1 @@
+"""Services as local processes or as containers, behind one interface."""

@@ -1,0 +1,71 @@
+"""What a service that is up was started with, held against what is asked for now: no setting is dropped unsaid.
+
+A running service shows its settings itself: a local one in the environment of its supervisor (/proc/PID/environ, which
+only its user reads), a container in its configuration. So nothing is written down for this, and no token with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from vlalab.description import compose, ports, service_settings
+from vlalab.runtimes.running import Instance
+
+_WHOLE = re.compile(r"\$\{(\w+):?-.*\}")  # a value that is one variable, with its default
+
+
+def names_of(service: str) -> set[str]:
+    """Returns the variables that compose.yaml and compose.gpu.yaml name for a service, but ports of other ones."""
+    placed = {ports.port_variable(name) for name in compose.names() if name != service}
+    return {name for text in compose.texts(service) for name in re.findall(r"\$\{(\w+)", text)} - placed
+
+
+def of_process(pid: int, service: str) -> dict[str, str]:
+    """Returns the settings in the environment of a supervisor; empty text: the default. Nothing where it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    found = dict(line.decode(errors="surrogateescape").partition("=")[::2] for line in lines if line)
+    return {name: found.get(name, "") for name in names_of(service)}
+
+
+def of_container(service: str, environment: Mapping[str, str], command: list[str]) -> dict[str, str]:
+    """Returns the settings that a container's configuration shows: where one variable makes a whole value of it."""
+    written = compose.written(service)
+    pairs = [(text, environment[name]) for name, text in written["environment"].items() if name in environment]
+    pairs += list(zip(map(str, written.get("command") or ()), command, strict=False))
+    values = {match[1]: value for text, value in pairs if (match := _WHOLE.fullmatch(str(text)))}
+    known = names_of(service) - {ports.port_variable(service)}  # it may have been moved, and nobody asked for that
+    return {name: value for name, value in values.items() if name in known}
+
+
+def asked() -> dict[str, str]:
+    """Returns the variables of this call: the shell's over those of .env."""
+    return compose.environment_variables()
+
+
+def differing(found: Instance, had: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
+    """Returns the variables that are asked for with another effect than what `found` was started with."""
+    before = compose.filled(found.service, had)
+    given = {name: wanted[name] for name in had if name in wanted}
+    return sorted(n for n, value in given.items() if compose.filled(found.service, {**had, n: value}) != before)
+
+
+def is_as_wanted(found: Instance, wanted: Mapping[str, str], were: Mapping[str, str], given: Mapping[str, str]) -> bool:
+    """Returns whether the settings that are the service's own have the effect they would have with `wanted`.
+
+    were, given: what it was told at its start and is told now. No description names all of it, so that is compared too.
+    """
+    had = found.started_with()
+    if {n: v for n, v in were.items() if n not in had} != {n: v for n, v in given.items() if n not in had}:
+        return False
+    own = {name: wanted.get(name, "") for name in had if is_own(found.service, name)}
+    return compose.filled(found.service, {**had, **own}) == compose.filled(found.service, had)
+
+
+def is_own(service: str, name: str) -> bool:
+    """Returns whether a variable is that service's alone."""
+    return name.startswith(service_settings.variable(service, ""))

@@ -1,0 +1,161 @@
+"""The logs of local services: files of the caller's alone, since a service may print a token.
+
+They lie beside the state files, in logs/; those of private policies in logs/private, from which one goes to logs/ when
+its evaluation failed, and which is swept of those whose owner was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from pathlib import Path
+
+from vlalab.host import state
+from vlalab.host.console import LabError
+from vlalab.host.processes import identify
+
+MAX_BYTES = 10_000_000  # one older file of that size is kept
+MODE = 0o600
+STAMP = "%Y-%m-%d %H:%M:%S"
+CAUSE = re.compile(r"[\w.]*(Error|Exception|Unavailable|Refused)\b.*:|(error|fatal):|[\w.-]+: error", re.IGNORECASE)
+FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def place(name: str, attached: bool = False, make: bool = False) -> Path:
+    """Returns where the log of an instance lies."""
+    return state.folder("logs", *(["private"] if attached else []), make=make) / f"{name}.log"
+
+
+def open_private(path: Path) -> int:
+    """Returns a descriptor that appends to a file which is the caller's alone, made if missing.
+
+    Raises OSError for a link, for what is no plain file, and for a file that is somebody else's or has another name.
+    """
+    descriptor = os.open(path, FLAGS, MODE)
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_nlink > 1:
+            raise PermissionError(f"{path} is no file of yours alone; remove it")
+        os.fchmod(descriptor, MODE)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def keep(name: str, text: str | None = None) -> Path:
+    """Returns where a private instance's log lies from now on, for somebody to read: `text`, else what it wrote."""
+    kept = place(name, make=True)
+    if text is not None:
+        state.write(kept, f"{text}\n")
+    elif (own := place(name, attached=True)).exists():
+        own.replace(kept)
+        drop(name)
+    return kept
+
+
+def drop(name: str) -> None:
+    """Removes the log of a private instance."""
+    path = place(name, attached=True)
+    for one in (path, _older(path)):
+        one.unlink(missing_ok=True)
+
+
+def sweep() -> None:
+    """Removes logs and half-written state files whose owner was killed; their names end with its process."""
+    top = state.folder(make=False)
+    for path in [*(top / "logs" / "private").glob("*-*.log*"), *top.glob(".*.*.[0-9]*")]:
+        owner = re.search(r"-(\d+)\.log(\.1)?$|\.(\d+)$", path.name)
+        if owner and identify(int(owner[1] or owner[3])) is None:
+            path.unlink(missing_ok=True)
+
+
+def last_words(path: Path, lines: int, since_s: float = 0.0) -> str:
+    """Returns the end of a log, without what was written before a time (seconds since the epoch)."""
+    try:
+        return "\n".join(_since(path.read_text(errors="replace").splitlines(), since_s)[-lines:])
+    except OSError:
+        return f"({path} cannot be read)"
+
+
+def _since(lines: list[str], since_s: float) -> list[str]:
+    """Returns the lines from the first of the supervisor's own on that bears this time or a later one."""
+    limit = time.strftime(STAMP, time.localtime(since_s))
+    starts = (at for at, line in enumerate(lines) if line.startswith("--- 2") and line[4 : 4 + len(limit)] >= limit)
+    return lines[next(starts, 0) :]
+
+
+def cause(words: str) -> str:
+    """Returns the line of a log that says why a program ended: its error, else the last one; "" of an empty log."""
+    own = [line.strip() for line in words.splitlines() if line.strip() and not line.startswith("--- ")]
+    errors = [line for line in own if CAUSE.match(line)]
+    return (errors or own or [""])[-1]
+
+
+def names() -> list[str]:
+    """Returns the instances that a log is there of."""
+    return sorted({path.stem for path in state.folder("logs", make=False).glob("**/*.log")})
+
+
+def require(name: str, attached: bool) -> Path:
+    """Returns where a log lies. Raises LabError where there is none."""
+    path = place(name, attached)
+    if not path.exists():
+        raise LabError(f"no log of '{name}' at {path}; there are: {', '.join(names()) or 'none'}")
+    return path
+
+
+def _older(path: Path) -> Path:
+    return path.with_name(path.name + ".1")
+
+
+class Log:
+    """A file that is moved to NAME.1 when it is full. Where the disk is full or broken, output is dropped and counted.
+
+    Nothing that goes wrong with it is raised: a service must not end because its log cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.descriptor = path, open_private(path)
+        self.dropped, self.why = 0, ""
+        if _older(path).exists():
+            os.close(open_private(_older(path)))  # closed to others, should an earlier version have left it open
+
+    def write(self, data: bytes) -> None:
+        """Appends; once that is possible again, says first how much was dropped before."""
+        missing = _line(f"{self.dropped} bytes of output were dropped: {self.why}") if self.dropped else b""
+        self.dropped = 0 if self._append(missing + data) else self.dropped + len(data)
+
+    def note(self, text: str) -> None:
+        """Appends a line of the supervisor's own."""
+        self.write(_line(text))
+
+    def _append(self, data: bytes) -> bool:
+        """Returns whether all of it was written; what was not is taken back."""
+        try:
+            size = os.fstat(self.descriptor).st_size
+            if size > MAX_BYTES:
+                self._rotate()
+                size = 0
+            written = os.write(self.descriptor, data)
+            if written == len(data):
+                return True
+            os.ftruncate(self.descriptor, size)
+            self.why = "the disk is full"
+        except OSError as error:
+            self.why = error.strerror or str(error)
+        return False
+
+    def _rotate(self) -> None:
+        new = self.path.with_name(self.path.name + ".new")
+        fresh = open_private(new)  # before anything is moved, since this may be what fails
+        self.path.replace(_older(self.path))
+        new.replace(self.path)
+        os.close(self.descriptor)
+        self.descriptor = fresh
+
+
+def _line(text: str) -> bytes:
+    return f"--- {time.strftime(STAMP)} {text}\n".encode()

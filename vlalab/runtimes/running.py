@@ -1,0 +1,105 @@
+"""What runs: a service as a local process or as a container looks the same to the tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from vlalab.host.console import LabError
+from vlalab.runtimes import logs
+
+READY_TIMEOUT_S = 900.0  # a large checkpoint is read from a slow disk
+
+
+class Instance(Protocol):
+    """A running service."""
+
+    @property
+    def name(self) -> str:
+        """Its own name: the service's, or another for a private one."""
+
+    @property
+    def service(self) -> str:
+        """Which service of compose.yaml it is."""
+
+    @property
+    def runtime(self) -> str:
+        """local or docker."""
+
+    @property
+    def role(self) -> str:
+        """policy, job or service."""
+
+    @property
+    def attached(self) -> bool:
+        """Whether it belongs to one evaluation and ends with it."""
+
+    @property
+    def url(self) -> str:
+        """Where this machine reaches it; empty where it does not."""
+
+    @property
+    def started_at(self) -> float:
+        """Seconds since the epoch."""
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started again after it ended by itself."""
+
+    @property
+    def gpu(self) -> str:
+        """Which GPUs it may see: "0,1", "none"; empty: all there are."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it runs at this moment."""
+
+    def owns(self, pid: int) -> bool:
+        """Returns whether a process of this machine is one of its own."""
+
+    def is_healthy(self) -> bool:
+        """Returns whether its health check succeeds."""
+
+    def has_ended(self) -> bool:
+        """Returns whether it ended and nobody will start it again."""
+
+    def started_with(self) -> dict[str, str]:
+        """Returns the settings it was started with, as it shows them itself; see `vlalab.runtimes.held`."""
+
+    def stop(self) -> None:
+        """Ends it, with its grace period, and takes it away."""
+
+    def last_words(self, lines: int = 15) -> str:
+        """Returns the end of its log."""
+
+
+def failed(name: str, what: str, instance: Instance | None) -> str:
+    """Returns what is said of a service that did not get ready: the cause first, then the end of this start's log."""
+    words = instance.last_words() if instance else ""
+    why = logs.cause(words)
+    return f"service '{name}' {what}{f': {why}' if why else ''}\nthe end of its log since it was started:\n{words}"
+
+
+def wait_ready(
+    name: str,
+    find: Callable[[], Instance | None],
+    timeout_s: float = READY_TIMEOUT_S,
+    on_wait: Callable[[], None] = lambda: None,
+) -> Instance:
+    """Returns the instance that `find` returns, once its health check succeeds.
+
+    Raises LabError, with the end of its log, when it ended, or was not ready in time; the caller stops it then.
+    """
+    deadline = time.monotonic() + timeout_s
+    found = last = find()
+    while True:
+        if found is None or found.restarts:
+            raise LabError(failed(name, "ended before it was ready", last))
+        if found.is_healthy():
+            return found
+        if time.monotonic() > deadline:
+            raise LabError(failed(name, f"was not ready within {timeout_s:.0f} s", found))
+        on_wait()
+        time.sleep(0.2)
+        last, found = found, find()

@@ -1,0 +1,74 @@
+"""Tests of an environment inside its image: same pins, same restrictions as its services, no network but loopback.
+
+What is tested is always this tree's code: an image of another commit gets this tree's services mounted over its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from vlalab.description import compose, gpus
+from vlalab.engine import building, docker, images, volumes
+from vlalab.host import paths
+
+HOME = "/opt/vla-lab"  # where an image keeps the code
+CODE = ("services/{name}", "lessons", *paths.SHARED)
+VOLUME = ("assets", "checkpoints")  # what tests may read of the shared volume; all else there is theirs alone
+
+
+def command(name: str, image: images.Image, report: Path) -> list[str]:
+    """Returns the arguments of docker that run tests/<name> inside its image; pytest's report goes into `report`."""
+    tests = ["-q", "-p", "no:cacheprovider", "-m", "not outside", "--junitxml=/report/junit.xml", f"tests/{name}"]
+    return [
+        "run", "--rm", "--init", "--name", f"vla-lab-test-{name}-{os.getpid()}",
+        "--user", ":".join(map(str, volumes.container_user())), "--read-only", "--network", "none", "--cap-drop", "ALL",
+        "--security-opt", "no-new-privileges", "--shm-size", "1g",
+        "--tmpfs", "/tmp:rw,exec,mode=1777", "--tmpfs", "/volume:rw,mode=1777",
+        "--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "PYTHONUNBUFFERED=1",
+        "--env", "PYTHONPATH=" + ":".join((HOME, *(f"{HOME}/{part}" for part in paths.SHARED))),  # as the images
+        "--env", "NVIDIA_VISIBLE_DEVICES=void", *gpu_flags(name),
+        "--volume", f"{report}:/report",
+        *mounts(name, image),
+        image.reference, "python", "-m", "pytest", *tests,
+    ]  # fmt: skip
+
+
+def gpu_flags(name: str) -> list[str]:
+    """Returns the flags for the GPUs that VLALAB_<ENV>_GPU names. Unasked there is none: others may be computing."""
+    choice = gpus.chosen(name, compose.environment_variables())
+    if choice in ("", "none"):
+        return []
+    return ["--gpus", "all" if choice == "all" else f'"device={choice}"']  # quoted: a comma would end the field
+
+
+def mounts(name: str, image: images.Image) -> list[str]:
+    """Returns the flags that mount, read-only, the tests, this tree's code where the image has another, and assets."""
+    inner = ["pyproject.toml", "tests", "bench"]  # tests hold what benchmarks count to the truth
+    if not has_this_code(image):
+        inner += [path.format(name=name) for path in CODE]
+    pairs = [(paths.ROOT / path, f"{HOME}/{path}") for path in inner]
+    pairs += [(paths.volume() / name, f"/volume/{name}") for name in VOLUME if (paths.volume() / name).is_dir()]
+    return [word for here, there in pairs for word in ("--volume", f"{here}:{there}:ro")]
+
+
+def has_this_code(image: images.Image) -> bool:
+    """Returns whether the image holds this tree's services: same commit, and nothing changed since on either side."""
+    return image.revision == building.commit() and not image.revision.endswith(("-dirty", "unknown"))
+
+
+def run(name: str, image: images.Image) -> tuple[int, str]:
+    """Returns pytest's exit code and its report (XML, "" when there is none); its output goes to the terminal."""
+    with tempfile.TemporaryDirectory(prefix="vlalab-test-") as folder:
+        os.chmod(folder, 0o777)  # the user inside may be another one
+        container = command(name, image, Path(folder))
+        process = docker.open_pipe(container, stdin=subprocess.DEVNULL)
+        try:
+            code = process.wait()
+        except BaseException:
+            docker.run(["rm", "--force", container[container.index("--name") + 1]], check=False)
+            raise
+        report = Path(folder) / "junit.xml"
+        return code, report.read_text() if report.exists() else ""
