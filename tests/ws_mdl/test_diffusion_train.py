@@ -162,6 +162,15 @@ def _has_ink(drawn, row, column):
     return np.asarray(drawn)[top : top + pictures.BAND, left : left + 64].min() < 128
 
 
+def test_the_comparison_names_the_classes_of_the_samplers_that_know_them(trained, tmp_path):
+    request = sampling.Request(steps=5, count=6, columns=3, compare=True, context="all")
+    drawn = np.asarray(Image.open(sampling.save_comparison(request, trained, tmp_path)))
+    row, titled = 16 * 4 + pictures.BAND, pictures.BAND  # a row with names; the line above it with the sampler's
+    assert drawn.shape[0] == 2 * (titled + row) + titled + 16 * 4  # the incorrect sampler knows no context
+    for top in (titled, titled + row + titled):
+        assert [_has_ink(drawn[top:], 0, column) for column in range(3)] == [True] * 3
+
+
 def test_requests_with_other_pictures_have_other_files():
     others = [{"guidance": 2.0}, {"count": 8}, {"eta": 0.5}, {"order": 2}, {"seed": 1}, {"steps": 10}, {"context": "0"}]
     names = [sampling.stem_of(sampling.Request(**changes)) for changes in ({}, *others)]
@@ -170,7 +179,11 @@ def test_requests_with_other_pictures_have_other_files():
 
 def test_the_comparison_shows_ddim_as_it_was_asked_for(trained, tmp_path, monkeypatch):
     shown = {}
-    monkeypatch.setattr(sampling.pictures, "save_comparison", lambda path, named, columns: shown.update(named))
+
+    def keep(path, rows, columns):
+        shown.update({title: x for title, x, _ in rows})
+
+    monkeypatch.setattr(sampling.pictures, "save_comparison", keep)
     request = sampling.Request(steps=5, order=2, eta=1.0, clip=True, spacing=1.5, count=6, columns=3, context="all")
     sampling.save_comparison(request, trained, tmp_path)
     assert list(shown) == ["DDPM, 20 steps", "DDIM, 5 steps", "incorrect: no noise added back"]

@@ -69,18 +69,23 @@ def save_gif(
     return path
 
 
-def save_comparison(path: Path, named: Sequence[tuple[str, Tensor]], columns: int = 8) -> Path:
-    """Writes several samplers' pictures under each other, each set with its name above it."""
-    sheets = [(name, to_image(grid(x[:columns], columns))) for name, x in named]
-    width = max(sheet.width for _, sheet in sheets)
+def save_comparison(path: Path, shown: Sequence[tuple[str, Tensor, Sequence[str]]], columns: int = 8) -> Path:
+    """Writes several samplers' pictures under each other: a title, pictures [n, c, h, h], and their names, if any."""
+    sheets = [(title, named_grid(x[:columns], columns, names[:columns])) for title, x, names in shown]
+    width = max(*(sheet.width for _, sheet in sheets), *(_length(title) + 4 for title, _ in sheets))
     whole = Image.new("RGB", (width, sum(sheet.height + BAND for _, sheet in sheets)), "white")
     draw, top = ImageDraw.Draw(whole), 0
-    for name, sheet in sheets:
-        draw.text((2, top + 2), name, fill="black")
+    for title, sheet in sheets:
+        draw.text((2, top + 2), title, fill="black")
         whole.paste(sheet, (0, top + BAND))
         top += BAND + sheet.height
     whole.save(path)
     return path
+
+
+def _length(text: str) -> int:
+    """Returns how wide a line of text is drawn, in pixels."""
+    return round(ImageDraw.Draw(Image.new("RGB", (1, 1))).textlength(text))
 
 
 def save_schedules(path: Path, schedules: Sequence[Schedule]) -> Path:

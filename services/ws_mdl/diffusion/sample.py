@@ -183,11 +183,12 @@ def save_comparison(request: Request, run: Trained, folder: Path) -> Path:
         f"DDIM, {steps_of(ddim, run)} steps": ddim,
         "incorrect: no noise added back": Request(sampler="incorrect", **same),
     }
-    named = []
+    shown = []
     with Progress(sum(steps_of(asked, run) for asked in kinds.values())) as progress:
         for title, asked in kinds.items():
-            named.append((title, sample(asked, run, on_step=progress.step_of(asked.sampler))[0]))
-    return pictures.save_comparison(folder / "samplers.png", named, request.columns)
+            x, _ = sample(asked, run, on_step=progress.step_of(asked.sampler))
+            shown.append((title, x, names_of(asked, run)))
+    return pictures.save_comparison(folder / "samplers.png", shown, request.columns)
 
 
 def main() -> int:
