@@ -31,20 +31,25 @@ def find() -> str | None:
 
 
 class Browser:
-    """One browser with one page. `requests` holds every address that the page asked for."""
+    """One browser, with one page at first. `requests` holds every address that the page asked for."""
 
     def __init__(self, width: int = 1280, height: int = 900):
         self._profile = tempfile.TemporaryDirectory(prefix="vlalab-chromium-", ignore_cleanup_errors=True)
         self._number, self._rest, self.requests, self.errors = 0, b"", [], []
         self._pid, self._to, self._from = _start([f"--user-data-dir={self._profile.name}"])
+        self.tab(width, height)
+
+    _session: str | None = None
+
+    def tab(self, width: int = 1280, height: int = 900) -> None:
+        """Opens another tab; what follows is about this one. Those before stay open."""
+        self._session = None
         target = self._call("Target.createTarget", {"url": "about:blank"})["targetId"]
         attached = self._call("Target.attachToTarget", {"targetId": target, "flatten": True})
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network", "DOM"):
             self.do(f"{domain}.enable")
         self.resize(width, height)
-
-    _session: str | None = None
 
     def do(self, method: str, **parameters) -> dict:
         """Returns the result of a command of the DevTools protocol to the page."""

@@ -60,7 +60,6 @@ WAYS = (
     Way("GET", f"/(assets|static)/({NAME}/){{0,8}}{NAME}"),
     Way("GET", "/config"),
     Way("GET", "/gradio_api/info", ("serialize",)),  # gradio_client asks, as for the two above and below
-    Way("GET", f"/gradio_api/heartbeat/{ID}"),  # ends a session's memory when its browser goes
     Way("POST", "/gradio_api/(queue/join|run/predict)", body="json"),
     Way("GET", "/gradio_api/queue/data", ("session_hash",)),
     Way("POST", "/gradio_api/upload", ("upload_id",), body="upload"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 import time
@@ -36,6 +37,11 @@ class Sight:
     def usable(self) -> bool:
         """Whether the page can ask it for actions."""
         return self.trouble is None
+
+    @property
+    def digest(self) -> str:
+        """What tells this sight from others; it tells nothing else."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
 
 class PolicyLink:

@@ -12,7 +12,7 @@ import gradio as gr
 from gradio.data_classes import ImageData
 
 from services.ui import asking, pictures, views
-from services.ui.link import PolicyLink, Sight
+from services.ui.link import PolicyLink
 from vla_contract import PolicyInfo
 
 HERE = Path(__file__).parent
@@ -141,19 +141,23 @@ def _answer() -> list[gr.components.Component]:
 
 
 def _wire_look(page: gr.Blocks, link: PolicyLink, refresh: gr.Button, inputs: Inputs, shown: list) -> None:
-    """Looks at the policy when the page opens, every few seconds, and when asked to."""
+    """Looks at the policy when the page opens, every few seconds, and when asked to.
 
-    def look(seen: Sight | None, key: str | None) -> list:
+    What it last saw stands in the page itself. Gradio's State would be a session, and a session holds a connection
+    open: a browser has six for an address, so a sixth tab would show "Loading..." for good.
+    """
+
+    def look(seen: str, key: str | None) -> list:
         return look_again(link, seen, key)
 
     def look_afresh(key: str | None) -> list:
-        return look_again(link, None, key)
+        return look_again(link, "", key)
 
     def as_libero(key: str | None) -> bool:
         info = link.look().info
         return info is not None and asking.libero_is_usual(info, key)
 
-    seen, key = gr.State(None), inputs.unnorm_key
+    seen, key = gr.Textbox("", visible=False), inputs.unnorm_key
     page.load(look_afresh, key, [seen, *shown], **QUIET)
     refresh.click(look_afresh, key, [seen, *shown], **QUIET)
     gr.Timer(LOOK_EVERY_S).tick(look, [seen, key], [seen, *shown], **QUIET)
@@ -215,12 +219,15 @@ def _fitting(suite: str | None, keys: Sequence[str]) -> str | None:
     return suite if suite in fitting else fitting[0] if len(fitting) == 1 else None
 
 
-def look_again(link: PolicyLink, seen: Sight | None, key: str | None) -> list:
-    """Returns updates of what depends on the policy, or nothing to do where it says what it said before."""
+def look_again(link: PolicyLink, seen: str, key: str | None) -> list:
+    """Returns updates of what depends on the policy, or nothing to do where it says what it said before.
+
+    seen: the digest of what it said then.
+    """
     sight = link.look()
-    if sight == seen:
+    if sight.digest == seen:
         return [gr.skip()] * 6
-    shown = [sight, views.banner(sight, link.url), views.identity(sight.info)]
+    shown = [sight.digest, views.banner(sight, link.url), views.identity(sight.info)]
     return [*shown, *(_opened(sight.info, key) if sight.usable else _closed())]
 
 

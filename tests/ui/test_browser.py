@@ -88,6 +88,26 @@ def test_the_page_opens_by_itself_once_the_policy_is_loaded(serve_policy, serve_
     shown.until("!!document.querySelector('#unnorm-key')")
 
 
+def test_more_tabs_than_a_browser_has_connections_all_show_the_page(serve_policy, serve_page, open_page):
+    url = serve_page(serve_policy(SeeingPolicy()))
+    shown = open_page(url)
+    for _ in range(7):
+        shown.until("!!document.querySelector('#policy .vl-good')")
+        shown.tab()
+        shown.go(url)
+    shown.until("!document.querySelector('#ask').disabled")
+
+
+def test_what_somebody_chose_stays_while_the_policy_says_the_same(serve_policy, serve_page, open_page):
+    box = "document.querySelector('#as-libero input')"
+    shown = open_page(serve_page(serve_policy(SeeingPolicy(suites=("libero_goal",), image_hw=(224, 224)))))
+    shown.until(f"{box}.checked")
+    shown.click("#as-libero input")
+    looks = [address for address in shown.requests if "predict" in address]
+    while len([address for address in shown.requests if "predict" in address]) < len(looks) + 3:
+        assert not shown.js(f"{box}.checked")
+
+
 def test_an_error_is_a_card_with_words(serve_policy, serve_page, open_page, picture, tmp_path):
     shown = open_page(serve_page(serve_policy(SeeingPolicy())))
     shown.until("!document.querySelector('#ask').disabled")

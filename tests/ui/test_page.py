@@ -167,13 +167,13 @@ def test_the_probes_need_no_password_and_tell_of_the_policy(serve_policy, serve_
 
 
 def test_the_page_follows_the_policy(serve_policy, link_to):
-    closed = page.look_again(link_to(nobody()), None, "bridge_orig")
+    closed = page.look_again(link_to(nobody()), "", "bridge_orig")
     assert closed[-1]["interactive"] is False and closed[3]["visible"] is False
     to = link_to(serve_policy(SeeingPolicy(suites=("libero_goal",), image_hw=(224, 224))))
     seen, _, _, key, as_libero, button = page.look_again(to, closed[0], None)
     assert key["choices"] == list(KEYS) and key["value"] == "libero_goal", "the suite it was made for chooses"
     assert as_libero["visible"] and as_libero["value"] and button["interactive"]
-    kept = page.look_again(to, None, "bridge_orig")
+    kept = page.look_again(to, "", "bridge_orig")
     assert kept[3]["value"] == "bridge_orig" and not kept[4]["value"], "what somebody chose stays chosen"
     assert all(update == page.gr.skip() for update in page.look_again(to, seen, None)), "nothing new, nothing to do"
 
