@@ -25,14 +25,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.common import figure
-from vlalab.description import ports
+from vlalab.description import manifests, ports
 from vlalab.engine import building, docker, images
 from vlalab.environments import venvs
 from vlalab.host import paths
 from vlalab.host.console import LabError
 
 ENVIRONMENT = "host"
-LIMIT_GB = building.EXPECTED_GB
+LIMIT_GB = {name: one.image_gb for name, one in manifests.environments().items()}
 PEER_GB = 6.0  # vla-eval 0.8.0's LIBERO image, which has LIBERO's assets
 ASSETS = paths.ROOT / "services" / "libero" / "assets" / "official.txt"  # sha1, bytes and path of every official file
 TAG = f"bench-{os.getpid()}"
@@ -207,7 +207,7 @@ def options_of(image: images.Image) -> Iterator[building.Options]:
         with_flash = image.name in ("openvla", "gr00t")
         mode = image.labels.get(images.FLASH_ATTN_LABEL) if with_flash else None
         source = gr00t_source(image, folder) if image.name == "gr00t" else None
-        yield building.Options(flash_attn=mode, gr00t_source=source)
+        yield building.Options(flash_attn=mode, stages={"gr00t-source": source} if source else {})
 
 
 def gr00t_source(image: images.Image, folder: str) -> str:
@@ -222,7 +222,7 @@ def gr00t_source(image: images.Image, folder: str) -> str:
 
 def flags_of(options: building.Options) -> list[str]:
     """Returns those options as flags of `./lab build`."""
-    given = {"--flash-attn": options.flash_attn, "--gr00t-source": options.gr00t_source}
+    given = {"--flash-attn": options.flash_attn, "--gr00t-source": options.stages.get("gr00t-source")}
     return [word for flag, value in given.items() if value for word in (flag, value)]
 
 

@@ -30,6 +30,7 @@ def tiny(tmp_path) -> Path:
     folder = tmp_path / "images" / "tiny"
     folder.mkdir(parents=True)
     (folder / "requirements.lock").write_text(pins("iniconfig"))
+    (folder / "manifest.yaml").write_text("{about: tests, venv_gb: 0.1, image_gb: 1}")
     return folder
 
 
@@ -113,8 +114,8 @@ def test_an_unknown_environment_lists_the_known_ones():
         venvs.named("liberoo")
 
 
-def test_a_full_disk_is_told_before_anything_is_written(tiny, monkeypatch):
-    monkeypatch.setitem(venvs.SIZE_GB, "tiny", 1e9)
+def test_a_full_disk_is_told_before_anything_is_written(tiny):
+    (tiny / "manifest.yaml").write_text("{about: tests, venv_gb: 1000000000, image_gb: 1}")
     with pytest.raises(LabError, match="GB free"):
         ensure(tiny)
     assert not (tiny / ".venv").exists()

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from vlalab.description import manifests
 from vlalab.engine import bake, building, docker, images
 from vlalab.engine.building import Options
 from vlalab.environments import venvs
@@ -141,13 +142,12 @@ def test_several_images_are_one_build():
 
 
 def test_a_folder_replaces_its_stage_where_there_is_one(tmp_path):
-    options = Options(gr00t_source=str(tmp_path), libero_assets="official")
+    options = Options(stages={"gr00t-source": str(tmp_path), "libero-assets": "official"})
     told = given(building.arguments(["gr00t", "libero", "ui"], options))
     assert {key: value for key, value in told.items() if ".contexts." in key} == {
         "gr00t.contexts.gr00t-source": str(tmp_path)
     }
     assert told["libero.args.LIBERO_ASSETS"] == "official"
-    assert bake.stages("gr00t") == ["gr00t-source", "flash-attn-wheel"] and bake.stages("ui") == []
 
 
 def test_the_base_of_one_environment_comes_before_the_base_of_all():
@@ -197,8 +197,12 @@ def test_the_ca_bundle_is_ones_own_else_the_systems_where_an_admin_added_to_it(t
     ("options", "names", "says"),
     [
         (Options(flash_attn="none"), ["ui", "libero"], "--flash-attn means nothing to ui, libero"),
-        (Options(gr00t_source="/tmp"), ["ui"], "--gr00t-source means nothing to ui"),
-        (Options(libero_assets="/nowhere"), ["libero"], "--libero-assets /nowhere is not there; expected a folder"),
+        (Options(stages={"gr00t-source": "/tmp"}), ["ui"], "--gr00t-source means nothing to ui"),
+        (
+            Options(stages={"libero-assets": "/nowhere"}),
+            ["libero"],
+            "--libero-assets /nowhere is not there; expected a",
+        ),
         (Options(ca_bundle="/nowhere"), ["ui"], "--ca-bundle /nowhere is not there"),
         (Options(index="/nowhere"), ["ui"], "--index /nowhere is not there"),
         (Options(arguments=("MAX_JOB=2",)), ["gr00t"], "did you mean 'MAX_JOBS'"),
@@ -261,13 +265,14 @@ def test_what_two_images_share_is_counted_once(speaking):
     speaking(engine(record("ui")))
     alone = building.needed_gb(["gr00t"]) + building.needed_gb(["ws_mdl"])
     together = building.needed_gb(["gr00t", "ws_mdl"])
-    assert alone - together == pytest.approx(building.SHARED_GB * building.CACHE_FACTOR + building.TOOLS_GB)
+    (shared,) = manifests.environment("gr00t").shared_gb.values()
+    assert alone - together == pytest.approx(shared * building.CACHE_FACTOR + building.TOOLS_GB)
     assert building.needed_gb(["gr00t", "ws_mdl", "ui"]) == pytest.approx(together + building.REBUILD_GB)
 
 
 def test_a_full_disk_is_told_before_the_build(speaking, tmp_path, monkeypatch):
     speaking(builder(tmp_path, 0))
-    monkeypatch.setattr(building, "EXPECTED_GB", {"ui": 1e9})
+    monkeypatch.setattr(building, "expected_gb", lambda names: 1e9 * len(names))
     building.check_space(["ui"])  # it is built already: only its last layers are new
     with pytest.raises(LabError, match=r"takes up to .* GB and .* free; .*\./lab clean"):
         building.check_space(["ui"], no_cache=True)

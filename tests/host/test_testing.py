@@ -148,7 +148,7 @@ def test_without_an_image_the_local_environment_is_used_unless_docker_was_asked_
 def test_a_large_environment_is_not_made_on_a_full_disk(monkeypatch):
     monkeypatch.setattr(plan.venvs.Environment, "is_ready", lambda env: False)
     monkeypatch.setattr(plan.venvs, "ensure", lambda name, root: pytest.fail("it was made"))
-    monkeypatch.setitem(plan.venvs.SIZE_GB, "gr00t", 1e9)
+    monkeypatch.setattr(plan.venvs.Environment, "needed_gb", lambda env: 1e9)
     result = plan.in_local("gr00t")
     assert (result.failed, result.skipped) == (0, 1)
     assert "takes up to" in next(iter(result.reasons))

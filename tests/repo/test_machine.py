@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from vlalab.commands import evaluation
+from vlalab.description import manifests
 from vlalab.environments import venvs
 from vlalab.host import paths
 
@@ -19,21 +20,24 @@ def rows() -> dict[str, float]:
 
 
 def test_the_table_has_every_environment_with_the_size_that_the_tool_expects():
-    assert {name: size for name, size in rows().items() if name != ".venv"} == venvs.SIZE_GB
-    assert sorted(venvs.SIZE_GB) == paths.image_names()
+    told = re.findall(r"(?m)^\| `(\w+)` \| ([\d.]+) \| (.*) \|$", TEXT)
+    known = manifests.environments()
+    assert {name: (float(size), about) for name, size, about in told} == {
+        name: (one.venv_gb, one.about) for name, one in known.items()
+    }
 
 
 def test_the_sum_is_the_tables():
     assert f"; {sum(rows().values()):.0f} GB\nand the cache besides" in TEXT
 
 
-@pytest.mark.parametrize("name", sorted(venvs.SIZE_GB))
+@pytest.mark.parametrize("name", paths.image_names())
 def test_an_environment_takes_what_the_table_says(name):
     env = venvs.named(name)
     if not env.is_ready():
         pytest.skip(f"environment '{name}' is not made here")
     done = subprocess.run(["du", "-s", "--block-size=1", str(env.venv)], capture_output=True, text=True)
-    assert int(done.stdout.split()[0]) / 1e9 == pytest.approx(venvs.SIZE_GB[name], rel=SLACK)
+    assert int(done.stdout.split()[0]) / 1e9 == pytest.approx(manifests.environment(name).venv_gb, rel=SLACK)
 
 
 def test_example_runs_are_called_as_runs_are():

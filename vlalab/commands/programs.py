@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from vlalab.description import compose, declared, gpus, service_settings
+from vlalab.description import compose, declared, gpus, manifests, service_settings
 from vlalab.environments import venvs
 from vlalab.host import gl, paths
 from vlalab.host.console import LabError, say, unknown
 from vlalab.host.processes import supervise
 from vlalab.runtimes import both, local
-
-DEFAULT_ENVIRONMENT = "libero"
 
 
 def benchmarks() -> list[str]:
@@ -35,7 +33,7 @@ def environment_of(script: Path) -> str:
     try:
         return str(declared.constant(script, "ENVIRONMENT"))
     except KeyError:
-        return DEFAULT_ENVIRONMENT
+        return manifests.default_environment()
 
 
 def run_benchmark(name: str, flags: list[str]) -> int:
@@ -47,7 +45,7 @@ def run_benchmark(name: str, flags: list[str]) -> int:
     if wanted == "host":
         return supervise([sys.executable, str(script), *flags], local.service_variables())
     env = venvs.ensure(wanted)
-    if wanted == "libero":
+    if manifests.environment(wanted).needs_gl:
         gl.ensure()
     return supervise([str(env.python), str(script), *flags], local.service_variables(env))
 

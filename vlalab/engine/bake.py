@@ -1,4 +1,4 @@
-"""What images/bake.json says about each image: its build arguments, and which stages a folder may replace.
+"""What images/bake.json says about each image: its build arguments, and which environments have one.
 
 BuildKit's own tool reads the same file (`docker buildx bake --file images/bake.json`), so that a build by hand and
 `./lab build` give the same image.
@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from vlalab.host import paths
 
 FILE = "images/bake.json"
-# Stage of the Dockerfile that a folder may replace → the build argument by which an environment has a use for it.
-STAGES = {"gr00t-source": "GR00T_SOURCE", "libero-assets": "LIBERO_ASSETS", "flash-attn-wheel": "FLASH_ATTN"}
 
 
 @functools.cache
@@ -32,8 +30,3 @@ def arguments(name: str) -> Mapping[str, str]:
     targets = _document()["target"]
     inherited = (targets[parent]["args"] for parent in targets[name]["inherits"])
     return functools.reduce(lambda known, more: {**known, **more}, [*inherited, targets[name]["args"]], {})
-
-
-def stages(name: str) -> list[str]:
-    """Returns the stages of an environment's build that a folder may replace."""
-    return [stage for stage, argument in STAGES.items() if argument in arguments(name)]

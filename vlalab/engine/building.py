@@ -12,9 +12,10 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from vlalab.description import manifests
 from vlalab.engine import bake, docker, images
 from vlalab.environments import venvs
 from vlalab.host import paths, state
@@ -22,11 +23,8 @@ from vlalab.host.console import LabError, Status, say, status, unknown
 
 FLASH_ATTN = ("prebuilt", "compile", "none")
 PROGRESS = ("line", "plain", "tty")
-# Uncompressed, in GB, before anything is measured: bench/images.py holds the images to these.
-EXPECTED_GB = {"libero": 1.5, "openvla": 6.5, "gr00t": 8.0, "ws_mdl": 7.0, "ui": 1.0}
-CACHE_FACTOR = 1.6  # a first build also fills the cache of unpacked wheels; the limits above have a margin
+CACHE_FACTOR = 1.6  # a first build also fills the cache of unpacked wheels; the manifests' sizes have a margin
 TOOLS_GB = 1.0  # the distribution's packages and what builds need beside the images
-SHARED_GB = 2.8  # the NVIDIA libraries of gr00t and ws_mdl, which are one layer
 REBUILD_GB = 1.0
 SYSTEM_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 ADDED_BY_ADMINS = ("/usr/local/share/ca-certificates", "/etc/pki/ca-trust/source/anchors")
@@ -41,9 +39,7 @@ class Options:
     no_cache: bool = False
     flash_attn: str | None = None  # prebuilt, compile or none
     base: str | None = None  # base image instead of the pinned one
-    flash_attn_wheel: str | None = None  # folder with its wheel, instead of a download
-    gr00t_source: str | None = None  # folder with Isaac-GR00T, or the word none: an image up to it
-    libero_assets: str | None = None  # folder with LIBERO's assets, or the word official
+    stages: Mapping[str, str] = field(default_factory=dict)  # stage → the folder that replaces it, or its word
     ca_bundle: str | None = None
     index: str | None = None  # file that holds a package index mirror's URL
     arguments: tuple[str, ...] = ()  # further build arguments, NAME=VALUE
@@ -58,15 +54,6 @@ class Options:
         for text in self.arguments:
             if not re.match(r"\w+=", text):
                 raise LabError(f"--arg {text} is no build argument; expected NAME=VALUE")
-
-
-def _places(options: Options) -> list[tuple[str, str | None, str]]:
-    """Returns (stage that a folder may replace, what was given, the word that its build argument takes instead)."""
-    return [
-        ("gr00t-source", options.gr00t_source, "none"),
-        ("libero-assets", options.libero_assets, "official"),
-        ("flash-attn-wheel", options.flash_attn_wheel, ""),
-    ]
 
 
 # --- the command --------------------------------------------------------------------------------------------
@@ -109,7 +96,7 @@ def build_arguments(name: str, options: Options, variables: Mapping[str, str] | 
         "BASE": base,
         "BASE_DEVEL": known.get("VLALAB_BASE_DEVEL"),
         "FLASH_ATTN": options.flash_attn,
-        **{bake.STAGES[stage]: word for stage, given, word in _places(options) if given and given == word},
+        **{stage.argument: given for stage, given in _given(options).values() if given == stage.word},
     }
     more = dict(text.split("=", 1) for text in options.arguments)
     return {**{key: value for key, value in wanted.items() if value}, **more}
@@ -181,9 +168,15 @@ def _contexts(name: str, options: Options) -> dict[str, str]:
     """Returns stage → the local folder that replaces it, which would fetch its files."""
     return {
         stage: str(_existing(given, f"--{stage}", Path.is_dir, "a folder"))
-        for stage, given, word in _places(options)
-        if given and given != word and stage in bake.stages(name)
+        for stage, (known, given) in _given(options).items()
+        if given != known.word and known.argument in bake.arguments(name)
     }
+
+
+def _given(options: Options) -> dict[str, tuple[manifests.Stage, str]]:
+    """Returns the stages for which something was given: what the manifests say of them, and what it was."""
+    known = manifests.stages()
+    return {name: (known[name], given) for name, given in options.stages.items() if given}
 
 
 def _existing(given: str, flag: str, test, what: str) -> Path:
@@ -222,10 +215,11 @@ def _check_flags(chosen: list[str], options: Options) -> None:
     """Raises LabError for a flag that none of the chosen images has a use for."""
     known = sorted({argument for name in chosen for argument in bake.arguments(name)})
     if options.flash_attn and "FLASH_ATTN" not in known:
-        raise LabError(f"--flash-attn means nothing to {', '.join(chosen)}; images with flash-attn: openvla, gr00t")
-    for stage, given, _ in _places(options):
-        if given and bake.STAGES[stage] not in known:
-            raise LabError(f"--{stage} means nothing to {', '.join(chosen)}")
+        others = ", ".join(name for name in bake.environments() if "FLASH_ATTN" in bake.arguments(name))
+        raise LabError(f"--flash-attn means nothing to {', '.join(chosen)}; images with flash-attn: {others}")
+    for name, (stage, _) in _given(options).items():
+        if stage.argument not in known:
+            raise LabError(f"--{name} means nothing to {', '.join(chosen)}")
     for argument in (text.split("=")[0] for text in options.arguments):
         if argument not in known:
             raise LabError(unknown("build argument", argument, known))
@@ -291,9 +285,14 @@ def needed_gb(names: Sequence[str], no_cache: bool = False) -> float:
     """Returns what a build takes: images that are not there with their cache, of the others the last layers."""
     there = images.found(names)
     new = [name for name in names if no_cache or images.unusable(name, there.get(name)) is not None]
-    shared = SHARED_GB if {"gr00t", "ws_mdl"} <= set(new) else 0.0
-    images_gb = sum(EXPECTED_GB.get(name, 2.0) for name in new) - shared
-    return images_gb * CACHE_FACTOR + (TOOLS_GB if new else 0.0) + REBUILD_GB * (len(names) - len(new))
+    return expected_gb(new) * CACHE_FACTOR + (TOOLS_GB if new else 0.0) + REBUILD_GB * (len(names) - len(new))
+
+
+def expected_gb(names: Sequence[str]) -> float:
+    """Returns how large those images are together, as the manifests say; a layer that several have counts once."""
+    known = [manifests.environment(name) for name in names]
+    layers = {layer: size for one in known for layer, size in one.shared_gb.items()}
+    return sum(one.image_gb - sum(one.shared_gb.values()) for one in known) + sum(layers.values())
 
 
 def free_at_engine() -> int | None:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from vlalab.description import manifests
 from vlalab.environments import pythons
 from vlalab.environments.downloads import Downloads
 from vlalab.host import owners
@@ -25,8 +26,6 @@ from vlalab.host.paths import ROOT, image_names, python_path
 from vlalab.host.processes import die_with_parent
 
 VERSIONS = ("3.10", "3.11")  # in the order of preference; every lock serves both
-# On disk, measured; docs/machine.md has the table.
-SIZE_GB = {"libero": 1.1, "ui": 0.4, "openvla": 5.6, "gr00t": 6.4, "ws_mdl": 6.7}
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,10 @@ class Environment:
     def is_ready(self) -> bool:
         """Returns whether the environment is complete, of this lock, and one that the caller can run."""
         return os.access(self.python, os.X_OK) and self._read_stamp() == self.stamp()
+
+    def needed_gb(self) -> float:
+        """Returns what making it takes: uv's cache and the environment, where they cannot share files."""
+        return manifests.environment(self.name, self.folder.parent).venv_gb * 2
 
     def _read_stamp(self) -> str:
         try:
@@ -168,8 +171,7 @@ def _make(env: Environment) -> None:
 
 
 def _check_space(env: Environment) -> None:
-    need = SIZE_GB.get(env.name, 1.0) * 2  # uv's cache and the environment, where they cannot share files
-    free = shutil.disk_usage(env.folder).free / 1e9
+    need, free = env.needed_gb(), shutil.disk_usage(env.folder).free / 1e9
     if free < need:
         raise LabError(f"environment '{env.name}' needs about {need:.1f} GB, {env.folder} has {free:.1f} GB free")
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vlalab.description import compose, gpus, service_settings
+from vlalab.description import compose, gpus, manifests, service_settings
 from vlalab.description.compose import Service
 from vlalab.description.ports import port_variable, service_on_free_port
 from vlalab.engine import volumes
@@ -30,8 +30,6 @@ from vlalab.runtimes import held, logs, records, running, supervised
 from vlalab.runtimes.supervised import NAME as NAME
 from vlalab.runtimes.supervised import Instance, instance
 from vlalab.runtimes.supervised import instances as instances
-
-SIMULATOR = "libero"  # the service that draws
 
 
 def service_variables(env: Environment | None = None) -> dict[str, str]:
@@ -205,11 +203,16 @@ def run(service_name: str, command: Sequence[str], variables: Mapping[str, str] 
     declared = compose.read()[service_name]
     service = replace(declared, command=tuple(command))
     env = venvs.ensure(service.environment_name)
-    if service_name == SIMULATOR and service.command[: len(declared.command)] == declared.command:
+    if _draws(declared) and service.command[: len(declared.command)] == declared.command:
         gl.ensure()
     words, environment = resolve(service, env)
     _, visible = gpus.visible(service_name, {**compose.environment_variables(), **(variables or {})})
     return supervise(words, {**environment, **visible, **(variables or {})})
+
+
+def _draws(service: Service) -> bool:
+    """Returns whether it is a job of an environment whose programs draw."""
+    return service.role == "job" and manifests.environment(service.environment_name).needs_gl
 
 
 def run_command(service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> str:

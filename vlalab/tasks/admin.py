@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vlalab.bundles import packing, restoring
 from vlalab.commands import programs
+from vlalab.description import manifests
 from vlalab.engine import building, cleaning
 from vlalab.environments import locks, venvs
 from vlalab.host.console import LabError
@@ -14,6 +15,8 @@ from vlalab.tasks.values import Number, OneOf, Several, Text
 from vlalab.testing import plan
 
 NAMES = Several(shown="NAME …")
+STAGES = manifests.stages()
+DEFAULT = manifests.default_environment()
 
 
 @task(
@@ -51,10 +54,8 @@ def test(parts: list[str], quick: bool, minutes: float | None, seed: int | None,
         OneOf(building.FLASH_ATTN),
         otherwise="prebuilt",
     ),
-    Flag("flash-attn-wheel", "folder with flash-attn's wheel, instead of downloading it"),
     Flag("base", "base image instead of the pinned one; also VLALAB_BASE or VLALAB_BASE_<ENV>"),
-    Flag("gr00t-source", "folder with Isaac-GR00T instead of fetching it, or the word none: an image up to it"),
-    Flag("libero-assets", "folder with LIBERO's assets to bake in, or the word official to fetch them"),
+    *(Flag(name, stage.help) for name, stage in STAGES.items()),
     Flag(
         "ca-bundle",
         "certificates (PEM) of this network's authority, or none",
@@ -73,7 +74,8 @@ def build(names: list[str], arg: str, **options: object) -> None:
     ./lab build gr00t --gr00t-source /srv/Isaac-GR00T --ca-bundle /srv/ca.pem --index /srv/index-url
     """
     arguments = tuple(word for word in arg.split(",") if word)
-    building.build(names, building.Options(arguments=arguments, **options))
+    stages = {name: options.pop(name.replace("-", "_")) for name in STAGES}
+    building.build(names, building.Options(arguments=arguments, stages=stages, **options))
 
 
 @task(
@@ -151,13 +153,13 @@ def bench(benchmark: str, quick: bool) -> None:
     finish(programs.run_benchmark(benchmark, flags_of({"quick": quick})))
 
 
-@task("make an environment", words("names", "environments; default: libero", NAMES))
+@task("make an environment", words("names", f"environments; default: {DEFAULT}", NAMES))
 def env(names: list[str]) -> None:
     """Make an environment from its lock, as eval and test do on first use.
 
     ./lab env libero
     """
-    for name in names or ["libero"]:
+    for name in names or [DEFAULT]:
         print(venvs.ensure(name).python)
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vlalab.description import manifests
 from vlalab.engine import docker, images
 from vlalab.environments import pythons, venvs
 from vlalab.host import gl, paths
@@ -75,7 +76,7 @@ def host() -> Result:
 
 def terminal() -> Result:
     """Runs the tests that walk `./lab` in a terminal; the course's are skipped where its environment is not made."""
-    venvs.ensure("libero", paths.ROOT)
+    venvs.ensure(manifests.default_environment(), paths.ROOT)
     gl.ensure()
     return run_pytest("terminal", sys.executable, ["tests/terminal"], {})
 
@@ -173,16 +174,16 @@ def in_local(name: str, mark: str = "") -> Result:
     if not has_tests(f"tests/{name}"):
         return skipped(name, f"no tests in tests/{name}")
     env = venvs.named(name, paths.ROOT)
-    if name != "libero" and not env.is_ready() and (problem := _no_space(env)):
+    if not ENVIRONMENTS[name].default and not env.is_ready() and (problem := _no_space(env)):
         return skipped(name, problem)
     venvs.ensure(name, paths.ROOT)
-    if name == "libero":
+    if ENVIRONMENTS[name].needs_gl:
         gl.ensure()
     return run_pytest(name, str(env.python), [f"tests/{name}"], env.variables(), mark)
 
 
 def _no_space(env: venvs.Environment) -> str | None:
-    need, free = venvs.SIZE_GB.get(env.name, 1.0) * 2, shutil.disk_usage(env.folder).free / 1e9
+    need, free = env.needed_gb(), shutil.disk_usage(env.folder).free / 1e9
     if free >= need:
         return None
     return f"environment '{env.name}' takes up to {need:.1f} GB and {free:.1f} GB are free"
@@ -193,7 +194,7 @@ def _no_space(env: venvs.Environment) -> str | None:
 
 def chaos(how: How) -> Result:
     """Attacks evaluations and services that it starts itself, as processes, in the environments that are made here."""
-    env = venvs.ensure("libero", paths.ROOT)
+    env = venvs.ensure(manifests.default_environment(), paths.ROOT)
     gl.ensure()
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as folder:
         report = Path(folder) / "chaos.json"
@@ -210,7 +211,8 @@ def chaos(how: How) -> Result:
 
 # --- all of them --------------------------------------------------------------------------------------------
 
-ENVIRONMENTS = ("libero", "openvla", "gr00t", "ws_mdl", "ui")
+ENVIRONMENTS = manifests.environments()
+LONGEST = ("docker", *(name for name, one in ENVIRONMENTS.items() if one.tested_first))
 # In the order in which they are shown. What brings an engine takes longest, and ends before the environments it covers.
 PARTS: dict[str, Callable[[How], list[Result]]] = {
     "lint": lambda how: [lint()],
@@ -236,7 +238,7 @@ def run(names: list[str], how: How) -> int:
 def _job(name: str, chosen: Sequence[str], how: How) -> sidebyside.Job:
     """What an engine's tests cover is not run again, so environments wait for them; the attack wants all to itself."""
     after = {"docker"} if name in ENVIRONMENTS else set(chosen) if name == "chaos" else set()
-    return sidebyside.Job(name, lambda done: _run_part(name, how, done), after & set(chosen) - {name})
+    return sidebyside.Job(name, lambda done: _run_part(name, how, done), after & set(chosen) - {name}, name in LONGEST)
 
 
 def choose(names: list[str], quick: bool = False) -> list[str]:

@@ -20,7 +20,6 @@ from vlalab.host.processes import die_with_parent
 from vlalab.testing.results import Result, read_record, write_record
 
 MEMORY_GB = 5.0  # of a part: an evaluation's workers, or the models of a service's tests
-LONGEST = ("docker", "libero")  # start first, so that nothing waits for them alone
 POLL_S = 0.1
 
 
@@ -31,6 +30,7 @@ class Job:
     name: str
     run: Callable[[Sequence[Result]], list[Result]]
     after: set[str] = field(default_factory=set)
+    is_long: bool = False  # starts first, so that nothing waits for it alone
 
 
 def at_once() -> int:
@@ -81,7 +81,7 @@ class _Lanes:
 
     def start(self, most: int) -> None:
         """Starts what may start now, the longest first."""
-        for job in sorted(self.jobs, key=lambda job: job.name not in LONGEST):
+        for job in sorted(self.jobs, key=lambda job: not job.is_long):
             running = sum(process.is_alive() for process in self.processes.values())
             if running < most and job.name not in self.processes and job.after <= self._ended_names():
                 done = [result for other in self.jobs if self.ended(other) for result in self.results(other)]

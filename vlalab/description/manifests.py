@@ -1,0 +1,124 @@
+"""What `images/<env>/manifest.yaml` and `services/<folder>/manifest.yaml` say of an environment and of services.
+
+It is what the host tool, the tests and the documents' tables have to know and no other file says: what runs, where and
+with which variables is compose.yaml's alone. Every key is a field of a dataclass here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vlalab.host import paths
+from vlalab.host.console import LabError, unknown
+
+NAME = "manifest.yaml"
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # every command reads them
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of images/Dockerfile that a folder of this machine may replace; `build` has a flag of its name."""
+
+    argument: str  # the build argument by which an image has a use for it
+    help: str
+    word: str = ""  # what the argument may be told instead of a folder
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An environment: `images/<env>/manifest.yaml`."""
+
+    about: str  # what it is for
+    venv_gb: float  # images/<env>/.venv, measured
+    image_gb: float  # uncompressed, before anything is measured: bench/images.py holds the image to it
+    shared_gb: Mapping[str, float] = field(default_factory=dict)  # layer → its size; images that name it share it
+    needs_gl: bool = False  # its programs draw: headless OpenGL is looked after before they start
+    tested_first: bool = False  # its tests take longest
+    default: bool = False  # made where no name is given; benchmarks run in it unless they name another
+    stages: Mapping[str, Stage] = field(default_factory=dict)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def environment(name: str, folder: Path = paths.ROOT / "images") -> Environment:
+    """Returns an environment's manifest. Raises LabError where there is none, or a bad one."""
+    return _read(folder / name / NAME, Environment)
+
+
+def environments() -> dict[str, Environment]:
+    """Returns the manifest of every environment, by name."""
+    return {name: environment(name) for name in paths.image_names()}
+
+
+def default_environment() -> str:
+    """Returns the environment that is meant where none is named."""
+    return next(name for name, one in environments().items() if one.default)
+
+
+def stages() -> dict[str, Stage]:
+    """Returns the stages of the Dockerfile that a folder may replace, by name."""
+    return {name: stage for one in environments().values() for name, stage in one.stages.items()}
+
+
+@functools.cache
+def _read(path: Path, kind: type) -> Any:
+    shown = str(path.relative_to(paths.ROOT)) if path.is_relative_to(paths.ROOT) else str(path)
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), LOADER)
+    except OSError as error:
+        raise LabError(f"{shown} cannot be read ({error.strerror}); docs/architecture.md says what it holds") from None
+    except yaml.YAMLError as error:
+        raise LabError(f"{shown} is no YAML: {' '.join(str(error).split())}") from None
+    return parsed(kind, data, shown)
+
+
+def parsed(kind: Any, data: object, where: str) -> Any:
+    """Returns `data`, as YAML gives it, as what `kind` says: a dataclass, a mapping, a tuple or a plain value.
+
+    Raises LabError for an unknown or a missing key and for a value of another type; `where` names its place.
+    """
+    if dataclasses.is_dataclass(kind):
+        return _dataclass(kind, data, where)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return None if data is None else parsed(arguments[0], data, where)
+    if origin is tuple:
+        return tuple(parsed(arguments[0], one, f"{where}[{at}]") for at, one in enumerate(_plain(list, data, where)))
+    if origin is Mapping:
+        found = _plain(dict, data, where)
+        return {_plain(str, key, where): parsed(arguments[1], one, f"{where}: {key}") for key, one in found.items()}
+    return float(data) if kind is float and type(data) is int else _plain(kind, data, where)
+
+
+def _dataclass(kind: Any, data: object, where: str) -> Any:
+    hints, found = typing.get_type_hints(kind), _plain(dict, data, where)
+    for key in found:
+        if key not in hints:
+            raise LabError(unknown(f"{where}: key", str(key), hints))
+    for one in dataclasses.fields(kind):
+        if one.name not in found and one.default is one.default_factory is dataclasses.MISSING:
+            raise LabError(f"{where} lacks '{one.name}'; expected {_words(hints[one.name])}")
+    return kind(**{key: parsed(hints[key], value, f"{where}: {key}") for key, value in found.items()})
+
+
+def _plain(kind: type, data: object, where: str) -> Any:
+    if type(data) is not kind:
+        raise LabError(f"{where} is {data!r}; expected {_words(kind)}")
+    return data
+
+
+def _words(kind: Any) -> str:
+    known = {str: "text", bool: "true or false", int: "a whole number", float: "a number", list: "a list"}
+    if kind in known:
+        return known[kind]
+    return "a list" if typing.get_origin(kind) is tuple else "a mapping"
