@@ -1,6 +1,7 @@
 """Does a second worker pay? The same evaluation by one worker and by two, in turns, the policy on the same cores.
 
-    PYTHONPATH=.:shared/common:shared/contract python bench/eval.py [--quick] [--assets kit|official|FOLDER]
+    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation \
+        python bench/eval.py [--quick] [--assets kit|official|FOLDER]
 
 The oracle solves one task over and over; no videos. The figure is the steady state: for each worker, its steps per
 second from the end of its first episode to the end of its last, summed over the workers. Start-up (importing and
@@ -22,14 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.common import figure
-from services.libero.evaluator.provenance import cores
-from services.libero.evaluator.records import Finished
-from services.libero.evaluator.store import RunStore
+from vla_evaluation.provenance import cores
+from vla_evaluation.store.records import Finished
+from vla_evaluation.store.runstore import RunStore
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIABLES = {
     **os.environ,
-    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "shared" / "common"), str(ROOT / "shared" / "contract")]),
+    "PYTHONPATH": os.pathsep.join(
+        [str(ROOT), *(str(ROOT / "shared" / name) for name in ("common", "contract", "evaluation"))]
+    ),
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
@@ -71,7 +74,7 @@ def measure(root: Path, url: str, workers: int, episodes: int, assets: str | Non
     """Runs the evaluator once as users do."""
     run_id = f"workers-{workers}-{number}"
     command = [
-        *(sys.executable, "-m", "services.libero.evaluator.evaluate", SUITE),
+        *(sys.executable, "-m", "vla_evaluation.evaluate", SUITE),
         *("--policy-url", url, "--run-dir", str(root)),
         *("--run-id", run_id, "--tasks", TASK, "--trials", str(episodes), "--workers", str(workers), "--video", "none"),
         *(("--assets", assets) if assets else ()),

@@ -1,6 +1,6 @@
 """LiberoEnv against LIBERO's stock OffScreenRenderEnv loop, in one run, in turns, on the same bits.
 
-    PYTHONPATH=.:shared/common:shared/contract python bench/sim.py [--quick]
+    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation python bench/sim.py [--quick]
         [--assets kit|official|FOLDER] [--task libero_goal:0]
 
 Every round plays the same actions on all sides: a wandering arm where nothing is drawn, an episode of the oracle where
@@ -18,10 +18,10 @@ import numpy as np
 
 from bench.common import figure, interleaved, median_ms
 from services.libero import assets
-from services.libero.evaluator.profiles import PROFILES
 from services.libero.simulator import runtime, suites
 from vla_common.volume import Volume
 from vla_contract import Observation
+from vla_evaluation.profiles import PROFILES
 
 CHUNK = 8
 

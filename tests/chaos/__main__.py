@@ -1,6 +1,7 @@
 """`./lab test chaos`: attacks this lab's own evaluations and services on this machine, and says what held.
 
-    PYTHONPATH=.:shared/common:shared/contract images/libero/.venv/bin/python -m tests.chaos --minutes 2.5 --seed 7
+    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation \
+        images/libero/.venv/bin/python -m tests.chaos --minutes 2.5 --seed 7
 
 Bounded in time and count, aimed at loopback only, repeatable by its seed. Three families: faults on running evaluations
 (rounds.py), requests to every service that runs here (attack.py, pages.py), planted files (planted.py).

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from services.libero.evaluator.store import RunStore
 from tests.chaos.faults import DISK, KINDS, LAB_KINDS, Fault
 from tests.chaos.ledger import Ledger
 from tests.chaos.processes import Hung, marked, wait_for
 from tests.chaos.stage import PLANS, Plan, Stage
 from tests.libero.harness import results
+from vla_evaluation.store.runstore import RunStore
 
 RESUMES = 6
 SMALL_DISK_MB = 6

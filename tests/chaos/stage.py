@@ -12,14 +12,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.libero.evaluator.records import StoreError
-from services.libero.evaluator.store import RunStore
 from tests.chaos.processes import MARK, end_all, running, wait_for
 from tests.libero.harness import ENVIRONMENT, ROOT
 from vla_common import healthcheck
 from vla_contract.server.serving import listen
+from vla_evaluation.store.records import StoreError
+from vla_evaluation.store.runstore import RunStore
 
-EVALUATOR, WORKER = "services.libero.evaluator.evaluate", "services.libero.evaluator.worker"
+EVALUATOR, WORKER = "vla_evaluation.evaluate", "vla_evaluation.workers.worker"
 POLICY, SUPERVISOR = "services.libero.policies", "vlalab.runtimes.supervisor"
 SCENE_S = 120  # a worker that is stopped while it starts or builds a scene is replaced after so long
 END_S = 480.0  # far longer than any run here takes on a busy machine, such a worker or two included: past it, it hangs

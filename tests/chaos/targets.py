@@ -74,7 +74,7 @@ def recipes(replayed: Path) -> dict[str, Recipe]:
         "ui": Recipe("ui", ("services.ui", "--policy-url", "http://127.0.0.1:9")),
         "ws_mdl": Recipe("ws_mdl", ("services.ws_mdl.notebook", *root), "/api", guarded=True),
         "tensorboard": Recipe("ws_mdl", ("services.ws_mdl.tensorboard",), guarded=True),
-        "reports": Recipe("libero", ("services.libero.reports",), guarded=True),
+        "reports": Recipe("libero", ("services.reports",), guarded=True),
     }
 
 

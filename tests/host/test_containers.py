@@ -324,7 +324,7 @@ def test_a_program_gets_the_gpu_that_its_task_was_told(engine, monkeypatch, flag
 def test_listing_runs_takes_no_gpu(engine, monkeypatch):
     monkeypatch.setattr(gpus, "count", lambda: 2)
     monkeypatch.setattr(docker, "has_gpu_runtime", lambda: True)
-    programs.run_module("libero", "services.libero.evaluator.runs", ["list"], "docker")
+    programs.run_module("libero", "vla_evaluation.runs", ["list"], "docker")
     assert str(compose.GPU_FILE) not in engine.calls("run --rm")[0]["words"]
 
 

@@ -76,7 +76,7 @@ def test_programs_that_need_no_gpu_run_with_a_broken_driver(smi, monkeypatch):
     told = {}
     monkeypatch.setattr(local, "run", lambda service, command, variables: told.update(variables) or 0)
     monkeypatch.setattr(local, "prepare", lambda names: None)
-    assert programs.run_module("libero", "services.libero.evaluator.runs", ["list"], "local") == 0
+    assert programs.run_module("libero", "vla_evaluation.runs", ["list"], "local") == 0
     assert gpus.visible("libero", told) == ("none", {"CUDA_VISIBLE_DEVICES": ""})
 
 

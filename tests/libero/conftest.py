@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-for entry in (ROOT, ROOT / "shared" / "common", ROOT / "shared" / "contract"):
+for entry in (ROOT, *(ROOT / "shared" / name for name in ("common", "contract", "evaluation"))):
     if str(entry) not in sys.path:
         sys.path.insert(0, str(entry))
 

@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from services.libero.evaluator.records import StoreError
-from services.libero.evaluator.store import RunStore
+from vla_evaluation.store.records import StoreError
+from vla_evaluation.store.runstore import RunStore
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
     **os.environ,
-    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "shared" / "common"), str(ROOT / "shared" / "contract")]),
+    "PYTHONPATH": os.pathsep.join(
+        [str(ROOT), *(str(ROOT / "shared" / name) for name in ("common", "contract", "evaluation"))]
+    ),
     "PYTHONUNBUFFERED": "1",
 }
 TIMEOUT_S = 120.0
@@ -78,7 +80,7 @@ class Evaluation:
     def __init__(self, root: Path, run_id: str, *arguments: str, suite: str = "libero_goal", **variables: str):
         self.folder = root / run_id
         self.log = root.parent / f"{run_id}.{time.monotonic_ns()}.txt"
-        command = [sys.executable, "-m", "services.libero.evaluator.evaluate", suite, "--run-dir", str(root)]
+        command = [sys.executable, "-m", "vla_evaluation.evaluate", suite, "--run-dir", str(root)]
         if "--resume" not in arguments:
             arguments = ("--run-id", run_id, *arguments)
         root.mkdir(parents=True, exist_ok=True)
@@ -132,7 +134,7 @@ class Evaluation:
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
                 words = path.read_bytes().decode(errors="replace").split("\0")
-                if "services.libero.evaluator.worker" in words and str(self.folder) in words:
+                if "vla_evaluation.workers.worker" in words and str(self.folder) in words:
                     found[words[words.index(str(self.folder)) + 1]] = int(path.parent.name)
         return found
 

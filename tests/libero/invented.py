@@ -4,9 +4,9 @@ from copy import deepcopy
 
 import numpy as np
 
-from services.libero.evaluator import video
-from services.libero.evaluator.config import config_hash
-from services.libero.evaluator.store import RunStore
+from vla_evaluation.config import config_hash
+from vla_evaluation.pictures import video
+from vla_evaluation.store.runstore import RunStore
 
 IDENTITY = {
     "suite": "libero_goal", "tasks": list(range(10)), "episodes": "0-49", "profile": "openvla", "seed": 0,

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "shared" / "common"), str(ROOT / "shared" / "contract")]
+sys.path[:0] = [str(ROOT), *(str(ROOT / "shared" / name) for name in ("common", "contract", "evaluation"))]
 
 import numpy as np  # noqa: E402
 

@@ -12,7 +12,6 @@ import msgpack
 import numpy as np
 import pytest
 
-from services.libero.evaluator.store import RunStore
 from tests.chaos import attack, bodies, pages, planted, rounds, valid
 from tests.chaos.faults import KINDS, LAB_KINDS
 from tests.chaos.ledger import Ledger
@@ -23,6 +22,7 @@ from vla_contract import InvalidObservation, PolicyInfo
 from vla_contract.protocol.act_json import decode_act
 from vla_contract.protocol.messages import decode_observation
 from vla_contract.server.service import check_needs
+from vla_evaluation.store.runstore import RunStore
 
 INFOS = {
     "random": PolicyInfo("random"),

@@ -10,15 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.libero.evaluator import agreement, evaluate, provenance, rundir
-from services.libero.evaluator.config import EvalConfig, differences, parse_args, parse_ranges, show_ranges
-from services.libero.evaluator.profiles import PROFILES
-from services.libero.evaluator.rollout import CONVENTIONS
-from services.libero.evaluator.store import RunStore
 from services.libero.simulator.suites import SUITES, load_suite
 from tests.libero.harness import ENVIRONMENT, Evaluation, PolicyService, results
 from tests.ports import refusing
 from vla_contract import PolicyInfo
+from vla_evaluation import agreement, evaluate, provenance
+from vla_evaluation.config import EvalConfig, differences, parse_args, parse_ranges, show_ranges
+from vla_evaluation.profiles import PROFILES
+from vla_evaluation.rollout import CONVENTIONS
+from vla_evaluation.runs import folders as rundir
+from vla_evaluation.store.runstore import RunStore
 
 # --- configuration ------------------------------------------------------------------------------------------
 
@@ -332,7 +333,7 @@ def test_one_evaluator_per_run(sharded):
 
 
 def runs(*arguments) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "services.libero.evaluator.runs", *arguments]
+    command = [sys.executable, "-m", "vla_evaluation.runs", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env={**ENVIRONMENT, "COLUMNS": "160"}, check=False)
 
 

@@ -10,11 +10,13 @@ import sqlite3
 import pytest
 from rich.console import Console
 
-from services.libero.evaluator import report, rundir, runs
-from services.libero.evaluator.progress import LiveProgress, PlainProgress
-from services.libero.evaluator.terminal import one_line, plain, say
 from tests.libero.test_report import counts, make_run
 from tests.libero.test_rundir import IDENTITY, PLAN
+from vla_evaluation import report
+from vla_evaluation.progress import LiveProgress, PlainProgress
+from vla_evaluation.runs import __main__ as runs
+from vla_evaluation.runs import folders as rundir
+from vla_evaluation.terminal import one_line, plain, say
 
 EVIL = "vla\x1b]0;owned\x07\x1b[2J\x9b1A\r\nlibero_goal: success rate 100.0 % (9/9)\u202e[/red][bold]\ud800"
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800]")

@@ -42,8 +42,8 @@ def scene_at_rest(libero_env):
 
 @pytest.mark.parametrize("family", EPISODES)
 def test_the_oracle_solves_an_episode_of_every_family(family, libero_env, oracle):
-    from services.libero.evaluator.profiles import PROFILES
-    from services.libero.evaluator.rollout import Rules, run_episode
+    from vla_evaluation.profiles import PROFILES
+    from vla_evaluation.rollout import Rules, run_episode
 
     suite, index, episode = EPISODES[family]
     task, profile = load_suite(suite).tasks[index], PROFILES["openvla"]

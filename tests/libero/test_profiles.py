@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from services.libero.evaluator.profiles import PROFILES, profile
 from services.libero.simulator import suites
+from vla_evaluation.profiles import PROFILES, profile
 
 
 def test_openvla_is_the_reference_script():

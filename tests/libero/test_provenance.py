@@ -6,13 +6,13 @@ import shutil
 import pytest
 
 from services.libero.assets import AssetSource
-from services.libero.evaluator import imports, provenance
-from services.libero.evaluator.config import EvalConfig, differences
-from services.libero.evaluator.evaluate import identify, make_plan
-from services.libero.evaluator.profiles import PROFILES
 from services.libero.simulator.rendering import driver
 from tests.libero.harness import ROOT, Evaluation, PolicyService
 from vla_contract import PolicyInfo
+from vla_evaluation import imports, provenance
+from vla_evaluation.config import EvalConfig, differences
+from vla_evaluation.evaluate import identify, make_plan
+from vla_evaluation.profiles import PROFILES
 
 CLOSURE = sorted(imports.closure(provenance.WORKER))
 DRAWS_AND_MOVES = [
@@ -22,7 +22,7 @@ DRAWS_AND_MOVES = [
     *(f"services.libero.simulator.rendering.{name}" for name in (
         "compositor", "context", "culling", "gl", "layers", "renderer", "stage",
     )),
-    *(f"services.libero.evaluator.{name}" for name in ("images", "profiles", "rollout", "worker")),
+    *(f"vla_evaluation.{name}" for name in ("pictures.images", "profiles", "rollout", "workers.worker")),
     *(f"vla_contract.{name}" for name in ("client.client", "protocol.codec", "images", "protocol.types")),
 ]  # fmt: skip
 
@@ -53,7 +53,7 @@ def test_a_change_in_what_moves_draws_or_tells_is_another_digest(copied, module)
     assert provenance.code_digest() != before
 
 
-@pytest.mark.parametrize("module", ["services.libero.evaluator.report.page", "services.libero.assets.sources",
+@pytest.mark.parametrize("module", ["vla_evaluation.report.page", "services.libero.assets.sources",
                                     "services.libero.oracle.plan", "vla_contract.server.serving"])  # fmt: skip
 def test_what_no_worker_imports_does_not_count(copied, module):
     before = provenance.code_digest()
@@ -79,7 +79,9 @@ def test_all_that_a_real_worker_imports_is_in_it(libero_assets, tmp_path):
         with Evaluation(tmp_path / "runs", "r", *asked, *rest, PYTHONVERBOSE="1") as run:
             run.end()
     said = "".join(path.read_text() for path in run.folder.glob("logs/*.log"))
-    seen = set(re.findall(r"^import '((?:services|vla_common|vla_contract)[\w.]*)' #", said, re.MULTILINE))
+    seen = set(
+        re.findall(r"^import '((?:services|vla_common|vla_contract|vla_evaluation)[\w.]*)' #", said, re.MULTILINE)
+    )
     assert {"services.libero.simulator.rendering.compositor", "vla_contract.client.client"} < seen
     assert seen - {"vla_common.volume"} <= set(CLOSURE)
 

@@ -7,13 +7,14 @@ import re
 import pytest
 from rich.console import Console
 
-from services.libero.evaluator import compare, evaluate, report, runs
-from services.libero.evaluator.profiles import PROFILES
-from services.libero.evaluator.progress import LiveProgress, Pace, PlainProgress, show_seconds
-from services.libero.evaluator.report import data, page
-from services.libero.evaluator.rundir import Run
 from services.libero.simulator.suites import SUITES, load_suite
 from tests.libero.invented import IDENTITY, make_run
+from vla_evaluation import evaluate, report
+from vla_evaluation.profiles import PROFILES
+from vla_evaluation.progress import LiveProgress, Pace, PlainProgress, show_seconds
+from vla_evaluation.report import compare, data, page
+from vla_evaluation.runs import __main__ as runs
+from vla_evaluation.runs.folders import Run
 
 
 def test_summary_json_says_what_happened(tmp_path):

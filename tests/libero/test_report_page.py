@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from services.libero.evaluator import report
-from services.libero.evaluator.report import data, page
 from tests import axe, browser
 from tests.libero.invented import make_run
+from vla_evaluation import report
+from vla_evaluation.report import data, page
 
 in_a_browser = [
     pytest.mark.outside,

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from services.libero.evaluator import report
 from tests import axe, browser
 from tests.libero.invented import make_run
 from tests.ports import free_ports
 from vla_common import healthcheck
+from vla_evaluation import report
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "open-sesame"
@@ -79,9 +79,11 @@ def serving(volume: Path, *words: str, **variables: str):
     """Starts the service on a free port; gives its address as soon as it is ready."""
     (port,) = free_ports(1)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("VLALAB_")}
-    path = os.pathsep.join(map(str, (ROOT, ROOT / "shared/common", ROOT / "shared/contract")))
+    path = os.pathsep.join(
+        map(str, (ROOT, ROOT / "shared/common", ROOT / "shared/contract", ROOT / "shared/evaluation"))
+    )
     env = {**kept, "PYTHONPATH": path, "VLALAB_VOLUME": str(volume), **variables}
-    command = [sys.executable, "-m", "services.libero.reports", "--port", str(port), *words]
+    command = [sys.executable, "-m", "services.reports", "--port", str(port), *words]
     process = subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         end = time.monotonic() + 120
@@ -229,8 +231,8 @@ def test_an_empty_volume_says_how_to_make_a_run(tmp_path):
 @pytest.mark.parametrize("scheme", [pytest.param(name, marks=in_a_browser) for name in ("light", "dark")])
 @pytest.mark.parametrize("width", [400, 1280])
 def test_a_browser_shows_list_report_curve_and_a_film_that_seeks(url, stack, volume, width, scheme):
-    from services.libero.evaluator.report import data, page
-    from services.libero.evaluator.store import RunStore
+    from vla_evaluation.report import data, page
+    from vla_evaluation.store.runstore import RunStore
 
     folder = volume / "runs" / "goal-one"
     with RunStore(folder / "run.sqlite", readonly=True) as store:
@@ -253,7 +255,7 @@ def test_a_browser_shows_list_report_curve_and_a_film_that_seeks(url, stack, vol
 
 
 def test_the_summarys_size_is_bounded(tmp_path):
-    from services.libero.reports import files
+    from services.reports import files
 
     folder, store = make_run(tmp_path / "runs", "big", trials=1)
     store.close()

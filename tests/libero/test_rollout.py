@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from services.libero.evaluator.profiles import PROFILES
-from services.libero.evaluator.rollout import PolicyFault, Rules, environment_actions, run_episode
 from vla_contract import ActionChunk, PolicyInfo, PolicyRefused, PolicyUnavailable
+from vla_evaluation.profiles import PROFILES
+from vla_evaluation.rollout import PolicyFault, Rules, environment_actions, run_episode
 
 PROFILE = PROFILES["openvla"]
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from services.libero.evaluator import rundir
-from services.libero.evaluator.store import RunStore
 from tests.libero.harness import ENVIRONMENT, ROOT, Evaluation, PolicyService, results
+from vla_evaluation.runs import folders as rundir
+from vla_evaluation.store.runstore import RunStore
 
 PLAN = [(0, 0), (0, 1), (1, 0)]
 IDENTITY = {"suite": "libero_goal", "tasks": [0, 1], "episodes": "0-1"}
@@ -20,8 +20,8 @@ ROUNDS = 30
 EVALUATOR = """
 import json, sys, time
 from pathlib import Path
-from services.libero.evaluator import rundir
-from services.libero.evaluator.records import StoreError
+from vla_evaluation.runs import folders as rundir
+from vla_evaluation.store.records import StoreError
 
 print("ready", flush=True)
 for line in sys.stdin:

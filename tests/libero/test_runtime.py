@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from services.libero.evaluator.supervisor import one_thread_each
 from services.libero.simulator import runtime
 from services.libero.simulator.rendering import gl
 from services.libero.simulator.rendering.gl import EglDevice, choose
+from vla_evaluation.workers.supervisor import one_thread_each
 
 EPISODE = """
 import json, socket, sys

@@ -4,7 +4,7 @@ from math import log, sqrt
 
 import pytest
 
-from services.libero.evaluator.stats import Rate, mcnemar_exact, paired_difference, paired_score, wilson, z_value
+from vla_evaluation.report.stats import Rate, mcnemar_exact, paired_difference, paired_score, wilson, z_value
 
 
 @pytest.mark.parametrize(

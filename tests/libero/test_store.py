@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from services.libero.evaluator.records import StoreError
-from services.libero.evaluator.store import RunStore
+from vla_evaluation.store.records import StoreError
+from vla_evaluation.store.runstore import RunStore
 
 PLAN = [(task, episode) for task in range(3) for episode in range(4)]
 LEASE_S = 10.0
@@ -197,7 +197,7 @@ def test_a_video_falls_to_one_worker_of_a_later_session(store):
 WORKER = """
 import sys, time
 from pathlib import Path
-from services.libero.evaluator.store import RunStore
+from vla_evaluation.store.runstore import RunStore
 store, name = RunStore(Path(sys.argv[1])), sys.argv[2]
 while lease := store.lease(name, 1, time.time(), 30.0):
     store.heartbeat(lease, time.time(), 30.0)

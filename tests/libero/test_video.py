@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from services.libero.evaluator import video
+from vla_evaluation.pictures import video
 
 
 @pytest.mark.parametrize(

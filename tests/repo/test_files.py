@@ -21,6 +21,7 @@ ROOT = paths.ROOT
 SERVICES = compose.read(variables={})
 README = (ROOT / "README.md").read_text()
 ENVIRONMENTS = paths.image_names()
+SHARED = {f"vla_{Path(folder).name}" for folder in paths.SHARED}
 COMPOSE = (ROOT / "compose.yaml").read_text()
 
 
@@ -85,7 +86,8 @@ def test_ports_differ():
 def test_the_module_a_service_runs_exists(name):
     command = SERVICES[name].command
     module = command[command.index("-m") + 1].replace(".", "/")
-    assert any((ROOT / end).is_file() for end in (f"{module}.py", f"{module}/__main__.py"))
+    places = [ROOT / folder / module for folder in (".", *paths.SHARED)]
+    assert any(path.with_name(f"{path.name}.py").is_file() or (path / "__main__.py").is_file() for path in places)
 
 
 DOCUMENTED = set(re.findall(r"(?m)^#?(\w+)=", (ROOT / ".env.example").read_text()))
@@ -136,7 +138,7 @@ def test_the_suites_are_the_simulators():
 
 def test_eval_passes_every_flag_the_evaluator_has():
     """What the host decides itself (the policy's address, the volume's folders, the token) is no flag of eval."""
-    body = ast.parse((ROOT / "services/libero/evaluator/config.py").read_text()).body
+    body = ast.parse((ROOT / "shared/evaluation/vla_evaluation/config.py").read_text()).body
     config = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == "EvalConfig")
     theirs = {node.target.id for node in config.body if isinstance(node, ast.AnnAssign)}
     tasks = cli.load_tasks()
@@ -262,7 +264,7 @@ def imported(text: str) -> set[str]:
 
 
 def test_imports_go_one_way():
-    """services → model kit → contract, common; vlalab imports none, no service another one, and no lesson anything."""
+    """services → evaluation, model kit → contract, common; vlalab imports none, no service another one."""
     for name, text in modules().items():
         found = {other.split(".")[0] for other in imported(text)}
         if name.startswith("services/"):
@@ -271,15 +273,17 @@ def test_imports_go_one_way():
             others = {o.split(".")[1] for o in imported(text) if o.startswith("services.")}
             assert others <= {own}, name
         elif name.startswith("shared/common/"):
-            assert not found & {"vlalab", "services", "vla_contract", "vla_modelkit"}, name
+            assert not found & {"vlalab", "services", "vla_contract", "vla_modelkit", "vla_evaluation"}, name
         elif name.startswith("shared/contract/"):
-            assert not found & {"vlalab", "services", "vla_common", "vla_modelkit"}, name
+            assert not found & {"vlalab", "services", "vla_common", "vla_modelkit", "vla_evaluation"}, name
         elif name.startswith("shared/modelkit/"):
-            assert not found & {"vlalab", "services"}, name
+            assert not found & {"vlalab", "services", "vla_evaluation"}, name
+        elif name.startswith("shared/evaluation/"):
+            assert not found & {"vlalab", "vla_modelkit"}, name
         elif name.startswith("lessons/"):
-            assert not found & {"vlalab", "services", "vla_common", "vla_contract", "vla_modelkit"}, name
+            assert not found & {"vlalab", "services", *SHARED}, name
         elif name.startswith("vlalab/"):
-            assert not found & {"services", "vla_common", "vla_contract", "vla_modelkit"}, name
+            assert not found & {"services", *SHARED}, name
 
 
 def test_the_contracts_folders_build_on_each_other():

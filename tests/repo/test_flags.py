@@ -14,7 +14,7 @@ from vlalab.tasks.values import Number, OneOf, Several
 
 ALL = {task.name: task for group in cli.load_tasks().GROUPS.values() for task in group}
 PROGRAMS = {
-    "eval": [("services/libero/evaluator/config.py", "EvalConfig")],
+    "eval": [("shared/evaluation/vla_evaluation/config.py", "EvalConfig")],
     "sample": [("services/ws_mdl/diffusion/sample.py", "Request")],
     "score": [("services/ws_mdl/diffusion/score.py", "Request")],
     "translate": [("services/ws_mdl/transformer/translate.py", "TranslateCommand")],
@@ -67,14 +67,14 @@ def keys_of(path: str, name: str) -> set[str]:
 
 
 def test_profiles_and_modes_are_the_programs():
-    assert set(evaluation.PROFILES) == keys_of("services/libero/evaluator/profiles.py", "PROFILES")
+    assert set(evaluation.PROFILES) == keys_of("shared/evaluation/vla_evaluation/profiles.py", "PROFILES")
     (modes,) = [flag.values for flag in ALL["verify"].flags if flag.name == "modes"]
     assert isinstance(modes, Several)
     assert set(modes.of.known) - {"auto", "all"} == keys_of("services/openvla/verify.py", "MODES") - {"auto"}
 
 
 def test_bounds_are_the_evaluators():
-    text = (paths.ROOT / "services/libero/evaluator/config.py").read_text()
+    text = (paths.ROOT / "shared/evaluation/vla_evaluation/config.py").read_text()
     least = ast.literal_eval(re.search(r"least = (\{.*?\})", text, re.DOTALL)[1])
     assert len(least) > 5
     for name, bound in least.items():
@@ -85,7 +85,7 @@ def test_bounds_are_the_evaluators():
 
 # Which tasks run what lies in a folder: only their flags mean something to who reads its messages.
 TASKS_OF = {
-    "services/libero/evaluator": ("eval", "report", "compare", "runs"),
+    "shared/evaluation/vla_evaluation": ("eval", "report", "compare", "runs"),
     "services/libero/simulator": ("eval",),
     "services/libero": ("eval", "assets", "up"),
     "services/openvla": ("up", "checkpoint", "verify"),

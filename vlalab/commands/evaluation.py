@@ -1,6 +1,6 @@
 """The main job, `eval SUITE`: finds or starts a policy, waits for it, runs the evaluator, stops what it started.
 
-The evaluator itself (services/libero/evaluator/evaluate.py) runs in the libero environment, as a process or in a
+The evaluator itself (shared/evaluation/vla_evaluation/evaluate.py) runs in the libero environment, as a process or in a
 container; its exit code is passed on.
 """
 
@@ -26,7 +26,7 @@ from vlalab.runtimes.running import READY_TIMEOUT_S, Instance
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 INIT_STATES = 50  # of every task
 PROFILES = ("openvla",)
-CONFIG = paths.ROOT / "services/libero/evaluator/config.py"
+CONFIG = paths.ROOT / "shared/evaluation/vla_evaluation/config.py"
 CAMERAS = declared.constant(CONFIG, "CAMERAS")
 POLICY_TIMEOUT_S = declared.fields(CONFIG, "EvalConfig")["policy_timeout_s"].default
 ANSWER_S = 2.0  # for a connection; who takes longer is called silent, and is waited for all the same

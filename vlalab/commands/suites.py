@@ -53,7 +53,7 @@ def run(request: Request, suites: Sequence[str], typed: Sequence[str]) -> int:
 def _show_table(request: Request, ids: Sequence[str]) -> None:
     """Prints the runs' rates; a table that cannot be made takes nothing away from the runs."""
     runtime, _ = both.choose(request.runtime, [compose.read()[EVALUATOR].environment_name])
-    command = ["python", "-m", "services.libero.evaluator.runs", "table", *ids]
+    command = ["python", "-m", "vla_evaluation.runs", "table", *ids]
     if request.dry_run:
         print(runtime.run_command(EVALUATOR, command))
     else:

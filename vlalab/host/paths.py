@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = ("shared/common", "shared/contract", "shared/modelkit")  # each holds a package of the same name
+SHARED = ("shared/common", "shared/contract", "shared/modelkit", "shared/evaluation")  # each holds one package
 COMMON = ROOT / SHARED[0]
 CLONES_VOLUME = ROOT / "shared" / "volume"
 

@@ -172,7 +172,7 @@ def compare(a: str, b: str, runtime: str) -> None:
 
 def _runs(words: list[str], runtime: str) -> None:
     """Runs the evaluator's program for runs that are there."""
-    finish(programs.run_module("libero", "services.libero.evaluator.runs", words, runtime))
+    finish(programs.run_module("libero", "vla_evaluation.runs", words, runtime))
 
 
 @task(

@@ -15,7 +15,7 @@ from vlalab.engine import building, docker, images, volumes
 from vlalab.host import paths
 
 HOME = "/opt/vla-lab"  # where an image keeps the code
-CODE = ("services/{name}", "lessons", *paths.SHARED)
+CODE = ("services", "lessons", *paths.SHARED)
 VOLUME = ("assets", "checkpoints")  # what tests may read of the shared volume; all else there is theirs alone
 
 

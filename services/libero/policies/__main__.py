@@ -9,11 +9,11 @@ from typing import Annotated, ClassVar
 
 import tyro
 
-from services.libero.evaluator.provenance import lock_hash
-from services.libero.evaluator.rundir import RunRefused, find_run
 from vla_common import endings
 from vla_common.volume import Volume
 from vla_contract import Policy, serve
+from vla_evaluation.provenance import lock_hash
+from vla_evaluation.runs.folders import RunRefused, find_run
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-IS_WORKER = "services.libero.evaluator.worker" in sys.orig_argv
+IS_WORKER = "vla_evaluation.workers.worker" in sys.orig_argv
 HANGS_WITHIN_S = 2.0
 
 
@@ -25,7 +25,7 @@ def shift_the_clock(path):
 
 
 def hang_in(names, folder):
-    from services.libero.evaluator.vitals import Vitals
+    from vla_evaluation.workers.vitals import Vitals
 
     enter = Vitals.enter
 

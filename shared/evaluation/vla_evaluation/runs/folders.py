@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from services.libero.evaluator.config import LATEST, config_hash, differences
-from services.libero.evaluator.leftovers import sweep
-from services.libero.evaluator.records import StoreError, as_damage
-from services.libero.evaluator.store import RunStore
 from vla_common.anchored import refuse_links
 from vla_contract.protocol.errors import did_you_mean
+from vla_evaluation.config import LATEST, config_hash, differences
+from vla_evaluation.runs.leftovers import sweep
+from vla_evaluation.store.records import StoreError, as_damage
+from vla_evaluation.store.runstore import RunStore
 
 STORE = "run.sqlite"
 FOLDERS = ("episodes", "videos", "logs", "work")

@@ -1,4 +1,4 @@
-"""`python -m services.libero.evaluator.evaluate SUITE --policy-url URL` runs a suite and writes a report.
+"""`python -m vla_evaluation.evaluate SUITE --policy-url URL` runs a suite and writes a report.
 
 Exit codes: 0 complete, 1 stopped by an error (resumable), 2 refused before it began, 130 stopped by Ctrl-C (resumable).
 """
@@ -17,25 +17,26 @@ from functools import partial
 from pathlib import Path
 
 from services.libero import assets
-from services.libero.evaluator import provenance, report, video
-from services.libero.evaluator.agreement import check_policy, choose_unnorm_key
-from services.libero.evaluator.clock import SessionClock
-from services.libero.evaluator.config import EvalConfig, parse_args, show_ranges, token_of
-from services.libero.evaluator.job import Job
-from services.libero.evaluator.profiles import Profile
-from services.libero.evaluator.profiles import profile as find_profile
-from services.libero.evaluator.progress import make_progress
-from services.libero.evaluator.reading import NEXT_SESSION
-from services.libero.evaluator.records import StoreError
-from services.libero.evaluator.report.data import Summary
-from services.libero.evaluator.rundir import Run, RunRefused, explain_os_error, open_run
-from services.libero.evaluator.supervisor import Patience, RunFailed, Supervisor
-from services.libero.evaluator.terminal import one_line, say
 from services.libero.simulator.rendering import driver
 from services.libero.simulator.suites import SUITES, Task, init_states, load_suite, select_tasks
 from vla_common import endings
 from vla_common.volume import Volume, require_space, shown
 from vla_contract import ContractError, PolicyClient, PolicyInfo
+from vla_evaluation import provenance, report
+from vla_evaluation.agreement import check_policy, choose_unnorm_key
+from vla_evaluation.config import EvalConfig, parse_args, show_ranges, token_of
+from vla_evaluation.pictures import video
+from vla_evaluation.profiles import Profile
+from vla_evaluation.profiles import profile as find_profile
+from vla_evaluation.progress import make_progress
+from vla_evaluation.report.data import Summary
+from vla_evaluation.runs.folders import Run, RunRefused, explain_os_error, open_run
+from vla_evaluation.store.reading import NEXT_SESSION
+from vla_evaluation.store.records import StoreError
+from vla_evaluation.terminal import one_line, say
+from vla_evaluation.workers.clock import SessionClock
+from vla_evaluation.workers.job import Job
+from vla_evaluation.workers.supervisor import Patience, RunFailed, Supervisor
 
 POLL_S = 0.5  # often enough for a person, rare enough to leave the cores to the workers
 WORKER_GB = 1.6  # resident size of a worker that draws
@@ -134,7 +135,7 @@ def choose_workers(asked: int | None, episodes: int) -> int:
 
 def resume_command(run: Run) -> str:
     """Returns the command that goes on with this run, as the user would type it; a token stays out of it."""
-    by_hand = ["python", "-m", "services.libero.evaluator.evaluate", *sys.argv[1:]]
+    by_hand = ["python", "-m", "vla_evaluation.evaluate", *sys.argv[1:]]
     typed = os.environ.get("VLALAB_COMMAND") or shlex.join(by_hand)
     replaced = ("--resume", "--run-id", "--token")
     kept, before = [], ""

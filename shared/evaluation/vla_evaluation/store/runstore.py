@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from services.libero.evaluator import files
-from services.libero.evaluator.reading import EPISODE_KEY, FAULT_OF_SESSION, LAST_DRAWN, StoreReader
-from services.libero.evaluator.records import SCHEMA, SCHEMA_VERSION, Fault, Lease, StoreError, explain
+from vla_evaluation.store import files
+from vla_evaluation.store.reading import EPISODE_KEY, FAULT_OF_SESSION, LAST_DRAWN, StoreReader
+from vla_evaluation.store.records import SCHEMA, SCHEMA_VERSION, Fault, Lease, StoreError, explain
 
 
 class RunStore(StoreReader):

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from services.libero.evaluator.profiles import Profile
 from vla_contract import images
+from vla_evaluation.profiles import Profile
 
 
 def prepare(image_hwc: np.ndarray, profile: Profile) -> np.ndarray:

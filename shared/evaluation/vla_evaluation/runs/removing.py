@@ -9,11 +9,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.libero.evaluator.models import find_models
-from services.libero.evaluator.rundir import RunRefused, by_beginning, find_run, find_runs, lock
-from services.libero.evaluator.terminal import one_line, say
 from vla_common.anchored import refuse_links
 from vla_common.volume import Volume
+from vla_evaluation.runs.folders import RunRefused, by_beginning, find_run, find_runs, lock
+from vla_evaluation.runs.models import find_models
+from vla_evaluation.terminal import one_line, say
 
 DOOMED = ".{}.deleted"  # a folder's name while it is taken away: no list shows it
 

@@ -12,12 +12,12 @@ import sysconfig
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from services.libero.evaluator import imports
+from vla_evaluation import imports
 
 PACKAGES = ("hf-libero", "robosuite", "bddl", "mujoco", "numpy", "pillow", "simplejpeg")
 LOCK = Path(__file__).resolve().parents[3] / "images" / "libero" / "requirements.lock"
 SITE = Path(sysconfig.get_path("purelib"))
-WORKER = "services.libero.evaluator.worker"  # what an episode does and what the policy is shown
+WORKER = "vla_evaluation.workers.worker"  # what an episode does and what the policy is shown
 
 
 def versions() -> dict[str, str]:

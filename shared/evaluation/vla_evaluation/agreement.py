@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from services.libero.evaluator.config import CAMERAS
-from services.libero.evaluator.profiles import PROFILES
-from services.libero.evaluator.rollout import CONVENTIONS
 from vla_contract import PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
+from vla_evaluation.config import CAMERAS
+from vla_evaluation.profiles import PROFILES
+from vla_evaluation.rollout import CONVENTIONS
 
 
 def check_policy(info: PolicyInfo, suite: str, image_size: int, allow_other_suite: bool = False) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from services.libero.evaluator.models import Model
-from services.libero.evaluator.records import as_damage
-from services.libero.evaluator.rundir import STORE
-from services.libero.evaluator.stats import Rate
-from services.libero.evaluator.store import RunStore
-from services.libero.evaluator.terminal import one_line
+from vla_evaluation.report.stats import Rate
+from vla_evaluation.runs.folders import STORE
+from vla_evaluation.runs.models import Model
+from vla_evaluation.store.records import as_damage
+from vla_evaluation.store.runstore import RunStore
+from vla_evaluation.terminal import one_line
 
 GAP = 2
 

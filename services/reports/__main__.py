@@ -1,4 +1,4 @@
-"""`python -m services.libero.reports --port 8090`: the volume's reports, served to a browser."""
+"""`python -m services.reports --port 8090`: the volume's reports, served to a browser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import tyro
 import uvicorn
 
-from services.libero.reports.app import create_app
+from services.reports.app import create_app
 from vla_common.volume import Volume
 from vla_contract.server.auth import TokenCheck, require_token_beyond_loopback
 from vla_contract.server.serving import address, listen, uvicorn_config
@@ -38,7 +38,7 @@ def main() -> None:
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     token = os.environ.get("VLALAB_TOKEN") or None
     try:
-        asked = tyro.cli(Server, prog="python -m services.libero.reports")
+        asked = tyro.cli(Server, prog="python -m services.reports")
         require_token_beyond_loopback(asked.host, token)
         app = create_app(Volume().root, TokenCheck(token))
         listener = listen(asked.host, asked.port)

@@ -12,9 +12,9 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.libero.evaluator.config import LATEST
-from services.libero.evaluator.rundir import STORE, by_beginning
 from vla_common import anchored
+from vla_evaluation.config import LATEST
+from vla_evaluation.runs.folders import STORE, by_beginning
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a run: what the evaluator takes
 REPORT, SUMMARY, CURVE = "report.html", "summary.json", "curve.png"

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from services.libero.evaluator.terminal import one_line, plain, say
+from vla_evaluation.terminal import one_line, plain, say
 
 PLAIN_EVERY_S = 10.0
 LONG_S = 600.0  # what takes longer is said once, so that it can be read before it scrolls by

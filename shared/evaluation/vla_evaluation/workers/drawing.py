@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from services.libero.evaluator import video
-from services.libero.evaluator.job import Job, Stop
-from services.libero.evaluator.reading import LOCKED_S
-from services.libero.evaluator.records import Lease
-from services.libero.evaluator.store import RunStore
-from services.libero.evaluator.vitals import Phase, Vitals
 from services.libero.simulator.suites import Task, init_states
+from vla_evaluation.pictures import video
+from vla_evaluation.store.reading import LOCKED_S
+from vla_evaluation.store.records import Lease
+from vla_evaluation.store.runstore import RunStore
+from vla_evaluation.workers.job import Job, Stop
+from vla_evaluation.workers.vitals import Phase, Vitals
 
 SAVE_S = LOCKED_S + 120.0  # a disk may be slow, and the store waits for others
 

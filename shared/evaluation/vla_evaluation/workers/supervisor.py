@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.libero.evaluator.clock import SessionClock
-from services.libero.evaluator.records import Fault
-from services.libero.evaluator.store import RunStore
-from services.libero.evaluator.vitals import Phase, Vitals
-from services.libero.evaluator.worker import FATAL
 from services.libero.simulator.rendering import gl
+from vla_evaluation.store.records import Fault
+from vla_evaluation.store.runstore import RunStore
+from vla_evaluation.workers.clock import SessionClock
+from vla_evaluation.workers.vitals import Phase, Vitals
+from vla_evaluation.workers.worker import FATAL
 
 GRACE_S = 20.0  # between SIGTERM and SIGKILL: long enough to save a result
 UNKILLABLE_S = 10.0  # after SIGKILL: a process that a driver holds in the kernel stays
@@ -123,7 +123,7 @@ class Supervisor:
         log = self.folder / "logs" / f"{name}.log"
         vitals, handle = Vitals.create()
         vitals.enter(Phase.STARTING, self.patience.start_timeout_s)
-        command = [sys.executable, "-m", "services.libero.evaluator.worker", str(self.folder), name]
+        command = [sys.executable, "-m", "vla_evaluation.workers.worker", str(self.folder), name]
         command += [str(self.session), str(os.getpid()), repr(self.clock.offset_s), str(handle)]
         try:
             with open(log, "ab") as output:

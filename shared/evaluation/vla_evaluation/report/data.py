@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.libero.evaluator.config import parse_ranges
-from services.libero.evaluator.profiles import PROFILES, Profile
-from services.libero.evaluator.records import Fault, Finished
-from services.libero.evaluator.stats import Rate
-from services.libero.evaluator.store import RunStore
 from services.libero.simulator.suites import load_suite
+from vla_evaluation.config import parse_ranges
+from vla_evaluation.profiles import PROFILES, Profile
+from vla_evaluation.report.stats import Rate
+from vla_evaluation.store.records import Fault, Finished
+from vla_evaluation.store.runstore import RunStore
 
 STAGES = (  # parts of an episode's time that do not overlap: key in the store, words, what it is
     ("reset", "reset", "putting the scene into its init state, once per episode"),

@@ -1,6 +1,6 @@
 """A worker process: leases episodes, runs them in one reused environment, reports each to the run store.
 
-The supervisor starts it: `python -m services.libero.evaluator.worker RUN_FOLDER NAME SESSION PARENT_PID CLOCK VITALS`,
+The supervisor starts it: `python -m vla_evaluation.workers.worker RUN_FOLDER NAME SESSION PARENT_PID CLOCK VITALS`,
 the last two being the offset of the session's clock and a file descriptor. It dies with its parent, and on SIGTERM it
 gives its episode back and ends. Exit codes: 0 no work left or told to stop, 4 the whole run has to stop (the last line
 of its log says why); anything else is a crash, and its episode is done again.
@@ -20,17 +20,6 @@ from pathlib import Path
 
 import numpy as np
 
-from services.libero.evaluator import files
-from services.libero.evaluator.clock import SessionClock
-from services.libero.evaluator.drawing import SAVE_S, VideoMaker
-from services.libero.evaluator.job import Job, Stop
-from services.libero.evaluator.profiles import profile as find_profile
-from services.libero.evaluator.reading import LOCKED_S
-from services.libero.evaluator.records import Lease, StoreError
-from services.libero.evaluator.rollout import PolicyFault, Rules, run_episode
-from services.libero.evaluator.store import RunStore
-from services.libero.evaluator.terminal import one_line, say
-from services.libero.evaluator.vitals import Phase, Vitals
 from services.libero.simulator.suites import init_states, load_suite
 from vla_contract import (
     ActionChunk,
@@ -41,6 +30,17 @@ from vla_contract import (
     PolicyRefused,
     PolicyUnavailable,
 )
+from vla_evaluation.profiles import profile as find_profile
+from vla_evaluation.rollout import PolicyFault, Rules, run_episode
+from vla_evaluation.store import files
+from vla_evaluation.store.reading import LOCKED_S
+from vla_evaluation.store.records import Lease, StoreError
+from vla_evaluation.store.runstore import RunStore
+from vla_evaluation.terminal import one_line, say
+from vla_evaluation.workers.clock import SessionClock
+from vla_evaluation.workers.drawing import SAVE_S, VideoMaker
+from vla_evaluation.workers.job import Job, Stop
+from vla_evaluation.workers.vitals import Phase, Vitals
 
 FATAL = 4
 INTERNAL_ERROR, UNPROCESSABLE = 500, 422  # HTTP status: what the policy itself raised, what it refused to look at

@@ -12,7 +12,7 @@ import av
 import numpy as np
 from PIL import Image
 
-from services.libero.evaluator.images import upright
+from vla_evaluation.pictures.images import upright
 
 CONTROL_HZ = 20  # LIBERO's control frequency
 STRIDE = 2  # every second state: smooth enough, half the drawing

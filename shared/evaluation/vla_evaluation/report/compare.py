@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from services.libero.evaluator.config import differences, flatten
-from services.libero.evaluator.records import Finished
-from services.libero.evaluator.stats import Rate, mcnemar_exact, paired_difference
-from services.libero.evaluator.store import RunStore
+from vla_evaluation.config import differences, flatten
+from vla_evaluation.report.stats import Rate, mcnemar_exact, paired_difference
+from vla_evaluation.store.records import Finished
+from vla_evaluation.store.runstore import RunStore
 
 PROTOCOL = ("suite", "profile", "seed", "max_steps", "assets.kind", "assets.digest")
 PLAN = ("tasks", "episodes")  # the pairs show what both have

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import jinja2
 
-from services.libero.evaluator.config import flatten
-from services.libero.evaluator.progress import show_seconds
-from services.libero.evaluator.records import Finished
-from services.libero.evaluator.report.data import Summary
-from services.libero.evaluator.stats import Rate
-from services.libero.evaluator.terminal import plain
+from vla_evaluation.config import flatten
+from vla_evaluation.progress import show_seconds
+from vla_evaluation.report.data import Summary
+from vla_evaluation.report.stats import Rate
+from vla_evaluation.store.records import Finished
+from vla_evaluation.terminal import plain
 
 FOLDER = Path(__file__).parent  # of the templates
 EMBED_BYTES = 24_000_000  # videos and stills beyond this are linked, so that a browser opens the page at once

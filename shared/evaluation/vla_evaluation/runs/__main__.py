@@ -1,4 +1,4 @@
-"""Runs on the volume: `… -m services.libero.evaluator.runs list | report RUN | compare A B | size … | remove …`."""
+"""Runs on the volume: `… -m vla_evaluation.runs list | report RUN | compare A B | size … | remove …`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from services.libero.evaluator import removing, report
-from services.libero.evaluator.compare import Comparison, compare
-from services.libero.evaluator.listing import MODELS, RUNS, SUITES, model_row, print_table, rate_of, run_row
-from services.libero.evaluator.models import find_models
-from services.libero.evaluator.records import StoreError, as_damage
-from services.libero.evaluator.rundir import STORE, RunRefused, find_run, find_runs
-from services.libero.evaluator.stats import Rate
-from services.libero.evaluator.store import RunStore
-from services.libero.evaluator.terminal import one_line, say
 from services.libero.simulator.suites import load_suite
 from vla_common import endings
 from vla_common.volume import Volume, shown
+from vla_evaluation import report
+from vla_evaluation.report.compare import Comparison, compare
+from vla_evaluation.report.stats import Rate
+from vla_evaluation.runs import removing
+from vla_evaluation.runs.folders import STORE, RunRefused, find_run, find_runs
+from vla_evaluation.runs.listing import MODELS, RUNS, SUITES, model_row, print_table, rate_of, run_row
+from vla_evaluation.runs.models import find_models
+from vla_evaluation.store.records import StoreError, as_damage
+from vla_evaluation.store.runstore import RunStore
+from vla_evaluation.terminal import one_line, say
 
 
 def list_runs(root: Path, console: Console) -> None:

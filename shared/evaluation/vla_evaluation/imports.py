@@ -11,8 +11,12 @@ from pathlib import Path
 import services
 import vla_common
 import vla_contract
+import vla_evaluation
 
-PACKAGES = {package.__name__: Path(package.__path__[0]).resolve() for package in (services, vla_common, vla_contract)}
+PACKAGES = {
+    package.__name__: Path(package.__path__[0]).resolve()
+    for package in (services, vla_common, vla_contract, vla_evaluation)
+}
 
 
 def code_digest(entry: str) -> str:

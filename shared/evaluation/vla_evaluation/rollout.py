@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from services.libero.evaluator import images
-from services.libero.evaluator.profiles import Profile
 from vla_contract import ActionChunk, ContractError, Observation, PolicyInfo
+from vla_evaluation.pictures import images
+from vla_evaluation.profiles import Profile
 
 ARM_LIMIT = 10.0  # the controller clips at 1; ten times that is an action that was not un-normalised
 GRIPPER_LIMIT = 1.5

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from services.libero.evaluator.report.data import Summary, load
-from services.libero.evaluator.report.page import render
-from services.libero.evaluator.store import RunStore
+from vla_evaluation.report.data import Summary, load
+from vla_evaluation.report.page import render
+from vla_evaluation.store.runstore import RunStore
 
 
 def build(folder: Path, store: RunStore) -> Summary:

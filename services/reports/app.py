@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from services.libero.evaluator.report.page import FOLDER, templates
-from services.libero.reports import files
+from services.reports import files
 from vla_contract.server.auth import TokenCheck, bearer
+from vla_evaluation.report.page import FOLDER, templates
 
 PROBES = ("/livez", "/readyz")  # for health checks, which carry no token
 ASK = {"WWW-Authenticate": 'Basic realm="vla-lab: any user, password VLALAB_TOKEN", charset="UTF-8"'}

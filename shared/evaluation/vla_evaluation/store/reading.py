@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from services.libero.evaluator.records import SCHEMA_VERSION, Fault, Finished, Lease, StoreError, explain
+from vla_evaluation.store.records import SCHEMA_VERSION, Fault, Finished, Lease, StoreError, explain
 
 LOCKED_S = 60.0  # how long one process waits while others write
 NEXT_SESSION = 2**62  # later than any there is

@@ -1,0 +1,1 @@
+"""Pictures for policies and films for people."""

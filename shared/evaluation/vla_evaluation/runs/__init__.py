@@ -1,0 +1,1 @@
+"""Run folders on the volume: made, found, resumed, listed and removed."""

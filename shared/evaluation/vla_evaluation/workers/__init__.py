@@ -1,0 +1,1 @@
+"""The processes that run episodes, what they are told, and the supervisor that keeps them alive."""
