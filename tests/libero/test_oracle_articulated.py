@@ -124,7 +124,7 @@ def test_box_reaches_agree_with_its_corners():
     rng = np.random.default_rng(0)
     signs = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)])
     for _ in range(20):
-        turn = hand.about(hand.level(rng.normal(size=3)), rng.uniform(-3, 3))
+        turn = hand.rotation_about(hand.horizontal(rng.normal(size=3)), rng.uniform(-3, 3))
         box = parts.Box(parts.Pose(rng.normal(size=3), turn), rng.uniform(0.01, 1, 3))
         way = rng.normal(size=3)
         way /= np.linalg.norm(way)
@@ -135,7 +135,7 @@ def test_box_reaches_agree_with_its_corners():
 def test_hand_rotations_are_proper_point_as_asked_and_do_not_flip():
     rng = np.random.default_rng(1)
     for _ in range(50):
-        away, lean = hand.level(rng.normal(size=3)), rng.uniform(-1.4, 1.4)
+        away, lean = hand.horizontal(rng.normal(size=3)), rng.uniform(-1.4, 1.4)
         rot = hand.leaning(away, lean)
         assert rot.T @ rot == pytest.approx(np.eye(3)) and np.linalg.det(rot) == pytest.approx(1)
         assert rot[:, 2] == pytest.approx(-np.cos(lean) * UP - np.sin(lean) * away)
@@ -145,7 +145,7 @@ def test_hand_rotations_are_proper_point_as_asked_and_do_not_flip():
 
 
 def test_about_turns_by_the_angle_around_the_axis():
-    assert hand.about(UP, 0.7) @ orientation(0.2) == pytest.approx(orientation(0.9))
+    assert hand.rotation_about(UP, 0.7) @ orientation(0.2) == pytest.approx(orientation(0.9))
 
 
 def test_the_plate_goes_around_what_stands_in_its_way(libero_env):

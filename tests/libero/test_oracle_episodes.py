@@ -73,7 +73,7 @@ def test_privileged_state_is_plain_small_and_complete(suite, scene_at_rest):
     world = World.from_static(arrived["static"])
     scene = Scene.from_state(world, arrived, 0)
     assert world.goals and all(
-        name in world.things or name in world.regions for goal in world.goals for name in goal.args
+        name in world.objects or name in world.regions for goal in world.goals for name in goal.args
     )
     for name, body in env.domain.obj_body_id.items():
         np.testing.assert_allclose(scene.pose(name).pos, env.domain.sim.data.body_xpos[body])

@@ -1,4 +1,4 @@
-"""Grasps, shapes and spots as pure functions, on a made-up table with a cube and a tray."""
+"""Grasps, shapes and placements as pure functions, on a made-up table with a cube and a tray."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 
-from services.libero.oracle import arm, grasp, pick_place, spots
+from services.libero.oracle import arm, grasp, pick_place, placements
 from services.libero.oracle.example import TABLE_TOP, example_state
 from services.libero.oracle.motion import OPEN, nearest_yaw, orientation
 from services.libero.oracle.scene import Scene, World, rotations
@@ -97,11 +97,11 @@ def test_the_hand_has_room_where_the_object_goes():
     for i, side in enumerate((-1, 1)):
         state = with_box(state, f"wall_{i}", [side * 0.055, 0.2, TABLE_TOP + 0.06], [0.01, 0.1, 0.06])
     scene = scene_of(state)
-    spot = spots.on_object(scene, "cube_1", "tray_1")
-    assert abs(nearest_yaw(grasp.find_grasp(scene, "cube_1", spot=spot).yaw)) < 0.3
+    placement = placements.on_object(scene, "cube_1", "tray_1")
+    assert abs(nearest_yaw(grasp.find_grasp(scene, "cube_1", placement=placement).yaw)) < 0.3
     for i, side in enumerate((-1, 1)):  # no room at all there: any grasp will do
         state = with_box(state, f"end_{i}", [0, 0.2 + side * 0.055, TABLE_TOP + 0.06], [0.1, 0.01, 0.06])
-    assert grasp.find_grasp(scene_of(state), "cube_1", spot=spot) is not None
+    assert grasp.find_grasp(scene_of(state), "cube_1", placement=placement) is not None
 
 
 def test_what_has_failed_is_avoided_and_what_is_too_wide_refused():
@@ -170,9 +170,9 @@ def test_solid_points_fill_the_cube():
 
 def test_resting_height_is_the_supports_top():
     scene = scene_of(example_state())
-    spot = spots.on_object(scene, "cube_1", "tray_1")
-    np.testing.assert_allclose(spot.pos, [0, 0.2, TABLE_TOP + 0.01 + 0.02], atol=0.002)
-    on_table = spots.resting_pos(scene, "cube_1", np.array([0.3, -0.3]), "")
+    placement = placements.on_object(scene, "cube_1", "tray_1")
+    np.testing.assert_allclose(placement.pos, [0, 0.2, TABLE_TOP + 0.01 + 0.02], atol=0.002)
+    on_table = placements.resting_pos(scene, "cube_1", np.array([0.3, -0.3]), "")
     np.testing.assert_allclose(on_table, [0.3, -0.3, TABLE_TOP + 0.02], atol=0.002)
 
 
@@ -187,10 +187,10 @@ def test_a_region_is_filled_where_it_is_free():
         size=np.array([[0.06, 0.06, 0.001]]),
     )
     state["static"]["regions"] = {"tray_1_region": {"parent": "tray_1", "joints": []}}
-    free = spots.in_region(scene_of(state), "cube_1", "tray_1_region")
+    free = placements.in_region(scene_of(state), "cube_1", "tray_1_region")
     np.testing.assert_allclose(free.pos[:2], [0, 0.2])
     taken = with_box(state, "can_1", [0, 0.2, TABLE_TOP + 0.03], [0.015, 0.015, 0.02])
-    beside = spots.in_region(scene_of(taken), "cube_1", "tray_1_region")
+    beside = placements.in_region(scene_of(taken), "cube_1", "tray_1_region")
     away = np.abs(beside.pos[:2] - [0, 0.2])
     assert away.max() > 0.035 and away.max() <= 0.06 and beside.support == "tray_1"
 

@@ -17,7 +17,7 @@ from vla_evaluation.profiles import PROFILES
 CLOSURE = sorted(imports.closure(provenance.WORKER))
 DRAWS_AND_MOVES = [
     *(f"services.libero.simulator.{name}" for name in (
-        "control", "draws", "env", "initstates", "privileged", "problem", "runtime", "suites",
+        "control", "env", "initstates", "privileged", "problem", "resets", "runtime", "suites",
     )),
     *(f"services.libero.simulator.rendering.{name}" for name in (
         "compositor", "context", "culling", "gl", "layers", "renderer", "stage",

@@ -71,7 +71,7 @@ def reference(request, libero_runtime):
 def test_any_order_equals_the_sequential_loop(order, reference, libero_env):
     task, init_states, starts = reference
     libero_env.load_task(task, seed=0)
-    libero_env._draws.clear()  # as a worker that has just begun
+    libero_env._resets.clear()  # as a worker that has just begun
     libero_env.load_task(task, seed=0)
     for episode in order:
         assert_same_start(starts[episode], our_start(libero_env, episode, init_states[episode]))
@@ -117,8 +117,8 @@ def test_failed_layouts_are_drawn_again_as_the_wrapper_does(libero_env, libero_r
     finally:
         stock.close()
     assert failures
-    libero_env._draws.clear()
+    libero_env._resets.clear()
     libero_env.load_task(task, seed=0)
     for episode in (2, 0, 1):
         assert_same_start(starts[episode], our_start(libero_env, episode, init_states[episode]))
-    libero_env._draws.clear()
+    libero_env._resets.clear()

@@ -70,7 +70,7 @@ def _behind_door(scene: Scene, goal: Goal) -> bool:
     """Something goes into a region of a thing with a door."""
     region = scene.world.regions.get(goal.args[-1])
     owner = region.parent if region is not None else ""
-    return goal.name == "in" and owner in scene.world.things and _is_door(scene, owner)
+    return goal.name == "in" and owner in scene.world.objects and _is_door(scene, owner)
 
 
 def _put_behind_door(scene: Scene, goal: Goal, attempt: int) -> Skill:

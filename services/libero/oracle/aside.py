@@ -12,9 +12,9 @@ from services.libero.oracle.hand import UP
 from services.libero.oracle.motion import Skill
 from services.libero.oracle.parts import joint_at, opening_direction
 from services.libero.oracle.pick_place import holds, pick, place
+from services.libero.oracle.placements import Placement, resting_pos
 from services.libero.oracle.scene import Joint, Scene
 from services.libero.oracle.shapes import Boxes, boxes_of, obstacles, overlap
-from services.libero.oracle.spots import Spot, resting_pos
 
 GAP = 0.01  # m to other objects at the new place
 SHIFTS = tuple(product((0.04, 0.06, 0.08), (0.0, -0.03, 0.03, -0.06, 0.06)))  # m away from the cabinet, and sideways
@@ -39,7 +39,7 @@ def set_aside(scene: Scene, name: str, joint: Joint) -> Skill:
     target = free_place(scene, name, out)
     scene = yield from pick(scene, name)
     if holds(scene, name):
-        scene = yield from place(scene, name, Spot(resting_pos(scene, name, target, ""), ""))
+        scene = yield from place(scene, name, Placement(resting_pos(scene, name, target, ""), ""))
     return scene
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.libero.oracle.hand import NEUTRAL, UP, about, facing
+from services.libero.oracle.hand import NEUTRAL, UP, facing, rotation_about
 from services.libero.oracle.motion import CLOSE, Skill, move_by, move_to, servo
 from services.libero.oracle.parts import door_direction, opening_sign, openness, panel_of
 from services.libero.oracle.scene import Joint, Pose, Scene
@@ -44,5 +44,5 @@ def _push_pose(scene: Scene, joint: Joint, near: np.ndarray, gap: float, ahead: 
     outside = panel.low(shut) - anchor @ shut - FINGER + gap
     pos = anchor + radius * across + outside * shut
     pos[2] = panel.high(UP) - BELOW_TOP
-    turn = about(axis, -opening_sign(scene, joint) * ahead)
+    turn = rotation_about(axis, -opening_sign(scene, joint) * ahead)
     return Pose(anchor + turn @ (pos - anchor), facing(-UP, turn @ shut, near))

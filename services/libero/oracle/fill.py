@@ -32,14 +32,14 @@ def put_in_drawer(scene: Scene, name: str, joint: Joint) -> Skill:
         return scene
     out = opening_direction(scene, joint)
     rot = facing(-UP, out, scene.eef.rot)
-    spot = opening_middle(scene, joint)
+    target = opening_middle(scene, joint)
     scene = yield from _out_from_under(scene, name, joint)
-    height = travel_height(scene, scene.eef.pos, spot, reach_below(scene, name), carried=name)
+    height = travel_height(scene, scene.eef.pos, target, reach_below(scene, name), carried=name)
     lift = max(0.0, height - scene.eef.pos[2])
     scene = yield from carry(scene, name, scene.pose(name).pos + lift * UP, tolerance=0.03)
-    over = np.append(spot[:2], scene.pose(name).pos[2])
+    over = np.append(target[:2], scene.pose(name).pos[2])
     scene = yield from bring(scene, name, over, rot, tolerance=0.008)
-    low = spot + (DROP + scene.pose(name).pos[2] - (scene.eef.pos[2] - reach_below(scene, name))) * UP
+    low = target + (DROP + scene.pose(name).pos[2] - (scene.eef.pos[2] - reach_below(scene, name))) * UP
     scene = yield from bring(scene, name, low, rot, tolerance=0.006, timeout=35, speed=0.7)
     scene = yield from open_gripper(scene)
     return (yield from move_by(scene, RETREAT * UP, gripper=OPEN, tolerance=0.03, timeout=25))

@@ -2,7 +2,7 @@
 
 For many yaws of the hand, slices of the object as wide and high as the finger pads are looked at. Material in a slice
 that fits between the open fingers with room for a finger on both sides is a candidate: the wall of a bowl, the width of
-a box, a handle. Candidates whose way down from above would hit something are dropped; the rest is ordered by cost.
+a box, a handle. Candidates whose approach from above would hit something are dropped; the rest is ordered by cost.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from services.libero.oracle.arm import COMFORTABLE, FARTHEST, stretch
 from services.libero.oracle.motion import FINGERTIP, closing_axis, nearest_yaw, orientation
+from services.libero.oracle.placements import Placement
 from services.libero.oracle.scene import Pose, Scene
 from services.libero.oracle.shapes import (
     Boxes,
@@ -26,7 +27,6 @@ from services.libero.oracle.shapes import (
     overlap,
     solid_points,
 )
-from services.libero.oracle.spots import Spot
 
 # Panda hand in the frame of its grip site (x: closing, z: out of the fingers), from robosuite 1.4.0's collision meshes.
 OPENING = 0.077  # between the open pads
@@ -50,18 +50,18 @@ TABLE_CLEARANCE = 0.006  # m between fingertips and what the object stands on
 ASIDE = np.array([1.0, 1.0, 0.3])  # of that, less below the fingertips: they stop above the table
 RAISED = np.array([0.0, 0.0, 0.06])  # m that the hand must be able to rise
 MARGINS = (0.006, 0.003, 0.0)  # m around the hand that must be free, if possible
-MAX_CHECKED = 400  # candidates whose way down is looked at,
+MAX_CHECKED = 400  # candidates whose approach is checked,
 BATCH = 16  # so many at a time
 
 
-class Raster(NamedTuple):
-    """How closely an object is looked at: every `yaw` rad of the hand, a slice every `slice` m."""
+class Sampling(NamedTuple):
+    """How densely grasp candidates are sampled: every `yaw` rad of the hand, a slice every `slice` m."""
 
     yaw: float
     slice: float
 
 
-RASTERS = (Raster(np.pi / 9, 0.012), Raster(np.pi / 18, 0.006))  # the closer look only where the first finds nothing
+SAMPLINGS = (Sampling(np.pi / 9, 0.012), Sampling(np.pi / 18, 0.006))  # fine only where coarse finds nothing
 
 
 @dataclass(frozen=True)
@@ -80,46 +80,50 @@ class Grasp:
         return orientation(self.yaw)
 
 
-def find_grasp(scene: Scene, name: str, avoid: Sequence[Grasp] = (), spot: Spot | None = None) -> Grasp | None:
-    """Returns the best grasp of an object that hits nothing on its way down, neither here nor, if possible, at the spot
-    where the object shall go, and differs from those in `avoid`. Room around the hand is wanted, less will do. None
-    where there is no grasp."""
-    ways = [_way_here(scene, name)] if spot is None else [_way_here(scene, name), _way_there(scene, name, spot)]
-    for raster in RASTERS:
-        candidates = [g for g in _candidates(scene, name, raster) if all(differs(g, other) for other in avoid)]
+def find_grasp(
+    scene: Scene, name: str, avoid: Sequence[Grasp] = (), placement: Placement | None = None
+) -> Grasp | None:
+    """Returns the best grasp of an object whose approach hits nothing, neither here nor, if possible, at the placement
+    where the object shall go, and which differs from those in `avoid`. Room around the hand is wanted, less will do.
+    None where there is no grasp."""
+    approaches = [_approach_at_object(scene, name)]
+    if placement is not None:
+        approaches.append(_approach_at_placement(scene, name, placement))
+    for sampling in SAMPLINGS:
+        candidates = [g for g in _candidates(scene, name, sampling) if all(differs(g, other) for other in avoid)]
         candidates = sorted(candidates, key=lambda g: g.cost)[:MAX_CHECKED]
         for margin in MARGINS:
             for start in range(0, len(candidates), BATCH):
                 batch = candidates[start : start + BATCH]
-                free = np.all([ways_down(scene, batch, way, margin) for way in ways], axis=0)
+                free = np.all([free_approaches(scene, batch, approach, margin) for approach in approaches], axis=0)
                 if free.any():
                     return batch[int(np.argmax(free))]
-    return find_grasp(scene, name, avoid) if spot is not None else None
+    return find_grasp(scene, name, avoid) if placement is not None else None
 
 
-class Way(NamedTuple):
+class Approach(NamedTuple):
     """A place where the hand comes straight down: its `shift` [3] from the grasp, and what stands around."""
 
     shift: np.ndarray
     blocked: Boxes
 
 
-def _way_here(scene: Scene, name: str) -> Way:
+def _approach_at_object(scene: Scene, name: str) -> Approach:
     low, high = bounds(boxes_of(scene, name))
-    return Way(np.zeros(3), obstacles(scene, (low + high) / 2, float(np.max(high - low) / 2 + 0.15)))
+    return Approach(np.zeros(3), obstacles(scene, (low + high) / 2, float(np.max(high - low) / 2 + 0.15)))
 
 
-def _way_there(scene: Scene, name: str, spot: Spot) -> Way:
-    around = obstacles(scene, spot.pos, 0.2, exclude=(name, spot.support))
-    return Way(spot.pos - scene.pose(name).pos, around)
+def _approach_at_placement(scene: Scene, name: str, placement: Placement) -> Approach:
+    around = obstacles(scene, placement.pos, 0.2, exclude=(name, placement.support))
+    return Approach(placement.pos - scene.pose(name).pos, around)
 
 
-def ways_down(scene: Scene, grasps: Sequence[Grasp], way: Way, margin: float) -> np.ndarray:
+def free_approaches(scene: Scene, grasps: Sequence[Grasp], approach: Approach, margin: float) -> np.ndarray:
     """Returns bool [n]: for which grasps the open hand comes down without touching a box or stretching the arm."""
-    places = [g.pos + way.shift for g in grasps]
-    hands = concatenate(hand_boxes(scene, pos, g.yaw, margin) for g, pos in zip(grasps, places, strict=True))
-    touches = overlap(hands, way.blocked).any(axis=1).reshape(len(grasps), -1).any(axis=1)
-    return ~touches & [stretch(pos, scene.world.base_pos) <= FARTHEST for pos in places]
+    positions = [g.pos + approach.shift for g in grasps]
+    hands = concatenate(hand_boxes(scene, pos, g.yaw, margin) for g, pos in zip(grasps, positions, strict=True))
+    touches = overlap(hands, approach.blocked).any(axis=1).reshape(len(grasps), -1).any(axis=1)
+    return ~touches & [stretch(pos, scene.world.base_pos) <= FARTHEST for pos in positions]
 
 
 def hand_boxes(scene: Scene, pos: np.ndarray, yaw: float, margin: float) -> Boxes:
@@ -137,14 +141,14 @@ def differs(one: Grasp, other: Grasp) -> bool:
     return bool(np.linalg.norm(one.local - other.local) > 0.015 or turned > np.pi / 6)
 
 
-def _candidates(scene: Scene, name: str, raster: Raster) -> Iterator[Grasp]:
+def _candidates(scene: Scene, name: str, sampling: Sampling) -> Iterator[Grasp]:
     """Yields what could be gripped from above, whatever stands around it."""
     points, pose, base = solid_points(scene, name), scene.pose(name), scene.world.base_pos
     centre, levels = points.mean(axis=0), heights(points[:, 2].min(), points[:, 2].max())
     azimuth = np.arctan2(*(centre - base)[1::-1])
-    for yaw in yaws(boxes_of(scene, name), raster.yaw):
+    for yaw in yaws(boxes_of(scene, name), sampling.yaw):
         yaw = nearest_yaw(yaw, azimuth)
-        for part in slices(points, yaw, raster.slice):
+        for part in slices(points, yaw, sampling.slice):
             for pos, width, slant in _grips(part, levels):
                 strain = max(0.0, stretch(pos + RAISED, base) - COMFORTABLE)
                 cost = _cost(width, slant, pos - centre, yaw - azimuth) + 2 * strain

@@ -31,14 +31,14 @@ def leaning(away: np.ndarray, lean: float, near: np.ndarray = NEUTRAL) -> np.nda
     return facing(-np.cos(lean) * UP - np.sin(lean) * away, np.cos(lean) * away - np.sin(lean) * UP, near)
 
 
-def about(axis: np.ndarray, angle: float) -> np.ndarray:
+def rotation_about(axis: np.ndarray, angle: float) -> np.ndarray:
     """Returns the rotation by `angle` rad about the unit vector `axis` [3]."""
     x, y, z = axis
     cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
     return np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
 
 
-def level(vector: np.ndarray) -> np.ndarray:
+def horizontal(vector: np.ndarray) -> np.ndarray:
     """Returns the unit vector [3] of the horizontal part of a direction [2] or [3]."""
     flat = np.array([vector[0], vector[1], 0.0])
     return flat / max(np.linalg.norm(flat), 1e-9)

@@ -13,7 +13,7 @@ from services.libero.oracle.shapes import bounds, boxes_of
 SLANTED = 0.9  # a region whose normal is less upright than this is on a slope
 UP_SLOPE = 0.035  # m from the region's plate to the object's origin: LIBERO allows 0 to 0.1
 ABOVE = 0.06
-PRESS = 0.01  # m that the hand aims below the spot: contact ends the way
+PRESS = 0.01  # m that the hand aims below the target: contact ends the way
 
 
 def is_slanted(scene: Scene, region: str) -> bool:
@@ -27,12 +27,12 @@ def put_on_incline(scene: Scene, goal: Goal, attempt: int) -> Skill:
     scene = yield from pick(scene, name)
     if not holds(scene, name):
         return scene
-    spot = resting_point(scene, region)
+    target = resting_point(scene, region)
     below = scene.eef.pos[2] - bounds(boxes_of(scene, name))[0][2]
-    height = max(travel_height(scene, scene.eef.pos, spot, below, carried=name), spot[2] + below + ABOVE)
+    height = max(travel_height(scene, scene.eef.pos, target, below, carried=name), target[2] + below + ABOVE)
     scene = yield from carry(scene, name, scene.pose(name).pos + (height - scene.eef.pos[2]) * UP, tolerance=0.03)
-    scene = yield from carry(scene, name, np.append(spot[:2], scene.pose(name).pos[2]), tolerance=0.012)
-    scene = yield from carry(scene, name, spot - PRESS * UP, tolerance=0.004, timeout=30, speed=0.6)
+    scene = yield from carry(scene, name, np.append(target[:2], scene.pose(name).pos[2]), tolerance=0.012)
+    scene = yield from carry(scene, name, target - PRESS * UP, tolerance=0.004, timeout=30, speed=0.6)
     scene = yield from hold(scene, 5, gripper=CLOSE)
     scene = yield from open_gripper(scene)
     return (yield from move_by(scene, ABOVE * UP, gripper=OPEN, tolerance=0.02))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from services.libero.oracle.hand import about, facing
+from services.libero.oracle.hand import facing, rotation_about
 from services.libero.oracle.motion import CLOSE, OPEN, Skill, close_gripper, move_by, move_to, open_gripper, servo
 from services.libero.oracle.parts import opening_sign, openness, wing_of
 from services.libero.oracle.scene import Joint, Scene
@@ -43,6 +43,6 @@ def _turn(scene: Scene, joint: Joint, attempt: int, sign: float, enough: Callabl
         if enough(scene):
             break
         turned = scene.joint(joint.name) - start + sign * LEAD
-        scene = yield servo(scene, grasp, about(up, turned) @ rot, CLOSE)
+        scene = yield servo(scene, grasp, rotation_about(up, turned) @ rot, CLOSE)
     scene = yield from open_gripper(scene)
     return (yield from move_by(scene, ABOVE * up, gripper=OPEN, timeout=20, tolerance=0.02))

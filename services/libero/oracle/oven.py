@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from services.libero.oracle.fill import bring
-from services.libero.oracle.hand import UP, about, leaning, level
+from services.libero.oracle.hand import UP, horizontal, leaning, rotation_about
 from services.libero.oracle.motion import CLOSE, OPEN, Skill, close_gripper, move_by, move_to, open_gripper
 from services.libero.oracle.parts import Box, door_direction, high, joint_at, low, object_parts, other_parts
 from services.libero.oracle.pick_place import holds
@@ -71,15 +71,15 @@ def cup_handle(scene: Scene, name: str) -> tuple[Box, np.ndarray]:
     boxes = object_parts(scene, name)
     middle = np.median([box.pose.pos for box in boxes], axis=0)
     bar = max(boxes, key=lambda box: np.linalg.norm((box.pose.pos - middle)[:2]))
-    return bar, level(bar.pose.pos - middle)
+    return bar, horizontal(bar.pose.pos - middle)
 
 
 def inward(scene: Scene, region: str, joint: Joint) -> np.ndarray:
     """Returns the level unit vector [3] through the opening: across the closed door, towards the region's middle."""
     axis, anchor = scene.axis_of(joint.name), scene.joint_axis(joint.name).pos
-    closed = about(axis, joint_at(scene, joint, 0.0) - scene.joint(joint.name)) @ door_direction(scene, joint)
+    closed = rotation_about(axis, joint_at(scene, joint, 0.0) - scene.joint(joint.name)) @ door_direction(scene, joint)
     to_middle = scene.site(region).pos - anchor
-    return level(to_middle - (to_middle @ closed) * closed)
+    return horizontal(to_middle - (to_middle @ closed) * closed)
 
 
 def floor_of(scene: Scene, region: str, joint: Joint) -> float:

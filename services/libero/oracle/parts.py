@@ -53,12 +53,12 @@ def parts_of(scene: Scene, bodies: Iterable[int]) -> list[Box]:
 
 def object_parts(scene: Scene, name: str) -> list[Box]:
     """Returns the boxes around all collision shapes of an object."""
-    return parts_of(scene, scene.world.things[name].bodies)
+    return parts_of(scene, scene.world.objects[name].bodies)
 
 
 def other_parts(scene: Scene, joint: Joint) -> list[Box]:
     """Returns the boxes around all shapes of what a drawer or door belongs to, without itself."""
-    owner = scene.world.things[scene.world.owner[joint.body]]
+    owner = scene.world.objects[scene.world.owner[joint.body]]
     return parts_of(scene, [body for body in owner.bodies if body != joint.body])
 
 
@@ -67,7 +67,7 @@ def opening_sign(scene: Scene, joint: Joint) -> float:
 
     LIBERO's ranges say it where the owner has some; else the far end of the joint's range does.
     """
-    ranges = scene.world.things[scene.world.owner[joint.body]].ranges
+    ranges = scene.world.objects[scene.world.owner[joint.body]].ranges
     on = ranges.get("default_open_ranges") or ranges.get("default_turnon_ranges")
     middle = float(np.mean(on if on else joint.range))
     return 1.0 if middle > 0 else -1.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from services.libero.oracle import spots
+from services.libero.oracle import placements
 from services.libero.oracle.arm import within_reach
 from services.libero.oracle.grasp import PALM, Grasp, find_grasp
 from services.libero.oracle.motion import (
@@ -21,10 +21,10 @@ from services.libero.oracle.motion import (
     open_gripper,
     servo,
 )
+from services.libero.oracle.placements import UP, Placement
 from services.libero.oracle.rules import Rule
 from services.libero.oracle.scene import Goal, Scene
 from services.libero.oracle.shapes import bounds, boxes_of, obstacles
-from services.libero.oracle.spots import UP, Spot
 
 TRIES = 3  # grasps tried before the plan may turn to another goal
 HOVER = 0.06  # m above the grasp where the hand stops coming across and starts coming down
@@ -42,11 +42,11 @@ STANDSTILL, PATIENCE = 0.01, 6  # m/s; a hand slower than that for so many steps
 FALL_STEPS = 10  # for a dropped object to come to rest
 
 
-def pick(scene: Scene, name: str, spot: Spot | None = None) -> Skill:
+def pick(scene: Scene, name: str, placement: Placement | None = None) -> Skill:
     """Grasps an object and lifts it a little; tries up to three grasps, if there are any. `holds` says if it worked.
-    `spot` is where the object shall go: a grasp is preferred with which the hand has room there."""
+    `placement` is where the object shall go: a grasp is preferred with which the hand has room there."""
     for _ in range(TRIES):
-        grasp = choose_grasp(scene, name, spot)
+        grasp = choose_grasp(scene, name, placement)
         if grasp is None:
             return (yield from hold(scene, PAUSE, gripper=OPEN))
         scene = yield from grasp_at(scene, grasp)
@@ -60,11 +60,11 @@ def pick(scene: Scene, name: str, spot: Spot | None = None) -> Skill:
     return scene
 
 
-def choose_grasp(scene: Scene, name: str, spot: Spot | None) -> Grasp | None:
-    """Returns the best grasp that has not failed in this episode and that suits the spot, if it can; None (and a clean
+def choose_grasp(scene: Scene, name: str, placement: Placement | None) -> Grasp | None:
+    """Returns the best grasp that has not failed in this episode and suits the placement, if it can; None (and a clean
     slate for the next time) where all have failed."""
     failed = failed_grasps(scene, name)
-    grasp = find_grasp(scene, name, failed, spot)
+    grasp = find_grasp(scene, name, failed, placement)
     if grasp is None:
         failed.clear()
     return grasp
@@ -145,23 +145,23 @@ def reach_below(scene: Scene, name: str) -> float:
     return float(scene.eef.pos[2] - bounds(boxes_of(scene, name))[0][2])
 
 
-def place(scene: Scene, name: str, spot: Spot) -> Skill:
-    """Carries a held object over its spot, lowers it until it touches its support, lets go and moves away upwards."""
-    scene = yield from carry_over(scene, name, spot.pos)
-    scene = yield from carry(scene, name, spot.pos + NEAR * UP, tolerance=0.015)
-    scene = yield from lower(scene, name, spot)
+def place(scene: Scene, name: str, placement: Placement) -> Skill:
+    """Carries a held object over its placement, lowers it until it touches its support, lets go and moves up."""
+    scene = yield from carry_over(scene, name, placement.pos)
+    scene = yield from carry(scene, name, placement.pos + NEAR * UP, tolerance=0.015)
+    scene = yield from lower(scene, name, placement)
     scene = yield from open_gripper(scene)
     return (yield from move_by(scene, HOVER * UP, gripper=OPEN, tolerance=0.02))
 
 
-def lower(scene: Scene, name: str, spot: Spot, timeout: int = 40) -> Skill:
-    """Lowers a held object to its spot until it touches the support there or hangs just above its resting place."""
+def lower(scene: Scene, name: str, placement: Placement, timeout: int = 40) -> Skill:
+    """Lowers a held object to its placement until it touches the support there or hangs just above where it rests."""
     rot = scene.eef.rot.copy()
-    target = spot.pos + DROP_HEIGHT * UP
+    target = placement.pos + DROP_HEIGHT * UP
     for _ in range(timeout):
         error = target - scene.pose(name).pos
         near = np.linalg.norm(error[:2]) < 0.015 and abs(error[2]) < 0.02
-        arrived = np.linalg.norm(error) < 0.005 or (near and scene.touching(name, spot.support))
+        arrived = np.linalg.norm(error) < 0.005 or (near and scene.touching(name, placement.support))
         if arrived or not holds(scene, name):
             break
         scene = yield servo(scene, scene.eef.pos + error, rot, CLOSE, speed=0.6)
@@ -170,16 +170,16 @@ def lower(scene: Scene, name: str, spot: Spot, timeout: int = 40) -> Skill:
 
 def put_on_object(scene: Scene, goal: Goal, attempt: int) -> Skill:
     """Serves On(object, object)."""
-    return (yield from _put(scene, goal, spots.on_object))
+    return (yield from _put(scene, goal, placements.on_object))
 
 
 def put_on_region(scene: Scene, goal: Goal, attempt: int) -> Skill:
     """Serves On(object, region): a burner, the top of a cabinet, a part of the table."""
-    return (yield from _put(scene, goal, spots.in_region))
+    return (yield from _put(scene, goal, placements.in_region))
 
 
-def _put(scene: Scene, goal: Goal, find: Callable[[Scene, str, str], Spot]) -> Skill:
-    """Picks the goal's object and places it; `find` looks for the spot again once the object is in the hand."""
+def _put(scene: Scene, goal: Goal, find: Callable[[Scene, str, str], Placement]) -> Skill:
+    """Picks the goal's object and places it; `find` looks for the placement again once the object is in the hand."""
     name, target = goal.args
     scene = yield from pick(scene, name, find(scene, name, target))
     if holds(scene, name):
@@ -194,7 +194,7 @@ def drop_into(scene: Scene, goal: Goal, attempt: int) -> Skill:
     if not holds(scene, name):
         return scene
     rim = bounds(boxes_of(scene, scene.world.regions[region].parent))[1][2]
-    middle = scene.site(region).pos + (scene.pose(name).pos - spots.middle_of(scene, name))
+    middle = scene.site(region).pos + (scene.pose(name).pos - placements.middle_of(scene, name))
     scene = yield from carry_over(scene, name, middle, height=rim + reach_below(scene, name) + 0.01)
     scene = yield from open_gripper(scene)
     return (yield from hold(scene, FALL_STEPS, gripper=OPEN))

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from services.libero.oracle.hand import UP, leaning, level
+from services.libero.oracle.hand import UP, horizontal, leaning
 from services.libero.oracle.motion import FINGERTIP, OPEN, Skill, move_by, move_to, servo
 from services.libero.oracle.parts import high, low, object_parts
 from services.libero.oracle.scene import Scene
@@ -56,7 +56,7 @@ def _push_straight(scene: Scene, name: str, target: np.ndarray) -> Skill:
     """Comes down behind the object with the open fingers side by side, which cradle it, and pushes to `target` [2]."""
     boxes = object_parts(scene, name)
     centre = scene.pose(name).pos[:2]
-    away = level(target - centre)
+    away = horizontal(target - centre)
     rot = leaning(away, LEAN_DOWN)
     back = centre @ away[:2] - low(boxes, away) + BEHIND
     start = np.append(centre, low(boxes, UP) + CLEARANCE) - back * away - FINGERTIP * rot[:, 2]
@@ -72,7 +72,7 @@ def _push_straight(scene: Scene, name: str, target: np.ndarray) -> Skill:
 def _follow(scene: Scene, name: str, target: np.ndarray, height: float) -> Skill:
     for _ in range(120):
         centre = scene.pose(name).pos[:2]
-        away = level(target - centre)
+        away = horizontal(target - centre)
         offset = np.append(scene.eef.pos[:2] - centre, 0.0)
         if np.linalg.norm(target - centre) < NEAR or offset @ away > 0:
             break
@@ -87,7 +87,7 @@ def _obstruction(scene: Scene, name: str, way: list[np.ndarray]) -> float:
     """Returns by how much, m, the object would run into other movable objects on the way, summed over them."""
     radius = radius_of(scene, name)
     total = 0.0
-    for other, thing in scene.world.things.items():
+    for other, thing in scene.world.objects.items():
         if thing.movable and other != name:
             gap = min(_to_segment(scene.pose(other).pos[:2], a, b) for a, b in pairwise(way))
             total += max(0.0, radius + radius_of(scene, other) - gap)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from services.libero.oracle import reading
+from services.libero.oracle import parsing
 
 GRIPPER_BODIES = "gripper0_"
 UNIT = 1.001  # the largest number in a rotation, with room for rounding
@@ -45,7 +45,7 @@ class Goal(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Thing:
+class SceneObject:
     """A movable object or a fixture: category, root body and all bodies (indices), LIBERO's ranges of its joints."""
 
     name: str
@@ -105,7 +105,7 @@ class World:
     instruction: str
     goals: tuple[Goal, ...]
     bodies: tuple[str, ...]
-    things: Mapping[str, Thing]
+    objects: Mapping[str, SceneObject]
     regions: Mapping[str, Region]
     joints: Mapping[str, Joint]
     sites: Mapping[str, Site]
@@ -116,30 +116,30 @@ class World:
     @classmethod
     def from_static(cls, static: Mapping[str, Any]) -> World:
         """Returns the world that `privileged.describe` sent. Raises ValueError or KeyError for a part that is amiss."""
-        bodies = reading.texts(static["bodies"], reading.MAX_BODIES)
-        count, goals = len(bodies), reading.items(static["goal"], reading.MAX_GOALS)
+        bodies = parsing.texts(static["bodies"], parsing.MAX_BODIES)
+        count, goals = len(bodies), parsing.items(static["goal"], parsing.MAX_GOALS)
         return cls(
-            instruction=reading.text(static["instruction"]),
-            goals=tuple(Goal(name.lower(), tuple(args)) for name, *args in (reading.texts(p, 8) for p in goals)),
+            instruction=parsing.text(static["instruction"]),
+            goals=tuple(Goal(name.lower(), tuple(args)) for name, *args in (parsing.texts(p, 8) for p in goals)),
             bodies=bodies,
-            things={name: _thing(name, thing, count) for name, thing in reading.table(static["objects"]).items()},
-            regions={name: _region(name, region) for name, region in reading.table(static["regions"]).items()},
+            objects={name: _object(name, raw, count) for name, raw in parsing.table(static["objects"]).items()},
+            regions={name: _region(name, region) for name, region in parsing.table(static["regions"]).items()},
             joints=_joints(static["joints"], count),
             sites=_sites(static["sites"], count),
             geoms=_geoms(static["geoms"], count),
-            base_pos=reading.places(static, "robot_base_pos", 3),
+            base_pos=parsing.positions(static, "robot_base_pos", 3),
         )
 
     def geoms_of(self, name: str) -> list[Geom]:
         """Returns the collision shapes of an object, all its bodies included."""
-        bodies = set(self.things[name].bodies)
+        bodies = set(self.objects[name].bodies)
         return [geom for geom in self.geoms if geom.body in bodies]
 
     @cached_property
     def owner(self) -> Mapping[int, str]:
         """The object that each body belongs to; "gripper" for the hand and fingers, "" for the room and the arm."""
         found = {i: "gripper" if n.startswith(GRIPPER_BODIES) else "" for i, n in enumerate(self.bodies)}
-        found.update({body: name for name, thing in self.things.items() for body in thing.bodies})
+        found.update({body: name for name, each in self.objects.items() for body in each.bodies})
         return found
 
 
@@ -166,20 +166,20 @@ class Scene:
         return cls(
             world=world,
             step=step,
-            eef=Pose(reading.places(state, "eef_pos", 3), reading.numbers(state, "eef_rot", 3, 3, most=UNIT)),
-            eef_vel=reading.numbers(state, "eef_vel", 6),
-            gripper_gap=float(np.abs(reading.numbers(state, "gripper_qpos", 2)).sum()),
-            robot_qpos=reading.numbers(state, "robot_qpos", 7),
-            body_pos=reading.places(state, "body_pos", count, 3),
-            body_rot=rotations(reading.numbers(state, "body_quat_wxyz", count, 4, most=UNIT)),
-            joint_pos=reading.numbers(state, "joint_pos", len(world.joints)),
-            contacts=reading.indices(state, "contacts", count, columns=2, most=reading.MAX_CONTACTS),
+            eef=Pose(parsing.positions(state, "eef_pos", 3), parsing.numbers(state, "eef_rot", 3, 3, most=UNIT)),
+            eef_vel=parsing.numbers(state, "eef_vel", 6),
+            gripper_gap=float(np.abs(parsing.numbers(state, "gripper_qpos", 2)).sum()),
+            robot_qpos=parsing.numbers(state, "robot_qpos", 7),
+            body_pos=parsing.positions(state, "body_pos", count, 3),
+            body_rot=rotations(parsing.numbers(state, "body_quat_wxyz", count, 4, most=UNIT)),
+            joint_pos=parsing.numbers(state, "joint_pos", len(world.joints)),
+            contacts=parsing.indices(state, "contacts", count, columns=2, most=parsing.MAX_CONTACTS),
             goal_done=_goal_done(state, world),
         )
 
     def pose(self, name: str) -> Pose:
         """Returns the pose of an object's root body: the point that LIBERO's predicates look at."""
-        return self.body_pose(self.world.things[name].root)
+        return self.body_pose(self.world.objects[name].root)
 
     def body_pose(self, body: int) -> Pose:
         """Returns the pose of a body by its index."""
@@ -231,33 +231,33 @@ def rotations(quat_wxyz: np.ndarray) -> np.ndarray:
 
 
 def _goal_done(state: Mapping[str, Any], world: World) -> tuple[bool, ...]:
-    done = reading.items(state.get("goal_done", [False] * len(world.goals)), reading.MAX_GOALS)
+    done = parsing.items(state.get("goal_done", [False] * len(world.goals)), parsing.MAX_GOALS)
     if len(done) != len(world.goals):
         raise ValueError(f"goal_done has {len(done)} members; expected one for each of {len(world.goals)} goals")
     return tuple(bool(one) for one in done)
 
 
-def _thing(name: str, raw: Mapping[str, Any], count: int) -> Thing:
-    bodies = tuple(reading.index(body, count) for body in reading.items(raw["bodies"], count))
-    ranges = {key: _range(value) for key, value in reading.table(raw["ranges"], 32).items()}
-    return Thing(
-        name, reading.text(raw["category"]), bool(raw["movable"]), reading.index(raw["root"], count), bodies, ranges
+def _object(name: str, raw: Mapping[str, Any], count: int) -> SceneObject:
+    bodies = tuple(parsing.index(body, count) for body in parsing.items(raw["bodies"], count))
+    ranges = {key: _range(value) for key, value in parsing.table(raw["ranges"], 32).items()}
+    return SceneObject(
+        name, parsing.text(raw["category"]), bool(raw["movable"]), parsing.index(raw["root"], count), bodies, ranges
     )
 
 
 def _range(value: Any) -> tuple[float, ...]:
-    return tuple(reading.number(bound) for bound in reading.items(value, 8))
+    return tuple(parsing.number(bound) for bound in parsing.items(value, 8))
 
 
 def _region(name: str, raw: Mapping[str, Any]) -> Region:
-    return Region(name, reading.text(raw["parent"]), reading.texts(raw["joints"], reading.MAX_NAMED))
+    return Region(name, parsing.text(raw["parent"]), parsing.texts(raw["joints"], parsing.MAX_NAMED))
 
 
 def _joints(raw: Mapping[str, Any], count: int) -> dict[str, Joint]:
-    names, body = _named(raw, count, "name", reading.MAX_NAMED)
-    kinds, n = reading.texts(raw["type"], reading.MAX_NAMED), len(names)
-    pos, axis = reading.places(raw, "pos", n, 3), reading.numbers(raw, "axis", n, 3, most=UNIT)
-    rows = zip(names, kinds, body, pos, axis, reading.numbers(raw, "range", n, 2), strict=True)
+    names, body = _named(raw, count, "name", parsing.MAX_NAMED)
+    kinds, n = parsing.texts(raw["type"], parsing.MAX_NAMED), len(names)
+    pos, axis = parsing.positions(raw, "pos", n, 3), parsing.numbers(raw, "axis", n, 3, most=UNIT)
+    rows = zip(names, kinds, body, pos, axis, parsing.numbers(raw, "range", n, 2), strict=True)
     return {
         name: Joint(name, i, kind, int(body), pos, axis, (float(low), float(high)))
         for i, (name, kind, body, pos, axis, (low, high)) in enumerate(rows)
@@ -265,14 +265,14 @@ def _joints(raw: Mapping[str, Any], count: int) -> dict[str, Joint]:
 
 
 def _sites(raw: Mapping[str, Any], count: int) -> dict[str, Site]:
-    names, body = _named(raw, count, "name", reading.MAX_SHAPES)
+    names, body = _named(raw, count, "name", parsing.MAX_SHAPES)
     size, pos, rot = _shapes(raw, len(names))
     rows = zip(names, body, pos, rot, size, strict=True)
     return {name: Site(name, int(body), Pose(pos, rot), size) for name, body, pos, rot, size in rows}
 
 
 def _geoms(raw: Mapping[str, Any], count: int) -> tuple[Geom, ...]:
-    kinds, body = _named(raw, count, "type", reading.MAX_SHAPES)
+    kinds, body = _named(raw, count, "type", parsing.MAX_SHAPES)
     size, pos, rot = _shapes(raw, len(kinds))
     rows = zip(body, kinds, size, pos, rot, strict=True)
     return tuple(Geom(int(body), kind, size, Pose(pos, rot)) for body, kind, size, pos, rot in rows)
@@ -280,10 +280,10 @@ def _geoms(raw: Mapping[str, Any], count: int) -> tuple[Geom, ...]:
 
 def _named(raw: Mapping[str, Any], count: int, column: str, most: int) -> tuple[tuple[str, ...], np.ndarray]:
     """Returns a column of texts and the bodies that its rows belong to."""
-    return reading.texts(raw[column], most), reading.indices(raw, "body", count, most=most)
+    return parsing.texts(raw[column], most), parsing.indices(raw, "body", count, most=most)
 
 
 def _shapes(raw: Mapping[str, Any], n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns sizes [n, 3] m, positions [n, 3] and rotations [n, 3, 3]."""
-    rot = rotations(reading.numbers(raw, "quat_wxyz", n, 4, most=UNIT))
-    return reading.numbers(raw, "size", n, 3, most=reading.REACH), reading.places(raw, "pos", n, 3), rot
+    rot = rotations(parsing.numbers(raw, "quat_wxyz", n, 4, most=UNIT))
+    return parsing.numbers(raw, "size", n, 3, most=parsing.REACH), parsing.positions(raw, "pos", n, 3), rot

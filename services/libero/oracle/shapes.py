@@ -60,7 +60,7 @@ def boxes_of(scene: Scene, name: str) -> Boxes:
 def obstacles(scene: Scene, around: np.ndarray, radius: float, exclude: Iterable[str] = ()) -> Boxes:
     """Returns the boxes of the room and all objects but `exclude` within `radius` of `around` [3], horizontally."""
     skipped = set(exclude)
-    everything = concatenate(boxes_of(scene, name) for name in ("", *scene.world.things) if name not in skipped)
+    everything = concatenate(boxes_of(scene, name) for name in ("", *scene.world.objects) if name not in skipped)
     gap = np.abs(everything.pos - around) - everything.reach()
     return everything.select(np.all(gap[:, :2] < radius, axis=1))
 

@@ -18,7 +18,7 @@ ARM_DOF = 7
 GRIPPER_SPEED = 0.01  # of its range [-1, 1], per physics step
 
 
-class _Reading(NamedTuple):
+class _ArmState(NamedTuple):
     """What the controller knows of the arm: gripper-site pose and velocity, joints, Jacobians, mass matrix."""
 
     pos: np.ndarray  # [3]
@@ -84,7 +84,7 @@ class ArmControl:
 
     def _keep_start(self, controller) -> None:
         """Keeps what a fresh controller holds: it reads the arm before the init state is set, and acts on that once."""
-        self._start = _Reading(
+        self._start = _ArmState(
             controller.ee_pos,
             controller.ee_ori_mat,
             controller.ee_pos_vel,
@@ -113,23 +113,23 @@ class ArmControl:
         mujoco.mj_fwdAcceleration(model, data)
         mujoco.mj_fwdConstraint(model, data)
         if self._fresh:
-            reading, self._fresh = self._start, False
+            arm, self._fresh = self._start, False
         else:
             mujoco.mj_fwdConstraint(model, data)
-            reading = self._read()
+            arm = self._read_arm()
         if action is not None:
-            self._set_goal(action, reading)
-        self._arm_torque[:] = self._torques(reading)
+            self._set_goal(action, arm)
+        self._arm_torque[:] = self._torques(arm)
         self._finger_target[:] = self._move_fingers(gripper)
         mujoco.mj_step2(model, data)
 
-    def _read(self) -> _Reading:
+    def _read_arm(self) -> _ArmState:
         model, data, dof = self._model, self._data, self._dof
         mujoco.mj_jacSite(model, data, self._jac_pos, self._jac_ori, self._site)
         mujoco.mj_fullM(model, self._mass, self._inertia)
         jac = np.empty((6, ARM_DOF), order="F")
         jac[:3], jac[3:] = self._jac_pos[:, dof], self._jac_ori[:, dof]
-        return _Reading(
+        return _ArmState(
             self._site_pos,
             self._site_mat,
             np.dot(self._jac_pos, self._qvel),
@@ -142,13 +142,13 @@ class ArmControl:
             self._mass[dof, dof].copy(order="F"),
         )
 
-    def _set_goal(self, action: np.ndarray, reading: _Reading) -> None:
+    def _set_goal(self, action: np.ndarray, arm: _ArmState) -> None:
         delta = (np.clip(action, self._input_low, self._input_high) - self._shift_in) * self._scale + self._shift_out
         if delta[3:].any():  # without a rotation the old goal stands, not the current pose
-            self._goal_ori = self._osc.set_goal_orientation(delta[3:], reading.mat)
-        self._goal_pos = reading.pos + delta[:3]
+            self._goal_ori = self._osc.set_goal_orientation(delta[3:], arm.mat)
+        self._goal_pos = arm.pos + delta[:3]
 
-    def _torques(self, now: _Reading) -> np.ndarray:
+    def _torques(self, now: _ArmState) -> np.ndarray:
         """Returns joint torques [7] in Nm: both wrenches through their own inertia, gravity, and the null space."""
         osc, wrench, (kp_pos, kd_pos), (kp_ori, kd_ori) = self._osc, self._wrench, self._gains_pos, self._gains_ori
         force = (self._goal_pos - now.pos) * kp_pos + -now.vel_pos * kd_pos

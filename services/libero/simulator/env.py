@@ -35,7 +35,7 @@ class LiberoEnv:
         self.cameras, self.camera_size = tuple(cameras), camera_size
         self.task: Task | None = None
         self.domain = None  # robosuite's problem; its own observations, controller and step count stand still
-        self._view_qpos = None  # the pose that pictures show, None before the first reset
+        self._image_qpos = None  # the pose that images show, None before the first reset
         self._renderer = None
         self._gl = None
 
@@ -54,14 +54,14 @@ class LiberoEnv:
             self._problem = problem.build(task)
             self.domain, self.task = self._problem.domain, task
             self._bind()
-            self._draws = {}
+            self._resets = {}
         self.seed = seed
-        if seed not in self._draws:
-            self._draws[seed] = self._problem.draws(seed)
+        if seed not in self._resets:
+            self._resets[seed] = self._problem.resets(seed)
 
     def _bind(self) -> None:
         sim = self.domain.sim
-        self._view_qpos = None
+        self._image_qpos = None
         self._model, self._data = sim.model._model, sim.data._data
         robot = self.domain.robots[0]
         self._gripper_qpos = np.array(robot._ref_gripper_joint_pos_indexes)
@@ -83,7 +83,7 @@ class LiberoEnv:
         if self.task is None:
             raise RuntimeError("no task is loaded; call load_task() first")
         init_state = self._checked_state(init_state)
-        layout = self._draws[self.seed].layout(episode)
+        layout = self._resets[self.seed].layout(episode)
         self._problem.pristine.restore(self._model)
         self.domain.sim.reset()
         layout.apply(self._model, self._data)
@@ -96,7 +96,7 @@ class LiberoEnv:
         self._sampled = True
 
     def _require_episode(self) -> None:
-        if self._view_qpos is None:
+        if self._image_qpos is None:
             raise RuntimeError("no episode has begun; call load_task() and then reset()")
 
     def _checked_state(self, state) -> np.ndarray:
@@ -115,7 +115,7 @@ class LiberoEnv:
         self.domain._check_success()
         self.domain._post_process()
         self._visuals_due = False
-        self._take_view(self._data.qpos)
+        self._sample_image_pose(self._data.qpos)
         self._sample_proprio()
 
     def step(self, action) -> bool:
@@ -129,7 +129,7 @@ class LiberoEnv:
         for _ in range(SUBSTEPS):
             samples = self._sample_now()
             if samples:
-                self._take_view(self._data.qpos)
+                self._sample_image_pose(self._data.qpos)
             self._control.substep(goal, gripper)
             goal = None
             if samples:
@@ -149,8 +149,8 @@ class LiberoEnv:
             self._sampled = False
         return samples
 
-    def _take_view(self, qpos) -> None:
-        self._view_qpos = qpos.copy()
+    def _sample_image_pose(self, qpos) -> None:
+        self._image_qpos = qpos.copy()
 
     def _sample_proprio(self) -> None:
         data = self._data
@@ -176,7 +176,7 @@ class LiberoEnv:
 
             self._gl = self._gl or GlContext()
             self._renderer = SceneRenderer(self._gl, self._model, self.camera_size)
-        return self._renderer.render(self.domain.sim.model.camera_name2id(camera), self._view_qpos)
+        return self._renderer.render(self.domain.sim.model.camera_name2id(camera), self._image_qpos)
 
     def state(self) -> np.ndarray:
         """Returns the proprioception of OpenVLA's and openpi's loops: float32 [8].
@@ -216,9 +216,9 @@ class LiberoEnv:
             self._renderer = None
         if self.domain is not None:
             self.domain.close()
-            self.domain = self.task = self._problem = self._view_qpos = None
+            self.domain = self.task = self._problem = self._image_qpos = None
             self._control = self._model = self._data = None
-            self._draws = {}
+            self._resets = {}
 
 
 def quat_xyzw_to_axis_angle(quat: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from robosuite import load_controller_config
 from robosuite.utils.errors import RandomizationError
 
 from services.libero.simulator.control import ArmControl
-from services.libero.simulator.draws import ModelSnapshot, ResetDraws, global_rng
+from services.libero.simulator.resets import ModelSnapshot, ResetReplay, global_rng
 from services.libero.simulator.suites import Task
 
 _BUILD_TRIES = 20
@@ -22,9 +22,9 @@ class Problem:
     pristine: ModelSnapshot
     control: ArmControl
 
-    def draws(self, seed: int) -> ResetDraws:
+    def resets(self, seed: int) -> ResetReplay:
         """Returns the resets of the reference loop that seeds with `seed`."""
-        return ResetDraws(self.domain, self.pristine, seed)
+        return ResetReplay(self.domain, self.pristine, seed)
 
 
 def build(task: Task) -> Problem:

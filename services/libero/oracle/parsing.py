@@ -29,7 +29,7 @@ def numbers(table: Mapping[str, Any], name: str, *shape: int, most: float = MOST
     return array
 
 
-def places(table: Mapping[str, Any], name: str, *shape: int) -> np.ndarray:
+def positions(table: Mapping[str, Any], name: str, *shape: int) -> np.ndarray:
     """Returns positions in m, brought back to within `REACH` of the origin."""
     array = numbers(table, name, *shape)
     return array if not array.size or np.abs(array).max() <= REACH else np.clip(array, -REACH, REACH)

@@ -16,34 +16,34 @@ DEEPEST = 0.2  # how far below its support's rim an object may rest
 ELBOW_ROOM = 0.004  # kept free around an object that is put between others
 
 
-class Spot(NamedTuple):
+class Placement(NamedTuple):
     """Where an object shall end: `pos` [3] for its root body, and what it will rest on ("" for the table)."""
 
     pos: np.ndarray
     support: str
 
 
-def on_object(scene: Scene, name: str, target: str) -> Spot:
+def on_object(scene: Scene, name: str, target: str) -> Placement:
     """Returns where `name` rests in the middle of another object (LIBERO: contact, higher, less than 3 cm aside)."""
-    return Spot(resting_pos(scene, name, scene.pose(target).pos[:2], target), target)
+    return Placement(resting_pos(scene, name, scene.pose(target).pos[:2], target), target)
 
 
-def in_region(scene: Scene, name: str, region: str) -> Spot:
+def in_region(scene: Scene, name: str, region: str) -> Placement:
     """Returns a free place on a goal region: its middle, or the nearest to it where the object hits nothing. Where more
     than one object shall go to the region, one side of it takes the place of the middle."""
     site, pose = scene.world.sites[region], scene.site(region)
     parent = scene.world.regions[region].parent
-    support = parent if parent in scene.world.things else ""
+    support = parent if parent in scene.world.objects else ""
     half = np.abs(pose.rot @ site.size)[:2]
     others = obstacles(scene, pose.pos, 0.3, exclude=(name, support, ""))
     anchors = pose.pos[:2] + _anchors(scene, name, region) * half
     places = pose.pos[:2] + np.array([[0.0, 0.0], *([x, y] for x in GRID for y in GRID)]) * half
     away = np.linalg.norm(places[:, None] - anchors, axis=2).min(axis=1)
     for xy in (*anchors, *places[np.argsort(away, kind="stable")]):
-        spot = Spot(resting_pos(scene, name, xy, support), support)
-        if not overlap(_placed(scene, name, spot.pos, ELBOW_ROOM), others).any():
-            return spot
-    return Spot(resting_pos(scene, name, anchors[0], support), support)
+        placement = Placement(resting_pos(scene, name, xy, support), support)
+        if not overlap(_placed(scene, name, placement.pos, ELBOW_ROOM), others).any():
+            return placement
+    return Placement(resting_pos(scene, name, anchors[0], support), support)
 
 
 def _anchors(scene: Scene, name: str, region: str) -> np.ndarray:

@@ -85,7 +85,7 @@ class _Point:
     builds: int
 
 
-class ResetDraws:
+class ResetReplay:
     """Replays the resets of one task's reference loop, remembering the generator at every episode it has passed."""
 
     def __init__(self, domain, pristine: ModelSnapshot, seed: int):
@@ -137,13 +137,13 @@ class ResetDraws:
             for _ in range(_TRIES):
                 builds += 1
                 try:
-                    placed = self._draw(builds)
+                    placed = self._sample(builds)
                     return placed, _Point(np.random.get_state(), builds)
                 except RandomizationError:
                     continue
         raise RuntimeError(f"no layout in {_TRIES} tries; are the assets' objects larger than the task's regions?")
 
-    def _draw(self, builds: int) -> dict:
+    def _sample(self, builds: int) -> dict:
         domain = self._domain
         robot = domain.robots[0]
         np.random.randn(len(robot.init_qpos))
