@@ -1,4 +1,4 @@
-"""The page as an application: a door and a password before it, probes beside it, nothing asked of the internet."""
+"""The page as an application: request filter and password before it, probes beside it, nothing from the internet."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fastapi import FastAPI
 from gradio.routes import App
 from starlette.requests import Request
 
-from services.ui import page, pictures
-from services.ui.door import Door
+from services.ui import images, page
 from services.ui.link import PolicyLink
+from services.ui.request_filter import RequestFilter
 from services.ui.uploads import Uploads
 
 
@@ -26,12 +26,12 @@ def create_app(link: PolicyLink, password: str | None = None) -> FastAPI:
     """
     app, gradio_app = mounted(link, password)
     functions = {number: len(function.inputs) for number, function in gradio_app.get_blocks().fns.items()}
-    app.add_middleware(Door, uploads=Uploads.of_gradio(), logged_in=login(gradio_app), functions=functions)
+    app.add_middleware(RequestFilter, uploads=Uploads.of_gradio(), logged_in=login(gradio_app), functions=functions)
     return app
 
 
 def mounted(link: PolicyLink, password: str | None) -> tuple[FastAPI, App]:
-    """Returns the application without its door, and Gradio's part of it."""
+    """Returns the application without its request filter, and Gradio's part of it."""
     pages = {"docs_url": None, "redoc_url": None, "openapi_url": None}
     app = FastAPI(title="vla-lab page", **pages)
 
@@ -41,8 +41,8 @@ def mounted(link: PolicyLink, password: str | None) -> tuple[FastAPI, App]:
 
     @app.get("/readyz")
     async def readyz() -> dict[str, str]:
-        sight = await asyncio.to_thread(link.look)
-        said = f"{sight.info.name} answers" if sight.info else f"{sight.trouble.title}: {sight.trouble.detail}"
+        status = await asyncio.to_thread(link.status)
+        said = f"{status.info.name} answers" if status.info else f"{status.trouble.title}: {status.trouble.detail}"
         return {"status": "ready", "policy": said}
 
     blocks = page.build(link)
@@ -55,7 +55,7 @@ def mounted(link: PolicyLink, password: str | None) -> tuple[FastAPI, App]:
         footer_links=[],
         run_history=False,  # Gradio's own offers to keep it on a hub
         show_error=False,
-        max_file_size=pictures.MAX_FILE_BYTES,
+        max_file_size=images.MAX_FILE_BYTES,
         ssr_mode=False,
         mcp_server=False,
         pwa=False,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.ui import actions, pictures, views
+from services.ui import actions, images, views
 from services.ui.link import PolicyLink, Trouble
 from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo, PolicyRefused, PolicyUnavailable
 from vla_contract.protocol.errors import did_you_mean
@@ -44,22 +44,22 @@ class Answer:
 
 def ask(link: PolicyLink, form: Form) -> Answer:
     """Returns the policy's answer, or the error in words. Raises nothing for whatever the form or the policy do."""
-    sight = link.look()
-    if sight.trouble is not None:
-        return Answer(views.trouble(sight.trouble))
+    status = link.status()
+    if status.trouble is not None:
+        return Answer(views.trouble(status.trouble))
     try:
-        observation = observe(form, sight.info)
-        return _show(link.act(observation, sight.info), sight.info, observation)
+        observation = observe(form, status.info)
+        return _show(link.act(observation, status.info), status.info, observation)
     except (PolicyRefused, PolicyUnavailable) as error:
         log.warning("%s", error)
         return Answer(views.trouble(link.explain(error)))
-    except pictures.PictureError as error:
+    except images.ImageError as error:
         return Answer(unusable(error))
     except (FormError, InvalidObservation) as error:
         return Answer(views.trouble(Trouble("Not asked yet", _sentence(error), "Then ask again.")))
 
 
-def unusable(error: pictures.PictureError) -> str:
+def unusable(error: images.ImageError) -> str:
     """Returns the card for a picture that cannot be read."""
     todo = "The policy is not asked with it; choose another one."
     return views.trouble(Trouble("This picture cannot be used", _sentence(error), todo))
@@ -68,7 +68,7 @@ def unusable(error: pictures.PictureError) -> str:
 def observe(form: Form, info: PolicyInfo) -> Observation:
     """Returns what to send: step 0 of a session of its own.
 
-    Raises FormError, PictureError or InvalidObservation where the form does not hold what the policy needs.
+    Raises FormError, ImageError or InvalidObservation where the form does not hold what the policy needs.
     """
     if wrong := _wrong(form, info):
         raise FormError("\n".join(wrong))
@@ -124,10 +124,10 @@ def _images(form: Form, info: PolicyInfo) -> dict[str, np.ndarray]:
     if not form.picture:
         return {}
     camera = info.cameras[0] if info.cameras else "agentview"
-    picture = pictures.read(form.picture)
+    picture = images.read(form.picture)
     if form.as_libero and (size := libero_size(info)) is not None:
-        return {camera: pictures.fit(picture, size, CROP_AREA)}
-    return {camera: pictures.fit(picture, info.image_hw)}
+        return {camera: images.fit(picture, size, CROP_AREA)}
+    return {camera: images.fit(picture, info.image_hw)}
 
 
 def _show(answer: ActionChunk, info: PolicyInfo, observation: Observation) -> Answer:

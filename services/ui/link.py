@@ -12,7 +12,7 @@ from services.ui import advice
 from vla_contract import ActionChunk, Observation, PolicyClient, PolicyInfo, PolicyRefused, PolicyUnavailable
 from vla_contract.protocol.problems import TYPE_PREFIX
 
-LOOK_TIMEOUT_S = 2.0
+STATUS_TIMEOUT_S = 2.0
 KEEP_S = 1.0  # many browsers ask; the policy is asked once
 
 
@@ -27,8 +27,8 @@ class Trouble:
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What one look at the policy gave: its info, or trouble; both where it answers but the page cannot serve it."""
+class PolicyStatus:
+    """What the policy last said: its info, or trouble; both where it answers but the page cannot serve it."""
 
     info: PolicyInfo | None = None
     trouble: Trouble | None = None
@@ -40,7 +40,7 @@ class Sight:
 
     @property
     def digest(self) -> str:
-        """What tells this sight from others; it tells nothing else."""
+        """What tells this status from others; it tells nothing else."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
 
@@ -51,23 +51,23 @@ class PolicyLink:
     """
 
     def __init__(self, url: str, token: str | None = None, act_timeout_s: float = 120.0):
-        quick = {"timeout_s": LOOK_TIMEOUT_S, "deadline_s": LOOK_TIMEOUT_S, "retries": 0}
+        quick = {"timeout_s": STATUS_TIMEOUT_S, "deadline_s": STATUS_TIMEOUT_S, "retries": 0}
         self._quick = PolicyClient(url, token, **quick)
         self._slow = PolicyClient(url, token, timeout_s=act_timeout_s, deadline_s=act_timeout_s, retries=2)
-        self._lock, self._sight, self._until = threading.Lock(), Sight(), 0.0
+        self._lock, self._status, self._until = threading.Lock(), PolicyStatus(), 0.0
 
     @property
     def url(self) -> str:
         """The policy's address."""
         return self._quick.base_url
 
-    def look(self) -> Sight:
-        """Returns what the policy says about itself; a look of the last second counts."""
+    def status(self) -> PolicyStatus:
+        """Returns what the policy says about itself; what it said in the last second counts."""
         with self._lock:
             if time.monotonic() >= self._until:
-                self._sight = self._look()
+                self._status = self._ask_status()
                 self._until = time.monotonic() + KEEP_S
-            return self._sight
+            return self._status
 
     def act(self, observation: Observation, info: PolicyInfo) -> ActionChunk:
         """Returns the next actions. Raises PolicyRefused or PolicyUnavailable, which `explain` puts into words."""
@@ -86,12 +86,12 @@ class PolicyLink:
         self._quick.close()
         self._slow.close()
 
-    def _look(self) -> Sight:
+    def _ask_status(self) -> PolicyStatus:
         try:
             info = self._quick.info()
         except (PolicyRefused, PolicyUnavailable) as error:
-            return Sight(None, self.explain(error))
-        return Sight(info, unsuitable(info))
+            return PolicyStatus(None, self.explain(error))
+        return PolicyStatus(info, unsuitable(info))
 
     def _forget(self, session: str) -> None:
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import gradio as gr
 from gradio.data_classes import ImageData
 
-from services.ui import asking, pictures, views
+from services.ui import asking, images, views
 from services.ui.link import PolicyLink
 from vla_contract import PolicyInfo
 
@@ -49,11 +49,11 @@ INTRO = "# Ask a policy\nA picture and an instruction go in; the next action of 
 
 
 def _uploaded_path(self: gr.Image, payload: ImageData | None) -> str | None:
-    """Returns the uploaded file's path. `door.py`, and Gradio behind it, let none in from outside the uploads."""
+    """Returns the uploaded file's path. `request_filter.py`, and Gradio behind it, let none in from outside."""
     return payload.path if payload is not None else None
 
 
-# Gradio's Image, but it hands the file over unopened: `pictures.read` opens it, and has words for what is wrong.
+# Gradio's Image, but it hands the file over unopened: `images.read` opens it, and has words for what is wrong.
 # Made past Gradio's metaclass, which writes a .pyi file beside every module that holds a subclass.
 Upload = ABCMeta.__new__(
     type(gr.Image), "Upload", (gr.Image,),
@@ -154,7 +154,7 @@ def _wire_look(page: gr.Blocks, link: PolicyLink, refresh: gr.Button, inputs: In
         return look_again(link, "", key)
 
     def as_libero(key: str | None) -> bool:
-        info = link.look().info
+        info = link.status().info
         return info is not None and asking.libero_is_usual(info, key)
 
     seen, key = gr.Textbox("", visible=False), inputs.unnorm_key
@@ -180,7 +180,7 @@ def _wire_picture(link: PolicyLink, inputs: Inputs) -> None:
     """Looks at what is uploaded at once, and lets an example choose the key of its suite."""
 
     def example_key(instruction: str) -> list:
-        return choose_for(link.look().info, suite_of(instruction))
+        return choose_for(link.status().info, suite_of(instruction))
 
     picture, said = inputs.picture, inputs.said
     picture.upload(look_at, picture, [picture, said], show_progress="hidden", api_visibility="private")
@@ -195,8 +195,8 @@ def look_at(path: str | None) -> tuple:
     One in a format that browsers do not draw is shown as the same pixels in PNG.
     """
     try:
-        return pictures.drawable(path) or gr.skip(), ""
-    except pictures.PictureError as error:
+        return images.drawable(path) or gr.skip(), ""
+    except images.ImageError as error:
         return None, asking.unusable(error)
 
 
@@ -224,11 +224,11 @@ def look_again(link: PolicyLink, seen: str, key: str | None) -> list:
 
     seen: the digest of what it said then.
     """
-    sight = link.look()
-    if sight.digest == seen:
+    status = link.status()
+    if status.digest == seen:
         return [gr.skip()] * 6
-    shown = [sight.digest, views.banner(sight, link.url), views.identity(sight.info)]
-    return [*shown, *(_opened(sight.info, key) if sight.usable else _closed())]
+    shown = [status.digest, views.banner(status, link.url), views.identity(status.info)]
+    return [*shown, *(_opened(status.info, key) if status.usable else _closed())]
 
 
 def _opened(info: PolicyInfo, key: str | None) -> list[dict]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 
 from services.ui.actions import NAMES, Number, Units
-from services.ui.link import Sight, Trouble
+from services.ui.link import PolicyStatus, Trouble
 from vla_contract import ActionChunk, PolicyInfo
 
 STAGES = {  # the server's stages in their order; what is left of the round trip is the way there and back
@@ -20,11 +20,11 @@ STAGES = {  # the server's stages in their order; what is left of the round trip
 EMPTY = '<p class="vl-quiet">Ask, and the seven numbers of the next action appear here.</p>'
 
 
-def banner(sight: Sight, url: str) -> str:
+def banner(status: PolicyStatus, url: str) -> str:
     """Returns one line on the policy: its name where it is ready, else what is wrong and what to do."""
-    if sight.trouble is not None:
-        return trouble(sight.trouble)
-    return f'<div class="vl-banner vl-good"><b>{escape(sight.info.name)}</b> is ready <code>{escape(url)}</code></div>'
+    if status.trouble is not None:
+        return trouble(status.trouble)
+    return f'<div class="vl-banner vl-good"><b>{escape(status.info.name)}</b> is ready <code>{escape(url)}</code></div>'
 
 
 def trouble(what: Trouble) -> str:

@@ -15,24 +15,24 @@ def ask(to, path, instruction="pick up the bowl", key="libero_goal", as_libero=F
 
 def test_nobody_there(link_to):
     url = nobody()
-    sight = link_to(url).look()
-    assert not sight.usable and sight.trouble.passing
-    assert sight.trouble.title == f"No policy answers at {url}" and "refused" in sight.trouble.detail
-    assert "./lab up" in sight.trouble.todo and "tries" not in sight.trouble.detail
-    assert "Errno" not in sight.trouble.detail and "Error" not in sight.trouble.detail
+    status = link_to(url).status()
+    assert not status.usable and status.trouble.passing
+    assert status.trouble.title == f"No policy answers at {url}" and "refused" in status.trouble.detail
+    assert "./lab up" in status.trouble.todo and "tries" not in status.trouble.detail
+    assert "Errno" not in status.trouble.detail and "Error" not in status.trouble.detail
 
 
 def test_a_checkpoint_on_the_volume_is_named(link_to, tmp_path, monkeypatch):
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path))
-    assert "./lab checkpoint openvla --tiny" in link_to(nobody()).look().trouble.todo
+    assert "./lab checkpoint openvla --tiny" in link_to(nobody()).status().trouble.todo
     write_checkpoint(tmp_path, "openvla-tiny")
-    todo = link_to(nobody()).look().trouble.todo
+    todo = link_to(nobody()).status().trouble.todo
     assert "`./lab up openvla`" in todo and "openvla-tiny" in todo and "./lab checkpoint" not in todo
     write_checkpoint(tmp_path, "a second one")
-    assert "`./lab up openvla --checkpoint 'a second one'`" in link_to(nobody()).look().trouble.todo
+    assert "`./lab up openvla --checkpoint 'a second one'`" in link_to(nobody()).status().trouble.todo
     for name, model, weights in (("gr00t", "gr00t_n1_5", True), ("half", "openvla", False)):
         write_checkpoint(tmp_path, name, model, weights)
-    assert "'a second one'" in link_to(nobody()).look().trouble.todo
+    assert "'a second one'" in link_to(nobody()).status().trouble.todo
 
 
 def write_checkpoint(volume, name, model="openvla", weights=True):
@@ -47,10 +47,10 @@ def test_a_policy_that_loads_is_waited_for(serve_policy, link_to, monkeypatch):
     monkeypatch.setattr(link, "KEEP_S", 0.0)
     loader = GatedLoader(SeeingPolicy())
     to = link_to(serve_policy(loader, wait=False))
-    assert to.look().trouble.title == "The policy is still loading" and to.look().trouble.passing
+    assert to.status().trouble.title == "The policy is still loading" and to.status().trouble.passing
     loader.gate.set()
     to._slow.wait_ready(20)
-    assert to.look().usable and to.look().info.name == "seeing"
+    assert to.status().usable and to.status().info.name == "seeing"
 
 
 def test_a_policy_that_could_not_be_loaded_is_not_waited_for(serve_policy, link_to):
@@ -58,24 +58,24 @@ def test_a_policy_that_could_not_be_loaded_is_not_waited_for(serve_policy, link_
     to = link_to(url)
     for _ in range(200):
         to._until = 0.0
-        if not to.look().trouble.passing:
+        if not to.status().trouble.passing:
             break
-    assert to.look().trouble.title == "The policy could not be loaded" and "3 bytes" in to.look().trouble.detail
+    assert to.status().trouble.title == "The policy could not be loaded" and "3 bytes" in to.status().trouble.detail
 
 
 @pytest.mark.parametrize("token", [None, "another-token"])
 def test_the_wrong_token(token, serve_policy, link_to):
-    trouble = link_to(serve_policy(SeeingPolicy(), token="the-right-one"), token=token).look().trouble
+    trouble = link_to(serve_policy(SeeingPolicy(), token="the-right-one"), token=token).status().trouble
     assert "token" in trouble.title and "VLALAB_TOKEN" in trouble.todo and not trouble.passing
 
 
 def test_the_right_token(serve_policy, link_to):
-    assert link_to(serve_policy(SeeingPolicy(), token="the-right-one"), token="the-right-one").look().usable
+    assert link_to(serve_policy(SeeingPolicy(), token="the-right-one"), token="the-right-one").status().usable
 
 
 def test_what_is_no_policy(link_to):
     with serving(FastAPI()) as url:
-        trouble = link_to(url).look().trouble
+        trouble = link_to(url).status().trouble
     assert "no policy of this lab" in trouble.title and url in trouble.todo
 
 
@@ -88,8 +88,8 @@ def test_what_is_no_policy(link_to):
 )
 def test_a_policy_that_needs_more_than_a_picture_is_refused_with_what_it_needs(needs, words, serve_policy, link_to):
     to = link_to(serve_policy(SeeingPolicy(**needs)))
-    assert not to.look().usable and words in to.look().trouble.detail and "./lab eval" in to.look().trouble.todo
-    assert to.look().info is not None, "what it is can be read all the same"
+    assert not to.status().usable and words in to.status().trouble.detail and "./lab eval" in to.status().trouble.todo
+    assert to.status().info is not None, "what it is can be read all the same"
 
 
 def test_an_oracle_is_refused():
@@ -123,7 +123,7 @@ def test_a_stateful_policy_forgets_the_pages_session(serve_policy, link_to, pict
 def test_many_browsers_ask_the_policy_once(serve_policy, link_to, monkeypatch):
     to = link_to(serve_policy(SeeingPolicy()))
     monkeypatch.setattr(link, "KEEP_S", 60.0)
-    assert to.look() is to.look()
+    assert to.status() is to.status()
 
 
 def test_every_kind_of_problem_that_a_question_can_meet_has_words():

@@ -1,4 +1,4 @@
-"""The page's door, before Gradio: what the page's browser asks for passes, and nothing else does.
+"""An allowlist of requests, before Gradio: what the page's browser asks for passes, and nothing else does.
 
 Gradio serves some seventy routes and reads whatever path a form's value names as soon as one of its checks is off. So
 each request is held against a list of what the page uses. Whatever a value says about a file is thrown away but its
@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.ui import pictures
+from services.ui import images
 from services.ui.uploads import Uploads
 
 LOGIN = Path(__file__).parent / "login.html"
@@ -29,7 +29,7 @@ CALL = ("data", "fn_index", "session_hash", "trigger_id", "event_data")
 META = {"_type": "gradio.FileData"}
 MAX_JSON_BYTES = 64 * 2**10  # an instruction has at most 4096 characters
 MAX_DEPTH = 32
-MAX_UPLOAD_BYTES = pictures.MAX_FILE_BYTES + 64 * 2**10  # with the form around it
+MAX_UPLOAD_BYTES = images.MAX_FILE_BYTES + 64 * 2**10  # with the form around it
 UPLOADS_AT_ONCE = 8
 JSON_S, UPLOAD_S = 30.0, 120.0  # for the whole body to arrive
 ID = r"[A-Za-z0-9_-]{1,64}"
@@ -37,7 +37,7 @@ NAME = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}"  # of a file that comes with Gradio
 
 
 @dataclass(frozen=True)
-class Way:
+class Route:
     """One kind of request that the page makes. Other query parameters are dropped: Gradio loads states by them."""
 
     method: str
@@ -47,24 +47,24 @@ class Way:
     body: str = ""  # what it carries: nothing, "form", "json" or "upload"
 
     def fits(self, method: str, path: str) -> bool:
-        """Returns whether a request goes this way."""
+        """Returns whether a request takes this route."""
         return method == self.method and re.fullmatch(self.path, path) is not None
 
 
-WAYS = (
-    Way("GET", "/(livez|readyz)", before_login=True),
-    Way("POST", "/login", before_login=True, body="form"),
-    Way("GET", "/"),
-    Way("HEAD", "/"),
-    Way("GET", r"/(theme\.css|favicon\.ico|manifest\.json)", ("v",)),
-    Way("GET", f"/(assets|static)/({NAME}/){{0,8}}{NAME}"),
-    Way("GET", "/config"),
-    Way("GET", "/gradio_api/info", ("serialize",)),  # gradio_client asks, as for the two above and below
-    Way("POST", "/gradio_api/(queue/join|run/predict)", body="json"),
-    Way("GET", "/gradio_api/queue/data", ("session_hash",)),
-    Way("POST", "/gradio_api/upload", ("upload_id",), body="upload"),
-    Way("GET", "/gradio_api/upload_progress", ("upload_id",)),
-    Way("GET", re.escape(FILE) + "/.+"),
+ROUTES = (
+    Route("GET", "/(livez|readyz)", before_login=True),
+    Route("POST", "/login", before_login=True, body="form"),
+    Route("GET", "/"),
+    Route("HEAD", "/"),
+    Route("GET", r"/(theme\.css|favicon\.ico|manifest\.json)", ("v",)),
+    Route("GET", f"/(assets|static)/({NAME}/){{0,8}}{NAME}"),
+    Route("GET", "/config"),
+    Route("GET", "/gradio_api/info", ("serialize",)),  # gradio_client asks, as for the two above and below
+    Route("POST", "/gradio_api/(queue/join|run/predict)", body="json"),
+    Route("GET", "/gradio_api/queue/data", ("session_hash",)),
+    Route("POST", "/gradio_api/upload", ("upload_id",), body="upload"),
+    Route("GET", "/gradio_api/upload_progress", ("upload_id",)),
+    Route("GET", re.escape(FILE) + "/.+"),
 )
 
 
@@ -76,8 +76,8 @@ class Refused(Exception):
         self.status, self.why = status, why
 
 
-class Door:
-    """ASGI middleware that lets in what `WAYS` lists, to those for whom `logged_in` is true.
+class RequestFilter:
+    """ASGI middleware that lets in what `ROUTES` lists, to those for whom `logged_in` is true.
 
     functions: number of each of the page's functions -> how many values it takes.
     """
@@ -100,14 +100,14 @@ class Door:
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            way = _way(scope)
-            if not way.before_login and not self._logged_in(Request(scope)):
+            route = _route(scope)
+            if not route.before_login and not self._logged_in(Request(scope)):
                 await _login(scope["path"])(scope, receive, send)
                 return
-            inside = {**scope, "query_string": _query(scope["query_string"], way.query)}
+            inside = {**scope, "query_string": _query(scope["query_string"], route.query)}
             if scope["path"].startswith(FILE):
                 inside["path"], send = self._file(scope["path"]), _inert(send)
-            await self._bodies[way.body](inside, receive, send)
+            await self._bodies[route.body](inside, receive, send)
         except Refused as refused:
             headers = {"Retry-After": "1"} if refused.status == 503 else None
             answer = JSONResponse({"detail": refused.why}, refused.status, headers)
@@ -185,11 +185,11 @@ class Door:
         return {name: self._clean(item, depth + 1) for name, item in value.items()}
 
 
-def _way(scope: Scope) -> Way:
-    way = next((way for way in WAYS if way.fits(scope["method"], scope["path"])), None)
-    if way is None:
+def _route(scope: Scope) -> Route:
+    route = next((route for route in ROUTES if route.fits(scope["method"], scope["path"])), None)
+    if route is None:
         raise Refused(404, "the page has no such route")
-    return way
+    return route
 
 
 def _login(path: str) -> Response:

@@ -17,14 +17,14 @@ MAX_PIXELS = 40_000_000  # decoded, it takes 160 MB
 LONGEST_SIDE = 1024  # pixels sent to a policy that takes any size: 3 MB, well under the 16 MB of a request
 
 
-class PictureError(ValueError):
+class ImageError(ValueError):
     """The uploaded file cannot be used; the text says why and what to upload instead."""
 
 
 def read(path: str | Path) -> np.ndarray:
     """Returns the picture in a file: uint8 [H, W, 3], RGB, upright as its EXIF says, transparency on white.
 
-    Raises PictureError where the file is no picture, is cut off, or has more than MAX_PIXELS.
+    Raises ImageError where the file is no picture, is cut off, or has more than MAX_PIXELS.
     """
     try:
         _check_file(Path(path))
@@ -33,19 +33,19 @@ def read(path: str | Path) -> np.ndarray:
             _check_size(picture.size)
             return _rgb(ImageOps.exif_transpose(picture))
     except Image.DecompressionBombError as error:
-        raise PictureError(f"the picture has far too many pixels; upload one of at most {_MEGAPIXELS}") from error
-    except PictureError:
+        raise ImageError(f"the picture has far too many pixels; upload one of at most {_MEGAPIXELS}") from error
+    except ImageError:
         raise
     except FileNotFoundError as error:
-        raise PictureError("the picture was uploaded too long ago and is not kept; upload it again") from error
+        raise ImageError("the picture was uploaded too long ago and is not kept; upload it again") from error
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:  # Pillow's ways to say: broken
-        raise PictureError(f"the file cannot be read as a picture; upload {', '.join(FORMATS)}") from error
+        raise ImageError(f"the file cannot be read as a picture; upload {', '.join(FORMATS)}") from error
 
 
 def drawable(path: str | Path | None) -> Image.Image | None:
     """Returns the picture in a file as one that every browser draws, or None where the file is such a one.
 
-    Raises PictureError as `read` does.
+    Raises ImageError as `read` does.
     """
     if path is None:
         return None
@@ -72,13 +72,13 @@ _MEGAPIXELS = f"{MAX_PIXELS // 1_000_000} megapixels"
 def _check_file(path: Path) -> None:
     size_mb, limit_mb = path.stat().st_size / 2**20, MAX_FILE_BYTES // 2**20
     if size_mb > limit_mb:
-        raise PictureError(f"the file has {size_mb:.1f} MB; upload one of at most {limit_mb} MB")
+        raise ImageError(f"the file has {size_mb:.1f} MB; upload one of at most {limit_mb} MB")
 
 
 def _check_size(size_wh: tuple[int, int]) -> None:
     width, height = size_wh
     if width * height > MAX_PIXELS:
-        raise PictureError(f"the picture is {width}×{height}; upload one of at most {_MEGAPIXELS}")
+        raise ImageError(f"the picture is {width}×{height}; upload one of at most {_MEGAPIXELS}")
 
 
 def _rgb(picture: Image.Image) -> np.ndarray:

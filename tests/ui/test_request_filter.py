@@ -256,12 +256,12 @@ def test_before_the_login_there_is_the_login(pages):
 
 
 def test_only_what_the_page_uses_is_served(attacked):
-    """Every route that this version of Gradio has, but those on the door's list, is no route here."""
-    from services.ui.door import WAYS
+    """Every route that this version of Gradio has, but those that the filter lists, is no route here."""
+    from services.ui.request_filter import ROUTES
 
     found = 0
     for method, path in gradio_routes():
-        if not any(way.fits(method, path) for way in WAYS):
+        if not any(route.fits(method, path) for route in ROUTES):
             assert attacked(method, path) == 404, (method, path)
             found += 1
     assert found > 40
@@ -329,7 +329,7 @@ def test_an_uploaded_drawing_cannot_act_in_the_pages_name(attacked):
 
 
 def test_gradio_itself_checks_paths_too(serve_policy, link_to, tmp_path):
-    """The door is not the only lock: without it, Gradio refuses the path as well."""
+    """The filter is not the only lock: without it, Gradio refuses the path as well."""
     from fastapi.testclient import TestClient
     from policies import SeeingPolicy
 

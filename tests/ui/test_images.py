@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from services.ui import pictures
+from services.ui import images
 
 
 def some(width=30, height=20) -> np.ndarray:
@@ -22,27 +22,27 @@ def saved(tmp_path, image: Image.Image, kind: str, **settings):
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "WEBP"])
 def test_a_lossless_picture_keeps_its_pixels(kind, tmp_path):
     path = saved(tmp_path, Image.fromarray(some()), kind, **({"lossless": True} if kind == "WEBP" else {}))
-    assert np.array_equal(pictures.read(path), some())
+    assert np.array_equal(images.read(path), some())
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "I;16", "1", "LA"])
 def test_any_mode_becomes_three_channels(mode, tmp_path):
     kind = "TIFF" if mode == "CMYK" else "PNG"
     image = Image.new(mode, (8, 6)) if mode == "I;16" else Image.fromarray(some(8, 6)).convert(mode)
-    read = pictures.read(saved(tmp_path, image, kind))
+    read = images.read(saved(tmp_path, image, kind))
     assert read.shape == (6, 8, 3) and read.dtype == np.uint8
 
 
 def test_what_is_transparent_lies_on_white(tmp_path):
     path = saved(tmp_path, Image.new("RGBA", (4, 4), (0, 0, 0, 0)), "PNG")
-    assert (pictures.read(path) == 255).all()
+    assert (images.read(path) == 255).all()
 
 
 def test_a_phones_picture_stands_upright(tmp_path):
     exif = Image.Exif()
     exif[274] = 6  # to be turned by 90° to the right
     path = saved(tmp_path, Image.fromarray(some(30, 20)), "PNG", exif=exif)
-    assert np.array_equal(pictures.read(path), np.rot90(some(30, 20), -1))
+    assert np.array_equal(images.read(path), np.rot90(some(30, 20), -1))
 
 
 def test_what_is_no_picture_is_refused_with_what_would_be(tmp_path):
@@ -53,47 +53,47 @@ def test_what_is_no_picture_is_refused_with_what_would_be(tmp_path):
     svg.write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
     empty.touch()
     for path in (cut, text, svg, empty):
-        with pytest.raises(pictures.PictureError, match="PNG, JPEG"):
-            pictures.read(path)
-    with pytest.raises(pictures.PictureError, match="upload it again"):
-        pictures.read(tmp_path / "gone.png")
+        with pytest.raises(images.ImageError, match="PNG, JPEG"):
+            images.read(path)
+    with pytest.raises(images.ImageError, match="upload it again"):
+        images.read(tmp_path / "gone.png")
 
 
 def test_too_many_pixels_are_refused_before_they_are_unpacked(tmp_path):
     path = saved(tmp_path, Image.new("1", (10_000, 5_000)), "PNG")
-    with pytest.raises(pictures.PictureError, match="10000×5000; upload one of at most 40 megapixels"):
-        pictures.read(path)
+    with pytest.raises(images.ImageError, match="10000×5000; upload one of at most 40 megapixels"):
+        images.read(path)
     bomb = saved(tmp_path, Image.new("1", (20_000, 20_000)), "PNG")
-    with pytest.raises(pictures.PictureError, match="40 megapixels"):
-        pictures.read(bomb)
+    with pytest.raises(images.ImageError, match="40 megapixels"):
+        images.read(bomb)
 
 
 def test_too_large_a_file_is_refused_with_its_size(tmp_path):
     path = tmp_path / "big.png"
     with path.open("wb") as file:
         file.truncate(21 * 2**20)
-    with pytest.raises(pictures.PictureError, match=r"21\.0 MB; upload one of at most 20 MB"):
-        pictures.read(path)
+    with pytest.raises(images.ImageError, match=r"21\.0 MB; upload one of at most 20 MB"):
+        images.read(path)
 
 
 @pytest.mark.parametrize("size", [(224, 224), (180, 320), (1, 1)])
 @pytest.mark.parametrize("crop", [None, 0.9])
 def test_a_policys_fixed_size_is_met(size, crop):
-    fitted = pictures.fit(some(100, 50), size, crop)
+    fitted = images.fit(some(100, 50), size, crop)
     assert fitted.shape == (*size, 3) and fitted.dtype == np.uint8
 
 
 def test_libero_pictures_take_the_evaluations_own_steps():
-    from vla_contract import images
+    from vla_contract.images import centre_crop, resize_lanczos3
 
-    expected = images.centre_crop(images.resize_lanczos3(some(256, 256), 224), 0.9)
-    assert np.array_equal(pictures.fit(some(256, 256), (224, 224), 0.9), expected)
+    expected = centre_crop(resize_lanczos3(some(256, 256), 224), 0.9)
+    assert np.array_equal(images.fit(some(256, 256), (224, 224), 0.9), expected)
 
 
 def test_without_a_fixed_size_only_what_is_large_gets_smaller():
-    assert np.array_equal(pictures.fit(some(300, 200), None), some(300, 200))
-    assert pictures.fit(some(2048, 1000), None).shape == (500, 1024, 3)
-    assert pictures.fit(some(3000, 1), None).shape == (1, 1024, 3)
+    assert np.array_equal(images.fit(some(300, 200), None), some(300, 200))
+    assert images.fit(some(2048, 1000), None).shape == (500, 1024, 3)
+    assert images.fit(some(3000, 1), None).shape == (1, 1024, 3)
 
 
 def test_jpeg_is_read(tmp_path):
@@ -101,4 +101,4 @@ def test_jpeg_is_read(tmp_path):
     Image.fromarray(np.full((16, 16, 3), 120, np.uint8)).save(buffer, "JPEG")
     path = tmp_path / "grey.jpg"
     path.write_bytes(buffer.getvalue())
-    assert np.abs(pictures.read(path).astype(int) - 120).max() <= 2
+    assert np.abs(images.read(path).astype(int) - 120).max() <= 2
