@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from vla_common.durations import show_seconds
+
 BAR_WIDTHS = 6, 24  # least and most; without room for the least there is none
 DRAW_EVERY_S = 0.1
 LONG_S = 600.0  # what takes longer is told once, also to a log
@@ -87,15 +89,3 @@ def line(share: float, numbers: Iterable[str], width: int) -> str:
         return text
     full = round(room * min(1.0, share))
     return f"{'━' * full}{'─' * (room - full)}  {text}"
-
-
-def show_seconds(seconds: float | None) -> str:
-    """Returns a duration as a person says it: "40 s", "3 min 05 s", "2 h 10 min"."""
-    if seconds is None:
-        return "?"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

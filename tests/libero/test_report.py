@@ -9,9 +9,10 @@ from rich.console import Console
 
 from services.libero.simulator.suites import SUITES, load_suite
 from tests.libero.invented import IDENTITY, make_run
+from vla_common.durations import show_seconds
 from vla_evaluation import evaluate, report
 from vla_evaluation.profiles import PROFILES
-from vla_evaluation.progress import LiveProgress, Pace, PlainProgress, show_seconds
+from vla_evaluation.progress import LiveProgress, Pace, PlainProgress
 from vla_evaluation.report import compare, data, page
 from vla_evaluation.runs import __main__ as runs
 from vla_evaluation.runs.folders import Run

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from vla_common.durations import show_seconds
 from vla_evaluation.terminal import one_line, plain, say
 
 PLAIN_EVERY_S = 10.0
@@ -73,18 +74,6 @@ class Pace:
         left = elapsed / fresh * (planned - done) if fresh else None
         pace = max(0, steps - self.steps_before) / elapsed
         return Totals(planned, done, successes, pace, left, sum(row.get("policy_errors", 0) for row in counts.values()))
-
-
-def show_seconds(seconds: float | None) -> str:
-    """Returns a duration as a person says it: "40 s", "3 min 05 s", "2 h 10 min"."""
-    if seconds is None:
-        return "?"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 class PlainProgress:

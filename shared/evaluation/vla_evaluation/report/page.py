@@ -10,8 +10,8 @@ from pathlib import Path
 
 import jinja2
 
+from vla_common.durations import show_seconds
 from vla_evaluation.config import flatten
-from vla_evaluation.progress import show_seconds
 from vla_evaluation.report.data import Summary
 from vla_evaluation.report.stats import Rate
 from vla_evaluation.store.records import Finished
