@@ -142,6 +142,7 @@ def main() -> None:
 def _run() -> None:
     try:
         environment_file.take_in()
+        tasks = load_tasks()
     except LabError as error:
         sys.exit(error.message)
-    Lab(load_tasks()).run(["lab", *sys.argv[1:]])
+    Lab(tasks).run(["lab", *sys.argv[1:]])

@@ -74,7 +74,7 @@ def test_help_says_what_a_task_does_and_explains_every_flag(name):
         (["eval", "libero_goal", "--runtime", "dokcer"], "did you mean 'docker'"),
         (["up", "oracle", "--runtime", "docker"], "--runtime local"),
         (["up", "orcale"], "did you mean 'oracle'"),
-        (["up", "oracle", "--suite", "libero_goal"], "for openvla and gr00t, not for oracle"),
+        (["up", "oracle", "--suite", "libero_goal"], "for gr00t and openvla, not for oracle"),
         (["up", "openvla", "--suite", "libero_gaol"], "did you mean 'libero_goal'"),
         (["up", "openvla", "--suite", "libero_goal"], "./lab checkpoint openvla --suite libero_goal"),
         (["up", "openvla", "--checkpoint", "nowhere"], "there are: none"),

@@ -14,7 +14,7 @@ import pytest
 from vlalab import cli
 from vlalab.commands import evaluation, lifecycle, programs
 from vlalab.commands.evaluation import Request
-from vlalab.description import checkpoints, compose, gpus
+from vlalab.description import compose, gpus, manifests
 from vlalab.description import service_settings as kept_settings
 from vlalab.engine import docker, images
 from vlalab.environments import venvs
@@ -84,10 +84,10 @@ def engine(tmp_path, monkeypatch):
 @pytest.fixture
 def weights(tmp_path):
     """A checkpoint for each model on the volume, without which no page's policy is started."""
-    for service, model in checkpoints.MODEL_TYPES.items():
+    for service, model in manifests.models().items():
         folder = tmp_path / "volume" / "checkpoints" / service
         folder.mkdir(parents=True)
-        (folder / "config.json").write_text(f'{{"model_type": "{model}"}}')
+        (folder / "config.json").write_text(f'{{"model_type": "{model.type}"}}')
         (folder / "model.safetensors").touch()
 
 

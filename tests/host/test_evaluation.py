@@ -12,7 +12,7 @@ import pytest
 
 from tests.ports import free_ports
 from vlalab.commands import evaluation
-from vlalab.commands.evaluation import FALLBACK, Request, choose_policy
+from vlalab.commands.evaluation import Request, choose_policy
 from vlalab.commands.watching import resume_line, why_killed
 from vlalab.environments import venvs
 from vlalab.host import memory, paths, state
@@ -42,35 +42,35 @@ def test_an_unknown_suite_is_told_at_once(suite, says):
 
 
 def test_auto_takes_the_service_that_is_up_and_says_so():
-    choice = choose_policy("auto", [up("random", 8002)], POLICIES)
+    choice = choose_policy("auto", [up("random", 8002)], POLICIES, "oracle")
     assert (choice.url, choice.service) == ("http://127.0.0.1:8002", None)
     assert "random" in choice.why and "is up" in choice.why
 
 
 def test_auto_falls_back_to_the_oracle_and_says_so():
-    choice = choose_policy("auto", [], POLICIES)
-    assert (choice.url, choice.service) == (None, FALLBACK)
-    assert FALLBACK in choice.why
+    choice = choose_policy("auto", [], POLICIES, "oracle")
+    assert (choice.url, choice.service) == (None, "oracle")
+    assert "oracle" in choice.why
 
 
 def test_auto_names_the_services_it_did_not_take():
-    assert "replay up too" in choose_policy("auto", [up("random", 1), up("replay", 2)], POLICIES).why
+    assert "replay up too" in choose_policy("auto", [up("random", 1), up("replay", 2)], POLICIES, "oracle").why
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_named_policy_is_used_if_up_and_started_otherwise(name):
     running = [up("other", 1), up(name, 2)]
-    assert choose_policy(name, running, [*POLICIES, "other"]).url == "http://127.0.0.1:2"
-    assert choose_policy(name, running[:1], [*POLICIES, "other"]).service == name
+    assert choose_policy(name, running, [*POLICIES, "other"], "oracle").url == "http://127.0.0.1:2"
+    assert choose_policy(name, running[:1], [*POLICIES, "other"], "oracle").service == name
 
 
 def test_a_url_is_taken_as_it_is():
-    assert choose_policy("http://gpu-box:8000/", [up("oracle", 1)], POLICIES).url == "http://gpu-box:8000"
+    assert choose_policy("http://gpu-box:8000/", [up("oracle", 1)], POLICIES, "oracle").url == "http://gpu-box:8000"
 
 
 def test_an_unknown_policy_is_told_with_the_nearest():
     with pytest.raises(LabError, match="did you mean 'oracle'"):
-        choose_policy("orcale", [], POLICIES)
+        choose_policy("orcale", [], POLICIES, "oracle")
 
 
 def test_an_address_that_nobody_answers_at_is_told_at_once_with_how_long_it_is_waited_for(monkeypatch, capsys):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from vlalab.description import compose, service_settings
+from vlalab.description import compose, manifests, service_settings
 from vlalab.engine import volumes
 from vlalab.host.console import LabError
 
@@ -17,12 +17,12 @@ def volume(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("service", service_settings.CHECKPOINTS)
+@pytest.mark.parametrize("service", manifests.models())
 @pytest.mark.parametrize("suite", ["libero_spatial", "libero_object", "libero_goal", "libero_10"])
 def test_a_suite_means_its_published_checkpoint(volume, service, suite):
     with pytest.raises(LabError, match=rf"there are: none. Get one: ./lab checkpoint {service} --suite {suite}"):
         service_settings.from_flags(service, suite=suite)
-    folder = volume / "checkpoints" / service_settings.CHECKPOINTS[service][suite]
+    folder = volume / "checkpoints" / manifests.models()[service].checkpoints[suite]
     folder.mkdir(parents=True)
     given = service_settings.from_flags(service, suite=suite)
     assert given[service_settings.variable(service, "CHECKPOINT")] == folder.name

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import yaml
 
-from vlalab.description import compose, ports, service_settings
+from vlalab.description import compose, manifests, ports, service_settings
 from vlalab.engine import bake
 from vlalab.environments import locks
 from vlalab.host import paths
@@ -21,22 +21,7 @@ SERVICES = compose.read(variables={})
 ENVIRONMENTS = paths.image_names()
 DOCKERFILE = (ROOT / "images" / "Dockerfile").read_text()
 
-SETTINGS = {  # service -> where the dataclasses lie whose fields are variables
-    "openvla": (
-        ("services/openvla/service/settings.py", "ModelSettings"),
-        ("services/openvla/__main__.py", "ServiceSettings"),
-    ),
-    "gr00t": (("services/gr00t/settings.py", "Settings"), ("services/gr00t/__main__.py", "ServiceSettings")),
-}
-
-
-def constant(path: str, name: str) -> ast.expr:
-    """Returns the expression a module-level constant is made from, without importing the module."""
-    for node in ast.parse((ROOT / path).read_text()).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if [getattr(target, "id", None) for target in targets] == [name]:
-            return node.value
-    raise AssertionError(f"{path} defines no constant {name}")
+SETTINGS = {name: model.settings for name, model in manifests.models().items()}  # FILE:CLASS, fields are variables
 
 
 # --- restrictions -------------------------------------------------------------------------------------------
@@ -135,7 +120,9 @@ def test_nobody_is_told_to_join_the_group_docker_without_a_warning():
 def test_every_variable_of_both_files_is_documented():
     used = set(re.findall(r"\$\{(\w+)", yaml.safe_dump(DOCUMENT) + yaml.safe_dump(GPU_DOCUMENT)))
     documented = re.findall(r"(?m)^#?(\w+)=", (ROOT / ".env.example").read_text())
-    assert used <= set(documented)
+    of_all = {service_settings.variable(name, what) for name in SERVICES for what in ("PORT", "MEMORY", "GPU")}
+    own = {variable for one in manifests.services().values() for variable in one.variables}
+    assert used <= set(documented) | of_all | own
     assert len(documented) == len(set(documented)), "a variable is documented twice"
 
 
@@ -143,7 +130,7 @@ def test_every_variable_of_both_files_is_documented():
 def test_every_setting_of_a_model_reaches_its_container(service):
     found = [
         node
-        for path, cls in SETTINGS[service]
+        for path, _, cls in (text.partition(":") for text in SETTINGS[service])
         for node in ast.parse((ROOT / path).read_text()).body
         if isinstance(node, ast.ClassDef) and node.name == cls
     ]
@@ -154,20 +141,18 @@ def test_every_setting_of_a_model_reaches_its_container(service):
     assert own == {service_settings.variable(service, field) for field in not_host_and_port}
 
 
-@pytest.mark.parametrize(
-    ("service", "path", "name"),
-    [
-        ("openvla", "services/openvla/checkpoint/published.py", "REPOSITORIES"),
-        ("gr00t", "services/gr00t/checkpoint.py", "PUBLISHED"),
-    ],
-)
-def test_the_host_knows_the_published_checkpoints(service, path, name):
-    """The folder of a suite's checkpoint is the last part of a repository that the service's own table names."""
-    told = ast.unparse(constant(path, name))
-    for suite, folder in service_settings.CHECKPOINTS[service].items():
-        assert f"'{suite}'" in told
-        known = folder in told or folder.replace(suite.split("_")[1], "{}") in (ROOT / path).read_text()
-        assert known or folder.replace("long", "{}") in (ROOT / path).read_text(), folder
+@pytest.mark.parametrize("service", manifests.models())
+def test_the_host_knows_the_published_checkpoints(service):
+    """The folder of a suite's checkpoint is the last part of a repository that the service's own table names.
+
+    One part of that name may be filled in there.
+    """
+    model = manifests.models()[service]
+    told = (ROOT / model.published).read_text()
+    for suite, folder in model.checkpoints.items():
+        assert f'"{suite}"' in told
+        spellings = [folder, *(folder.replace(part, "{}", 1) for part in folder.split("-"))]
+        assert any(f"/{spelling}" in told for spelling in spellings), folder
 
 
 def test_compose_itself_accepts_both_files():

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from vlalab import cli
-from vlalab.commands import evaluation
-from vlalab.description import compose, ports
+from vlalab.description import compose, manifests, ports
 from vlalab.environments import locks
 from vlalab.host import gl, paths
 
@@ -63,7 +62,7 @@ def test_every_service_has_its_image_folder_and_its_code(name):
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_service_that_stays_up_has_health_a_port_and_a_row_in_the_readme(name):
+def test_every_service_that_stays_up_has_health_and_a_port_that_can_be_moved(name):
     service = SERVICES[name]
     if service.role == "job":
         assert service.profiles, "a job must not start with `docker compose up`"
@@ -74,7 +73,34 @@ def test_every_service_that_stays_up_has_health_a_port_and_a_row_in_the_readme(n
     moved = compose.read(variables={ports.port_variable(name): "4321"})[name]
     assert moved.ports[0].published == 4321
     assert "4321" in moved.command and any(":4321/" in word for word in moved.health.test)
-    assert re.search(rf"(?m)^\| `{name}` \|.*\b{port.published}\b", README), f"no row for {name} in the README"
+
+
+def test_the_readmes_services_are_described_there_as_their_manifests_do():
+    """`./lab up --help` lists all of them; a service that the README does not show makes no row wrong."""
+    rows = re.findall(r"(?m)^\| `(\w+)` \| (\d+) \| (.*) \|$", README)
+    assert len(rows) > 5
+    for name, port, about in rows:
+        told = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", about)
+        assert (int(port), told) == (SERVICES[name].ports[0].published, manifests.services()[name].about)
+
+
+def test_every_service_has_a_manifest_and_every_manifest_its_services():
+    assert set(manifests.services()) == set(SERVICES)
+    for name, service in SERVICES.items():
+        if service.command[2].startswith("services."):
+            assert service.command[2].split(".")[1] == manifests.folder_of(name)
+
+
+def test_what_manifests_name_is_there():
+    for model in manifests.models().values():
+        for module in filter(None, (model.getter, model.verifier)):
+            path = ROOT / module.replace(".", "/")
+            assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
+    for job, benchmark in manifests.benchmarks().items():
+        assert SERVICES[job].role == "job" and set(benchmark.table) <= set(benchmark.suites)
+        assert benchmark.fallback in (*(n for n, one in SERVICES.items() if one.role == "policy"), "auto")
+    suites = [suite for benchmark in manifests.benchmarks().values() for suite in benchmark.suites]
+    assert len(suites) == len(set(suites)), "a suite is two benchmarks'"
 
 
 def test_ports_differ():
@@ -133,7 +159,7 @@ def test_the_volume_has_one_layout():
 
 
 def test_the_suites_are_the_simulators():
-    assert constant("services/libero/simulator/suites.py", "SUITES") == evaluation.SUITES
+    assert constant("services/libero/simulator/suites.py", "SUITES") == manifests.benchmarks()["libero"].suites
 
 
 def test_eval_passes_every_flag_the_evaluator_has():

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from vlalab import cli
-from vlalab.commands import course, evaluation
-from vlalab.description import declared
+from vlalab.commands import course
+from vlalab.description import declared, manifests
 from vlalab.description.declared import Field
 from vlalab.host import paths
 from vlalab.tasks.values import Number, OneOf, Several
@@ -67,7 +67,8 @@ def keys_of(path: str, name: str) -> set[str]:
 
 
 def test_profiles_and_modes_are_the_programs():
-    assert set(evaluation.PROFILES) == keys_of("shared/evaluation/vla_evaluation/profiles.py", "PROFILES")
+    theirs = keys_of("shared/evaluation/vla_evaluation/profiles.py", "PROFILES")
+    assert set(manifests.benchmarks()["libero"].profiles) == theirs
     (modes,) = [flag.values for flag in ALL["verify"].flags if flag.name == "modes"]
     assert isinstance(modes, Several)
     assert set(modes.of.known) - {"auto", "all"} == keys_of("services/openvla/verify.py", "MODES") - {"auto"}

@@ -5,7 +5,6 @@ import subprocess
 
 import pytest
 
-from vlalab.commands import evaluation
 from vlalab.description import manifests
 from vlalab.environments import venvs
 from vlalab.host import paths
@@ -43,6 +42,6 @@ def test_an_environment_takes_what_the_table_says(name):
 def test_example_runs_are_called_as_runs_are():
     """SUITE-POLICY-N, as the evaluator numbers them."""
     files = [paths.ROOT / "README.md", *(paths.ROOT / "docs").glob("*.md"), *(paths.ROOT / "vlalab").glob("**/*.py")]
-    suites = "|".join(evaluation.SUITES)
+    suites = "|".join(manifests.suites())
     named = [name for path in files for name in re.findall(rf"\b(?:{suites})-[a-z][\w.…-]*", path.read_text())]
     assert named and [name for name in named if not re.fullmatch(r"libero_\w+?-[a-z][a-z0-9]*-\d+", name)] == []

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from vlalab.bundles import parts
 from vlalab.bundles.manifest import FOLDERS, VolumeFile, can_be_named
+from vlalab.description import compose, manifests
 from vlalab.engine import building, docker, images, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, Status, say, status, unknown
@@ -68,8 +69,10 @@ def parse_words(words: str) -> tuple[tuple[str, ...], Path]:
 
 
 def default_assets(names: Sequence[str]) -> list[str]:
-    """Returns the assets that go with those images unshown: LIBERO's, where they are on the volume."""
-    return [name for name in there_on_volume("assets") if name == "libero" and {"libero", "all"} & set(names)]
+    """Returns the assets that go with those images unsaid: a benchmark's with its own, where they are on the volume."""
+    services, known = compose.read(), manifests.benchmarks()
+    there = [name for name in there_on_volume("assets") if name in known]
+    return [name for name in there if {services[name].environment_name, "all"} & set(names)]
 
 
 def bundle(request: Request) -> Path | None:

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vlalab.description import declared
+from vlalab.description import declared, manifests
 from vlalab.description.declared import Field
 from vlalab.description.intervals import Interval
 from vlalab.host import paths
 from vlalab.host.console import LabError, unknown
 
-LABS = ("transformer", "diffusion")
+SERVICE = next(name for name, one in manifests.services().items() if one.labs)
+LABS = manifests.services()[SERVICE].labs
 TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
 def config_file(lab: str) -> Path:
     """Returns the file with a lab's settings."""
-    return paths.ROOT / "services" / "ws_mdl" / lab / "config.py"
+    return paths.ROOT / "services" / manifests.folder_of(SERVICE) / lab / "config.py"
+
+
+def module(lab: str, program: str) -> str:
+    """Returns the module of a lab's program: train, sample …"""
+    return f"services.{manifests.folder_of(SERVICE)}.{lab}.{program}"
 
 
 def settings(lab: str) -> dict[str, Field]:

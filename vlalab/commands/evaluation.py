@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from vlalab.commands import lacking
 from vlalab.commands.watching import Watch, resume_line, why_killed
-from vlalab.description import compose, declared, ports, service_settings
+from vlalab.description import compose, declared, manifests, ports, service_settings
 from vlalab.engine import volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, say, status, unknown
@@ -23,15 +23,10 @@ from vlalab.runtimes import both, containers
 from vlalab.runtimes.both import Runtime
 from vlalab.runtimes.running import READY_TIMEOUT_S, Instance
 
-SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
-INIT_STATES = 50  # of every task
-PROFILES = ("openvla",)
 CONFIG = paths.ROOT / "shared/evaluation/vla_evaluation/config.py"
-CAMERAS = declared.constant(CONFIG, "CAMERAS")
 POLICY_TIMEOUT_S = declared.fields(CONFIG, "EvalConfig")["policy_timeout_s"].default
 ANSWER_S = 2.0  # for a connection; who takes longer is called silent, and is waited for all the same
-EVALUATOR = "libero"  # its service in compose.yaml
-FALLBACK = "oracle"  # needs no model and no GPU
+RUNS = "vla_evaluation.runs"  # the program for runs that are there; every benchmark's environment has it
 INTERRUPTED = 130  # the evaluator's exit code after Ctrl-C
 
 
@@ -47,14 +42,23 @@ class Request:
     gpu: str | None = None  # for drawing, and for a policy that is started
 
     def __post_init__(self) -> None:
-        if self.suite not in SUITES:
-            raise LabError(unknown("suite", self.suite, SUITES))
+        manifests.job_of(self.suite)
+
+    @property
+    def job(self) -> str:
+        """The job of compose.yaml that evaluates on its suite."""
+        return manifests.job_of(self.suite)
+
+    @property
+    def fallback(self) -> str:
+        """The policy that is started where none is up and none is named."""
+        return manifests.benchmarks()[self.job].fallback
 
     @property
     def variables(self) -> dict[str, str]:
         """What the evaluator is told about GPUs. Drawing on the CPU needs none."""
         on_cpu = "cpu" in [after for word, after in zip(self.flags, self.flags[1:], strict=False) if word == "--render"]
-        wanted = service_settings.from_flags(EVALUATOR, gpu="none" if on_cpu else self.gpu)
+        wanted = service_settings.from_flags(self.job, gpu="none" if on_cpu else self.gpu)
         return {**paths.of_caller(), **service_settings.merged({}, wanted)}
 
     @property
@@ -94,10 +98,11 @@ def check_policy(asked: str) -> str:
     return asked
 
 
-def choose_policy(asked: str, running: Sequence[Instance], policies: Sequence[str]) -> PolicyChoice:
+def choose_policy(asked: str, running: Sequence[Instance], policies: Sequence[str], fallback: str) -> PolicyChoice:
     """Returns the policy for --policy: a URL, a service's name, or "auto".
 
-    running: policy services that are up, healthy and within reach. policies: those of compose.yaml.
+    running: policy services that are up, healthy and within reach. policies: those of compose.yaml. fallback: the one
+    that is started where "auto" finds none; "auto" where there is none.
     """
     if asked.startswith(("http://", "https://")):
         return PolicyChoice(asked.rstrip("/"), None, f"policy at {asked}")
@@ -108,8 +113,10 @@ def choose_policy(asked: str, running: Sequence[Instance], policies: Sequence[st
         others = f" ({', '.join(o.name for o in up[1:])} up too; choose with --policy)" if up[1:] else ""
         why = f"policy {up[0].service}, which is up at {up[0].url}{others}"
         return PolicyChoice(up[0].url, None, why, up[0])
+    if asked == fallback == "auto":
+        raise LabError("no policy service is up, and this benchmark has none of its own; name one: --policy WHICH")
     if asked == "auto":
-        return PolicyChoice(None, FALLBACK, f"policy {FALLBACK}, since no policy service is up (--policy chooses)")
+        return PolicyChoice(None, fallback, f"policy {fallback}, since no policy service is up (--policy chooses)")
     return PolicyChoice(None, asked, f"policy {asked}")
 
 
@@ -117,7 +124,7 @@ def name_of_policy(request: Request) -> str:
     """Returns the service that a request's policy is, or "policy" where an address is all that is known of it."""
     healthy = [found for found in both.instances() if found.role == "policy" and found.is_healthy()]
     shared = [found for found in healthy if not found.attached]
-    choice = choose_policy(request.policy, shared, policies())
+    choice = choose_policy(request.policy, shared, policies(), request.fallback)
     return choice.instance.service if choice.instance else choice.service or "policy"
 
 
@@ -126,28 +133,28 @@ def run(request: Request, typed: str) -> int:
     services = compose.read()
     policies = [name for name, service in services.items() if service.role == "policy"]
     if not request.names_url and request.policy not in ("auto", *policies):
-        choose_policy(request.policy, [], policies)
+        choose_policy(request.policy, [], policies, request.fallback)
     running = [found for found in both.instances() if found.role == "policy" and not found.attached]
     healthy = [found for found in running if found.is_healthy()]
     runtime, line = _runtime(request, healthy, services)
     choice = _choice(request, runtime, healthy, policies)
     say(f"{line}; {choice.why}")
-    command = [*services[EVALUATOR].command, request.suite, "--policy-url"]
+    command = [*services[request.job].command, request.suite, "--policy-url"]
     if request.dry_run:
         if choice.service:
             print(runtime.start_command(choice.service, _settings(choice.service, request), attached=True))
         url = runtime.address(choice.instance) if choice.instance else choice.url or "http://POLICY:PORT"
-        print(runtime.run_command(EVALUATOR, [*command, url, *request.flags], request.variables))
+        print(runtime.run_command(request.job, [*command, url, *request.flags], request.variables))
         return 0
     _tell_of_waiting(request)
     if choice.service:
         lacking.refuse([choice.service], {choice.service: _settings(choice.service, request)}, request.runtime)
     volumes.require_writable()
-    runtime.prepare([services[name].environment_name for name in (EVALUATOR, choice.service) if name])
+    runtime.prepare([services[name].environment_name for name in (request.job, choice.service) if name])
     with _ready_policy(choice, runtime, request) as (url, outcome, private):
         code, variables = INTERRUPTED, {"VLALAB_COMMAND": typed, **request.variables}
         with Watch(private) as watch:
-            code = runtime.run(EVALUATOR, [*command, url, *request.flags], variables)
+            code = runtime.run(request.job, [*command, url, *request.flags], variables)
         code = 1 if watch.is_gone else code
         outcome.append(code)
         _explain(code, watch, typed)
@@ -187,8 +194,8 @@ def _explain(code: int, watch: Watch, typed: str) -> None:
 def _runtime(request: Request, healthy: Sequence[Instance], services: dict) -> tuple[Runtime, str]:
     """Returns the runtime that evaluates: auto is where the policy runs, since a container cannot reach a process."""
     up = [found for found in healthy if request.policy in ("auto", found.service) or _is_at(found, request.policy)]
-    to_start = [] if up or request.names_url else [FALLBACK if request.policy == "auto" else request.policy]
-    names = [services[name].environment_name for name in (EVALUATOR, *to_start)]
+    to_start = [] if up or request.names_url else [request.fallback if request.policy == "auto" else request.policy]
+    names = [services[name].environment_name for name in (request.job, *to_start) if name in services]
     prefer = up[0].runtime if up else "local" if request.names_url and _is_local(request.policy) else None
     return both.choose(request.runtime, names, prefer)
 
@@ -210,11 +217,11 @@ def _is_at(found: Instance, url: str) -> bool:
 def _choice(request: Request, runtime: Runtime, healthy: Sequence[Instance], policies: Sequence[str]) -> PolicyChoice:
     """Returns the policy among those that this runtime's programs reach; says what is up and out of their reach."""
     if runtime is not containers:
-        return choose_policy(request.policy, healthy, policies)
+        return choose_policy(request.policy, healthy, policies, request.fallback)
     mine = [found for found in healthy if found.runtime == containers.NAME]
     if request.names_url and _is_local(request.policy):
         return _container_at(request.policy, mine)
-    choice = choose_policy(request.policy, mine, policies)
+    choice = choose_policy(request.policy, mine, policies, request.fallback)
     for found in healthy:
         if found not in mine and request.policy in ("auto", found.service):
             say(f"{found.name} at {found.url} is a local process, out of a container's reach (--runtime local uses it)")

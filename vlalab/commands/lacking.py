@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vlalab.description import checkpoints, compose, service_settings
+from vlalab.description import checkpoints, compose, manifests, service_settings
 from vlalab.host import paths
 from vlalab.host.console import LabError
 from vlalab.runtimes import both, local
-
-# Code that an image brings along and the local runtime is told of: service → variable, and how to get it.
-SOURCES = {
-    "gr00t": ("VLALAB_GR00T_SOURCE", "a checkout of github.com/NVIDIA/Isaac-GR00T (docs/gr00t.md), or use its image"),
-}
 
 
 def refuse(names: Sequence[str], given: Mapping[str, service_settings.Settings], runtime: str) -> None:
@@ -27,7 +22,7 @@ def refuse(names: Sequence[str], given: Mapping[str, service_settings.Settings],
 
 def _checkpoint(service: str, known: Mapping[str, str | None]) -> str:
     """Returns what is missing where a service of a model has no checkpoint, "" where it has one."""
-    if service not in service_settings.CHECKPOINTS:
+    if service not in manifests.models():
         return ""
     variable = service_settings.variable(service, "CHECKPOINT")
     there = service_settings.checkpoints_on_volume()
@@ -39,14 +34,15 @@ def _checkpoint(service: str, known: Mapping[str, str | None]) -> str:
     if len(checkpoints.there(service)) == 1:
         return ""  # that one is taken
     how = f"name one by --checkpoint: {', '.join(there)}" if there else "get one: ./lab checkpoint " + service
-    return f"a checkpoint ({how}{'' if there else ' --suite libero_goal, or --tiny to try things'})"
+    return f"a checkpoint ({how}{'' if there else ' --suite SUITE, or --tiny to try things'})"
 
 
 def _source(service: str, known: Mapping[str, str | None], runtime: str) -> str:
     """Returns what is missing where local code of others is not there, "" where it is or an image brings it."""
-    if service not in SOURCES:
+    model = manifests.models().get(service)
+    if not model or not model.source:
         return ""
-    variable, what = SOURCES[service]
+    variable, what = model.source.variable, model.source.what
     chosen, _ = both.choose(runtime, [compose.read()[service].environment_name])
     folder = known.get(variable)
     if chosen is not local or (folder and (paths.ROOT / Path(folder).expanduser()).is_dir()):

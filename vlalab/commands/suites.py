@@ -1,4 +1,4 @@
-"""Several suites with one command: a run for each, one after the other, and at the end LIBERO's table of all of them.
+"""Several suites with one command: a run for each, one after the other, and at the end a table of all of them.
 
 Their runs are called SUITE-NAME, so that one NAME (--run-id) goes on with all of them, wherever it was stopped.
 """
@@ -11,19 +11,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vlalab.commands import evaluation
-from vlalab.commands.evaluation import EVALUATOR, INTERRUPTED, Request
-from vlalab.description import compose
+from vlalab.commands.evaluation import INTERRUPTED, Request
+from vlalab.description import compose, manifests
 from vlalab.host import paths
 from vlalab.host.console import LabError, say
 from vlalab.runtimes import both
 
-TABLE = ("libero_spatial", "libero_object", "libero_goal", "libero_10")  # libero_90 is to learn from
 NAMED = ("--resume", "--run-id")  # the flags that name a run
 
 
 def chosen(words: Sequence[str]) -> list[str]:
-    """Returns the suites of those words, each once: "all" is the four of LIBERO's table."""
-    return list(dict.fromkeys(suite for word in words for suite in (TABLE if word == "all" else (word,))))
+    """Returns the suites of those words, each once: "all" is the table of the benchmark that is there by default.
+
+    Raises LabError for suites of two benchmarks, which no table has side by side.
+    """
+    table = manifests.benchmarks()[manifests.default_job()].table
+    found = list(dict.fromkeys(suite for word in words for suite in (table if word == "all" else (word,))))
+    if len({manifests.job_of(suite) for suite in found}) > 1:
+        raise LabError(f"{', '.join(found)} are of several benchmarks; evaluate those of one at a time")
+    return found
 
 
 def run(request: Request, suites: Sequence[str], typed: Sequence[str]) -> int:
@@ -52,12 +58,12 @@ def run(request: Request, suites: Sequence[str], typed: Sequence[str]) -> int:
 
 def _show_table(request: Request, ids: Sequence[str]) -> None:
     """Prints the runs' rates; a table that cannot be made takes nothing away from the runs."""
-    runtime, _ = both.choose(request.runtime, [compose.read()[EVALUATOR].environment_name])
-    command = ["python", "-m", "vla_evaluation.runs", "table", *ids]
+    runtime, _ = both.choose(request.runtime, [compose.read()[request.job].environment_name])
+    command = ["python", "-m", evaluation.RUNS, "table", *ids]
     if request.dry_run:
-        print(runtime.run_command(EVALUATOR, command))
+        print(runtime.run_command(request.job, command))
     else:
-        runtime.run(EVALUATOR, command)
+        runtime.run(request.job, command)
 
 
 def _name(request: Request, suites: Sequence[str]) -> str:
@@ -96,5 +102,5 @@ def _without_names(flags: Sequence[str]) -> list[str]:
 
 def _flags_only(typed: Sequence[str]) -> list[str]:
     """Returns a typed command line's flags: without ./lab, eval, the suites, and what names a run."""
-    words = [word for word in typed[2:] if word not in ("all", *evaluation.SUITES)]
+    words = [word for word in typed[2:] if word not in ("all", *manifests.suites())]
     return _without_names(words)

@@ -6,11 +6,9 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from vlalab.description import compose, service_settings
+from vlalab.description import compose, manifests, service_settings
 from vlalab.host import paths
 from vlalab.host.console import say
-
-MODEL_TYPES = {"openvla": "openvla", "gr00t": "gr00t_n1_5"}  # service → what a checkpoint's config.json calls its model
 
 Wanted = Mapping[str, Mapping[str, str]]  # service → its settings, by variable
 Settings = dict[str, dict[str, str]]
@@ -19,7 +17,7 @@ Settings = dict[str, dict[str, str]]
 def there(service: str) -> list[str]:
     """Returns the names of the checkpoints on the volume that this service can serve, sorted."""
     folders = (paths.volume() / "checkpoints").glob("*/config.json")
-    return sorted(path.parent.name for path in folders if _is_whole(path, MODEL_TYPES[service]))
+    return sorted(path.parent.name for path in folders if _is_whole(path, manifests.models()[service].type))
 
 
 def _is_whole(config: Path, model: str) -> bool:
@@ -53,10 +51,10 @@ def complete(order: Sequence[str], named: Sequence[str], wanted: Wanted, running
 def _has_none(service: str, wanted: Mapping[str, str]) -> bool:
     """Returns whether a service needs a checkpoint that nobody named."""
     name = service_settings.variable(service, "CHECKPOINT")
-    return service in MODEL_TYPES and not {**compose.environment_variables(), **wanted}.get(name)
+    return service in manifests.models() and not {**compose.environment_variables(), **wanted}.get(name)
 
 
 def _how_to_start(service: str, known: Sequence[str]) -> str:
     if known:
         return f"./lab up {service} --checkpoint {known[0]} (also on the volume: {', '.join(known[1:])})"
-    return f"./lab checkpoint {service} --tiny (or --suite libero_goal), then ./lab up {service}"
+    return f"./lab checkpoint {service} --tiny (or --suite SUITE), then ./lab up {service}"

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from vlalab.description.compose import FILE
 from vlalab.description.interpolation import read_dotenv
 from vlalab.host.console import say
 from vlalab.host.paths import CLONES_VOLUME, ROOT, default_volume, image_names
@@ -37,8 +38,9 @@ def take_in() -> None:
 
 
 def known() -> set[str]:
-    """Returns the names of the lab's variables: those of .env.example, and one base image for each environment."""
-    named = re.findall(rf"\b{PREFIX}[A-Z0-9_]*[A-Z0-9]\b", EXAMPLE.read_text(encoding="utf-8"))
+    """Returns the names of the lab's variables: .env.example's, compose.yaml's, and a base image per environment."""
+    texts = (path.read_text(encoding="utf-8") for path in (EXAMPLE, FILE))
+    named = [name for text in texts for name in re.findall(rf"\b{PREFIX}[A-Z0-9_]*[A-Z0-9]\b", text)]
     return {*named, *(f"{PREFIX}BASE_{name.upper()}" for name in image_names())}
 
 

@@ -47,6 +47,63 @@ class Environment:
     stages: Mapping[str, Stage] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Source:
+    """Code of others that an image brings along, and that the local runtime is told of."""
+
+    variable: str
+    what: str  # what is expected there, and how to get it
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a policy loads."""
+
+    type: str  # what a checkpoint's config.json calls its model
+    checkpoints: Mapping[str, str]  # suite → the published one's folder under checkpoints/: its repository's name
+    published: str  # the file in which its program names those repositories
+    getter: str  # the module that downloads one, or makes a tiny one
+    verifier: str = ""  # the module that measures one
+    modes: tuple[str, ...] = ()  # which ways to run it the verifier compares
+    suite_setting: str = ""  # the setting that is told the suite
+    settings: tuple[str, ...] = ()  # FILE:CLASS of dataclasses whose fields are variables of the service
+    source: Source | None = None
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What a job of compose.yaml evaluates policies on."""
+
+    title: str
+    suites: tuple[str, ...]
+    episodes: int  # of every task: its init states
+    cameras: tuple[str, ...]
+    profiles: tuple[str, ...]  # the first one is used where none is named
+    table: tuple[str, ...] = ()  # the suites of its published table: `eval all`
+    fallback: str = "auto"  # the policy where none is up and none is named: needs no model and no GPU
+    assets: str = ""  # the module that gets its meshes and textures
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service of compose.yaml: an entry of `services/<folder>/manifest.yaml`."""
+
+    about: str
+    memory_mb: int | None = None  # resident, measured; of a model with its tiny checkpoint
+    model: Model | None = None
+    benchmark: Benchmark | None = None
+    labs: tuple[str, ...] = ()  # of the course: folders beside the manifest, each with a config.py
+    is_evaluated: bool = True  # a policy that some profile fits
+    variables: Mapping[str, str] = field(default_factory=dict)  # its own that .env.example does not explain
+
+
+@dataclass(frozen=True)
+class Folder:
+    """`services/<folder>/manifest.yaml`."""
+
+    services: Mapping[str, Service]
+
+
 # --- reading ------------------------------------------------------------------------------------------------
 
 
@@ -68,6 +125,60 @@ def default_environment() -> str:
 def stages() -> dict[str, Stage]:
     """Returns the stages of the Dockerfile that a folder may replace, by name."""
     return {name: stage for one in environments().values() for name, stage in one.stages.items()}
+
+
+@functools.cache
+def folders() -> dict[str, Folder]:
+    """Returns the manifests of services, by folder. Raises LabError for a bad one, and for a service that has two."""
+    found = {path.parent.name: _read(path, Folder) for path in sorted((paths.ROOT / "services").glob(f"*/{NAME}"))}
+    homes: dict[str, str] = {}
+    for folder, manifest in found.items():
+        for name in manifest.services:
+            if homes.setdefault(name, folder) != folder:
+                raise LabError(f"service '{name}' has two manifests, services/{homes[name]} and services/{folder}")
+    return found
+
+
+def folder_of(service: str) -> str:
+    """Returns the folder of services/ whose manifest has a service of compose.yaml."""
+    return next(folder for folder, manifest in folders().items() if service in manifest.services)
+
+
+def services() -> dict[str, Service]:
+    """Returns what the manifests say of the services of compose.yaml, by name."""
+    return {name: one for manifest in folders().values() for name, one in manifest.services.items()}
+
+
+def models() -> dict[str, Model]:
+    """Returns the models, by the service that loads them."""
+    return {name: one.model for name, one in services().items() if one.model}
+
+
+def published_suites() -> tuple[str, ...]:
+    """Returns the suites for which some model has a published checkpoint."""
+    return tuple(dict.fromkeys(suite for model in models().values() for suite in model.checkpoints))
+
+
+def benchmarks() -> dict[str, Benchmark]:
+    """Returns the benchmarks, by the job of compose.yaml that runs them."""
+    return {name: one.benchmark for name, one in services().items() if one.benchmark}
+
+
+def suites() -> dict[str, str]:
+    """Returns suite → the job that evaluates on it."""
+    return {suite: job for job, benchmark in benchmarks().items() for suite in benchmark.suites}
+
+
+def default_job() -> str:
+    """Returns the job of the benchmark in the folder of the default environment; for what concerns no benchmark."""
+    return min(benchmarks(), key=lambda job: folder_of(job) != default_environment())
+
+
+def job_of(suite: str) -> str:
+    """Returns the job that evaluates on a suite. Raises LabError for an unknown one."""
+    if suite not in suites():
+        raise LabError(unknown("suite", suite, suites()))
+    return suites()[suite]
 
 
 @functools.cache

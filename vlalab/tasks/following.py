@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
+from vlalab.commands import evaluation
+from vlalab.description import manifests
 from vlalab.host.console import say
 
 Given = Mapping[str, object]  # the task's flags, read
@@ -23,7 +25,7 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "logs": "./lab status",
     "shell": "./lab status",
     "checkpoint": lambda given: f"./lab up {given['model']} --checkpoint NAME",
-    "verify": "./lab up openvla --checkpoint NAME",
+    "verify": lambda given: f"./lab up {given['model']} --checkpoint NAME",
     "train": lambda given: _after_training(given),
     "translate": "./lab tensorboard",
     "sample": "./lab score diffusion",
@@ -49,7 +51,8 @@ def tell(task: str, given: Given) -> None:
 
 def _after_up(given: Given) -> str:
     names = given.get("names") or []
-    policies = [name for name in names if name in ("oracle", "random", "replay", "openvla")]
+    evaluated = [name for name, one in manifests.services().items() if one.is_evaluated]
+    policies = [name for name in names if name in evaluated and name in evaluation.policies()]
     return "./lab eval libero_goal --policy " + policies[0] if policies else "./lab status"
 
 

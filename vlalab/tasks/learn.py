@@ -56,12 +56,13 @@ def train(
     _refuse_the_other_labs_flags(lab, trainers)
     if gpus > 1 and lab != "transformer":
         raise LabError(f"train {lab} runs on one GPU, {gpus} were asked for; leave --gpus out")
-    module = f"services.ws_mdl.{lab}.train"
+    module = course.module(lab, "train")
     flags = [*flags_of(trainers), *course.flags(lab, set)]
     if gpus > 1:
         one_machine = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={gpus}"]
         module, flags = "torch.distributed.run", [*one_machine, "-m", module, *flags]
-    finish(programs.run_module("ws_mdl", module, flags, runtime, dry_run, programs.several_gpus("ws_mdl", gpus, gpu)))
+    devices = programs.several_gpus(course.SERVICE, gpus, gpu)
+    finish(programs.run_module(course.SERVICE, module, flags, runtime, dry_run, devices))
 
 
 def _refuse_the_other_labs_flags(lab: str, given: dict[str, object]) -> None:
@@ -88,7 +89,8 @@ def translate(sentence: str, gpu: str | None, runtime: str, dry_run: bool, **tra
     ./lab translate "The door is open."
     """
     flags = [*flags_of(translators), "--", sentence]
-    finish(programs.run_module("ws_mdl", "services.ws_mdl.transformer.translate", flags, runtime, dry_run, gpu))
+    module = course.module("transformer", "translate")
+    finish(programs.run_module(course.SERVICE, module, flags, runtime, dry_run, gpu))
 
 
 @task(
@@ -154,8 +156,8 @@ def score(lab: str, gpu: str | None, runtime: str, dry_run: bool, **scorers: obj
 
 
 def _run_diffusion(program: str, given: dict[str, object], runtime: str, dry_run: bool, gpu: str | None) -> None:
-    module = f"services.ws_mdl.diffusion.{program}"
-    finish(programs.run_module("ws_mdl", module, flags_of(given), runtime, dry_run, gpu))
+    module = course.module("diffusion", program)
+    finish(programs.run_module(course.SERVICE, module, flags_of(given), runtime, dry_run, gpu))
 
 
 @task("show training curves", RUNTIME)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from vlalab.commands import addresses, lacking, lifecycle, overview, programs
-from vlalab.description import service_settings
+from vlalab.description import manifests, service_settings
 from vlalab.runtimes.running import Instance
 from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several
 
 NAMES = Several(shown="SERVICE …")
-SUITE = OneOf(tuple(dict.fromkeys(suite for known in service_settings.CHECKPOINTS.values() for suite in known)))
-PUBLISHED = OneOf((*SUITE.known, "base"))
+MODELS = manifests.models()
+MEASURED = {name: model for name, model in MODELS.items() if model.verifier}
+SUITE = OneOf(manifests.published_suites())
 FOLDER_NAME = Like(r"[\w][\w.-]*", "letters, digits, '.', '_' and '-', as a folder's name", "NAME")
-MODES = ("bf16-flash", "bf16-sdpa", "nf4", "fp4", "int8", "fp32-cpu", "hf")
+MODES = tuple(dict.fromkeys(mode for model in MODELS.values() for mode in model.modes))
 
 
 def _checkpoint(label: str, text: str) -> str:
@@ -37,6 +38,7 @@ def print_addresses(instances: list[Instance]) -> None:
     GPU,
     RUNTIME,
     DRY_RUN,
+    more=lambda: {"Services:": [(name, one.about) for name, one in manifests.services().items()]},
 )
 def up(
     names: list[str],
@@ -119,8 +121,8 @@ def shell(name: str, command: str | None, runtime: str, dry_run: bool) -> None:
 
 @task(
     "download a model's weights",
-    word("model", "openvla or gr00t", OneOf(tuple(service_settings.CHECKPOINTS))),
-    Flag("suite", "the published checkpoint of this suite; base: gr00t's own, of none", PUBLISHED),
+    word("model", " or ".join(MODELS), OneOf(tuple(MODELS))),
+    Flag("suite", "the published checkpoint of this suite; base: of none, where there is one", SUITE),
     Flag("tiny", "make a small random one instead: no download, answers without sense", default=False),
     Flag("name", "its folder under checkpoints/ on the volume", FOLDER_NAME, otherwise="as published"),
     RUNTIME,
@@ -133,12 +135,12 @@ def checkpoint(model: str, suite: str | None, tiny: bool, name: str | None, runt
     ./lab checkpoint openvla --tiny                  then: ./lab up openvla --checkpoint openvla-tiny
     """
     flags = flags_of({"suite": suite, "tiny": tiny, "name": name})
-    finish(programs.run_module(model, f"services.{model}.checkpoints", flags, runtime, dry_run))
+    finish(programs.run_module(model, MODELS[model].getter, flags, runtime, dry_run))
 
 
 @task(
     "measure a checkpoint",
-    word("model", "openvla", OneOf(("openvla",))),
+    word("model", " or ".join(MEASURED), OneOf(tuple(MEASURED))),
     Flag(
         "checkpoint",
         "a folder under checkpoints/ on the volume, or a path",
@@ -164,4 +166,4 @@ def verify(model: str, gpu: str | None, runtime: str, dry_run: bool, **verifiers
     ./lab verify openvla --checkpoint openvla-tiny
     ./lab verify openvla --checkpoint openvla-7b-finetuned-libero-goal --modes bf16-sdpa,nf4
     """
-    finish(programs.run_module(model, "services.openvla.verify", flags_of(verifiers), runtime, dry_run, gpu))
+    finish(programs.run_module(model, MODELS[model].verifier, flags_of(verifiers), runtime, dry_run, gpu))
