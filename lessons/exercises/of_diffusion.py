@@ -1,0 +1,221 @@
+"""Diffusion's exercises."""
+
+from __future__ import annotations
+
+from lessons.exercises.of_transformer import FIND
+from lessons.exercises.types import Both, Call, Exercise, Slip
+
+# --- what the code is tried with ----------------------------------------------------------------------------
+
+
+def _pictures():
+    import torch
+
+    draw = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(3, 1, 4, 4, generator=draw) for _ in range(3))
+
+
+def _schedule():
+    from lessons.diffusion import linear_schedule
+
+    return linear_schedule(20, 1e-4, 0.2)
+
+
+def perturb_calls() -> list[Call]:
+    import torch
+
+    x, noise, _ = _pictures()
+    t = torch.tensor([1, 7, 20])
+    return [Call("perturb_input of 3 pictures at steps 1, 7 and 20 of 20", (x, t, noise, _schedule().ab_t))]
+
+
+def ddpm_calls() -> list[Call]:
+    x, pred_noise, z = _pictures()
+    given = (pred_noise, z, _schedule())
+    return [Call(f"denoise_add_noise at t = {t}", (x, t, *given)) for t in (20, 2, 1)]
+
+
+def ddim_calls() -> list[Call]:
+    x, pred_noise, _ = _pictures()
+    steps = ((20, 19), (20, 5), (5, 0))
+    return [Call(f"denoise_ddim from {t} to {to}", (x, t, to, pred_noise, _schedule().ab_t)) for t, to in steps]
+
+
+def guidance_calls() -> list[Call]:
+    import torch
+
+    x, _, _ = _pictures()
+    weights = torch.linspace(-1, 1.5, 5)
+
+    def network(x, time, context):
+        return x * time[:, :, None, None] + (context @ weights + 0.3)[:, None, None, None]
+
+    context = torch.eye(5)[:3]
+    return [
+        Call(f"guided_noise with guidance {by}", (network, x, torch.full((3, 1), 0.4), context, by))
+        for by in (1.0, 0.0, 2.5)
+    ]
+
+
+# --- slips --------------------------------------------------------------------------------------------------
+
+PERTURB = (
+    Slip(
+        "no roots",
+        Both("without the roots the variance does not stay 1: √ᾱ of the picture, √(1 - ᾱ) of noise",
+             "제곱근이 없어 분산이 1로 남지 않습니다: 그림은 √ᾱ, noise는 √(1 - ᾱ)입니다"),
+        (("ab.sqrt() * x + (1 - ab).sqrt() * noise", "ab * x + (1 - ab) * noise"),),
+    ),
+    Slip(
+        "no root over the noise's share",
+        Both("the noise's share lacks its root: it is √(1 - ᾱ)", "noise의 몫에 제곱근이 없습니다: √(1 - ᾱ)입니다"),
+        (("(1 - ab).sqrt() * noise", "(1 - ab) * noise"),),
+    ),
+    Slip(
+        "picture and noise change places",
+        Both("the picture grows with t and the noise fades: it is the other way",
+             "t가 커질수록 그림이 커지고 noise가 줄어듭니다: 반대입니다"),
+        (("ab.sqrt() * x + (1 - ab).sqrt() * noise", "(1 - ab).sqrt() * x + ab.sqrt() * noise"),),
+    ),
+    Slip(
+        "one step early",
+        Both("this is the picture one step before t: ab_t begins with the clean one, so its index is the step",
+             "t보다 한 step 앞의 그림입니다: ab_t는 깨끗한 그림에서 시작하므로 index가 곧 step입니다"),
+        (("ab_t[t]", "ab_t[t - 1]"),),
+    ),
+    Slip(
+        "a number per picture lies along the width",
+        Both("ab has one number per picture, and here it meets the pictures' width: it needs dimensions of size 1 behind it",
+             "ab는 그림마다 숫자 하나인데 여기서는 그림의 너비와 만납니다: 뒤에 크기 1인 차원이 필요합니다"),
+        (("[:, None, None, None]", ""),),
+    ),
+)  # fmt: skip
+LAST_STEP = Slip(
+    "noise added at t = 1",
+    Both("the last step, t = 1, adds noise too: nothing would take it out again",
+         "마지막 step인 t = 1에서도 noise를 더합니다: 그것을 지울 step이 없습니다"),
+    (("mean + b.sqrt() * z if t > 1 else mean", "mean + b.sqrt() * z"),),
+)  # fmt: skip
+DDPM = (
+    LAST_STEP,
+    Slip(
+        "no noise is added back",
+        Both("no noise comes back: the pictures collapse to blurs near the average",
+             "noise를 다시 더하지 않습니다: 그림이 평균 근처의 흐릿한 것으로 무너집니다"),
+        (("mean + b.sqrt() * z if t > 1 else mean", "mean"),),
+    ),
+    Slip(
+        "β without its root before z",
+        Both("z is multiplied by β, the variance; a spread is its root",
+             "z에 분산인 β를 곱했습니다; 퍼짐은 그 제곱근입니다"),
+        (("b.sqrt() * z", "b * z"),),
+    ),
+    Slip(
+        "α for ᾱ",
+        Both("under the predicted noise stands √(1 - α), of one step; all steps' is √(1 - ᾱ)",
+             "예측한 noise를 한 step의 √(1 - α)로 나누었습니다; 모든 step의 √(1 - ᾱ)입니다"),
+        (("(1 - ab).sqrt()", "(1 - a).sqrt()"),),
+    ),
+    Slip(
+        "not divided by √α",
+        Both("what is left is not divided by √α, so the picture fades step by step",
+             "남은 것을 √α로 나누지 않아 그림이 점점 흐려집니다"),
+        ((" / a.sqrt()", ""),),
+    ),
+)  # fmt: skip
+TOWARDS = "(1 - ab_prev).sqrt() * pred_noise"
+DDIM = (
+    Slip(
+        "not divided by √ᾱ",
+        Both("the predicted picture is not divided by √ᾱ_t: it comes out too pale",
+             "예측한 그림을 √ᾱ_t로 나누지 않았습니다: 너무 흐립니다"),
+        ((" / ab.sqrt()", ""),),
+    ),
+    Slip(
+        "as much noise as at t",
+        Both("it goes on with as much noise as t has; t_prev has √(1 - ᾱ_prev)",
+             "t만큼의 noise를 그대로 둡니다; t_prev는 √(1 - ᾱ_prev)입니다"),
+        ((f"x0_pred + {TOWARDS}", "x0_pred + (1 - ab).sqrt() * pred_noise"),),
+    ),
+    Slip(
+        "the picture's share is left out",
+        Both("the predicted picture comes in whole: its share at t_prev is √ᾱ_prev",
+             "예측한 그림이 통째로 들어갑니다: t_prev에서 그 몫은 √ᾱ_prev입니다"),
+        (("ab_prev.sqrt() * x0_pred", "x0_pred"),),
+    ),
+    Slip(
+        "one step instead of t_prev",
+        Both("it goes to t - 1 whatever t_prev says: DDIM leaps",
+             "t_prev와 상관없이 t - 1로 갑니다: DDIM은 건너뜁니다"),
+        (("ab_t[t_prev]", "ab_t[t - 1]"),),
+    ),
+    Slip(
+        "t and t_prev change places",
+        Both("ᾱ_t and ᾱ_prev change places: this makes the picture noisier",
+             "ᾱ_t와 ᾱ_prev가 바뀌었습니다: 그림이 더 noisy해집니다"),
+        (("ab_t[t], ab_t[t_prev]", "ab_t[t_prev], ab_t[t]"),),
+    ),
+)  # fmt: skip
+GUIDED = "without + guidance * (with_context - without)"
+GUIDANCE = (
+    Slip(
+        "begins at the wrong end",
+        Both("it begins at the prediction with context, as the paper's w does: 1 has to be plain conditional sampling",
+             "context가 있는 예측에서 시작합니다(논문의 w): 1이 보통의 조건부 sampling이어야 합니다"),
+        ((GUIDED, GUIDED.replace("without +", "with_context +")),),
+    ),
+    Slip(
+        "away from the context",
+        Both("it goes away from the context: the difference has the wrong sign",
+             "context에서 멀어집니다: 차이의 부호가 반대입니다"),
+        (("(with_context - without)", "(without - with_context)"),),
+    ),
+    Slip(
+        "guidance is left out",
+        Both("guidance changes nothing: this is the prediction with context",
+             "guidance가 아무것도 바꾸지 않습니다: context가 있는 예측 그대로입니다"),
+        ((GUIDED, "with_context"),),
+    ),
+    Slip(
+        "ones for no context",
+        Both("ones mean all classes at once; no context are zeros",
+             "1은 모든 class를 뜻합니다; context 없음은 0입니다"),
+        (("torch.zeros_like", "torch.ones_like"),),
+    ),
+)  # fmt: skip
+
+EXERCISES = (
+    Exercise(
+        "diffusion.perturb", "perturb_input",
+        Both("Write the picture as it is at step t: some of it, and some noise.",
+             "step t에서의 그림을 쓰세요: 그림 조금과 noise 조금입니다."),
+        Both("Variances add up: ᾱ + (1 - ᾱ) = 1.", "분산은 더해집니다: ᾱ + (1 - ᾱ) = 1."),
+        perturb_calls, PERTURB,
+    ),
+    Exercise(
+        "diffusion.ddpm", "denoise_add_noise",
+        Both("Write a step of DDPM: take out predicted noise, and add fresh noise.",
+             "DDPM의 한 step을 쓰세요: 예측한 noise를 빼고 새 noise를 더합니다."),
+        Both("Algorithm 2 of Ho et al. 2020; σ² is β.", "Ho et al. 2020의 Algorithm 2; σ²은 β입니다."),
+        ddpm_calls, DDPM,
+    ),
+    Exercise(
+        "diffusion.ddim", "denoise_ddim",
+        Both("Write a step of DDIM: predict the clean picture, then make it as noisy as t_prev is.",
+             "DDIM의 한 step을 쓰세요: 깨끗한 그림을 예측하고 t_prev만큼 noisy하게 만듭니다."),
+        Both("Solve perturb_input for x, with the predicted noise.", "perturb_input을 x에 대해 푸세요."),
+        ddim_calls, DDIM,
+    ),
+    Exercise(
+        "diffusion.guidance", "guided_noise",
+        Both("Write guidance: 0 is no context, 1 the plain one, above 1 further in the same direction.",
+             "guidance를 쓰세요: 0은 context 없음, 1은 보통, 1보다 크면 같은 방향으로 더 갑니다."),
+        Both("No context are zeros.", "context 없음은 0입니다."),
+        guidance_calls, GUIDANCE,
+    ),
+    Exercise(
+        "diffusion.bug_last_step", "denoise_add_noise", FIND,
+        Both("What does the last step leave behind?", "마지막 step은 무엇을 남길까요?"),
+        ddpm_calls, DDPM, LAST_STEP.name,
+    ),
+)  # fmt: skip

@@ -1,0 +1,467 @@
+"""The Transformer's exercises."""
+
+from __future__ import annotations
+
+from lessons.exercises.types import Both, Call, Exercise, Slip
+
+# --- what the code is tried with ----------------------------------------------------------------------------
+
+
+def mask_calls() -> list[Call]:
+    return [Call("causal_mask(4)", (4,)), Call("causal_mask(1)", (1,))]
+
+
+def positions_calls() -> list[Call]:
+    return [Call("positions(seq=6, d_model=8)", (6, 8)), Call("positions(seq=3, d_model=512)", (3, 512))]
+
+
+def attention_calls() -> list[Call]:
+    import torch
+
+    draw = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 8, 5, 64, generator=draw) for _ in range(3))
+    causal = torch.ones(1, 1, 5, 5, dtype=torch.bool).tril()
+    padding = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], dtype=torch.bool)[:, None, None, :]
+    heads = "attention of h = 8 heads with d_k = 64"
+    return [
+        Call(f"{heads}, without a mask", (query, key, value)),
+        Call(f"{heads}, with a causal mask", (query, key, value, causal)),
+        Call(f"{heads}, with padding masked", (query, key, value, padding)),
+        Call(f"{heads}, 3 queries and 5 keys", (query[:, :, :3], key, value)),
+    ]
+
+
+def shift_calls() -> list[Call]:
+    return [Call("teacher_forcing([[5, 6, 7], [8]])", ([[5, 6, 7], [8]],))]
+
+
+def warmup_calls() -> list[Call]:
+    steps = (1, 100, 400, 4000)
+    return [Call(f"learning_rate(step={step}, d_model=512, warmup=400)", (step, 512, 400)) for step in steps]
+
+
+def smoothing_calls() -> list[Call]:
+    import torch
+
+    scores = torch.randn(2, 4, 9, generator=torch.Generator().manual_seed(1))
+    whole, padded = torch.tensor([[3, 4, 5, 2], [6, 7, 8, 2]]), torch.tensor([[3, 4, 5, 2], [6, 2, 0, 0]])
+    return [
+        Call("smoothed_loss without padding, smoothing 0.1", (scores, whole)),
+        Call("smoothed_loss with padding (0), smoothing 0.1", (scores, padded)),
+        Call("smoothed_loss with padding (0), smoothing 0.3", (scores, padded, 0.3)),
+    ]
+
+
+def feed_forward_calls() -> list[Call]:
+    import torch
+
+    def use(code, x):
+        return _with_weights(code(8, 16, 0.1))(x)
+
+    x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(2))
+    return [Call("FeedForwardBlock(d_model=8, d_ff=16, dropout=0.1) in eval mode, of x (2, 3, 8)", (x,), use)]
+
+
+def block_calls() -> list[Call]:
+    import torch
+
+    def use(code, *inputs):
+        return _with_weights(code(8, 2, 16, 0.1, decodes=True))(*inputs)
+
+    draw = torch.Generator().manual_seed(3)
+    x, same, longer = (torch.randn(2, count, 8, generator=draw) for count in (4, 4, 6))
+    causal = torch.ones(1, 4, 4, dtype=torch.bool).tril()
+    seen = [torch.arange(count)[None, None, None, :] < count - 1 for count in (4, 6)]
+    return [
+        Call("a decoder's Block, 4 target words and 4 source words", (x, causal, same, seen[0]), use),
+        Call("a decoder's Block, 4 target words and 6 source words", (x, causal, longer, seen[1]), use),
+    ]
+
+
+def _with_weights(module):
+    """Gives every weight a number that depends on nothing but its place, and turns dropout off."""
+    import torch
+
+    draw = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=draw) * 0.5)
+    return module.eval()
+
+
+# --- slips --------------------------------------------------------------------------------------------------
+
+TRIU = "torch.triu(torch.ones(1, size, size), diagonal=1) == 0"
+MASK = (
+    Slip(
+        "the diagonal is masked too",
+        Both("no word may look at itself here: where does the diagonal belong?",
+             "단어가 자기 자신을 볼 수 없게 되어 있습니다: diagonal은 어느 쪽에 속할까요?"),
+        (("diagonal=1", "diagonal=0"),),
+    ),
+    Slip(
+        "the mask is the wrong way round",
+        Both("it is true where a query may NOT look; the lesson's masks are true where it may",
+             "query가 보면 안 되는 곳이 true입니다; 이 수업의 mask는 볼 수 있는 곳이 true입니다"),
+        (("== 0", "== 1"),),
+    ),
+    Slip(
+        "the future is seen",
+        Both("query i sees what comes after it: rows are queries, columns are keys",
+             "query i가 뒤에 오는 단어를 봅니다: 행은 query, 열은 key입니다"),
+        (("torch.triu", "torch.tril"), ("diagonal=1", "diagonal=-1")),
+    ),
+    Slip(
+        "no dimension for the batch",
+        Both("the mask has no dimension for the batch: it is shared by all sentences, so its first size is 1",
+             "batch 차원이 없습니다: 모든 문장이 함께 쓰므로 첫 크기는 1입니다"),
+        (("torch.ones(1, size, size)", "torch.ones(size, size)"),),
+    ),
+    Slip(
+        "numbers instead of bool",
+        Both("the numbers are right, but a mask is bool: compare with something",
+             "숫자는 맞지만 mask는 bool이어야 합니다: 비교 연산을 쓰세요"),
+        ((TRIU, "torch.tril(torch.ones(1, size, size))"),),
+    ),
+)  # fmt: skip
+EXPONENT = Slip(
+    "the exponent is doubled",
+    Both("the exponent is twice what it should be: two_i already is 2i, so it is not doubled again",
+         "지수가 두 배입니다: two_i가 이미 2i이므로 다시 두 배를 하지 않습니다"),
+    (("two_i / d_model", "2 * two_i / d_model"),),
+)  # fmt: skip
+BATCH_ORDER = Slip(
+    "shaped for another batch order",
+    Both("the table is (seq, 1, d_model), as for a batch in the second place; here the batch comes first",
+         "표가 (seq, 1, d_model) 모양, 곧 batch가 둘째인 모양입니다; 여기서는 batch가 먼저입니다"),
+    (("pe.unsqueeze(0)", "pe.unsqueeze(1)"),),
+)  # fmt: skip
+POSITIONS = (
+    EXPONENT,
+    BATCH_ORDER,
+    Slip(
+        "sine and cosine change places",
+        Both("even columns are the sine, odd ones the cosine; here it is the other way",
+             "짝수 열이 sine, 홀수 열이 cosine입니다; 지금은 반대입니다"),
+        (("torch.sin", "torch.SIN"), ("torch.cos", "torch.sin"), ("torch.SIN", "torch.cos")),
+    ),
+    Slip(
+        "sines in one half, cosines in the other",
+        Both("all sines stand in the left half and all cosines in the right one; they take turns, column by column",
+             "sine이 모두 왼쪽 절반, cosine이 모두 오른쪽 절반에 있습니다; 열마다 번갈아 놓입니다"),
+        (("pe[:, 0::2]", "pe[:, : d_model // 2]"), ("pe[:, 1::2]", "pe[:, d_model // 2 :]")),
+    ),
+    Slip(
+        "places counted from 1",
+        Both("the first place is 0: sin 0 = 0 and cos 0 = 1 stand in the first row",
+             "첫 위치는 0입니다: 첫 행은 sin 0 = 0, cos 0 = 1입니다"),
+        (("torch.arange(seq)", "torch.arange(1, seq + 1)"),),
+    ),
+    Slip(
+        "no dimension for the batch",
+        Both("the table has no dimension for the batch: one table serves all sentences, so its first size is 1",
+             "batch 차원이 없습니다: 표 하나를 모든 문장이 쓰므로 첫 크기는 1입니다"),
+        (("pe.unsqueeze(0)", "pe"),),
+    ),
+)  # fmt: skip
+SCALE = Slip(
+    "√d_model for √d_k",
+    Both("you divided by √512 (d_model); each head has 64 numbers (d_k)",
+         "√512(d_model)로 나누었습니다; head마다 숫자는 64개(d_k)입니다"),
+    (("math.sqrt(d_k)", "math.sqrt(query.shape[1] * d_k)"),),
+)  # fmt: skip
+SOFTMAX_FIRST = Slip(
+    "softmax before the mask",
+    Both("the mask comes after the softmax: then the weights that are left no longer add up to 1",
+         "softmax 뒤에 mask를 했습니다: 그러면 남은 weight의 합이 1이 아닙니다"),
+    (("if mask", "weights = torch.softmax(scores, dim=-1)\n    if mask"),
+     ("scores = scores.masked_fill(mask == 0, -1e9)", "weights = weights.masked_fill(mask == 0, 0.0)"),
+     ("\n    weights = torch.softmax(scores, dim=-1)  # (batch, h, queries, keys)", "")),
+)  # fmt: skip
+ATTENTION = (
+    SCALE,
+    SOFTMAX_FIRST,
+    Slip(
+        "not divided by √d_k",
+        Both("the scores are not divided by anything: sums of 64 products are too large for a softmax",
+             "점수를 나누지 않았습니다: 곱 64개의 합은 softmax에 너무 큽니다"),
+        ((" / math.sqrt(d_k)", ""),),
+    ),
+    Slip(
+        "d_k without its root",
+        Both("you divided by 64 itself; the spread of a sum grows with the root of how many there are",
+             "64 자체로 나누었습니다; 합의 퍼짐은 개수의 제곱근만큼 커집니다"),
+        (("math.sqrt(d_k)", "d_k"),),
+    ),
+    Slip(
+        "the mask is the wrong way round",
+        Both("masked is what may be seen: the mask is true where a query may look",
+             "볼 수 있는 곳을 가렸습니다: mask가 true인 곳이 볼 수 있는 곳입니다"),
+        (("mask == 0", "mask == 1"),),
+    ),
+    Slip(
+        "the mask is not used",
+        Both("without a mask it is right, with one nothing is masked",
+             "mask가 없을 때는 맞지만, 있을 때 아무것도 가리지 않습니다"),
+        (("scores.masked_fill(mask == 0, -1e9)", "scores"),),
+    ),
+    Slip(
+        "softmax over the queries",
+        Both("the softmax runs over the queries; each query shares its attention among the keys, the last dimension",
+             "softmax가 query 방향입니다; query마다 마지막 차원인 key들에 attention을 나눕니다"),
+        (("dim=-1", "dim=-2"),),
+    ),
+)  # fmt: skip
+ROW = "[PAD] * (longest - 1 - len(words))"
+SHIFT = (
+    Slip(
+        "nothing is shifted",
+        Both("the decoder is given the very words that it is to say: [SOS] has to stand before what it is given",
+             "decoder가 말해야 할 단어를 그대로 받습니다: 받는 쪽 앞에 [SOS]가 있어야 합니다"),
+        (("[SOS, *words]", "[*words, EOS]"),),
+    ),
+    Slip(
+        "the label begins with [SOS]",
+        Both("the label begins with [SOS]: nobody has to say that; the first thing to be said is the first word",
+             "label이 [SOS]로 시작합니다: 그것을 말할 필요는 없고, 처음 말할 것은 첫 단어입니다"),
+        (("[*words, EOS]", "[SOS, *words]"),),
+    ),
+    Slip(
+        "no [EOS] in the label",
+        Both("the label does not end with [EOS]: then the model never learns to stop",
+             "label 끝에 [EOS]가 없습니다: 모델이 멈추는 법을 배우지 못합니다"),
+        (("[*words, EOS]", "[*words, PAD]"),),
+    ),
+    Slip(
+        "the two are swapped",
+        Both("the two change places: first comes what the decoder is given, then what it is to say",
+             "둘의 순서가 바뀌었습니다: 먼저 decoder가 받는 것, 다음이 말할 것입니다"),
+        (("return torch.tensor(given), torch.tensor(label)", "return torch.tensor(label), torch.tensor(given)"),),
+    ),
+    Slip(
+        "padding comes first",
+        Both("padding stands before the words; it belongs behind them",
+             "padding이 단어 앞에 있습니다; 뒤에 와야 합니다"),
+        ((f"[SOS, *words] + {ROW}", f"{ROW} + [SOS, *words]"), (f"[*words, EOS] + {ROW}", f"{ROW} + [*words, EOS]")),
+    ),
+)  # fmt: skip
+WARMUP = (
+    Slip(
+        "max for min",
+        Both("the larger of the two is taken: the rate is endless at first, and grows for ever",
+             "둘 중 큰 쪽을 골랐습니다: 처음에 너무 크고 끝없이 커집니다"),
+        (("min(", "max("),),
+    ),
+    Slip(
+        "no warm-up",
+        Both("the rate falls from the first step on: the rise over `warmup` steps is missing",
+             "첫 step부터 줄어듭니다: warmup 동안 올라가는 부분이 없습니다"),
+        (("min(step**-0.5, step * warmup**-1.5)", "step**-0.5"),),
+    ),
+    Slip(
+        "the warm-up's exponent",
+        Both("the rise is step · warmup^-0.5; both branches have to meet at step = warmup: which power does that?",
+             "상승 부분이 step · warmup^-0.5입니다; step = warmup에서 두 식이 만나려면 몇 제곱이어야 할까요?"),
+        (("warmup**-1.5", "warmup**-0.5"),),
+    ),
+    Slip(
+        "d_model's exponent",
+        Both("a wider model gets a higher rate here; d_model has the exponent -0.5",
+             "모델이 넓을수록 rate가 커집니다; d_model의 지수는 -0.5입니다"),
+        (("d_model**-0.5", "d_model**0.5"),),
+    ),
+    Slip(
+        "d_model is left out",
+        Both("the rate does not depend on d_model", "rate가 d_model과 무관합니다"),
+        (("d_model**-0.5 * ", ""),),
+    ),
+)  # fmt: skip
+SMOOTHING = (
+    Slip(
+        "the shares change places",
+        Both("the label gets the share of all words, and all words that of the label",
+             "label의 몫과 모든 단어의 몫이 바뀌었습니다"),
+        (("(1 - smoothing) * of_label + smoothing * of_all", "smoothing * of_label + (1 - smoothing) * of_all"),),
+    ),
+    Slip(
+        "padding is counted",
+        Both("padding counts as well: without any it is right; take the mean over the real words only",
+             "padding도 셉니다: padding이 없으면 맞습니다; 실제 단어만 평균하세요"),
+        (("loss[label != PAD].mean()", "loss.mean()"),),
+    ),
+    Slip(
+        "a sum over all words",
+        Both("each word gets the whole share: the share is spread evenly over the vocabulary",
+             "모든 단어가 몫 전체를 받습니다: 몫은 vocabulary에 고르게 나눕니다"),
+        (("-log_p.mean(dim=-1)", "-log_p.sum(dim=-1)"),),
+    ),
+    Slip(
+        "nothing is smoothed",
+        Both("this is plain cross-entropy: `smoothing` changes nothing",
+             "보통의 cross-entropy입니다: smoothing이 아무것도 바꾸지 않습니다"),
+        (("(1 - smoothing) * of_label + smoothing * of_all", "of_label"),),
+    ),
+    Slip(
+        "the label keeps all",
+        Both("the label keeps its whole share, so more than 1 is given away",
+             "label이 몫 전체를 그대로 가져서 합이 1을 넘습니다"),
+        (("(1 - smoothing) * of_label", "of_label"),),
+    ),
+    Slip(
+        "a sum of the losses",
+        Both("this is the sum over the words; expected is their mean",
+             "단어들의 합입니다; 평균이어야 합니다"),
+        (("[label != PAD].mean()", "[label != PAD].sum()"),),
+    ),
+)  # fmt: skip
+NO_SELF = Slip(
+    "a forward without self",
+    Both("forward has no self: Python hands the module over as the first argument, before x",
+         "forward에 self가 없습니다: Python은 x보다 먼저 모듈 자신을 넘깁니다"),
+    (("def forward(self, x: Tensor)", "def forward(x: Tensor)"),),
+)  # fmt: skip
+FEED_FORWARD = (
+    NO_SELF,
+    Slip(
+        "no super().__init__()",
+        Both("nn.Module has not been set up: its own __init__ is called before anything is put into the module",
+             "nn.Module이 준비되지 않았습니다: 무엇을 넣기 전에 부모의 __init__을 부릅니다"),
+        (("        super().__init__()\n", ""),),
+    ),
+    Slip(
+        "no bend",
+        Both("two linear layers without a bend between them are one linear layer",
+             "사이에 꺾임이 없는 linear 두 개는 linear 하나와 같습니다"),
+        (("torch.relu(self.linear_1(x))", "self.linear_1(x)"),),
+    ),
+    Slip(
+        "the bend comes last",
+        Both("relu stands behind the second layer; it belongs between the two",
+             "relu가 둘째 linear 뒤에 있습니다; 둘 사이에 있어야 합니다"),
+        (("torch.relu(self.linear_1(x))", "self.linear_1(x)"),
+         ("self.linear_2(self.dropout(wide))", "torch.relu(self.linear_2(self.dropout(wide)))")),
+    ),
+    Slip(
+        "a way around inside",
+        Both("x is added here; the way around a sublayer is ResidualConnection's",
+             "여기서 x를 더했습니다; 그것은 ResidualConnection의 일입니다"),
+        (("self.linear_2(self.dropout(wide))", "x + self.linear_2(self.dropout(wide))"),),
+    ),
+)  # fmt: skip
+CROSS = Slip(
+    "K and V from the wrong side",
+    Both("K and V come from the target: in cross-attention the target asks (Q), the source answers (K and V)",
+         "K와 V를 target에서 가져왔습니다: cross-attention에서는 target이 묻고(Q) source가 답합니다(K, V)"),
+    (("self.cross_attention_block(x, source, source, src_mask)", "self.cross_attention_block(x, x, x, src_mask)"),),
+)  # fmt: skip
+BLOCK = (
+    CROSS,
+    Slip(
+        "Q from the source",
+        Both("Q comes from the source, K and V from the target: it is the target that asks",
+             "Q를 source에서, K와 V를 target에서 가져왔습니다: 묻는 쪽은 target입니다"),
+        (("self.cross_attention_block(x, source, source", "self.cross_attention_block(source, x, x"),),
+    ),
+    Slip(
+        "V from the target",
+        Both("V comes from the target: what answers a key stands on the key's own side",
+             "V를 target에서 가져왔습니다: 값은 key와 같은 쪽에서 옵니다"),
+        (("self.cross_attention_block(x, source, source", "self.cross_attention_block(x, source, x"),),
+    ),
+    Slip(
+        "the target's mask for the source",
+        Both("cross-attention is masked by the target's mask; which of the source's words may be seen is src_mask",
+             "cross-attention에 target의 mask를 썼습니다; source의 단어는 src_mask가 가립니다"),
+        (("source, source, src_mask", "source, source, mask"),),
+    ),
+    Slip(
+        "no cross-attention",
+        Both("the source is never looked at", "source를 보지 않습니다"),
+        (("if source is not None", "if source is None"),),
+    ),
+)  # fmt: skip
+
+# --- exercises ----------------------------------------------------------------------------------------------
+
+FIND = Both("The code below has one bug that circulates. Find and mend it.",
+            "아래 코드에는 흔히 보이는 버그가 하나 있습니다. 찾아서 고치세요.")  # fmt: skip
+
+EXERCISES = (
+    Exercise(
+        "transformer.mask", "causal_mask",
+        Both("Write the mask that keeps a word of the translation from looking at those after it.",
+             "번역의 단어가 뒤의 단어를 보지 못하게 하는 mask를 쓰세요."),
+        Both("torch.triu and torch.tril keep one corner of a matrix.",
+             "torch.triu와 torch.tril은 행렬의 한 귀퉁이를 남깁니다."),
+        mask_calls, MASK,
+    ),
+    Exercise(
+        "transformer.positions", "positions",
+        Both("Write the table of positions: sines and cosines of ever slower waves.",
+             "위치의 표를 쓰세요: 점점 느려지는 파동의 sine과 cosine입니다."),
+        Both("pe[:, 0::2] is every other column, beginning with the first.",
+             "pe[:, 0::2]는 첫 열부터 하나씩 건너뛴 열입니다."),
+        positions_calls, POSITIONS,
+    ),
+    Exercise(
+        "transformer.attention", "attention",
+        Both("Write scaled attention: scores, mask, softmax, values.",
+             "scaled attention을 쓰세요: 점수, mask, softmax, value."),
+        Both("masked_fill puts a number where a mask says so; exp(-1e9) is 0.",
+             "masked_fill은 mask가 가리키는 곳에 숫자를 넣습니다; exp(-1e9)는 0입니다."),
+        attention_calls, ATTENTION,
+    ),
+    Exercise(
+        "transformer.shift", "teacher_forcing",
+        Both("Write what the decoder is given and what it is to say: the same words, one place apart.",
+             "decoder가 받는 것과 말할 것을 쓰세요: 같은 단어가 한 자리 어긋나 있습니다."),
+        Both("Pad each row behind its words with PAD to the longest row, then torch.tensor.",
+             "각 행의 단어 뒤를 PAD로 가장 긴 행까지 채운 뒤 torch.tensor로 만드세요."),
+        shift_calls, SHIFT,
+    ),
+    Exercise(
+        "transformer.warmup", "learning_rate",
+        Both("Write the paper's schedule (section 5.3): up for `warmup` steps, then down with the root.",
+             "논문의 schedule(5.3절)을 쓰세요: warmup 동안 오르고, 그 뒤 제곱근으로 줄어듭니다."),
+        Both("It is the smaller one of two curves.", "두 곡선 중 작은 쪽입니다."),
+        warmup_calls, WARMUP,
+    ),
+    Exercise(
+        "transformer.smoothing", "smoothed_loss",
+        Both("Write cross-entropy whose target gives a share evenly to all words, over the real words only.",
+             "목표의 일부를 모든 단어에 고르게 나누는 cross-entropy를 실제 단어에 대해서만 쓰세요."),
+        Both("gather(-1, label[:, :, None]) takes the label's number of each row.",
+             "gather(-1, label[:, :, None])는 각 행에서 label의 값을 꺼냅니다."),
+        smoothing_calls, SMOOTHING,
+    ),
+    Exercise(
+        "transformer.bug_self", "FeedForwardBlock", FIND,
+        Both("What does Python call a method with?", "Python은 메서드를 무엇과 함께 부를까요?"),
+        feed_forward_calls, FEED_FORWARD, NO_SELF.name,
+    ),
+    Exercise(
+        "transformer.bug_batch_order", "positions", FIND,
+        Both("Which dimension of x is the batch?", "x의 어느 차원이 batch일까요?"),
+        positions_calls, POSITIONS, BATCH_ORDER.name,
+    ),
+    Exercise(
+        "transformer.bug_exponent", "positions", FIND,
+        Both("What is two_i for the last pair of columns?", "마지막 두 열에서 two_i는 얼마일까요?"),
+        positions_calls, POSITIONS, EXPONENT.name,
+    ),
+    Exercise(
+        "transformer.bug_cross", "Block", FIND,
+        Both("Who asks in cross-attention, and who answers?", "cross-attention에서 누가 묻고 누가 답할까요?"),
+        block_calls, BLOCK, CROSS.name,
+    ),
+    Exercise(
+        "transformer.bug_scale", "attention", FIND,
+        Both("How many products does a score add up?", "점수 하나는 곱 몇 개의 합일까요?"),
+        attention_calls, ATTENTION, SCALE.name,
+    ),
+    Exercise(
+        "transformer.bug_softmax", "attention", FIND,
+        Both("What do the weights of a query add up to?", "query 하나의 weight를 모두 더하면 얼마일까요?"),
+        attention_calls, ATTENTION, SOFTMAX_FIRST.name,
+    ),
+)  # fmt: skip

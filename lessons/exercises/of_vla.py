@@ -1,0 +1,108 @@
+"""The VLA's exercises: what stands behind the language model, and needs no model to be tried."""
+
+from __future__ import annotations
+
+from lessons.exercises.types import Both, Call, Exercise, Slip
+
+
+def bins_calls() -> list[Call]:
+    import numpy as np
+
+    return [
+        Call("action_bins of tokens 31745 … 31999", (np.arange(31745, 32000),)),
+        Call("action_bins of the 256th token, 31744", (np.array([31744]),)),
+        Call("action_bins of ids that mean no bin: 5, 32000", (np.array([5, 32000]),)),
+    ]
+
+
+def gripper_calls() -> list[Call]:
+    import numpy as np
+
+    def action(gripper: float) -> np.ndarray:
+        return np.array([0.1, -0.2, 0.3, 0.0, 0.0, 0.1, gripper])
+
+    return [Call(f"gripper_flip of an action with gripper {one}", (action(one),)) for one in (0.996, 0.004, 0.7)]
+
+
+INDEX = "np.clip(vocabulary - tokens - 1, 0, bins - 2)"
+BINS = (
+    Slip(
+        "the wrong way round",
+        Both("the highest token comes out highest; it is the lowest bin",
+             "가장 높은 token이 가장 높은 값이 됩니다; 그것은 가장 낮은 bin입니다"),
+        ((INDEX, "np.clip(tokens - (vocabulary - bins) - 1, 0, bins - 2)"),),
+    ),
+    Slip(
+        "one bin off",
+        Both("every number is one bin too high: token 31999 is bin 0",
+             "모든 값이 한 bin 높습니다: token 31999가 bin 0입니다"),
+        (("vocabulary - tokens - 1", "vocabulary - tokens"),),
+    ),
+    Slip(
+        "edges for centres",
+        Both("these are the bins' edges; a token means its bin's centre",
+             "bin의 가장자리입니다; token은 bin의 가운데를 뜻합니다"),
+        (("return centres", "return edges"),),
+    ),
+    Slip(
+        "not clipped",
+        Both("256 tokens, 255 centres: the last one, and ids that mean no bin, have to be clipped",
+             "token은 256개, centre는 255개입니다: 마지막 token과 bin이 아닌 id는 clip해야 합니다"),
+        ((INDEX, "vocabulary - tokens - 1"),),
+    ),
+    Slip(
+        "256 centres",
+        Both("there are 256 edges, so 255 bins: these are 257 edges",
+             "edge가 256개이므로 bin은 255개입니다: 지금은 edge가 257개입니다"),
+        (("np.linspace(-1.0, 1.0, bins)", "np.linspace(-1.0, 1.0, bins + 1)"),),
+    ),
+)  # fmt: skip
+TURN = "-np.sign(2 * action[..., 6] - 1)"
+GRIPPER = (
+    Slip(
+        "not turned round",
+        Both("open comes out as +1, which closes LIBERO's gripper", "열림이 +1이 됩니다. LIBERO에서는 닫힘입니다"),
+        ((TURN, TURN[1:]),),
+    ),
+    Slip(
+        "the sign of a number that is never negative",
+        Both("a number in [0, 1] has no negative sign: stretch it to [-1, 1] first",
+             "[0, 1]의 수는 음수가 되지 않습니다: 먼저 [-1, 1]로 늘리세요"),
+        ((TURN, "-np.sign(action[..., 6])"),),
+    ),
+    Slip(
+        "half open",
+        Both("LIBERO's gripper is open or closed: take the sign",
+             "LIBERO의 gripper는 열림 아니면 닫힘입니다: 부호를 쓰세요"),
+        ((TURN, "1 - 2 * action[..., 6]"),),
+    ),
+    Slip(
+        "turned within [0, 1]",
+        Both("1 - g is turned, but still in [0, 1]; LIBERO takes -1 and +1",
+             "1 - g는 뒤집혔지만 아직 [0, 1]입니다; LIBERO는 -1과 +1을 받습니다"),
+        ((TURN, "1 - action[..., 6]"),),
+    ),
+    Slip(
+        "what was given is changed",
+        Both("the action that was given is changed itself: work on a copy",
+             "받은 action 자체를 바꿉니다: 복사본에 하세요"),
+        (("action.copy()", "action"),),
+    ),
+)  # fmt: skip
+
+EXERCISES = (
+    Exercise(
+        "vla.bins", "action_bins",
+        Both("Write what action tokens mean: numbers in (-1, 1).", "action token이 뜻하는 (-1, 1)의 수를 쓰세요."),
+        Both("np.linspace gives the edges, np.clip keeps an index within the bins.",
+             "np.linspace로 edge를, np.clip으로 index를 bin 안에 두세요."),
+        bins_calls, BINS,
+    ),
+    Exercise(
+        "vla.gripper", "gripper_flip",
+        Both("Write the gripper's turn: OpenVLA's 1 open, 0 closed; LIBERO's -1 open, +1 closed.",
+             "gripper를 뒤집으세요: OpenVLA는 1 열림, 0 닫힘; LIBERO는 -1 열림, +1 닫힘입니다."),
+        Both("[0, 1] to [-1, 1], its sign, and the other way.", "[0, 1]을 [-1, 1]로, 부호를 취하고, 뒤집습니다."),
+        gripper_calls, GRIPPER,
+    ),
+)  # fmt: skip

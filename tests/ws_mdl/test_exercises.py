@@ -1,0 +1,210 @@
+"""Exercises: blanks fail, lessons pass, each slip is known by its name, and a student's file cannot harm the grader."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lessons.exercises import NAMES, check
+from lessons.exercises.book import EXERCISES, exercise
+from lessons.exercises.judging import judge
+from lessons.exercises.running import check as run_file
+from lessons.exercises.source import TODO, blank, definition, file_for, run, with_slip
+
+EVERY = pytest.mark.parametrize("chosen", EXERCISES.values(), ids=EXERCISES)
+SLIPS = [(one, slip) for one in EXERCISES.values() for slip in one.slips]
+ATTENTION = exercise("transformer.attention")
+
+
+def solved(chosen) -> str:
+    """Returns the student's file with the lesson's code in it."""
+    given = file_for(chosen)
+    code = definition(chosen)
+    broken = with_slip(code, chosen.slip(chosen.bug)) if chosen.bug else blank(code)
+    assert broken in given
+    return given.replace(broken, code)
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / f"{name}.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def load(text: str, target: str):
+    names = {}
+    exec(compile(text, "student.py", "exec"), names)
+    return names[target]
+
+
+def test_every_exercise_is_listed_once_and_says_so_in_both_languages():
+    assert tuple(EXERCISES) == NAMES
+    for one in EXERCISES.values():
+        assert len(one.slips) >= 4, f"{one.name}: four typical mistakes at least"
+        texts = [one.text, one.hint, *(slip.says for slip in one.slips)]
+        assert all(text.en and any("가" <= letter <= "힣" for letter in text.ko) for text in texts), one.name
+        assert len({slip.name for slip in one.slips}) == len(one.slips)
+
+
+@EVERY
+def test_the_file_as_it_is_given_is_not_right(chosen):
+    given = file_for(chosen)
+    assert ast.get_docstring(ast.parse(given)) and chosen.text.ko in given
+    verdict = judge(chosen, load(given, chosen.target))
+    assert (verdict.state, verdict.slip) == (("wrong", chosen.bug) if chosen.bug else ("blank", ""))
+    assert (TODO in given) != bool(chosen.bug)
+
+
+@EVERY
+def test_the_lesson_itself_is_right_in_the_students_file(chosen):
+    assert judge(chosen, load(solved(chosen), chosen.target)).state == "right"
+
+
+@pytest.mark.parametrize(("chosen", "slip"), SLIPS, ids=[f"{one.name}: {slip.name}" for one, slip in SLIPS])
+def test_a_slip_is_known_by_its_name(chosen, slip):
+    verdict = judge(chosen, run(chosen, with_slip(definition(chosen), slip)))
+    assert (verdict.state, verdict.slip, verdict.says) == ("wrong", slip.name, slip.says)
+    assert verdict.where and verdict.what.en and verdict.what.ko
+    added = [new for _, new in slip.edits]
+    assert not any(old and old in verdict.what.en + slip.says.en for old, _ in slip.edits), f"gives away: {added}"
+
+
+def attention(*changes: tuple[str, str]):
+    """Returns the verdict on the lesson's attention with changes."""
+    text = solved(ATTENTION)
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return judge(ATTENTION, load(text, "attention"))
+
+
+def test_what_no_slip_explains_is_told_by_shape_type_and_first_number():
+    assert attention(("return weights @ value", "return (weights @ value).sum(0)")).what.en == (
+        "its shape is (8, 5, 64); expected (2, 8, 5, 64)"
+    )
+    assert attention(("    return weights @ value", "    weights @ value")).what.en.startswith("it returns nothing")
+    assert attention(("return weights @ value", "return 'attention'")).what.en == "it returns a str; expected a tensor"
+    assert attention(("return weights @ value", "return (weights @ value) > 0")).what.en == (
+        "its numbers are bool; expected float"
+    )
+    off = attention(("return weights @ value", "return weights @ value + 1"))
+    assert off.slip == "" and off.what.en.startswith("at [0, 0, 0, 0] stands ") and "(5120 of 5120" in off.what.en
+    assert attention(("weights @ value", "weights @ values")).what.en.startswith(
+        "it ends with NameError: name 'values'"
+    )
+
+
+def test_another_way_to_the_same_numbers_is_right():
+    assert attention(("math.sqrt(d_k)", "d_k**0.5"), ("-1e9", "float('-inf')")).state == "right"
+
+
+def test_two_slips_at_once_are_told_apart_by_the_call_that_shows_the_first():
+    """Without a mask √d_model shows, whatever was done to the mask."""
+    verdict = attention(("math.sqrt(d_k)", "math.sqrt(query.shape[1] * d_k)"), ("mask == 0", "mask == 1"))
+    assert verdict.slip == "√d_model for √d_k" and "512" in verdict.says.en
+
+
+# --- a process of its own -----------------------------------------------------------------------------------
+
+HARMFUL = {
+    "never ends": ("    while True: pass", "did not end within 3 s"),
+    "exits": ("    import os; os._exit(3)", "ended before it could be checked: exit code 3"),
+    "leaves by sys.exit": ("    import sys; sys.exit(0)", "ends the program"),
+    "asks": ("    input('?')", "EOFError"),
+    "recurses": ("    return attention(query, key, value, mask)", "RecursionError"),
+    "takes all memory": ("    return bytearray(1 << 40)", "MemoryError"),
+    "prints without end": ("    while True: print('x' * 10**6)", "OSError"),
+}
+
+
+@pytest.mark.parametrize(("body", "said"), HARMFUL.values(), ids=HARMFUL)
+def test_a_file_that_does_harm_is_wrong_and_the_grader_goes_on(tmp_path, body, said):
+    path = written(tmp_path, ATTENTION.name, file_for(ATTENTION).replace(f"    {TODO}", body))
+    verdict, _ = run_file(ATTENTION.name, path, limit_s=3)
+    assert verdict.state == "wrong" and said in verdict.what.en
+
+
+def test_a_file_that_is_no_python_and_one_without_the_function_are_told(tmp_path):
+    verdict, _ = run_file(ATTENTION.name, written(tmp_path, "a", "x = 1\ndef attention(:\n"))
+    assert verdict.what.en.startswith("line 2 is no Python")
+    verdict, printed = run_file(ATTENTION.name, written(tmp_path, "b", "print('here')\ndef attend(): pass\n"))
+    assert verdict.what.en == "the file defines no attention" and printed == "here\n"
+    verdict, _ = run_file(ATTENTION.name, written(tmp_path, "c", "import nowhere\n"))
+    assert "ModuleNotFoundError" in verdict.what.en
+
+
+def test_an_error_is_told_with_its_line_in_the_students_file(tmp_path):
+    text = file_for(ATTENTION).replace(TODO, "return query @ key")
+    verdict, _ = run_file(ATTENTION.name, written(tmp_path, "a", text))
+    line = 1 + text.splitlines().index("    return query @ key")
+    assert f"in line {line} with RuntimeError" in verdict.what.en
+
+
+# --- the program --------------------------------------------------------------------------------------------
+
+
+def test_the_first_call_makes_the_file_the_second_checks_it_and_progress_is_kept(tmp_path, capsys):
+    folder = tmp_path / "exercises"
+    words = ["--folder", str(folder), "--name", "transformer.mask"]
+    assert check.main(words) == 0
+    path = folder / "transformer.mask.py"
+    assert path.read_text() == file_for(exercise("transformer.mask")) and str(path) in capsys.readouterr().out
+    assert check.main(words) == 1
+    assert "not written yet" in capsys.readouterr().out
+    path.write_text(solved(exercise("transformer.mask")).replace("diagonal=1", "diagonal=0"))
+    assert check.main(words) == 1
+    out = capsys.readouterr().out
+    assert "wrong" in out and "looks like: the diagonal is masked too" in out and "diagonal은" in out
+    check.main(["--folder", str(folder)])
+    assert "transformer.mask            wrong: the diagonal is masked too" in capsys.readouterr().out
+    path.write_text(solved(exercise("transformer.mask")))
+    check.main(["--folder", str(folder)])
+    assert "changed since it was checked" in capsys.readouterr().out
+    assert check.main(words) == 0
+    assert "right" in capsys.readouterr().out
+    assert json.loads((folder / check.PROGRESS).read_text())["transformer.mask"]["state"] == "right"
+
+
+def test_a_file_is_never_written_over(tmp_path):
+    path = written(tmp_path, "transformer.mask", "# mine\n")
+    assert check.main(["--folder", str(tmp_path), "--name", "transformer.mask"]) == 1
+    assert path.read_text() == "# mine\n"
+
+
+def test_a_class_is_a_table_of_its_students(tmp_path, capsys):
+    for student in ("kim", "lee"):
+        (tmp_path / student).mkdir()
+    scaled = definition(ATTENTION)
+    written(tmp_path / "kim", "transformer.attention", solved(ATTENTION))
+    slip = ATTENTION.slip("√d_model for √d_k")
+    written(tmp_path / "lee", "transformer.attention", solved(ATTENTION).replace(scaled, with_slip(scaled, slip)))
+    written(tmp_path / "lee", "vla.gripper", file_for(exercise("vla.gripper")))
+    assert check.main(["--folder", str(tmp_path), "--all", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"kim   1 of {len(NAMES)} right, 1 handed in",
+        f"lee   0 of {len(NAMES)} right, 2 handed in",
+        "       transformer.attention: √d_model for √d_k",
+        "       vla.gripper: not written yet",
+    ]
+
+
+def test_a_name_that_is_not_known_is_told_with_the_nearest(tmp_path, capsys):
+    assert check.main(["--folder", str(tmp_path), "--name", "transformer.atention"]) == 1
+    assert "did you mean 'transformer.attention'?" in capsys.readouterr().err
+
+
+def test_the_program_itself_runs_nothing_of_a_students_file(tmp_path):
+    """It only starts processes: torch is not even imported in it."""
+    path = written(tmp_path, "transformer.mask", "import os\nos.environ['SEEN'] = '1'\n")
+    program = f"""
+import os, sys
+from lessons.exercises import check
+check.main(["--folder", {str(tmp_path)!r}, "--name", "transformer.mask", "--file", {str(path)!r}])
+print("torch" in sys.modules, "SEEN" in os.environ)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ})
+    assert done.stdout.splitlines()[-1] == "False False", done.stderr
