@@ -10,7 +10,7 @@ check.py                             the program behind `./lab check`
 
 NAMES = (
     "transformer.mask", "transformer.positions", "transformer.attention", "transformer.shift", "transformer.warmup",
-    "transformer.smoothing", "transformer.bug_self", "transformer.bug_batch_order", "transformer.bug_exponent",
+    "transformer.smoothing", "transformer.bug_self", "transformer.bug_batch", "transformer.bug_exponent",
     "transformer.bug_cross", "transformer.bug_scale", "transformer.bug_softmax",
     "diffusion.perturb", "diffusion.ddpm", "diffusion.ddim", "diffusion.guidance", "diffusion.bug_last_step",
     "vla.bins", "vla.gripper",

@@ -53,7 +53,7 @@ def one(folder: Path, name: str, file: Path | None) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file_for(chosen), encoding="utf-8")
         show(chosen.text)
-        print(f"wrote {path}\nfill it in; then the same command checks it")
+        print(f"wrote {path}\nedit it; then the same command checks it")
         return 0
     if not path.is_file():
         raise ValueError(f"{path} is not there; without a file the one in {folder} is made and checked")

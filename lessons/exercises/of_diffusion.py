@@ -85,7 +85,7 @@ PERTURB = (
     ),
     Slip(
         "a number per picture lies along the width",
-        Both("ab has one number per picture, and here it meets the pictures' width: it needs dimensions of size 1 behind it",
+        Both("ab has one number per picture, and meets the pictures' width: it lacks three dimensions behind it",
              "ab는 그림마다 숫자 하나인데 여기서는 그림의 너비와 만납니다: 뒤에 크기 1인 차원이 필요합니다"),
         (("[:, None, None, None]", ""),),
     ),

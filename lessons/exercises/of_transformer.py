@@ -440,7 +440,7 @@ EXERCISES = (
         feed_forward_calls, FEED_FORWARD, NO_SELF.name,
     ),
     Exercise(
-        "transformer.bug_batch_order", "positions", FIND,
+        "transformer.bug_batch", "positions", FIND,
         Both("Which dimension of x is the batch?", "x의 어느 차원이 batch일까요?"),
         positions_calls, POSITIONS, BATCH_ORDER.name,
     ),

@@ -10,7 +10,7 @@ from typing import Any
 from lessons.exercises.types import Exercise, Slip
 
 LESSONS = Path(__file__).resolve().parent.parent
-TODO = 'raise NotImplementedError("write this: 여기에 쓰세요")'
+BLANK = "return ...  # write this: 여기에 쓰세요"
 
 
 def definition(exercise: Exercise) -> str:
@@ -32,7 +32,7 @@ def with_slip(code: str, slip: Slip) -> str:
 def blank(code: str) -> str:
     """Returns a function with nothing but its head and docstring."""
     function = ast.parse(code).body[0]
-    return "\n".join([*code.splitlines()[: function.body[0].end_lineno], f"    {TODO}"])
+    return "\n".join([*code.splitlines()[: function.body[0].end_lineno], f"    {BLANK}"])
 
 
 def run(exercise: Exercise, code: str) -> Any:

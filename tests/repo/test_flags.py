@@ -93,6 +93,7 @@ TASKS_OF = {
     "services/gr00t": ("up", "checkpoint"),
     "services/ws_mdl/diffusion": ("train", "sample", "score"),
     "services/ws_mdl": ("train", "translate", "up"),
+    "lessons": ("check", "checkpoint", "shell"),
     "services/ui": ("up", "eval", "checkpoint"),
     "shared/modelkit": ("up", "checkpoint", "verify", "train"),
     "shared/common": ("up", "eval"),

@@ -26,6 +26,21 @@ def module(lab: str, program: str) -> str:
     return f"services.{manifests.folder_of(SERVICE)}.{lab}.{program}"
 
 
+def exercises() -> tuple[str, ...]:
+    """Returns the names of the lessons' exercises."""
+    return tuple(declared.constant(paths.ROOT / "lessons" / "exercises" / "__init__.py", "NAMES"))
+
+
+def described_exercises() -> list[tuple[str, str]]:
+    """Returns each exercise with what is to be done."""
+    return [(name, "find the bug" if ".bug_" in name else "fill the blank") for name in exercises()]
+
+
+def exercises_folder() -> Path:
+    """Returns where a student's files lie: JupyterLab shows that folder."""
+    return paths.volume() / "notebooks" / "exercises"
+
+
 def settings(lab: str) -> dict[str, Field]:
     """Returns a lab's settings by name as it is typed: batch-size."""
     return {name.replace("_", "-"): field for name, field in declared.fields(config_file(lab), "Config").items()}

@@ -30,6 +30,7 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "translate": "./lab tensorboard",
     "sample": "./lab score diffusion",
     "score": "./lab tensorboard",
+    "check": "./lab check (all exercises, and how far you are)",
     "tensorboard": "./lab down tensorboard",
     "test": EVALUATE,
     "build": "./lab up oracle --runtime docker",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from vlalab.commands import course, lifecycle, programs
-from vlalab.host.console import LabError
-from vlalab.tasks.flags import DEVICE, DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word
+from vlalab.host.console import LabError, unknown
+from vlalab.tasks.flags import DEVICE, DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.serve import FOLDER_NAME, print_addresses
-from vlalab.tasks.values import Existing, Like, Number, OneOf, Several
+from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several
 
 CORPORA = ("default", "opus_books", "lemon-mint", "reverse")  # by name; anything else may be a file
 TRAINED = Flag("name", "run that was trained", otherwise="the one trained last")
@@ -158,6 +160,40 @@ def score(lab: str, gpu: str | None, runtime: str, dry_run: bool, **scorers: obj
 def _run_diffusion(program: str, given: dict[str, object], runtime: str, dry_run: bool, gpu: str | None) -> None:
     module = course.module("diffusion", program)
     finish(programs.run_module(course.SERVICE, module, flags_of(given), runtime, dry_run, gpu))
+
+
+def _exercise(label: str, text: str) -> tuple[str, Path | None]:
+    """Returns an exercise and the file that was named after it."""
+    name, _, file = text.partition(",")
+    if name not in course.exercises():
+        raise LabError(unknown(label, name, course.exercises()))
+    path = Path(file).expanduser() if file else None
+    if path and not path.is_file():
+        raise LabError(f"{label} {name}: '{file}' is no file; without one the file in your exercises folder is taken")
+    return name, path.absolute() if path else None
+
+
+@task(
+    "check an exercise",
+    words("exercise", "its name, listed below, and perhaps a file; none: list all, with how far you are",
+          Checked(_exercise, "EXERCISE [FILE]"), default=None),
+    Flag("all", "a folder with a folder of such files for each student: a table of them", Existing(shown="FOLDER")),
+    RUNTIME,
+    DRY_RUN,
+    more=lambda: {"exercises:": course.described_exercises()},
+)  # fmt: skip
+def check(exercise: tuple[str, Path | None] | None, all: str | None, runtime: str, dry_run: bool) -> None:
+    """Check an exercise of the course: what is wrong is said in words. The first time, its file is made.
+
+    ./lab check transformer.attention
+    ./lab check transformer.attention mine.py
+    ./lab check --all handed-in/
+    """
+    if exercise and all:
+        raise LabError("--all checks a folder of all exercises; leave the exercise's name out")
+    name, file = exercise or (None, None)
+    flags = flags_of({"folder": str(course.exercises_folder()), "name": name, "file": file and str(file), "all": all})
+    finish(programs.run_module("ws_mdl", "lessons.exercises.check", flags, runtime, dry_run))
 
 
 @task("show training curves", RUNTIME)

@@ -1,0 +1,52 @@
+"""`./lab check`: what it takes, and what it runs."""
+
+import subprocess
+import sys
+
+import pytest
+
+from vlalab.commands import course
+from vlalab.host.paths import ROOT
+
+LAB = [sys.executable, "-I", "-m", "vlalab", "check"]
+
+
+def lab(*words: str, cwd=ROOT) -> subprocess.CompletedProcess:
+    return subprocess.run([*LAB, *words, "--runtime", "local", "--dry-run"], capture_output=True, text=True, cwd=cwd)
+
+
+def test_it_runs_the_grader_on_the_students_folder():
+    done = lab("transformer.attention")
+    assert done.returncode == 0, done.stderr
+    expected = f"-m lessons.exercises.check --folder={course.exercises_folder()} --name=transformer.attention"
+    assert expected.replace("=", " ") in done.stdout.replace("=", " ")
+
+
+def test_a_file_is_found_from_where_one_stands_whatever_its_name(tmp_path):
+    (tmp_path / "mine, the second.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "vlalab", "check", "vla.bins", "mine, the second.py", "--runtime", "local", "--dry-run"],
+        capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path / "mine, the second.py") in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("transformer.atention",), "did you mean 'transformer.attention'?"),
+        (("transformer.attention", "nowhere.py"), "'nowhere.py' is no file"),
+        (("vla.bins", "--all", "."), "leave the exercise's name out"),
+        (("--all", "nowhere"), "--all 'nowhere' is not there"),
+    ],
+)
+def test_what_makes_no_sense_is_told_before_an_environment_is_made(words, said):
+    done = lab(*words)
+    assert done.returncode != 0 and said in done.stderr
+
+
+def test_help_lists_every_exercise():
+    text = subprocess.run([*LAB, "--help"], capture_output=True, text=True, cwd=ROOT).stdout
+    assert len(course.exercises()) > 12
+    assert all(f"  {name}  " in text for name in course.exercises())
