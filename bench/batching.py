@@ -19,7 +19,7 @@ import time
 import numpy as np
 
 from bench.common import figure
-from vla_contract import ActionChunk, Observation, PolicyClient, PolicyInfo, create_app
+from vla_contract import ActionChunk, Observation, Part, Policy, PolicyClient, PolicyInfo, create_app
 from vla_contract.server.batching import WAIT_SHARE, BatchQueue
 from vla_contract.server.serving import address, listen, uvicorn_config
 
@@ -27,17 +27,14 @@ ARRIVAL_WAIT_S = 0.005
 RULES = ("here", "arrival")
 
 
-class Model:
+class Model(Policy):
     """A model that takes `seconds` for a batch, whatever its size."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds
 
     def info(self) -> PolicyInfo:
-        return PolicyInfo("simulated", max_batch=16)
-
-    def reset(self, session: str) -> None:
-        pass
+        return PolicyInfo("simulated", (Part("zeros", 7, "1", "none"),), max_batch=16)
 
     def act(self, observations: list[Observation]) -> list[ActionChunk]:
         time.sleep(self.seconds)

@@ -22,7 +22,7 @@ import numpy as np
 from starlette.routing import Route
 
 from bench.common import figure, interleaved, median_ms
-from vla_contract import ActionChunk, Observation, PolicyClient, PolicyInfo, create_app
+from vla_contract import ActionChunk, Observation, Part, Policy, PolicyClient, PolicyInfo, create_app
 from vla_contract.client.transport import Transport
 from vla_contract.protocol.act_json import loads, to_json
 from vla_contract.server import heap
@@ -32,14 +32,11 @@ ACTIONS = np.zeros((1, 7), np.float32)
 INSTRUCTION = "put the bowl on the stove"
 
 
-class NoOpPolicy:
+class NoOpPolicy(Policy):
     """Answers with zeros at once."""
 
     def info(self) -> PolicyInfo:
-        return PolicyInfo("no-op", cameras=("agentview",), max_batch=8)
-
-    def reset(self, session: str) -> None:
-        pass
+        return PolicyInfo("no-op", (Part("zeros", 7, "1", "none"),), cameras=("agentview",), max_batch=8)
 
     def act(self, observations: list[Observation]) -> list[ActionChunk]:
         return [ActionChunk(ACTIONS) for _ in observations]

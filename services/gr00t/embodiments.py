@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from vla_contract.protocol.errors import did_you_mean
+from vla_contract.protocol.parts import GRIPPER_OPENS, HAND_STATE, OSC_POSE, Part
 
 HORIZON = 16  # actions in a chunk: N1.5 was trained so
 
@@ -21,10 +22,11 @@ class Embodiment:
     cameras    the contract's camera name -> upstream's, in the order the model sees them; pictures are to be sent as
                the training data had them (LIBERO: 256 × 256, both turned by 180°, not cropped)
     state      upstream's names in the order in which the contract's state vector holds them
-    action     upstream's names in the order in which the seven numbers of an action are given
+    action     upstream's names in the order in which the numbers of an action are given
     language   upstream's key of the instruction
     mean_std   action names that were normalised by mean and standard deviation instead of minimum and maximum
-    action_convention, gripper   what the seven numbers mean, and the last of them in words
+    gripper    the gripper's numbers in words
+    action_parts, state_parts    what the numbers mean; empty: known is only that they are as the training data has them
     denoising_steps              Euler steps of the action's flow, as upstream serves this embodiment
     """
 
@@ -35,10 +37,11 @@ class Embodiment:
     state: tuple[str, ...]
     action: tuple[str, ...]
     language: str
-    action_convention: str
     gripper: str
     denoising_steps: int = 4
     mean_std: tuple[str, ...] = field(default=())
+    action_parts: tuple[Part, ...] = ()
+    state_parts: tuple[Part, ...] = ()
 
 
 _ARM = ("x", "y", "z", "roll", "pitch", "yaw")  # roll, pitch, yaw hold an axis-angle, despite their names
@@ -49,7 +52,8 @@ _LIBERO = {
     "state": (*_ARM, "gripper"),  # the last has both finger joints
     "action": (*_ARM, "gripper"),
     "language": "annotation.human.action.task_description",
-    "action_convention": "openvla",  # its client turns 1 - 2 * g into a sign: the same as OpenVLA's
+    "action_parts": (*OSC_POSE, GRIPPER_OPENS),  # its client turns 1 - 2 * g into a sign: the same as OpenVLA's
+    "state_parts": HAND_STATE,
     "gripper": "[0, 1], 1 = open",
     "denoising_steps": 8,
 }
@@ -70,7 +74,6 @@ EMBODIMENTS: Mapping[str, Embodiment] = MappingProxyType(
                 state=("eef_position", "eef_rotation", "gripper_position"),
                 action=("eef_position_delta", "eef_rotation_delta", "gripper_position"),
                 language="annotation.language.language_instruction",
-                action_convention="embodiment",
                 gripper="0 or 1, as in DROID's data",
             ),
         )

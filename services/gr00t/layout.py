@@ -11,7 +11,7 @@ import numpy as np
 
 from services.gr00t.embodiments import Embodiment
 from vla_contract import InvalidObservation, Observation
-from vla_contract.protocol.types import ACTION_DIM
+from vla_contract.protocol.parts import Part, total
 
 # `<image-9>` and `<video-1>` are where Eagle's processor puts pictures in; the others are its tokenizer's own marks.
 PLACEHOLDER = re.compile(
@@ -33,12 +33,30 @@ class Layout:
     image_hw: tuple[int, int]
 
     def __post_init__(self):
-        size = sum(self.action.values())
-        if size != ACTION_DIM:
-            raise ValueError(
-                f"embodiment {self.embodiment.name!r} has actions of {size} numbers in this checkpoint "
-                f"({spelled(self.action)}); the contract carries {ACTION_DIM}"
-            )
+        for kind, sizes, described in (
+            ("an action", self.action, self.embodiment.action_parts),
+            ("a state", self.state, self.embodiment.state_parts),
+        ):
+            size = sum(sizes.values())
+            if described and total(described) != size:
+                raise ValueError(
+                    f"embodiment {self.embodiment.name!r} has {kind} of {size} numbers in this checkpoint "
+                    f"({spelled(sizes)}); expected {total(described)}: choose the embodiment that it was trained with"
+                )
+
+    @property
+    def action_parts(self) -> tuple[Part, ...]:
+        """What the numbers of an action are."""
+        return self.embodiment.action_parts or self._parts(self.action)
+
+    @property
+    def state_parts(self) -> tuple[Part, ...]:
+        """What the numbers of the state are."""
+        return self.embodiment.state_parts or self._parts(self.state)
+
+    def _parts(self, sizes: Mapping[str, int]) -> tuple[Part, ...]:
+        """Returns parts of which only names and sizes are known: the rest is the training data's."""
+        return tuple(Part(name, size, "as recorded", f"{self.embodiment.name}'s data") for name, size in sizes.items())
 
     @property
     def state_size(self) -> int:
@@ -69,11 +87,11 @@ class Layout:
         return batch
 
     def to_actions(self, parts: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns upstream's un-normalised action, action.* [B, T, n], as float32 [B, T, 7]."""
+        """Returns upstream's un-normalised action, action.* [B, T, n], as float32 [B, T, n]."""
         return np.concatenate([np.asarray(parts[f"action.{name}"]) for name in self.action], axis=-1, dtype=np.float32)
 
     def to_parts(self, actions: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns actions [..., 7] as upstream answers them: action.* [..., n]."""
+        """Returns actions [..., n] as upstream answers them: action.* [..., n]."""
         return {f"action.{name}": part for name, part in split(actions, self.action).items()}
 
     def details(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ import torch
 from services.gr00t import noise, upstream
 from services.gr00t.attention import Attention
 from services.gr00t.layout import Layout
-from vla_contract import ActionChunk, Checkpoint, InvalidObservation, Observation, PolicyInfo
+from vla_contract import ActionChunk, Checkpoint, InvalidObservation, Observation, Policy, PolicyInfo
 from vla_modelkit.devices import device_name
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ TOKEN_IDS = "eagle_input_ids"  # [1, tokens]: one row per observation
 
 
 @dataclass(frozen=True)
-class ServedGr00t:
+class ServedGr00t(Policy):
     """`policy` is upstream's, on `device`; `layout` says how its names map to the contract's.
 
     Stateless: an action follows from the observation, its session's episode, its step and `seed`.
@@ -50,8 +50,8 @@ class ServedGr00t:
             device=device_name(self.device),
             cameras=tuple(one.cameras),
             image_hw=self.layout.image_hw,
-            needs_state=True,
-            action_convention=one.action_convention,
+            action=self.layout.action_parts,
+            state=self.layout.state_parts,
             horizon=self.horizon,
             suites=self.suites,
             max_batch=self.max_batch,
@@ -71,9 +71,6 @@ class ServedGr00t:
     def horizon(self) -> int:
         """How many actions a chunk holds."""
         return len(self.policy.modality_config["action"].delta_indices)
-
-    def reset(self, session: str) -> None:
-        """Does nothing: there is no state."""
 
     def example(self, level: int = 0) -> Observation:
         """Returns an observation of pictures with one grey level (0 to 255), for the first inference."""
@@ -106,7 +103,7 @@ class ServedGr00t:
         return results
 
     def infer(self, inputs: dict[str, torch.Tensor], seeds: list[int]) -> np.ndarray:
-        """Returns un-normalised actions float32 [B, T, 7] for upstream's model inputs, each row's noise from its seed.
+        """Returns un-normalised actions float32 [B, T, n] for upstream's model inputs, each row's noise from its seed.
 
         The steps are those of upstream's `GR00T_N1_5.get_action`, taken one by one to be there when noise is drawn.
         """

@@ -1,1 +1,1 @@
-"""The web page: a picture and an instruction in, the policy's seven numbers out."""
+"""The web page: a picture and an instruction in, the numbers of the policy's action out."""

@@ -22,7 +22,7 @@ OFF = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "HF
 
 @dataclass(frozen=True)
 class Server:
-    """A web page that asks a policy: picture and instruction in, seven numbers out.
+    """A web page that asks a policy: picture and instruction in, an action's numbers out.
 
     $VLALAB_TOKEN, when set, is sent to the policy and is the page's password; it must be set where the page can be
     reached from other machines.

@@ -1,26 +1,28 @@
-"""What the seven numbers of an action mean: names, units and senses, by convention and data set."""
+"""What the numbers of an action mean: names, units and senses, by the parts that the policy names and the data set."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from vla_contract.protocol.info import ACTION_CONVENTIONS, PolicyInfo
+from vla_contract import Part, PolicyInfo
+from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, OSC_POSE
 
-NAMES = ("Δx", "Δy", "Δz", "rotation x", "rotation y", "rotation z", "gripper")
-STEP_M, STEP_RAD = 0.05, 0.5  # what 1.0 asks of LIBERO's controller (robosuite's OSC_POSE) in one step
 ROUNDING = 1e-5  # of float32: what is beyond a range by less is at its end
-
-# convention -> the gripper's (fully closed, fully open); a convention that is not here keeps its robot's own units
-GRIPPERS = {"libero": (1.0, -1.0), "openvla": (0.0, 1.0)}
+SHORT = {"position delta": ("Δx", "Δy", "Δz"), "rotation delta": ("rotation x", "rotation y", "rotation z")}
+GRIPPERS = {GRIPPER_CLOSES.convention: (1.0, -1.0), GRIPPER_OPENS.convention: (0.0, 1.0)}  # (fully closed, fully open)
+METRES = tuple(  # the same two parts in m and rad: what a full step of OSC_POSE is, is its range
+    replace(part, unit=part.unit.split()[1], low=-float(part.unit.split()[0]), high=float(part.unit.split()[0]))
+    for part in OSC_POSE
+)
 
 
 @dataclass(frozen=True)
 class Number:
-    """One of the seven, ready to be shown.
+    """One number of an action, ready to be shown.
 
-    share is where its bar ends: -1 to 1 of a full step. A value that lies beyond that has a `limit`, the range it
+    share is where its bar ends: -1 to 1 of its range. A value that lies beyond that has a `limit`, the range it
     leaves; `means` is then the whole of it all the same.
     """
 
@@ -33,71 +35,83 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Units:
-    """The units of an action's position and rotation; how many m and rad one of them is; what to say about them."""
+class Spec:
+    """What every number of an action is: (name, its part), in order; and what to say about them."""
 
-    position: str
-    rotation: str
-    metres: float
-    radians: float
+    numbers: tuple[tuple[str, Part], ...]
     note: str
 
 
-def units(info: PolicyInfo, unnorm_key: str | None) -> Units:
-    """Returns the units of what `info`'s policy answers with a key (None: its only one, or it needs none).
+def spec(info: PolicyInfo, unnorm_key: str | None) -> Spec:
+    """Returns what the numbers of `info`'s policy are with a key (None: its only one, or it needs none).
 
-    LIBERO's statistics, and a policy without keys, give the controller's units. Others un-normalise to what their
-    data set recorded, which Open X-Embodiment's convention has in metres and radians.
+    Statistics of another data set than LIBERO's un-normalise OpenVLA's actions to what that set recorded, which Open
+    X-Embodiment's convention has in metres and radians.
     """
-    if info.action_convention not in GRIPPERS:
-        return Units("own", "own", 1.0, 1.0, f"Convention {info.action_convention!r}: {_said(info)}.")
     key = unnorm_key or (info.unnorm_keys[0] if len(info.unnorm_keys) == 1 else None)
-    if info.action_convention != "openvla" or key is None or key.startswith("libero"):
-        note = f"Convention {info.action_convention!r}: {_said(info)}."
-        return Units(f"× {STEP_M * 100:g} cm", f"× {STEP_RAD:g} rad", STEP_M, STEP_RAD, note)
+    if info.action != (*OSC_POSE, GRIPPER_OPENS) or key is None or key.startswith("libero"):
+        return Spec(tuple(_named(info.action)), "; ".join(f"{part.name}: {part.convention}" for part in info.action))
     note = f"As data set {key!r} recorded it: by Open X-Embodiment's convention m and rad per step, gripper 1 = open."
-    return Units("m", "rad", 1.0, 1.0, note)
+    return Spec(tuple(_named((*METRES, GRIPPER_OPENS))), note)
 
 
-def numbers(action: Sequence[float], info: PolicyInfo, unnorm_key: str | None) -> list[Number]:
-    """Returns the seven numbers of one action [7] with their names, units and meaning."""
-    unit = units(info, unnorm_key)
-    if info.action_convention not in GRIPPERS:
-        scale = max(1.0, *(abs(float(value)) for value in action))  # their range is not known: relative to the largest
-        return [Number(n, float(v), "own", "", float(v) / scale) for n, v in zip(NAMES, action, strict=True)]
-    moves = [_position(name, float(value), unit) for name, value in zip(NAMES[:3], action[:3], strict=True)]
-    turns = [_rotation(name, float(value), unit) for name, value in zip(NAMES[3:6], action[3:6], strict=True)]
-    return [*moves, *turns, _gripper(float(action[6]), info.action_convention)]
+def numbers(action: Sequence[float], spec: Spec) -> list[Number]:
+    """Returns the numbers of one action with their names, units and meaning."""
+    values = [float(value) for value in action]
+    # Where no range is known, numbers are drawn relative to the largest of those.
+    free = [abs(v) for v, (_, part) in zip(values, spec.numbers, strict=True) if None in (part.low, part.high)]
+    return [_number(name, v, part, max(1.0, *free, 0.0)) for v, (name, part) in zip(values, spec.numbers, strict=True)]
 
 
-def _said(info: PolicyInfo) -> str:
-    return ACTION_CONVENTIONS[info.action_convention]
+def unit_of(part: Part) -> str:
+    """Returns a part's unit as it is shown."""
+    if part.convention in GRIPPERS:
+        return f"{GRIPPERS[part.convention][1]:+g} = open"
+    factor, base = _scale(part)
+    if factor == 1.0:
+        return base
+    return f"× {factor * 100:g} cm" if base == "m" else f"× {factor:g} {base}"
 
 
-def _position(name: str, value: float, unit: Units) -> Number:
-    metres = value * unit.metres
-    return _number(name, value, unit.position, f"{metres * 1e3:+.1f} mm", metres / STEP_M, _range(unit.metres, STEP_M))
+def _named(parts: Sequence[Part]) -> Iterator[tuple[str, Part]]:
+    for part in parts:
+        names = SHORT.get(part.name, ())
+        if len(names) != part.size:
+            names = [part.name] if part.size == 1 else [f"{part.name} {place}" for place in range(1, part.size + 1)]
+        yield from ((name, part) for name in names)
 
 
-def _rotation(name: str, value: float, unit: Units) -> Number:
-    radians = value * unit.radians
-    means = f"{math.degrees(radians):+.1f}°"
-    return _number(name, value, unit.rotation, means, radians / STEP_RAD, _range(unit.radians, STEP_RAD))
+def _number(name: str, value: float, part: Part, largest: float) -> Number:
+    if part.convention in GRIPPERS:
+        return _gripper(name, value, part)
+    means = _meaning(value, part)
+    if part.low is None or part.high is None:
+        return Number(name, value, unit_of(part), means, value / largest)
+    return _within(name, value, part, means, (2 * value - part.low - part.high) / (part.high - part.low))
 
 
-def _gripper(value: float, convention: str) -> Number:
-    closed, opened = GRIPPERS[convention]
+def _gripper(name: str, value: float, part: Part) -> Number:
+    closed, opened = GRIPPERS[part.convention]
     openness = (value - closed) / (opened - closed) * 2 - 1
-    means = "open" if openness >= 0 else "close"
-    limit = f"{min(closed, opened):g} to {max(closed, opened):g}"
-    return _number(NAMES[6], value, f"{opened:+g} = open", means, openness, limit)
+    return _within(name, value, part, "open" if openness >= 0 else "close", openness)
 
 
-def _range(per_one: float, step: float) -> str:
-    """Returns the values that a full step each way spans, in the unit of the value."""
-    return f"{-step / per_one:g} to {step / per_one:g}"
+def _within(name: str, value: float, part: Part, means: str, share: float) -> Number:
+    limit = f"{part.low:g} to {part.high:g}" if abs(share) > 1 + ROUNDING else ""
+    return Number(name, value, unit_of(part), means, min(max(share, -1.0), 1.0), limit)
 
 
-def _number(name: str, value: float, unit: str, means: str, share: float, limit: str) -> Number:
-    beyond = abs(share) > 1 + ROUNDING
-    return Number(name, value, unit, means, min(max(share, -1.0), 1.0), limit if beyond else "")
+def _meaning(value: float, part: Part) -> str:
+    factor, base = _scale(part)
+    if base == "m":
+        return f"{value * factor * 1e3:+.1f} mm"
+    return f"{math.degrees(value * factor):+.1f}°" if base == "rad" else ""
+
+
+def _scale(part: Part) -> tuple[float, str]:
+    """Returns how many of which unit 1.0 is: (0.05, "m") for "0.05 m"."""
+    factor, _, base = part.unit.partition(" ")
+    try:
+        return float(factor), base or "1"
+    except ValueError:
+        return 1.0, part.unit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Answer:
-    """The page's pieces: the seven numbers (or the error), the chunk, the latency, all of it as JSON."""
+    """The page's pieces: an action's numbers (or the error), the chunk, the latency, all of it as JSON."""
 
     numbers: str
     chunk: str = ""
@@ -131,11 +131,10 @@ def _images(form: Form, info: PolicyInfo) -> dict[str, np.ndarray]:
 
 
 def _show(answer: ActionChunk, info: PolicyInfo, observation: Observation) -> Answer:
-    key = observation.unnorm_key
-    unit = actions.units(info, key)
+    spec = actions.spec(info, observation.unnorm_key)
     return Answer(
-        numbers=views.numbers(actions.numbers(answer.actions[0], info, key), unit),
-        chunk=views.chunk(answer, unit),
+        numbers=views.numbers(actions.numbers(answer.actions[0], spec), spec),
+        chunk=views.chunk(answer, spec),
         latency=views.latency(answer.timings_ms),
         raw=_json(answer, info, observation),
     )
@@ -147,7 +146,7 @@ def _json(answer: ActionChunk, info: PolicyInfo, observation: Observation) -> st
         "instruction": observation.instruction,
         "unnorm_key": observation.unnorm_key,
         "pictures": {name: list(image.shape) for name, image in observation.images.items()},
-        "action_convention": info.action_convention,
+        "action": [asdict(part) for part in info.action],
         "actions": [[round(value, 6) for value in action] for action in answer.actions.tolist()],
         "timings_ms": {stage: round(ms, 3) for stage, ms in answer.timings_ms.items()},
     }

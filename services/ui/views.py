@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from html import escape
 
-from services.ui.actions import NAMES, Number, Units
+from services.ui.actions import GRIPPERS, Number, Spec, unit_of
 from services.ui.link import PolicyStatus, Trouble
 from vla_contract import ActionChunk, PolicyInfo
 
@@ -17,7 +17,7 @@ STAGES = {  # the server's stages in their order; what is left of the round trip
     "encode": "encode",
     "network": "network",
 }
-EMPTY = '<p class="vl-quiet">Ask, and the seven numbers of the next action appear here.</p>'
+EMPTY = '<p class="vl-quiet">Ask, and the numbers of the next action appear here.</p>'
 
 
 def banner(status: PolicyStatus, url: str) -> str:
@@ -44,13 +44,13 @@ def _with_commands(text: str) -> str:
     return re.sub(r"`(.+?)`", r"<code>\1</code>", escape(text))
 
 
-def numbers(values: list[Number], unit: Units) -> str:
-    """Returns the table of the seven numbers, each with a bar from the middle, and what leaves its range in words."""
+def numbers(values: list[Number], spec: Spec) -> str:
+    """Returns the table of an action's numbers, each with a bar from the middle, and what leaves its range in words."""
     rows = "".join(_number_row(value) for value in values)
     heads = "".join(f'<th scope="col">{name}</th>' for name in ("number", "of a full step", "value", "unit", "means"))
     said = "".join(f'<p class="vl-beyond">{escape(_beyond(value))}</p>' for value in values if value.limit)
     table = f'<table class="vl-numbers"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
-    return f'{table}{said}<p class="vl-quiet">{escape(unit.note)}</p>'
+    return f'{table}{said}<p class="vl-quiet">{escape(spec.note)}</p>'
 
 
 def _beyond(number: Number) -> str:
@@ -66,12 +66,11 @@ def _number_row(number: Number) -> str:
     return f'<tr><th scope="row">{name}</th><td>{bar}</td>{value}<td>{unit}</td><td>{means}</td></tr>'
 
 
-def chunk(answer: ActionChunk, unit: Units) -> str:
+def chunk(answer: ActionChunk, spec: Spec) -> str:
     """Returns every action of a chunk of more than one, a row each; nothing for a single action."""
     if len(answer.actions) == 1:
         return ""
-    of = [unit.position] * 3 + [unit.rotation] * 3 + [""]
-    named = zip(NAMES, of, strict=True)
+    named = [(name, "" if part.convention in GRIPPERS else unit_of(part)) for name, part in spec.numbers]
     heads = "".join(
         f'<th scope="col">{escape(n.replace("rotation", "rot"))}<small>{escape(u)}</small></th>' for n, u in named
     )

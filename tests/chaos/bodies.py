@@ -56,7 +56,7 @@ def valid_tree(info: dict, draw: random.Random, example: dict | None) -> dict:
         "instruction": "put the bowl on the stove",
         "session": f"chaos-{draw.getrandbits(64):x}",
         "step": 0,
-        **({"state": np.zeros(8, np.float32)} if info["needs_state"] else {}),
+        **({"state": np.zeros(sum(part["size"] for part in info["state"]), np.float32)} if info["state"] else {}),
         **({"unnorm_key": info["unnorm_keys"][0]} if info["unnorm_keys"] else {}),
         **(example or {}),
     }

@@ -109,7 +109,8 @@ def _needs(info: dict, pictures: dict, state: object, privileged: object, key: o
     for camera in info["cameras"]:
         need(camera in pictures, "the policy's camera is missing")
         need(not info["image_hw"] or pictures[camera] == tuple(info["image_hw"]), "a picture of another size")
-    need(not info["needs_state"] or state is not None, "state is missing")
+    size = sum(part["size"] for part in info["state"])
+    need(not size or (state is not None and array(state, "state")[1] == [size]), "state is missing or of another size")
     need(not info["needs_privileged"] or privileged is not None, "privileged is missing")
     known = info["unnorm_keys"]
     need(key in known if key is not None else len(known) <= 1, "unnorm_key")
@@ -121,7 +122,7 @@ def _needs(info: dict, pictures: dict, state: object, privileged: object, key: o
 def acceptable_act(body: bytes, info: dict) -> str | None:
     """Returns why a policy that describes itself so must refuse this body of /act; None if it may answer."""
     try:
-        need(not info["needs_privileged"] and not info["stateful"] and not info["needs_state"], "cannot serve /act")
+        need(not info["needs_privileged"] and not info["stateful"] and not info["state"], "cannot serve /act")
         payload = _json(body)
         need(isinstance(payload, dict), "no object")
         if "encoded" in payload:

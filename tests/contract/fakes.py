@@ -5,7 +5,11 @@ import time
 
 import numpy as np
 
-from vla_contract import ActionChunk, Observation, PolicyInfo, UnknownSession
+from vla_contract import ActionChunk, Observation, Policy, PolicyInfo, UnknownSession
+from vla_contract.protocol.parts import GRIPPER_CLOSES, HAND_STATE, OSC_POSE
+
+PARTS = (*OSC_POSE, GRIPPER_CLOSES)  # seven numbers
+STATE = HAND_STATE  # eight
 
 
 def picture(seed: int = 0, height: int = 16, width: int = 24) -> np.ndarray:
@@ -17,15 +21,15 @@ def observe(session: str = "s", step: int = 0, **changes) -> Observation:
     return Observation(**{**fields, "session": session, "step": step, **changes})
 
 
-def chunk_of(value: float, steps: int = 1) -> ActionChunk:
-    return ActionChunk(np.full((steps, 7), value, np.float32))
+def chunk_of(value: float, steps: int = 1, size: int = 7) -> ActionChunk:
+    return ActionChunk(np.full((steps, size), value, np.float32))
 
 
-class EchoPolicy:
+class EchoPolicy(Policy):
     """Answers with the step's number in every action dimension; remembers the sizes of its batches."""
 
     def __init__(self, **info):
-        self._info = PolicyInfo(**{"name": "echo", "cameras": ("agentview",), "max_batch": 16, **info})
+        self._info = PolicyInfo(**{"name": "echo", "action": PARTS, "cameras": ("agentview",), "max_batch": 16, **info})
         self.batches: list[list[Observation]] = []
         self.resets: list[str] = []
         self.threads: set[int] = set()
@@ -44,7 +48,7 @@ class EchoPolicy:
         return [self.answer(observation) for observation in observations]
 
     def answer(self, observation):
-        return chunk_of(observation.step, self._info.horizon)
+        return chunk_of(observation.step, self._info.horizon, self._info.action_size)
 
 
 class ForgetfulPolicy(EchoPolicy):

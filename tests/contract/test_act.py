@@ -7,11 +7,11 @@ import json_numpy
 import numpy as np
 import pytest
 import requests
-from fakes import EchoPolicy, PerRequestPolicy, chunk_of, picture
+from fakes import PARTS, STATE, EchoPolicy, PerRequestPolicy, chunk_of, observe, picture
 from PIL import Image
 from test_app import assert_problem
 
-from vla_contract import ActionChunk, PolicyInfo
+from vla_contract import ActionChunk, Part, PolicyInfo
 from vla_contract.protocol.act_json import decode_act, to_json
 
 ACTION = np.array([0.1, -0.2, 0.3, 0.0, 1e-5, -1.0, 0.996], np.float32)
@@ -64,6 +64,13 @@ def test_the_bytes_are_those_json_numpy_writes(service):
     raw = base64.b64encode(ACTION.astype("<f8").tobytes()).decode()
     assert answer.json() == {"__numpy__": raw, "dtype": "<f8", "shape": [7]}
     assert json_numpy.loads(answer.text).tolist() == ACTION.astype(np.float64).tolist()
+
+
+def test_another_robots_action_has_its_own_size(service, client):
+    url = service(EchoPolicy(action=(Part("wheels", 2, "rad/s", "left, right"),))).url
+    answer = requests.post(url + "/act", json=GOOD, timeout=10)
+    assert json_numpy.loads(answer.text).tolist() == [0.0, 0.0]
+    assert client(url).act(observe(step=3)).actions.tolist() == [[3.0, 3.0]]
 
 
 @pytest.mark.parametrize("dtype", ["|u1", "|b1", "<i8", "<f4", "<f8"])
@@ -160,7 +167,7 @@ def test_forms_are_refused(service):
         ({"needs_privileged": True}, "needs privileged simulator state"),
         ({"stateful": True}, "keeps state per session"),
         ({"cameras": ("agentview", "wrist")}, "no picture of camera 'wrist'"),
-        ({"needs_state": True}, "state is missing"),
+        ({"state": STATE}, "state is missing"),
     ],
 )
 def test_policies_that_need_more_say_so(service, info, text):
@@ -174,7 +181,7 @@ def test_unknown_fields_are_ignored_as_upstream_does(service):
 
 
 def test_state_may_come_along():
-    info = PolicyInfo("x", needs_state=True)
+    info = PolicyInfo("x", PARTS, STATE)
     body = json.dumps({**GOOD, "state": to_json(np.arange(8.0))}).encode()
     observation, _ = decode_act(body, info, "s")
     assert observation.state.dtype == np.float32 and observation.state.shape == (8,)

@@ -9,7 +9,18 @@ import time
 import httpx
 import numpy as np
 import pytest
-from fakes import BrokenLoader, EchoPolicy, GatedPolicy, PerRequestPolicy, PickyPolicy, chunk_of, observe, picture
+from fakes import (
+    PARTS,
+    STATE,
+    BrokenLoader,
+    EchoPolicy,
+    GatedPolicy,
+    PerRequestPolicy,
+    PickyPolicy,
+    chunk_of,
+    observe,
+    picture,
+)
 
 from vla_contract import PolicyClient, PolicyInfo, PolicyRefused, PolicyUnavailable, create_app
 from vla_contract.protocol.codec import MEDIA_TYPE
@@ -57,7 +68,7 @@ def test_an_inline_policy_is_loaded_on_one_thread_and_asked_on_another(service, 
 
 
 def test_info_is_what_the_policy_says(service, client):
-    policy = EchoPolicy(needs_state=True, suites=("libero_goal",), details={"attention": "none"})
+    policy = EchoPolicy(state=STATE, suites=("libero_goal",), details={"attention": "none"})
     assert client(service(policy).url).info() == policy.info()
 
 
@@ -78,7 +89,7 @@ def test_it_is_alive_while_it_loads_and_ready_only_after_a_warm_inference(servic
             assert release.wait(20)
             return super().act(observations)
 
-    policy = Warm(cameras=("agentview", "wrist"), needs_state=True, unnorm_keys=("a", "b"))
+    policy = Warm(cameras=("agentview", "wrist"), state=STATE, unnorm_keys=("a", "b"))
     running = service(lambda: policy, wait=False)
     assert warming.wait(20)
     assert httpx.get(running.url + "/livez").status_code == 200
@@ -92,7 +103,7 @@ def test_it_is_alive_while_it_loads_and_ready_only_after_a_warm_inference(servic
         client.wait_ready(20)
     assert httpx.get(running.url + "/readyz").json() == {"status": "ready", "policy": "echo"}
     warm = policy.batches[0][0]
-    assert set(warm.images) == {"agentview", "wrist"} and warm.state is not None and warm.unnorm_key == "a"
+    assert set(warm.images) == {"agentview", "wrist"} and warm.state.shape == (8,) and warm.unnorm_key == "a"
     assert policy.resets == [warm.session]
 
 
@@ -100,8 +111,8 @@ def test_it_is_alive_while_it_loads_and_ready_only_after_a_warm_inference(servic
     ("loader", "text"),
     [
         (BrokenLoader(), "RuntimeError: weights.safetensors is 3 bytes long; expected 15 GB"),
-        (lambda: PickyPolicy(needs_state="yes"), "needs_state"),
-        (lambda: object(), "the loader returned a object without info, reset and act"),
+        (lambda: PickyPolicy(stateful="yes"), "stateful"),
+        (lambda: object(), "the loader returned a object; expected a vla_contract.Policy"),
         (lambda: PerRequestPolicy({"warm up": [1, 2]}), "returned a list; expected an ActionChunk"),
         (lambda: PerRequestPolicy({"warm up": ZeroDivisionError("boom")}), "ZeroDivisionError: boom"),
     ],
@@ -168,15 +179,14 @@ def test_a_policy_settles_once_its_answer_is_out(either_service, client):
     """It has as long as it likes: the answer does not wait for it. A fault there is logged and harms nobody."""
     answered, settled = threading.Event(), threading.Event()
 
-    def settle():
-        if policy.batches[-1][0].session != "warm-up":
-            settled.in_time = answered.wait(10)
-            settled.set()
-            raise ZeroDivisionError("settling failed")
+    class Settling(EchoPolicy):
+        def settle(self):
+            if self.batches[-1][0].session != "warm-up":
+                settled.in_time = answered.wait(10)
+                settled.set()
+                raise ZeroDivisionError("settling failed")
 
-    policy = EchoPolicy()
-    c = client(either_service(policy).url)
-    policy.settle = settle
+    c = client(either_service(Settling()).url)
     c.act(observe(step=1))
     answered.set()
     assert settled.wait(10) and settled.in_time
@@ -186,7 +196,8 @@ def test_a_policy_settles_once_its_answer_is_out(either_service, client):
 NEEDS = {
     "camera": ({"cameras": ("wrist",)}, {}, "no picture of camera 'wrist' (sent: agentview)"),
     "size": ({"image_hw": (16, 16)}, {}, "images['agentview'] is 16x24; policy 'echo' takes 16x16"),
-    "state": ({"needs_state": True}, {}, "state is missing"),
+    "state": ({"state": STATE}, {}, "needs 8 as float32: position [3], rotation [3], fingers [2]"),
+    "state's size": ({"state": STATE}, {"state": np.zeros(7, np.float32)}, "state is 7 numbers"),
     "privileged": ({"needs_privileged": True}, {}, "privileged is missing"),
     "no key": ({"unnorm_keys": ("a", "b")}, {}, "choose one of a, b"),
     "wrong key": ({"unnorm_keys": ("libero_goal",)}, {"unnorm_key": "libero_gaol"}, "did you mean 'libero_goal'"),
@@ -361,11 +372,9 @@ def test_bad_settings_are_refused_at_start(setting):
 def bad_outputs():
     spoiled = chunk_of(0)
     spoiled.actions[0, 3] = np.nan  # after it was checked
-    wrong = chunk_of(0)
-    object.__setattr__(wrong, "actions", np.zeros((1, 6), np.float32))
     return {
         "NaN": (spoiled, "invalid-action", "actions[0, 3] is nan"),
-        "six numbers": (wrong, "invalid-action", "[1, 6]"),
+        "six numbers": (chunk_of(0, size=6), "invalid-action", "[1, 6]; expected [T, 7]"),
         "longer than the horizon": (chunk_of(0, 5), "invalid-action", "horizon 1"),
         "an array": (np.zeros((1, 7), np.float32), "invalid-action", "ndarray"),
         "an exception": (RuntimeError("/secret"), "policy-failed", "RuntimeError"),
@@ -466,7 +475,7 @@ def test_problem_bodies_are_json(service):
 
 def test_info_never_holds_nan():
     with pytest.raises(ValueError):
-        PolicyInfo("x", horizon=float("nan"))
+        PolicyInfo("x", PARTS, horizon=float("nan"))
 
 
 def test_answers_decode_without_the_client(service):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fakes import EchoPolicy, GatedPolicy, PerRequestPolicy, PickyPolicy, SlowPolicy, chunk_of, observe
 
-from vla_contract import InvalidObservation, PolicyClient, PolicyRefused, PolicyUnavailable
+from vla_contract import InvalidObservation, Policy, PolicyClient, PolicyRefused, PolicyUnavailable
 from vla_contract.protocol.codec import MEDIA_TYPE
 from vla_contract.protocol.messages import encode_observation
 from vla_contract.protocol.problems import Problem
@@ -75,11 +75,14 @@ def test_one_that_fails_fails_alone(service, client):
     assert [chunk.actions[0, 0] for chunk in results] == [3] * 5
 
 
-class SlowStart:
+class SlowStart(Policy):
     """Passes everything on to another policy, 50 ms later."""
 
     def __init__(self, policy):
-        self.policy, self.info, self.reset = policy, policy.info, policy.reset
+        self.policy, self.reset = policy, policy.reset
+
+    def info(self):
+        return self.policy.info()
 
     def act(self, observations):
         time.sleep(0.05)

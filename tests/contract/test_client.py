@@ -315,9 +315,9 @@ def test_the_address_may_have_a_path(scripted, client):
 
 
 def test_endless_answers_are_cut(scripted, client, monkeypatch):
-    import vla_contract.client.answer as answer
+    import vla_contract.client.response as response
 
-    monkeypatch.setattr(answer, "MAX_ANSWER", 1000)
+    monkeypatch.setattr(response, "MAX_ANSWER", 1000)
     with pytest.raises(PolicyUnavailable, match="IncompleteRead"):
         client(scripted((200, {}, b"\x81\xa7actions" + b"\x00" * 5000)), retries=0).act(observe())
 

@@ -14,7 +14,7 @@ import pytest
 
 from vla_contract import PolicyClient, PolicyUnavailable
 from vla_contract.client import transport
-from vla_contract.client.answer import MAX_HEADERS, MAX_LINE, read_reply
+from vla_contract.client.response import MAX_HEADERS, MAX_LINE, read_response
 from vla_contract.client.transport import FAULTS, Transport
 from vla_contract.server.serving import address, listen
 
@@ -83,7 +83,7 @@ def test_an_answer_may_come_byte_by_byte(answer):
                 time.sleep(0.0005)
 
         threading.Thread(target=send, daemon=True).start()
-        reply, keep = read_reply(client, time.monotonic() + 10)
+        reply, keep = read_response(client, time.monotonic() + 10)
     assert (reply.status, reply.reason, reply.headers.get("Retry-After"), reply.body, keep) == (
         200, "OK", "7", b"abc", True,
     )  # fmt: skip
@@ -94,7 +94,7 @@ def test_what_follows_an_answer_is_not_taken_for_the_next(more):
     server, client = socket.socketpair()
     with server, client:
         server.sendall(OK + b"Content-Length: 3\r\n\r\nabc" + more)
-        reply, keep = read_reply(client, time.monotonic() + 10)
+        reply, keep = read_response(client, time.monotonic() + 10)
     assert (reply.status, reply.body, keep) == (200, b"abc", False)
 
 
@@ -109,7 +109,7 @@ def test_a_signal_while_an_answer_is_read_is_no_fault_of_the_answer():
         sys.setprofile(interrupt)
         try:
             with pytest.raises(KeyboardInterrupt):
-                read_reply(client, time.monotonic() + 10)
+                read_response(client, time.monotonic() + 10)
         finally:
             sys.setprofile(None)
 

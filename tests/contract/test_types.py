@@ -5,9 +5,9 @@ import json
 
 import numpy as np
 import pytest
-from fakes import chunk_of, observe, picture
+from fakes import PARTS, STATE, chunk_of, observe, picture
 
-from vla_contract import ActionChunk, Checkpoint, InvalidObservation, Policy, PolicyInfo
+from vla_contract import ActionChunk, Checkpoint, InvalidObservation, Part, Policy, PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
 
 GOOD = [
@@ -96,7 +96,7 @@ def test_values_are_frozen():
         ([[0.0] * 7], "list"),
         (np.zeros((1, 7)), "float64"),
         (np.zeros(7, np.float32), "[7]"),
-        (np.zeros((1, 6), np.float32), "[1, 6]"),
+        (np.zeros((1, 0), np.float32), "[1, 0]"),
         (np.zeros((0, 7), np.float32), "[0, 7]"),
         (np.full((2, 7), np.nan, np.float32), "actions[0, 0] is nan"),
         (np.array([[0, 0, 0, 0, 0, 0, np.inf]], np.float32), "actions[0, 6] is inf"),
@@ -116,12 +116,12 @@ def test_bad_timings_are_refused(timings):
 
 def test_info_survives_json():
     info = PolicyInfo(
-        "openvla", Checkpoint("a/b", "c0ffee", "12ab"), "int4", "cuda:0", ["agentview"], [224, 224], True, False,
-        "openvla", 8, ("libero_goal",), ("libero_goal",), 8, True, "ff", {"attention": "sdpa"},
+        "openvla", [*PARTS], [*STATE], Checkpoint("a/b", "c0ffee", "12ab"), "int4", "cuda:0", ["agentview"],
+        [224, 224], False, 8, ("libero_goal",), ("libero_goal",), 8, True, "openvla", "ff", {"attention": "sdpa"},
     )  # fmt: skip
     assert PolicyInfo.from_dict(json.loads(json.dumps(info.to_dict()))) == info
     assert PolicyInfo.from_dict({**info.to_dict(), "from_a_newer_server": 1}) == info
-    bare = PolicyInfo("random")
+    bare = PolicyInfo("random", PARTS)
     assert PolicyInfo.from_dict(json.loads(json.dumps(bare.to_dict()))) == bare
 
 
@@ -129,25 +129,45 @@ def test_info_survives_json():
     "changes",
     [
         {"name": ""}, {"horizon": 0}, {"horizon": 1.0}, {"max_batch": 0}, {"cameras": "agentview"},
-        {"needs_state": 1}, {"image_hw": (224,)}, {"image_hw": (0, 224)}, {"action_convention": "openvl"},
+        {"needs_privileged": 1}, {"image_hw": (224,)}, {"image_hw": (0, 224)}, {"action": ()}, {"action": ("arm",)},
+        {"state": None}, {"profile": ""},
         {"suites": ("",)}, {"stateful": None},
     ],
 )  # fmt: skip
 def test_bad_info_is_named(changes):
     with pytest.raises(ValueError) as caught:
-        PolicyInfo(**{"name": "x", **changes})
+        PolicyInfo(**{"name": "x", "action": PARTS, **changes})
     assert next(iter(changes)) in str(caught.value)
 
 
-def test_a_close_convention_is_suggested():
-    with pytest.raises(ValueError, match="did you mean 'openvla'"):
-        PolicyInfo("x", action_convention="openvl")
+def test_info_knows_how_many_numbers_its_parts_have():
+    info = PolicyInfo("x", (Part("wheels", 2, "rad", "left, right"),), STATE)
+    assert (info.action_size, info.state_size, info.needs_state) == (2, 8, True)
+    assert not PolicyInfo("x", PARTS).needs_state
+
+
+def test_a_part_of_a_newer_server_is_read_without_what_is_unknown_here():
+    told = PolicyInfo("x", PARTS).to_dict()
+    newer = {**told, "action": [{**part, "from_a_newer_server": 1} for part in told["action"]]}
+    assert PolicyInfo.from_dict(newer) == PolicyInfo("x", PARTS)
+
+
+def test_a_close_name_is_suggested():
     assert did_you_mean("zzz", ["a"]) == ". Known: a"
     assert did_you_mean("LIBERO_GOAL", ["libero_goal"]) == "; did you mean 'libero_goal'? Known: libero_goal"
 
 
-def test_policy_is_a_protocol():
-    from fakes import EchoPolicy
+def test_a_policy_needs_no_more_than_info_and_act():
+    class Least(Policy):
+        def info(self):
+            return PolicyInfo("least", PARTS)
 
-    assert isinstance(EchoPolicy(), Policy)
-    assert not isinstance(object(), Policy)
+        def act(self, observations):
+            return []
+
+    least = Least()
+    assert least.example() is None and least.counters() == {}
+    for call in (least.settle, least.close, lambda: least.reset("s")):
+        assert call() is None
+    with pytest.raises(TypeError, match="act"):
+        type("Less", (Policy,), {"info": Least.info})()

@@ -10,7 +10,7 @@ import numpy as np
 from services.gr00t.embodiments import EMBODIMENTS
 from services.gr00t.layout import Layout, layout
 from services.gr00t.tiny import metadata
-from vla_contract import ActionChunk, Observation, PolicyInfo
+from vla_contract import ActionChunk, Observation, Policy, PolicyInfo
 from vla_contract.protocol.act_json import to_json
 
 NAMES = tuple(EMBODIMENTS)
@@ -54,7 +54,7 @@ def post(url: str, body: object, headers: dict[str, str] | None = None) -> tuple
 
 
 @dataclass
-class StatePolicy:
+class StatePolicy(Policy):
     """Answers the first seven numbers of the state, then the same doubled: every number can be followed."""
 
     sizes: Layout
@@ -62,11 +62,13 @@ class StatePolicy:
     def info(self) -> PolicyInfo:
         one = self.sizes.embodiment
         return PolicyInfo(
-            "state", cameras=tuple(one.cameras), image_hw=self.sizes.image_hw, needs_state=True, horizon=2
+            "state",
+            self.sizes.action_parts,
+            self.sizes.state_parts,
+            cameras=tuple(one.cameras),
+            image_hw=self.sizes.image_hw,
+            horizon=2,
         )
-
-    def reset(self, session: str) -> None:
-        pass
 
     def example(self) -> Observation:
         return observe(self.sizes)

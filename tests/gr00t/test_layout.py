@@ -8,7 +8,7 @@ from services.gr00t.layout import layout
 from services.gr00t.tiny import metadata
 from tests.gr00t.harness import NAMES, layout_of, observe
 from vla_contract import InvalidObservation
-from vla_contract.protocol.info import ACTION_CONVENTIONS
+from vla_contract.protocol.parts import total
 
 every = pytest.mark.parametrize("name", NAMES)
 
@@ -17,7 +17,6 @@ every = pytest.mark.parametrize("name", NAMES)
 def test_an_embodiment_is_consistent(name):
     one = EMBODIMENTS[name]
     assert len(set(one.cameras.values())) == len(one.cameras)
-    assert one.action_convention in ACTION_CONVENTIONS
     assert one.denoising_steps >= 1
     assert set(one.mean_std) <= set(one.action)
     assert any(key.startswith("gripper") for key in one.action[-1:]), "the seventh number is the gripper's"
@@ -78,12 +77,23 @@ def test_a_state_of_another_size_is_refused_naming_both(state):
         sizes.to_upstream(observe(sizes, state=state))
 
 
-def test_an_action_of_another_size_than_the_contracts_is_refused():
+@pytest.mark.parametrize(("kind", "size"), [("action", 7), ("state", 8)])
+def test_a_size_that_the_embodiments_parts_do_not_have_is_refused(kind, size):
     one = EMBODIMENTS["libero"]
     wide = metadata(one, 96)
-    wide["modalities"]["action"]["gripper"]["shape"] = [6]
-    with pytest.raises(ValueError, match=r"12 numbers .*gripper \[6\].*contract carries 7"):
+    wide["modalities"][kind]["gripper"]["shape"] = [6]
+    with pytest.raises(ValueError, match=rf"12 numbers .*gripper \[6\].*expected {size}"):
         layout(one, wide)
+
+
+def test_another_robots_numbers_are_parts_by_their_own_names_and_sizes():
+    one = EMBODIMENTS["oxe_droid"]
+    wide = metadata(one, 96)
+    wide["modalities"]["action"]["gripper_position"]["shape"] = [6]
+    sizes = layout(one, wide)
+    named = [(part.name, part.size) for part in sizes.action_parts]
+    assert named == [("eef_position_delta", 3), ("eef_rotation_delta", 3), ("gripper_position", 6)]
+    assert total(sizes.state_parts) == sizes.state_size
 
 
 @pytest.mark.parametrize("kind", ["video", "state", "action"])

@@ -133,7 +133,7 @@ def test_info_is_complete(tiny_policies, name):
     served = tiny_policies(name)
     info, one = served.info(), EMBODIMENTS[name]
     assert info.cameras == tuple(one.cameras) and info.image_hw == (96, 96) and info.needs_state
-    assert (info.horizon, info.action_convention) == (16, one.action_convention)
+    assert (info.horizon, info.action_size) == (16, 7)
     assert info.details["embodiment"] == name and info.details["gripper"] == one.gripper
     assert info.details["denoising_steps"] == str(one.denoising_steps) == str(served.policy.denoising_steps)
     assert info.checkpoint.repo == "random-tiny" and len(info.checkpoint.sha256) == 64

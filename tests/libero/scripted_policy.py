@@ -14,10 +14,13 @@ sys.path[:0] = [str(ROOT), *(str(ROOT / "shared" / name) for name in ("common", 
 
 import numpy as np  # noqa: E402
 
-from vla_contract import ActionChunk, InvalidObservation, PolicyInfo, serve  # noqa: E402
+from vla_contract import ActionChunk, InvalidObservation, Policy, PolicyInfo, serve  # noqa: E402
+from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STATE, OSC_POSE  # noqa: E402
+
+GRIPPERS = {"libero": GRIPPER_CLOSES, "openvla": GRIPPER_OPENS}
 
 
-class WavePolicy:
+class WavePolicy(Policy):
     """Action t depends on the instruction and t alone, so equal episodes get equal actions however they are asked."""
 
     def __init__(self, options):
@@ -28,15 +31,12 @@ class WavePolicy:
         return PolicyInfo(
             name=o.name,
             cameras=tuple(o.camera),
-            needs_state=o.state,
+            state=HAND_STATE if o.state else (),
             horizon=o.chunk,
             max_batch=8,
             suites=tuple(o.suite),
-            action_convention=o.convention,
+            action=(*OSC_POSE, GRIPPERS[o.convention]),
         )
-
-    def reset(self, session: str) -> None:
-        pass
 
     def act(self, observations):
         time.sleep(self.options.delay_ms / 1e3)
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--camera", action="append", default=[])
     parser.add_argument("--suite", action="append", default=[])
     parser.add_argument("--state", action="store_true")
-    parser.add_argument("--convention", default="libero")
+    parser.add_argument("--convention", choices=GRIPPERS, default="libero")
     parser.add_argument("--scale", type=float, default=0.4)
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--nan-at", type=int, default=-1)

@@ -21,14 +21,15 @@ from tests.chaos.wire import Answer
 from vla_contract import InvalidObservation, PolicyInfo
 from vla_contract.protocol.act_json import decode_act
 from vla_contract.protocol.messages import decode_observation
+from vla_contract.protocol.parts import OSC_POSE as ACTION
 from vla_contract.server.service import check_needs
 from vla_evaluation.store.runstore import RunStore
 
 INFOS = {
-    "random": PolicyInfo("random"),
-    "oracle": PolicyInfo("oracle", needs_privileged=True, stateful=True),
-    "replay": PolicyInfo("replay"),
-    "openvla": PolicyInfo("openvla", cameras=("agentview",), image_hw=(8, 8), unnorm_keys=("a", "b")),
+    "random": PolicyInfo("random", ACTION),
+    "oracle": PolicyInfo("oracle", ACTION, needs_privileged=True, stateful=True),
+    "replay": PolicyInfo("replay", ACTION),
+    "openvla": PolicyInfo("openvla", ACTION, cameras=("agentview",), image_hw=(8, 8), unnorm_keys=("a", "b")),
 }
 
 

@@ -13,11 +13,11 @@ import pytest
 from services.libero.simulator.suites import SUITES, load_suite
 from tests.libero.harness import ENVIRONMENT, Evaluation, PolicyService, results
 from tests.ports import refusing
-from vla_contract import PolicyInfo
+from vla_contract import Part, PolicyInfo
 from vla_evaluation import agreement, evaluate, provenance
 from vla_evaluation.config import EvalConfig, differences, parse_args, parse_ranges, show_ranges
 from vla_evaluation.profiles import PROFILES
-from vla_evaluation.rollout import CONVENTIONS
+from vla_evaluation.rollout import ACTIONS
 from vla_evaluation.runs import folders as rundir
 from vla_evaluation.store.runstore import RunStore
 
@@ -136,7 +136,7 @@ def test_another_plan_is_no_drift_that_can_be_allowed(tmp_path, changes):
 # --- agreement of policy and suite ---------------------------------------------------------------------------
 
 VLA = PolicyInfo(
-    name="vla", cameras=("agentview",), suites=("libero_goal",), unnorm_keys=("libero_goal_no_noops", "bridge")
+    "vla", ACTIONS[0], cameras=("agentview",), suites=("libero_goal",), unnorm_keys=("libero_goal_no_noops", "bridge")
 )
 
 
@@ -158,22 +158,22 @@ def test_a_picture_size_that_the_protocol_does_not_send_is_refused():
 
 
 def test_actions_of_another_robot_are_refused():
-    info = replace(VLA, action_convention="embodiment")
-    with pytest.raises(ValueError, match="convention 'embodiment', which LIBERO's robot cannot execute.*libero and op"):
+    info = replace(VLA, action=(Part("wheels", 2, "rad", "left, right"),))
+    with pytest.raises(ValueError, match=r"wheels \[2\].*which LIBERO's robot cannot execute; it takes position delta"):
         agreement.check_policy(info, "libero_goal", 224)
-    for convention in CONVENTIONS:
-        agreement.check_policy(replace(VLA, action_convention=convention), "libero_goal", 224)
+    for action in ACTIONS:
+        agreement.check_policy(replace(VLA, action=action), "libero_goal", 224)
 
 
 def test_unnorm_keys():
     usual = PROFILES["openvla"].unnorm_keys_for
     assert agreement.choose_unnorm_key(VLA, usual("libero_goal")) == "libero_goal_no_noops"
     assert agreement.choose_unnorm_key(VLA, usual("libero_10"), "bridge") == "bridge"
-    assert agreement.choose_unnorm_key(PolicyInfo(name="p"), usual("libero_10")) is None
+    assert agreement.choose_unnorm_key(PolicyInfo("p", ACTIONS[0]), usual("libero_10")) is None
     with pytest.raises(ValueError, match="libero_goal_no_noops, bridge"):
         agreement.choose_unnorm_key(VLA, usual("libero_10"))
     with pytest.raises(ValueError, match="has no such keys"):
-        agreement.choose_unnorm_key(PolicyInfo(name="p"), usual("libero_10"), "bridge")
+        agreement.choose_unnorm_key(PolicyInfo("p", ACTIONS[0]), usual("libero_10"), "bridge")
 
 
 # --- runs that are refused before they begin -----------------------------------------------------------------

@@ -23,6 +23,7 @@ from services.libero.policies.sessions import episode_of
 from services.libero.simulator.suites import load_suite
 from tests.libero.harness import ENVIRONMENT
 from vla_contract import InvalidObservation, Observation, PolicyClient, PolicyRefused, SessionLost, UnknownSession
+from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
 
 SUITE = "libero_goal"
 RECORDED = {(3, 7): 5, (4, 0): 2}  # (task, episode) -> steps
@@ -91,7 +92,7 @@ def recorded(task: int, episode: int, step: int, instruction: str | None = None)
 def test_the_oracle_says_what_it_needs(oracle):
     info = oracle.info()
     assert (info.name, info.needs_privileged, info.stateful, info.cameras) == ("oracle", True, True, ())
-    assert (info.action_convention, info.horizon, info.suites) == ("libero", 1, ())
+    assert (info.action, info.horizon, info.suites) == ((*OSC_POSE, GRIPPER_CLOSES), 1, ())
 
 
 def test_the_oracle_acts_on_what_it_is_sent(oracle):

@@ -9,6 +9,7 @@ from services.libero.assets import AssetSource
 from services.libero.simulator.rendering import driver
 from tests.libero.harness import ROOT, Evaluation, PolicyService
 from vla_contract import PolicyInfo
+from vla_contract.protocol.parts import OSC_POSE
 from vla_evaluation import imports, provenance
 from vla_evaluation.config import EvalConfig, differences
 from vla_evaluation.evaluate import identify, make_plan
@@ -118,7 +119,7 @@ def test_the_lock_pins_what_the_published_figures_need(profile):
 
 def identity(cameras=(), **facts):
     plan, source = make_plan(EvalConfig("libero_goal", trials=1, **facts)), AssetSource("kit", ROOT, "d")
-    return identify(plan, PolicyInfo(name="p", cameras=cameras), source)
+    return identify(plan, PolicyInfo("p", OSC_POSE, cameras=cameras), source)
 
 
 def test_what_draws_is_part_of_a_run_whose_policy_sees_pictures(monkeypatch):

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from vla_contract import ActionChunk, PolicyInfo, PolicyRefused, PolicyUnavailable
+from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STATE, OSC_POSE
 from vla_evaluation.profiles import PROFILES
 from vla_evaluation.rollout import PolicyFault, Rules, environment_actions, run_episode
+
+ACTION = (*OSC_POSE, GRIPPER_CLOSES)
 
 PROFILE = PROFILES["openvla"]
 
@@ -52,7 +55,13 @@ def constant(length, gripper=1.0):
 
 def play(env, act, info=None, **changes):
     return run_episode(
-        env, 0, np.zeros(5), act=act, info=info or PolicyInfo(name="p", horizon=8), rules=rules(**changes), session="s"
+        env,
+        0,
+        np.zeros(5),
+        act=act,
+        info=info or PolicyInfo("p", ACTION, horizon=8),
+        rules=rules(**changes),
+        session="s",
     )
 
 
@@ -82,7 +91,7 @@ def test_only_the_cameras_asked_for_are_drawn_and_sent_as_the_profile_says():
     assert sorted(seen[0].images) == ["agentview", "robot0_eye_in_hand"]
     assert seen[0].images["agentview"].shape == (PROFILE.image_size, PROFILE.image_size, 3)
     assert seen[0].state is None and seen[0].privileged is None
-    needy = PolicyInfo(name="p", needs_state=True)
+    needy = PolicyInfo("p", ACTION, HAND_STATE)
     play(env, lambda o: seen.append(o) or constant(1)(o), info=needy, max_steps=1)
     assert seen[-1].state.shape == (8,) and seen[-1].images == {}
 
@@ -126,7 +135,7 @@ def test_a_tick_that_raises_ends_the_episode_before_the_next_step():
 
     with pytest.raises(KeyboardInterrupt):
         run_episode(
-            env, 0, np.zeros(5), act=constant(8), info=PolicyInfo(name="p"), rules=rules(), session="s", tick=tick
+            env, 0, np.zeros(5), act=constant(8), info=PolicyInfo("p", ACTION), rules=rules(), session="s", tick=tick
         )
     assert len(env.executed) == 12
 
@@ -135,16 +144,16 @@ def test_a_tick_that_raises_ends_the_episode_before_the_next_step():
 
 
 @pytest.mark.parametrize(
-    ("convention", "raw", "executed"),
+    ("gripper", "raw", "executed"),
     [
-        ("libero", [-1.0, -0.2, 0.0, 1.0], [-1.0, -0.2, 0.0, 1.0]),
-        ("openvla", [0.0, 0.2, 0.5, 0.996, 1.0], [1.0, 1.0, 0.0, -1.0, -1.0]),  # 1 = open, and open is −1 here
+        (GRIPPER_CLOSES, [-1.0, -0.2, 0.0, 1.0], [-1.0, -0.2, 0.0, 1.0]),
+        (GRIPPER_OPENS, [0.0, 0.2, 0.5, 0.996, 1.0], [1.0, 1.0, 0.0, -1.0, -1.0]),  # 1 = open, and open is −1 here
     ],
 )
-def test_gripper_conventions(convention, raw, executed):
+def test_gripper_conventions(gripper, raw, executed):
     actions = np.zeros((len(raw), 7), np.float32)
     actions[:, 6] = raw
-    info = PolicyInfo(name="p", action_convention=convention, horizon=8)
+    info = PolicyInfo("p", (*OSC_POSE, gripper), horizon=8)
     result, fault = environment_actions(ActionChunk(actions), info, len(raw))
     assert fault is None
     assert result[:, 6].tolist() == pytest.approx(executed)
@@ -207,7 +216,7 @@ def act_until(step, error):
 def test_what_is_forgiven_ends_the_episode_and_stands_in_its_record(error):
     asked = []
     record = run_episode(
-        DiaryEnv(), 0, np.zeros(5), act=act_until(4, error), info=PolicyInfo(name="p"), rules=rules(), session="s",
+        DiaryEnv(), 0, np.zeros(5), act=act_until(4, error), info=PolicyInfo("p", ACTION), rules=rules(), session="s",
         forgive=lambda fault: asked.append(fault) or True,
     )  # fmt: skip
     assert (record.success, record.steps) == (False, 4) and record.states.shape == (5, 5)
@@ -219,7 +228,7 @@ def test_what_is_forgiven_ends_the_episode_and_stands_in_its_record(error):
 def test_pictures_are_kept_only_where_they_are_asked_for():
     assert play(DiaryEnv(), constant(1), cameras=("agentview",)).frames == {}
     record = run_episode(
-        DiaryEnv(), 0, np.zeros(5), act=constant(1), info=PolicyInfo(name="p"), rules=rules(cameras=("agentview",)),
+        DiaryEnv(), 0, np.zeros(5), act=constant(1), info=PolicyInfo("p", ACTION), rules=rules(cameras=("agentview",)),
         session="s", keep_frame=lambda step: step % 2 == 0,
     )  # fmt: skip
     assert sorted(record.frames) == list(range(0, 20, 2))

@@ -23,6 +23,7 @@ from services.openvla.service.loading import load_policy
 from services.openvla.service.settings import ModelSettings
 from vla_contract import InvalidObservation, Observation, PolicyClient, PolicyRefused
 from vla_contract.protocol.act_json import to_json
+from vla_contract.protocol.parts import GRIPPER_OPENS, OSC_POSE
 from vla_contract.testing import running
 from vla_modelkit.checkpoint import CheckpointError
 from vla_modelkit.devices import choose_device, choose_dtype
@@ -59,7 +60,8 @@ def actions(policy, observations):
 def test_info_says_everything_an_evaluator_compares(service):
     with PolicyClient(service.url) as client:
         info = client.info()
-    assert (info.name, info.action_convention, info.horizon, info.cameras) == ("openvla", "openvla", 1, ("agentview",))
+    assert (info.name, info.profile, info.horizon, info.cameras) == ("openvla", "openvla", 1, ("agentview",))
+    assert info.action == (*OSC_POSE, GRIPPER_OPENS) and info.state == ()
     assert (info.quantization, info.device, info.max_batch, info.stateful) == ("fp32", "cpu", 8, False)
     assert KEY in info.unnorm_keys
     assert "libero_goal" in info.suites

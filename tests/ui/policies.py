@@ -5,16 +5,18 @@ import time
 
 import numpy as np
 
-from vla_contract import ActionChunk, Observation, PolicyInfo
+from vla_contract import ActionChunk, Observation, Policy, PolicyInfo
+from vla_contract.protocol.parts import GRIPPER_OPENS, OSC_POSE
 
 KEYS = ("bridge_orig", "libero_goal")
+OPENVLA = (*OSC_POSE, GRIPPER_OPENS)
 
 
-class SeeingPolicy:
+class SeeingPolicy(Policy):
     """Answers with what it saw: mean red, green, blue, height and width / 1000, length of the text / 1000, and 0.75."""
 
     def __init__(self, **info):
-        given = {"name": "seeing", "cameras": ("agentview",), "action_convention": "openvla", "unnorm_keys": KEYS}
+        given = {"name": "seeing", "cameras": ("agentview",), "action": OPENVLA, "unnorm_keys": KEYS}
         self._info = PolicyInfo(**{**given, **info})
         self.asked: list[Observation] = []
         self.resets: list[str] = []

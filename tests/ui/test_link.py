@@ -6,6 +6,7 @@ from policies import GatedLoader, SeeingPolicy, SlowPolicy, broken_loader
 from serving import nobody, serving
 
 from services.ui import asking, link, views
+from vla_contract.protocol.parts import HAND_STATE, OSC_POSE
 from vla_contract.protocol.problems import KINDS
 
 
@@ -82,7 +83,7 @@ def test_what_is_no_policy(link_to):
 @pytest.mark.parametrize(
     ("needs", "words"),
     [
-        ({"needs_state": True}, "proprioceptive state"),
+        ({"state": HAND_STATE}, "proprioceptive state"),
         ({"cameras": ("agentview", "wrist")}, "2 cameras (agentview, wrist)"),
     ],
 )
@@ -95,7 +96,7 @@ def test_a_policy_that_needs_more_than_a_picture_is_refused_with_what_it_needs(n
 def test_an_oracle_is_refused():
     from vla_contract import PolicyInfo
 
-    assert "simulator" in link.unsuitable(PolicyInfo(name="oracle", needs_privileged=True)).detail
+    assert "simulator" in link.unsuitable(PolicyInfo("oracle", OSC_POSE, needs_privileged=True)).detail
 
 
 def test_an_answer_that_takes_too_long(serve_policy, link_to, picture):

@@ -83,7 +83,9 @@ def test_openvla_names_its_picture_size_among_the_details():
 
 
 def test_a_policy_that_looks_at_nothing_needs_no_picture_and_no_key(serve_policy, serve_page, client):
-    policy = SeeingPolicy(cameras=(), unnorm_keys=(), action_convention="libero")
+    from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
+
+    policy = SeeingPolicy(cameras=(), unnorm_keys=(), action=(*OSC_POSE, GRIPPER_CLOSES))
     raw = ask(client(serve_page(serve_policy(policy))), None, key=None)[3]
     assert json.loads(raw)["unnorm_key"] is None and policy.asked[-1].images == {}
 

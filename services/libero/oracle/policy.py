@@ -13,7 +13,8 @@ from services.libero.oracle import plan
 from services.libero.oracle.example import example_state
 from services.libero.oracle.motion import Skill
 from services.libero.oracle.scene import Scene, World
-from vla_contract import ActionChunk, ContractError, InvalidObservation, Observation, PolicyInfo, UnknownSession
+from vla_contract import ActionChunk, ContractError, InvalidObservation, Observation, Policy, PolicyInfo, UnknownSession
+from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
 
 log = logging.getLogger(__name__)
 MAX_EPISODES = 512  # held at once, of 60 kB and more each; the one that has not moved for longest is forgotten first
@@ -29,7 +30,7 @@ class Episode:
     step: int
 
 
-class OraclePolicy:
+class OraclePolicy(Policy):
     """Solves LIBERO tasks from privileged state. Stateful: an episode must be seen from its step 0 on."""
 
     def __init__(self, solve: Callable[[Scene], Skill] = plan.solve, lock_hash: str | None = None):
@@ -42,7 +43,7 @@ class OraclePolicy:
         return PolicyInfo(
             name="oracle",
             needs_privileged=True,
-            action_convention="libero",
+            action=(*OSC_POSE, GRIPPER_CLOSES),
             max_batch=MAX_BATCH,
             stateful=True,
             lock_hash=self._lock_hash,

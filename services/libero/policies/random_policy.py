@@ -8,13 +8,14 @@ from zlib import crc32
 import numpy as np
 
 from services.libero.policies.sessions import episode_of
-from vla_contract import ActionChunk, Observation, PolicyInfo
+from vla_contract import ActionChunk, Observation, Policy, PolicyInfo
+from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
 
 GRIPPER_PERIOD = 16  # steps between changes of mind about the gripper
 
 
 @dataclass(frozen=True)
-class RandomPolicy:
+class RandomPolicy(Policy):
     """Uniform deltas within `scale` (1.0 is 5 cm or 0.5 rad per step), the gripper open or closed for a while.
 
     Stateless: the action follows from seed, instruction, episode and step alone, so a run can be repeated exactly.
@@ -35,15 +36,12 @@ class RandomPolicy:
         return PolicyInfo(
             name="random",
             cameras=self.cameras,
-            action_convention="libero",
+            action=(*OSC_POSE, GRIPPER_CLOSES),
             horizon=self.horizon,
             max_batch=64,
             lock_hash=self.lock_hash,
             details={"seed": str(self.seed), "scale": str(self.scale)},
         )
-
-    def reset(self, session: str) -> None:
-        """Does nothing: there is no state."""
 
     def act(self, observations: list[Observation]) -> list[ActionChunk]:
         """Returns a chunk of `horizon` actions for every observation."""

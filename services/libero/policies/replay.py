@@ -12,13 +12,14 @@ import numpy as np
 
 from services.libero.policies.sessions import episode_of
 from services.libero.simulator.suites import load_suite
-from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo
+from vla_contract import ActionChunk, InvalidObservation, Observation, Policy, PolicyInfo
+from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
 
 _RECORDING = re.compile(r"^(\d+)-(\d+)\.npz$")
 
 
 @dataclass(frozen=True)
-class ReplayPolicy:
+class ReplayPolicy(Policy):
     """Answers the action that the run's episode had at the observation's step. Stateless: the step says where it is.
 
     Raises ValueError for a folder that holds no recordings.
@@ -50,7 +51,7 @@ class ReplayPolicy:
         """Returns what it is: actions as the run executed them, for the suite the run was made on."""
         return PolicyInfo(
             name="replay",
-            action_convention="libero",
+            action=(*OSC_POSE, GRIPPER_CLOSES),
             horizon=self.horizon,
             suites=(self.suite,),
             max_batch=64,
@@ -63,9 +64,6 @@ class ReplayPolicy:
         task, episode = self.recorded()[0]
         instruction = load_suite(self.suite).tasks[task].instruction
         return Observation({}, None, instruction, f"example.{task}.{episode}.1.example", 0)
-
-    def reset(self, session: str) -> None:
-        """Does nothing: there is no state."""
 
     def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
         """Returns the recorded actions from each observation's step on, or the InvalidObservation it deserves."""

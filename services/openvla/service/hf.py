@@ -23,7 +23,7 @@ from services.openvla.model.openvla import weight_bytes
 from services.openvla.service.info import CAMERA, example, policy_info, served_keys
 from services.openvla.service.loading import placement
 from services.openvla.service.settings import ModelSettings
-from vla_contract import ActionChunk, Observation, PolicyInfo
+from vla_contract import ActionChunk, Observation, Policy, PolicyInfo
 from vla_modelkit.canary import check_sees
 from vla_modelkit.checkpoint import CheckpointError
 from vla_modelkit.devices import NAMES
@@ -33,7 +33,7 @@ log = logging.getLogger("services.openvla")
 _WAYS = {"sdpa": "sdpa", "flash": "flash_attention_2"}
 
 
-class HfPolicy:
+class HfPolicy(Policy):
     """Upstream's `predict_action` behind the contract."""
 
     def __init__(self, model, processor, config: ModelConfig, info: PolicyInfo, device: torch.device):
@@ -42,9 +42,6 @@ class HfPolicy:
     def info(self) -> PolicyInfo:
         """Returns what is served, and how."""
         return self._info
-
-    def reset(self, session: str) -> None:
-        """Does nothing: there is no state."""
 
     def act(self, observations: list[Observation]) -> list[ActionChunk]:
         """Returns a chunk of one action for each observation, one after the other."""

@@ -13,6 +13,7 @@ from services.openvla.checkpoint.config import ModelConfig
 from services.openvla.checkpoint.suites import keys_of, suites_of
 from vla_contract import Observation, PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
+from vla_contract.protocol.parts import GRIPPER_OPENS, OSC_POSE
 from vla_modelkit.checkpoint import identity
 from vla_modelkit.devices import device_name
 from vla_modelkit.versions import lock_hash, versions
@@ -40,7 +41,8 @@ def policy_info(
         quantization=quantization,
         device=device_name(device),
         cameras=(CAMERA,),
-        action_convention="openvla",
+        action=(*OSC_POSE, GRIPPER_OPENS),
+        profile="openvla",
         horizon=1,
         unnorm_keys=keys,
         suites=suites_of(keys),

@@ -15,14 +15,14 @@ from services.openvla.decoding.engine import MAX_PROMPT, Engine
 from services.openvla.decoding.speculative import NO_TOKEN
 from services.openvla.service.info import CAMERA
 from services.openvla.service.resize import resize
-from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo
+from vla_contract import ActionChunk, InvalidObservation, Observation, Policy, PolicyInfo
 
 
 class NoScores(RuntimeError):
     """The model's scores are NaN or infinite, so there is no action."""
 
 
-class OpenVLAPolicy:
+class OpenVLAPolicy(Policy):
     """Serves one engine. Picture, instruction and statistics make the answer; drafts change its time.
 
     In 16-bit formats drafts may change an answer as well: passes of another width round differently, and where the two

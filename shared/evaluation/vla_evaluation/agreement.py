@@ -6,7 +6,7 @@ from vla_contract import PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
 from vla_evaluation.config import CAMERAS
 from vla_evaluation.profiles import PROFILES
-from vla_evaluation.rollout import CONVENTIONS
+from vla_evaluation.rollout import ACTIONS
 
 
 def check_policy(info: PolicyInfo, suite: str, image_size: int, allow_other_suite: bool = False) -> None:
@@ -20,10 +20,11 @@ def check_policy(info: PolicyInfo, suite: str, image_size: int, allow_other_suit
                 f"policy {info.name!r} asks for camera {camera!r}, which LIBERO does not have"
                 f"{did_you_mean(camera, CAMERAS)}"
             )
-    if info.action_convention not in CONVENTIONS:
+    if info.action not in ACTIONS:
         raise ValueError(
-            f"policy {info.name!r}{_checkpoint(info)} answers actions of convention {info.action_convention!r}, which "
-            f"LIBERO's robot cannot execute; it takes {' and '.join(CONVENTIONS)}: serve a checkpoint made for LIBERO"
+            f"policy {info.name!r}{_checkpoint(info)} answers actions of {', '.join(map(str, info.action))}, which "
+            f"LIBERO's robot cannot execute; it takes {', '.join(map(str, ACTIONS[0]))}: serve a checkpoint made for "
+            "LIBERO"
         )
     if info.suites and suite not in info.suites and not allow_other_suite:
         made_for = ", ".join(info.suites)

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vla_contract import ActionChunk, ContractError, Observation, PolicyInfo
+from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, OSC_POSE
 from vla_evaluation.pictures import images
 from vla_evaluation.profiles import Profile
 
 ARM_LIMIT = 10.0  # the controller clips at 1; ten times that is an action that was not un-normalised
 GRIPPER_LIMIT = 1.5
 LIMITS = np.array([ARM_LIMIT] * 6 + [GRIPPER_LIMIT], dtype=np.float32)
-CONVENTIONS = ("libero", "openvla")  # those of the contract that can be executed here
+ACTIONS = tuple((*OSC_POSE, gripper) for gripper in (GRIPPER_CLOSES, GRIPPER_OPENS))  # what can be executed here
 SERVER_STAGES = ("decode", "queue", "infer", "encode")
 
 
@@ -113,8 +114,8 @@ def environment_actions(chunk: ActionChunk, info: PolicyInfo, count: int) -> tup
     """Returns the chunk's first `count` actions, float32 [T, 7] in the environment's convention: gripper −1 open …
     +1 close; up to the first that cannot be meant, with what is wrong about it.
 
-    Convention "openvla" has the gripper in [0, 1] with 1 = open, which becomes [−1, 1], its sign, and is turned
-    round (openvla, experiments/robot/robot_utils.py).
+    A gripper in [0, 1] with 1 = open becomes [−1, 1], its sign, and is turned round (openvla,
+    experiments/robot/robot_utils.py).
     """
     actions = np.asarray(chunk.actions, dtype=np.float32)
     if actions.ndim != 2 or actions.shape[1] != 7 or len(actions) == 0:
@@ -125,7 +126,7 @@ def environment_actions(chunk: ActionChunk, info: PolicyInfo, count: int) -> tup
     if len(bad):
         step, dimension = bad[0]
         fault, actions = _fault(info, actions[step, dimension], step, dimension), actions[:step]
-    if info.action_convention == "openvla":
+    if info.action[-1] == GRIPPER_OPENS:
         actions = actions.copy()
         actions[:, 6] = -np.sign(2 * actions[:, 6] - 1)
     return actions, fault

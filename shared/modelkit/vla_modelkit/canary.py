@@ -29,7 +29,7 @@ def check_sees(policy: Policy, example: Callable[[int], Observation]) -> None:
 
 
 def _answer(policy: Policy, asked: Observation) -> np.ndarray:
-    """Returns the actions [T, 7]."""
+    """Returns the actions [T, n]."""
     try:
         chunk = policy.act([asked])[0]
     except ValueError as error:  # an ActionChunk is checked when it is made: NaN and infinity end here

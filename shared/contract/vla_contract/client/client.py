@@ -8,8 +8,9 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from vla_contract.client.response import Response
 from vla_contract.client.retry import Deadline, RetryRule
-from vla_contract.client.transport import FAULTS, Reply, Transport
+from vla_contract.client.transport import FAULTS, Transport
 from vla_contract.protocol import codec
 from vla_contract.protocol.errors import PolicyRefused, PolicyUnavailable, SessionLost
 from vla_contract.protocol.info import PolicyInfo
@@ -125,7 +126,7 @@ class PolicyClient:
             raise PolicyUnavailable(f"{self.base_url}: {problem.get('detail')}", answer.status, problem)
         return str(problem.get("detail") or f"HTTP {answer.status}")
 
-    def _call(self, method: str, route: str, body: bytes | None = None) -> Reply:
+    def _call(self, method: str, route: str, body: bytes | None = None) -> Response:
         deadline = Deadline(self.deadline_s)
         headers = {
             "X-Request-Id": f"{self._name}-{os.getpid()}-{next(self._count)}",
@@ -146,7 +147,7 @@ class PolicyClient:
 
     def _try(
         self, method: str, route: str, headers: dict, body: bytes | None, deadline: Deadline
-    ) -> tuple[Reply | None, PolicyUnavailable | None, float | None]:
+    ) -> tuple[Response | None, PolicyUnavailable | None, float | None]:
         """Returns the answer, or a fault that may pass and the pause the server asked for; raises one that stays."""
         timeout_s = min(self.timeout_s, max(deadline.left_s(), 0.001))
         headers["X-Timeout-S"] = f"{timeout_s:.3f}"  # past it the server need not begin
@@ -162,7 +163,7 @@ class PolicyClient:
         return None, fault, asked_s
 
 
-def _fault(url: str, answer: Reply) -> tuple[PolicyUnavailable | PolicyRefused, float | None]:
+def _fault(url: str, answer: Response) -> tuple[PolicyUnavailable | PolicyRefused, float | None]:
     problem, status = _problem(answer), answer.status
     text = f"{url} answered {status}: {problem.get('detail') or problem.get('title') or answer.reason}"
     text += "; set VLALAB_TOKEN here to the token that the service was started with" if status == 401 else ""
@@ -171,7 +172,7 @@ def _fault(url: str, answer: Reply) -> tuple[PolicyUnavailable | PolicyRefused, 
     return (SessionLost if status == 409 else kind)(text, status, problem), _seconds(asked)
 
 
-def _problem(answer: Reply) -> Mapping[str, Any]:
+def _problem(answer: Response) -> Mapping[str, Any]:
     try:
         members = json.loads(answer.body)
     except ValueError:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from urllib.parse import SplitResult, urlsplit
 
-from vla_contract.client.answer import Reply, read_reply
+from vla_contract.client.response import Response, read_response
 
 KEEP_S = 60.0  # an idle connection older than this is not used again; our servers keep theirs for 120 s
 CONNECT_S = 5.0  # three tries of the kernel's; a policy that is there answers the first
@@ -40,7 +40,7 @@ class Transport:
 
     def request(
         self, method: str, route: str, timeout_s: float, headers: Mapping[str, str], body: bytes | None = None
-    ) -> Reply:
+    ) -> Response:
         """Returns the server's answer, of whatever status.
 
         timeout_s is for all of it, from connecting to the answer's last byte; connecting alone may take CONNECT_S.
@@ -83,13 +83,13 @@ class Transport:
             connection.close()
         return None
 
-    def _exchange(self, connection, end, method, route, headers, body) -> Reply:
+    def _exchange(self, connection, end, method, route, headers, body) -> Response:
         try:
             connection.sock.settimeout(_left_s(end))
             with suppress(BrokenPipeError, ConnectionResetError):
                 # a server that refuses a body closes early, and may have said why before
                 connection.sock.sendall(self._message(method, route, headers, body))
-            reply, keep = read_reply(connection.sock, end)
+            response, keep = read_response(connection.sock, end)
         except BaseException:
             connection.close()
             raise
@@ -97,7 +97,7 @@ class Transport:
             self._idle.append((connection, time.monotonic()))
         else:
             connection.close()
-        return reply
+        return response
 
     def _message(self, method: str, route: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
         """Returns head and body in one piece: in two, the server wakes for the head and waits for the body."""

@@ -1,7 +1,7 @@
 """`POST /act` as existing OpenVLA clients speak it: JSON with arrays in json_numpy's form.
 
 Request  {"image": A, "instruction": text[, "unnorm_key": text][, "state": A]}, A = {"__numpy__": base64, "dtype":
-"|u1", "shape": [H, W, 3]}; answer: the chunk's first action, float64 [7], in the same form. Or both doubly encoded:
+"|u1", "shape": [H, W, 3]}; answer: the chunk's first action, float64 [n], in the same form. Or both doubly encoded:
 {"encoded": "<the request as JSON>"} as the only key, answered by a JSON string that holds the answer. Grey and RGBA
 pictures are converted (rgb.py).
 """
@@ -43,7 +43,7 @@ def decode_act(body: bytes, info: PolicyInfo, session: str) -> tuple[Observation
 
 
 def encode_action(chunk: ActionChunk) -> bytes:
-    """Returns the chunk's first action as json_numpy writes a float64 array [7]."""
+    """Returns the chunk's first action as json_numpy writes a float64 array [n]."""
     return json.dumps(to_json(chunk.actions[0].astype("<f8"))).encode()
 
 

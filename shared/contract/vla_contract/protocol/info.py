@@ -2,16 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
-from vla_contract.protocol.errors import did_you_mean
-
-# convention -> what the seven numbers mean
-ACTION_CONVENTIONS = {
-    "libero": "executed as is: position and rotation deltas in the controller's [-1, 1], gripper -1 open … +1 close",
-    "openvla": "as un-normalised by OpenVLA: deltas in the controller's [-1, 1], gripper in [0, 1], 1 = open",
-    "embodiment": "in the units of another robot's data, which the policy's details name; not for LIBERO",
-}
+from vla_contract.protocol.parts import Part, total
 
 
 @dataclass(frozen=True)
@@ -31,25 +25,30 @@ class PolicyInfo:
     """
 
     name: str
+    action: tuple[Part, ...]  # an action is their numbers one after the other; never empty
+    state: tuple[Part, ...] = ()  # the same of the state it needs; empty: none
     checkpoint: Checkpoint | None = None
     quantization: str = "none"  # "none", "bf16", "int4" …: as the weights are held
     device: str = "cpu"
     cameras: tuple[str, ...] = ()  # the pictures it needs, in its order, for example ("agentview",)
     image_hw: tuple[int, int] | None = None  # the only picture size it takes; None: any
-    needs_state: bool = False
     needs_privileged: bool = False
-    action_convention: str = "libero"
     horizon: int = 1  # the most actions in a chunk it returns
     unnorm_keys: tuple[str, ...] = ()  # empty: none is needed and none is accepted
     suites: tuple[str, ...] = ()  # the suites the checkpoint was made for; empty: any
     max_batch: int = 1
     stateful: bool = False  # keeps state per session; an unknown session at step > 0 is answered with 409
+    profile: str | None = None  # the evaluation protocol that it was made for; None: it names none
     lock_hash: str | None = None  # sha256 of the requirements.lock it runs from
     details: Mapping[str, str] = field(default_factory=dict)  # for example {"attention": "sdpa"}
 
     def __post_init__(self):
         for name in ("cameras", "unnorm_keys", "suites"):
             _set_text_tuple(self, name)
+        for name in ("action", "state"):
+            _set_parts(self, name)
+        if not self.action:
+            raise ValueError("PolicyInfo.action is empty; expected the parts of an action")
         if self.image_hw is not None:
             object.__setattr__(self, "image_hw", tuple(self.image_hw))
             if len(self.image_hw) != 2 or not all(type(side) is int and side > 0 for side in self.image_hw):
@@ -57,17 +56,29 @@ class PolicyInfo:
         for name in ("name", "quantization", "device"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ValueError(f"PolicyInfo.{name} is {getattr(self, name)!r}; expected a text")
-        for name in ("needs_state", "needs_privileged", "stateful"):
+        for name in ("needs_privileged", "stateful"):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"PolicyInfo.{name} is {getattr(self, name)!r}; expected True or False")
         for name in ("horizon", "max_batch"):
             if type(getattr(self, name)) is not int or getattr(self, name) < 1:
                 raise ValueError(f"PolicyInfo.{name} is {getattr(self, name)!r}; expected an int >= 1")
-        if self.action_convention not in ACTION_CONVENTIONS:
-            raise ValueError(
-                f"action_convention {self.action_convention!r} not found"
-                + did_you_mean(self.action_convention, ACTION_CONVENTIONS)
-            )
+        if self.profile is not None and (not isinstance(self.profile, str) or not self.profile):
+            raise ValueError(f"PolicyInfo.profile is {self.profile!r}; expected a profile's name or None")
+
+    @property
+    def needs_state(self) -> bool:
+        """Whether it needs the robot's state with every observation."""
+        return bool(self.state)
+
+    @cached_property
+    def action_size(self) -> int:
+        """How many numbers an action has."""
+        return total(self.action)
+
+    @cached_property
+    def state_size(self) -> int:
+        """How many numbers the state has that it needs; 0 where it needs none."""
+        return total(self.state)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the JSON form that `from_dict` reads."""
@@ -79,7 +90,20 @@ class PolicyInfo:
         known = {name: data[name] for name in (f.name for f in fields(cls)) if name in data}
         if known.get("checkpoint") is not None:
             known["checkpoint"] = Checkpoint(**{k: known["checkpoint"].get(k) for k in ("repo", "revision", "sha256")})
+        for name in {"action", "state"} & known.keys():
+            known[name] = tuple(_part(given) for given in known[name])
         return cls(**known)
+
+
+def _part(given: Mapping[str, Any]) -> Part:
+    return Part(**{name: given[name] for name in (f.name for f in fields(Part)) if name in given})
+
+
+def _set_parts(info: PolicyInfo, name: str) -> None:
+    value = getattr(info, name)
+    if not isinstance(value, (tuple, list)) or not all(isinstance(part, Part) for part in value):
+        raise ValueError(f"PolicyInfo.{name} is {value!r}; expected a tuple of Part")
+    object.__setattr__(info, name, tuple(value))
 
 
 def _set_text_tuple(info: PolicyInfo, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What the numbers of an action and of a state are, in named parts, and the words for what many robots have in common."""
+"""What the numbers of an action and of a state are, in named parts; and words for what many robots share."""
 
 import math
 from collections.abc import Iterable

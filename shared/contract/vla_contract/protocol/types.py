@@ -1,13 +1,14 @@
-"""The values that travel: observation, action chunk, and the protocol of a policy.
+"""The values that travel: observation, action chunk, and the base of every policy.
 
 All are checked when they are made, so a value of these types can be trusted wherever it turns up.
 """
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from vla_contract.protocol.plain import check_plain
 if TYPE_CHECKING:
     from vla_contract.protocol.info import PolicyInfo
 
-ACTION_DIM = 7  # delta position [3], delta axis-angle [3], gripper [1]
 MAX_SIDE = 4096  # pixels
 MAX_INSTRUCTION = 4096  # characters
 MAX_SESSION = 200  # characters
@@ -29,7 +29,7 @@ class Observation:
     """What a policy sees at one step of one episode.
 
     images      camera name -> uint8 [H, W, 3], RGB, row 0 at the top as the policy wants it
-    state       float32 [n] proprioception in the policy's own order, or None
+    state       float32 [n] proprioception, the parts of `PolicyInfo.state` one after the other, or None
     instruction the task in words
     session     names one attempt at one episode; a stateful policy keeps its state under it
     step        number of actions executed so far in this session; 0 starts the session anew
@@ -70,8 +70,8 @@ class Observation:
 class ActionChunk:
     """What a policy answers: the next T actions, first one first.
 
-    actions    float32 [T, 7], T >= 1, finite: delta position, delta axis-angle, gripper, in the units and the
-               gripper sense of `PolicyInfo.action_convention`
+    actions    float32 [T, n], T >= 1, finite; the n numbers are the parts of `PolicyInfo.action` one after the other,
+               and T is at most its horizon: the server holds both
     timings_ms where the time went; the server adds decode, queue, infer and encode, the client round_trip
     """
 
@@ -87,34 +87,52 @@ class ActionChunk:
                 raise ValueError(f"timings_ms[{stage!r}] is {value!r}; expected milliseconds >= 0 under a name")
 
 
-@runtime_checkable
-class Policy(Protocol):
-    """What a policy service implements; the app factory does the rest.
+class Policy(ABC):
+    """What a policy service implements, `info` and `act` at least; the app factory does the rest.
 
-    All three are called from one thread, the one that loaded the policy, never two at a time.
+    All are called from one thread, the one that loaded the policy, never two at a time.
     `act` gets 1 … `info().max_batch` observations and returns as many results in the same order. It may put an
     exception in the place of a chunk: that request alone fails. An InvalidObservation is answered with 422 and
     its text, an UnknownSession with 409, everything else with 500. Where `act` itself raises, a stateless
-    policy is asked again one observation at a time. Step 0 starts a session anew; `reset` forgets it.
-
-    Optional: `example() -> Observation` for the warm inference before the service calls itself ready (needed
-    only where `needs_privileged`), `settle()`, called once answers are given, for what the next request needs and this
-    one need not wait for, `counters()`, event -> how often so far, shown among the metrics, and `close()`.
+    policy is asked again one observation at a time. Step 0 starts a session anew.
     """
 
-    def info(self) -> "PolicyInfo": ...
+    @abstractmethod
+    def info(self) -> "PolicyInfo":
+        """Returns what it needs and answers."""
 
-    def reset(self, session: str) -> None: ...
+    @abstractmethod
+    def act(self, observations: list[Observation]) -> Sequence["ActionChunk | Exception"]:
+        """Returns a chunk, or what is wrong, for every observation."""
 
-    def act(self, observations: list[Observation]) -> Sequence["ActionChunk | Exception"]: ...
+    def reset(self, session: str) -> None:
+        """Forgets a session."""
+
+    def example(self) -> Observation | None:
+        """Returns what the first inference is made on; None: black pictures and zeros, as far as `info` allows that."""
+        return None
+
+    def settle(self) -> None:
+        """Called once answers are given: does what the next request needs and this one need not wait for."""
+
+    def counters(self) -> Mapping[str, int]:
+        """Returns event -> how often so far, shown among the metrics."""
+        return {}
+
+    def close(self) -> None:
+        """Called before the service ends."""
 
 
-def check_actions(actions: object, horizon: int | None = None) -> None:
-    """Raises ValueError unless `actions` is float32 [T, 7] with 1 <= T (<= horizon) and no NaN or infinity."""
+def check_actions(actions: object, size: int | None = None, horizon: int | None = None) -> None:
+    """Raises ValueError unless `actions` is float32 [T, n], T >= 1, n >= 1, with no NaN or infinity.
+
+    size and horizon, where they are given, are what n must be and what T may be at most.
+    """
+    n = "n" if size is None else size
     if not isinstance(actions, np.ndarray) or actions.dtype != np.float32:
-        raise ValueError(f"actions are {_describe(actions)}; expected a float32 array [T, {ACTION_DIM}]")
-    if actions.ndim != 2 or actions.shape[1] != ACTION_DIM or actions.shape[0] < 1:
-        raise ValueError(f"actions have shape {list(actions.shape)}; expected [T, {ACTION_DIM}] with T >= 1")
+        raise ValueError(f"actions are {_describe(actions)}; expected a float32 array [T, {n}]")
+    if actions.ndim != 2 or 0 in actions.shape or (size is not None and actions.shape[1] != size):
+        raise ValueError(f"actions have shape {list(actions.shape)}; expected [T, {n}] with T >= 1")
     if horizon is not None and actions.shape[0] > horizon:
         raise ValueError(f"actions hold {actions.shape[0]} steps; expected at most the policy's horizon {horizon}")
     if not math.isfinite(sum(map(sum, actions.tolist()))):  # a tenth of numpy's time for so few numbers

@@ -46,6 +46,7 @@ class Engine:
     stuck_s: float = STUCK_S
     _failures: int = 0  # in a row
     _in_doubt: bool = False
+    _settles: bool = False  # the policy has something to do once answers are given
     _kind: str = "load-failed"  # of problem, once it failed
 
     def start(self) -> None:
@@ -109,7 +110,7 @@ class Engine:
 
         Not earlier: two threads of one Python would get in each other's way, and the answer would wait.
         """
-        if hasattr(self.policy, "settle"):
+        if self._settles:
             self._settle_policy() if self.inline else self.queue.at_leisure(self._settle_policy)
 
     def call(self, function: Callable[[], object]) -> asyncio.Future:
@@ -135,18 +136,17 @@ class Engine:
                 self._hand_over(self._answers([item] if isinstance(item, Call) else item))
                 if self._in_doubt:
                     self._look_again()
-        if hasattr(self.policy, "close"):
-            self.policy.close()
+        self.policy.close()
 
     def _prepare(self) -> None:
         self.policy = self.load()
         if not isinstance(self.policy, Policy):
-            raise TypeError(f"the loader returned a {type(self.policy).__name__} without info, reset and act")
+            raise TypeError(f"the loader returned a {type(self.policy).__name__}; expected a vla_contract.Policy")
         self.info = self.policy.info()
         if not isinstance(self.info, PolicyInfo):
             raise TypeError(f"info() returned a {type(self.info).__name__}; expected a PolicyInfo")
-        if hasattr(self.policy, "counters"):
-            self.metrics.watch(self.policy.counters)
+        self._settles = type(self.policy).settle is not Policy.settle  # else its thread need not wake for nothing
+        self.metrics.watch(self.policy.counters)
         limit = self.info.max_batch
         self.queue.max_batch = min(limit, self.max_batch or limit)
         self.reason = "the weights are loaded and a first inference is running"

@@ -58,4 +58,5 @@ class _Events(Collector):
         family = CounterMetricFamily("vla_policy_events", "What the policy counted", labels=("event",))
         for name, count in self._counters().items():
             family.add_metric((name,), count)
-        yield family
+        if family.samples:
+            yield family

@@ -43,7 +43,8 @@ ACT_REQUEST = {
         },
     ]
 }
-ACT_ANSWER = {"anyOf": [{**ARRAY, "description": "float64 [7], the first action of the chunk"}, {"type": "string"}]}
+_ACTION = {**ARRAY, "description": "float64 [n], the chunk's first action: the parts that /v1/info names"}
+ACT_ANSWER = {"anyOf": [_ACTION, {"type": "string"}]}
 PROBLEM = {
     "type": "object",
     "required": ["type", "title", "status", "detail"],
@@ -55,7 +56,7 @@ PROBLEM = {
         "request_id": {"type": "string"},
     },
 }
-_INFO = {"type": "object", "required": ["name", "cameras", "action_convention"]}
+_INFO = {"type": "object", "required": ["name", "action", "cameras"]}
 _STATUS = {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}}
 OPEN = (400, 408, 431, 503)  # what else any route may answer: to a head that is none, slow, too large, or one too many
 ASKED = (400, 401, 408, 431, 503)

@@ -56,7 +56,7 @@ def _judge(result: object, info: PolicyInfo) -> Outcome | Problem:
     if not isinstance(result, ActionChunk):
         return _problem(_InvalidOutput(f"the policy returned a {type(result).__name__}; expected an ActionChunk"))
     try:
-        check_actions(result.actions, info.horizon)  # again: an array may have changed since its chunk was made
+        check_actions(result.actions, info.action_size, info.horizon)  # again: an array may have changed meanwhile
     except ValueError as error:
         return _problem(_InvalidOutput(f"the policy's {error}"))
     return Outcome(result)

@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+import numpy as np
+
 from vla_contract.protocol import codec
 from vla_contract.protocol.act_json import MEDIA_TYPE as JSON
 from vla_contract.protocol.errors import InvalidObservation, did_you_mean
 from vla_contract.protocol.info import PolicyInfo
 from vla_contract.protocol.messages import decode_observation, decode_reset, encode_chunk
+from vla_contract.protocol.parts import in_words
 from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import ActionChunk, Observation
 from vla_contract.server.engine import Engine
@@ -140,11 +143,19 @@ def check_needs(observation: Observation, info: PolicyInfo) -> None:
                 f"images[{camera!r}] is {size[0]}x{size[1]}; policy {info.name!r} takes "
                 f"{info.image_hw[0]}x{info.image_hw[1]} (height x width)"
             )
-    if info.needs_state and observation.state is None:
-        raise InvalidObservation(f"state is missing; policy {info.name!r} needs it as float32 [n]")
+    if info.needs_state:
+        _check_state(observation.state, info)
     if info.needs_privileged and observation.privileged is None:
         raise InvalidObservation(f"privileged is missing; policy {info.name!r} works from the simulator's state")
     _check_unnorm_key(observation.unnorm_key, info)
+
+
+def _check_state(state: np.ndarray | None, info: PolicyInfo) -> None:
+    if state is None or len(state) != info.state_size:
+        found = "missing" if state is None else f"{len(state)} numbers"
+        raise InvalidObservation(
+            f"state is {found}; policy {info.name!r} needs {info.state_size} as float32: {in_words(info.state)}"
+        )
 
 
 def _check_unnorm_key(key: str | None, info: PolicyInfo) -> None:

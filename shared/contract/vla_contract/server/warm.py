@@ -10,7 +10,6 @@ from vla_contract.server.outcomes import Outcome, run_batch
 
 log = logging.getLogger("vla_contract")
 SESSION = "warm-up"
-_STATE_SIZE = 8  # LIBERO's proprioception
 _SIDE = 224  # pixels
 
 
@@ -31,14 +30,14 @@ def warm_up(policy: Policy, info: PolicyInfo) -> None:
 
 def example(policy: Policy, info: PolicyInfo) -> Observation | None:
     """Returns the policy's own example, or black pictures and zeros of the kind that `info` asks for."""
-    if hasattr(policy, "example"):
-        return policy.example()
+    if (own := policy.example()) is not None:
+        return own
     if info.needs_privileged:
         return None
     height, width = info.image_hw or (_SIDE, _SIDE)
     return Observation(
         images={camera: np.zeros((height, width, 3), np.uint8) for camera in info.cameras},
-        state=np.zeros(_STATE_SIZE, np.float32) if info.needs_state else None,
+        state=np.zeros(info.state_size, np.float32) if info.needs_state else None,
         instruction="warm up",
         session=SESSION,
         step=0,

@@ -29,7 +29,7 @@ class Headers(dict):
         return default if value is None else value.decode("latin-1").strip()
 
 
-class Reply(NamedTuple):
+class Response(NamedTuple):
     """An HTTP response, read to its end."""
 
     status: int
@@ -42,8 +42,8 @@ class _MoreError(Exception):
     """Bytes behind the answer."""
 
 
-class _Answer:
-    """What has come so far. The parser calls what begins with `on_`."""
+class _Arriving:
+    """What has come so far of a response. The parser calls what begins with `on_`."""
 
     def __init__(self):
         self._fields, self._parts = [], []
@@ -66,9 +66,9 @@ class _Answer:
         if self.headers is not None and not begun:
             self._check_head()
 
-    def reply(self) -> Reply:
+    def whole_response(self) -> Response:
         self._parser = None  # it holds this, and only a collection of garbage would end the two
-        return Reply(self.status, http.client.responses.get(self.status, ""), self.headers, self.body())
+        return Response(self.status, http.client.responses.get(self.status, ""), self.headers, self.body())
 
     def body(self) -> bytes:
         return b"".join(self._parts)
@@ -109,13 +109,13 @@ class _Answer:
         return http.client.HTTPException(f"the answer is none of HTTP: {error}")
 
 
-def read_reply(sock, end: float) -> tuple[Reply, bool]:
+def read_response(sock, end: float) -> tuple[Response, bool]:
     """Returns the answer, whole by `end` (time.monotonic), and whether the connection may carry another request.
 
     Raises OSError and http.client.HTTPException for what is no answer, ends too early, or is longer than MAX_ANSWER.
     A length must be given: without one, whether a body is whole cannot be known.
     """
-    answer, taken = _Answer(), 0
+    answer, taken = _Arriving(), 0
     while not answer.whole:
         room = MAX_LINE - taken + (MAX_ANSWER if answer.headers is not None else 0)
         if room <= 0:
@@ -125,7 +125,7 @@ def read_reply(sock, end: float) -> tuple[Reply, bool]:
             raise _cut_off(answer, taken)
         answer.feed(piece)
         taken += len(piece)
-    return answer.reply(), answer.keep
+    return answer.whole_response(), answer.keep
 
 
 def _recv(sock, count: int, end: float) -> bytes:
@@ -136,7 +136,7 @@ def _recv(sock, count: int, end: float) -> bytes:
     return sock.recv(count)
 
 
-def _cut_off(answer: _Answer, taken: int) -> Exception:
+def _cut_off(answer: _Arriving, taken: int) -> Exception:
     if taken:
         return http.client.IncompleteRead(answer.body())
     return http.client.RemoteDisconnected("the connection was closed without an answer")
