@@ -180,7 +180,7 @@ def passes_cut(episodes: Mapping[str, np.ndarray], codec: ActionCodec, width: in
 
 def in_16_bits(engine: Engine, count: int) -> None:
     """Counts the pictures whose tokens in bf16 are the same with guesses as without: passes of another width round
-    differently, and random weights give scores that lie close together."""
+    differently, and random weights give logits that lie close together."""
     side = engine.model.config.towers[0].image_size
     pictures = np.random.default_rng(2).integers(0, 256, (count, 1, side, side, 3), np.uint8)
     plain = [engine.generate(one, [PROMPT]).tokens for one in pictures]

@@ -149,7 +149,7 @@ def notes(found: Mapping[str, Any], first: Mapping[str, Any] | None) -> list[str
     if found["quantization"] in ("nf4", "fp4", "int8") and found["device"] == "cpu":
         said.append("quantised weights on a CPU are for trying: it is slow, and no smaller precision is faster there")
     if first is not None and found["checkpoint"].startswith("random-") and found["actions"] != first["actions"]:
-        said.append("the weights are random, so scores lie close together: about half of the numbers equal is normal")
+        said.append("the weights are random, so logits lie close together: about half of the numbers equal is normal")
     return said
 
 

@@ -70,11 +70,11 @@ def test_the_same_checkpoint_gives_the_same_tokens_and_actions(read, engines):
 def test_the_scores_are_the_fast_ones(checkpoints, engines):
     weights, config = lesson.read_checkpoint(checkpoints())
     picture, ids = CASES[3][0], lesson.prompt_ids(INSTRUCTIONS[3], checkpoints())
-    generated = engines().generate(picture[None], [ids], keep_scores=True)
+    generated = engines().generate(picture[None], [ids], keep_logits=True)
     embed = weights["language_model.model.embed_tokens.weight"]
     x = torch.cat((embed[ids[:1]], lesson.see(picture, weights, config), embed[ids[1:]]))
     ours = lesson.next_token_scores(x, weights, config)
-    np.testing.assert_allclose(ours.numpy(), generated.scores[0, 0], atol=2e-3)
+    np.testing.assert_allclose(ours.numpy(), generated.logits[0, 0], atol=2e-3)
 
 
 def test_every_token_means_the_fast_ones_number():

@@ -57,16 +57,16 @@ def test_pictures_are_resized_and_normalised_as_upstream_does(inputs, reference,
     ("width", "kind"), [(1, "none"), (1, "half"), (3, "half"), *((6, g) for g in ("right", "wrong", "half", "aside"))]
 )
 @pytest.mark.parametrize("batch", [1, 8])
-def test_tokens_and_scores_are_upstreams(inputs, reference, size, engines, batch, width, kind):
+def test_tokens_and_logits_are_upstreams(inputs, reference, size, engines, batch, width, kind):
     engine, (pixels, prompts) = engines(size), inputs
     engine.width = width
     draft = draft_of(kind, reference["tokens"])
     for start in range(0, 8, batch):
         rows = slice(start, start + batch)
         given = None if draft is None else draft[rows]
-        made = engine.generate(pixels[rows], prompts[rows], given, keep_scores=True)
+        made = engine.generate(pixels[rows], prompts[rows], given, keep_logits=True)
         np.testing.assert_array_equal(made.tokens, reference["tokens"][rows])
-        assert np.abs(made.scores[:, :, COLUMNS] - reference["scores"][rows]).max() < LOGIT_TOLERANCE
+        assert np.abs(made.logits[:, :, COLUMNS] - reference["scores"][rows]).max() < LOGIT_TOLERANCE
 
 
 def draft_of(kind, tokens):
@@ -94,8 +94,8 @@ def test_padded_shapes_change_nothing(inputs, reference, size, engines):
         for count in (1, 3, 8):
             for kind in ("none", "half", "aside"):
                 draft = draft_of(kind, reference["tokens"][:count])
-                made = engine.generate(pixels[:count], prompts[:count], draft, keep_scores=True)
+                made = engine.generate(pixels[:count], prompts[:count], draft, keep_logits=True)
                 np.testing.assert_array_equal(made.tokens, reference["tokens"][:count])
-                assert np.abs(made.scores[:, :, COLUMNS] - reference["scores"][:count]).max() < LOGIT_TOLERANCE
+                assert np.abs(made.logits[:, :, COLUMNS] - reference["scores"][:count]).max() < LOGIT_TOLERANCE
     finally:
         engine.fixed_shapes = False

@@ -19,20 +19,20 @@ from vla_modelkit.graphs import CudaGraphs, Eager
 PROMPT_STEP = 16  # on a GPU prompts are padded to a multiple, so that few shapes are captured
 MAX_PROMPT = 160  # tokens of an instruction with its frame; LIBERO's longest has fewer than 50
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
-Kept = list[list[Tensor]] | None  # scores of each row's tokens, where they are asked for
+Kept = list[list[Tensor]] | None  # logits of each row's tokens, where they are asked for
 
 
 @dataclass(frozen=True)
 class Generated:
     """What came out.
 
-    tokens int64 [B, 7], NO_TOKEN from where a row's scores were no numbers; decode_passes after the prefill;
-    scores float32 [B, 7, vocab] where asked for and no row failed.
+    tokens int64 [B, 7], NO_TOKEN from where a row's logits were no numbers; decode_passes after the prefill;
+    logits float32 [B, 7, vocab] where asked for and no row failed.
     """
 
     tokens: np.ndarray
     decode_passes: int
-    scores: np.ndarray | None = None
+    logits: np.ndarray | None = None
 
 
 class Engine:
@@ -62,7 +62,7 @@ class Engine:
         pixels: np.ndarray,
         prompts: Sequence[Sequence[int]],
         draft: np.ndarray | None = None,
-        keep_scores: bool = False,
+        keep_logits: bool = False,
     ) -> Generated:
         """Returns the greedy action tokens.
 
@@ -76,7 +76,7 @@ class Engine:
                 f"{len(pixels)} pictures and {count} prompts; expected as many of both, 1 to {self.max_batch}"
             )
         rows = [Row(None if draft is None else draft[index]) for index in range(count)]
-        kept: Kept = [[] for _ in rows] if keep_scores else None
+        kept: Kept = [[] for _ in rows] if keep_logits else None
         lengths = np.array([len(prompt) for prompt in prompts])
         self._prefill(rows, pixels, prompts, lengths, kept)
         decode_passes = 0
@@ -115,13 +115,13 @@ class Engine:
         cache = self._cache.rows(padded)
 
         def step(pixels: Tensor, ids: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-            scores = self.model.prefill(pixels, ids, last, follow + 1, cache)
-            return choose(scores), scores
+            logits = self.model.prefill(pixels, ids, last, follow + 1, cache)
+            return choose(logits), logits
 
         inputs = (self._to_device(one) for one in (_padded(pixels, padded), ids, last))
-        chosen, scores = self.runner.run(("prefill", padded, text, follow), step, *inputs)
+        chosen, logits = self.runner.run(("prefill", padded, text, follow), step, *inputs)
         for index, (row, choices) in enumerate(zip(rows, chosen.cpu().numpy(), strict=False)):
-            _keep(kept, index, scores[index, row.accept_prefill(choices)])
+            _keep(kept, index, logits[index, row.accept_prefill(choices)])
 
     def _decode(self, rows: Sequence[Row], lengths: np.ndarray, kept: Kept) -> None:
         """One pass over the next tokens of every row."""
@@ -136,17 +136,17 @@ class Engine:
 
         def step(ids: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             hidden = self.model.decode(ids, _tree(start, width, branches, free), cache, free + extra)
-            scores = self.model.llama.logits(hidden[:, :width])
-            return choose(scores), scores, hidden[:, width:]
+            logits = self.model.llama.logits(hidden[:, :width])
+            return choose(logits), logits, hidden[:, width:]
 
         inputs = (self._to_device(_padded(ids, padded)), self._to_device(start))
-        chosen, scores, branch_hidden = self.runner.run(("decode", padded, width, branches, free), step, *inputs)
+        chosen, logits, branch_hidden = self.runner.run(("decode", padded, width, branches, free), step, *inputs)
         wanted: list[tuple[int, int]] = []
         for index, (row, choices) in enumerate(zip(rows, chosen.cpu().numpy(), strict=False)):
             if row.done:
                 continue
             columns, branch = row.accept(choices, branches)
-            _keep(kept, index, scores[index, columns])
+            _keep(kept, index, logits[index, columns])
             wanted += [(index, branch)] if branch is not None else []
         if wanted:
             self._accept_branches(rows, branch_hidden, wanted, kept)
@@ -154,12 +154,12 @@ class Engine:
     def _accept_branches(
         self, rows: Sequence[Row], branch_hidden: Tensor, wanted: Sequence[tuple[int, int]], kept: Kept
     ) -> None:
-        """Scores the branches that turned out right; few are, so the head is not computed for all of them."""
+        """Computes the logits of branches that turned out right; few are, so the head is not applied to all."""
         where = self._to_device(np.array(wanted).T)
-        scores = self.model.llama.logits(branch_hidden[where[0], where[1]])
-        for (index, _), token, score in zip(wanted, choose(scores).tolist(), scores, strict=True):
+        logits = self.model.llama.logits(branch_hidden[where[0], where[1]])
+        for (index, _), token, logit in zip(wanted, choose(logits).tolist(), logits, strict=True):
             rows[index].accept_branch(token)
-            _keep(kept, index, score[None])
+            _keep(kept, index, logit[None])
 
     def _rows(self, count: int) -> int:
         return min(_at_least(count), self.max_batch) if self.fixed_shapes else count
@@ -173,13 +173,13 @@ class Engine:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, non_blocking=True)
 
 
-def choose(scores: Tensor) -> Tensor:
-    """Returns the place of the best score int64 [...] of scores [..., vocab], NO_TOKEN where that is no finite number.
+def choose(logits: Tensor) -> Tensor:
+    """Returns the place of the best logit int64 [...] of logits [..., vocab], NO_TOKEN where that is no finite number.
 
     argmax takes NaN for the largest of all and answers token 0, which would be a robot's fastest motion.
     """
-    best = scores.argmax(-1)
-    finite = scores.gather(-1, best[..., None])[..., 0].isfinite()
+    best = logits.argmax(-1)
+    finite = logits.gather(-1, best[..., None])[..., 0].isfinite()
     return torch.where(finite, best, NO_TOKEN)
 
 
@@ -203,14 +203,16 @@ def _tree(start: Tensor, width: int, branches: int, free: int) -> TreePositions:
     chain = start[:, None] + torch.arange(width, device=start.device)
     if not branches:
         return TreePositions(chain, chain, chain)
-    beside = chain[:, 1:].repeat(1, branches)
-    slots = free + torch.arange(beside.shape[1], device=start.device).expand_as(beside)
-    return TreePositions(*(torch.cat(pair, dim=1) for pair in ((chain, beside), (chain, slots), (chain, beside - 1))))
+    siblings = chain[:, 1:].repeat(1, branches)
+    slots = free + torch.arange(siblings.shape[1], device=start.device).expand_as(siblings)
+    return TreePositions(
+        *(torch.cat(pair, dim=1) for pair in ((chain, siblings), (chain, slots), (chain, siblings - 1)))
+    )
 
 
-def _keep(kept: Kept, index: int, scores: Tensor) -> None:
+def _keep(kept: Kept, index: int, logits: Tensor) -> None:
     if kept is not None:
-        kept[index].extend(scores.cpu())
+        kept[index].extend(logits.cpu())
 
 
 def _at_least(count: int) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from services.openvla.checkpoint.statistics import ACTION_TOKENS
 
 DRAFT_LENGTH = ACTION_TOKENS - 1  # the last token is read by no pass
-NO_TOKEN = -1  # what is "chosen" where the best score is no number; no draft has that, so the row's chain ends there
+NO_TOKEN = -1  # what is "chosen" where the best logit is no number; no draft has that, so the row's chain ends there
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Row:
 
     @property
     def failed(self) -> bool:
-        """Whether the model's scores were no numbers."""
+        """Whether the model's logits were no numbers."""
         return self.tokens[-1:] == [NO_TOKEN]
 
     def result(self) -> list[int]:

@@ -112,7 +112,7 @@ class Llama:
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Returns float32 scores [..., vocab] of hidden states [..., hidden]."""
+        """Returns float32 logits [..., vocab] of hidden states [..., hidden]."""
         return self.head(rms_norm(hidden, self.norm, self.config.rms_norm_eps)).float()
 
     def new_cache(self, rows: int, capacity: int) -> KVCache:

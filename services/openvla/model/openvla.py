@@ -1,4 +1,4 @@
-"""The whole model: picture and prompt in, scores of the next tokens out."""
+"""The whole model: picture and prompt in, logits of the next tokens out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OpenVLA:
     patches: int
 
     def prefill(self, pixels: Tensor, ids: Tensor, last: Tensor, count: int, cache: KVCache) -> Tensor:
-        """Returns scores [B, count, vocab] after the tokens at last … last + count - 1 of each row; fills the cache.
+        """Returns logits [B, count, vocab] after the tokens at last … last + count - 1 of each row; fills the cache.
 
         pixels  uint8 [B, S, S, 3]
         ids     int64 [B, L], BOS first, padded on the right with anything
@@ -39,7 +39,7 @@ class OpenVLA:
         return self.llama.logits(hidden[rows, where])
 
     def decode(self, ids: Tensor, tree: TreePositions, cache: KVCache, filled: int) -> Tensor:
-        """Returns hidden states [B, N, hidden] of the tokens ids [B, N]; `llama.logits` scores what follows them."""
+        """Returns hidden states [B, N, hidden] of the tokens ids [B, N]; `llama.logits` tells what follows them."""
         return self.llama.decode(self.llama.embed[ids], tree, cache, filled)
 
     def memory(self) -> dict[str, int]:

@@ -18,8 +18,8 @@ from services.openvla.service.resize import resize
 from vla_contract import ActionChunk, InvalidObservation, Observation, Policy, PolicyInfo
 
 
-class NoScores(RuntimeError):
-    """The model's scores are NaN or infinite, so there is no action."""
+class NonFiniteLogits(RuntimeError):
+    """The model's logits are NaN or infinite, so there is no action."""
 
 
 class OpenVLAPolicy(Policy):
@@ -49,7 +49,7 @@ class OpenVLAPolicy(Policy):
             self._drafter.forget(session)
 
     def counters(self) -> dict[str, int]:
-        """Returns what happened so far that should not: tokens that are no action's, answers without finite scores."""
+        """Returns what happened so far that should not: tokens that are no action's, answers without finite logits."""
         return dict(self._counts)
 
     def settle(self) -> None:
@@ -77,10 +77,12 @@ class OpenVLAPolicy(Policy):
 
     def _answer(
         self, tokens: np.ndarray, session: str, key: str | None, timings: dict[str, float]
-    ) -> ActionChunk | NoScores:
+    ) -> ActionChunk | NonFiniteLogits:
         if NO_TOKEN in tokens:
             self._counts["scores_not_finite"] += 1
-            return NoScores("the model's scores are NaN or infinite: its weights are damaged, or too large for fp16")
+            return NonFiniteLogits(
+                "the model's logits are NaN or infinite: its weights are damaged, or too large for fp16"
+            )
         self._counts["tokens_outside_the_action_range"] += int((~self._codec.is_action(tokens)).sum())
         if self._drafter is not None:
             self._drafter.observe(session, tokens)

@@ -27,7 +27,7 @@ class NextWord:
         self.cache = model.new_cache() if use_cache else None
         self.never = [special.pad, special.sos]  # these are no words
 
-    def scores(self, words: Tensor) -> Tensor:
+    def logits(self, words: Tensor) -> Tensor:
         """Returns float [batch, vocabulary], the logits after `words` [batch, words so far]."""
         if self.cache:
             words, mask = words[:, -1:], None  # the last word may look at all before it
@@ -59,7 +59,7 @@ def greedy_decode(
     row_of = torch.arange(len(source), device=source.device)  # which sentence each row still open is
     translations: list[list[int]] = [[] for _ in source]
     while len(row_of) and words.shape[1] < max_len:
-        best = next_word.scores(words).argmax(dim=-1)  # (batch)
+        best = next_word.logits(words).argmax(dim=-1)  # (batch)
         words = torch.cat([words, best[:, None]], dim=1)
         ended = best == special.eos
         if ended.any():
@@ -98,7 +98,7 @@ def beam_search(
     ended = torch.zeros(batch, beam, dtype=torch.bool, device=device)
     length = torch.zeros(batch, beam, device=device)
     while words.shape[1] < max_len and not ended.all():
-        log_p = next_word.scores(words).log_softmax(dim=-1).view(batch, beam, -1)
+        log_p = next_word.logits(words).log_softmax(dim=-1).view(batch, beam, -1)
         log_p[ended] = float("-inf")
         log_p[..., special.pad][ended] = 0.0  # one that has ended goes on with padding, at no cost
         candidates = total[..., None] + log_p  # (batch, beam, vocabulary)

@@ -1,4 +1,4 @@
-"""Scores that are no numbers: that row fails alone, in words, and nothing of it is left for later rows."""
+"""Logits that are no numbers: that row fails alone, in words, and nothing of it is left for later rows."""
 
 import urllib.request
 
@@ -10,7 +10,7 @@ from services.openvla.decoding.actions import codec_of
 from services.openvla.decoding.engine import choose
 from services.openvla.decoding.speculative import NO_TOKEN
 from services.openvla.service.loading import load_policy
-from services.openvla.service.policy import NoScores
+from services.openvla.service.policy import NonFiniteLogits
 from services.openvla.service.settings import ModelSettings
 from vla_contract import Observation, PolicyClient, PolicyUnavailable
 from vla_contract.testing import running
@@ -36,8 +36,8 @@ def pixels(count):
 
 def test_the_best_score_has_to_be_a_number():
     nan, inf = float("nan"), float("inf")
-    scores = torch.tensor([[1.0, 3.0, 2.0], [nan, 9.0, 0.0], [0.0, inf, 1.0], [-inf, 1.0, 0.0], [-inf, -inf, -inf]])
-    assert choose(scores).tolist() == [1, NO_TOKEN, NO_TOKEN, 1, NO_TOKEN]
+    logits = torch.tensor([[1.0, 3.0, 2.0], [nan, 9.0, 0.0], [0.0, inf, 1.0], [-inf, 1.0, 0.0], [-inf, -inf, -inf]])
+    assert choose(logits).tolist() == [1, NO_TOKEN, NO_TOKEN, 1, NO_TOKEN]
 
 
 @pytest.mark.parametrize("drafted", [False, True])
@@ -91,7 +91,7 @@ def test_over_http_it_is_an_error_and_counted(checkpoints):
     with running(policy) as served, PolicyClient(served.url, retries=0) as client:
         before = client.act(seen("open the drawer")).actions
         policy._engine.model.llama.embed[odd] = float("nan")
-        with pytest.raises(PolicyUnavailable, match="NoScores"):
+        with pytest.raises(PolicyUnavailable, match="NonFiniteLogits"):
             client.act(seen("put the cup away"))
         np.testing.assert_array_equal(client.act(seen("open the drawer")).actions, before)
         page = urllib.request.urlopen(f"{served.url}/metrics").read().decode()
@@ -104,7 +104,7 @@ def test_a_token_that_is_no_actions_is_counted(checkpoints):
     outside = codec_of(policy._config).vocab_size + 5
     answer = policy._answer(np.array([outside, 31999, 31999, 5, 31999, 31999, 31999]), "s", KEY, {})
     assert np.isfinite(answer.actions).all() and policy.counters()["tokens_outside_the_action_range"] == 2
-    assert isinstance(policy._answer(np.full(7, NO_TOKEN), "s", KEY, {}), NoScores)
+    assert isinstance(policy._answer(np.full(7, NO_TOKEN), "s", KEY, {}), NonFiniteLogits)
 
 
 def test_damaged_weights_do_not_start(checkpoints, tmp_path):
