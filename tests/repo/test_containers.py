@@ -120,7 +120,9 @@ def test_nobody_is_told_to_join_the_group_docker_without_a_warning():
 def test_every_variable_of_both_files_is_documented():
     used = set(re.findall(r"\$\{(\w+)", yaml.safe_dump(DOCUMENT) + yaml.safe_dump(GPU_DOCUMENT)))
     documented = re.findall(r"(?m)^#?(\w+)=", (ROOT / ".env.example").read_text())
-    of_all = {service_settings.variable(name, what) for name in SERVICES for what in ("PORT", "MEMORY", "GPU")}
+    of_all = {
+        service_settings.variable(name, what) for name in SERVICES for what in ("PORT", "MEMORY", "GPU", "CHECKPOINT")
+    }
     own = {variable for one in manifests.services().values() for variable in one.variables}
     assert used <= set(documented) | of_all | own
     assert len(documented) == len(set(documented)), "a variable is documented twice"

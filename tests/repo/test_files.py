@@ -336,6 +336,19 @@ def test_the_host_tools_packages_build_on_each_other():
             assert reached <= set(HOST_TOOL[: HOST_TOOL.index(name.split("/")[1]) + 1]), name
 
 
+def test_the_host_tool_names_no_model_and_no_benchmark():
+    """But in comments, docstrings and examples of commands: what it knows of them, manifests and compose.yaml say."""
+    known = {*ENVIRONMENTS, *manifests.models(), *manifests.benchmarks(), *manifests.suites()} - {"ui"}
+    named = re.compile(rf"(?<![a-z])(?:{'|'.join(sorted(known))})(?![a-z])")
+    for name, text in modules().items():
+        if name.startswith("vlalab/"):
+            tree = ast.parse(text)
+            silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+            texts = [one for one in ast.walk(tree) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+            said = [one.value for one in texts if id(one) not in silent and "./lab " not in one.value]
+            assert [text for text in said if named.search(text)] == [], name
+
+
 def test_no_model_keeps_a_copy_of_what_the_model_kit_has():
     def defined(folder: str) -> set[str]:
         trees = [ast.parse(text) for name, text in modules().items() if name.startswith(folder)]

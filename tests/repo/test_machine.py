@@ -39,6 +39,17 @@ def test_an_environment_takes_what_the_table_says(name):
     assert int(done.stdout.split()[0]) / 1e9 == pytest.approx(manifests.environment(name).venv_gb, rel=SLACK)
 
 
+def test_the_memory_of_services_is_their_manifests():
+    """A row may hold several: names, and as many numbers of MB or one for all of them."""
+    table = re.findall(r"(?m)^\| (`.*`.*?) \| ([\d, ]+) \|", (paths.ROOT / "docs" / "machine.md").read_text())
+    found = {}
+    for names, sizes in table:
+        services, numbers = re.findall(r"`(\w+)`", names), [int(size) for size in sizes.split(", ")]
+        found |= dict(zip(services, numbers * (len(services) if len(numbers) == 1 else 1), strict=True))
+    told = {name: one.memory_mb for name, one in manifests.services().items() if one.memory_mb}
+    assert len(found) > 5 and found == {name: told[name] for name in found}
+
+
 def test_example_runs_are_called_as_runs_are():
     """SUITE-POLICY-N, as the evaluator numbers them."""
     files = [paths.ROOT / "README.md", *(paths.ROOT / "docs").glob("*.md"), *(paths.ROOT / "vlalab").glob("**/*.py")]

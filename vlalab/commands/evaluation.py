@@ -1,7 +1,7 @@
 """The main job, `eval SUITE`: finds or starts a policy, waits for it, runs the evaluator, stops what it started.
 
-The evaluator itself (shared/evaluation/vla_evaluation/evaluate.py) runs in the libero environment, as a process or in a
-container; its exit code is passed on.
+The evaluator itself (shared/evaluation/vla_evaluation/evaluate.py) runs in the environment of the suite's job, as a
+process or in a container; its exit code is passed on.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vlalab.description import manifests
+from vlalab.description import compose, manifests
 from vlalab.engine import docker, images
 from vlalab.environments import pythons, venvs
 from vlalab.host import gl, paths
@@ -144,9 +144,16 @@ def outside(name: str, how: How) -> list[Result]:
     return [result]
 
 
+def home(name: str) -> str:
+    """Returns the environment that the tests of tests/<name> run in: its own, or that of the services of that name."""
+    if name in ENVIRONMENTS:
+        return name
+    return compose.read()[next(iter(manifests.folders()[name].services))].environment_name
+
+
 def no_image(name: str) -> str | None:
     """Returns why the tests of an environment cannot run inside its image, or None."""
-    return docker.available() or images.unusable(name, images.found([name]).get(name))
+    return docker.available() or images.unusable(home(name), images.found([home(name)]).get(home(name)))
 
 
 def in_image(name: str) -> Result:
@@ -155,7 +162,7 @@ def in_image(name: str) -> Result:
         raise LabError(problem)
     if not has_tests(f"tests/{name}"):
         return skipped(name, f"no tests in tests/{name}")
-    image = images.found([name])[name]
+    image = images.found([home(name)])[home(name)]
     say(f"{name}: inside {image.reference}{'' if inside.has_this_code(image) else ', with the code of this tree'}")
     started = time.monotonic()
     code, report = inside.run(name, image)
@@ -173,11 +180,11 @@ def in_local(name: str, mark: str = "") -> Result:
     """
     if not has_tests(f"tests/{name}"):
         return skipped(name, f"no tests in tests/{name}")
-    env = venvs.named(name, paths.ROOT)
-    if not ENVIRONMENTS[name].default and not env.is_ready() and (problem := _no_space(env)):
+    env = venvs.named(home(name), paths.ROOT)
+    if not ENVIRONMENTS[env.name].default and not env.is_ready() and (problem := _no_space(env)):
         return skipped(name, problem)
-    venvs.ensure(name, paths.ROOT)
-    if ENVIRONMENTS[name].needs_gl:
+    venvs.ensure(env.name, paths.ROOT)
+    if ENVIRONMENTS[env.name].needs_gl:
         gl.ensure()
     return run_pytest(name, str(env.python), [f"tests/{name}"], env.variables(), mark)
 
@@ -212,6 +219,8 @@ def chaos(how: How) -> Result:
 # --- all of them --------------------------------------------------------------------------------------------
 
 ENVIRONMENTS = manifests.environments()
+# Services that live in another's environment may have tests of their own.
+GUESTS = [name for name in manifests.folders() if name not in ENVIRONMENTS and (paths.ROOT / "tests" / name).is_dir()]
 LONGEST = ("docker", *(name for name, one in ENVIRONMENTS.items() if one.tested_first))
 # In the order in which they are shown. What brings an engine takes longest, and ends before the environments it covers.
 PARTS: dict[str, Callable[[How], list[Result]]] = {
@@ -219,7 +228,7 @@ PARTS: dict[str, Callable[[How], list[Result]]] = {
     "host": lambda how: [host()],
     "contract": lambda how: [contract(how.quick)],
     "docker": lambda how: docker_engine(),
-    **{name: lambda how, name=name: environment(name, how) for name in ENVIRONMENTS},
+    **{name: lambda how, name=name: environment(name, how) for name in (*ENVIRONMENTS, *GUESTS)},
     "terminal": lambda how: [terminal()],
     "chaos": lambda how: [chaos(how)],  # last: it attacks the services of the environments that are made by then
 }
