@@ -193,7 +193,7 @@ def check(exercise: tuple[str, Path | None] | None, all: str | None, runtime: st
         raise LabError("--all checks a folder of all exercises; leave the exercise's name out")
     name, file = exercise or (None, None)
     flags = flags_of({"folder": str(course.exercises_folder()), "name": name, "file": file and str(file), "all": all})
-    finish(programs.run_module("ws_mdl", "lessons.exercises.check", flags, runtime, dry_run))
+    finish(programs.run_module(course.SERVICE, "lessons.exercises.check", flags, runtime, dry_run))
 
 
 @task("show training curves", RUNTIME)
