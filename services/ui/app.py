@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from services.ui import images, page
 from services.ui.link import PolicyLink
+from services.ui.loading import Loading
 from services.ui.request_filter import RequestFilter
 from services.ui.uploads import Uploads
 
@@ -26,6 +27,7 @@ def create_app(link: PolicyLink, password: str | None = None) -> FastAPI:
     """
     app, gradio_app = mounted(link, password)
     functions = {number: len(function.inputs) for number, function in gradio_app.get_blocks().fns.items()}
+    app.add_middleware(Loading)
     app.add_middleware(RequestFilter, uploads=Uploads.of_gradio(), logged_in=login(gradio_app), functions=functions)
     return app
 

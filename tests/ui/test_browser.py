@@ -98,6 +98,26 @@ def test_more_tabs_than_a_browser_has_connections_all_show_the_page(serve_policy
     shown.until("!document.querySelector('#ask').disabled")
 
 
+@pytest.mark.parametrize("part", ["index-*.js", "core-*.js", "core-*.css"])
+def test_a_page_that_lost_a_part_of_itself_on_the_way_is_loaded_again(part, serve_page, open_page):
+    """A browser drops what it is loading when the machine's network changes: a container that starts will do."""
+    shown = open_page("about:blank")
+    shown.do("Network.setBlockedURLs", urls=[f"*/assets/{part}"])
+    shown.go(serve_page(nobody()))
+    shown.until("history.state?.loading.tries == 1")
+    shown.do("Network.setBlockedURLs", urls=[])
+    shown.until("!!document.querySelector('#policy [role=alert]')")
+    assert not shown.js("!!document.querySelector('.vl-lost')")
+
+
+def test_a_page_that_never_arrives_whole_says_so(serve_page, open_page):
+    shown = open_page("about:blank")
+    shown.do("Network.setBlockedURLs", urls=["*/assets/core-*.js"])
+    shown.go(serve_page(nobody()))
+    shown.until("document.querySelector('.vl-lost')?.innerText.includes('Load it again')", 120)
+    assert shown.js("history.state.loading.tries") == 5
+
+
 def test_what_somebody_chose_stays_while_the_policy_says_the_same(serve_policy, serve_page, open_page):
     box = "document.querySelector('#as-libero input')"
     shown = open_page(serve_page(serve_policy(SeeingPolicy(suites=("libero_goal",), image_hw=(224, 224)))))
