@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from vlalab import cli
-from vlalab.commands import programs
 from vlalab.description import environment_file
 from vlalab.host import paths
 from vlalab.host.paths import ROOT
@@ -122,16 +121,6 @@ def test_status_of_a_quiet_machine(tmp_path):
 def test_flags_for_programs():
     given = {"max_steps": "5", "resume": True, "video": None, "allow_drift": False, "retries": 0}
     assert flags_of(given) == ["--max-steps", "5", "--resume", "--retries", "0"]
-
-
-def test_paths_are_made_absolute_and_names_are_not(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "here").mkdir()
-    assert programs.absolute_if_path("here") == str(tmp_path / "here")
-    assert programs.absolute_if_path("a/b") == str(tmp_path / "a/b")
-    assert programs.absolute_if_path("kit", ("kit",)) == "kit"
-    assert programs.absolute_if_path("libero_goal-oracle-1") == "libero_goal-oracle-1"
-    assert programs.absolute_if_path(None) is None
 
 
 def test_a_path_below_where_one_stands_is_shown_from_there_and_programs_are_told_where_that_is(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from vlalab.commands import course, programs
 from vlalab.description.intervals import Interval
 from vlalab.environments import venvs
 from vlalab.runtimes import both
-from vlalab.tasks.values import Existing, Like, Number, OneOf, PathOr, Ranges, Several, Text
+from vlalab.tasks.values import Existing, Like, Number, OneOf, Ranges, Several, Text
 from vlalab.testing import plan
 
 TASKS = cli.load_tasks()
@@ -29,6 +29,9 @@ def nothing_begins(monkeypatch, tmp_path):
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, began)
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    for made in ("runs/oracle/run.sqlite", "checkpoints/transformer/first/tmodel_00.pt"):
+        (tmp_path / "volume" / made).parent.mkdir(parents=True)
+        (tmp_path / "volume" / made).touch()
     monkeypatch.chdir(tmp_path)
 
 
@@ -46,7 +49,7 @@ def nonsense(values) -> list[str]:
         return ["x-", "5-2", "-1", "1;2", *([str(values.count)] if values.count else [])]
     if isinstance(values, Existing):
         return ["/nowhere/at/all", "./nowhere"]
-    return [] if isinstance(values, (Text, PathOr)) else ["no, such value"]
+    return [] if isinstance(values, Text) else ["no, such value"]
 
 
 def outside(interval: Interval) -> list[str]:
@@ -74,17 +77,18 @@ CASES = [
 ]  # fmt: skip
 
 
-def words_before(name: str, flag) -> list[str]:
-    """Returns a good value for each plain word that a task needs before that flag."""
+def words_beside(name: str, flag) -> list[str]:
+    """Returns a good value for each plain word that a task needs beside that flag."""
     before = [one for one in ALL[name].flags if one.is_word and not one.gathers]
-    before = before[: before.index(flag)] if flag.is_word else before
+    before = [one for one in before if one != flag]
     return [next(iter(getattr(one.values, "known", ["oracle"]))) for one in before]
 
 
 @pytest.mark.parametrize(("name", "flag", "text"), CASES, ids=lambda one: getattr(one, "name", one))
 def test_a_bad_value_is_refused_in_one_sentence_before_anything_begins(call, name, flag, text):
     given = [text] if flag.is_word else [f"{flag.label}={text}"]
-    says = call(name, *words_before(name, flag), *given)
+    beside = words_beside(name, flag)
+    says = call(name, *given, *beside) if flag.name == "a" else call(name, *beside, *given)
     assert "\n" not in says and flag.label.lstrip("-") in says
     assert text.split(",")[0] in says
     assert any(word in says for word in ("xpected", "Known:", "did you mean", "there are"))
@@ -127,9 +131,18 @@ def test_settings_become_the_trainers_flags(given, flags):
         (["eval", "libero_goal", "--policy", "http://"], "expected something like http://host:8000"),
         (["eval", "libero_goal", "--policy", "http://h:99999"], "expected something like http://host:8000"),
         (["eval", "libero_goal", "--trials", "2", "--episodes", "0-1"], "give one of them"),
-        (["eval", "libero_goal", "--resume", "a", "--run-id", "b"], "give one of them"),
+        (["eval", "libero_goal", "--resume", "oracle", "--run-id", "b"], "give one of them"),
         (["train", "transformer", "--data", "digits"], "its own: --corpus"),
         (["train", "diffusion", "--gpus", "2"], "runs on one GPU"),
+        (["report", "libero_x"], "run 'libero_x' not found; there are oracle. ./lab runs lists all"),
+        (["report", "a,b"], "expected one name, 2 were given: a,b"),
+        (["report", "./elsewhere"], "run './elsewhere' not found"),
+        (["compare", "oracle", "oracel"], "b 'oracel' not found; did you mean 'oracle'?"),
+        (["eval", "libero_goal", "--resume", "orakel"], "--resume 'orakel' not found; did you mean 'oracle'?"),
+        (["runs", "--delete", "oracle,frist"], "--delete 'frist' not found; did you mean 'first'?"),
+        (["translate", "Hello.", "--name", "firts"], "--name 'firts' not found; did you mean 'first'?"),
+        (["sample", "diffusion", "--name", "any"], "there are none: no trained diffusion is in volume yet; first: "),
+        (["score", "diffusion"], "no trained diffusion is in volume yet; first: ./lab train diffusion"),
         (["verify", "openvla", "--checkpoint", "nowhere"], "there are: none"),
     ],
 )

@@ -1,11 +1,11 @@
-"""What a service still lacks, told before gigabytes are installed for it: a checkpoint, or code of others."""
+"""What a service still lacks, told before gigabytes are installed for it: a checkpoint, a run, or code of others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vlalab.description import checkpoints, compose, manifests, service_settings
+from vlalab.description import checkpoints, compose, manifests, runs, service_settings
 from vlalab.host import paths
 from vlalab.host.console import LabError
 from vlalab.runtimes import both, local
@@ -15,7 +15,8 @@ def refuse(names: Sequence[str], given: Mapping[str, service_settings.Settings],
     """Raises LabError naming what the first of these services lacks, and how to get it."""
     for name in names:
         known = {**compose.environment_variables(), **service_settings.kept(name), **given.get(name, {})}
-        lacks = [text for text in (_checkpoint(name, known), _source(name, known, runtime)) if text]
+        lacks = [_checkpoint(name, known), _source(name, known, runtime), _run(name, known)]
+        lacks = [text for text in lacks if text]
         if lacks:
             raise LabError(f"{name} cannot start yet: it lacks " + "; and ".join(lacks))
 
@@ -35,6 +36,25 @@ def _checkpoint(service: str, known: Mapping[str, str | None]) -> str:
         return ""  # that one is taken
     how = f"name one by --checkpoint: {', '.join(there)}" if there else "get one: ./lab checkpoint " + service
     return f"a checkpoint ({how}{'' if there else ' --suite SUITE, or --tiny to try things'})"
+
+
+def _run(service: str, known: Mapping[str, str | None]) -> str:
+    """Returns what is missing where a service plays back a run and has none, "" where it has one."""
+    variable = manifests.services()[service].recording
+    if not variable:
+        return ""
+    name = known.get(variable) or ""
+    if (paths.volume() / "runs" / name).is_dir() and name:
+        return ""
+    if name.startswith("/"):  # a path of this machine, or of a container
+        return ""
+    if not name:
+        return f"a run: {variable}=NAME names one that ./lab runs lists, or latest"
+    try:
+        runs.run(variable, name)
+    except LabError as error:
+        return f"its run: {error}"
+    return ""
 
 
 def _source(service: str, known: Mapping[str, str | None], runtime: str) -> str:

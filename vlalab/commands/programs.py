@@ -50,13 +50,6 @@ def run_benchmark(name: str, flags: list[str]) -> int:
     return supervise([str(env.python), str(script), *flags], local.service_variables(env))
 
 
-def absolute_if_path(text: str | None, keywords: tuple[str, ...] = ()) -> str | None:
-    """Returns a path absolute, since programs run in the repository; a keyword, a name or None stays as it is."""
-    if text is None or text in keywords or not ("/" in text or Path(text).exists()):
-        return text
-    return str(Path(text).expanduser().absolute())
-
-
 def several_gpus(service: str, count: int, gpu: str | None) -> str | None:
     """Returns what --gpu is for `count` processes with a GPU each: as told; else the first, where there are so many.
 

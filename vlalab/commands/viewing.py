@@ -18,11 +18,9 @@ SERVICE = "reports"
 
 
 def check_run(run: str | None, serve: bool) -> None:
-    """Raises LabError for more than one run, and for none, which only a list of all makes sense of."""
+    """Raises LabError for no run, which only a list of all makes sense of."""
     if run is None and not serve:
         raise LabError("which run? ./lab runs lists them, and ./lab report --serve shows all of them in a browser")
-    if run and "," in run and not Path(run).exists():  # plain words after a task arrive joined
-        raise LabError(f"report takes one run, {len(run.split(','))} were named: {run.replace(',', ', ')}")
 
 
 def serve(run: str | None, runtime: str) -> None:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vlalab.description import compose, gpus, manifests
+from vlalab.description import compose, gpus, manifests, runs
 from vlalab.host import paths, state
 from vlalab.host.console import LabError, unknown
 
@@ -61,9 +61,10 @@ def _published(service: str, suite: str | None) -> str:
 
 
 def checkpoints_on_volume() -> list[str]:
-    """Returns the names of the folders under checkpoints/ on the volume."""
+    """Returns the names of the folders under checkpoints/ on the volume, without the course's."""
     folder = paths.volume() / "checkpoints"
-    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    there = (path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else ()
+    return sorted(set(there) - set(runs.PREFIXES))
 
 
 def existing_checkpoint(name: str, advice: str = "") -> str:

@@ -8,9 +8,10 @@ import sys
 from vlalab.commands import evaluation, programs, viewing
 from vlalab.commands import suites as several
 from vlalab.description import manifests
+from vlalab.description import runs as runs_there
 from vlalab.host.console import LabError, agreed
 from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
-from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, PathOr, Ranges, Several
+from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, OneRun, Ranges, Several
 
 BENCHMARKS = manifests.benchmarks()
 HOME = BENCHMARKS[manifests.default_job()]
@@ -20,9 +21,11 @@ EPISODES = max(one.episodes for one in BENCHMARKS.values())
 PROFILES = tuple(dict.fromkeys(profile for one in BENCHMARKS.values() for profile in one.profiles))
 CAMERAS = tuple(dict.fromkeys(camera for one in BENCHMARKS.values() for camera in one.cameras))
 GETTERS = {name: one.assets for name, one in BENCHMARKS.items() if one.assets}
-RUN = PathOr(("latest",), shown="RUN")
+RUN = OneRun()
 RUN_ID = Like(r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits, '.', '_' and '-', as a folder's name", "RUN")
 NEW_ID = Like(rf"(?!latest$){RUN_ID.pattern}", f"{RUN_ID.expected}, and not latest", "RUN")
+RESUMED = Checked(lambda label, text: runs_there.run(label, str(RUN_ID.read(label, text))), "RUN")
+THING = Checked(runs_there.thing, "NAME")
 NAMED = "its name, the beginning of it, latest, or its folder"
 
 
@@ -44,7 +47,7 @@ def _policy(label: str, text: str) -> str:
     Flag("episodes", "which init states, instead of --trials", Ranges(EPISODES, shown="0-9,12")),
     Flag("workers", "simulator processes", Number("[1, inf)"), otherwise="one per core"),
     Flag("video", "all, failures, sample or none", OneOf(("all", "failures", "sample", "none")), otherwise="sample"),
-    Flag("resume", "go on with a run; without a name: the latest one like this", RUN_ID, may_stand_alone=True),
+    Flag("resume", "go on with a run; without a name: the latest one like this", RESUMED, may_stand_alone=True),
     Flag("run-id", "name of the run", NEW_ID, otherwise="made of suite, policy and a number"),
     Flag("seed", "seed of the fixture poses", Number("[0, 4294967295]"), otherwise="the profile's 0"),
     Flag("profile", "protocol", OneOf(PROFILES), otherwise=HOME.profiles[0]),
@@ -111,6 +114,8 @@ def evaluate(suite: list[str], policy: str, gpu: str | None, runtime: str, dry_r
     """
     _refuse_two_of(evaluators, "trials", "episodes", "choose episodes")
     _refuse_two_of(evaluators, "run_id", "resume", "name a run")
+    if evaluators["resume"] is True and len(suite) == 1:
+        runs_there.require("run")
     chosen, typed = several.chosen(suite), ["./lab", *sys.argv[1:]]
     if not chosen:
         raise LabError(f"eval needs SUITE ({SUITES}; all: those of {HOME.title}'s table). See: ./lab eval --help")
@@ -127,7 +132,11 @@ def _refuse_two_of(given: dict[str, object], one: str, other: str, what: str) ->
 
 @task(
     "list the runs",
-    Flag("delete", "runs or trained models to delete: shows their size and asks", Several(shown="NAME,…")),
+    Flag(
+        "delete",
+        "runs or trained models to delete: shows their size and asks",
+        Several(Checked(runs_there.thing), "NAME,…"),
+    ),
     Flag("yes", "delete without asking", default=False),
     RUNTIME,
 )

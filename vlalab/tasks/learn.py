@@ -5,13 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from vlalab.commands import course, lifecycle, programs
+from vlalab.description import runs
 from vlalab.host.console import LabError, unknown
 from vlalab.tasks.flags import DEVICE, DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.serve import FOLDER_NAME, print_addresses
 from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several
 
 CORPORA = ("default", "opus_books", "lemon-mint", "reverse")  # by name; anything else may be a file
-TRAINED = Flag("name", "run that was trained", otherwise="the one trained last")
+
+
+def _trained(lab: str) -> Flag:
+    values = Checked(lambda label, text: runs.model(label, text, lab), "NAME")
+    return Flag("name", "run that was trained", values, otherwise="the one trained last")
+
+
 DATA = ("digits", "sprites", "mnist")
 SIZES = tuple(course.settings("transformer")["size"].choices)
 PAIR = Like(r"[a-z]{2,}-[a-z]{2,}", "two languages, as in en-it", "en-it")
@@ -77,7 +84,7 @@ def _refuse_the_other_labs_flags(lab: str, given: dict[str, object]) -> None:
 @task(
     "translate a sentence",
     word("sentence", "what to translate"),
-    TRAINED,
+    _trained("transformer"),
     Flag("beam", "translations kept at every step; 1 is greedy search", Number("[1, inf)"), otherwise="4"),
     Flag("pictures", "draw where each layer and head looks", default=False),
     DEVICE,
@@ -90,6 +97,7 @@ def translate(sentence: str, gpu: str | None, runtime: str, dry_run: bool, **tra
 
     ./lab translate "The door is open."
     """
+    runs.require("transformer")
     flags = [*flags_of(translators), "--", sentence]
     module = course.module("transformer", "translate")
     finish(programs.run_module(course.SERVICE, module, flags, runtime, dry_run, gpu))
@@ -98,7 +106,7 @@ def translate(sentence: str, gpu: str | None, runtime: str, dry_run: bool, **tra
 @task(
     "make pictures",
     ONLY_DIFFUSION,
-    TRAINED,
+    _trained("diffusion"),
     Flag("context", "a class, a mix as in hero:1,food:0.6, or all", otherwise="all where the run has a context"),
     Flag("count", "how many pictures", Number("[1, inf)"), otherwise="32"),
     Flag(
@@ -141,7 +149,7 @@ def sample(lab: str, gpu: str | None, runtime: str, dry_run: bool, **samplers: o
 @task(
     "measure those pictures",
     ONLY_DIFFUSION,
-    TRAINED,
+    _trained("diffusion"),
     Flag("count", "pictures of each sampler", Number("[1, inf)"), otherwise="500"),
     Flag("steps", "of ddim", Number("[1, 500]"), otherwise="20"),
     DEVICE,
@@ -158,6 +166,7 @@ def score(lab: str, gpu: str | None, runtime: str, dry_run: bool, **scorers: obj
 
 
 def _run_diffusion(program: str, given: dict[str, object], runtime: str, dry_run: bool, gpu: str | None) -> None:
+    runs.require("diffusion")
     module = course.module("diffusion", program)
     finish(programs.run_module(course.SERVICE, module, flags_of(given), runtime, dry_run, gpu))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from vlalab.commands import programs
+from vlalab.description import runs
 from vlalab.description.intervals import Interval
 from vlalab.host import paths
 from vlalab.host.console import LabError, unknown
@@ -86,15 +86,16 @@ class Like:
 
 
 @dataclass(frozen=True)
-class PathOr:
-    """A path, made absolute since programs run in the repository; a keyword, or a name that is no path, stays."""
+class OneRun:
+    """A run on the volume: its name, the beginning of it, latest, or its folder."""
 
-    keywords: tuple[str, ...] = ()
-    shown: str = "PATH"
+    shown: str = "RUN"
 
     def read(self, label: str, text: str) -> str:
-        """Returns the path or the keyword."""
-        return programs.absolute_if_path(Text(self.shown).read(label, text), self.keywords) or ""
+        """Returns the whole name, or the folder's absolute path."""
+        if "," in text and not Path(text).exists():  # plain words after a task arrive joined
+            raise LabError(f"{label} is one run; expected one name, {text.count(',') + 1} were given: {text}")
+        return runs.run(label, Text(self.shown).read(label, text))
 
 
 @dataclass(frozen=True)

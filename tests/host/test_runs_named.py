@@ -1,0 +1,93 @@
+"""Runs and trained models by name, as the host tool finds them on the volume before anything is made ready."""
+
+import os
+import subprocess
+
+import pytest
+
+from vlalab.commands import lacking
+from vlalab.description import runs
+from vlalab.host import paths
+from vlalab.host.console import LabError
+
+
+@pytest.fixture
+def volume(tmp_path, monkeypatch):
+    for made in (
+        "runs/goal-oracle-1/run.sqlite", "runs/goal-oracle-12/run.sqlite", "runs/spatial-random-1/run.sqlite",
+        "runs/.gone.deleted/run.sqlite", "runs/begun/notes.txt", "runs/file",
+        "checkpoints/transformer/mine/tmodel_00.pt", "checkpoints/diffusion/digits/model_03.pt",
+        "checkpoints/diffusion/empty/curve.png",
+    ):  # fmt: skip
+        (tmp_path / made).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / made).touch()
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path))
+    monkeypatch.delenv("VLALAB_REPLAY_RUN", raising=False)
+    return tmp_path
+
+
+def test_what_is_there_is_what_the_programs_inside_list(volume):
+    assert runs.runs() == ["goal-oracle-1", "goal-oracle-12", "spatial-random-1"]
+    assert runs.trained("transformer") == ["mine"] and runs.trained("diffusion") == ["digits"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_meant"),
+    [("goal-oracle-1", "goal-oracle-1"), ("spat", "spatial-random-1"), ("latest", "latest"), ("goal-oracle-12",) * 2],
+)
+def test_a_name_its_beginning_or_latest_will_do(volume, text, is_meant):
+    assert runs.run("RUN", text) == is_meant
+
+
+def test_a_folder_elsewhere_will_do_and_a_name_goes_before_a_folder_here(volume, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere" / "spat"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / runs.STORE).touch()
+    assert runs.run("RUN", str(elsewhere)) == str(elsewhere)
+    monkeypatch.chdir(elsewhere.parent)
+    assert runs.run("RUN", "./spat") == str(elsewhere)
+    (elsewhere.parent / "goal-oracle-1").mkdir()
+    assert runs.run("RUN", "goal-oracle-1") == "goal-oracle-1"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("goal", "RUN 'goal' could be goal-oracle-1, goal-oracle-12; type some more of it"),
+        ("gaol-oracle-1", "RUN 'gaol-oracle-1' not found; did you mean 'goal-oracle-1'? ./lab runs lists all"),
+        ("", "there are goal-oracle-1, goal-oracle-12, spatial-random-1"),
+        ("/nowhere", "RUN '/nowhere' not found"),
+        ("begun", "RUN 'begun' not found"),
+    ],
+)
+def test_what_means_none_is_told_in_one_sentence(volume, text, said):
+    with pytest.raises(LabError) as told:
+        runs.run("RUN", text)
+    assert said in told.value.text and "\n" not in told.value.text
+
+
+def test_an_empty_volume_says_what_makes_the_first(tmp_path, monkeypatch):
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "not made yet"))
+    for call in (lambda: runs.run("RUN", "latest"), lambda: runs.require("run")):
+        with pytest.raises(LabError, match=r"no run is in .*not made yet yet; first: ./lab eval libero_goal"):
+            call()
+    with pytest.raises(LabError, match="first: ./lab train transformer"):
+        runs.model("--name", "mine", "transformer")
+
+
+def test_a_replay_without_a_run_is_refused_before_its_environment_is_made(volume, monkeypatch):
+    for name, said in (("", "VLALAB_REPLAY_RUN=NAME"), ("gaol-oracle-1", "did you mean 'goal-oracle-1'")):
+        monkeypatch.setenv("VLALAB_REPLAY_RUN", name)
+        with pytest.raises(LabError, match=f"replay cannot start yet: it lacks .*{said}"):
+            lacking.refuse(["replay"], {}, "local")
+    monkeypatch.setenv("VLALAB_REPLAY_RUN", "spat")
+    lacking.refuse(["replay"], {}, "local")
+
+
+@pytest.mark.parametrize(
+    "words", [["report", "nope"], ["compare", "spat", "nope"], ["eval", "libero_goal", "--resume=nope"]]
+)
+def test_the_command_says_so_and_installs_nothing(volume, words):
+    env = {**os.environ, "VLALAB_STATE": str(volume / "state")}
+    done = subprocess.run([str(paths.ROOT / "lab"), *words], env=env, capture_output=True, text=True)
+    assert done.returncode == 1 and "'nope' not found" in done.stderr and len(done.stderr.splitlines()) == 1

@@ -1,0 +1,98 @@
+"""Runs and trained models on the volume, by name: what is meant is found before anything is made ready for it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from vlalab.description import declared
+from vlalab.host import paths
+from vlalab.host.console import LabError
+
+_RUNS = paths.ROOT / "shared/evaluation/vla_evaluation/runs"
+STORE = str(declared.constant(_RUNS / "folders.py", "STORE"))  # the file that makes a folder a run
+PREFIXES: dict[str, str] = declared.constant(_RUNS / "models.py", "PREFIXES")  # of the weights files, by lab
+LATEST = "latest"
+FIRST = {"run": "./lab eval libero_goal --trials 2", **{lab: f"./lab train {lab}" for lab in PREFIXES}}
+
+
+def runs() -> list[str] | None:
+    """Returns the names of the runs, sorted; None where the volume cannot be read, which is told elsewhere."""
+    return _holding(paths.volume() / "runs", lambda names: STORE in names)
+
+
+def trained(lab: str) -> list[str] | None:
+    """Returns the names of the models of a lab that have weights, as `runs` does."""
+    return _holding(
+        paths.volume() / "checkpoints" / lab,
+        lambda names: any(name.startswith(f"{PREFIXES[lab]}_") and name.endswith(".pt") for name in names),
+    )
+
+
+def _holding(folder: Path, fits: Callable[[list[str]], bool]) -> list[str] | None:
+    try:
+        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+        return [name for name in names if fits(_files(folder / name))]
+    except FileNotFoundError:
+        return []
+    except OSError:
+        return None
+
+
+def _files(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def run(label: str, text: str) -> str:
+    """Returns the run that a name, the beginning of one, `latest` or a folder means. Raises LabError for nothing."""
+    folder = Path(text).expanduser()
+    known = runs()
+    if known is None or (text not in known and (folder / STORE).is_file()):
+        return str(folder.absolute()) if "/" in text or folder.exists() else text
+    return meant(label, text, known, "run")
+
+
+def model(label: str, text: str, lab: str) -> str:
+    """Returns the trained model of a lab that is meant, as `run` does."""
+    known = trained(lab)
+    return text if known is None else meant(label, text, known, lab)
+
+
+def thing(label: str, text: str) -> str:
+    """Returns the run or trained model of any lab that is meant, as `run` does."""
+    known = [runs(), *(trained(lab) for lab in PREFIXES)]
+    return text if None in known else meant(label, text, [name for some in known for name in some], "run")
+
+
+def require(kind: str) -> None:
+    """Raises LabError where there is no run, or no trained model of a lab, at all."""
+    if (runs() if kind == "run" else trained(kind)) == []:
+        raise LabError(_none(kind))
+
+
+def meant(label: str, text: str, known: Sequence[str], kind: str) -> str:
+    """Returns the one of these names that begins so, or is it; `latest` stays as it is. Raises LabError for none."""
+    if not known:
+        raise LabError(f"{label} '{text}' not found; there are none: {_none(kind)}")
+    found = [name for name in known if name.startswith(text)]
+    if text in (*known, LATEST) or (text and len(found) == 1):
+        return text if text in (*known, LATEST) else found[0]
+    if text and found:
+        raise LabError(f"{label} '{text}' could be {_some(found)}; type some more of it")
+    close = difflib.get_close_matches(text, known, 1, 0.4)
+    hint = f"did you mean '{close[0]}'?" if close else f"there are {_some(known)}."
+    raise LabError(f"{label} '{text}' not found; {hint} ./lab runs lists all")
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if names[5:] else "")
+
+
+def _none(kind: str) -> str:
+    what = "run" if kind == "run" else f"trained {kind}"
+    return f"no {what} is in {paths.shown(paths.volume())} yet; first: {FIRST[kind]}"
