@@ -74,7 +74,7 @@ def measure(root: Path, url: str, workers: int, episodes: int, assets: str | Non
     """Runs the evaluator once as users do."""
     run_id = f"workers-{workers}-{number}"
     command = [
-        *(sys.executable, "-m", "vla_evaluation.evaluate", SUITE),
+        *(sys.executable, "-m", "services.libero", SUITE),
         *("--policy-url", url, "--run-dir", str(root)),
         *("--run-id", run_id, "--tasks", TASK, "--trials", str(episodes), "--workers", str(workers), "--video", "none"),
         *(("--assets", assets) if assets else ()),

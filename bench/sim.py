@@ -18,10 +18,10 @@ import numpy as np
 
 from bench.common import figure, interleaved, median_ms
 from services.libero import assets
+from services.libero.profiles import PROFILES
 from services.libero.simulator import runtime, suites
 from vla_common.volume import Volume
 from vla_contract import Observation
-from vla_evaluation.profiles import PROFILES
 
 CHUNK = 8
 

@@ -19,7 +19,7 @@ from vla_contract.server.serving import listen
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.store.runstore import RunStore
 
-EVALUATOR, WORKER = "vla_evaluation.evaluate", "vla_evaluation.workers.worker"
+EVALUATOR, WORKER = "services.libero", "vla_evaluation.workers.worker"
 POLICY, SUPERVISOR = "services.libero.policies", "vlalab.runtimes.supervisor"
 SCENE_S = 120  # a worker that is stopped while it starts or builds a scene is replaced after so long
 END_S = 480.0  # far longer than any run here takes on a busy machine, such a worker or two included: past it, it hangs

@@ -107,7 +107,7 @@ def test_a_dry_run_prints_the_commands_and_starts_nothing(tmp_path):
     done = lab("eval", "libero_goal", "--trials", "2", "--dry-run", VLALAB_VOLUME=str(volume))
     assert done.returncode == 0
     assert "services.libero.policies oracle" in done.stdout
-    assert "vla_evaluation.evaluate libero_goal --policy-url" in done.stdout
+    assert "services.libero libero_goal --policy-url" in done.stdout
     assert done.stdout.strip().endswith("--trials 2")
     assert not volume.exists()
 

@@ -80,7 +80,7 @@ class Evaluation:
     def __init__(self, root: Path, run_id: str, *arguments: str, suite: str = "libero_goal", **variables: str):
         self.folder = root / run_id
         self.log = root.parent / f"{run_id}.{time.monotonic_ns()}.txt"
-        command = [sys.executable, "-m", "vla_evaluation.evaluate", suite, "--run-dir", str(root)]
+        command = [sys.executable, "-m", "services.libero", suite, "--run-dir", str(root)]
         if "--resume" not in arguments:
             arguments = ("--run-id", run_id, *arguments)
         root.mkdir(parents=True, exist_ok=True)

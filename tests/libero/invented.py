@@ -1,11 +1,16 @@
 """Runs with invented results, for what is made of a run's store: no simulator."""
 
 from copy import deepcopy
+from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 
-from vla_evaluation.config import config_hash
+from services.libero.benchmark import ADVICE, BENCHMARK, UNLIKE
+from vla_evaluation.benchmark import Assets
+from vla_evaluation.config import EvalConfig, config_hash
 from vla_evaluation.pictures import video
+from vla_evaluation.plan import describe, make_plan
 from vla_evaluation.store.runstore import RunStore
 
 IDENTITY = {
@@ -15,6 +20,11 @@ IDENTITY = {
     "assets": {"kind": "official", "digest": "d"}, "code": "c", "lock": "l",
     "versions": {"mujoco": "3.2.3", "robosuite": "1.4.0", "hf-libero": "0.1.4", "bddl": "1.0.1"}, "off_lock": [],
 }  # fmt: skip
+
+ASSETS = {
+    kind: Assets(kind, Path(), "d", UNLIKE.get(kind, ""), ADVICE.get(kind, ""))
+    for kind in ("official", "kit", "folder")
+}
 
 
 def episode_result(success, steps=100, **facts):
@@ -32,7 +42,8 @@ def make_run(
     for sub in ("videos", "episodes", "logs"):
         (folder / sub).mkdir(parents=True)
     plan = [(task, episode) for task in range(task_count) for episode in range(trials)]
-    meta = {"identity": identity, "created": 1.0}
+    about = describe(make_plan(BENCHMARK, EvalConfig(suite=identity["suite"])), ASSETS[identity["assets"]["kind"]])
+    meta = {"identity": identity, "created": 1.0, "about": about}
     store = RunStore.create(
         folder / "run.sqlite", suite=identity["suite"], config_hash=config_hash(identity), plan=plan, meta=meta
     )
@@ -44,7 +55,7 @@ def make_run(
         if count < files:
             stem = f"videos/{lease.task:02d}-{lease.episode:02d}"
             pictures = np.random.default_rng(count).integers(0, 255, (frames, 64, 64, 3), np.uint8)
-            video.write(folder / f"{stem}.mp4", folder / f"{stem}.jpg", iter(pictures))
+            video.write(folder / f"{stem}.mp4", folder / f"{stem}.jpg", iter(pictures), Fraction(10))
             result |= {"video": f"{stem}.mp4", "still": f"{stem}.jpg"}
         store.finish(lease, result, 1.0)
     if not left:

@@ -6,18 +6,20 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 
+from services.libero.benchmark import BENCHMARK, Libero
+from services.libero.profiles import OPENVLA, PROFILES
 from services.libero.simulator.suites import SUITES, load_suite
 from tests.libero.harness import ENVIRONMENT, Evaluation, PolicyService, results
 from tests.ports import refusing
 from vla_contract import Part, PolicyInfo
+from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STATE, OSC_POSE
 from vla_evaluation import agreement, evaluate, provenance
 from vla_evaluation.config import EvalConfig, differences, parse_args, parse_ranges, show_ranges
-from vla_evaluation.profiles import PROFILES
-from vla_evaluation.rollout import ACTIONS
 from vla_evaluation.runs import folders as rundir
 from vla_evaluation.store.runstore import RunStore
 
@@ -41,18 +43,16 @@ def test_ranges_that_are_none(text):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["libero_goall"], "suite 'libero_goall' not found; did you mean 'libero_goal'"),
         (["libero_goal", "--workers", "0"], "--workers 0 makes no sense"),
         (["libero_goal", "--trials", "5", "--episodes", "0"], "give one of them"),
         (["libero_goal", "--run-id", "a", "--resume", "b"], "give one of them"),
         (["libero_goal", "--run-id", "../x"], "not a folder name"),
         (["libero_goal", "--run-id", "latest"], "choose another id"),
-        (["libero_goal", "--cameras", "agentveiw"], "did you mean 'agentview'"),
     ],
 )
 def test_flags_that_make_no_sense(arguments, message, capsys):
     with pytest.raises(SystemExit) as error:
-        parse_args(arguments)
+        parse_args(arguments, SUITES)
     assert error.value.code == 2
     said = capsys.readouterr().err.replace("│", " ")
     assert message in " ".join(said.split())
@@ -63,13 +63,13 @@ def test_flags_that_make_no_sense(arguments, message, capsys):
     [["libero_goal", "--resume"], ["--resume", "libero_goal"], ["libero_goal", "--resume", "--trials", "2"]],
 )
 def test_resume_without_a_name_means_the_latest(arguments):
-    assert parse_args(arguments).resume == "latest"
-    assert parse_args(["libero_goal", "--resume", "x"]).resume == "x"
+    assert parse_args(arguments, SUITES).resume == "latest"
+    assert parse_args(["libero_goal", "--resume", "x"], SUITES).resume == "x"
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_every_suite_has_a_plan(suite):
-    plan = evaluate.make_plan(EvalConfig(suite=suite))
+    plan = evaluate.make_plan(BENCHMARK, EvalConfig(suite=suite))
     assert len(plan.units) == len(load_suite(suite).tasks) * PROFILES["openvla"].trials
 
 
@@ -81,11 +81,13 @@ def test_every_suite_has_a_plan(suite):
         ({"trials": 51}, "init states 0-49"),
         ({"episodes": "3,60"}, "--episodes asks for episode 60"),
         ({"profile": "openvlaa"}, "did you mean 'openvla'"),
+        ({"suite": "libero_goall"}, "suite 'libero_goall' not found; did you mean 'libero_goal'"),
+        ({"cameras": "agentveiw"}, "did you mean 'agentview'"),
     ],
 )
 def test_a_plan_that_cannot_be(flags, message):
     with pytest.raises(ValueError, match=message):
-        evaluate.make_plan(EvalConfig(suite="libero_goal", **flags))
+        evaluate.make_plan(BENCHMARK, EvalConfig(**{"suite": "libero_goal", **flags}))
 
 
 def test_differences_are_named():
@@ -98,21 +100,21 @@ def test_differences_are_named():
 def test_workers_follow_cores_memory_and_episodes(monkeypatch):
     monkeypatch.setattr(provenance, "cores", lambda: 8)
     monkeypatch.setattr(provenance, "free_memory_gb", lambda: 5.0)
-    assert evaluate.choose_workers(None, 500) == 3
-    assert evaluate.choose_workers(None, 2) == 2
-    assert evaluate.choose_workers(6, 500) == 6
+    assert evaluate.choose_workers(None, 500, BENCHMARK.worker_gb) == 3
+    assert evaluate.choose_workers(None, 2, BENCHMARK.worker_gb) == 2
+    assert evaluate.choose_workers(6, 500, BENCHMARK.worker_gb) == 6
     monkeypatch.setattr(provenance, "free_memory_gb", lambda: 0.1)
-    assert evaluate.choose_workers(None, 500) == 1
+    assert evaluate.choose_workers(None, 500, BENCHMARK.worker_gb) == 1
 
 
 def test_the_resume_command_is_what_was_typed(monkeypatch, tmp_path):
     run = rundir.Run(tmp_path / "goal-7", None, True, [])
     monkeypatch.setenv("VLALAB_COMMAND", "./lab eval libero_goal --trials 2 --resume old --video all")
-    assert evaluate.resume_command(run) == "./lab eval libero_goal --trials 2 --video all --resume goal-7"
+    assert evaluate.resume_command(run, SUITES) == "./lab eval libero_goal --trials 2 --video all --resume goal-7"
     monkeypatch.setenv("VLALAB_COMMAND", "./lab eval libero_goal --run-id=x --token=secret --tasks '0, 2'")
-    assert evaluate.resume_command(run) == "./lab eval libero_goal --tasks '0, 2' --resume goal-7"
+    assert evaluate.resume_command(run, SUITES) == "./lab eval libero_goal --tasks '0, 2' --resume goal-7"
     monkeypatch.setenv("VLALAB_COMMAND", "./lab eval --resume libero_goal --trials 2")
-    assert evaluate.resume_command(run) == "./lab eval libero_goal --trials 2 --resume goal-7"
+    assert evaluate.resume_command(run, SUITES) == "./lab eval libero_goal --trials 2 --resume goal-7"
 
 
 @pytest.mark.parametrize("changes", [{"suite": "libero_10"}, {"tasks": [0]}, {"episodes": "0-3"}])
@@ -135,6 +137,7 @@ def test_another_plan_is_no_drift_that_can_be_allowed(tmp_path, changes):
 
 # --- agreement of policy and suite ---------------------------------------------------------------------------
 
+ACTIONS = tuple((*OSC_POSE, gripper) for gripper in (GRIPPER_CLOSES, GRIPPER_OPENS))
 VLA = PolicyInfo(
     "vla", ACTIONS[0], cameras=("agentview",), suites=("libero_goal",), unnorm_keys=("libero_goal_no_noops", "bridge")
 )
@@ -142,27 +145,78 @@ VLA = PolicyInfo(
 
 def test_a_checkpoint_for_another_suite_is_refused():
     with pytest.raises(ValueError, match=r"made for libero_goal, not for libero_10.*--allow-other-suite"):
-        agreement.check_policy(VLA, "libero_10", 224)
-    agreement.check_policy(VLA, "libero_10", 224, allow_other_suite=True)
-    agreement.check_policy(VLA, "libero_goal", 224)
+        agreement.check_policy(VLA, BENCHMARK, "libero_10", OPENVLA)
+    agreement.check_policy(VLA, BENCHMARK, "libero_10", OPENVLA, allow_other_suite=True)
+    agreement.check_policy(VLA, BENCHMARK, "libero_goal", OPENVLA)
 
 
 def test_a_camera_that_libero_lacks_is_refused():
     with pytest.raises(ValueError, match="camera 'agent_view', which LIBERO does not have; did you mean 'agentview'"):
-        agreement.check_policy(replace(VLA, cameras=("agent_view",)), "libero_goal", 224)
+        agreement.check_policy(replace(VLA, cameras=("agent_view",)), BENCHMARK, "libero_goal", OPENVLA)
 
 
 def test_a_picture_size_that_the_protocol_does_not_send_is_refused():
-    with pytest.raises(ValueError, match="takes pictures of 320×240, the protocol sends 224×224"):
-        agreement.check_policy(replace(VLA, image_hw=(240, 320)), "libero_goal", 224)
+    with pytest.raises(ValueError, match="takes pictures of 320×240, profile openvla sends 224×224"):
+        agreement.check_policy(replace(VLA, image_hw=(240, 320)), BENCHMARK, "libero_goal", OPENVLA)
 
 
 def test_actions_of_another_robot_are_refused():
     info = replace(VLA, action=(Part("wheels", 2, "rad", "left, right"),))
-    with pytest.raises(ValueError, match=r"wheels \[2\].*which LIBERO's robot cannot execute; it takes position delta"):
-        agreement.check_policy(info, "libero_goal", 224)
+    with pytest.raises(
+        ValueError, match=r"wheels \[2\].* where LIBERO executes position delta.*; it takes position delta"
+    ):
+        agreement.check_policy(info, BENCHMARK, "libero_goal", OPENVLA)
     for action in ACTIONS:
-        agreement.check_policy(replace(VLA, action=action), "libero_goal", 224)
+        agreement.check_policy(replace(VLA, action=action), BENCHMARK, "libero_goal", OPENVLA)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"action": OSC_POSE}, r"answers actions with nothing where LIBERO executes gripper \[1\]"),
+        (
+            {"action": (*OSC_POSE, GRIPPER_CLOSES, GRIPPER_CLOSES)},
+            r"with gripper \[1\].* where LIBERO executes nothing",
+        ),
+        ({"action": (OSC_POSE[1], OSC_POSE[0], GRIPPER_CLOSES)}, r"rotation delta \[3\].* executes position delta"),
+        ({"state": HAND_STATE[:2]}, r"needs a state with nothing where LIBERO has fingers \[2\]"),
+    ],
+)
+def test_what_differs_in_one_part_is_refused_with_that_part(changes, message):
+    with pytest.raises(ValueError, match=message):
+        agreement.check_policy(replace(VLA, **changes), BENCHMARK, "libero_goal", OPENVLA)
+    agreement.check_policy(replace(VLA, state=HAND_STATE), BENCHMARK, "libero_goal", OPENVLA)
+
+
+def test_a_parts_range_is_no_part_of_what_it_means():
+    action = (replace(OSC_POSE[0], low=-2, high=2), OSC_POSE[1], replace(GRIPPER_OPENS, high=None))
+    agreement.check_policy(replace(VLA, action=action), BENCHMARK, "libero_goal", OPENVLA)
+
+
+class WithTwo(Libero):
+    """LIBERO with a second profile."""
+
+    profiles = MappingProxyType(
+        {"openvla": OPENVLA, "large": replace(OPENVLA, name="large", image_size=256, crop_area=None)}
+    )
+
+
+def test_pictures_that_another_profile_sends_are_refused_with_that_profile():
+    info, two = replace(VLA, image_hw=(256, 256)), WithTwo()
+    with pytest.raises(ValueError, match="profile openvla sends 224×224: give --profile large"):
+        agreement.check_policy(info, two, "libero_goal", OPENVLA)
+    agreement.check_policy(info, two, "libero_goal", two.profiles["large"])
+
+
+def test_the_policys_own_profile_is_taken_where_none_is_asked_for():
+    info = replace(VLA, profile="large")
+    assert agreement.choose_profile(info, WithTwo(), None) == "large"
+    assert agreement.choose_profile(info, WithTwo(), "openvla") == "openvla"
+    assert agreement.choose_profile(VLA, WithTwo(), None) == "openvla"
+    with pytest.raises(
+        ValueError, match="names the profile 'large', which LIBERO does not have; choose with --profile: o"
+    ):
+        agreement.choose_profile(info, BENCHMARK, None)
 
 
 def test_unnorm_keys():
@@ -195,7 +249,7 @@ def refuse(policy, libero_assets, tmp_path, monkeypatch, capsys):
 
     def run(*arguments, url=policy.url, root=tmp_path / "runs"):
         flags = ["--policy-url", url, "--assets", str(libero_assets), "--run-dir", str(root)]
-        assert evaluate.main(["libero_goal", *flags, *arguments]) == 2
+        assert evaluate.main(BENCHMARK, ["libero_goal", *flags, *arguments]) == 2
         return capsys.readouterr().err
 
     return run

@@ -176,7 +176,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(policy, flags, undisturbed, tmp_path
         assert run.workers() == {}
         assert "nothing lost; go on with\n" in output
         [command] = [line for line in output.splitlines() if "--resume run" in line]
-        assert command.split()[:4] == ["python", "-m", "vla_evaluation.evaluate", "libero_goal"]
+        assert command.split()[:4] == ["python", "-m", "services.libero", "libero_goal"]
     assert 1 <= len(results(run.folder)) < len(PLAN)
     with Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags, "--resume") as run:
         run.end()

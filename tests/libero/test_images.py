@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from services.libero.profiles import PROFILES
 from vla_contract import images
 from vla_evaluation.pictures import images as libero_images
-from vla_evaluation.profiles import PROFILES
 
 JPEG_RAMP = np.array(
     [

@@ -34,10 +34,10 @@ def test_the_next_start_sweeps_what_a_kill_left(tmp_path):
         kept = sorted(path for path in run.folder.rglob("*") if not path.name.startswith("run.sqlite-"))
     left = ["videos/.03-07.mp4.partial", "videos/.03-07.jpg.partial", "episodes/.03-07.npz.0123456789abcdef",
             ".run.sqlite.0123456789abcdef", ".run.sqlite.0123456789abcdef-journal",
-            "work/libero/config.yaml.4711"]  # fmt: skip
+            "work/libero/.config.yaml.4711.partial"]  # fmt: skip
     done = ["videos/03-07.mp4", "episodes/03-07.npz", "work/libero/config.yaml", "logs/worker-0.log"]
     (run.folder / "work" / "libero").mkdir()
-    (run.folder / "work" / "numba-x1y2").mkdir()
+    (run.folder / "work" / ".numba-x1y2.partial").mkdir()
     for name in left + done:
         (run.folder / name).write_text("x")
     with open_run(tmp_path):

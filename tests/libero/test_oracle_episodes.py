@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from services.libero.benchmark import BENCHMARK
 from services.libero.simulator.suites import init_states, load_suite
 from tests.libero.test_policies import served
 from vla_contract.protocol import codec
@@ -42,23 +43,24 @@ def scene_at_rest(libero_env):
 
 @pytest.mark.parametrize("family", EPISODES)
 def test_the_oracle_solves_an_episode_of_every_family(family, libero_env, oracle):
-    from vla_evaluation.profiles import PROFILES
-    from vla_evaluation.rollout import Rules, run_episode
+    from vla_evaluation.config import EvalConfig
+    from vla_evaluation.plan import make_plan, specify
+    from vla_evaluation.rollout import run_episode
 
     suite, index, episode = EPISODES[family]
-    task, profile = load_suite(suite).tasks[index], PROFILES["openvla"]
-    libero_env.load_task(task, profile.env_seed)
+    task, plan = load_suite(suite).tasks[index], make_plan(BENCHMARK, EvalConfig(suite=suite))
+    spec = specify(plan, oracle.info())
+    libero_env.load_task(task, spec.seed)
     record = run_episode(
         libero_env,
         episode,
         init_states(task)[episode],
         act=oracle.act,
-        info=oracle.info(),
-        rules=Rules(profile, profile.max_steps[suite], cameras=()),
+        spec=spec,
         session=f"{suite}/{index}/{episode}/0",
     )
     assert record.success
-    assert record.steps == record.requests == len(record.actions) < 0.8 * profile.max_steps[suite]
+    assert record.steps == record.requests == len(record.actions) < 0.8 * spec.max_steps
 
 
 @pytest.mark.parametrize("suite", ("libero_spatial", "libero_object", "libero_goal", "libero_10"))

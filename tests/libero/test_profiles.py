@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
+from services.libero.profiles import PROFILES
 from services.libero.simulator import suites
-from vla_evaluation.profiles import PROFILES, profile
+from vla_evaluation.profiles import choose
 
 
 def test_openvla_is_the_reference_script():
@@ -20,18 +21,14 @@ def test_openvla_is_the_reference_script():
     }
     assert (reference.wait_steps, reference.wait_action) == (10, (0, 0, 0, 0, 0, 0, -1))
     assert (reference.trials, reference.env_seed) == (50, 0)
-    assert (reference.cameras, reference.camera_size) == (("agentview",), 256)
-    assert (reference.rotate_180, reference.jpeg_quality) == (True, 95)
+    assert (reference.camera_size, reference.rotate_180, reference.jpeg_quality) == (256, True, 95)
     assert (reference.image_size, reference.crop_area) == (224, 0.9)
-    assert (reference.gripper, reference.prompt_suffix_token) == ("openvla", 29871)
-    asked = "In: What action should the robot take to put the bowl on the stove?\nOut:"
-    assert reference.prompt_for("Put the bowl on the STOVE") == asked
     assert reference.unnorm_keys_for("libero_goal") == ("libero_goal", "libero_goal_no_noops")
 
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_profile(name):
-    one = profile(name)
+    one = choose(PROFILES, name)
     assert one.name == name and one.source
     for suite in suites.SUITES:
         assert one.steps_for(suite) > one.wait_steps
@@ -57,6 +54,6 @@ def test_published_figures():
 
 def test_unknown_names():
     with pytest.raises(ValueError, match="did you mean 'openvla'"):
-        profile("openvl")
+        choose(PROFILES, "openvl")
     with pytest.raises(ValueError, match="no step limit"):
-        profile("openvla").steps_for("libero_100")
+        PROFILES["openvla"].steps_for("libero_100")

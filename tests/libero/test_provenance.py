@@ -5,17 +5,19 @@ import shutil
 
 import pytest
 
-from services.libero.assets import AssetSource
+from services.libero.benchmark import BENCHMARK
+from services.libero.profiles import PROFILES
 from services.libero.simulator.rendering import driver
 from tests.libero.harness import ROOT, Evaluation, PolicyService
 from vla_contract import PolicyInfo
 from vla_contract.protocol.parts import OSC_POSE
 from vla_evaluation import imports, provenance
+from vla_evaluation.benchmark import Assets
 from vla_evaluation.config import EvalConfig, differences
-from vla_evaluation.evaluate import identify, make_plan
-from vla_evaluation.profiles import PROFILES
+from vla_evaluation.plan import identify, make_plan, specify
 
-CLOSURE = sorted(imports.closure(provenance.WORKER))
+ENTRIES = (provenance.WORKER, BENCHMARK.module)
+CLOSURE = sorted(imports.closure(ENTRIES, BENCHMARK.uncounted))
 DRAWS_AND_MOVES = [
     *(f"services.libero.simulator.{name}" for name in (
         "control", "env", "initstates", "privileged", "problem", "resets", "runtime", "suites",
@@ -23,7 +25,10 @@ DRAWS_AND_MOVES = [
     *(f"services.libero.simulator.rendering.{name}" for name in (
         "compositor", "context", "culling", "gl", "layers", "renderer", "stage",
     )),
-    *(f"vla_evaluation.{name}" for name in ("pictures.images", "profiles", "rollout", "workers.worker")),
+    *(f"vla_evaluation.{name}" for name in (
+        "actions", "pictures.images", "profiles", "rollout", "spec", "workers.worker",
+    )),
+    "services.libero.benchmark", "services.libero.profiles",
     *(f"vla_contract.{name}" for name in ("client.client", "protocol.codec", "images", "protocol.types")),
 ]  # fmt: skip
 
@@ -42,35 +47,35 @@ def copied(tmp_path, monkeypatch):
 
 
 def test_a_copy_has_the_same_digest(copied):
-    assert provenance.code_digest() == imports.code_digest(provenance.WORKER)
+    assert provenance.code_digest(BENCHMARK) == imports.code_digest(ENTRIES, BENCHMARK.uncounted)
     assert str(imports.source_of(provenance.WORKER)).startswith(str(copied))
 
 
 @pytest.mark.parametrize("module", DRAWS_AND_MOVES)
 def test_a_change_in_what_moves_draws_or_tells_is_another_digest(copied, module):
-    before = provenance.code_digest()
+    before = provenance.code_digest(BENCHMARK)
     with imports.source_of(module).open("a") as file:
         file.write("# changed\n")
-    assert provenance.code_digest() != before
+    assert provenance.code_digest(BENCHMARK) != before
 
 
 @pytest.mark.parametrize("module", ["vla_evaluation.report.page", "services.libero.assets.sources",
                                     "services.libero.oracle.plan", "vla_contract.server.serving"])  # fmt: skip
 def test_what_no_worker_imports_does_not_count(copied, module):
-    before = provenance.code_digest()
+    before = provenance.code_digest(BENCHMARK)
     with imports.source_of(module).open("a") as file:
         file.write("# changed\n")
-    assert provenance.code_digest() == before
+    assert provenance.code_digest(BENCHMARK) == before
 
 
 def test_a_module_that_is_new_counts_once_it_is_imported(copied):
-    before = provenance.code_digest()
+    before = provenance.code_digest(BENCHMARK)
     (copied / "services/libero/simulator/rendering/tint.py").write_text("level = 3\n")
-    assert provenance.code_digest() == before
+    assert provenance.code_digest(BENCHMARK) == before
     with imports.source_of("services.libero.simulator.rendering.stage").open("a") as file:
         file.write("\ndef tint():\n    from . import tint\n    return tint.level\n")
     imports._imported.cache_clear()
-    assert "services.libero.simulator.rendering.tint" in imports.closure(provenance.WORKER)
+    assert "services.libero.simulator.rendering.tint" in imports.closure(ENTRIES)
 
 
 def test_all_that_a_real_worker_imports_is_in_it(libero_assets, tmp_path):
@@ -111,15 +116,17 @@ def test_a_package_of_another_version_is_named(tmp_path):
 def test_the_lock_pins_what_the_published_figures_need(profile):
     text = provenance.LOCK.read_text()
     assert all(f"\n{name}=={version} " in text for name, version in profile.simulator.items())
-    assert {name: provenance.versions()[name] for name in profile.simulator} == dict(profile.simulator)
+    assert {name: provenance.versions(BENCHMARK.packages)[name] for name in profile.simulator} == dict(
+        profile.simulator
+    )
 
 
 # --- the renderer ---------------------------------------------------------------------------------------------
 
 
 def identity(cameras=(), **facts):
-    plan, source = make_plan(EvalConfig("libero_goal", trials=1, **facts)), AssetSource("kit", ROOT, "d")
-    return identify(plan, PolicyInfo("p", OSC_POSE, cameras=cameras), source)
+    plan, kit = make_plan(BENCHMARK, EvalConfig("libero_goal", trials=1, **facts)), Assets("kit", ROOT, "d")
+    return identify(plan, specify(plan, PolicyInfo("p", OSC_POSE, cameras=cameras)), kit)
 
 
 def test_what_draws_is_part_of_a_run_whose_policy_sees_pictures(monkeypatch):

@@ -7,11 +7,11 @@ import re
 import pytest
 from rich.console import Console
 
+from services.libero.profiles import PROFILES
 from services.libero.simulator.suites import SUITES, load_suite
 from tests.libero.invented import IDENTITY, make_run
 from vla_common.durations import show_seconds
 from vla_evaluation import evaluate, report
-from vla_evaluation.profiles import PROFILES
 from vla_evaluation.progress import LiveProgress, Pace, PlainProgress
 from vla_evaluation.report import compare, data, page
 from vla_evaluation.runs import __main__ as runs
@@ -115,7 +115,7 @@ def test_every_departure_from_the_protocol_keeps_published_figures_away(tmp_path
 @pytest.mark.parametrize(("kind", "lines"), [("kit", 1), ("official", 0), ("folder", 0)])
 def test_a_run_on_the_kit_ends_with_where_the_official_files_are(tmp_path, capsys, kind, lines):
     folder, store = make_run(tmp_path, trials=1, assets={"kind": kind, "digest": "k"})
-    evaluate.print_result(Run(folder, store, resumed=False, drift=[]), report.build(folder, store), 0)
+    evaluate.print_result(Run(folder, store, resumed=False, drift=[]), report.build(folder, store))
     said = capsys.readouterr().out
     assert said.count("./lab assets libero") == lines
     assert said.splitlines()[-1].startswith("libero_goal: success rate 100.0 %"), "the result stays the last line"
@@ -168,7 +168,7 @@ def test_only_common_episodes_are_paired_and_the_rest_is_counted(tmp_path):
     ("name", "value"), [("crop_area", None), ("jpeg_quality", 75), ("wait_steps", 0), ("image_size", 256)]
 )
 def test_another_wait_or_other_pictures_under_the_same_profiles_name_are_not_paired(tmp_path, name, value):
-    protocol = PROFILES["openvla"].protocol()
+    protocol = vars(PROFILES["openvla"].protocol())
     _, a = make_run(tmp_path, "a", trials=1, protocol=protocol)
     _, b = make_run(tmp_path, "b", trials=1, protocol=protocol | {name: value})
     with pytest.raises(compare.Unpaired, match=f"differ in protocol.{name}: {protocol[name]} and {value}"):

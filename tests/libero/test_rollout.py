@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from services.libero.profiles import PROFILES
 from vla_contract import ActionChunk, PolicyInfo, PolicyRefused, PolicyUnavailable
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STATE, OSC_POSE
-from vla_evaluation.profiles import PROFILES
-from vla_evaluation.rollout import PolicyFault, Rules, environment_actions, run_episode
+from vla_evaluation.actions import Actions, PolicyFault
+from vla_evaluation.rollout import run_episode
+from vla_evaluation.spec import RunSpec
 
 ACTION = (*OSC_POSE, GRIPPER_CLOSES)
 
@@ -43,9 +45,9 @@ class DiaryEnv:
         return {"stove": np.zeros(7)}
 
 
-def rules(**changes):
-    facts = {"profile": PROFILE, "max_steps": 20, "cameras": ()} | changes
-    return Rules(**facts)
+def spec(info=None, **changes):
+    facts = {"max_steps": 20, "policy": info or PolicyInfo("p", ACTION, horizon=8)} | changes
+    return RunSpec("LIBERO", "libero_goal", "openvla", PROFILE.protocol(), action=ACTION, control_hz=20, **facts)
 
 
 def constant(length, gripper=1.0):
@@ -54,15 +56,7 @@ def constant(length, gripper=1.0):
 
 
 def play(env, act, info=None, **changes):
-    return run_episode(
-        env,
-        0,
-        np.zeros(5),
-        act=act,
-        info=info or PolicyInfo("p", ACTION, horizon=8),
-        rules=rules(**changes),
-        session="s",
-    )
+    return run_episode(env, 0, np.zeros(5), act=act, spec=spec(info, **changes), session="s")
 
 
 def test_the_scene_settles_with_the_wait_action_before_the_policy_is_asked():
@@ -134,9 +128,7 @@ def test_a_tick_that_raises_ends_the_episode_before_the_next_step():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_episode(
-            env, 0, np.zeros(5), act=constant(8), info=PolicyInfo("p", ACTION), rules=rules(), session="s", tick=tick
-        )
+        run_episode(env, 0, np.zeros(5), act=constant(8), spec=spec(), session="s", tick=tick)
     assert len(env.executed) == 12
 
 
@@ -154,7 +146,7 @@ def test_gripper_conventions(gripper, raw, executed):
     actions = np.zeros((len(raw), 7), np.float32)
     actions[:, 6] = raw
     info = PolicyInfo("p", (*OSC_POSE, gripper), horizon=8)
-    result, fault = environment_actions(ActionChunk(actions), info, len(raw))
+    result, fault = Actions("p", info.action, ACTION).read(ActionChunk(actions), len(raw))
     assert fault is None
     assert result[:, 6].tolist() == pytest.approx(executed)
     assert (actions[:, 6] == np.array(raw, np.float32)).all(), "the policy's own array must stay as it was"
@@ -216,7 +208,7 @@ def act_until(step, error):
 def test_what_is_forgiven_ends_the_episode_and_stands_in_its_record(error):
     asked = []
     record = run_episode(
-        DiaryEnv(), 0, np.zeros(5), act=act_until(4, error), info=PolicyInfo("p", ACTION), rules=rules(), session="s",
+        DiaryEnv(), 0, np.zeros(5), act=act_until(4, error), spec=spec(), session="s",
         forgive=lambda fault: asked.append(fault) or True,
     )  # fmt: skip
     assert (record.success, record.steps) == (False, 4) and record.states.shape == (5, 5)
@@ -228,7 +220,7 @@ def test_what_is_forgiven_ends_the_episode_and_stands_in_its_record(error):
 def test_pictures_are_kept_only_where_they_are_asked_for():
     assert play(DiaryEnv(), constant(1), cameras=("agentview",)).frames == {}
     record = run_episode(
-        DiaryEnv(), 0, np.zeros(5), act=constant(1), info=PolicyInfo("p", ACTION), rules=rules(cameras=("agentview",)),
-        session="s", keep_frame=lambda step: step % 2 == 0,
+        DiaryEnv(), 0, np.zeros(5), act=constant(1), spec=spec(cameras=("agentview",)), session="s", film="agentview",
+        keep_frame=lambda step: step % 2 == 0,
     )  # fmt: skip
     assert sorted(record.frames) == list(range(0, 20, 2))

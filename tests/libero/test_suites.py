@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from services.libero.simulator import initstates, suites
+from vla_evaluation.plan import select_tasks
 
 TEN = [name for name in suites.SUITES if name != "libero_90"]
 ALL = [task for name in suites.SUITES for task in suites.load_suite(name).tasks]
@@ -131,7 +132,7 @@ def test_unknown_suite_names_the_nearest(typo):
 )
 def test_selecting_tasks(selection, expected):
     suite = suites.load_suite("libero_goal")
-    chosen = [task.index for task in suites.select_tasks(suite, selection)]
+    chosen = [task.index for task in select_tasks(suite.name, suite.tasks, selection)]
     if expected is None:
         names = [task.name for task in suite.tasks]
         expected = sorted({0, names.index("put_the_bowl_on_the_stove")})
@@ -150,10 +151,10 @@ def test_selecting_tasks(selection, expected):
 )
 def test_bad_selections(selection, words):
     with pytest.raises(ValueError, match=words):
-        suites.select_tasks(suites.load_suite("libero_goal"), selection)
+        select_tasks("libero_goal", suites.load_suite("libero_goal").tasks, selection)
 
 
 @pytest.mark.parametrize("task", [suites.load_suite(name).tasks[3] for name in TEN], ids=lambda task: task.suite)
 def test_a_task_name_with_a_typo_is_recognised(task):
     with pytest.raises(ValueError, match=f"did you mean '{task.name}'"):
-        suites.select_tasks(suites.load_suite(task.suite), task.name[:-1] + "q")
+        select_tasks(task.suite, suites.load_suite(task.suite).tasks, task.name[:-1] + "q")

@@ -1,5 +1,6 @@
 """Videos: which episodes get one, which frames are drawn, and that players can read them."""
 
+from fractions import Fraction
 from itertools import pairwise
 
 import av
@@ -29,7 +30,7 @@ def test_which_episodes_get_a_video(mode, success, shown, expected):
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 7, 8])
 def test_every_second_state_and_always_the_last(steps):
-    chosen = video.frame_steps(steps)
+    chosen = video.frame_steps(steps, video.stride(20))
     assert chosen[0] == 0 and chosen[-1] == steps
     assert all(b - a <= 2 for a, b in pairwise(chosen))
 
@@ -53,7 +54,7 @@ class PaintingEnv:
 def test_frames_are_upright_and_pictures_of_the_episode_are_used_again():
     env, states = PaintingEnv(), np.arange(9.0)[:, None] * 10
     already = np.full((64, 64, 3), 77, np.uint8)
-    frames = list(video.draw(env, states, {4: already}))
+    frames = list(video.draw(env, "any", states, {4: already}, 2))
     assert [int(frame[0, 0, 0]) for frame in frames] == [0, 20, 77, 60, 80]
     assert (frames[0][-8:] == 255).all()
     assert env.drawn == 4
@@ -61,7 +62,7 @@ def test_frames_are_upright_and_pictures_of_the_episode_are_used_again():
 
 def test_a_video_plays_in_browsers_and_has_a_still_of_its_end(tmp_path):
     frames = [np.full((256, 256, 3), level, np.uint8) for level in range(0, 200, 10)]
-    count = video.write(tmp_path / "v.mp4", tmp_path / "v.jpg", iter(frames))
+    count = video.write(tmp_path / "v.mp4", tmp_path / "v.jpg", iter(frames), Fraction(20) / video.stride(20))
     assert count == 20
     with av.open(str(tmp_path / "v.mp4")) as container:
         stream = container.streams.video[0]
@@ -81,5 +82,5 @@ def test_a_broken_off_video_leaves_nothing(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        video.write(tmp_path / "v.mp4", tmp_path / "v.jpg", frames())
+        video.write(tmp_path / "v.mp4", tmp_path / "v.jpg", frames(), Fraction(10))
     assert list(tmp_path.iterdir()) == []

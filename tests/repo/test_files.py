@@ -305,11 +305,22 @@ def test_imports_go_one_way():
         elif name.startswith("shared/modelkit/"):
             assert not found & {"vlalab", "services", "vla_evaluation"}, name
         elif name.startswith("shared/evaluation/"):
-            assert not found & {"vlalab", "vla_modelkit"}, name
+            assert not found & {"vlalab", "services", "vla_modelkit"}, name
         elif name.startswith("lessons/"):
             assert not found & {"vlalab", "services", *SHARED}, name
         elif name.startswith("vlalab/"):
             assert not found & {"services", *SHARED}, name
+
+
+def test_evaluation_knows_no_benchmark_by_name():
+    """Nor a camera, an action's size or a control rate: these are data of the benchmark that it is given."""
+    cameras = constant("services/libero/benchmark.py", "CAMERAS")
+    words = re.compile(rf"(?i)libero|robosuite|mujoco|{'|'.join(cameras)}|(?<![\w.:])7(?![\w.])|\b20 ?Hz")
+    code = {name: text for name, text in texts().items() if name.startswith("shared/evaluation/")}
+    assert len(code) > 30
+    for name, text in code.items():
+        if not name.endswith((".css", ".js", ".j2")):
+            assert [line for line in text.splitlines() if words.search(line)] == [], name
 
 
 def test_the_contracts_folders_build_on_each_other():

@@ -67,8 +67,10 @@ def keys_of(path: str, name: str) -> set[str]:
 
 
 def test_profiles_and_modes_are_the_programs():
-    theirs = keys_of("shared/evaluation/vla_evaluation/profiles.py", "PROFILES")
-    assert set(manifests.benchmarks()["libero"].profiles) == theirs
+    theirs = keys_of("services/libero/profiles.py", "PROFILES")
+    libero = manifests.benchmarks()["libero"]
+    assert set(libero.profiles) == theirs
+    assert libero.cameras == declared.constant(paths.ROOT / "services/libero/benchmark.py", "CAMERAS")
     (modes,) = [flag.values for flag in ALL["verify"].flags if flag.name == "modes"]
     assert isinstance(modes, Several)
     assert set(modes.of.known) - {"auto", "all"} == keys_of("services/openvla/verify.py", "MODES") - {"auto"}

@@ -50,7 +50,7 @@ def _policy(label: str, text: str) -> str:
     Flag("resume", "go on with a run; without a name: the latest one like this", RESUMED, may_stand_alone=True),
     Flag("run-id", "name of the run", NEW_ID, otherwise="made of suite, policy and a number"),
     Flag("seed", "seed of the fixture poses", Number("[0, 4294967295]"), otherwise="the profile's 0"),
-    Flag("profile", "protocol", OneOf(PROFILES), otherwise=HOME.profiles[0]),
+    Flag("profile", "protocol", OneOf(PROFILES), otherwise=f"the policy's own, else {HOME.profiles[0]}"),
     Flag("unnorm-key", "statistics the policy un-normalises with", otherwise="the suite's"),
     Flag("execute", "actions of a chunk to execute before asking again", Number("[1, inf)"), otherwise="all of them"),
     Flag("max-steps", "step limit of an episode instead of the profile's", Number("[1, inf)")),

@@ -11,10 +11,11 @@ of reset and set_init_state shift to step 24, and they read poses computed befor
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from services.libero.simulator import runtime
+from services.libero.simulator import privileged, runtime
 from services.libero.simulator.suites import Task
 
 SUBSTEPS = 25  # 20 Hz control over 2 ms physics
@@ -190,6 +191,10 @@ class LiberoEnv:
     def sim_state(self) -> np.ndarray:
         """Returns the simulator's state: float64 [1 + nq + nv] as (time, qpos, qvel)."""
         return self.domain.sim.get_state().flatten()
+
+    def privileged(self, first: bool) -> dict[str, Any]:
+        """Returns the simulator's true state as `privileged.observe` tells it; `first`: with what never changes."""
+        return privileged.observe(self.domain, static=first)
 
     def fixture_poses(self) -> dict[str, np.ndarray]:
         """Returns each fixture's pose: float64 [7], position and (w, x, y, z) quaternion."""

@@ -94,7 +94,7 @@ def _write_libero_config(assets: Path, folder: Path) -> None:
         "assets": assets,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"config.yaml.{os.getpid()}"
+    partial = folder / f".config.yaml.{os.getpid()}.partial"
     partial.write_text(yaml.safe_dump({key: str(path) for key, path in paths.items()}))
     partial.replace(folder / "config.yaml")  # atomic: workers that start together share the folder
     os.environ["LIBERO_CONFIG_PATH"] = str(folder)
@@ -112,7 +112,7 @@ def _numba_cache(folder: Path) -> Path:
     """Returns `folder`, at first with what the image's build compiled: 8 s less, where the processor is the same."""
     compiled = os.environ.get("VLALAB_NUMBA_SEED")
     if compiled and Path(compiled).is_dir() and not folder.exists():
-        fresh = Path(tempfile.mkdtemp(prefix="numba-", dir=folder.parent))
+        fresh = Path(tempfile.mkdtemp(prefix=".numba-", suffix=".partial", dir=folder.parent))
         shutil.copytree(compiled, fresh, dirs_exist_ok=True, copy_function=shutil.copyfile)
         try:
             fresh.rename(folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from services.libero.simulator.initstates import read_init_states
-from vla_contract.protocol.errors import did_you_mean, nearest
+from vla_contract.protocol.errors import did_you_mean
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 
@@ -80,36 +80,6 @@ def load_suite(name: str) -> Suite:
         for index, task in enumerate(_task_map()[name])
     )
     return Suite(name, tasks)
-
-
-def select_tasks(suite: Suite, selection: str | None = None) -> tuple[Task, ...]:
-    """Returns the tasks that `selection` names, in the suite's order and without repeats.
-
-    `selection` is a comma-separated list of indices ("0"), ranges ("2-4", both ends included) and task names; None or
-    "all" is every task. Raises ValueError for an index outside the suite, a reversed range and an unknown name.
-    """
-    if selection is None or selection.strip() in ("", "all"):
-        return suite.tasks
-    chosen: set[int] = set()
-    for part in (part.strip() for part in selection.split(",")):
-        chosen.update(_indices(suite, part))
-    return tuple(task for task in suite.tasks if task.index in chosen)
-
-
-def _indices(suite: Suite, part: str) -> range:
-    match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-    if match:
-        first, last = int(match[1]), int(match[2] or match[1])
-        if first > last or last >= len(suite.tasks):
-            raise ValueError(f"tasks {part!r}: {suite.name} has tasks 0-{len(suite.tasks) - 1}, lower end first")
-        return range(first, last + 1)
-    names = [task.name for task in suite.tasks]
-    if part in names:
-        return range(names.index(part), names.index(part) + 1)
-    hint = nearest(part, names)
-    raise ValueError(
-        f"task {part!r} not found in {suite.name}{hint} Give indices ('0'), ranges ('0,2-4') or names as in LIBERO."
-    )
 
 
 def init_states(task: Task) -> np.ndarray:

@@ -1,43 +1,82 @@
-"""Do policy, suite and protocol fit together? Asked once, before the first episode."""
+"""Do policy, benchmark and protocol fit together? Asked once, before the first episode."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from vla_contract import PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
-from vla_evaluation.config import CAMERAS
-from vla_evaluation.profiles import PROFILES
-from vla_evaluation.rollout import ACTIONS
+from vla_contract.protocol.parts import Part
+from vla_evaluation.actions import differing
+from vla_evaluation.benchmark import Benchmark
+from vla_evaluation.profiles import Profile
 
 
-def check_policy(info: PolicyInfo, suite: str, image_size: int, allow_other_suite: bool = False) -> None:
-    """Raises ValueError where `info` asks for what LIBERO does not have or was made for something else.
-
-    `image_size` is the side of the square pictures that the protocol sends, in pixels.
+def check_policy(
+    info: PolicyInfo, benchmark: Benchmark, suite: str, profile: Profile, allow_other_suite: bool = False
+) -> None:
+    """Raises ValueError where `info` asks for what the benchmark does not have, answers what it cannot execute, was
+    made for something else, or takes other pictures than `profile` sends.
     """
     for camera in info.cameras:
-        if camera not in CAMERAS:
+        if camera not in benchmark.cameras:
             raise ValueError(
-                f"policy {info.name!r} asks for camera {camera!r}, which LIBERO does not have"
-                f"{did_you_mean(camera, CAMERAS)}"
+                f"policy {info.name!r} asks for camera {camera!r}, which {benchmark.name} does not have"
+                f"{did_you_mean(camera, benchmark.cameras)}"
             )
-    if info.action not in ACTIONS:
-        raise ValueError(
-            f"policy {info.name!r}{_checkpoint(info)} answers actions of {', '.join(map(str, info.action))}, which "
-            f"LIBERO's robot cannot execute; it takes {', '.join(map(str, ACTIONS[0]))}: serve a checkpoint made for "
-            "LIBERO"
-        )
+    _check_parts(info, benchmark)
     if info.suites and suite not in info.suites and not allow_other_suite:
         made_for = ", ".join(info.suites)
         raise ValueError(
             f"policy {info.name!r}{_checkpoint(info)} was made for {made_for}, not for {suite}: serve the checkpoint "
             f"for {suite}, evaluate {info.suites[0]}, or add --allow-other-suite if that is what you want"
         )
-    if info.cameras and info.image_hw is not None and tuple(info.image_hw) != (image_size, image_size):
+    if not _takes(info, profile):
         raise ValueError(
-            f"policy {info.name!r} takes pictures of {info.image_hw[1]}×{info.image_hw[0]}, the protocol sends "
-            f"{image_size}×{image_size}: serve it so that it takes these, since there is no profile but "
-            f"{' and '.join(PROFILES)} yet"
+            f"policy {info.name!r} takes pictures of {info.image_hw[1]}×{info.image_hw[0]}, profile "
+            f"{profile.name} sends {profile.sends}: {_way_out(info, benchmark.profiles)}"
         )
+
+
+def choose_profile(info: PolicyInfo, benchmark: Benchmark, asked: str | None) -> str:
+    """Returns the name of the profile to evaluate under: the one asked for, else the policy's own, else the first."""
+    name = asked or info.profile or next(iter(benchmark.profiles))
+    if asked is None and name not in benchmark.profiles:
+        raise ValueError(
+            f"policy {info.name!r}{_checkpoint(info)} names the profile {name!r}, which {benchmark.name} does not "
+            f"have; choose with --profile: {', '.join(benchmark.profiles)}"
+        )
+    return name
+
+
+def _check_parts(info: PolicyInfo, benchmark: Benchmark) -> None:
+    if pair := differing(info.action, benchmark.action):
+        raise ValueError(
+            f"policy {info.name!r}{_checkpoint(info)} answers actions with {_words(pair[0])} where {benchmark.name} "
+            f"executes {_words(pair[1])}; it takes {', '.join(map(str, benchmark.action))}: serve a checkpoint "
+            f"made for {benchmark.name}"
+        )
+    if info.state and (pair := differing(info.state, benchmark.state)):
+        raise ValueError(
+            f"policy {info.name!r}{_checkpoint(info)} needs a state with {_words(pair[0])} where {benchmark.name} has "
+            f"{_words(pair[1])}: serve a checkpoint made for {benchmark.name}"
+        )
+
+
+def _words(part: Part | None) -> str:
+    return str(part) if part else "nothing"
+
+
+def _takes(info: PolicyInfo, profile: Profile) -> bool:
+    """Returns whether a policy takes the pictures of a profile, or looks at none."""
+    return not info.cameras or info.image_hw is None or tuple(info.image_hw) == (profile.image_size,) * 2
+
+
+def _way_out(info: PolicyInfo, profiles: Mapping[str, Profile]) -> str:
+    fitting = [name for name, one in profiles.items() if _takes(info, one)]
+    if fitting:
+        return f"give --profile {fitting[0]}, which sends what it takes"
+    return f"serve it so that it takes these, since there is no profile but {' and '.join(profiles)}"
 
 
 def choose_unnorm_key(info: PolicyInfo, usual: tuple[str, ...], asked: str | None = None) -> str | None:

@@ -4,43 +4,44 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
-import services
-import vla_common
-import vla_contract
-import vla_evaluation
-
-PACKAGES = {
-    package.__name__: Path(package.__path__[0]).resolve()
-    for package in (services, vla_common, vla_contract, vla_evaluation)
+PACKAGES = {  # found and not imported: nothing of them is run
+    name: Path(find_spec(name).submodule_search_locations[0]).resolve()
+    for name in ("services", "vla_common", "vla_contract", "vla_evaluation")
 }
 
 
-def code_digest(entry: str) -> str:
-    """Returns 16 hex digits over the names and sources of all modules that the module `entry` may import."""
+def code_digest(entries: Iterable[str], without: Sequence[str] = ()) -> str:
+    """Returns 16 hex digits over the names and sources of all modules that the modules `entries` may import."""
     digest = hashlib.sha256()
-    for module in sorted(closure(entry)):
+    for module in sorted(closure(entries, without)):
         digest.update(module.encode() + b"\0" + source_of(module).read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 
-def closure(entry: str) -> set[str]:
-    """Returns the names of `entry` and of every module of the project that it imports, directly or through others.
+def closure(entries: Iterable[str], without: Sequence[str] = ()) -> set[str]:
+    """Returns the names of `entries` and of every module of the project that they import, directly or through others,
+    but for the modules and packages `without`.
 
     Imports inside functions count, those under `if TYPE_CHECKING` do not. A name taken from a package that loads it
     on demand, as vla_contract does, counts as the module that it comes from.
     """
-    found, waiting = set(), [entry]
+    found, waiting = set(), [*entries]
     while waiting:
         module = waiting.pop()
-        if module in found or source_of(module) is None:
+        if module in found or source_of(module) is None or _is_one_of(module, without):
             continue
         found.add(module)
         waiting += [module.rpartition(".")[0], *_imported(module)]
     return found
+
+
+def _is_one_of(module: str, names: Sequence[str]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for name in names)
 
 
 def source_of(module: str) -> Path | None:

@@ -8,22 +8,33 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from vla_evaluation import imports
+from vla_evaluation.benchmark import Benchmark
 
-PACKAGES = ("hf-libero", "robosuite", "bddl", "mujoco", "numpy", "pillow", "simplejpeg")
-LOCK = Path(__file__).resolve().parents[3] / "images" / "libero" / "requirements.lock"
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def _lock() -> Path:
+    """Returns the lock of this environment: beside its folder or, in an image, the only one that there is."""
+    beside, all_locks = Path(sys.prefix).parent / "requirements.lock", [*ROOT.glob("images/*/requirements.lock")]
+    return all_locks[0] if len(all_locks) == 1 and not beside.is_file() else beside
+
+
+LOCK = _lock()
 SITE = Path(sysconfig.get_path("purelib"))
 WORKER = "vla_evaluation.workers.worker"  # what an episode does and what the policy is shown
 
 
-def versions() -> dict[str, str]:
+def versions(packages: Iterable[str]) -> dict[str, str]:
     """Returns the versions of Python and of the packages that simulation and pictures depend on."""
     found = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in packages:
         try:
             found[package] = version(package)
         except PackageNotFoundError:
@@ -31,9 +42,9 @@ def versions() -> dict[str, str]:
     return found
 
 
-def code_digest() -> str:
+def code_digest(benchmark: Benchmark) -> str:
     """Returns 16 hex digits over the source of every module that a worker is made of: a change in one is drift."""
-    return imports.code_digest(WORKER)
+    return imports.code_digest((WORKER, benchmark.module), benchmark.uncounted)
 
 
 def lock_hash() -> str | None:
@@ -65,7 +76,7 @@ def _normal(name: str) -> str:
 
 def git_commit() -> str | None:
     """Returns the commit of the source tree, with "+" where it has local changes; None outside a checkout."""
-    root = Path(__file__).resolve().parents[3]
+    root = ROOT
     if not (root / ".git").exists() or shutil.which("git") is None:
         return os.environ.get("VLALAB_COMMIT") or None
 

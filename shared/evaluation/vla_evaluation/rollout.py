@@ -13,35 +13,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from vla_contract import ActionChunk, ContractError, Observation, PolicyInfo
-from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, OSC_POSE
+from vla_contract import ActionChunk, ContractError, Observation
+from vla_evaluation.actions import Actions
+from vla_evaluation.benchmark import Environment
 from vla_evaluation.pictures import images
-from vla_evaluation.profiles import Profile
+from vla_evaluation.spec import RunSpec
 
-ARM_LIMIT = 10.0  # the controller clips at 1; ten times that is an action that was not un-normalised
-GRIPPER_LIMIT = 1.5
-LIMITS = np.array([ARM_LIMIT] * 6 + [GRIPPER_LIMIT], dtype=np.float32)
-ACTIONS = tuple((*OSC_POSE, gripper) for gripper in (GRIPPER_CLOSES, GRIPPER_OPENS))  # what can be executed here
 SERVER_STAGES = ("decode", "queue", "infer", "encode")
-
-
-class PolicyFault(Exception):
-    """The policy answered something that must not be executed; asking again would give the same."""
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What holds for every episode of a run.
-
-    `execute` is how many actions of a chunk are executed before the policy is asked again, None: all.
-    `cameras` are sent with every observation.
-    """
-
-    profile: Profile
-    max_steps: int
-    cameras: tuple[str, ...]
-    execute: int | None = None
-    unnorm_key: str | None = None
 
 
 @dataclass
@@ -66,9 +44,9 @@ class Timings:
 class Record:
     """What happened in an episode.
 
-    actions  float32 [T, 7] as executed, in the environment's convention
+    actions  float32 [T, n] as executed, in the environment's convention
     states   float64 [T + 1, n]: simulator state before each action, and after the last
-    frames   pictures of agentview drawn on the way and kept, by step: uint8 [H, W, 3], upside down as MuJoCo draws
+    frames   pictures of the film's camera drawn on the way and kept, by step: uint8 [H, W, 3], bottom row first
     policy_error  why the policy's own answer ended the episode, empty where it did not
     """
 
@@ -110,62 +88,23 @@ def digest(*arrays: np.ndarray) -> str:
     return sha.hexdigest()[:16]
 
 
-def environment_actions(chunk: ActionChunk, info: PolicyInfo, count: int) -> tuple[np.ndarray, PolicyFault | None]:
-    """Returns the chunk's first `count` actions, float32 [T, 7] in the environment's convention: gripper −1 open …
-    +1 close; up to the first that cannot be meant, with what is wrong about it.
-
-    A gripper in [0, 1] with 1 = open becomes [−1, 1], its sign, and is turned round (openvla,
-    experiments/robot/robot_utils.py).
-    """
-    actions = np.asarray(chunk.actions, dtype=np.float32)
-    if actions.ndim != 2 or actions.shape[1] != 7 or len(actions) == 0:
-        words = f"policy {info.name!r} answered actions of shape {actions.shape}; expected [T, 7] with T ≥ 1"
-        return np.empty((0, 7), np.float32), PolicyFault(words)
-    fault, actions = None, actions[:count]
-    bad = np.argwhere(~(np.abs(actions) <= LIMITS))  # so that NaN is bad, too
-    if len(bad):
-        step, dimension = bad[0]
-        fault, actions = _fault(info, actions[step, dimension], step, dimension), actions[:step]
-    if info.action[-1] == GRIPPER_OPENS:
-        actions = actions.copy()
-        actions[:, 6] = -np.sign(2 * actions[:, 6] - 1)
-    return actions, fault
-
-
-def _fault(info: PolicyInfo, value: float, step: int, dimension: int) -> PolicyFault:
-    words = f"policy {info.name!r} answered {value:.3g} in action {step}, dimension {dimension}"
-    if not np.isfinite(value):
-        return PolicyFault(words)
-    return PolicyFault(
-        f"{words}; at most {LIMITS[dimension]:g} makes sense (1.0 is 5 cm): are the actions un-normalised with the "
-        "right key?"
-    )
-
-
-def observe(env, rules: Rules, info: PolicyInfo, session: str, step: int, timings: Timings) -> tuple[Observation, dict]:
+def observe(env: Environment, spec: RunSpec, session: str, step: int, timings: Timings) -> tuple[Observation, dict]:
     """Returns what the policy gets to see, and the raw pictures by camera. Draws only the cameras it asks for."""
     drawn: dict[str, np.ndarray] = {}
-    for camera in rules.cameras:
+    for camera in spec.cameras:
         with timings.stage("render"):
             drawn[camera] = env.render(camera)
     with timings.stage("preprocess"):
         observation = Observation(
-            images={camera: images.prepare(image, rules.profile) for camera, image in drawn.items()},
-            state=env.state() if info.needs_state else None,
+            images={camera: images.prepare(image, spec.protocol) for camera, image in drawn.items()},
+            state=env.state() if spec.policy.needs_state else None,
             instruction=env.instruction,
             session=session,
             step=step,
-            privileged=privileged_state(env, step) if info.needs_privileged else None,
-            unnorm_key=rules.unnorm_key,
+            privileged=env.privileged(step == 0) if spec.policy.needs_privileged else None,
+            unnorm_key=spec.unnorm_key,
         )
     return observation, drawn
-
-
-def privileged_state(env, step: int) -> dict:
-    """Returns the simulator's own state, with its unchanging part at the first step."""
-    from services.libero.simulator import privileged  # imports mujoco, which must wait for runtime.configure
-
-    return privileged.observe(env.domain, static=step == 0)
 
 
 def ask(act: Callable[[Observation], ActionChunk], observation: Observation, timings: Timings) -> ActionChunk:
@@ -184,54 +123,55 @@ def ask(act: Callable[[Observation], ActionChunk], observation: Observation, tim
 
 
 def run_episode(
-    env,
+    env: Environment,
     episode: int,
     init_state: np.ndarray,
     *,
     act: Callable[[Observation], ActionChunk],
-    info: PolicyInfo,
-    rules: Rules,
+    spec: RunSpec,
     session: str,
+    film: str | None = None,
     tick: Callable[[int], None] = lambda steps: None,
     keep_frame: Callable[[int], bool] = lambda step: False,
     forgive: Callable[[Exception], bool] = lambda error: False,
 ) -> Record:
     """Returns the record of `episode` of the task that `env` has loaded.
 
-    `tick(steps)` is called before every simulator step; what it raises ends the episode. Nothing is drawn in the
-    wait steps (objects fall into place) or between the actions of a chunk. Success ends the episode at once, but
-    does not count during the wait, as in the reference loop. Of a chunk only the actions that are executed are judged.
-    Where the policy's answer (PolicyFault) or its absence (ContractError) ends the episode, `forgive` is asked whether
-    that belongs into the record; else it is raised.
+    `film` is the camera whose pictures `keep_frame` chooses from. `tick(steps)` is called before every simulator step;
+    what it raises ends the episode. Nothing is drawn in the wait steps (objects fall into place) or between the actions
+    of a chunk. Success ends the episode at once, but does not count during the wait, as in the reference loop. Of a
+    chunk only the actions that are executed are judged. Where the policy's answer (PolicyFault) or its absence
+    (ContractError) ends the episode, `forgive` is asked whether that belongs into the record; else it is raised.
     """
     timings, began = Timings(), time.perf_counter()
     with timings.stage("reset"):
         env.reset(episode, init_state)
     fixtures = env.fixture_poses()
     start_hash = digest(env.sim_state(), *(fixtures[name] for name in sorted(fixtures)))
-    wait_action = np.asarray(rules.profile.wait_action, dtype=np.float32)
-    for _ in range(rules.profile.wait_steps):
+    wait_action = np.asarray(spec.protocol.wait_action, dtype=np.float32)
+    for _ in range(spec.protocol.wait_steps):
         tick(0)
         with timings.stage("sim"):
             env.step(wait_action)
 
+    answers = Actions(spec.policy.name, spec.policy.action, spec.action)
     actions: list[np.ndarray] = []
     states = [env.sim_state()]
     frames: dict[int, np.ndarray] = {}
     success, requests, fault = False, 0, None
-    while not success and fault is None and len(actions) < rules.max_steps:
+    while not success and fault is None and len(actions) < spec.max_steps:
         tick(len(actions))
-        observation, drawn = observe(env, rules, info, session, len(actions), timings)
-        if "agentview" in drawn and keep_frame(len(actions)):
-            frames[len(actions)] = drawn["agentview"]
+        observation, drawn = observe(env, spec, session, len(actions), timings)
+        if film in drawn and keep_frame(len(actions)):
+            frames[len(actions)] = drawn[film]
         try:
             chunk = ask(act, observation, timings)
         except ContractError as error:
             fault = error
             break
         requests += 1
-        left = rules.max_steps - len(actions)
-        executed, fault = environment_actions(chunk, info, min(rules.execute or left, left))
+        left = spec.max_steps - len(actions)
+        executed, fault = answers.read(chunk, min(spec.execute or left, left))
         for action in executed:
             tick(len(actions))
             with timings.stage("sim"):
@@ -248,7 +188,7 @@ def run_episode(
         success,
         len(actions),
         requests,
-        np.asarray(actions, np.float32).reshape(-1, 7),
+        np.asarray(actions, np.float32).reshape(-1, answers.size),
         np.asarray(states),
         frames,
         start_hash,

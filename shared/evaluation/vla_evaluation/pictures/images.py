@@ -3,23 +3,23 @@
 import numpy as np
 
 from vla_contract import images
-from vla_evaluation.profiles import Profile
+from vla_evaluation.profiles import EpisodeProtocol
 
 
-def prepare(image_hwc: np.ndarray, profile: Profile) -> np.ndarray:
+def prepare(image_hwc: np.ndarray, protocol: EpisodeProtocol) -> np.ndarray:
     """Returns the picture to send: uint8 [image_size, image_size, 3].
 
-    `image_hwc` is a frame as `LiberoEnv.render` draws it (bottom row first). The steps are the profile's, in the order
+    `image_hwc` is a frame as an environment draws it (bottom row first). The steps are the protocol's, in the order
     of the reference: turn, JPEG, resize, crop. Raises ValueError unless it is uint8 [H, W, 3].
     """
     image = images.check_image(image_hwc)
-    if profile.rotate_180:
+    if protocol.rotate_180:
         image = images.rotate_180(image)
-    if profile.jpeg_quality is not None:
-        image = images.jpeg_round_trip(image, profile.jpeg_quality)
-    image = images.resize_lanczos3(image, profile.image_size)
-    if profile.crop_area is not None:
-        image = images.centre_crop(image, profile.crop_area)
+    if protocol.jpeg_quality is not None:
+        image = images.jpeg_round_trip(image, protocol.jpeg_quality)
+    image = images.resize_lanczos3(image, protocol.image_size)
+    if protocol.crop_area is not None:
+        image = images.centre_crop(image, protocol.crop_area)
     return image
 
 

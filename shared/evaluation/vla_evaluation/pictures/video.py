@@ -6,16 +6,17 @@ So an episode that needs no video costs no picture, and the loop that the policy
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import av
 import numpy as np
 from PIL import Image
 
+from vla_evaluation.benchmark import Environment
 from vla_evaluation.pictures.images import upright
 
-CONTROL_HZ = 20  # LIBERO's control frequency
-STRIDE = 2  # every second state: smooth enough, half the drawing
+FRAMES_PER_S = 10  # smooth enough, and less to draw than every state
 HOLD_S = 0.7  # the last frame stays, so that one sees how it ended
 SAMPLE = {True: 1, False: 3}  # how many successes and failures of a task the mode "sample" shows
 
@@ -34,28 +35,36 @@ def possible(mode: str, successes: int, failures: int) -> bool:
     return mode != "none"
 
 
-def frame_steps(steps: int) -> list[int]:
-    """Returns which states to draw of `steps` + 1: every STRIDE-th and always the last."""
-    chosen = list(range(0, steps + 1, STRIDE))
+def stride(control_hz: float) -> int:
+    """Returns how many steps lie between two frames of a film."""
+    return max(1, round(control_hz / FRAMES_PER_S))
+
+
+def frame_steps(steps: int, every: int) -> list[int]:
+    """Returns which states to draw of `steps` + 1: every `every`-th and always the last."""
+    chosen = list(range(0, steps + 1, every))
     return chosen if chosen[-1] == steps else [*chosen, steps]
 
 
-def draw(env, states: np.ndarray, drawn: dict[int, np.ndarray]) -> Iterator[np.ndarray]:
+def draw(
+    env: Environment, camera: str, states: np.ndarray, drawn: dict[int, np.ndarray], every: int
+) -> Iterator[np.ndarray]:
     """Yields uint8 [H, W, 3] frames, upright, of the episode that `env` has just run.
 
     `drawn` holds pictures that the episode itself needed, by step; they are not drawn again.
     """
-    for step in frame_steps(len(states) - 1):
+    for step in frame_steps(len(states) - 1, every):
         if step in drawn:
             image = drawn[step]
         else:
             env.restore(states[step])
-            image = env.render("agentview")
+            image = env.render(camera)
         yield upright(image)
 
 
-def write(video_path: Path, still_path: Path, frames: Iterable[np.ndarray]) -> int:
-    """Writes an H.264 mp4 that browsers play and a JPEG of its last frame; returns the number of frames.
+def write(video_path: Path, still_path: Path, frames: Iterable[np.ndarray], rate: Fraction) -> int:
+    """Writes an H.264 mp4 of `rate` frames per second that browsers play and a JPEG of its last frame; returns the
+    number of frames.
 
     Both appear under their names only when they are complete.
     """
@@ -64,7 +73,7 @@ def write(video_path: Path, still_path: Path, frames: Iterable[np.ndarray]) -> i
     try:
         with av.open(str(partial), "w", format="mp4", options={"movflags": "+faststart"}) as container:
             stream = container.add_stream(
-                "libx264", rate=CONTROL_HZ // STRIDE, options={"preset": "veryfast", "crf": "23", "threads": "1"}
+                "libx264", rate=rate, options={"preset": "veryfast", "crf": "23", "threads": "1"}
             )
             stream.pix_fmt = "yuv420p"
             for last in frames:
@@ -72,7 +81,7 @@ def write(video_path: Path, still_path: Path, frames: Iterable[np.ndarray]) -> i
                     stream.height, stream.width = last.shape[:2]
                 _encode(container, stream, last)
                 count += 1
-            for _ in range(round(HOLD_S * CONTROL_HZ / STRIDE)):
+            for _ in range(round(HOLD_S * rate)):
                 _encode(container, stream, last)
             for packet in stream.encode():
                 container.mux(packet)

@@ -11,6 +11,7 @@ from vla_evaluation.store.records import Finished
 from vla_evaluation.store.runstore import RunStore
 
 PROTOCOL = ("suite", "profile", "seed", "max_steps", "assets.kind", "assets.digest")
+RECORDED_LATER = ("benchmark", "protocol")  # not in every old run
 PLAN = ("tasks", "episodes")  # the pairs show what both have
 
 
@@ -74,7 +75,7 @@ def check_protocol(a: dict, b: dict) -> None:
     What only one of them recorded, since it is older, is no reason; it stands among what they differ in beside.
     """
     left, right = flatten(a), flatten(b)
-    keys = [*PROTOCOL, *(key for key in left if key.startswith("protocol.") and key in right)]
+    keys = [*PROTOCOL, *(key for key in left if key.split(".")[0] in RECORDED_LATER and key in right)]
     lines = [f"{key}: {left.get(key)} and {right.get(key)}" for key in keys if left.get(key) != right.get(key)]
     if lines:
         raise Unpaired("these runs cannot be paired; they differ in " + "; ".join(lines))

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.libero.simulator.suites import load_suite
 from vla_evaluation.config import parse_ranges
-from vla_evaluation.profiles import PROFILES, Profile
 from vla_evaluation.report.stats import Rate
 from vla_evaluation.store.records import Fault, Finished
 from vla_evaluation.store.runstore import RunStore
@@ -64,6 +62,7 @@ class Summary:
     faults: list[Fault]
     sessions: list[dict]
     published: list[PublishedFigure]
+    advice: str  # what to do about the assets; empty: nothing
     why_not_comparable: str  # empty: comparable
 
     @property
@@ -158,13 +157,12 @@ def _task_json(task: TaskSummary) -> dict:
 
 def load(folder: Path, store: RunStore) -> Summary:
     """Returns the summary of the run in `folder`, whether it is complete or not."""
-    identity = store.meta("identity")
+    identity, about = store.meta("identity"), store.described()
     finished, plan = store.finished(), store.plan()
-    tasks = [_task(index, finished, plan, identity["suite"]) for index in sorted({task for task, _ in plan})]
+    tasks = [_task(index, finished, plan, about["tasks"]) for index in sorted({task for task, _ in plan})]
     rate = Rate(sum(e.success for e in finished), len(finished))
-    profile = PROFILES.get(identity["profile"])
     sessions = store.sessions()
-    reason = why_not_comparable(identity, profile, len(finished) == len(plan), sessions)
+    reason = why_not_comparable(identity, about, len(finished) == len(plan), sessions)
     return Summary(
         run_id=folder.name,
         suite=identity["suite"],
@@ -177,17 +175,18 @@ def load(folder: Path, store: RunStore) -> Summary:
         requests=sum(e.result.get("requests", 0) for e in finished),
         faults=store.faults(),
         sessions=sessions,
-        published=[] if reason else published(profile, identity["suite"]),
+        advice=about["assets"]["advice"],
+        published=[] if reason else published(about["profile"]),
         why_not_comparable=reason,
     )
 
 
-def _task(index: int, finished: list[Finished], plan: list[tuple[int, int]], suite: str) -> TaskSummary:
+def _task(index: int, finished: list[Finished], plan: list[tuple[int, int]], tasks: list[dict]) -> TaskSummary:
     mine = [e for e in finished if e.task == index]
     lengths = [e.steps for e in mine if e.success]
     return TaskSummary(
         index=index,
-        instruction=load_suite(suite).tasks[index].instruction,
+        instruction=tasks[index]["instruction"],
         planned=sum(task == index for task, _ in plan),
         rate=Rate(len(lengths), len(mine)),
         steps=sum(lengths) / len(lengths) if lengths else None,
@@ -203,44 +202,44 @@ def _sum_timings(finished: list[Finished]) -> dict[str, float]:
     return total
 
 
-def published(profile: Profile, suite: str) -> list[PublishedFigure]:
+def published(profile: Mapping) -> list[PublishedFigure]:
     """Returns the published figures that were measured under this very protocol."""
     return [
-        PublishedFigure(row.model, row.success_percent[suite], row.episodes, row.source)
-        for row in profile.published_for(suite)
-        if row.comparable
+        PublishedFigure(row["model"], row["success_percent"], row["episodes"], row["source"])
+        for row in profile["published"]
+        if row["comparable"]
     ]
 
 
-def _other_packages(identity: Mapping, profile: Profile) -> str:
+def _other_packages(identity: Mapping, profile: Mapping) -> str:
     """Returns which packages differ from those of the published figures, or from their lock."""
     has = identity["versions"]
     wrong = [
-        f"{name} {has.get(name)}, not {wanted}" for name, wanted in profile.simulator.items() if has.get(name) != wanted
+        f"{name} {has.get(name)}, not {wanted}"
+        for name, wanted in profile["simulator"].items()
+        if has.get(name) != wanted
     ]
     return "; ".join([*wrong, *identity.get("off_lock", [])])
 
 
-def why_not_comparable(identity: Mapping, profile: Profile | None, complete: bool, sessions: list[dict]) -> str:
+def why_not_comparable(identity: Mapping, about: Mapping, complete: bool, sessions: list[dict]) -> str:
     """Returns why this run must not stand beside published figures; empty if it may."""
-    kind = identity["assets"]["kind"]
-    if profile is None or not any(row.comparable for row in profile.published_for(identity["suite"])):
+    profile = about["profile"]
+    if not published(profile):
         return f"nothing was published for {identity['suite']} under profile {identity['profile']}"
-    if kind == "kit":
-        return "assets: kit, objects and scenes look and weigh differently"
-    if kind != "official":
-        return "assets come from a folder, whose content was not verified"
-    first = list(range(profile.trials))
+    if about["assets"]["unlike"]:
+        return about["assets"]["unlike"]
+    trials = profile["trials"]
     made_for, key = identity["policy"].get("suites") or [], identity["unnorm_key"]
     changed = {
-        "not all tasks": identity["tasks"] != list(range(len(load_suite(identity["suite"]).tasks))),
-        f"not the first {profile.trials} init states": parse_ranges(identity["episodes"]) != first,
-        "another step limit": identity["max_steps"] != profile.steps_for(identity["suite"]),
-        "another seed": identity["seed"] != profile.env_seed,
+        "not all tasks": identity["tasks"] != list(range(len(about["tasks"]))),
+        f"not the first {trials} init states": parse_ranges(identity["episodes"]) != list(range(trials)),
+        "another step limit": identity["max_steps"] != profile["max_steps"],
+        "another seed": identity["seed"] != profile["env_seed"],
         "only part of each action chunk executed": identity["execute"] is not None,
         "privileged state was sent": identity["policy"]["needs_privileged"],
         f"a checkpoint for {', '.join(made_for)}": made_for and identity["suite"] not in made_for,
-        f"un-normalised as {key}": key is not None and key not in profile.unnorm_keys_for(identity["suite"]),
+        f"un-normalised as {key}": key is not None and key not in profile["unnorm_keys"],
         f"other packages ({_other_packages(identity, profile)})": _other_packages(identity, profile),
         "packages of no lock": identity["lock"] is None,
         "configuration changed between sessions": any(s["notes"].get("drift") for s in sessions),

@@ -11,6 +11,7 @@ from pathlib import Path
 import jinja2
 
 from vla_common.durations import show_seconds
+from vla_contract.protocol.parts import Part
 from vla_evaluation.config import flatten
 from vla_evaluation.report.data import Summary
 from vla_evaluation.report.stats import Rate
@@ -110,7 +111,7 @@ def provenance_rows(summary: Summary) -> list[tuple[str, str]]:
 
 def _show(value: object) -> str:
     if isinstance(value, (list, tuple)):
-        return ", ".join(str(item) for item in value)
+        return ", ".join(str(Part(**item)) if isinstance(item, dict) else str(item) for item in value)
     return "" if value is None or value == {} else str(value)
 
 

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from services.libero.simulator.suites import load_suite
 from vla_common import endings
 from vla_common.volume import Volume, shown
 from vla_evaluation import report
@@ -52,7 +51,7 @@ def list_models(volume: Volume, console: Console) -> None:
 
 
 def show_suites(root: Path, names: Sequence[str], console: Console) -> None:
-    """Prints LIBERO's table: each run's suite and rate with its interval, and the mean of the suites' rates."""
+    """Prints a table of suites: each run's suite and rate with its interval, and the mean of the suites' rates."""
     rows = [run_row(folder) for folder in (root / name for name in names) if (folder / STORE).is_file()]
     unfinished = [row["suite"] for row in rows if row["state"] != "complete"]
     if not unfinished and len(rows) == len(names):
@@ -72,14 +71,13 @@ def rebuild(root: Path, name: str, console: Console) -> None:
     say(f"success rate {summary.rate}\nreport: {shown(folder / 'report.html')}", console.file)
 
 
-def print_comparison(names: tuple[str, str], suite: str, result: Comparison, console: Console) -> None:
+def print_comparison(names: tuple[str, str], tasks: Sequence[dict], result: Comparison, console: Console) -> None:
     """Prints both rates per task and over all, and the paired test."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name, justify in (("task", "left"), (f"A {names[0]}", "right"), (f"B {names[1]}", "right"), ("B − A", "right")):
         table.add_column(name, justify=justify)
-    tasks = load_suite(suite).tasks
     for index, (a, b) in result.tasks.items():
-        table.add_row(tasks[index].instruction, *_cells(a, b))
+        table.add_row(tasks[index]["instruction"], *_cells(a, b))
     table.add_section()
     table.add_row(f"all {result.pairs} pairs", *_cells(result.a, result.b), style="bold")
     console.print(table)
@@ -105,7 +103,7 @@ def _cells(a: Rate, b: Rate) -> tuple[str, str, str]:
 def compare_runs(root: Path, first: str, second: str, console: Console) -> None:
     folders = find_run(root, first), find_run(root, second)
     with RunStore(folders[0] / STORE, readonly=True) as a, RunStore(folders[1] / STORE, readonly=True) as b:
-        print_comparison((folders[0].name, folders[1].name), a.suite, compare(a, b), console)
+        print_comparison((folders[0].name, folders[1].name), a.described()["tasks"], compare(a, b), console)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -9,8 +9,8 @@ PATTERNS = (
     "videos/.*.partial",
     "episodes/.*.npz.*",
     ".run.sqlite.*",  # a store that was never named, and its journal
-    "work/libero/config.yaml.*",
-    "work/numba-*",
+    "work/.*.partial",
+    "work/*/.*.partial",
 )
 
 

@@ -38,7 +38,7 @@ def find_models(volume: Volume) -> list[Model]:
 
 
 def _model(volume: Volume, lab: str, folder: Path) -> Model | None:
-    """Returns the model in a folder; `tmodel_07.pt` is the state after epoch 7, the first being 0."""
+    """Returns the model in a folder; `tmodel_04.pt` is the state after epoch 4, the first being 0."""
     pattern = re.compile(rf"{PREFIXES[lab]}_(\d+)(_\d+)?\.pt")
     states = [(found, path) for path in folder.glob("*.pt") if (found := pattern.fullmatch(path.name))]
     if not states:

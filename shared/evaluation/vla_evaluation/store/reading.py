@@ -90,6 +90,15 @@ class StoreReader:
             value = self._scalar("SELECT value FROM meta WHERE key = ?", key)
             return default if value is None else json.loads(value)
 
+    def described(self) -> dict:
+        """Returns what the run says of its tasks, profile and assets, so that nobody needs the benchmark for it."""
+        if (about := self.meta("about")) is None:
+            raise StoreError(
+                f"run store {self.path} was made before runs told their tasks' names: its report.html is as it was; "
+                "read it with the version that made it, or go on with the run (--allow-drift), which adds them"
+            )
+        return about
+
     def sessions(self) -> list[dict]:
         with self._reading():
             rows = self.db.execute("SELECT * FROM sessions ORDER BY id").fetchall()

@@ -7,11 +7,12 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 
-from services.libero.simulator.suites import Task, init_states
+from vla_evaluation.benchmark import Benchmark, Task
 from vla_evaluation.pictures import video
 from vla_evaluation.store.reading import LOCKED_S
 from vla_evaluation.store.records import Lease
@@ -29,8 +30,14 @@ class VideoMaker:
     folder: Path
     store: RunStore
     job: Job
+    benchmark: Benchmark
     vitals: Vitals
     check_stop: Callable[[], None]
+
+    @property
+    def every(self) -> int:
+        """How many steps lie between two frames."""
+        return video.stride(self.job.spec.control_hz)
 
     def wants(self, success: bool, place: int) -> bool:
         return video.wanted(self.job.video, success, place)
@@ -40,16 +47,17 @@ class VideoMaker:
         row = self.store.counts()[task]
         if not video.possible(self.job.video, row["successes"], row["done"] - row["successes"]):
             return lambda step: False
-        return lambda step: step % video.STRIDE == 0
+        return lambda step: step % self.every == 0
 
     def draw(self, env, lease: Lease, states: np.ndarray, frames: dict[int, np.ndarray]) -> None:
         """Draws an episode whose scene `env` holds. The episode counts whatever happens here."""
         self.vitals.enter(Phase.VIDEO, self.job.scene_timeout_s)  # the first picture may be the scene's first
         stem = f"videos/{lease.task:02d}-{lease.episode:02d}"
         start = time.perf_counter()
-        shown = self._watched(video.draw(env, states, frames))
+        shown = self._watched(video.draw(env, self.benchmark.video_camera, states, frames, self.every))
+        rate = Fraction(self.job.spec.control_hz).limit_denominator(1000) / self.every
         try:
-            count = video.write(self.folder / f"{stem}.mp4", self.folder / f"{stem}.jpg", shown)
+            count = video.write(self.folder / f"{stem}.mp4", self.folder / f"{stem}.jpg", shown, rate)
         except Stop:
             return
         self.vitals.enter(Phase.SAVING, SAVE_S)
@@ -75,8 +83,8 @@ class VideoMaker:
     def _draw_again(self, env, task: Task, lease: Lease) -> None:
         """Brings an episode's scene back and draws its recorded states."""
         self.vitals.enter(Phase.SCENE, self.job.scene_timeout_s)
-        env.load_task(task, self.job.seed)
-        env.reset(lease.episode, init_states(task)[lease.episode])
+        env.load_task(task, self.job.spec.seed)
+        env.reset(lease.episode, self.benchmark.init_states(task)[lease.episode])
         try:
             states = self._recorded(lease, env.fixture_poses())
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from vla_evaluation.spec import RunSpec
 
 
 class Stop(Exception):
@@ -11,19 +14,12 @@ class Stop(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker has to know; the evaluator stores it in the run store under "job"."""
+    """What a worker has to know; the evaluator stores it in the run store under "job". `benchmark` is its module."""
 
-    suite: str
-    profile: str
-    max_steps: int
-    seed: int
-    cameras: tuple[str, ...]
-    execute: int | None
-    unnorm_key: str | None
-    policy_url: str
-    policy: dict  # PolicyInfo as JSON types
+    spec: RunSpec
+    benchmark: str
     assets: str
-    render: str
+    policy_url: str
     video: str
     retries: int
     policy_errors: str
@@ -32,6 +28,15 @@ class Job:
     lease_s: float
     scene_timeout_s: float
 
+    def to_json(self) -> dict:
+        """Returns it as JSON types."""
+        return {**asdict(self), "spec": self.spec.to_json()}
+
+    @classmethod
+    def from_json(cls, facts: Mapping) -> Job:
+        """Returns what `to_json` has told."""
+        return cls(**{**facts, "spec": RunSpec.from_json(facts["spec"])})
+
     @property
     def answer_s(self) -> float:
         """The longest that one call of the policy takes, with all its tries."""
@@ -39,4 +44,4 @@ class Job:
 
     @property
     def draws(self) -> bool:
-        return bool(self.cameras) or self.video != "none"
+        return bool(self.spec.cameras) or self.video != "none"

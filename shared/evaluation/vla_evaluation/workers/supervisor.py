@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.libero.simulator.rendering import gl
 from vla_evaluation.store.records import Fault
 from vla_evaluation.store.runstore import RunStore
 from vla_evaluation.workers.clock import SessionClock
@@ -102,9 +101,11 @@ class Supervisor:
         patience: Patience,
         wanted: Callable[[bool, int], bool],
         token: str | None,
+        variables: Callable[[int], dict[str, str]],
     ):
         self.folder, self.store, self.session, self.clock, self.patience = folder, store, session, clock, patience
         self.wanted = wanted  # which videos, by outcome and place
+        self.variables = variables  # of a worker, by its number
         self.environment = one_thread_each(os.environ)
         if token:
             self.environment["VLALAB_TOKEN"] = token
@@ -132,7 +133,7 @@ class Supervisor:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env={**self.environment, **gl.spread(self.names.index(name))},
+                    env={**self.environment, **self.variables(self.names.index(name))},
                     start_new_session=True,
                     pass_fds=(handle,),
                 )

@@ -20,18 +20,18 @@ from pathlib import Path
 
 import numpy as np
 
-from services.libero.simulator.suites import init_states, load_suite
 from vla_contract import (
     ActionChunk,
     ContractError,
     Observation,
     PolicyClient,
-    PolicyInfo,
     PolicyRefused,
     PolicyUnavailable,
 )
-from vla_evaluation.profiles import profile as find_profile
-from vla_evaluation.rollout import PolicyFault, Rules, run_episode
+from vla_evaluation import benchmark
+from vla_evaluation.actions import PolicyFault
+from vla_evaluation.benchmark import Environment
+from vla_evaluation.rollout import run_episode
 from vla_evaluation.store import files
 from vla_evaluation.store.reading import LOCKED_S
 from vla_evaluation.store.records import Lease, StoreError
@@ -57,9 +57,9 @@ class Worker:
     def __init__(self, folder: Path, name: str, session: int, clock: SessionClock, vitals: Vitals):
         self.folder, self.name, self.session, self.clock, self.vitals = folder, name, session, clock, vitals
         self.store = RunStore(folder / "run.sqlite", check=False)
-        self.job = Job(**self.store.meta("job"))
-        self.info = PolicyInfo.from_dict(self.job.policy)
-        self.tasks = {task.index: task for task in load_suite(self.job.suite).tasks}
+        self.job = Job.from_json(self.store.meta("job"))
+        self.benchmark = benchmark.load(self.job.benchmark)
+        self.tasks = {task.index: task for task in self.benchmark.tasks(self.job.spec.suite)}
         self.client = PolicyClient(
             self.job.policy_url,
             os.environ.get("VLALAB_TOKEN"),
@@ -68,7 +68,7 @@ class Worker:
         )
         self.told_to_stop = False
         self.interruptible = False
-        self.videos = VideoMaker(folder, self.store, self.job, vitals, self.check_stop)
+        self.videos = VideoMaker(folder, self.store, self.job, self.benchmark, vitals, self.check_stop)
         self.task: int | None = None  # whose scene the environment holds
 
     def on_sigterm(self, *_) -> None:
@@ -117,16 +117,13 @@ class Worker:
         with suppress(Stop):
             self.videos.draw_missing(env, self.tasks, self.session)
 
-    def make_env(self):
-        from services.libero.simulator import runtime  # heavy: only a worker imports the simulator
-
-        render = self.job.render if self.job.draws else "none"
-        runtime.configure(Path(self.job.assets), self.folder / "work", render)
-        from services.libero.simulator.env import LiberoEnv  # imports mujoco, which must come after configure
-
-        cameras = dict.fromkeys((*self.job.cameras, "agentview"))
-        profile = find_profile(self.job.profile)
-        return LiberoEnv(Path(self.job.assets), tuple(cameras), profile.camera_size, render)
+    def make_env(self) -> Environment:
+        spec = self.job.spec
+        cameras = tuple(dict.fromkeys((*spec.cameras, self.benchmark.video_camera)))
+        render = spec.render if self.job.draws else "none"
+        return self.benchmark.make_env(
+            Path(self.job.assets), self.folder / "work", cameras, spec.protocol.camera_size, render
+        )
 
     def attempt(self, env, lease: Lease) -> None:
         """Runs one leased episode to its end, whichever that is."""
@@ -150,12 +147,10 @@ class Worker:
             self.videos.draw(env, lease, record.states, record.frames)
 
     def play(self, env, lease: Lease):
-        profile = find_profile(self.job.profile)
-        rules = Rules(profile, self.job.max_steps, tuple(self.job.cameras), self.job.execute, self.job.unnorm_key)
         task = self.tasks[lease.task]
         self.enter(Phase.SCENE, self.job.scene_timeout_s)
         is_new, self.task = self.task != lease.task, None  # a task that cannot be built is nobody's own
-        env.load_task(task, self.job.seed)
+        env.load_task(task, self.job.spec.seed)
         self.task = lease.task
         self.say(f"task {lease.task} episode {lease.episode}")
         session = f"{self.folder.name}.{lease.task}.{lease.episode}.{lease.attempt}.{lease.token}"
@@ -163,18 +158,18 @@ class Worker:
             record = run_episode(
                 env,
                 lease.episode,
-                init_states(task)[lease.episode],
+                self.benchmark.init_states(task)[lease.episode],
                 act=self.ask,
-                info=self.info,
-                rules=rules,
+                spec=self.job.spec,
                 session=session,
+                film=self.benchmark.video_camera,
                 tick=lambda steps: self.tick(steps, is_new),
                 keep_frame=self.videos.frames_kept(lease.task),
                 forgive=lambda error: self.forgives(lease, error),
             )
         except (PolicyFault, PolicyRefused) as error:
             raise RunOver(f"task {lease.task} episode {lease.episode}: {error}") from error
-        if self.info.stateful:
+        if self.job.spec.policy.stateful:
             self.forget(session)
         return record
 
@@ -229,7 +224,7 @@ class Worker:
             return
         except ContractError as error:
             raise RunOver(f"the policy went away and did not come back: {error}") from error
-        if json.loads(json.dumps(now)) != self.job.policy:
+        if json.loads(json.dumps(now)) != self.job.spec.to_json()["policy"]:
             raise RunOver("another policy came back at the same address; start a new run for it")
 
     def save(self, lease: Lease, record, fixtures: dict[str, np.ndarray]) -> bool:

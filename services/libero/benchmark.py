@@ -1,0 +1,85 @@
+"""LIBERO as a benchmark: what `vla_evaluation` knows of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from services.libero.profiles import PROFILES
+from services.libero.simulator import suites
+from services.libero.simulator.suites import Task
+from vla_contract.protocol.parts import GRIPPER_CLOSES, HAND_STATE, OSC_POSE
+from vla_evaluation.benchmark import Assets
+
+CAMERAS = (  # what LIBERO's scenes define; agentview and robot0_eye_in_hand are what policies are trained on
+    "agentview",
+    "robot0_eye_in_hand",
+    "frontview",
+    "birdview",
+    "sideview",
+    "galleryview",
+    "robot0_robotview",
+)
+UNLIKE = {  # why a run on such assets must not stand beside published figures
+    "kit": "assets: kit, objects and scenes look and weigh differently",
+    "folder": "assets come from a folder, whose content was not verified",
+}
+ADVICE = {"kit": "assets: the project's kit; LIBERO's official files can be had by `./lab assets libero`"}
+
+
+class Libero:
+    """LIBERO's five suites on a Panda arm; see `vla_evaluation.benchmark.Benchmark` for what the members are."""
+
+    name = "LIBERO"
+    module = __name__
+    suites = suites.SUITES
+    action = (*OSC_POSE, GRIPPER_CLOSES)
+    state = HAND_STATE
+    control_hz = 20
+    cameras = CAMERAS
+    video_camera = "agentview"
+    profiles = PROFILES
+    packages = ("hf-libero", "robosuite", "bddl", "mujoco", "numpy", "pillow", "simplejpeg")
+    worker_gb = 1.6  # resident size
+    uncounted = ("services.libero.assets", "services.libero.simulator.rendering.driver")
+
+    def tasks(self, suite: str) -> tuple[Task, ...]:
+        """Returns a suite's tasks in LIBERO's order."""
+        return suites.load_suite(suite).tasks
+
+    def init_states(self, task: Task) -> np.ndarray:
+        """Returns the task's official init states."""
+        return suites.init_states(task)
+
+    def assets(self, asked: str | None, volume: Path) -> Assets:
+        """Returns a folder, the official files, the image's own, or the kit, which is made on first use."""
+        from services.libero import assets
+
+        source = assets.resolve(asked, volume)
+        unlike, advice = UNLIKE.get(source.kind, ""), ADVICE.get(source.kind, "")
+        return Assets(source.kind, source.path, source.digest, unlike, advice)
+
+    def renderer(self, render: str) -> str:
+        """Returns the OpenGL driver's own name and version."""
+        from services.libero.simulator.rendering import driver
+
+        return driver.ask(render)
+
+    def worker_variables(self, number: int) -> dict[str, str]:
+        """Returns the GPU to draw on: workers take turns with those there are."""
+        from services.libero.simulator.rendering import gl
+
+        return gl.spread(number)
+
+    def make_env(self, assets: Path, work: Path, cameras: tuple[str, ...], camera_size: int, render: str):
+        """Returns a `LiberoEnv`, in a process that is configured for it first."""
+        from services.libero.simulator import runtime
+
+        runtime.configure(assets, work, render)
+        from services.libero.simulator.env import LiberoEnv  # imports mujoco, which must come after configure
+
+        return LiberoEnv(assets, cameras, camera_size, render)
+
+
+BENCHMARK = Libero()

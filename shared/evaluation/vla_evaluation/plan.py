@@ -1,0 +1,131 @@
+"""What to run: which tasks and episodes under which protocol, and everything that their outcome depends on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vla_contract import PolicyInfo
+from vla_contract.protocol.errors import did_you_mean, nearest
+from vla_evaluation import provenance
+from vla_evaluation.agreement import choose_unnorm_key
+from vla_evaluation.benchmark import Assets, Benchmark, Task
+from vla_evaluation.config import EvalConfig, show_ranges
+from vla_evaluation.profiles import Profile, choose
+from vla_evaluation.spec import RunSpec
+from vla_evaluation.workers.job import Job
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run, before anything is started."""
+
+    benchmark: Benchmark
+    config: EvalConfig
+    profile: Profile
+    tasks: tuple[Task, ...]
+    episodes: list[int]
+
+    @property
+    def units(self) -> list[tuple[int, int]]:
+        return [(task.index, episode) for task in self.tasks for episode in self.episodes]
+
+
+def make_plan(benchmark: Benchmark, config: EvalConfig, profile: str | None = None) -> Plan:
+    """Returns the plan, under the profile that was asked for, or `profile`, or the benchmark's first.
+
+    ValueError for an unknown suite, profile, camera, task or episode.
+    """
+    if config.suite not in benchmark.suites:
+        raise ValueError(f"suite {config.suite!r} not found{did_you_mean(config.suite, benchmark.suites)}")
+    for camera in config.extra_cameras:
+        if camera not in benchmark.cameras:
+            raise ValueError(f"camera {camera!r} not found{did_you_mean(camera, benchmark.cameras)}")
+    chosen = choose(benchmark.profiles, config.profile or profile or next(iter(benchmark.profiles)))
+    tasks = select_tasks(config.suite, benchmark.tasks(config.suite), config.tasks)
+    available = min(len(benchmark.init_states(task)) for task in tasks)
+    return Plan(benchmark, config, chosen, tasks, config.episode_list(chosen.trials, available))
+
+
+def select_tasks(suite: str, tasks: Sequence[Task], selection: str | None = None) -> tuple[Task, ...]:
+    """Returns the tasks that `selection` names, in the suite's order and without repeats.
+
+    `selection` is a comma-separated list of indices ("0"), ranges ("2-4", both ends included) and task names; None or
+    "all" is every task. Raises ValueError for an index outside the suite, a reversed range and an unknown name.
+    """
+    if selection is None or selection.strip() in ("", "all"):
+        return tuple(tasks)
+    chosen: set[int] = set()
+    for part in (part.strip() for part in selection.split(",")):
+        chosen.update(_indices(suite, tasks, part))
+    return tuple(task for task in tasks if task.index in chosen)
+
+
+def _indices(suite: str, tasks: Sequence[Task], part: str) -> range:
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+    if match:
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last or last >= len(tasks):
+            raise ValueError(f"tasks {part!r}: {suite} has tasks 0-{len(tasks) - 1}, lower end first")
+        return range(first, last + 1)
+    names = [task.name for task in tasks]
+    if part in names:
+        return range(names.index(part), names.index(part) + 1)
+    hint = nearest(part, names)
+    raise ValueError(
+        f"task {part!r} not found in {suite}{hint} Give indices ('0'), ranges ('0,2-4') or the benchmark's names."
+    )
+
+
+def specify(plan: Plan, info: PolicyInfo) -> RunSpec:
+    """Returns what all episodes share; ValueError where the policy lacks the statistics that were asked for."""
+    benchmark, config, profile = plan.benchmark, plan.config, plan.profile
+    return RunSpec(
+        benchmark=benchmark.name,
+        suite=config.suite,
+        profile=profile.name,
+        protocol=profile.protocol(),
+        max_steps=config.max_steps or profile.steps_for(config.suite),
+        action=benchmark.action,
+        control_hz=benchmark.control_hz,
+        policy=info,
+        cameras=tuple(dict.fromkeys((*info.cameras, *config.extra_cameras))),
+        execute=config.execute,
+        seed=profile.env_seed if config.seed is None else config.seed,
+        unnorm_key=choose_unnorm_key(info, profile.unnorm_keys_for(config.suite), config.unnorm_key),
+        render=config.render,
+    )
+
+
+def identify(plan: Plan, spec: RunSpec, assets: Assets) -> dict:
+    """Returns everything that an episode's outcome depends on, as JSON types; a run never mixes two of these."""
+    benchmark = plan.benchmark
+    return {
+        **spec.to_json(),
+        "tasks": [task.index for task in plan.tasks],
+        "episodes": show_ranges(plan.episodes),
+        "assets": {"kind": assets.kind, "digest": assets.digest},
+        "versions": provenance.versions(benchmark.packages),
+        "code": provenance.code_digest(benchmark),
+        "lock": provenance.lock_hash(),
+        "off_lock": provenance.off_lock(),
+        # what no policy sees changes nothing
+        "renderer": benchmark.renderer(spec.render) if spec.cameras else None,
+    }
+
+
+def describe(plan: Plan, assets: Assets) -> dict:
+    """Returns what is read beside the identity (by report, comparison and tables), so that none needs the benchmark."""
+    tasks = plan.benchmark.tasks(plan.config.suite)
+    return {
+        "tasks": [{"name": task.name, "instruction": task.instruction} for task in tasks],
+        "profile": plan.profile.facts_for(plan.config.suite),
+        "assets": {"unlike": assets.unlike, "advice": assets.advice},
+    }
+
+
+def make_job(plan: Plan, spec: RunSpec, assets: Assets) -> Job:
+    """Returns what the workers need."""
+    ours = {"spec": spec, "benchmark": plan.benchmark.module, "assets": str(assets.path)}
+    return Job(**ours, **{name: getattr(plan.config, name) for name in Job.__dataclass_fields__.keys() - ours})

@@ -1,0 +1,48 @@
+"""What all episodes of a run share: told to every worker, and the greater part of the run's identity."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vla_contract import PolicyInfo
+from vla_contract.protocol.parts import Part
+from vla_evaluation.profiles import EpisodeProtocol
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """`cameras` are sent with every observation. `execute` is how many actions of a chunk are executed before the
+    policy is asked again, None: all. `action` and `control_hz` are the benchmark's, `profile` is the protocol's name.
+    """
+
+    benchmark: str
+    suite: str
+    profile: str
+    protocol: EpisodeProtocol
+    max_steps: int
+    action: tuple[Part, ...]
+    control_hz: float
+    policy: PolicyInfo
+    cameras: tuple[str, ...] = ()
+    execute: int | None = None
+    seed: int = 0
+    unnorm_key: str | None = None
+    render: str = "auto"
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it as JSON types, as a store gives it back: lists for tuples."""
+        return json.loads(json.dumps({**asdict(self), "policy": self.policy.to_dict()}))
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> RunSpec:
+        """Returns what `to_json` has told; other facts beside it are left out."""
+        known = {name: facts[name] for name in cls.__dataclass_fields__}
+        protocol = dict(known["protocol"])
+        protocol["wait_action"] = tuple(protocol["wait_action"])
+        known["protocol"] = EpisodeProtocol(**protocol)
+        known["action"] = tuple(Part(**part) for part in known["action"])
+        known["policy"] = PolicyInfo.from_dict(known["policy"])
+        return cls(**{**known, "cameras": tuple(known["cameras"])})
