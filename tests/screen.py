@@ -59,6 +59,7 @@ class Screen:
         cwd: str | Path | None = None,
         variables: Mapping[str, str | None] | None = None,
     ) -> None:
+        self.sent = bytearray()  # everything that the command wrote, codes too
         self.frames: list[str] = []  # every screen at which the output paused, as `text`; no two neighbours are equal
         self._seen = 0  # frames before this one have been waited for
         self._terminal = _Terminal(columns, rows, history=100_000, ratio=0.5)
@@ -160,6 +161,7 @@ class Screen:
             if not data:
                 break
             with self._changed:
+                self.sent += data
                 self._stream.feed(data)
         self._closed = True
         self._keep_frame(at_end=True)

@@ -19,7 +19,20 @@ def test_no_number_of_the_progress_is_cut(terminal):
     for frames, columns in ((screen.frames[:narrow], 80), (screen.frames[narrow + 2 :], 60)):
         for frame in frames:
             assert all(len(line) <= columns for line in frame.splitlines())
-            rows = [line for line in frame.splitlines() if "━" in line]
-            assert all(re.search(r"━  [012]/2(    0 %|   50 %|  100 %)?$", row) for row in rows), frame
+            rows = [line for line in frame.splitlines() if re.search("[━╍─]{6}", line)]
+            assert all(re.search(r"[╍─]  [012]/2(    0 %|   50 %|  100 %)?$", row) for row in rows), frame
             assert not rows or TOTALS.search(" ".join(frame.split())), frame
-    assert wide < narrow and len(re.findall(r"━  2/2    0 %$", screen.transcript, re.MULTILINE)) == 2
+    assert wide < narrow and len(re.findall(r"╍  2/2    0 %$", screen.transcript, re.MULTILINE)) == 2
+
+
+COLOR = re.compile(rb"\x1b\[[0-9;]*(3[0-7]|9[0-7]|38;|48;|4[0-7])[0-9;]*m")
+
+
+def test_without_colours_a_bar_still_tells_how_far_it_is(terminal):
+    short = "--tasks 0 --trials 2 --max-steps 3 --policy random --workers 1 --video none"
+    words = ("eval", "libero_goal", *short.split(" "))
+    assert COLOR.search(terminal.done(*words).sent)
+    plain = terminal.done(*words, NO_COLOR="1")
+    assert not COLOR.search(plain.sent)
+    rows = [line for frame in plain.frames for line in frame.splitlines() if " 0/2" in line or "/2 " in line]
+    assert any(re.search("─{6,}  0/2", row) for row in rows) and any(re.search("╍{6,}  2/2", row) for row in rows)

@@ -202,12 +202,12 @@ def broken(parts: Iterable[str], width: int) -> list[str]:
 
 
 def bar(row: Mapping[str, int], width: int) -> Text:
-    """Returns a bar of one task: successes green, failures red, the rest dim."""
+    """Returns a bar of one task: successes green, failures red, the rest dim; each with a line of its own too."""
     planned = max(row["planned"], 1)
     good = round(width * row["successes"] / planned)
     done = round(width * row["done"] / planned)
-    parts = (good, "green"), (done - good, "red"), (width - done, "bright_black")
-    return Text.assemble(*(("━" * length, style) for length, style in parts))
+    parts = ("━", good, "green"), ("╍", done - good, "red"), ("─", width - done, "bright_black")
+    return Text.assemble(*((line * length, style) for line, length, style in parts))
 
 
 def make_progress(names: Mapping[int, str], counts):
