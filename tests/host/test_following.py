@@ -1,5 +1,6 @@
 """What a task says at its end: the next useful command, to people only."""
 
+import os
 import re
 import subprocess
 
@@ -11,7 +12,7 @@ from vlalab.host import paths
 from vlalab.tasks import following
 
 TASKS = {task.name: task for group in tasks.GROUPS.values() for task in group}
-GIVEN = {"names": ["ui", "oracle"], "model": "openvla", "lab": "transformer", "name": None}
+GIVEN = {"run": "latest", "names": ["ui", "oracle"], "model": "openvla", "lab": "transformer", "name": None}
 
 
 def test_every_task_has_a_next_command_and_it_is_a_task():
@@ -34,6 +35,52 @@ def test_every_task_has_a_next_command_and_it_is_a_task():
 )
 def test_it_fits_what_was_done(task, given, says):
     assert following.AFTER[task](given) == says
+
+
+@pytest.fixture
+def volume(tmp_path, monkeypatch):
+    for at, name in enumerate(("goal-oracle-1", "goal-random-1", "spatial-random-1")):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "run.sqlite").touch()
+        (folder / "config.json").touch()
+        os.utime(folder / "config.json", (at, at))
+    for at, name in enumerate(("older", "newer")):
+        folder = tmp_path / "checkpoints" / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text('{"model_type": "openvla"}')
+        (folder / "model.safetensors").touch()
+        os.utime(folder, (at, at))
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path))
+    return tmp_path
+
+
+def says(task, **given):
+    after = following.AFTER[task]
+    return after if isinstance(after, str) else after(given)
+
+
+def test_it_names_the_runs_and_models_that_are_there(volume):
+    assert says("eval") == "./lab report spatial-random-1 --serve", "no other run of its suite"
+    os.utime(volume / "runs" / "goal-random-1" / "config.json", (9, 9))
+    assert says("eval") == "./lab compare goal-oracle-1 goal-random-1"
+    assert says("runs") == "./lab report goal-random-1 --serve"
+    assert says("checkpoint", model="openvla", name=None) == "./lab up openvla --checkpoint newer"
+    assert says("verify", model="openvla", checkpoint="older") == "./lab up openvla --checkpoint older"
+
+
+def test_it_names_what_was_given():
+    assert says("report", run="goal-oracle-1", serve=False) == "./lab report goal-oracle-1 --serve"
+    assert says("report", run=None, serve=True) == "./lab down reports"
+    assert says("sample", lab="diffusion", name="mine") == "./lab score diffusion --name mine"
+    assert says("bundle", words="libero,lab.tar").startswith("./lab restore lab.tar")
+    assert says("env", names=["ws_mdl"]) == "./lab up ws_mdl"
+    assert says("build", names=["openvla"]) == "./lab up openvla --runtime docker"
+
+
+def test_an_empty_volume_leads_to_the_first_evaluation(tmp_path, monkeypatch):
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path))
+    assert says("runs") == following.EVALUATE
 
 
 def test_a_person_is_told_and_a_script_is_not():

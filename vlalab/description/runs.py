@@ -23,6 +23,18 @@ def runs() -> list[str] | None:
     return _holding(paths.volume() / "runs", lambda names: STORE in names)
 
 
+def newest() -> list[str]:
+    """Returns the names of the runs, the one begun last first."""
+    return sorted(runs() or [], key=lambda name: -_begun(paths.volume() / "runs" / name))
+
+
+def _begun(folder: Path) -> float:
+    try:
+        return (folder / "config.json").stat().st_mtime  # written once, when a run begins
+    except OSError:
+        return 0.0
+
+
 def trained(lab: str) -> list[str] | None:
     """Returns the names of the models of a lab that have weights, as `runs` does."""
     return _holding(

@@ -6,39 +6,42 @@ import sys
 from collections.abc import Callable, Mapping
 
 from vlalab.commands import evaluation
-from vlalab.description import manifests
+from vlalab.description import checkpoints, compose, manifests, runs
+from vlalab.host import paths
 from vlalab.host.console import say
+from vlalab.runtimes import both
+from vlalab.tasks.values import split
 
 Given = Mapping[str, object]  # the task's flags, read
 
 EVALUATE = "./lab eval libero_goal --trials 2"
 AFTER: dict[str, str | Callable[[Given], str]] = {
-    "eval": "./lab runs",
-    "runs": "./lab report latest",
-    "report": "./lab runs",
+    "eval": lambda given: _after_evaluating(),
+    "runs": lambda given: f"./lab report {runs.newest()[0]} --serve" if runs.newest() else EVALUATE,
+    "report": lambda given: "./lab down reports" if given.get("serve") else f"./lab report {given['run']} --serve",
     "compare": "./lab runs",
     "assets": EVALUATE,
     "up": lambda given: _after_up(given),
     "down": "./lab status",
     "restart": "./lab status",
-    "status": "./lab logs SERVICE",
+    "status": lambda given: _after_status(),
     "logs": "./lab status",
     "shell": "./lab status",
-    "checkpoint": lambda given: f"./lab up {given['model']} --checkpoint NAME",
-    "verify": lambda given: f"./lab up {given['model']} --checkpoint NAME",
+    "checkpoint": lambda given: f"./lab up {given['model']} --checkpoint {given.get('name') or _newest_of(given)}",
+    "verify": lambda given: f"./lab up {given['model']} --checkpoint {given.get('checkpoint') or _newest_of(given)}",
     "train": lambda given: _after_training(given),
     "translate": "./lab tensorboard",
-    "sample": "./lab score diffusion",
+    "sample": lambda given: f"./lab score diffusion{_name(given)}",
     "score": "./lab tensorboard",
     "check": "./lab check (all exercises, and how far you are)",
     "tensorboard": "./lab down tensorboard",
     "test": EVALUATE,
-    "build": "./lab up oracle --runtime docker",
-    "bundle": "./lab restore FILE (on the other machine)",
+    "build": lambda given: f"./lab up {_service_of(given)} --runtime docker",
+    "bundle": lambda given: f"./lab restore {_file(given)} (on the other machine)",
     "restore": EVALUATE,
     "clean": "./lab status",
     "bench": "./lab bench NAME (results: bench/RESULTS.md)",
-    "env": "./lab status",
+    "env": lambda given: f"./lab up {_service_of(given)}",
     "lock": "./lab lock --check",
 }
 
@@ -58,7 +61,40 @@ def _after_up(given: Given) -> str:
 
 
 def _after_training(given: Given) -> str:
-    name = f" --name {given['name']}" if given.get("name") else ""
     if given["lab"] == "diffusion":
-        return f"./lab sample diffusion{name}"
-    return f'./lab translate "The door is open."{name}'
+        return f"./lab sample diffusion{_name(given)}"
+    return f'./lab translate "The door is open."{_name(given)}'
+
+
+def _after_evaluating() -> str:
+    """Returns the comparison with the latest other run of its suite, else the run's report."""
+    last, *before = runs.newest() or ["latest"]
+    others = [name for name in before if name.split("-")[0] == last.split("-")[0]]
+    return f"./lab compare {others[0]} {last}" if others else f"./lab report {last} --serve"
+
+
+def _after_status() -> str:
+    up = [found.name for found in both.instances() if not found.attached]
+    return f"./lab logs {up[0]}" if up else "./lab up oracle"
+
+
+def _newest_of(given: Given) -> str:
+    """Returns the checkpoint of a model that was written last."""
+    model, folder = str(given["model"]), paths.volume() / "checkpoints"
+    there = checkpoints.there(model) if model in manifests.models() else []
+    return max(there, key=lambda name: (folder / name).stat().st_mtime, default="NAME")
+
+
+def _service_of(given: Given) -> str:
+    """Returns the first service that lives in one of the environments that were named, the oracle without a name."""
+    names = given.get("names") or []
+    lives = [name for name, one in compose.read().items() if one.role != "job" and one.environment_name in names]
+    return lives[0] if lives else "oracle"
+
+
+def _file(given: Given) -> str:
+    return split(str(given.get("words") or "FILE"))[-1]
+
+
+def _name(given: Given) -> str:
+    return f" --name {given['name']}" if given.get("name") else ""
