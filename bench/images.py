@@ -26,7 +26,7 @@ from pathlib import Path
 
 from bench.common import figure
 from vlalab.description import manifests, ports
-from vlalab.engine import building, docker, images
+from vlalab.engine import building, docker, images, space
 from vlalab.environments import venvs
 from vlalab.host import paths
 from vlalab.host.console import LabError
@@ -312,7 +312,7 @@ def packages(built: dict[str, images.Image]) -> None:
 
 def listing(name: str, image: images.Image, flags: list[str]) -> dict[str, str]:
     """Returns path → mode and sha256 of the packages of a build, whose image and cache records are removed again."""
-    building.check_space([name], no_cache=True)
+    space.check([name], no_cache=True)
     before = cache_records()
     with tagged(name), own_tag(), options_of(image) as options:
         args = building.arguments([name], options)

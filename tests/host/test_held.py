@@ -12,7 +12,7 @@ import pytest
 
 from vlalab.description import compose, ports
 from vlalab.environments import venvs
-from vlalab.runtimes import containers, held
+from vlalab.runtimes import contained, held
 
 TOKEN, OTHER = "the-first-token-0123456789", "another-token-0123456789"
 
@@ -88,11 +88,11 @@ def test_what_a_container_was_started_with_is_held_against_what_is_asked_for():
         "Id": "1", "Name": "/oracle", "Image": "x", "State": {"Status": "running", "StartedAt": "2026-01-01T00:00:00Z"},
         "HostConfig": {},
         "Config": {
-            "Labels": {f"{containers.LABEL}service": "oracle"}, "Cmd": list(described.command),
+            "Labels": {f"{contained.LABEL}service": "oracle"}, "Cmd": list(described.command),
             "Env": ["PATH=/bin", *("=".join(pair) for pair in described.environment.items())],
         },
     }  # fmt: skip
-    found = containers._container(record)
+    found = contained._container(record)
     had = found.started_with()
     assert held.differing(found, had, {}) == []
     assert (

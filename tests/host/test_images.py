@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from vlalab.description import manifests
-from vlalab.engine import bake, building, docker, images
+from vlalab.engine import bake, building, docker, images, space
 from vlalab.engine.building import Options
 from vlalab.environments import venvs
 from vlalab.host import paths
@@ -263,19 +263,19 @@ def test_of_several_images_the_one_that_failed_is_named(speaking, tmp_path):
 
 def test_what_two_images_share_is_counted_once(speaking):
     speaking(engine(record("ui")))
-    alone = building.needed_gb(["gr00t"]) + building.needed_gb(["ws_mdl"])
-    together = building.needed_gb(["gr00t", "ws_mdl"])
+    alone = space.needed_gb(["gr00t"]) + space.needed_gb(["ws_mdl"])
+    together = space.needed_gb(["gr00t", "ws_mdl"])
     (shared,) = manifests.environment("gr00t").shared_gb.values()
-    assert alone - together == pytest.approx(shared * building.CACHE_FACTOR + building.TOOLS_GB)
-    assert building.needed_gb(["gr00t", "ws_mdl", "ui"]) == pytest.approx(together + building.REBUILD_GB)
+    assert alone - together == pytest.approx(shared * space.CACHE_FACTOR + space.TOOLS_GB)
+    assert space.needed_gb(["gr00t", "ws_mdl", "ui"]) == pytest.approx(together + space.REBUILD_GB)
 
 
 def test_a_full_disk_is_told_before_the_build(speaking, tmp_path, monkeypatch):
     speaking(builder(tmp_path, 0))
-    monkeypatch.setattr(building, "expected_gb", lambda names: 1e9 * len(names))
-    building.check_space(["ui"])  # it is built already: only its last layers are new
+    monkeypatch.setattr(space, "expected_gb", lambda names: 1e9 * len(names))
+    space.check(["ui"])  # it is built already: only its last layers are new
     with pytest.raises(LabError, match=r"takes up to .* GB and .* free; .*\./lab clean"):
-        building.check_space(["ui"], no_cache=True)
+        space.check(["ui"], no_cache=True)
 
 
 def test_an_engine_elsewhere_has_no_disk_to_check(speaking):
@@ -283,7 +283,7 @@ def test_an_engine_elsewhere_has_no_disk_to_check(speaking):
         """[ "$1" = version ] && echo '{"Server": {"Version": "26.1"}}' || echo '{"DockerRootDir": "/not/here"}'"""
     )
     assert docker.info()["DockerRootDir"] == "/not/here"
-    assert building.free_at_engine() is None
+    assert space.free_at_engine() is None
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

@@ -16,7 +16,7 @@ from vlalab.environments import venvs
 from vlalab.host import memory
 from vlalab.host.processes import identify
 from vlalab.runtimes import local
-from vlalab.runtimes.containers import Container
+from vlalab.runtimes.contained import Container
 
 LIBERO = compose.read(variables={})["oracle"]
 

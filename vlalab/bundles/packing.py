@@ -21,7 +21,7 @@ from pathlib import Path
 from vlalab.bundles import parts
 from vlalab.bundles.manifest import FOLDERS, VolumeFile, can_be_named
 from vlalab.description import compose, manifests
-from vlalab.engine import building, docker, images, volumes
+from vlalab.engine import building, docker, images, space, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, Status, say, status, unknown
 
@@ -169,7 +169,7 @@ def _check(request: Request, found: Sequence[images.Image], files: Sequence[Volu
     if free < need:
         raise LabError(f"the bundle takes up to {images.spell_size(need)}; {file.parent} has {images.spell_size(free)}")
     largest = max((image.size for image in found), default=0)
-    spare = building.free_at_engine() if found else None
+    spare = space.free_at_engine() if found else None
     if spare is not None and spare < largest:
         raise LabError(
             f"the engine needs {images.spell_size(largest)} for a while to save an image, and its disk has "

@@ -19,7 +19,7 @@ from pathlib import Path
 from vlalab.bundles.manifest import VolumeFile
 from vlalab.bundles.staging import Staging
 from vlalab.bundles.unpacking import Reader
-from vlalab.engine import building, docker, images, volumes
+from vlalab.engine import docker, images, space, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, say, status
 
@@ -157,7 +157,7 @@ def _check_space(bundle: Reader, plan: Plan) -> None:
     """Raises LabError where the engine's disk or the volume has too little room for what comes out of the bundle."""
     sizes = [max(record["size"], bundle.manifest.unpacked(f"images/{record['name']}")) for record in plan.load]
     need = (LOAD_FACTOR - 1) * max(sizes, default=0) + sum(sizes)
-    free = building.free_at_engine() if plan.load else None
+    free = space.free_at_engine() if plan.load else None
     if free is not None and free < need:
         raise LabError(f"loading takes {images.spell_size(need)}, the engine's disk has {images.spell_size(free)} free")
     place = next(path for path in (paths.volume(), *paths.volume().parents) if path.exists())

@@ -10,7 +10,7 @@ from vlalab.description import checkpoints, compose, service_settings
 from vlalab.engine import docker, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, say, unknown
-from vlalab.runtimes import both, containers, held
+from vlalab.runtimes import both, contained, held
 from vlalab.runtimes.both import Runtime
 from vlalab.runtimes.running import Instance
 
@@ -146,7 +146,7 @@ def down(names: Sequence[str], dry_run: bool = False) -> list[str]:
 
 def _chosen(names: Sequence[str]) -> list[Instance]:
     """Returns what runs, or stopped without being taken away, of those names; no names mean all that `up` started."""
-    there = {found.name: found for found in [*containers.everything(), *both.instances()]}
+    there = {found.name: found for found in [*contained.everything(), *both.instances()]}
     for name in names:
         if name not in there:
             raise LabError(f"'{name}' is not up; up: {', '.join(sorted(there)) or 'nothing'}")
@@ -195,7 +195,7 @@ def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
 
 def logs(name: str, lines: int, follow: bool) -> None:
     """Prints the end of a service's log, and what is added to it if `follow`."""
-    found = next((one for one in [*both.instances(), *containers.everything()] if one.name == name), None)
+    found = next((one for one in [*both.instances(), *contained.everything()] if one.name == name), None)
     runtime = both.of(found) if found else both.choose("local", [])[0]
     try:
         runtime.follow_log(name, lines, follow)

@@ -16,8 +16,8 @@ from vlalab.engine import docker, images
 from vlalab.engine.images import Image
 from vlalab.environments import venvs
 from vlalab.host import memory, paths
-from vlalab.runtimes import containers, local
-from vlalab.runtimes.containers import Container
+from vlalab.runtimes import contained, local
+from vlalab.runtimes.contained import Container
 from vlalab.runtimes.local import Instance
 
 COLUMNS = ("service", "runtime", "state", "health", "image or environment", "GPU", "memory", "URL")
@@ -37,7 +37,7 @@ class Facts:
 def gather() -> Facts:
     """Returns the facts. Nothing that is down is asked anything."""
     with ThreadPoolExecutor(max_workers=16) as pool:
-        there = pool.submit(containers.everything), pool.submit(local.instances)
+        there = pool.submit(contained.everything), pool.submit(local.instances)
         built = pool.submit(lambda: {} if docker.available() else images.found())
         running = [found for some in there for found in some.result()]
         used = pool.submit(gpus.memory_by_process if running else dict)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -16,16 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vlalab.description import manifests
-from vlalab.engine import bake, docker, images
+from vlalab.engine import bake, docker, images, space
 from vlalab.environments import venvs
 from vlalab.host import paths, state
 from vlalab.host.console import LabError, Status, say, status, unknown
 
 FLASH_ATTN = ("prebuilt", "compile", "none")
 PROGRESS = ("line", "plain", "tty")
-CACHE_FACTOR = 1.6  # a first build also fills the cache of unpacked wheels; the manifests' sizes have a margin
-TOOLS_GB = 1.0  # the distribution's packages and what builds need beside the images
-REBUILD_GB = 1.0
 SYSTEM_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 ADDED_BY_ADMINS = ("/usr/local/share/ca-certificates", "/etc/pki/ca-trust/source/anchors")
 BUNDLE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
@@ -203,7 +199,7 @@ def build(names: Sequence[str], options: Options) -> list[images.Image]:
         print(shlex.join(docker.command(args)))
         return []
     docker.require("buildx")
-    check_space(chosen, options.no_cache)
+    space.check(chosen, options.no_cache)
     started = time.monotonic()
     _run(chosen, args, options)
     done = _built(chosen)
@@ -269,39 +265,6 @@ def _failure(names: Sequence[str], words: list[str]) -> str:
     said = "\n  ".join(word for word in words[-40:] if word.strip())
     parts = [f"{what} could not be built" + (f":\n  {said}" if said else " (its words are above)"), docker.advice(text)]
     return "\n".join(part for part in [*parts, "all of its words: --progress plain"] if part)
-
-
-def check_space(names: Sequence[str], no_cache: bool = False) -> None:
-    """Raises LabError where the engine's disk has less than a build of those images takes."""
-    free, need = free_at_engine(), needed_gb(names, no_cache)
-    if free is not None and free / 1e9 < need:
-        raise LabError(
-            f"building {', '.join(names)} takes up to {need:.1f} GB and {docker.info()['DockerRootDir']} has "
-            f"{free / 1e9:.1f} GB free; build fewer at a time, or see what can be freed: ./lab clean"
-        )
-
-
-def needed_gb(names: Sequence[str], no_cache: bool = False) -> float:
-    """Returns what a build takes: images that are not there with their cache, of the others the last layers."""
-    there = images.found(names)
-    new = [name for name in names if no_cache or images.unusable(name, there.get(name)) is not None]
-    return expected_gb(new) * CACHE_FACTOR + (TOOLS_GB if new else 0.0) + REBUILD_GB * (len(names) - len(new))
-
-
-def expected_gb(names: Sequence[str]) -> float:
-    """Returns how large those images are together, as the manifests say; a layer that several have counts once."""
-    known = [manifests.environment(name) for name in names]
-    layers = {layer: size for one in known for layer, size in one.shared_gb.items()}
-    return sum(one.image_gb - sum(one.shared_gb.values()) for one in known) + sum(layers.values())
-
-
-def free_at_engine() -> int | None:
-    """Returns the bytes free where the engine keeps images; None where that place is not on this machine."""
-    place = Path(docker.info().get("DockerRootDir", ""))
-    try:
-        return shutil.disk_usage(place).free if place.is_absolute() else None
-    except OSError:
-        return None
 
 
 def print_table(done: Sequence[images.Image], seconds: float) -> None:

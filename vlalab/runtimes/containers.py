@@ -1,181 +1,32 @@
 """The docker runtime: services of compose.yaml as containers, by Docker Compose.
 
-What Compose knows about a container (project, service, health) is read from the engine, so that a service started by
-`docker compose up` is a service here too. This module is one of the two that `both.Runtime` describes.
+What runs is told by `contained`. This module is one of the two that `both.Runtime` describes.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 from vlalab.description import compose, ports
 from vlalab.engine import docker, guard, images, reservations, volumes
-from vlalab.host import memory, paths
+from vlalab.host import paths
 from vlalab.host.console import LabError, say
-from vlalab.host.processes import Identity, identify, supervise
-from vlalab.runtimes import held, logs, running
+from vlalab.host.processes import identify, supervise
+from vlalab.runtimes import logs, running
+from vlalab.runtimes.contained import GUARDS, OWNER, Container, everything, instance
+from vlalab.runtimes.contained import NAME as NAME
+from vlalab.runtimes.contained import instances as instances
 
-NAME = "docker"
 MOUNT = "/volume"  # where compose.yaml mounts the volume
-LABEL = "com.docker.compose."
-OWNER = "vla-lab.owner"  # label of a private container: machine, pid, start and boot of the call it belongs to
-RUNNING = ("running", "restarting", "paused")
 CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 NETWORK = (  # variables that a program needs where the network has a proxy or a mirror of its own
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "HF_ENDPOINT", "HF_TOKEN",
     "VLALAB_LIBERO_MIRROR",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Container:
-    """A container of this project, as the engine describes it."""
-
-    runtime: ClassVar[str] = NAME
-    id: str
-    container: str  # its own name
-    service: str
-    role: str
-    attached: bool
-    owner: str
-    state: str  # running, restarting, paused, exited, created, dead
-    exit_code: int
-    docker_health: str  # starting, healthy, unhealthy; empty: it has no check
-    url: str
-    port: int  # inside
-    started_at: float
-    restarts: int
-    pid: int
-    image_id: str
-    gpu: str
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # with the token
-    command: Sequence[str] = ()
-
-    @property
-    def name(self) -> str:
-        """The service's name; a private one has its own."""
-        return self.container if self.attached else self.service
-
-    @property
-    def is_up(self) -> bool:
-        """Whether it runs, or is about to again."""
-        return self.state in RUNNING
-
-    def owns(self, pid: int) -> bool:
-        """Returns whether a process of this machine runs in it."""
-        return memory.belongs_to_container(pid, self.id)
-
-    def is_healthy(self) -> bool:
-        """Returns whether its health check succeeded when the engine ran it last: compose.yaml says how often."""
-        return self.state == "running" and self.docker_health in ("healthy", "")
-
-    def has_ended(self) -> bool:
-        """Returns whether it ended and the engine will not start it again."""
-        done = docker.run(["inspect", "--format", "{{.State.Status}}", self.container], check=False)
-        if done.returncode != 0:
-            return "no such" in done.stderr.lower()  # else the engine does not answer just now
-        return done.stdout.strip() in ("exited", "dead")
-
-    def started_with(self) -> dict[str, str]:
-        """Returns the settings that its configuration shows."""
-        return held.of_container(self.service, self.environment, list(self.command))
-
-    def stop(self) -> None:
-        """Ends it, with its grace period, and removes it."""
-        docker.run(["stop", self.container], check=False)
-        guard.remove(self.container)
-        if self.attached and (watch := _GUARDS.pop(self.container, None)):
-            guard.dismiss(watch)
-
-    def last_words(self, lines: int = 15) -> str:
-        """Returns the end of its log."""
-        done = docker.run(["logs", "--tail", str(lines), self.container], check=False)
-        return (done.stdout + done.stderr).strip()
-
-    def is_abandoned(self) -> bool:
-        """Returns whether the call it belonged to is gone, and was one of this machine. A job ends by itself."""
-        machine, *rest = self.owner.split(" ")
-        if machine != platform.node() or len(rest) != 3 or self.role == "job":
-            return False
-        return not Identity(int(rest[0]), int(rest[1]), rest[2]).is_alive()
-
-
-_GUARDS: dict[str, object] = {}
-
-
-# --- what runs ----------------------------------------------------------------------------------------------
-
-
-def everything() -> list[Container]:
-    """Returns all containers of this project, also those that ended; none where no engine answers. 40 ms."""
-    if docker.available():
-        return []
-    ids = docker.run(["ps", "--all", "--quiet", "--filter", f"label={LABEL}project={compose.project()}"]).stdout.split()
-    if not ids:
-        return []
-    done = docker.run(["inspect", *ids], check=False)  # one may have gone since
-    found = [_container(record) for record in docker.parse_json(done.stdout)]
-    abandoned = [one for one in found if one.attached and one.is_abandoned()]
-    for one in abandoned:
-        say(f"removing {one.container}: the call it belonged to is gone")
-        guard.remove(one.container)
-    return sorted((one for one in found if one not in abandoned), key=lambda one: one.name)
-
-
-def instances() -> list[Container]:
-    """Returns what runs."""
-    return [one for one in everything() if one.is_up]
-
-
-def instance(name: str) -> Container | None:
-    """Returns the running instance of that name."""
-    return next((one for one in instances() if one.name == name), None)
-
-
-def _container(record: dict) -> Container:
-    labels, state = record["Config"]["Labels"], record["State"]
-    test = (record["Config"].get("Healthcheck") or {}).get("Test") or []
-    inside = re.search(r"://[^/]*:(\d+)/", " ".join(test))
-    return Container(
-        id=record["Id"],
-        container=record["Name"].lstrip("/"),
-        service=labels.get(f"{LABEL}service", ""),
-        role=labels.get(compose.ROLE, "service"),
-        attached=labels.get(f"{LABEL}oneoff") == "True",
-        owner=labels.get(OWNER, ""),
-        state=state["Status"],
-        exit_code=int(state.get("ExitCode", 0)),
-        docker_health=(state.get("Health") or {}).get("Status", ""),
-        url=_published(record),
-        port=int(inside[1]) if inside else 0,
-        started_at=images.parse_time(state["StartedAt"]).timestamp(),
-        restarts=int(record.get("RestartCount", 0)),
-        pid=int(state.get("Pid", 0)),
-        image_id=record["Image"],
-        gpu=_devices(record),
-        environment=dict(line.partition("=")[::2] for line in record["Config"].get("Env") or ()),
-        command=tuple(record["Config"].get("Cmd") or ()),
-    )
-
-
-def _published(record: dict) -> str:
-    """Returns the URL at which this machine reaches the container's published port."""
-    for bindings in (record["HostConfig"].get("PortBindings") or {}).values():
-        for binding in bindings or ():
-            return f"http://{ports.reachable(binding.get('HostIp') or '0.0.0.0')}:{binding['HostPort']}"
-    return ""
-
-
-def _devices(record: dict) -> str:
-    requests = record["HostConfig"].get("DeviceRequests") or ()
-    return ",".join(device for request in requests for device in request.get("DeviceIDs") or ["all"]) or "none"
 
 
 # --- variables and files for Compose ------------------------------------------------------------------------
@@ -257,7 +108,7 @@ def start(
     name = instance_name or service_name
     if attached:
         name = f"{compose.project()}-{name}"
-        _GUARDS[name] = guard.start(name)
+        GUARDS[name] = guard.start(name)
     words, files = _start_words(service_name, name, attached, _me()), _files(service_name, given)
     docker.compose(words, files=files, variables=_variables(given))
     if attached:  # `compose run` drops the restart rule

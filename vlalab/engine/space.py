@@ -1,0 +1,48 @@
+"""How much of the engine's disk images take, as the manifests say, and whether it is there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from vlalab.description import manifests
+from vlalab.engine import docker, images
+from vlalab.host.console import LabError
+
+CACHE_FACTOR = 1.6  # a first build also fills the cache of unpacked wheels; the manifests' sizes have a margin
+TOOLS_GB = 1.0  # the distribution's packages and what builds need beside the images
+REBUILD_GB = 1.0
+
+
+def check(names: Sequence[str], no_cache: bool = False) -> None:
+    """Raises LabError where the engine's disk has less than a build of those images takes."""
+    free, need = free_at_engine(), needed_gb(names, no_cache)
+    if free is not None and free / 1e9 < need:
+        raise LabError(
+            f"building {', '.join(names)} takes up to {need:.1f} GB and {docker.info()['DockerRootDir']} has "
+            f"{free / 1e9:.1f} GB free; build fewer at a time, or see what can be freed: ./lab clean"
+        )
+
+
+def needed_gb(names: Sequence[str], no_cache: bool = False) -> float:
+    """Returns what a build takes: images that are not there with their cache, of the others the last layers."""
+    there = images.found(names)
+    new = [name for name in names if no_cache or images.unusable(name, there.get(name)) is not None]
+    return expected_gb(new) * CACHE_FACTOR + (TOOLS_GB if new else 0.0) + REBUILD_GB * (len(names) - len(new))
+
+
+def expected_gb(names: Sequence[str]) -> float:
+    """Returns how large those images are together, as the manifests say; a layer that several have counts once."""
+    known = [manifests.environment(name) for name in names]
+    layers = {layer: size for one in known for layer, size in one.shared_gb.items()}
+    return sum(one.image_gb - sum(one.shared_gb.values()) for one in known) + sum(layers.values())
+
+
+def free_at_engine() -> int | None:
+    """Returns the bytes free where the engine keeps images; None where that place is not on this machine."""
+    place = Path(docker.info().get("DockerRootDir", ""))
+    try:
+        return shutil.disk_usage(place).free if place.is_absolute() else None
+    except OSError:
+        return None
