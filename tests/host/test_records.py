@@ -71,6 +71,25 @@ def test_a_process_that_the_lab_did_not_start_is_never_ended(bystander):
     assert local.instance("oracle") is None and bystander.poll() is None
 
 
+@pytest.mark.parametrize(
+    ("module", "file", "is_ours"),
+    [
+        ("older.supervisor", "oracle.json", True),
+        ("older.other", "oracle.json", False),
+        ("older.supervisor", "b", False),
+    ],
+)
+def test_a_service_outlives_a_move_of_the_supervisors_module(tmp_path, module, file, is_ours):
+    (tmp_path / "older").mkdir()
+    (tmp_path / f"{module.replace('.', '/')}.py").write_text("print('up', flush=True)\nimport time; time.sleep(60)\n")
+    path = tmp_path / "oracle.json"
+    command = [sys.executable, "-m", module, str(tmp_path / file)]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"up\n"
+        assert record(identify(process.pid)).runs(path) is is_ours
+        process.kill()
+
+
 def test_a_child_that_is_not_the_supervisors_is_never_ended(bystander):
     path = supervised.state_path("oracle")
     own = subprocess.Popen(["/bin/sh", "-c", "sleep 60 & wait"], stdout=subprocess.DEVNULL, start_new_session=True)
