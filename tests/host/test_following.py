@@ -72,6 +72,8 @@ def test_it_names_the_runs_and_models_that_are_there(volume):
 def test_it_names_what_was_given():
     assert says("report", run="goal-oracle-1", serve=False) == "./lab report goal-oracle-1 --serve"
     assert says("report", run=None, serve=True) == "./lab down reports"
+    assert says("report", run="/somewhere/else", serve=False) == "./lab runs", "the service shows the volume's alone"
+    assert says("verify", model="openvla", checkpoint="/my models/a") == "./lab up openvla --checkpoint '/my models/a'"
     assert says("sample", lab="diffusion", name="mine") == "./lab score diffusion --name mine"
     assert says("bundle", words="libero,lab.tar").startswith("./lab restore lab.tar")
     assert says("env", names=["ws_mdl"]) == "./lab up ws_mdl"

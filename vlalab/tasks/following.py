@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 
@@ -18,7 +19,7 @@ EVALUATE = "./lab eval libero_goal --trials 2"
 AFTER: dict[str, str | Callable[[Given], str]] = {
     "eval": lambda given: _after_evaluating(),
     "runs": lambda given: f"./lab report {runs.newest()[0]} --serve" if runs.newest() else EVALUATE,
-    "report": lambda given: "./lab down reports" if given.get("serve") else f"./lab report {given['run']} --serve",
+    "report": lambda given: _after_report(given),
     "compare": "./lab runs",
     "assets": EVALUATE,
     "up": lambda given: _after_up(given),
@@ -28,7 +29,7 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "logs": "./lab status",
     "shell": "./lab status",
     "checkpoint": lambda given: f"./lab up {given['model']} --checkpoint {given.get('name') or _newest_of(given)}",
-    "verify": lambda given: f"./lab up {given['model']} --checkpoint {given.get('checkpoint') or _newest_of(given)}",
+    "verify": lambda given: f"./lab up {given['model']} --checkpoint {_verified(given)}",
     "train": lambda given: _after_training(given),
     "translate": "./lab tensorboard",
     "sample": lambda given: f"./lab score diffusion{_name(given)}",
@@ -73,6 +74,13 @@ def _after_evaluating() -> str:
     return f"./lab compare {others[0]} {last}" if others else f"./lab report {last} --serve"
 
 
+def _after_report(given: Given) -> str:
+    """Returns how to see it in a browser; the service shows what lies on the volume, by name."""
+    if given.get("serve"):
+        return "./lab down reports"
+    return "./lab runs" if "/" in str(given["run"]) else f"./lab report {given['run']} --serve"
+
+
 def _after_status() -> str:
     up = [found.name for found in both.instances() if not found.attached]
     return f"./lab logs {up[0]}" if up else "./lab up oracle"
@@ -94,6 +102,10 @@ def _service_of(given: Given) -> str:
 
 def _file(given: Given) -> str:
     return split(str(given.get("words") or "FILE"))[-1]
+
+
+def _verified(given: Given) -> str:
+    return shlex.quote(str(given.get("checkpoint") or _newest_of(given)))
 
 
 def _name(given: Given) -> str:
