@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -401,3 +402,39 @@ def test_runs_are_listed_reported_and_compared(sharded):
     assert "exact McNemar p = 1" in compared.stdout, compared.stderr
     unknown = runs("--run-dir", str(sharded), "compare", "by-1", "by-4")
     assert unknown.returncode == 2 and "did you mean 'by-" in unknown.stderr
+
+
+def age(folder: Path) -> None:
+    """Makes a run's store what an earlier version wrote: it named no benchmark, and kept the tasks' names elsewhere."""
+    with RunStore(folder / "run.sqlite") as store:
+        identity, policy = store.meta("identity"), store.meta("identity")["policy"]
+        old = {name: value for name, value in identity.items() if name not in ("benchmark", "action", "control_hz")}
+        old["policy"] = {**{k: v for k, v in policy.items() if k != "action"}, "action_convention": "libero"}
+        store.set_meta("identity", old)
+        store.set_meta("job", {"suite": "libero_goal", "profile": "openvla", "max_steps": 8})
+        store.db.execute("DELETE FROM meta WHERE key = 'about'")
+        store.db.execute("UPDATE episodes SET status = 'pending', result = NULL WHERE task = 7 AND episode = 4")
+
+
+def test_a_run_of_an_earlier_version_is_refused_with_the_difference_or_goes_on(
+    sharded, policy, libero_assets, tmp_path
+):
+    folder = tmp_path / "runs" / "old"
+    shutil.copytree(sharded / "by-1", folder)
+    age(folder)
+    there = ("--run-dir", str(folder.parent))
+    assert "9/10" in runs(*there, "list").stdout
+    for words in (["report", "old"], ["compare", "old", "old"]):
+        done = runs(*there, *words)
+        assert done.returncode == 2 and "was made before runs told their tasks' names" in done.stderr
+    flags = (
+        "--policy-url", policy.url, "--assets", str(libero_assets), "--tasks", "1,7", "--trials", "5",
+        "--max-steps", "8", "--workers", "1", "--video", "none",
+    )  # fmt: skip
+    with Evaluation(folder.parent, "old", *flags) as run:
+        said = run.end(2)
+    assert 'benchmark: (absent) → "LIBERO"' in said and "--allow-drift" in said
+    with Evaluation(folder.parent, "old", *flags, "--allow-drift") as run:
+        run.end()
+    assert results(folder) == results(sharded / "by-1")
+    assert runs(*there, "report", "old").returncode == 0
