@@ -1,0 +1,82 @@
+"""The course: how long the plain Transformer takes to learn, and how soon an exercise is answered.
+
+lesson  lessons/transformer.py as it runs by itself: it turns sentences of letters around, and is asked for new ones
+check   `./lab check` on a file that is right, one that is wrong, and one that never ends, each in a process of its own
+
+    ./lab bench course [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported: a busy machine makes threads wait
+
+import torch
+
+from bench.common import figure, median_ms
+from lessons import transformer as lesson
+from lessons.exercises.book import exercise
+from lessons.exercises.running import LIMIT_S, check
+from lessons.exercises.source import BLANK, blank, definition, file_for
+
+ENVIRONMENT = "ws_mdl"
+STEPS, BATCH, SENTENCES = 1500, 64, 200
+ATTENTION = exercise("transformer.attention")
+
+
+def main() -> int:
+    """Prints figures; returns 1 where one misses its target."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="some steps and answers only: shows that it runs")
+    quick = parser.parse_args().quick
+    met = [*learning(20 if quick else STEPS), *answers(1 if quick else 5)]
+    return 0 if quick or all(met) else 1
+
+
+def learning(steps: int) -> list[bool]:
+    """Trains the lesson's model as the lesson does."""
+    torch.manual_seed(0)
+    draw = random.Random(0)
+    model = lesson.Transformer(src_vocab=29, tgt_vocab=29, seq=14)
+    start = time.perf_counter()
+    lesson.train_model(model, (lesson.turned_letters(draw, BATCH) for _ in range(steps)), d_model=128)
+    minutes = (time.perf_counter() - start) / 60
+    model.eval()
+    pairs = zip(*lesson.turned_letters(draw, SENTENCES), strict=True)
+    right = sum(lesson.greedy_decode(model, source, 14) == target for source, target in pairs)
+    return [
+        figure("course.lesson_exact", 100 * right / SENTENCES, "%", ">=95"),
+        figure("course.lesson_minutes", minutes, "min", "<=5"),
+    ]
+
+
+def answers(rounds: int) -> list[bool]:
+    """Measures the grader's answers."""
+    text = file_for(ATTENTION)
+    files = {
+        "right": (text.replace(blank(definition(ATTENTION)), definition(ATTENTION)), "<=5"),
+        "wrong": (text.replace(BLANK, "return query"), "<=5"),
+        "endless": (text.replace(f"    {BLANK}", "    while True: pass"), f"<={LIMIT_S + 5:g}"),
+    }
+    met = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (code, target) in files.items():
+            path = Path(folder) / f"{name}.py"
+            path.write_text(code, encoding="utf-8")
+            seconds = []
+            for _ in range(1 if name == "endless" else rounds):
+                start = time.perf_counter()
+                check(ATTENTION.name, path)
+                seconds.append(time.perf_counter() - start)
+            met.append(figure(f"course.check_{name}_s", median_ms(seconds) / 1e3, "s", target))
+    return met
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
