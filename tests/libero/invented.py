@@ -48,9 +48,9 @@ def make_run(
         folder / "run.sqlite", suite=identity["suite"], config_hash=config_hash(identity), plan=plan, meta=meta
     )
     store.db.execute("PRAGMA synchronous = OFF")  # hundreds of invented results need not reach the disk one by one
-    session = store.begin_session(0.0, {"workers": 2, "commit": "f00", "machine": {"cores": 2}, "drift": []})
+    invocation = store.begin_invocation(0.0, {"workers": 2, "commit": "f00", "machine": {"cores": 2}, "drift": []})
     for count in range(len(plan) - left):
-        lease = store.lease("w", session, 0.0, 60.0, prefer_task=plan[count][0])
+        lease = store.lease("w", invocation, 0.0, 60.0, prefer_task=plan[count][0])
         result = episode_result(outcome(lease.task, lease.episode), start_hash=f"{lease.task}.{lease.episode}")
         if count < files:
             stem = f"videos/{lease.task:02d}-{lease.episode:02d}"
@@ -59,5 +59,5 @@ def make_run(
             result |= {"video": f"{stem}.mp4", "still": f"{stem}.jpg"}
         store.finish(lease, result, 1.0)
     if not left:
-        store.end_session(session, 60.0, "complete")
+        store.end_invocation(invocation, 60.0, "complete")
     return folder, store

@@ -137,9 +137,9 @@ def run(tmp_path):
         with RunStore.create(
             folder / "run.sqlite", suite="libero_goal", config_hash="0" * 16, plan=PLAN, meta={}
         ) as store:
-            session = store.begin_session(1.0)
+            invocation = store.begin_invocation(1.0)
             for _ in PLAN[lose:]:
-                lease = store.lease("worker-0", session, 1.0, 30.0)
+                lease = store.lease("worker-0", invocation, 1.0, 30.0)
                 np.savez(
                     folder / "episodes" / f"{lease.task:02d}-{lease.episode:02d}.npz",
                     actions=np.zeros((2, 7)) + shift,

@@ -165,7 +165,7 @@ def test_the_evaluator_killed_and_resumed_with_the_same_command(policy, flags, u
     with Evaluation(tmp_path, "run", *command) as run:
         assert "(resumed)" in run.end()
         [fault] = check(run, undisturbed)
-        assert fault.status == "lost" and fault.session == 1
+        assert fault.status == "lost" and fault.invocation == 1
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(policy, flags, undisturbed, tmp_path):
@@ -204,7 +204,7 @@ def test_a_video_that_was_cut_off_is_drawn_at_the_next_start(policy, flags, undi
     assert len(list((run.folder / "videos").glob("*.mp4"))) == EPISODES - 1
     with Evaluation(tmp_path / "cut", "run", *command) as again:
         output = again.end()
-        assert f"0 of {EPISODES} to do" in output and "1 video of earlier sessions to draw" in output
+        assert f"0 of {EPISODES} to do" in output and "1 video of earlier invocations to draw" in output
         check(again, undisturbed)
     drawn = {path.name: path.read_bytes() for path in (run.folder / "videos").iterdir()}
     assert drawn == {path.name: path.read_bytes() for path in whole.iterdir()}

@@ -151,8 +151,8 @@ def test_what_workers_say_is_shown_plainly():
 
 def test_a_report_can_be_built_whatever_a_fault_said(tmp_path):
     folder, store = make_run(tmp_path, trials=2, left=20)
-    session = store.begin_session(1.0, {"workers": 1, "drift": []})
-    store.fail(store.lease("w", session, 1.0, 9.0), EVIL.replace("\ud800", ""), 2.0, retries=0)
+    invocation = store.begin_invocation(1.0, {"workers": 1, "drift": []})
+    store.fail(store.lease("w", invocation, 1.0, 9.0), EVIL.replace("\ud800", ""), 2.0, retries=0)
     report.build(folder, store)
     assert not STEERING.search((folder / "report.html").read_text())
 

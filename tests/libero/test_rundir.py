@@ -34,7 +34,7 @@ for line in sys.stdin:
             run_id=order["run_id"], resume=None, label="x",
         ) as run:
             said["run"] = run.id
-            session = run.store.begin_session(time.time())
+            session = run.store.begin_invocation(time.time())
             while lease := run.store.lease("w", session, time.time(), 30.0):
                 said["done"] += run.store.finish(lease, {"success": True, "steps": 1}, time.time())
     except (rundir.RunRefused, StoreError) as error:
@@ -110,8 +110,8 @@ def test_a_store_is_named_once(tmp_path):
     """Where a file system knows no locks, the second of two that make the same run is refused all the same."""
     facts = {"suite": "libero_goal", "config_hash": "abc", "plan": PLAN, "meta": {}}
     with RunStore.create(tmp_path / "run.sqlite", **facts) as store:
-        session = store.begin_session(0.0)
-        store.finish(store.lease("w", session, 0.0, 9.0), {"success": True, "steps": 1}, 1.0)
+        invocation = store.begin_invocation(0.0)
+        store.finish(store.lease("w", invocation, 0.0, 9.0), {"success": True, "steps": 1}, 1.0)
     with pytest.raises(rundir.StoreError, match="exists already"):
         RunStore.create(tmp_path / "run.sqlite", **facts)
     with RunStore(tmp_path / "run.sqlite") as store:

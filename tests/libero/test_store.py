@@ -38,41 +38,41 @@ def total(store, key):
 
 
 def test_a_worker_gets_its_own_task_in_order_and_others_spread(store):
-    session = store.begin_session(0.0)
-    first = store.lease("a", session, 0.0, LEASE_S)
-    second = store.lease("b", session, 0.0, LEASE_S)
+    invocation = store.begin_invocation(0.0)
+    first = store.lease("a", invocation, 0.0, LEASE_S)
+    second = store.lease("b", invocation, 0.0, LEASE_S)
     assert (first.task, first.episode) == (0, 0)
     assert (second.task, second.episode) == (1, 0)
-    again = store.lease("a", session, 0.0, LEASE_S, prefer_task=0)
+    again = store.lease("a", invocation, 0.0, LEASE_S, prefer_task=0)
     assert (again.task, again.episode) == (0, 1)
-    assert store.lease("c", session, 0.0, LEASE_S).task == 2
+    assert store.lease("c", invocation, 0.0, LEASE_S).task == 2
 
 
 def test_every_episode_is_leased_once_and_then_none(store):
-    session = store.begin_session(0.0)
-    leases = [store.lease("a", session, 0.0, LEASE_S) for _ in PLAN]
+    invocation = store.begin_invocation(0.0)
+    leases = [store.lease("a", invocation, 0.0, LEASE_S) for _ in PLAN]
     assert sorted((lease.task, lease.episode) for lease in leases) == PLAN
-    assert store.lease("a", session, 0.0, LEASE_S) is None
+    assert store.lease("a", invocation, 0.0, LEASE_S) is None
 
 
 def test_heartbeat_keeps_and_silence_loses_a_lease(store):
-    session = store.begin_session(0.0)
-    lease = store.lease("a", session, 0.0, LEASE_S)
+    invocation = store.begin_invocation(0.0)
+    lease = store.lease("a", invocation, 0.0, LEASE_S)
     assert store.heartbeat(lease, 8.0, LEASE_S, steps=3)
     assert store.counts()[0]["steps"] == 3
     assert store.expire(12.0, retries=2) == []
     lost = store.expire(18.5, retries=2)
     assert [(f.task, f.episode, f.worker, f.status) for f in lost] == [(0, 0, "a", "lost")]
     assert not store.heartbeat(lease, 19.0, LEASE_S)
-    taken = store.lease("b", session, 19.0, LEASE_S, prefer_task=0)
+    taken = store.lease("b", invocation, 19.0, LEASE_S, prefer_task=0)
     assert (taken.task, taken.episode, taken.attempt) == (0, 0, 2)
 
 
 def test_a_late_report_of_a_lost_lease_changes_nothing(store):
-    session = store.begin_session(0.0)
-    zombie = store.lease("a", session, 0.0, LEASE_S)
+    invocation = store.begin_invocation(0.0)
+    zombie = store.lease("a", invocation, 0.0, LEASE_S)
     store.expire(11.0, retries=2)
-    heir = store.lease("b", session, 11.0, LEASE_S, prefer_task=0)
+    heir = store.lease("b", invocation, 11.0, LEASE_S, prefer_task=0)
     published = []
     assert not store.finish(zombie, result(False), 12.0, lambda: published.append("zombie"))
     assert store.finish(heir, result(True), 13.0, lambda: published.append("heir"))
@@ -84,8 +84,8 @@ def test_a_late_report_of_a_lost_lease_changes_nothing(store):
 
 
 def test_the_schema_itself_refuses_a_second_result(store):
-    session = store.begin_session(0.0)
-    store.finish(store.lease("a", session, 0.0, LEASE_S), result(), 1.0)
+    invocation = store.begin_invocation(0.0)
+    store.finish(store.lease("a", invocation, 0.0, LEASE_S), result(), 1.0)
     with pytest.raises(sqlite3.IntegrityError):
         store.db.execute(
             "INSERT INTO episodes (config_hash, suite, task, episode, attempt, status) "
@@ -95,29 +95,29 @@ def test_the_schema_itself_refuses_a_second_result(store):
 
 def test_errors_are_retried_a_bounded_number_of_times_and_never_counted(tmp_path):
     with make_store(tmp_path, plan=[(0, 0)]) as store:
-        session = store.begin_session(0.0)
+        invocation = store.begin_invocation(0.0)
         for attempt in (1, 2, 3):
-            lease = store.lease("a", session, 0.0, LEASE_S)
+            lease = store.lease("a", invocation, 0.0, LEASE_S)
             assert lease.attempt == attempt
             assert store.fail(lease, "server gone", 1.0, retries=2)
-        assert store.lease("a", session, 2.0, LEASE_S) is None
+        assert store.lease("a", invocation, 2.0, LEASE_S) is None
         assert store.counts()[0]["broken"] == 1 and store.counts()[0]["done"] == 0
-        assert [f.error for f in store.faults(session)] == ["server gone"] * 3
-        later = store.begin_session(3.0)
+        assert [f.error for f in store.faults(invocation)] == ["server gone"] * 3
+        later = store.begin_invocation(3.0)
         assert store.lease("a", later, 3.0, LEASE_S).attempt == 4, "resume gives fresh tries"
 
 
 def test_a_released_lease_costs_no_attempt(store):
-    session = store.begin_session(0.0)
-    lease = store.lease("a", session, 0.0, LEASE_S)
+    invocation = store.begin_invocation(0.0)
+    lease = store.lease("a", invocation, 0.0, LEASE_S)
     assert store.release(lease)
-    assert store.lease("a", session, 0.0, LEASE_S).attempt == 1
+    assert store.lease("a", invocation, 0.0, LEASE_S).attempt == 1
     assert not store.faults()
 
 
 def test_a_failed_publish_leaves_the_episode_open(store):
-    session = store.begin_session(0.0)
-    lease = store.lease("a", session, 0.0, LEASE_S)
+    invocation = store.begin_invocation(0.0)
+    lease = store.lease("a", invocation, 0.0, LEASE_S)
 
     def no_space():
         raise OSError(28, "No space left on device")
@@ -130,31 +130,31 @@ def test_a_failed_publish_leaves_the_episode_open(store):
 
 def test_resume_takes_orphans_over_and_keeps_what_is_done(tmp_path):
     with make_store(tmp_path) as store:
-        session = store.begin_session(0.0)
-        store.finish(store.lease("a", session, 0.0, LEASE_S), result(False), 1.0)
-        store.lease("a", session, 1.0, LEASE_S)
+        invocation = store.begin_invocation(0.0)
+        store.finish(store.lease("a", invocation, 0.0, LEASE_S), result(False), 1.0)
+        store.lease("a", invocation, 1.0, LEASE_S)
     with RunStore(tmp_path / "run.sqlite") as store:
-        session = store.begin_session(2.0)
+        invocation = store.begin_invocation(2.0)
         assert total(store, "pending") == len(PLAN) - 1 and total(store, "done") == 1
-        while lease := store.lease("b", session, 2.0, LEASE_S):
+        while lease := store.lease("b", invocation, 2.0, LEASE_S):
             assert store.finish(lease, result(), 3.0)
         assert [(f.task, f.episode) for f in store.finished()] == PLAN
         assert not store.finished()[0].success
 
 
-def test_a_session_that_was_cut_off_ended_with_its_last_report(store):
-    session = store.begin_session(0.0)
-    store.finish(store.lease("a", session, 0.0, LEASE_S), result(), 5.0)
-    store.lease("a", session, 5.0, LEASE_S)
-    store.begin_session(3600.0)
-    first, second = store.sessions()
+def test_an_invocation_that_was_cut_off_ended_with_its_last_report(store):
+    invocation = store.begin_invocation(0.0)
+    store.finish(store.lease("a", invocation, 0.0, LEASE_S), result(), 5.0)
+    store.lease("a", invocation, 5.0, LEASE_S)
+    store.begin_invocation(3600.0)
+    first, second = store.invocations()
     assert (first["ended"], first["outcome"]) == (5.0, None)
     assert second["ended"] is None
 
 
 def test_facts_can_be_added_to_a_finished_episode_by_its_own_worker_only(store):
-    session = store.begin_session(0.0)
-    lease = store.lease("a", session, 0.0, LEASE_S)
+    invocation = store.begin_invocation(0.0)
+    lease = store.lease("a", invocation, 0.0, LEASE_S)
     store.finish(lease, result(), 1.0)
     store.add_to_result(lease, {"video": "videos/0-0.mp4"})
     other = lease.__class__(**{**lease.__dict__, "token": "someone else's"})
@@ -163,16 +163,16 @@ def test_facts_can_be_added_to_a_finished_episode_by_its_own_worker_only(store):
 
 
 def test_places_follow_the_order_of_finishing_per_task_and_outcome(store):
-    session = store.begin_session(0.0)
-    leases = [store.lease("a", session, 0.0, LEASE_S, prefer_task=0) for _ in range(4)]
+    invocation = store.begin_invocation(0.0)
+    leases = [store.lease("a", invocation, 0.0, LEASE_S, prefer_task=0) for _ in range(4)]
     for lease, success, at in zip(leases, (True, False, True, True), (3.0, 4.0, 1.0, 3.0), strict=True):
         store.finish(lease, result(success), at)
     assert [store.place(lease) for lease in leases] == [1, 0, 0, 2]
 
 
-def test_a_video_falls_to_one_worker_of_a_later_session(store):
-    session = store.begin_session(0.0)
-    leases = [store.lease("a", session, 0.0, LEASE_S, prefer_task=0) for _ in range(4)]
+def test_a_video_falls_to_one_worker_of_a_later_invocation(store):
+    invocation = store.begin_invocation(0.0)
+    leases = [store.lease("a", invocation, 0.0, LEASE_S, prefer_task=0) for _ in range(4)]
     for lease, success, at in zip(leases, (True, False, True, False), (4.0, 3.0, 1.0, 2.0), strict=True):
         store.finish(lease, result(success), at)
     store.add_to_result(leases[1], {"video": "v.mp4"})
@@ -180,17 +180,17 @@ def test_a_video_falls_to_one_worker_of_a_later_session(store):
     def first_of_each(success, place):
         return place == 0
 
-    def undrawn(session, wanted=lambda success, place: True):
-        return [lease.episode for lease in store.undrawn(session, wanted)]
+    def undrawn(invocation, wanted=lambda success, place: True):
+        return [lease.episode for lease in store.undrawn(invocation, wanted)]
 
-    assert undrawn(session) == [], "its own session draws them as they come"
-    later = store.begin_session(5.0)
+    assert undrawn(invocation) == [], "its own invocation draws them as they come"
+    later = store.begin_invocation(5.0)
     assert undrawn(later) == [0, 2, 3] and undrawn(later, first_of_each) == [2, 3]
     assert store.claim_video(leases[2], later) and not store.claim_video(leases[2], later)
-    assert undrawn(later) == [0, 3], "whoever has it draws it, or nobody does in this session"
-    assert undrawn(store.begin_session(6.0)) == [0, 2, 3]
+    assert undrawn(later) == [0, 3], "whoever has it draws it, or nobody does in this invocation"
+    assert undrawn(store.begin_invocation(6.0)) == [0, 2, 3]
     store.add_to_result(leases[2], {"video": "v.mp4"})
-    assert undrawn(store.begin_session(7.0)) == [0, 3]
+    assert undrawn(store.begin_invocation(7.0)) == [0, 3]
     assert [f.success for f in store.finished()] == [True, False, True, False]
 
 
@@ -217,7 +217,7 @@ def start(path: Path, name: str) -> subprocess.Popen:
 def test_processes_share_a_store_and_one_dies_by_kill_9(tmp_path):
     plan = [(task, episode) for task in range(4) for episode in range(15)]
     with make_store(tmp_path, plan) as store:
-        session = store.begin_session(0.0)
+        invocation = store.begin_invocation(0.0)
         victim = start(store.path, "killed")
         for line in victim.stdout:
             if int(line.split()[1]) >= 5:
@@ -233,18 +233,18 @@ def test_processes_share_a_store_and_one_dies_by_kill_9(tmp_path):
         assert [(f.task, f.episode) for f in store.finished()] == plan
         assert sum(len(text.splitlines()) for text in printed) == len(plan) - done_before
         assert next(f for f in store.finished() if f.attempt == 2).episode == lost.episode
-        assert store.faults(session) == [lost]
+        assert store.faults(invocation) == [lost]
 
 
 # --- the disk ---------------------------------------------------------------------------------------------
 
 
 def test_full_disk_is_a_clear_error_and_nothing_is_lost(store):
-    session = store.begin_session(0.0)
-    store.finish(store.lease("a", session, 0.0, LEASE_S), result(), 1.0)
+    invocation = store.begin_invocation(0.0)
+    store.finish(store.lease("a", invocation, 0.0, LEASE_S), result(), 1.0)
     pages = store.db.execute("PRAGMA page_count").fetchone()[0]
     store.db.execute(f"PRAGMA max_page_count = {pages}")  # SQLite then reports SQLITE_FULL as a full disk does
-    lease = store.lease("a", session, 1.0, LEASE_S)
+    lease = store.lease("a", invocation, 1.0, LEASE_S)
     with pytest.raises(StoreError, match="disk is full: free some space, then resume"):
         store.finish(lease, result(note="x" * 100_000), 2.0)
     store.db.execute("PRAGMA max_page_count = 1000000")
@@ -255,7 +255,7 @@ def test_full_disk_is_a_clear_error_and_nothing_is_lost(store):
 @pytest.mark.parametrize("damage", ["head", "middle", "truncated"])
 def test_a_damaged_store_is_refused_and_left_alone(tmp_path, damage):
     with make_store(tmp_path, plan=[(t, e) for t in range(10) for e in range(50)]) as store:
-        store.begin_session(0.0)
+        store.begin_invocation(0.0)
         path = store.path
     data = bytearray(path.read_bytes())
     if damage == "head":
@@ -285,7 +285,7 @@ def test_a_readonly_store_can_be_read_but_not_written(store):
     with RunStore(store.path, readonly=True) as reader:
         assert len(reader.plan()) == len(PLAN)
         with pytest.raises(StoreError, match="read-only"):
-            reader.begin_session(0.0)
+            reader.begin_invocation(0.0)
 
 
 def test_a_store_is_never_half_created(tmp_path):

@@ -29,7 +29,7 @@ from vla_evaluation.runs.folders import Run, RunRefused, explain_os_error, open_
 from vla_evaluation.store.reading import NEXT_SESSION
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.terminal import one_line, say
-from vla_evaluation.workers.clock import SessionClock
+from vla_evaluation.workers.clock import InvocationClock
 from vla_evaluation.workers.supervisor import Patience, RunFailed, Supervisor
 
 POLL_S = 0.5  # often enough for a person, rare enough to leave the cores to the workers
@@ -104,13 +104,13 @@ def work(run: Run, plan: Plan, workers: int) -> None:
         "machine": provenance.machine(),
         "drift": run.drift,
     }
-    clock = SessionClock.start()
-    session = run.store.begin_session(clock.now(), notes)
+    clock = InvocationClock.start()
+    invocation = run.store.begin_invocation(clock.now(), notes)
     patience = Patience(config.retries, config.lease_s, config.start_timeout_s)
     wanted = partial(video.wanted, config.video)
     variables = plan.benchmark.worker_variables
     supervisor = Supervisor(
-        run.folder, run.store, session, clock, workers, patience, wanted, token_of(config), variables
+        run.folder, run.store, invocation, clock, workers, patience, wanted, token_of(config), variables
     )
     outcome = "failed"
     try:
@@ -131,7 +131,7 @@ def work(run: Run, plan: Plan, workers: int) -> None:
         signal.signal(signal.SIGINT, lambda *_: supervisor.kill())
         supervisor.stop()
         with suppress(StoreError):  # a full disk has been told already
-            run.store.end_session(session, clock.now(), outcome)
+            run.store.end_invocation(invocation, clock.now(), outcome)
 
 
 def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
@@ -166,7 +166,7 @@ def carry_out(run: Run, plan: Plan, info: PolicyInfo, assets: Assets) -> int:
     workers = choose_workers(plan.config.workers, left + undrawn, plan.benchmark.worker_gb)
     print_header(run, plan, info, assets, left, workers)
     if undrawn:
-        say(f"{plural(undrawn, 'video')} of earlier sessions to draw")
+        say(f"{plural(undrawn, 'video')} of earlier invocations to draw")
     code = 0
     try:
         if left or undrawn:

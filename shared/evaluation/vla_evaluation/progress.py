@@ -16,7 +16,7 @@ from vla_evaluation.terminal import one_line, plain, say
 
 PLAIN_EVERY_S = 10.0
 LONG_S = 600.0  # what takes longer is said once, so that it can be read before it scrolls by
-SURE_AFTER = 4  # episodes of this session, until their pace says something
+SURE_AFTER = 4  # episodes of this invocation, until their pace says something
 GAP = 2  # blanks between columns
 NAME_WIDTHS = 12, 52  # least and most of an instruction that is shown beside a bar
 BAR_WIDTHS = 6, 24
@@ -24,7 +24,7 @@ BAR_WIDTHS = 6, 24
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over the tasks, and the pace of this session."""
+    """Sums over the tasks, and the pace of this invocation."""
 
     planned: int
     done: int
@@ -47,7 +47,7 @@ class Totals:
 
 
 class Pace:
-    """Turns counts into steps per second and time left, of this session only."""
+    """Turns counts into steps per second and time left, of this invocation only."""
 
     def __init__(self, counts: Mapping[int, Mapping[str, int]], now: float):
         self.start = now

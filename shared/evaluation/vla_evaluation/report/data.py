@@ -60,7 +60,7 @@ class Summary:
     steps: int
     requests: int
     faults: list[Fault]
-    sessions: list[dict]
+    invocations: list[dict]
     published: list[PublishedFigure]
     advice: str  # what to do about the assets; empty: nothing
     why_not_comparable: str  # empty: comparable
@@ -89,7 +89,7 @@ class Summary:
     @property
     def seconds(self) -> float:
         """Time in which an evaluator was at work, in s."""
-        return sum(max(0.0, (s["ended"] or 0.0) - s["started"]) for s in self.sessions)
+        return sum(max(0.0, (s["ended"] or 0.0) - s["started"]) for s in self.invocations)
 
     def stages(self) -> list[tuple[str, str, float, float]]:
         """Returns (words, explanation, ms per policy step, share of the whole) of every stage that took time."""
@@ -137,7 +137,7 @@ class Summary:
             "seconds": round(self.seconds, 3),
             "ms_per_step": {words: round(ms, 4) for words, _, ms, _ in self.stages()},
             "faults": [vars(fault) for fault in self.faults],
-            "provenance": {**self.identity, "sessions": self.sessions},
+            "provenance": {**self.identity, "sessions": self.invocations},
         }
 
 
@@ -161,8 +161,8 @@ def load(folder: Path, store: RunStore) -> Summary:
     finished, plan = store.finished(), store.plan()
     tasks = [_task(index, finished, plan, about["tasks"]) for index in sorted({task for task, _ in plan})]
     rate = Rate(sum(e.success for e in finished), len(finished))
-    sessions = store.sessions()
-    reason = why_not_comparable(identity, about, len(finished) == len(plan), sessions)
+    invocations = store.invocations()
+    reason = why_not_comparable(identity, about, len(finished) == len(plan), invocations)
     return Summary(
         run_id=folder.name,
         suite=identity["suite"],
@@ -174,7 +174,7 @@ def load(folder: Path, store: RunStore) -> Summary:
         steps=sum(e.steps for e in finished),
         requests=sum(e.result.get("requests", 0) for e in finished),
         faults=store.faults(),
-        sessions=sessions,
+        invocations=invocations,
         advice=about["assets"]["advice"],
         published=[] if reason else published(about["profile"]),
         why_not_comparable=reason,
@@ -222,7 +222,7 @@ def _other_packages(identity: Mapping, profile: Mapping) -> str:
     return "; ".join([*wrong, *identity.get("off_lock", [])])
 
 
-def why_not_comparable(identity: Mapping, about: Mapping, complete: bool, sessions: list[dict]) -> str:
+def why_not_comparable(identity: Mapping, about: Mapping, complete: bool, invocations: list[dict]) -> str:
     """Returns why this run must not stand beside published figures; empty if it may."""
     profile = about["profile"]
     if not published(profile):
@@ -242,7 +242,7 @@ def why_not_comparable(identity: Mapping, about: Mapping, complete: bool, sessio
         f"un-normalised as {key}": key is not None and key not in profile["unnorm_keys"],
         f"other packages ({_other_packages(identity, profile)})": _other_packages(identity, profile),
         "packages of no lock": identity["lock"] is None,
-        "configuration changed between sessions": any(s["notes"].get("drift") for s in sessions),
+        "configuration changed between invocations": any(s["notes"].get("drift") for s in invocations),
         "not complete": not complete,
     }
     return ", ".join(reason for reason, holds in changed.items() if holds)

@@ -103,7 +103,7 @@ def timing_split(summary: Summary) -> list[dict]:
 def provenance_rows(summary: Summary) -> list[tuple[str, str]]:
     """Returns name and value of everything that the run depends on."""
     rows = [(name, _show(value)) for name, value in flatten(summary.identity).items()]
-    notes = summary.sessions[-1]["notes"] if summary.sessions else {}
+    notes = summary.invocations[-1]["notes"] if summary.invocations else {}
     last = {name: notes[name] for name in ("commit", "machine") if name in notes}
     rows += [(name, _show(value)) for name, value in flatten(last).items()]
     return [row for row in rows if row[1]]

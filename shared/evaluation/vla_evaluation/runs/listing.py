@@ -101,10 +101,10 @@ def _rate(store: RunStore) -> Rate:
 
 
 def _cells_of_run(name: str, store: RunStore) -> dict[str, str]:
-    counts, identity, sessions = store.counts().values(), store.meta("identity"), store.sessions()
+    counts, identity, invocations = store.counts().values(), store.meta("identity"), store.invocations()
     planned = sum(row["planned"] for row in counts)
     rate = _rate(store)
-    outcome = (sessions[-1]["outcome"] or "unfinished") if sessions else "not started"
+    outcome = (invocations[-1]["outcome"] or "unfinished") if invocations else "not started"
     low, high = rate.interval
     return {
         "run": name,

@@ -16,8 +16,8 @@ LOCKED_S = 60.0  # how long one process waits while others write
 NEXT_SESSION = 2**62  # later than any there is
 EPISODE_KEY = "config_hash = :config_hash AND suite = :suite AND task = :task AND episode = :episode"
 LEASE = "config_hash, suite, task, episode, attempt, token, expires_at"
-LAST_DRAWN = "COALESCE(json_extract(result, '$.video_session'), session)"  # the session that tried, or should have
-FAULT_OF_SESSION = "status IN ('error', 'lost') AND session = (SELECT MAX(id) FROM sessions)"
+LAST_DRAWN = "COALESCE(json_extract(result, '$.video_session'), session)"  # the invocation that tried, or should have
+FAULT_OF_INVOCATION = "status IN ('error', 'lost') AND session = (SELECT MAX(id) FROM sessions)"
 
 Self = TypeVar("Self", bound="StoreReader")
 
@@ -99,7 +99,7 @@ class StoreReader:
             )
         return about
 
-    def sessions(self) -> list[dict]:
+    def invocations(self) -> list[dict]:
         with self._reading():
             rows = self.db.execute("SELECT * FROM sessions ORDER BY id").fetchall()
             return [{**dict(row), "notes": json.loads(row["notes"])} for row in rows]
@@ -111,11 +111,11 @@ class StoreReader:
         return {row["worker"]: Lease(*tuple(row)[:-1]) for row in rows}
 
     def is_last_try_of_policy(self, lease: Lease, retries: int) -> bool:
-        """Returns whether no retry is left in this session and the policy's own errors ended all tries before."""
+        """Returns whether no retry is left in this invocation and the policy's own errors ended all tries before."""
         with self._reading():
             faults, by_policy = self.db.execute(
                 f"""SELECT COUNT(*), COALESCE(SUM(json_extract(result, '$.by_policy')), 0) FROM episodes
-                    WHERE {EPISODE_KEY} AND {FAULT_OF_SESSION}""",
+                    WHERE {EPISODE_KEY} AND {FAULT_OF_INVOCATION}""",
                 lease.__dict__,
             ).fetchone()
         return faults == by_policy >= retries
@@ -165,12 +165,12 @@ class StoreReader:
                 for r in rows
             ]
 
-    def faults(self, session: int | None = None) -> list[Fault]:
-        """Returns the attempts that ended without a result, of one session or of all."""
+    def faults(self, invocation: int | None = None) -> list[Fault]:
+        """Returns the attempts that ended without a result, of one invocation or of all."""
         sql = "SELECT * FROM episodes WHERE status IN ('error', 'lost')"
         with self._reading():
             rows = self.db.execute(f"{sql} ORDER BY session, ended_at").fetchall()
-        wanted = [r for r in rows if session is None or r["session"] == session]
+        wanted = [r for r in rows if invocation is None or r["session"] == invocation]
         return [
             Fault(r["task"], r["episode"], r["attempt"], r["status"], r["session"], r["worker"], r["error"])
             for r in wanted
@@ -188,14 +188,14 @@ class StoreReader:
                 lease.__dict__,
             )
 
-    def undrawn(self, session: int, wanted: Callable[[bool, int], bool]) -> list[Lease]:
-        """Returns the episodes of sessions before this one that want a video, by outcome and place, and have none."""
+    def undrawn(self, invocation: int, wanted: Callable[[bool, int], bool]) -> list[Lease]:
+        """Returns episodes of invocations before this one that want a video, by outcome and place, and have none."""
         sql = f"""SELECT {LEASE}, success, place FROM
                   (SELECT *, ROW_NUMBER() OVER (PARTITION BY task, success ORDER BY session, ended_at, episode) - 1
                    AS place FROM episodes WHERE status = 'done')
                   WHERE json_extract(result, '$.video') IS NULL AND {LAST_DRAWN} < ? ORDER BY task, episode"""
         with self._reading():
-            rows = self.db.execute(sql, (session,)).fetchall()
+            rows = self.db.execute(sql, (invocation,)).fetchall()
         return [Lease(*tuple(row)[:-2]) for row in rows if wanted(bool(row["success"]), row["place"])]
 
     def workers(self) -> dict[str, str]:

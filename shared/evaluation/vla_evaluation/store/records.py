@@ -66,7 +66,7 @@ class Fault:
     episode: int
     attempt: int
     status: str
-    session: int
+    invocation: int
     worker: str
     error: str
 

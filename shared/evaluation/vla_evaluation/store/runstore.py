@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vla_evaluation.store import files
-from vla_evaluation.store.reading import EPISODE_KEY, FAULT_OF_SESSION, LAST_DRAWN, StoreReader
+from vla_evaluation.store.reading import EPISODE_KEY, FAULT_OF_INVOCATION, LAST_DRAWN, StoreReader
 from vla_evaluation.store.records import SCHEMA, SCHEMA_VERSION, Fault, Lease, StoreError, explain
 
 
@@ -80,12 +80,12 @@ class RunStore(StoreReader):
         with self._writing():
             self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
 
-    # --- sessions: one per start of the evaluator ------------------------------------------------------
+    # --- invocations: one per start of the evaluator ------------------------------------------------------
 
-    def begin_session(self, now: float, notes: dict | None = None) -> int:
-        """Starts a session: takes back every lease and gives every unfinished episode a fresh set of tries.
+    def begin_invocation(self, now: float, notes: dict | None = None) -> int:
+        """Starts an invocation: takes back every lease and gives every unfinished episode a fresh set of tries.
 
-        An earlier session that was cut off ended, as far as anybody knows, with its last report. Only the holder of
+        An earlier invocation that was cut off ended, as far as anybody knows, with its last report. Only the holder of
         the run's lock may call this; what an earlier evaluator left leased is lost by then.
         """
         with self._writing():
@@ -96,7 +96,7 @@ class RunStore(StoreReader):
             cursor = self.db.execute(
                 "INSERT INTO sessions (started, notes) VALUES (?, ?)", (now, json.dumps(notes or {}))
             )
-            session = cursor.lastrowid
+            invocation = cursor.lastrowid
             self.db.execute("DELETE FROM workers")
             self._give_up("status = 'leased'", {}, now, "the evaluator of that session ended")
             self.db.execute(
@@ -105,16 +105,16 @@ class RunStore(StoreReader):
                    GROUP BY config_hash, suite, task, episode
                    HAVING SUM(status IN ('done', 'pending', 'leased')) = 0"""
             )
-        return session
+        return invocation
 
-    def end_session(self, session: int, now: float, outcome: str) -> None:
+    def end_invocation(self, invocation: int, now: float, outcome: str) -> None:
         with self._writing():
-            self.db.execute("UPDATE sessions SET ended = ?, outcome = ? WHERE id = ?", (now, outcome, session))
+            self.db.execute("UPDATE sessions SET ended = ?, outcome = ? WHERE id = ?", (now, outcome, invocation))
 
     # --- leases -----------------------------------------------------------------------------------------
 
     def lease(
-        self, worker: str, session: int, now: float, lease_s: float, prefer_task: int | None = None
+        self, worker: str, invocation: int, now: float, lease_s: float, prefer_task: int | None = None
     ) -> Lease | None:
         """Returns the next episode for `worker`, or None when none is pending.
 
@@ -136,7 +136,7 @@ class RunStore(StoreReader):
                 f"""UPDATE episodes SET status = 'leased', session = :session, worker = :worker, token = :token,
                     leased_at = :now, expires_at = :expires_at, steps = 0
                     WHERE {EPISODE_KEY} AND attempt = :attempt""",
-                {**lease.__dict__, "session": session, "worker": worker, "now": now},
+                {**lease.__dict__, "session": invocation, "worker": worker, "now": now},
             )
         return lease
 
@@ -183,7 +183,7 @@ class RunStore(StoreReader):
             return self._held(lease, "status = 'pending', worker = NULL, token = NULL, expires_at = NULL")
 
     def fail(self, lease: Lease, error: str, now: float, retries: int, by_policy: bool = False) -> bool:
-        """Records a failed try; the episode is tried again while `retries` are left in this session.
+        """Records a failed try; the episode is tried again while `retries` are left in this invocation.
 
         `by_policy`: the policy answered, with an error of its own.
         """
@@ -231,9 +231,9 @@ class RunStore(StoreReader):
         return [Fault(r["task"], r["episode"], r["attempt"], "lost", r["session"], r["worker"], reason) for r in rows]
 
     def _retry(self, key: dict, retries: int) -> None:
-        """Adds the next attempt unless this session has used up its tries."""
+        """Adds the next attempt unless this invocation has used up its tries."""
         faults = self.db.execute(
-            f"SELECT COUNT(*) FROM episodes WHERE {EPISODE_KEY} AND {FAULT_OF_SESSION}",
+            f"SELECT COUNT(*) FROM episodes WHERE {EPISODE_KEY} AND {FAULT_OF_INVOCATION}",
             key,
         ).fetchone()[0]
         if faults <= retries:
@@ -243,22 +243,22 @@ class RunStore(StoreReader):
                 key,
             )
 
-    def claim_video(self, lease: Lease, session: int) -> bool:
-        """Returns whether it falls to the caller to draw a finished episode's video in this session."""
+    def claim_video(self, lease: Lease, invocation: int) -> bool:
+        """Returns whether it falls to the caller to draw a finished episode's video in this invocation."""
         with self._writing():
             cursor = self.db.execute(
                 f"""UPDATE episodes SET result = json_set(result, '$.video_session', :session)
                     WHERE {EPISODE_KEY} AND attempt = :attempt AND status = 'done' AND {LAST_DRAWN} < :session""",
-                {**lease.__dict__, "session": session},
+                {**lease.__dict__, "session": invocation},
             )
         return cursor.rowcount == 1
 
     # --- small news from the workers -----------------------------------------------------------------------
 
-    def say(self, worker: str, session: int, status: str, now: float) -> None:
+    def say(self, worker: str, invocation: int, status: str, now: float) -> None:
         """Records what a worker is doing, for the progress display."""
         with self._writing():
-            self.db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?)", (worker, session, status, now))
+            self.db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?)", (worker, invocation, status, now))
 
     def add_to_result(self, lease: Lease, facts: dict) -> None:
         """Adds facts that came after the episode was finished, such as its video, to the result."""

@@ -1,4 +1,4 @@
-"""The clock of a session: it shows the time of day and nothing moves it."""
+"""The clock of an invocation: it shows the time of day and nothing moves it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class SessionClock:
-    """Seconds since the epoch as they were when the session began, and from then on by the monotonic clock.
+class InvocationClock:
+    """Seconds since the epoch as they were when the invocation began, and from then on by the monotonic clock.
 
-    The evaluator hands it to its workers, so all of a session's times are comparable: no lease runs out and no
+    The evaluator hands it to its workers, so all of an invocation's times are comparable: no lease runs out and no
     duration gets negative where somebody sets the clock. The monotonic clock stands still while the machine sleeps, as
-    the workers do. It is one boot's; no lease outlives its session, and so none its boot.
+    the workers do. It is one boot's; no lease outlives its invocation, and so none its boot.
     """
 
     offset_s: float  # from the monotonic clock to the epoch
 
     @classmethod
-    def start(cls) -> SessionClock:
+    def start(cls) -> InvocationClock:
         return cls(time.time() - time.monotonic())
 
     def now(self) -> float:

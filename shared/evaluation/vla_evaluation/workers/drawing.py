@@ -70,14 +70,14 @@ class VideoMaker:
             self.vitals.enter(Phase.VIDEO, self.job.lease_s)
             yield frame
 
-    def draw_missing(self, env, tasks: dict[int, Task], session: int) -> None:
-        """Draws what earlier sessions were asked for and did not draw. One that cannot be drawn is tried once a
-        session, so that nothing goes round in circles.
+    def draw_missing(self, env, tasks: dict[int, Task], invocation: int) -> None:
+        """Draws what earlier invocations were asked for and did not draw. One that cannot be drawn is tried once a
+        invocation, so that nothing goes round in circles.
         """
-        for lease in self.store.undrawn(session, self.wants):
+        for lease in self.store.undrawn(invocation, self.wants):
             self.vitals.enter(Phase.SAVING, SAVE_S)
             self.check_stop()
-            if self.store.claim_video(lease, session):
+            if self.store.claim_video(lease, invocation):
                 self._draw_again(env, tasks[lease.task], lease)
 
     def _draw_again(self, env, task: Task, lease: Lease) -> None:

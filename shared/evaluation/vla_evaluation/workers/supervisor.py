@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vla_evaluation.store.records import Fault
 from vla_evaluation.store.runstore import RunStore
-from vla_evaluation.workers.clock import SessionClock
+from vla_evaluation.workers.clock import InvocationClock
 from vla_evaluation.workers.vitals import Phase, Vitals
 from vla_evaluation.workers.worker import FATAL
 
@@ -89,21 +89,21 @@ def one_thread_each(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class Supervisor:
-    """The workers of one session."""
+    """The workers of one invocation."""
 
     def __init__(
         self,
         folder: Path,
         store: RunStore,
-        session: int,
-        clock: SessionClock,
+        invocation: int,
+        clock: InvocationClock,
         workers: int,
         patience: Patience,
         wanted: Callable[[bool, int], bool],
         token: str | None,
         variables: Callable[[int], dict[str, str]],
     ):
-        self.folder, self.store, self.session, self.clock, self.patience = folder, store, session, clock, patience
+        self.folder, self.store, self.invocation, self.clock, self.patience = folder, store, invocation, clock, patience
         self.wanted = wanted  # which videos, by outcome and place
         self.variables = variables  # of a worker, by its number
         self.environment = one_thread_each(os.environ)
@@ -125,7 +125,7 @@ class Supervisor:
         vitals, handle = Vitals.create()
         vitals.enter(Phase.STARTING, self.patience.start_timeout_s)
         command = [sys.executable, "-m", "vla_evaluation.workers.worker", str(self.folder), name]
-        command += [str(self.session), str(os.getpid()), repr(self.clock.offset_s), str(handle)]
+        command += [str(self.invocation), str(os.getpid()), repr(self.clock.offset_s), str(handle)]
         try:
             with open(log, "ab") as output:
                 process = subprocess.Popen(
@@ -178,7 +178,7 @@ class Supervisor:
         reason = child.how_it_ended()
         lost = self.store.take_back(child.name, self.clock.now(), self.patience.retries, reason)
         news = reason + in_episode(lost)
-        if not episodes_left(self.store.counts()) and not self.store.undrawn(self.session, self.wanted):
+        if not episodes_left(self.store.counts()) and not self.store.undrawn(self.invocation, self.wanted):
             return [news]
         self.count_death(reason)
         self.spawn(child.name)
@@ -195,7 +195,7 @@ class Supervisor:
     def check_broken(self) -> None:
         broken = sum(row["broken"] for row in self.counts.values())
         if broken >= BROKEN_LIMIT or (broken and not episodes_left(self.counts)):
-            last = self.store.faults(self.session)[-1]
+            last = self.store.faults(self.invocation)[-1]
             raise RunFailed(
                 f"{broken} episode{'s' if broken > 1 else ''} could not be run in {self.patience.retries + 1} tries "
                 f"each; the last error, in task {last.task} episode {last.episode}: {last.error}"

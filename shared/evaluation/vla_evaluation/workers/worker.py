@@ -1,7 +1,7 @@
 """A worker process: leases episodes, runs them in one reused environment, reports each to the run store.
 
 The supervisor starts it: `python -m vla_evaluation.workers.worker RUN_FOLDER NAME SESSION PARENT_PID CLOCK VITALS`,
-the last two being the offset of the session's clock and a file descriptor. It dies with its parent, and on SIGTERM it
+the last two being the offset of the run's clock and a file descriptor. It dies with its parent, and on SIGTERM it
 gives its episode back and ends. Exit codes: 0 no work left or told to stop, 4 the whole run has to stop (the last line
 of its log says why); anything else is a crash, and its episode is done again.
 """
@@ -37,7 +37,7 @@ from vla_evaluation.store.reading import LOCKED_S
 from vla_evaluation.store.records import Lease, StoreError
 from vla_evaluation.store.runstore import RunStore
 from vla_evaluation.terminal import one_line, say
-from vla_evaluation.workers.clock import SessionClock
+from vla_evaluation.workers.clock import InvocationClock
 from vla_evaluation.workers.drawing import SAVE_S, VideoMaker
 from vla_evaluation.workers.job import Job, Stop
 from vla_evaluation.workers.vitals import Phase, Vitals
@@ -54,8 +54,8 @@ class RunOver(Exception):
 class Worker:
     """The loop of one process; `run` returns when there is nothing left to do."""
 
-    def __init__(self, folder: Path, name: str, session: int, clock: SessionClock, vitals: Vitals):
-        self.folder, self.name, self.session, self.clock, self.vitals = folder, name, session, clock, vitals
+    def __init__(self, folder: Path, name: str, invocation: int, clock: InvocationClock, vitals: Vitals):
+        self.folder, self.name, self.invocation, self.clock, self.vitals = folder, name, invocation, clock, vitals
         self.store = RunStore(folder / "run.sqlite", check=False)
         self.job = Job.from_json(self.store.meta("job"))
         self.benchmark = benchmark.load(self.job.benchmark)
@@ -95,7 +95,7 @@ class Worker:
         self.vitals.enter(phase, within_s)
 
     def say(self, status: str) -> None:
-        self.store.say(self.name, self.session, status, self.clock.now())
+        self.store.say(self.name, self.invocation, status, self.clock.now())
 
     def run(self) -> None:
         self.say("starting the simulator")
@@ -103,7 +103,7 @@ class Worker:
         env = self.make_env()
         while not self.told_to_stop:
             self.enter(Phase.IDLE, LOCKED_S + self.job.lease_s)
-            lease = self.store.lease(self.name, self.session, self.clock.now(), self.job.lease_s, self.task)
+            lease = self.store.lease(self.name, self.invocation, self.clock.now(), self.job.lease_s, self.task)
             if lease is None:
                 if not self.store.open():
                     self.draw_missing(env)
@@ -115,7 +115,7 @@ class Worker:
     def draw_missing(self, env) -> None:
         self.say("drawing videos")
         with suppress(Stop):
-            self.videos.draw_missing(env, self.tasks, self.session)
+            self.videos.draw_missing(env, self.tasks, self.invocation)
 
     def make_env(self) -> Environment:
         spec = self.job.spec
@@ -261,13 +261,13 @@ def die_with_parent(parent: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    folder, name, session = Path(arguments[0]), arguments[1], int(arguments[2])
+    folder, name, invocation = Path(arguments[0]), arguments[1], int(arguments[2])
     die_with_parent(int(arguments[3]))
-    clock, vitals = SessionClock(float(arguments[4])), Vitals(int(arguments[5]))
+    clock, vitals = InvocationClock(float(arguments[4])), Vitals(int(arguments[5]))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        worker = Worker(folder, name, session, clock, vitals)
+        worker = Worker(folder, name, invocation, clock, vitals)
         signal.signal(signal.SIGTERM, worker.on_sigterm)
         worker.run()
         worker.enter(Phase.ENDING, worker.job.lease_s)
