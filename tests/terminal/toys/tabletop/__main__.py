@@ -1,0 +1,10 @@
+"""`python -m services.tabletop SUITE --policy-url URL` evaluates a policy on pointing."""
+
+import sys
+
+from services.tabletop.benchmark import BENCHMARK
+from vla_common import endings
+from vla_evaluation.evaluate import main
+
+if __name__ == "__main__":
+    endings.run(main, BENCHMARK, sys.argv[1:])
