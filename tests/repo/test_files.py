@@ -448,3 +448,22 @@ def test_nothing_is_left_unfinished():
     for name, text in texts().items():
         if name.endswith((".py", ".sh", ".md", ".yaml")) or name == "lab":
             assert not words.search(text), name
+
+
+def test_every_file_that_the_architecture_page_walks_through_exists():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    walks = page[page.index("## The whole") : page.index("## One environment per stack")]
+    named = re.findall(r"`((?:shared|services|vlalab|images|tests)/[\w./-]+|server/[\w.]+)`", walks)
+    assert len(named) > 20
+    missing = [
+        name for name in named if not (ROOT / re.sub("^server/", "shared/contract/vla_contract/server/", name)).exists()
+    ]
+    assert not missing
+
+
+def test_the_picture_of_the_whole_has_every_service_folder():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    picture = page[page.index("```mermaid") : page.index("### The walk of one observation")]
+    assert {f"services/{path.parent.name}" for path in (ROOT / "services").glob("*/manifest.yaml")} <= set(
+        re.findall(r"services/\w+", picture)
+    )
