@@ -14,11 +14,10 @@ from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from services.reports import files
-from vla_contract.server.auth import TokenCheck, bearer
+from vla_contract.server.auth import ASK_PERSON, TokenCheck, bearer
 from vla_evaluation.report.page import FOLDER, templates
 
 PROBES = ("/livez", "/readyz")  # for health checks, which carry no token
-ASK = {"WWW-Authenticate": 'Basic realm="vla-lab: any user, password VLALAB_TOKEN", charset="UTF-8"'}
 HEADERS = [  # a report is a file that others may have written: it gets pictures and films from here, and nothing else
     (b"content-security-policy", b"default-src 'none'; img-src 'self' data:; media-src 'self' data:; "
      b"style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
@@ -99,7 +98,7 @@ def guard(app: Callable, check: TokenCheck) -> Callable:
 
         inner: Callable[..., Awaitable[None]] = app
         if scope["type"] == "http" and scope["path"] not in PROBES and not check.allows(_token(scope)):
-            inner = PlainTextResponse("The password is the lab's token (VLALAB_TOKEN).\n", 401, headers=ASK)
+            inner = PlainTextResponse("The password is the lab's token (VLALAB_TOKEN).\n", 401, headers=ASK_PERSON)
         await inner(scope, receive, send_with_headers)
 
     return guarded

@@ -4,9 +4,10 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI, Request
-from fastapi.responses import Response
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
 from vla_contract.protocol import codec
@@ -15,7 +16,7 @@ from vla_contract.protocol.act_json import decode_act
 from vla_contract.protocol.problems import MEDIA_TYPE as PROBLEM_TYPE
 from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import Policy
-from vla_contract.server import openapi
+from vla_contract.server import docs, openapi
 from vla_contract.server.auth import TokenCheck
 from vla_contract.server.batching import BatchQueue
 from vla_contract.server.body import TIMEOUT_S, Budget
@@ -28,11 +29,11 @@ from vla_contract.server.service import DecodeAct, Service
 MAX_BODY_BYTES = 16 * 2**20  # two 1080p pictures and room to spare
 
 
-class PolicyApp(FastAPI):
+class PolicyApp(Starlette):
     """Takes a request straight to its endpoint, which answers every fault itself.
 
-    FastAPI's layers around a route would take a tenth of `/v1/act`. They stay for everything else, and for all requests
-    once somebody adds a middleware.
+    Starlette's layers around a route cost what every `/v1/act` would pay. They stay for everything else, and for all
+    requests once somebody adds a middleware.
     """
 
     def __init__(self, **settings):
@@ -58,7 +59,7 @@ def create_app(
     on_failure: Callable[[], None] | None = None,
     decode_act: DecodeAct = decode_act,
     act_schemas: tuple[Mapping, Mapping] = (openapi.ACT_REQUEST, openapi.ACT_ANSWER),
-) -> FastAPI:
+) -> PolicyApp:
     """Returns the application that serves a policy.
 
     policy          a Policy, or a function that loads and returns one; it is called in the background, so that
@@ -90,14 +91,14 @@ def create_app(
     check = TokenCheck(token)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI):
+    async def lifespan(app: Starlette):
         engine.start()
         yield
         engine.stop()
 
     described = openapi.document(check.required, *act_schemas)
-    pages = {"docs_url": None, "redoc_url": None, "openapi_url": None}  # FastAPI's load scripts from elsewhere
-    app = PolicyApp(title="vla-lab policy", lifespan=lifespan, redirect_slashes=False, **pages)
+    app = PolicyApp(lifespan=lifespan)
+    app.router.redirect_slashes = False
     app.state.engine, app.state.metrics = engine, metrics
     budget = Budget()
     for method, route, handler, media_types, guard, admit in (
@@ -107,12 +108,13 @@ def create_app(
         ("POST", "/act", service.act, (JSON,), check, engine.admit),
         ("GET", "/metrics", service.prometheus, (), check, None),
         ("GET", "/openapi.json", _always(json.dumps(described), JSON), (), check, None),
-        ("GET", "/docs", _always(openapi.page(described), "text/html; charset=utf-8"), (), check, None),
+        ("GET", "/docs", _always(docs.page(described), docs.MEDIA_TYPE), (), check, None),
         ("GET", "/livez", service.livez, (), None, None),
         ("GET", "/readyz", service.readyz, (), None, None),
     ):
-        limits = {"max_body_bytes": max_body_bytes, "body_timeout_s": request_timeout_s, "budget": budget}
-        endpoint = Endpoint(route, handler, metrics, guard, media_types, admit=admit, **limits)
+        settings = {"max_body_bytes": max_body_bytes, "body_timeout_s": request_timeout_s, "budget": budget}
+        settings |= {"admit": admit, "for_people": route == "/docs"}
+        endpoint = Endpoint(route, handler, metrics, guard, media_types, **settings)
         app.router.routes.append(Route(route, endpoint, methods=[method]))
         app.direct[method, route] = endpoint
     app.add_exception_handler(HTTPException, _no_such_route)

@@ -8,6 +8,8 @@ import ipaddress
 import os
 from pathlib import Path
 
+# What a page answers with so that a browser asks: any user, and the token as the password.
+ASK_PERSON = {"WWW-Authenticate": 'Basic realm="vla-lab: any user, password VLALAB_TOKEN", charset="UTF-8"'}
 BIND = "VLALAB_BIND"  # where a container's port is published; inside, a service listens on all addresses
 CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))  # what Docker and Podman put into a container
 

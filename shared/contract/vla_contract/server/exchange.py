@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from vla_contract.protocol.errors import InvalidObservation
 from vla_contract.protocol.problems import MEDIA_TYPE as PROBLEM_TYPE
 from vla_contract.protocol.problems import Problem
-from vla_contract.server.auth import TokenCheck
+from vla_contract.server.auth import ASK_PERSON, TokenCheck, bearer
 from vla_contract.server.body import TIMEOUT_S, Body, Budget
 from vla_contract.server.metrics import Metrics
 
@@ -64,6 +64,7 @@ class Endpoint:
     body_timeout_s: float = TIMEOUT_S
     admit: Callable[[], object] | None = None
     budget: Budget = field(default_factory=Budget)
+    for_people: bool = False  # a browser may ask for the token, as a password
     _types: frozenset[bytes] = field(init=False)
 
     def __post_init__(self):
@@ -101,11 +102,13 @@ class Endpoint:
             answer.then()
 
     def _check_token(self, headers: dict[bytes, bytes]) -> None:
-        if self.token is not None and not self.token.allows(headers.get(b"authorization")):
+        sent = headers.get(b"authorization", b"")
+        sent = bearer(sent.decode("latin-1")) if self.for_people else sent
+        if self.token is not None and not self.token.allows(sent):
             raise Problem(
                 "unauthorized",
                 "the request carries no token or a wrong one; expected the header Authorization: Bearer <token>",
-                {"WWW-Authenticate": "Bearer"},
+                ASK_PERSON if self.for_people else {"WWW-Authenticate": "Bearer"},
             )
 
     async def _content(self, body: Body, scope: dict, headers: dict[bytes, bytes]) -> bytes:

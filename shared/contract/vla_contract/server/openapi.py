@@ -3,8 +3,6 @@
 The page is made from the document and loads nothing from elsewhere: a lab may have no way to the internet.
 """
 
-import html
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -89,30 +87,6 @@ def document(
         "paths": paths,
         "components": {"schemas": {"Problem": PROBLEM}, **security},
     }
-
-
-def page(found: Mapping[str, Any]) -> str:
-    """Returns the document as HTML: every route with what it takes and what it answers."""
-    sections = [
-        _section(method, route, operation)
-        for route, methods in found["paths"].items()
-        for method, operation in methods.items()
-    ]
-    title, about = (html.escape(found["info"][name]) for name in ("title", "description"))
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
-        "<style>body{font:16px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}pre{overflow:auto}</style>"
-        f'<h1>{title}</h1><p>{about} For programs: <a href="openapi.json">openapi.json</a>.</p>'
-        f"{''.join(sections)}</html>"
-    )
-
-
-def _section(method: str, route: str, operation: Mapping[str, Any]) -> str:
-    body = operation.get("requestBody")
-    shown = f"<pre>{html.escape(json.dumps(body['content'], indent=1))}</pre>" if body else ""
-    rows = (f"<li>{code}: {html.escape(answer['description'])}</li>" for code, answer in operation["responses"].items())
-    heading = f"<h2>{method.upper()} {html.escape(route)}</h2><p>{html.escape(operation['summary'])}</p>"
-    return f"{heading}{shown}<ul>{''.join(rows)}</ul>"
 
 
 def _operation(summary: str, answer: Mapping[str, Any], statuses: Iterable[int]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from vla_contract.protocol.types import Policy
 from vla_contract.server import heap
@@ -56,7 +56,7 @@ def serve(
         raise SystemExit(1)
 
 
-def uvicorn_config(app: FastAPI, log_level: str, limits: Limits | None = None) -> uvicorn.Config:
+def uvicorn_config(app: Starlette, log_level: str, limits: Limits | None = None) -> uvicorn.Config:
     """Returns the settings every policy service is served with."""
     return uvicorn.Config(
         app,
