@@ -19,27 +19,22 @@ MODULES = (
 
 def check_upstream() -> str:
     """Checks that Isaac-GR00T's package can be imported, with or without flash-attn. Its absence is no failure."""
-    from services.gr00t import upstream
+    from services.gr00t.upstream import package
 
-    if (reason := upstream.missing()) is not None:
+    if (reason := package.missing()) is not None:
         return f"not there: {reason}"
-    upstream.prepare()
-    return f"commit {upstream.version()}: {check_imports(('gr00t.model.policy', 'gr00t.experiment.data_config'))}"
+    package.prepare()
+    return f"commit {package.version()}: {check_imports(('gr00t.model.policy', 'gr00t.experiment.data_config'))}"
 
 
 def check_inference() -> str:
     """Checks one inference with a tiny random checkpoint: pictures, state and words in, a chunk of actions out."""
-    from services.gr00t import tiny, upstream
-
-    if upstream.missing() is not None:
-        return "not without Isaac-GR00T's package"
-    from services.gr00t.__main__ import load
-    from services.gr00t.checkpoint import find
-    from services.gr00t.settings import Settings
+    from services.gr00t.__main__ import ServiceSettings, prepare
+    from services.gr00t.checkpoint import tiny
 
     with tempfile.TemporaryDirectory() as folder:
-        found = find(str(tiny.make(Path(folder) / "gr00t-tiny")))
-        policy = load(Settings(device="cpu"), found, found.layout())
+        made = tiny.make(Path(folder) / "gr00t-tiny")
+        policy = prepare(ServiceSettings(checkpoint=str(made), device="cpu"))[0]()
         chunk = policy.act([policy.example(128)])[0]
     if isinstance(chunk, Exception):
         raise chunk

@@ -1,1 +1,1 @@
-"""GR00T N1.5 behind the contract: upstream's policy, its embodiments as data, and its HTTP clients' form of `/act`."""
+"""GR00T N1.5 behind the contract: an engine of our own, robots as data, upstream's code beside it."""

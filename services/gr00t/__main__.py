@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from services.gr00t import upstream
-from services.gr00t.act_json import SCHEMAS, decoder
-from services.gr00t.checkpoint import CheckpointFolder, find
-from services.gr00t.layout import Layout
-from services.gr00t.settings import OTHERS, Settings
+from services.gr00t.checkpoint.folder import CheckpointFolder, find
+from services.gr00t.service.act_json import SCHEMAS, decoder
+from services.gr00t.service.layout import Layout, layout
+from services.gr00t.service.settings import OTHERS, Settings
+from services.gr00t.upstream import package
 from vla_contract import Policy
 from vla_modelkit.service import Serving, main
-
-log = logging.getLogger("vla_contract")
 
 
 @dataclass(frozen=True)
@@ -28,43 +25,19 @@ class ServiceSettings(Serving, Settings):
 
 def prepare(settings: Settings) -> tuple[Callable[[], Policy], dict[str, Any]]:
     """Returns what loads the policy, and options of the server. Raises ValueError for what is missing."""
-    if (reason := upstream.missing()) is not None:
-        raise upstream.UpstreamMissing(reason)
+    if settings.engine == "upstream" and (reason := package.missing()) is not None:
+        raise package.UpstreamMissing(reason)
     found = find(settings.checkpoint)
-    layout = found.layout(settings.embodiment)
-    return lambda: load(settings, found, layout), {"decode_act": decoder(layout), "act_schemas": SCHEMAS}
+    one = found.embodiment(settings.embodiment)
+    sizes = layout(one, found.metadata[one.tag])
+    return lambda: load(settings, found, sizes), {"decode_act": decoder(sizes), "act_schemas": SCHEMAS}
 
 
-def load(settings: Settings, found: CheckpointFolder, layout: Layout) -> Policy:
-    """Returns the policy with its weights loaded, which has been seen to look at its pictures."""
-    upstream.prepare()
-    from services.gr00t.attention import choose
-    from services.gr00t.policy import ServedGr00t
-    from vla_modelkit.canary import check_sees
-    from vla_modelkit.checkpoint import identity
-    from vla_modelkit.devices import choose_device
-    from vla_modelkit.versions import lock_hash
+def load(settings: Settings, found: CheckpointFolder, sizes: Layout) -> Policy:
+    """Returns the policy. torch is imported here: the server's /livez is up before."""
+    from services.gr00t.service.loading import load_policy
 
-    device = str(choose_device(settings.device))
-    attention = choose(settings.attention, device)
-    log.info(
-        "loading %s on %s, attention %s", found.folder, device, " since ".join(filter(None, vars(attention).values()))
-    )
-    checkpoint = identity(found.folder, found.record)
-    policy = ServedGr00t(
-        upstream.load_policy(found.folder, layout.embodiment, attention, device, found.overrides),
-        layout,
-        attention,
-        device,
-        checkpoint=checkpoint,
-        suites=found.suites,
-        max_batch=settings.max_batch,
-        seed=settings.seed,
-        lock_hash=lock_hash("gr00t"),
-        source=upstream.version(),
-    )
-    check_sees(policy, policy.example)
-    return policy
+    return load_policy(settings, found, sizes)
 
 
 if __name__ == "__main__":

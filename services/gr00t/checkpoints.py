@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.gr00t import tiny
-from services.gr00t.checkpoint import PUBLISHED
+from services.gr00t.checkpoint import tokenizer
+from services.gr00t.checkpoint.folder import PUBLISHED
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.download import fetch
 from vla_modelkit.getting import GetCheckpoint, main, make_random
 
-FILES = ("*.json", "*.safetensors", "experiment_cfg/*", "LICENSE*", "README.md")  # not the optimizer's state
+FILES = ("*.json", "*.txt", "*.safetensors", "experiment_cfg/*", "LICENSE*", "README.md")  # not the optimizer's state
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,15 @@ class Get(GetCheckpoint):
 def get(settings: Get, folder: Path) -> None:
     """Downloads the checkpoint into `folder`, or makes it there."""
     if settings.tiny:
-        more = {"embodiment": settings.embodiment, "eagle": tiny.EAGLE}
+        from services.gr00t.checkpoint import tiny  # imports torch, which a download does without
+
+        more = {"embodiment": settings.embodiment, "eagle": tiny.TINY.eagle()}
         make_random(folder, settings, lambda place: tiny.write(place, settings.embodiment, settings.seed), **more)
         return
     suite = {"suite": settings.suite} if settings.suite not in ("", "base") else {}
     served_as = PUBLISHED[settings.suite].embodiment if settings.suite else settings.embodiment
     fetch(*settings.pinned(), folder, FILES, settings.force, embodiment=served_as, **suite)
+    tokenizer.complete(folder)
 
 
 if __name__ == "__main__":

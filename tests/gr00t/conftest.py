@@ -1,4 +1,4 @@
-"""Fixtures for everything tested inside the gr00t environment; without Isaac-GR00T's package, its tests are skipped."""
+"""Fixtures for everything tested inside the gr00t environment. Only comparisons with Isaac-GR00T's code ask for it."""
 
 import os
 import sys
@@ -23,21 +23,21 @@ def modules_cache(tmp_path_factory):
 @pytest.fixture(scope="session")
 def upstream(modules_cache):
     """The module that imports Isaac-GR00T's package, with the package there."""
-    from services.gr00t import upstream
+    from services.gr00t.upstream import package
 
-    if upstream.missing() is not None:
+    if package.missing() is not None:
         pytest.skip(
-            f"Isaac-GR00T's package is not here: set {upstream.SOURCE_VARIABLE}, or run in an image with its source"
+            f"Isaac-GR00T's package is not here: set {package.SOURCE_VARIABLE}, or run in an image with its source"
         )
-    upstream.prepare()
-    return upstream
+    package.prepare()
+    return package
 
 
 @pytest.fixture(scope="session")
-def tiny_checkpoints(upstream, tmp_path_factory):
-    """Returns a small random checkpoint of an embodiment in a volume's checkpoints/, as upstream's classes write it."""
-    from services.gr00t import tiny
-    from services.gr00t.checkpoint import find
+def tiny_checkpoints(tmp_path_factory):
+    """Returns a small random checkpoint of an embodiment in a volume's checkpoints/."""
+    from services.gr00t.checkpoint import tiny
+    from services.gr00t.checkpoint.folder import find
 
     volume = tmp_path_factory.mktemp("volume")
 
@@ -48,18 +48,34 @@ def tiny_checkpoints(upstream, tmp_path_factory):
     return make
 
 
-@pytest.fixture(scope="session")
-def tiny_policies(tiny_checkpoints):
-    """Returns the served policy of an embodiment, on the CPU, loaded once."""
-    from services.gr00t.__main__ import load
-    from services.gr00t.settings import Settings
+def _loaded(tiny_checkpoints, load, **settings):
+    """Returns a function: embodiment -> its policy on the CPU, loaded once."""
+    from services.gr00t.service.layout import layout
+    from services.gr00t.service.settings import Settings
 
     loaded = {}
 
     def get(embodiment):
         if embodiment not in loaded:
             found = tiny_checkpoints(embodiment)
-            loaded[embodiment] = load(Settings(device="cpu"), found, found.layout())
+            one = found.embodiment()
+            loaded[embodiment] = load(Settings(device="cpu", **settings), found, layout(one, found.metadata[one.tag]))
         return loaded[embodiment]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def tiny_policies(tiny_checkpoints):
+    """Returns the policy of an embodiment on our engine, in fp32 on the CPU."""
+    from services.gr00t.service.loading import load_own_policy
+
+    return _loaded(tiny_checkpoints, load_own_policy)
+
+
+@pytest.fixture(scope="session")
+def upstream_policies(upstream, tiny_checkpoints):
+    """Returns the policy of an embodiment in upstream's code."""
+    from services.gr00t.upstream.policy import load_upstream_policy
+
+    return _loaded(tiny_checkpoints, load_upstream_policy, engine="upstream")

@@ -1,17 +1,17 @@
 """Serves the GR00T policy over a model that fails at one instruction: `python dying_service.py KIND PORT`.
 
-Upstream's transforms and model are played, so that its package need not be here; policy and service are the real ones.
-What is raised are torch's own types with torch's own words. A lost device stays lost.
+The network is played; policy and service are the real ones. What is raised are torch's own types with torch's own
+words. A lost device stays lost.
 """
 
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 
-from services.gr00t.attention import Attention
-from services.gr00t.policy import TOKEN_IDS, ServedGr00t
-from tests.gr00t.harness import layout_of
+from services.gr00t.service.policy import Gr00tPolicy
+from tests.gr00t.harness import info_of, layout_of
 from vla_contract import serve
 
 WORDS = "die"
@@ -21,34 +21,26 @@ ERRORS = {
     "cudnn": RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
     "full": torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has 15.77 GiB"),
 }
+HEAD = SimpleNamespace(horizon=2, action_dim=32, state_dim=64)
 
 
-class DyingPolicy(ServedGr00t):
-    """Fails where upstream's model would."""
-
-    def infer(self, inputs, seeds):
-        return self.policy.infer(inputs)
-
-
-class Upstream:
+class Network:
     """Takes one instruction badly; answers no motion to others."""
 
     def __init__(self, kind):
-        self.kind, self.lost, self.denoising_steps = kind, False, 4
-        self.modality_config = {"action": SimpleNamespace(delta_indices=[0, 1])}
+        self.kind, self.lost = kind, False
+        self.model = SimpleNamespace(config=SimpleNamespace(head=HEAD, vision={"image_size": 28}))
 
-    def apply_transforms(self, values):
-        hit = any(WORDS in str(value) for key, value in values.items() if key.startswith("annotation"))
-        return {TOKEN_IDS: torch.ones(1, 3), "hit": torch.tensor([hit])}
-
-    def infer(self, inputs):
-        hit = bool(inputs["hit"].any())
+    def infer(self, rows, noise):
+        hit = any(WORDS in row.ids for row in rows)
         self.lost = self.lost or (hit and self.kind != "full")
         if hit or self.lost:
             raise ERRORS[self.kind]
-        return torch.zeros(len(inputs["hit"]), 2, 7).numpy()
+        return np.zeros((len(rows), 2, 32), np.float32)
 
 
 if __name__ == "__main__":
     kind, port = sys.argv[1], int(sys.argv[2])
-    serve(DyingPolicy(Upstream(kind), layout_of("libero"), Attention("sdpa", ""), "cpu"), port=port, linger_s=1.0)
+    layout = layout_of("libero")
+    words = SimpleNamespace(ids=str.split)
+    serve(Gr00tPolicy(Network(kind), words, layout, info_of(layout, 2)), port=port, linger_s=1.0)

@@ -7,18 +7,19 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from services.gr00t.embodiments import EMBODIMENTS
-from services.gr00t.layout import Layout, layout
-from services.gr00t.tiny import metadata
+from services.gr00t.checkpoint.embodiment import embodiment, shipped
+from services.gr00t.checkpoint.tiny import metadata
+from services.gr00t.service.layout import Layout, layout
 from vla_contract import ActionChunk, Observation, Policy, PolicyInfo
 from vla_contract.protocol.act_json import to_json
 
-NAMES = tuple(EMBODIMENTS)
+EVERY = shipped()
+NAMES = ("libero", "libero_mean_std", "oxe_droid", "gr1_arms_only", "agibot_genie1", "so100")
 
 
 def layout_of(name: str, side: int = 96) -> Layout:
     """Returns an embodiment's layout with the sizes of made-up statistics."""
-    one = EMBODIMENTS[name]
+    one = embodiment(name)
     return layout(one, metadata(one, side))
 
 
@@ -36,9 +37,10 @@ def body_of(observation: Observation, sizes: Layout) -> dict:
     one = sizes.embodiment
     body = {f"video.{name}": to_json(observation.images[ours][None]) for ours, name in one.cameras.items()}
     start = 0
-    for name, size in sizes.state.items():
-        body[f"state.{name}"] = to_json(observation.state[None, start : start + size].astype(np.float64))
-        start += size
+    for part in sizes.state:
+        end = start + part.size
+        body[f"state.{part.name}"] = to_json(observation.state[None, start:end].astype(np.float64))
+        start = end
     return {**body, one.language: [observation.instruction]}
 
 
@@ -53,25 +55,37 @@ def post(url: str, body: object, headers: dict[str, str] | None = None) -> tuple
     return answer.status, answer.getheader("Content-Type"), value
 
 
+def info_of(sizes: Layout, horizon: int) -> PolicyInfo:
+    """Returns what a policy of this layout says of itself."""
+    one = sizes.embodiment
+    return PolicyInfo(
+        "state",
+        sizes.action_parts,
+        sizes.state_parts,
+        cameras=tuple(one.cameras),
+        image_hw=sizes.image_hw,
+        horizon=horizon,
+        max_batch=4,
+    )
+
+
 @dataclass
 class StatePolicy(Policy):
-    """Answers the first seven numbers of the state, then the same doubled: every number can be followed."""
+    """Answers the first numbers of the state, then the same doubled: every number can be followed."""
 
     sizes: Layout
 
     def info(self) -> PolicyInfo:
-        one = self.sizes.embodiment
-        return PolicyInfo(
-            "state",
-            self.sizes.action_parts,
-            self.sizes.state_parts,
-            cameras=tuple(one.cameras),
-            image_hw=self.sizes.image_hw,
-            horizon=2,
-        )
+        return info_of(self.sizes, 2)
 
     def example(self) -> Observation:
         return observe(self.sizes)
 
     def act(self, observations: list[Observation]) -> list[ActionChunk]:
-        return [ActionChunk(np.stack([o.state[:7], 2 * o.state[:7]])) for o in observations]
+        return [ActionChunk(followed(observation, self.sizes)) for observation in observations]
+
+
+def followed(observation: Observation, sizes: Layout) -> np.ndarray:
+    """Returns what StatePolicy answers, float32 [2, n]: the state's numbers as often as an action needs them."""
+    first = np.resize(observation.state, sizes.action_size)
+    return np.stack([first, 2 * first])

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from services.gr00t.act_json import decoder
-from tests.gr00t.harness import NAMES, StatePolicy, body_of, layout_of, observe, post
+from services.gr00t.service.act_json import decoder
+from tests.gr00t.harness import NAMES, StatePolicy, body_of, followed, layout_of, observe, post
 from vla_contract.protocol.act_json import loads
 from vla_contract.testing import running
 
@@ -37,8 +37,7 @@ def arrays(value):
 
 
 def expected(observation, sizes):
-    first = observation.state[:7]
-    return sizes.to_parts(np.stack([first, 2 * first]))
+    return sizes.named_actions(followed(observation, sizes))
 
 
 @every
@@ -76,7 +75,7 @@ def test_lists_of_numbers_do_as_well_as_arrays(services):
     url, sizes = services("libero")
     observation = observe(sizes, seed=6)
     body = body_of(observation, sizes)
-    body |= {f"state.{key}": arrays(body[f"state.{key}"]).tolist() for key in sizes.state}
+    body |= {f"state.{key}": arrays(body[f"state.{key}"]).tolist() for key in (part.name for part in sizes.state)}
     assert post(url, {"observation": body}) == post(url, {"observation": body_of(observation, sizes)})
 
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from services.gr00t.checkpoint import EARLIER, METADATA, PUBLISHED, find, published
+from services.gr00t.checkpoint.embodiment import OWN, embodiment, shipped, write
+from services.gr00t.checkpoint.folder import EARLIER, METADATA, PUBLISHED, find, published
+from services.gr00t.checkpoint.tiny import metadata
 from services.gr00t.checkpoints import Get
-from services.gr00t.embodiments import EMBODIMENTS
-from services.gr00t.tiny import metadata
 from vla_common.volume import Volume
 from vla_modelkit.checkpoint import RECORD, CheckpointError, identity
 from vla_modelkit.getting import RANDOM
@@ -24,7 +24,7 @@ def folder(volume):
     folder = volume.checkpoints / "mine"
     (folder / METADATA).parent.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"model_type": "gr00t_n1_5"}))
-    (folder / METADATA).write_text(json.dumps({"new_embodiment": metadata(EMBODIMENTS["libero"], 256)}))
+    (folder / METADATA).write_text(json.dumps({"new_embodiment": metadata(embodiment("libero"), 256)}))
     (folder / "model.safetensors").write_bytes(b"weights")
     return folder
 
@@ -48,7 +48,7 @@ def test_a_name_and_a_path_find_the_same(volume, folder):
 
 def test_another_model_is_refused(volume, folder):
     (folder / "config.json").write_text(json.dumps({"model_type": "openvla"}))
-    with pytest.raises(CheckpointError, match="'openvla'; expected 'gr00t_n1_5'"):
+    with pytest.raises(CheckpointError, match="'openvla', another model; expected 'gr00t_n1_5'"):
         find("mine", volume)
 
 
@@ -67,6 +67,15 @@ def test_the_embodiment_is_the_named_else_the_recorded_else_liberos(volume, fold
     found = find("mine", volume)
     assert found.embodiment().name == "libero_mean_std" and found.suites == ("libero_goal",)
     assert found.embodiment("libero").name == "libero"
+    write(folder / OWN, embodiment("so100"))
+    assert find("mine", volume).embodiment().name == "so100", "a file of its own goes before the record"
+
+
+def test_an_adapter_alone_is_named(volume, folder):
+    (folder / "config.json").write_text(json.dumps({}))
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="an adapter alone, to be merged"):
+        find("mine", volume)
 
 
 def test_a_manifest_under_its_earlier_name_is_read(volume, folder):
@@ -114,7 +123,7 @@ def test_an_unfinished_download_is_named(folder):
 def test_every_published_checkpoint_is_pinned_and_has_an_embodiment(suite):
     wanted = published(suite)
     assert len(wanted.revision) == 40 and int(wanted.revision, 16)
-    assert wanted.embodiment in EMBODIMENTS
+    assert wanted.embodiment in shipped()
 
 
 def test_a_random_checkpoint_replaces_no_other(volume, folder):

@@ -1,18 +1,25 @@
 """`python -m services.gr00t.checkpoints`, against a hub on loopback: the model kit's download, with what GR00T adds."""
 
+import contextlib
+import functools
+import hashlib
+import http.server
 import json
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
-from services.gr00t.checkpoint import METADATA, find
-from services.gr00t.embodiments import EMBODIMENTS
-from services.gr00t.tiny import metadata
+from services.gr00t.checkpoint import tokenizer
+from services.gr00t.checkpoint.embodiment import embodiment
+from services.gr00t.checkpoint.folder import METADATA, find
+from services.gr00t.checkpoint.tiny import metadata
+from services.gr00t.checkpoint.tiny_tokenizer import write_tokenizer
 from tests.openvla.hub import COMMIT, hub
 from vla_common.volume import Volume
-from vla_modelkit.checkpoint import identity
+from vla_modelkit.checkpoint import CheckpointError, identity
 
 REPO, WEIGHTS = "someone/gr00t-small", "model.safetensors"
 
@@ -23,8 +30,9 @@ def remote(tmp_path):
     folder = tmp_path / "remote"
     (folder / METADATA).parent.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"model_type": "gr00t_n1_5"}))
-    (folder / METADATA).write_text(json.dumps({"new_embodiment": metadata(EMBODIMENTS["libero"], 256)}))
+    (folder / METADATA).write_text(json.dumps({"new_embodiment": metadata(embodiment("libero"), 256)}))
     (folder / WEIGHTS).write_bytes(b"weights" * 100_000)
+    write_tokenizer(folder)
     (folder / "optimizer.pt").write_bytes(b"state")
     with hub(folder, REPO) as server:
         yield server
@@ -67,3 +75,49 @@ def test_a_broken_connection_goes_on_and_wrong_bytes_are_removed(remote, run, tm
     remote.lies.add(WEIGHTS)
     done = run()
     assert done.returncode == 1 and f"{WEIGHTS} has sha256" in done.stderr and not weights.exists()
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A checkout of Isaac-GR00T, as far as its tokenizer goes, whose files' hashes are known."""
+    place = tmp_path / "checkout" / tokenizer.PLACE
+    place.mkdir(parents=True)
+    write_tokenizer(place)
+    monkeypatch.delenv(tokenizer.SOURCE_VARIABLE, raising=False)
+    return place, {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in place.iterdir()}
+
+
+def test_a_tokenizer_that_is_missing_is_fetched_and_checked(package, tmp_path):
+    place, hashes = package
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    with pytest.raises(CheckpointError, match="has no vocab.json.*run .*checkpoint gr00t"):
+        tokenizer.load(folder)
+    with serving(place) as url:
+        with pytest.raises(CheckpointError, match="vocab.json of the tokenizer has sha256 .*nothing was kept"):
+            tokenizer.complete(folder, url, {**hashes, "vocab.json": "0" * 64})
+        assert not (folder / "vocab.json").exists() and not list(folder.glob(".*"))
+        tokenizer.complete(folder, url, hashes)
+    assert {path.name for path in folder.iterdir()} == set(hashes)
+    assert tokenizer.load(folder)("<img>go")[0] == 151670
+    tokenizer.complete(folder, "http://127.0.0.1:1", hashes)  # nothing is missing, so nobody is asked
+
+
+def test_a_checkout_of_upstream_goes_before_the_network(package, tmp_path, monkeypatch):
+    _, hashes = package
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(CheckpointError, match="cannot be downloaded.*VLALAB_GR00T_SOURCE"):
+        tokenizer.complete(tmp_path / "mine", "http://127.0.0.1:1", hashes)
+    monkeypatch.setenv(tokenizer.SOURCE_VARIABLE, str(tmp_path / "checkout"))
+    tokenizer.complete(tmp_path / "mine", "http://127.0.0.1:1", hashes)
+    assert tokenizer.load(tmp_path / "mine")("put the bowl")
+
+
+@contextlib.contextmanager
+def serving(folder):
+    """A web server on loopback over a folder: its address."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()

@@ -1,112 +1,120 @@
-"""Every embodiment: its names are its own, and nothing is lost or mixed up between contract and upstream."""
+"""Every embodiment: its names are its own, and nothing is lost or mixed up between contract and network."""
+
+import json
 
 import numpy as np
 import pytest
 
-from services.gr00t.embodiments import EMBODIMENTS, HORIZON, embodiment
-from services.gr00t.layout import layout
-from services.gr00t.tiny import metadata
-from tests.gr00t.harness import NAMES, layout_of, observe
+from services.gr00t.checkpoint.embodiment import PROJECTORS, SHIPPED, embodiment, read, write
+from services.gr00t.checkpoint.tiny import HORIZON, metadata
+from services.gr00t.service.layout import layout
+from tests.gr00t.harness import EVERY, layout_of, observe
 from vla_contract import InvalidObservation
-from vla_contract.protocol.parts import total
+from vla_contract.protocol.parts import GRIPPER_OPENS, HAND_STATE, OSC_POSE, total
+from vla_modelkit.checkpoint import CheckpointError
 
-every = pytest.mark.parametrize("name", NAMES)
+every = pytest.mark.parametrize("name", EVERY)
 
 
 @every
 def test_an_embodiment_is_consistent(name):
-    one = EMBODIMENTS[name]
-    assert len(set(one.cameras.values())) == len(one.cameras)
-    assert one.denoising_steps >= 1
-    assert set(one.mean_std) <= set(one.action)
-    assert any(key.startswith("gripper") for key in one.action[-1:]), "the seventh number is the gripper's"
+    one = embodiment(name)
+    assert one.name == name and one.projector == PROJECTORS[one.tag]
+    assert "4af2b622" in one.source, "where its names are written"
+    assert one.denoising_steps >= 1 and one.language.startswith("annotation.")
 
 
 @every
-def test_the_state_arrives_under_upstreams_names_in_order(name):
+def test_an_embodiment_is_written_as_it_is_read(name, tmp_path):
+    write(tmp_path / "own.json", embodiment(name))
+    assert read(tmp_path / "own.json") == embodiment(name)
+
+
+@every
+def test_the_state_goes_to_its_parts_in_order(name):
     sizes = layout_of(name)
     observation = observe(sizes)
-    batch = sizes.to_upstream(observation)
-    parts = [batch[f"state.{key}"] for key in sizes.embodiment.state]
-    assert all(part.shape == (1, 1, size) for part, size in zip(parts, sizes.state.values(), strict=True))
-    assert all(part.dtype == np.float64 for part in parts)
-    assert np.array_equal(np.concatenate(parts, axis=-1)[0, 0].astype(np.float32), observation.state)
+    parts = sizes.named_state(observation)
+    assert list(parts) == list(sizes.embodiment.state)
+    assert np.array_equal(np.concatenate(list(parts.values())), observation.state)
+    encoded = sizes.encode_state(observation)
+    assert encoded.dtype == np.float32 and len(encoded) == sum(part.width for part in sizes.state)
 
 
 @every
-def test_each_camera_arrives_as_it_was_sent(name):
+def test_actions_are_the_networks_first_numbers_and_are_named_in_order(name):
     sizes = layout_of(name)
-    observation = observe(sizes)
-    batch = sizes.to_upstream(observation)
-    assert sum(key.startswith("video.") for key in batch) == len(sizes.embodiment.cameras)
-    for ours, theirs in sizes.embodiment.cameras.items():
-        video = batch[f"video.{theirs}"]
-        assert video.dtype == np.uint8 and video.shape == (1, 1, *sizes.image_hw, 3)
-        assert np.array_equal(video[0, 0], observation.images[ours])
-
-
-@every
-def test_the_instruction_is_a_text_in_a_batch_of_one(name):
-    sizes = layout_of(name)
-    language = sizes.to_upstream(observe(sizes, instruction="open the drawer"))[sizes.embodiment.language]
-    assert language.shape == (1,) and str(language[0]) == "open the drawer"
-
-
-@every
-def test_actions_go_there_and_back(name):
-    sizes = layout_of(name)
-    actions = np.random.default_rng(1).normal(size=(3, HORIZON, 7)).astype(np.float32)
-    parts = sizes.to_parts(actions)
+    normalised = np.random.default_rng(1).uniform(-1, 1, (3, HORIZON, 32)).astype(np.float32)
+    actions = sizes.decode_actions(normalised)
+    assert actions.shape == (3, HORIZON, sizes.action_size) and actions.dtype == np.float32
+    parts = sizes.named_actions(actions)
     assert list(parts) == [f"action.{key}" for key in sizes.embodiment.action]
-    assert np.array_equal(sizes.to_actions(parts), actions)
-    assert np.array_equal(parts[f"action.{sizes.embodiment.action[-1]}"][..., -1], actions[..., 6])
+    assert np.array_equal(np.concatenate(list(parts.values()), axis=-1), actions)
+    width = sum(part.width for part in sizes.action)
+    padded = np.concatenate((normalised[..., :width], np.full_like(normalised[..., width:], 7.0)), axis=-1)
+    assert np.array_equal(sizes.decode_actions(padded), actions), "what follows is padding"
+
+
+@every
+def test_what_the_numbers_are_is_told_part_by_part(name):
+    sizes = layout_of(name)
+    assert total(sizes.action_parts) == sizes.action_size and total(sizes.state_parts) == sizes.state_size
+    if not sizes.embodiment.action_parts:
+        assert [part.name for part in sizes.action_parts] == list(sizes.embodiment.action)
+        assert {part.unit for part in sizes.action_parts} == {"as recorded"}
+
+
+def test_liberos_numbers_are_in_the_evaluators_words():
+    one = embodiment("libero")
+    assert one.action_parts == (*OSC_POSE, GRIPPER_OPENS) and one.state_parts == HAND_STATE
+    assert embodiment("libero_mean_std").action_parts == one.action_parts
+
+
+@pytest.mark.parametrize(("kind", "size"), [("action", 7), ("state", 8)])
+def test_a_size_that_the_embodiments_parts_do_not_have_is_refused(kind, size):
+    one = embodiment("libero")
+    wide = metadata(one, 96)
+    wide["modalities"][kind]["gripper"]["shape"] = [6]
+    wide["statistics"][kind]["gripper"] = {name: [0.0] * 6 for name in ("min", "max")}
+    with pytest.raises(ValueError, match=rf"12 numbers .*gripper \[6\].*expected {size}"):
+        layout(one, wide)
 
 
 def test_liberos_state_and_cameras_are_the_evaluators():
     sizes = layout_of("libero", side=256)
     assert sizes.state_size == 8 and sizes.image_hw == (256, 256)
     assert dict(sizes.embodiment.cameras) == {"agentview": "image", "robot0_eye_in_hand": "wrist_image"}
-    batch = sizes.to_upstream(observe(sizes, state=np.arange(8, dtype=np.float32)))
-    assert [batch[f"state.{key}"].ravel().tolist() for key in ("x", "yaw", "gripper")] == [[0.0], [5.0], [6.0, 7.0]]
+    parts = sizes.named_state(observe(sizes, state=np.arange(8, dtype=np.float32)))
+    assert [parts[key].tolist() for key in ("x", "yaw", "gripper")] == [[0.0], [5.0], [6.0, 7.0]]
 
 
 @pytest.mark.parametrize("state", [None, np.zeros(7, np.float32), np.zeros(9, np.float32)])
 def test_a_state_of_another_size_is_refused_naming_both(state):
     sizes = layout_of("libero")
     with pytest.raises(InvalidObservation, match=r"takes 8: x, y, z, roll, pitch, yaw, gripper \[2\]"):
-        sizes.to_upstream(observe(sizes, state=state))
-
-
-@pytest.mark.parametrize(("kind", "size"), [("action", 7), ("state", 8)])
-def test_a_size_that_the_embodiments_parts_do_not_have_is_refused(kind, size):
-    one = EMBODIMENTS["libero"]
-    wide = metadata(one, 96)
-    wide["modalities"][kind]["gripper"]["shape"] = [6]
-    with pytest.raises(ValueError, match=rf"12 numbers .*gripper \[6\].*expected {size}"):
-        layout(one, wide)
-
-
-def test_another_robots_numbers_are_parts_by_their_own_names_and_sizes():
-    one = EMBODIMENTS["oxe_droid"]
-    wide = metadata(one, 96)
-    wide["modalities"]["action"]["gripper_position"]["shape"] = [6]
-    sizes = layout(one, wide)
-    named = [(part.name, part.size) for part in sizes.action_parts]
-    assert named == [("eef_position_delta", 3), ("eef_rotation_delta", 3), ("gripper_position", 6)]
-    assert total(sizes.state_parts) == sizes.state_size
+        sizes.encode_state(observe(sizes, state=state))
 
 
 @pytest.mark.parametrize("kind", ["video", "state", "action"])
 def test_a_name_that_the_checkpoint_lacks_is_named(kind):
-    one = EMBODIMENTS["libero"]
+    one = embodiment("libero")
     poor = metadata(one, 96)
     del poor["modalities"][kind][{"video": "wrist_image"}.get(kind, "roll")]
     with pytest.raises(ValueError, match=f"no {kind} .*VLALAB_GR00T_EMBODIMENT"):
         layout(one, poor)
 
 
+@pytest.mark.parametrize("values", [None, [], [0.0, 1.0], [float("nan")]])
+def test_statistics_that_are_missing_or_no_numbers_are_named(values):
+    one = embodiment("libero")
+    poor = metadata(one, 96)
+    poor["statistics"]["action"]["yaw"]["max"] = values
+    with pytest.raises(CheckpointError, match="no usable 'max' of action 'yaw'.*'min_max'"):
+        layout(one, poor)
+
+
 def test_cameras_of_two_sizes_are_refused():
-    one = EMBODIMENTS["libero"]
+    one = embodiment("libero")
     mixed = metadata(one, 96)
     mixed["modalities"]["video"]["image"]["resolution"] = [128, 96]
     with pytest.raises(ValueError, match="2 sizes"):
@@ -114,17 +122,35 @@ def test_cameras_of_two_sizes_are_refused():
 
 
 def test_an_unknown_embodiment_is_answered_with_the_nearest():
-    with pytest.raises(ValueError, match="did you mean 'libero'"):
+    with pytest.raises(ValueError, match="did you mean 'libero'.*JSON file"):
         embodiment("libbero")
 
 
-@pytest.mark.parametrize(
-    "mark", ["<image-9>", "<image-1>", "<video-1>", "<IMG_CONTEXT>", "<img>", "</img>", "<|im_end|>"]
-)
-def test_an_instruction_with_a_placeholder_is_refused(mark):
-    import dataclasses
+BROKEN = {
+    "an unknown field": (lambda v: {**v, "camera": {}}, "did you mean 'cameras'"),
+    "no action": (lambda v: {**v, "action": {}}, "must not be empty"),
+    "a missing field": (lambda v: {k: v[k] for k in v if k != "language"}, "language"),
+    "an unknown tag": (lambda v: {**v, "tag": "gr2"}, "did you mean 'gr1'"),
+    "an unknown normalization": (
+        lambda v: {**v, "state": {"arm": {"normalization": "minmax"}}},
+        "did you mean 'min_max'",
+    ),
+    "a sine that cannot be undone": (
+        lambda v: {**v, "action": {"arm": {"normalization": "sin_cos"}}},
+        "cannot be undone",
+    ),
+    "one picture twice": (lambda v: {**v, "cameras": {"a": "front", "b": "front"}}, "twice"),
+    "a part without a unit": (lambda v: {**v, "action_parts": [{"name": "arm", "size": 5}]}, "unit"),
+    "a list of names": (lambda v: {**v, "state": ["arm"]}, "describes no embodiment"),
+    "no steps": (lambda v: {**v, "denoising_steps": 0}, "1 or more"),
+}
 
-    sizes = layout_of("libero")
-    with pytest.raises(InvalidObservation, match="stands for something else"):
-        sizes.to_upstream(dataclasses.replace(observe(sizes), instruction=f"pick up {mark} the cup"))
-    sizes.to_upstream(dataclasses.replace(observe(sizes), instruction="is 3 < 4 and 5 > 2? | <go>"))
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_wrong_with_a_robots_file_is_said(case, tmp_path):
+    spoil, words = BROKEN[case]
+    file = tmp_path / "robot.json"
+    file.write_text(json.dumps(spoil(json.loads((SHIPPED / "so100.json").read_text()))))
+    with pytest.raises(CheckpointError, match=words) as caught:
+        embodiment(str(file))
+    assert str(file) in str(caught.value)

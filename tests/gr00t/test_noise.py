@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from services.gr00t import noise
+from services.gr00t.service import noise
+from services.gr00t.upstream.noise import GivenNoise
 from tests.gr00t.harness import layout_of, observe
 
 SIZES = layout_of("libero", side=8)
@@ -38,7 +39,7 @@ def test_it_is_standard_normal():
 
 def test_the_one_draw_is_replaced_in_its_dtype_and_no_other_operation():
     given = noise.draw([1], 4, 2)
-    with noise.GivenNoise(given) as mode:
+    with GivenNoise(given) as mode:
         taken = torch.randn(size=(1, 4, 2), dtype=torch.bfloat16, device="cpu")
         assert torch.equal(torch.ones(3) * 2, torch.full((3,), 2.0))
     assert mode.taken == 1 and torch.equal(taken, given.to(torch.bfloat16))
@@ -46,5 +47,5 @@ def test_the_one_draw_is_replaced_in_its_dtype_and_no_other_operation():
 
 
 def test_a_draw_of_another_shape_is_an_error():
-    with noise.GivenNoise(noise.draw([1], 4, 2)), pytest.raises(RuntimeError, match=r"\(2, 4, 2\).*\(1, 4, 2\)"):
+    with GivenNoise(noise.draw([1], 4, 2)), pytest.raises(RuntimeError, match=r"\(2, 4, 2\).*\(1, 4, 2\)"):
         torch.randn(size=(2, 4, 2))

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.gr00t import source, upstream
+from services.gr00t.upstream import package as upstream
+from services.gr00t.upstream import source
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -47,12 +47,12 @@ def test_what_was_asked_for_is_refused_without_one_to_take(names, volume):
         write(volume, name)
     assert checkpoints.complete(["openvla"], ["openvla"], {"openvla": {}}) == {"openvla": {}}
     with pytest.raises(LabError, match="openvla cannot start yet: it lacks a checkpoint"):
-        lacking.refuse(["openvla"], {}, "local")
+        lacking.refuse(["openvla"], {})
 
 
 def test_the_only_one_is_not_lacking(volume):
     write(volume, "openvla-tiny")
-    lacking.refuse(["openvla"], {}, "local")
+    lacking.refuse(["openvla"], {})
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_help_says_what_a_task_does_and_explains_every_flag(name):
         (["up", "openvla", "--suite", "libero_goal"], "./lab checkpoint openvla --suite libero_goal"),
         (["up", "openvla", "--checkpoint", "nowhere"], "there are: none"),
         (["up", "openvla"], "lacks a checkpoint (get one: ./lab checkpoint openvla"),
-        (["up", "gr00t", "--runtime", "local"], "and VLALAB_GR00T_SOURCE, a checkout of"),
+        (["up", "gr00t"], "lacks a checkpoint (get one: ./lab checkpoint gr00t"),
         (["eval", "libero_goal", "--policy", "openvla"], "./lab checkpoint openvla --suite libero_goal"),
         (["up", "oracle", "--gpu", "0"], "--gpu is for openvla"),
         (["up", "ws_mdl", "--gpu", "first"], "expected auto, none, all, or numbers"),

@@ -148,7 +148,7 @@ def run(request: Request, typed: str) -> int:
         return 0
     _tell_of_waiting(request)
     if choice.service:
-        lacking.refuse([choice.service], {choice.service: _settings(choice.service, request)}, request.runtime)
+        lacking.refuse([choice.service], {choice.service: _settings(choice.service, request)})
     volumes.require_writable()
     runtime.prepare([services[name].environment_name for name in (request.job, choice.service) if name])
     with _ready_policy(choice, runtime, request) as (url, outcome, private):

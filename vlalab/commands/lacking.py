@@ -1,4 +1,4 @@
-"""What a service still lacks, told before gigabytes are installed for it: a checkpoint, a run, or code of others."""
+"""What a service still lacks, told before gigabytes are installed for it: a checkpoint or a run."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from pathlib import Path
 from vlalab.description import checkpoints, compose, manifests, runs, service_settings
 from vlalab.host import paths
 from vlalab.host.console import LabError
-from vlalab.runtimes import both, local
 
 
-def refuse(names: Sequence[str], given: Mapping[str, service_settings.Settings], runtime: str) -> None:
+def refuse(names: Sequence[str], given: Mapping[str, service_settings.Settings]) -> None:
     """Raises LabError naming what the first of these services lacks, and how to get it."""
     for name in names:
         known = {**compose.environment_variables(), **service_settings.kept(name), **given.get(name, {})}
-        lacks = [_checkpoint(name, known), _source(name, known, runtime), _run(name, known)]
-        lacks = [text for text in lacks if text]
-        if lacks:
+        if lacks := [text for text in (_checkpoint(name, known), _run(name, known)) if text]:
             raise LabError(f"{name} cannot start yet: it lacks " + "; and ".join(lacks))
 
 
@@ -55,16 +52,3 @@ def _run(service: str, known: Mapping[str, str | None]) -> str:
     except LabError as error:
         return f"its run: {error}"
     return ""
-
-
-def _source(service: str, known: Mapping[str, str | None], runtime: str) -> str:
-    """Returns what is missing where local code of others is not there, "" where it is or an image brings it."""
-    model = manifests.models().get(service)
-    if not model or not model.source:
-        return ""
-    variable, what = model.source.variable, model.source.what
-    chosen, _ = both.choose(runtime, [compose.read()[service].environment_name])
-    folder = known.get(variable)
-    if chosen is not local or (folder and (paths.ROOT / Path(folder).expanduser()).is_dir()):
-        return ""
-    return f"{variable}, {what}" if not folder else f"the folder {folder} that {variable} names"

@@ -48,14 +48,6 @@ class Environment:
 
 
 @dataclass(frozen=True)
-class Source:
-    """Code of others that an image brings along, and that the local runtime is told of."""
-
-    variable: str
-    what: str  # what is expected there, and how to get it
-
-
-@dataclass(frozen=True)
 class Model:
     """What a policy loads."""
 
@@ -67,7 +59,6 @@ class Model:
     modes: tuple[str, ...] = ()  # which ways to run it the verifier compares
     suite_setting: str = ""  # the setting that is told the suite
     settings: tuple[str, ...] = ()  # FILE:CLASS of dataclasses whose fields are variables of the service
-    source: Source | None = None
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def up(
     lifecycle.check_names(names, also=lifecycle.jobs())
     given = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu)
     if not dry_run:
-        lacking.refuse(names, given, runtime)
+        lacking.refuse(names, given)
     print_addresses(lifecycle.up(names, runtime, given, dry_run, anew=restart))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from services.gr00t.layout import Layout
+from services.gr00t.service.layout import Layout
 from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo
 from vla_contract.protocol.act_json import loads, to_json
 from vla_contract.protocol.errors import did_you_mean
@@ -52,7 +52,7 @@ def decode(body: bytes, layout: Layout, session: str) -> tuple[Observation, bool
     one = layout.embodiment
     known = [
         *(f"video.{name}" for name in one.cameras.values()),
-        *(f"state.{name}" for name in layout.state),
+        *(f"state.{part.name}" for part in layout.state),
         one.language,
     ]
     for key in values:
@@ -64,7 +64,7 @@ def decode(body: bytes, layout: Layout, session: str) -> tuple[Observation, bool
                 f"the observation has no {key!r}; embodiment {one.name!r} takes {', '.join(known)}"
             )
     videos = {ours: _array(values, f"video.{theirs}", 4) for ours, theirs in one.cameras.items()}
-    parts = [_state(values, f"state.{name}", size) for name, size in layout.state.items()]
+    parts = [_state(values, f"state.{part.name}", part.size) for part in layout.state]
     observation = Observation(
         images={camera: np.ascontiguousarray(video[0]) for camera, (video, _) in videos.items()},
         state=np.concatenate([part for part, _ in parts]),
@@ -78,7 +78,7 @@ def decode(body: bytes, layout: Layout, session: str) -> tuple[Observation, bool
 def encode(chunk: ActionChunk, layout: Layout, batched: bool) -> bytes:
     """Returns the chunk as upstream answers it: named arrays [T, n], [1, T, n] for a batch of one."""
     actions = chunk.actions[None] if batched else chunk.actions
-    return json.dumps({name: to_json(part) for name, part in layout.to_parts(actions).items()}).encode()
+    return json.dumps({name: to_json(part) for name, part in layout.named_actions(actions).items()}).encode()
 
 
 def _values(payload: Any) -> Mapping[str, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from services.gr00t.embodiments import EMBODIMENTS, Embodiment, embodiment
-from services.gr00t.layout import Layout, layout
+from services.gr00t.checkpoint.config import refuse_others
+from services.gr00t.checkpoint.embodiment import OWN, Embodiment, embodiment, read, usable
 from vla_common.volume import Volume
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint import CheckpointError, find_folder, read_json, read_record
@@ -53,27 +53,26 @@ class CheckpointFolder:
     record: Mapping[str, Any]
 
     def embodiment(self, name: str = "") -> Embodiment:
-        """Returns the embodiment to serve: the named one, else the recorded one, else that of a published checkpoint
-        whose repository's name the folder has, else LIBERO's.
+        """Returns the embodiment to serve: the named one, else the folder's own embodiment.json, else the recorded one,
+        else that of a published checkpoint whose repository's name the folder has, else LIBERO's.
 
         Raises CheckpointError where the checkpoint has no statistics for it.
         """
-        by_name = {one.repo.split("/")[1]: one.embodiment for one in PUBLISHED.values()}
-        chosen = embodiment(name or self.record.get("embodiment") or by_name.get(self.folder.name, "libero"))
+        chosen = self._chosen(name)
         if chosen.tag not in self.metadata:
-            usable = [one.name for one in EMBODIMENTS.values() if one.tag in self.metadata]
             raise CheckpointError(
                 f"checkpoint {self.folder.name} has statistics for {', '.join(self.metadata) or 'nothing'}; embodiment "
                 f"{chosen.name!r} needs {chosen.tag!r}. Serve a checkpoint fine-tuned for it, such as "
                 f"{PUBLISHED['libero_spatial'].repo} for LIBERO, or set VLALAB_GR00T_EMBODIMENT to one it has"
-                f" ({', '.join(usable) or 'none of ours'})"
+                f" ({', '.join(usable(self.metadata)) or 'none of ours'})"
             )
         return chosen
 
-    def layout(self, name: str = "") -> Layout:
-        """Returns the names and sizes of the embodiment to serve; see `embodiment`."""
-        one = self.embodiment(name)
-        return layout(one, self.metadata[one.tag])
+    def _chosen(self, name: str) -> Embodiment:
+        if not name and (self.folder / OWN).is_file():
+            return read(self.folder / OWN)
+        by_name = {one.repo.split("/")[1]: one.embodiment for one in PUBLISHED.values()}
+        return embodiment(name or self.record.get("embodiment") or by_name.get(self.folder.name, "libero"))
 
     @property
     def suites(self) -> tuple[str, ...]:
@@ -92,12 +91,7 @@ def find(name: str, volume: Volume | None = None) -> CheckpointFolder:
     Raises CheckpointError where there is none, or where it is not a GR00T N1.5 checkpoint.
     """
     folder = find_folder(name, "VLALAB_GR00T_CHECKPOINT", HOW_TO_GET, volume)
-    model = read_json(folder / "config.json").get("model_type")
-    if model != "gr00t_n1_5":
-        raise CheckpointError(
-            f"{folder} holds a model of type {model!r}; expected 'gr00t_n1_5' (GR00T N1 and N1.6 are other models): "
-            f"{HOW_TO_GET}"
-        )
+    refuse_others(folder, read_json(folder / "config.json"))
     earlier = read_json(folder / EARLIER) if (folder / EARLIER).is_file() else {}
     return CheckpointFolder(folder, read_json(folder / METADATA), read_record(folder) or earlier)
 

@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import copy
 import importlib.util
 import logging
 import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from services.gr00t.attention import Attention, backbone
-from services.gr00t.embodiments import Embodiment
-from services.gr00t.source import COMMIT, NAME_VARIABLE, changed
+from services.gr00t.checkpoint.embodiment import Embodiment, Transform
+from services.gr00t.checkpoint.tokenizer import SOURCE_VARIABLE
+from services.gr00t.model.attention import Attention
+from services.gr00t.processing.pictures import CROP
+from services.gr00t.upstream.attention import backbone
+from services.gr00t.upstream.source import COMMIT, NAME_VARIABLE, changed
 
 if TYPE_CHECKING:
     from gr00t.model.policy import Gr00tPolicy
 
-SOURCE_VARIABLE = "VLALAB_GR00T_SOURCE"
+HORIZON, STATE_DIM, ACTION_DIM = 16, 64, 32  # of every published N1.5 checkpoint
 _copies: list[str] = []  # folders to remove at the end
 
 
@@ -38,7 +43,8 @@ def missing() -> str | None:
         return (
             "Isaac-GR00T's package 'gr00t' is not in this environment. It is on no package index: build the image with "
             "its source (the build fetches it by commit, or takes a folder as the build context gr00t-source), or set "
-            f"{SOURCE_VARIABLE} to a checkout of github.com/NVIDIA/Isaac-GR00T at {COMMIT}"
+            f"{SOURCE_VARIABLE} to a checkout of github.com/NVIDIA/Isaac-GR00T at {COMMIT}; or unset "
+            "VLALAB_GR00T_ENGINE"
         )
     if importlib.util.find_spec("gr00t.model") is None or not _eagle_folder().is_dir():
         where = importlib.util.find_spec("gr00t").submodule_search_locations
@@ -72,15 +78,22 @@ def remove_copies() -> None:
 
 
 def load_policy(
-    folder: Path, embodiment: Embodiment, attention: Attention, device: str, overrides: dict[str, Any] | None = None
+    folder: Path,
+    embodiment: Embodiment,
+    attention: Attention,
+    device: str,
+    denoising_steps: int,
+    overrides: dict[str, Any] | None = None,
 ) -> Gr00tPolicy:
     """Returns upstream's policy with the checkpoint in `folder` on `device`, in bfloat16.
 
     overrides: see `attention.backbone`. The language model's head is taken off: upstream computes every token's 151,680
-    logits and uses none. Raises UpstreamMissing, and upstream's own errors for weights that do not fit.
+    logits and uses none. The tokenizer is the checkpoint's, which for a published one is upstream's own. Raises
+    UpstreamMissing, and upstream's own errors for weights that do not fit.
     """
     prepare()
     from torch.nn import Identity
+    from transformers import Qwen2TokenizerFast
 
     with contextlib.redirect_stdout(sys.stderr):  # upstream prints as it goes
         from gr00t.model.policy import Gr00tPolicy
@@ -92,28 +105,64 @@ def load_policy(
                 embodiment.tag,
                 modalities,
                 transforms,
-                denoising_steps=embodiment.denoising_steps,
+                denoising_steps=denoising_steps,
                 device=device,
             )
     policy.model.backbone.eagle_model.language_model.lm_head = Identity()
+    if (folder / "vocab.json").is_file():
+        tokenizer = Qwen2TokenizerFast.from_pretrained(str(folder), local_files_only=True, padding_side="left")
+        processor = copy.copy(transforms.transforms[-1].eagle_processor)  # upstream has one for all transforms
+        processor.tokenizer = tokenizer
+        transforms.transforms[-1].eagle_processor = processor
     return policy
 
 
 def data_config(embodiment: Embodiment) -> tuple[dict[str, Any], Any]:
-    """Returns upstream's modality configuration and transforms with the embodiment's own names in them."""
-    from gr00t.data.transform.state_action import StateActionTransform
-    from gr00t.experiment.data_config import DATA_CONFIG_MAP
+    """Returns upstream's modality configuration and transforms for an embodiment, in its own classes."""
+    from gr00t.data.dataset import ModalityConfig
+    from gr00t.data.transform import base, concat, video
+    from gr00t.model.transforms import GR00TTransform
 
-    config = type(DATA_CONFIG_MAP[embodiment.config])()
-    config.video_keys = [f"video.{name}" for name in embodiment.cameras.values()]
-    config.state_keys = [f"state.{name}" for name in embodiment.state]
-    config.action_keys = [f"action.{name}" for name in embodiment.action]
-    config.language_keys = [embodiment.language]
-    transforms = config.transform()
-    for transform in transforms.transforms:
-        if isinstance(transform, StateActionTransform) and transform.apply_to == config.action_keys:
-            transform.normalization_modes |= {f"action.{name}": "mean_std" for name in embodiment.mean_std}
-    return config.modality_config(), transforms
+    videos = [f"video.{name}" for name in embodiment.cameras.values()]
+    state, action = ([f"{kind}.{name}" for name in getattr(embodiment, kind)] for kind in ("state", "action"))
+    now, ahead = [0], list(range(HORIZON))
+    keys = {"video": (now, videos), "state": (now, state), "action": (ahead, action)}
+    keys |= {"language": (now, [embodiment.language])}
+    modalities = {k: ModalityConfig(delta_indices=when, modality_keys=names) for k, (when, names) in keys.items()}
+    jitter = {"brightness": 0.3, "contrast": 0.4, "saturation": 0.5, "hue": 0.08}  # in training only
+    transforms = [
+        video.VideoToTensor(apply_to=videos),
+        video.VideoCrop(apply_to=videos, scale=CROP),
+        video.VideoResize(apply_to=videos, height=224, width=224, interpolation="linear"),
+        video.VideoColorJitter(apply_to=videos, **jitter),
+        video.VideoToNumpy(apply_to=videos),
+        *_numbers("state", embodiment.state),
+        *_numbers("action", embodiment.action),
+        concat.ConcatTransform(video_concat_order=videos, state_concat_order=state, action_concat_order=action),
+        GR00TTransform(
+            state_horizon=len(now), action_horizon=len(ahead), max_state_dim=STATE_DIM, max_action_dim=ACTION_DIM
+        ),
+    ]
+    return modalities, base.ComposedModalityTransform(transforms=transforms)
+
+
+def _numbers(kind: str, parts: Mapping[str, Transform]) -> list[Any]:
+    """Returns upstream's transforms of a state or an action."""
+    from gr00t.data.transform import state_action
+
+    keys = {f"{kind}.{name}": part for name, part in parts.items()}
+    turned = [key for key, part in keys.items() if part.normalization == "sin_cos"]
+    modes = {k: p.normalization for k, p in keys.items() if p.normalization not in ("none", "sin_cos")}
+    rotations = {key: part.rotation for key, part in keys.items() if part.rotation}
+    made = [state_action.StateActionToTensor(apply_to=list(keys))]
+    if turned:
+        made.append(state_action.StateActionSinCosTransform(apply_to=turned))
+    if modes or rotations:
+        rest = [key for key in keys if key not in turned]
+        made.append(
+            state_action.StateActionTransform(apply_to=rest, normalization_modes=modes, target_rotations=rotations)
+        )
+    return made
 
 
 def version() -> str:

@@ -1,4 +1,4 @@
-"""Which attention the Eagle backbone runs, and how it starts where flash-attn cannot.
+"""How upstream's Eagle backbone starts where flash-attn cannot.
 
 Upstream's backbone asks for flash-attn in two ways. Its RADIO tower, which N1.5 does not use, imports flash_attn when
 it is imported, and asks for the GPU's generation; and the SigLIP tower is built with flash_attention_2 whatever the
@@ -17,34 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vla_modelkit.flash import flash_obstacle
-
-KINDS = ("auto", "sdpa", "flash")
-
-
-@dataclass(frozen=True)
-class Attention:
-    """`kind` is "flash" or "sdpa" (torch's own kernels); `reason` says why not flash, in words, or is empty."""
-
-    kind: str
-    reason: str = ""
-
-
-def choose(wanted: str, device: str) -> Attention:
-    """Returns the attention for a device ("cpu", "cuda", "cuda:1"). Raises ValueError where `wanted` cannot be had."""
-    if wanted not in KINDS:
-        raise ValueError(f"attention {wanted!r} is unknown; expected one of {', '.join(KINDS)}")
-    if wanted == "sdpa":
-        return Attention("sdpa", "asked for")
-    obstacle = flash_obstacle(device)
-    if obstacle is None:
-        return Attention("flash")
-    if wanted == "flash":
-        raise ValueError(
-            f"attention 'flash' cannot be had: {obstacle}; leave VLALAB_GR00T_ATTENTION at auto, or build the image "
-            "with FLASH_ATTN=prebuilt and run it on a GPU"
-        )
-    return Attention("sdpa", obstacle)
+from services.gr00t.model.attention import Attention
 
 
 @contextlib.contextmanager

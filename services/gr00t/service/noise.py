@@ -10,7 +10,6 @@ import hashlib
 import re
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from vla_contract import Observation
 
@@ -29,25 +28,3 @@ def draw(seeds: list[int], horizon: int, dim: int) -> torch.Tensor:
     """Returns float32 [len(seeds), horizon, dim] of standard normal noise, each row from its own seed."""
     rows = [torch.randn((horizon, dim), generator=torch.Generator().manual_seed(seed)) for seed in seeds]
     return torch.stack(rows)
-
-
-class GivenNoise(TorchFunctionMode):
-    """While it is entered, the one `torch.randn` of upstream's action head returns `noise`.
-
-    Raises RuntimeError where another shape is asked for: then this is not the loop it is made for.
-    """
-
-    def __init__(self, noise: torch.Tensor):
-        super().__init__()
-        self._noise = noise
-        self.taken = 0
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if function is not torch.randn:
-            return function(*args, **kwargs)
-        size = tuple(kwargs.get("size", args[0] if args else ()))
-        if size != tuple(self._noise.shape):
-            raise RuntimeError(f"upstream draws noise of shape {size}; expected {tuple(self._noise.shape)}")
-        self.taken += 1
-        return self._noise.to(device=kwargs.get("device"), dtype=kwargs.get("dtype"))

@@ -1,0 +1,160 @@
+"""What config.json says of the network, and what it leaves to upstream's package.
+
+The file holds the sizes of the action head. Those of the Eagle backbone stand in upstream's package alone
+(gr00t/model/backbone/eagle2_hg_model/config.json at 4af2b622): they are constants here, and a small checkpoint's own
+ones are in our record. What this engine does not do is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vla_modelkit.checkpoint import CheckpointError, read_json, read_record
+
+MODEL_TYPE = "gr00t_n1_5"
+PICTURE_SIDE = 224  # pixels of the square that the vision tower sees
+VISION = {  # of transformers.SiglipVisionConfig
+    "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
+    "num_channels": 3, "image_size": PICTURE_SIDE, "patch_size": 14, "layer_norm_eps": 1e-6,
+    "hidden_act": "gelu_pytorch_tanh", "attention_dropout": 0.0,
+}  # fmt: skip
+TEXT = {  # of transformers.Qwen3Config; upstream keeps the first `select_layer` of its 28 layers
+    "hidden_size": 2048, "intermediate_size": 6144, "num_attention_heads": 16, "num_key_value_heads": 8,
+    "head_dim": 128, "vocab_size": 151680, "max_position_embeddings": 40960, "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000, "hidden_act": "silu", "attention_bias": False, "attention_dropout": 0.0,
+    "use_sliding_window": False, "sliding_window": None,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A stack of transformer blocks: `layers` of `heads` heads, each `head_dim` wide."""
+
+    layers: int
+    heads: int
+    head_dim: int
+
+    @property
+    def width(self) -> int:
+        """Numbers per token."""
+        return self.heads * self.head_dim
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """The flow-matching action head.
+
+    dit, mixer       the diffusion transformer, and the self-attention over the backbone's features
+    features         numbers per token of the backbone
+    width, hidden    numbers per token of the diffusion transformer, and inside the robots' encoders and decoder
+    dit_out          numbers per token that the decoder takes
+    robots           how many robots have encoders and a decoder of their own
+    state_dim, action_dim, horizon    padded state, padded action, actions in a chunk
+    future_tokens    learnt tokens between state and actions
+    time_buckets     how finely the flow's time is told to the network
+    steps            Euler steps that config.json names
+    """
+
+    dit: Blocks
+    mixer: Blocks
+    features: int
+    width: int
+    hidden: int
+    dit_out: int
+    robots: int
+    state_dim: int
+    action_dim: int
+    horizon: int
+    future_tokens: int
+    positions: int
+    time_buckets: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The whole network: keyword arguments of transformers' SigLIP and Qwen3 configurations, and the head."""
+
+    vision: Mapping[str, Any]
+    text: Mapping[str, Any]
+    head: HeadConfig
+
+    @property
+    def patches(self) -> int:
+        """Tokens that stand for one picture in the prompt."""
+        return (self.vision["image_size"] // self.vision["patch_size"]) ** 2
+
+
+def load_config(folder: Path) -> ModelConfig:
+    """Returns the network that a folder's config.json describes.
+
+    Raises CheckpointError for another model, and for what this engine does not do.
+    """
+    raw = read_json(folder / "config.json")
+    refuse_others(folder, raw)
+    try:
+        return parse(raw, read_record(folder).get("eagle", {}))
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder / 'config.json'} lacks {error}; download the checkpoint again") from error
+
+
+def refuse_others(folder: Path, raw: Mapping[str, Any]) -> None:
+    """Raises CheckpointError, saying what the folder holds, unless it is GR00T N1.5."""
+    if raw.get("model_type") != MODEL_TYPE:
+        adapter = (folder / "adapter_config.json").is_file()
+        what = "an adapter alone, to be merged into its base model" if adapter else "another model"
+        raise CheckpointError(
+            f"{folder} holds a model of type {raw.get('model_type')!r}, {what}; expected {MODEL_TYPE!r} (GR00T N1, "
+            "N1.6 and N1.7 have other networks): get one with `./lab checkpoint gr00t --suite libero_goal`"
+        )
+
+
+def parse(raw: Mapping[str, Any], eagle: Mapping[str, Any]) -> ModelConfig:
+    """Returns the network of a config.json, with the backbone's sizes where they are not the published ones."""
+    backbone, head = raw["backbone_cfg"], raw["action_head_cfg"]
+    dit, mixer = head["diffusion_model_cfg"], head["vl_self_attention_cfg"]
+    text = {**TEXT, **eagle.get("text_config", {}), "num_hidden_layers": backbone["select_layer"]}
+    known = {  # what the network below is made for: where -> (name, value)
+        "backbone_cfg": (backbone, {"project_to_dim": None, "reproject_vision": False}),
+        "action_head_cfg": (head, {"use_vlln": True, "add_pos_embed": True}),
+        "diffusion_model_cfg": (dit, {"norm_type": "ada_norm", "interleave_self_attention": True}),
+        "vl_self_attention_cfg": (mixer, {}),
+    }
+    for where, (given, expected) in known.items():
+        _require(where, given, {**expected, "positional_embeddings": None})
+    return ModelConfig(
+        vision={**VISION, **eagle.get("vision_config", {})},
+        text=text,
+        head=HeadConfig(
+            dit=_blocks(dit),
+            mixer=_blocks(mixer),
+            features=head["backbone_embedding_dim"],
+            width=head["input_embedding_dim"],
+            hidden=head["hidden_size"],
+            dit_out=dit["output_dim"],
+            robots=head["max_num_embodiments"],
+            state_dim=head["max_state_dim"],
+            action_dim=head["action_dim"],
+            horizon=head["action_horizon"],
+            future_tokens=head["num_target_vision_tokens"],
+            positions=head["max_seq_len"],
+            time_buckets=head["num_timestep_buckets"],
+            steps=head["num_inference_timesteps"],
+        ),
+    )
+
+
+def _blocks(given: Mapping[str, Any]) -> Blocks:
+    return Blocks(given["num_layers"], given["num_attention_heads"], given["attention_head_dim"])
+
+
+def _require(where: str, given: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    for name, value in expected.items():
+        if given.get(name, value) != value:
+            raise CheckpointError(
+                f"config.json asks for {where}.{name} = {given[name]!r}; this engine is made for {value!r}, as "
+                "published N1.5 checkpoints have it; VLALAB_GR00T_ENGINE=upstream serves others"
+            )

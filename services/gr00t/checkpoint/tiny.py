@@ -1,0 +1,175 @@
+"""A small random checkpoint in the published format, for tests and demonstrations: 10 million weights.
+
+Picture size, patches, action horizon and every transform are the real ones. Weights come from numpy's RandomState,
+whose numbers never change between versions. Only the Eagle backbone's sizes have no place in the format: they are in
+our record. Embeddings, queries and keys are scaled up: otherwise attention is flat, and every prompt leads to the same
+action.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from services.gr00t.checkpoint.config import MODEL_TYPE, ModelConfig, parse
+from services.gr00t.checkpoint.embodiment import Embodiment, embodiment
+from services.gr00t.checkpoint.folder import METADATA
+from services.gr00t.checkpoint.tiny_tokenizer import write_tokenizer
+from vla_modelkit.checkpoint import SINGLE
+from vla_modelkit.getting import record_random
+
+LOUD = ("embed_tokens", "q_proj", "k_proj", "to_q", "to_k")  # names of what is scaled up
+GAIN = 4.0
+HORIZON = 16  # actions in a chunk: N1.5 was trained so
+ROTATIONS = {"eef_rotation": "euler_angles_rpy", "eef_rotation_delta": "euler_angles_rpy"}
+SIZES = {  # of made-up robots; others have one number
+    "eef_position": 3, "eef_rotation": 3, "eef_position_delta": 3, "eef_rotation_delta": 3, "single_arm": 5,
+    "left_arm": 7, "right_arm": 7, "left_hand": 6, "right_hand": 6, "left_leg": 6, "right_leg": 6, "waist": 3,
+    "neck": 3, "left_arm_joint_position": 7, "right_arm_joint_position": 7, "head_position": 2,
+    "waist_position": 2, "robot_velocity": 2,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TinySpec:
+    """Shape of a random checkpoint: width and layers of the language model, the vision tower and the head."""
+
+    text: int = 64
+    text_layers: int = 2
+    vision: int = 32
+    vision_layers: int = 2
+    dit: int = 32
+    dit_layers: int = 2
+    mixer_layers: int = 2
+
+    def eagle(self) -> dict[str, Any]:
+        """Returns what our record holds of the backbone."""
+        return {
+            "text_config": {
+                "hidden_size": self.text, "intermediate_size": 2 * self.text, "num_attention_heads": 4,
+                "num_key_value_heads": 2, "head_dim": self.text // 4, "num_hidden_layers": self.text_layers,
+                "max_window_layers": self.text_layers,
+            },
+            "vision_config": {
+                "hidden_size": self.vision, "intermediate_size": 2 * self.vision, "num_attention_heads": 4,
+                "num_hidden_layers": self.vision_layers,
+            },
+        }  # fmt: skip
+
+    def config(self) -> dict[str, Any]:
+        """Returns config.json."""
+        blocks = {"dropout": 0.2, "final_dropout": True, "num_attention_heads": 4, "positional_embeddings": None}
+        dit = {
+            **blocks, "num_layers": self.dit_layers, "attention_head_dim": self.dit // 4,
+            "cross_attention_dim": self.text, "interleave_self_attention": True, "norm_type": "ada_norm",
+            "output_dim": self.dit,
+        }  # fmt: skip
+        mixer = {**blocks, "num_layers": self.mixer_layers, "attention_head_dim": self.text // 4}
+        head = {
+            "action_dim": 32, "action_horizon": HORIZON, "add_pos_embed": True, "backbone_embedding_dim": self.text,
+            "diffusion_model_cfg": dit, "hidden_size": self.dit, "input_embedding_dim": self.dit, "max_action_dim": 32,
+            "max_num_embodiments": 32, "max_seq_len": 1024, "max_state_dim": 64, "model_dtype": "float32",
+            "noise_beta_alpha": 1.5, "noise_beta_beta": 1.0, "noise_s": 0.999, "num_inference_timesteps": 4,
+            "num_target_vision_tokens": 32, "num_timestep_buckets": 1000, "tune_diffusion_model": True,
+            "tune_projector": True, "use_vlln": True, "vl_self_attention_cfg": mixer,
+        }  # fmt: skip
+        backbone = {
+            "eagle_path": "none", "load_bf16": False, "project_to_dim": None, "reproject_vision": False,
+            "select_layer": self.text_layers, "tune_llm": False, "tune_visual": True, "use_flash_attention": True,
+        }  # fmt: skip
+        return {
+            "architectures": ["GR00T_N1_5"], "model_type": MODEL_TYPE, "backbone_cfg": backbone,
+            "action_head_cfg": head, "action_horizon": HORIZON, "action_dim": 32, "compute_dtype": "bfloat16",
+            "hidden_size": self.text, "torch_dtype": "bfloat16",
+        }  # fmt: skip
+
+    def model(self) -> ModelConfig:
+        """Returns the network, without a folder."""
+        return parse(self.config(), self.eagle())
+
+
+TINY = TinySpec()
+# Large enough that arithmetic and not Python takes the time, on a CPU.
+MID = TinySpec(text=512, text_layers=6, vision=384, vision_layers=6, dit=512, dit_layers=8)
+SPECS = {"tiny": TINY, "mid": MID}
+
+
+def make(folder: Path, name: str = "libero", seed: int = 0, side: int = 256, spec: TinySpec = TINY) -> Path:
+    """Returns `folder` with a random checkpoint of embodiment `name` and its manifest; see `write`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder, name, seed, side, spec)
+    record_random(folder, "tiny", seed, embodiment=name, eagle=spec.eagle())
+    return folder
+
+
+def write(folder: Path, name: str, seed: int = 0, side: int = 256, spec: TinySpec = TINY) -> None:
+    """Writes a random checkpoint of embodiment `name` for pictures of `side`² into `folder`."""
+    one = embodiment(name)
+    (folder / "config.json").write_text(json.dumps(spec.config(), indent=2) + "\n")
+    (folder / METADATA).parent.mkdir(exist_ok=True)
+    (folder / METADATA).write_text(json.dumps({one.tag: metadata(one, side)}, indent=1))
+    write_tokenizer(folder)
+    save_file(tensors(spec.model(), seed), str(folder / SINGLE), metadata={"format": "pt"})
+    (folder / SINGLE).chmod(0o644)  # as other files: a container may run as another user
+
+
+def tensors(config: ModelConfig, seed: int) -> dict[str, torch.Tensor]:
+    """Returns name -> bf16 tensor of a whole random model."""
+    from services.gr00t.model.loading import shapes
+
+    draw = np.random.RandomState(seed)
+    return {name: _random(name, shape, draw) for name, shape in shapes(config).items()}
+
+
+def metadata(one: Embodiment, side: int) -> dict[str, Any]:
+    """Returns statistics of made-up data: states within ±1, arm actions within ±0.1, the gripper within 0.4 to 0.6.
+
+    Such narrow ranges keep a random model's actions inside what an evaluator executes.
+    """
+    fingers = 2 if "x" in one.state else 1  # LIBERO's state has both joints of its gripper
+    state = {key: fingers if key == "gripper" else SIZES.get(key, 1) for key in one.state}
+    action = {key: SIZES.get(key, 1) for key in one.action}
+    ranges = {key: (0.4, 0.6) if key.startswith("gripper") else (-0.1, 0.1) for key in action}
+    return {
+        "statistics": {
+            "state": {key: _statistics(size, -1.0, 1.0) for key, size in state.items()},
+            "action": {key: _statistics(size, *ranges[key]) for key, size in action.items()},
+        },
+        "modalities": {
+            "video": {key: {"resolution": [side, side], "channels": 3, "fps": 20} for key in one.cameras.values()},
+            "state": {key: _modality(key, size, True) for key, size in state.items()},
+            "action": {key: _modality(key, size, False) for key, size in action.items()},
+        },
+        "embodiment_tag": one.tag,
+    }
+
+
+def _random(name: str, shape: tuple[int, ...], draw: np.random.RandomState) -> torch.Tensor:
+    noise = torch.from_numpy(draw.standard_normal(shape).astype(np.float32))
+    per_robot = name.endswith((".W", ".b"))
+    fan_in = shape[-2] if per_robot and len(shape) == 3 else int(np.prod(shape[1:])) if len(shape) > 1 else 1
+    if ("norm" in name or "vlln" in name) and name.endswith("weight") and len(shape) == 1:
+        value = 1.0 + 0.1 * noise
+    elif name.endswith((".bias", ".b")) or len(shape) == 1:
+        value = 0.02 * noise
+    elif "embed" in name or "future_tokens" in name:
+        value = 0.1 * noise
+    else:
+        value = noise * fan_in**-0.5
+    return (value * (GAIN if any(part in name for part in LOUD) else 1.0)).to(torch.bfloat16)
+
+
+def _statistics(size: int, low: float, high: float) -> dict[str, list[float]]:
+    middle, reach = (low + high) / 2, (high - low) / 2
+    values = {"min": low, "max": high, "mean": middle, "std": reach / 2, "q01": low, "q99": high}
+    return {name: [value] * size for name, value in values.items()}
+
+
+def _modality(key: str, size: int, absolute: bool) -> dict[str, Any]:
+    return {"absolute": absolute, "rotation_type": ROTATIONS.get(key), "shape": [size], "continuous": True}

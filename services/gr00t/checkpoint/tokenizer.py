@@ -1,0 +1,83 @@
+"""The tokenizer: Qwen2's byte-pair encoding with Eagle's marks. Its files come with the checkpoint.
+
+Published checkpoints have none: upstream reads them from its own package. So they are fetched from there, at the pinned
+commit, each checked by its sha256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from vla_modelkit.checkpoint import CheckpointError
+
+SOURCE_VARIABLE = "VLALAB_GR00T_SOURCE"
+PLACE = "gr00t/model/backbone/eagle2_hg_model"  # in Isaac-GR00T
+URL = "https://raw.githubusercontent.com/NVIDIA/Isaac-GR00T/4af2b622892f7dcb5aae5a3fb70bcb02dc217b96/" + PLACE
+FILES: Mapping[str, str] = MappingProxyType(
+    {
+        "vocab.json": "70f7cdb5ae22072d590b59fd726c9799e678a77701d32e87cd7b7106ed2a8ce8",
+        "merges.txt": "85407d96ccd088398c5df07b7c764ed04dcc084b0e746f70016c16968be5e490",
+        "added_tokens.json": "f6ec4747ee9acf6681f3e146371cf44bce6edd8d3018c504b976268857b6cc31",
+        "tokenizer_config.json": "f58bacf742418429534015ac1c4f7a1a555db55d3fba48858f38ebb75a2a5660",
+        "special_tokens_map.json": "a9086ab96352d779cbeb3665d1142a895540aec404d90641b2e2380d5dbb02b1",
+    }
+)
+TIMEOUT_S = 60.0
+
+
+def load(folder: Path) -> Callable[[str], list[int]]:
+    """Returns the function from text to token ids. Raises CheckpointError where a file is missing or broken."""
+    missing = [name for name in ("vocab.json", "merges.txt", "tokenizer_config.json") if not (folder / name).is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{folder} has no {', '.join(missing)}: published GR00T checkpoints come without a tokenizer; run "
+            "`./lab checkpoint gr00t` for it again, which fetches what is missing, or copy "
+            f"{', '.join(FILES)} from {PLACE} of Isaac-GR00T into it"
+        )
+    from transformers import Qwen2TokenizerFast
+
+    try:
+        tokenizer = Qwen2TokenizerFast.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # tokenizers raises bare Exception
+        raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}; get the checkpoint again") from error
+    return lambda text: tokenizer(text)["input_ids"]
+
+
+def complete(folder: Path, url: str = URL, files: Mapping[str, str] = FILES) -> None:
+    """Puts the tokenizer's files into `folder` where it has none: from a checkout of Isaac-GR00T, else from `url`.
+
+    files: name -> sha256. Raises CheckpointError where they cannot be had, or are not the pinned ones.
+    """
+    if all((folder / name).is_file() for name in ("vocab.json", "merges.txt", "tokenizer_config.json")):
+        return
+    source = Path(os.environ.get(SOURCE_VARIABLE, "")) / PLACE
+    for name, sha256 in files.items():
+        draft = folder / f".{name}.draft"
+        if os.environ.get(SOURCE_VARIABLE) and (source / name).is_file():
+            shutil.copyfile(source / name, draft)
+        else:
+            _download(f"{url}/{name}", draft)
+        found = hashlib.sha256(draft.read_bytes()).hexdigest()
+        if found != sha256:
+            draft.unlink()
+            raise CheckpointError(f"{name} of the tokenizer has sha256 {found}; expected {sha256}: nothing was kept")
+        draft.rename(folder / name)
+
+
+def _download(url: str, target: Path) -> None:
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer, target.open("wb") as file:
+            shutil.copyfileobj(answer, file)
+    except (urllib.error.URLError, OSError) as error:
+        target.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"the tokenizer cannot be downloaded from {url}: {error}; the weights are there: run the command again, or "
+            f"set {SOURCE_VARIABLE} to a checkout of Isaac-GR00T, whose files are taken instead"
+        ) from error

@@ -1,0 +1,80 @@
+"""The whole network: pictures and a prompt through the Eagle backbone to features, those through the head to actions.
+
+    pictures uint8 [B, V, S, S, 3] -> SigLIP -> a linear layer -> 256 tokens each
+    prompt ids [B, T], pictures' tokens in their places -> the first 12 layers of Qwen3 -> features [B, T, C]
+
+SigLIP and Qwen3 are transformers' own classes. Attribute names are the published checkpoint's keys.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, Qwen3Config, SiglipVisionConfig
+
+from services.gr00t.checkpoint.config import ModelConfig
+from services.gr00t.model.head import ActionHead, Moment
+
+HALF = 127.5  # (pixel / 255 - 0.5) / 0.5 = (pixel - 127.5) / 127.5
+# Keys that published checkpoints hold and that no feature depends on: the language model's head, SigLIP's pooling.
+UNUSED = ("backbone.eagle_model.language_model.lm_head.", "backbone.eagle_model.vision_model.vision_model.head.")
+
+
+class Eagle(nn.Module):
+    """SigLIP, a linear layer, Qwen3.
+
+    attention: "sdpa" or "flash_attention_2", as transformers calls them.
+    """
+
+    def __init__(self, config: ModelConfig, attention: str):
+        super().__init__()
+        vision = SiglipVisionConfig(**config.vision, vision_use_head=False)
+        self.vision_model = AutoModel.from_config(vision, attn_implementation=attention)
+        self.mlp1 = nn.Sequential(nn.Linear(config.vision["hidden_size"], config.text["hidden_size"]))
+        text = AutoModel.from_config(Qwen3Config(**config.text), attn_implementation=attention)
+        self.language_model = nn.ModuleDict({"model": text})
+
+    def forward(self, pictures: Tensor, ids: Tensor, places: Tensor) -> Tensor:
+        """Returns features [B, T, C]. places: int [V * patches], where in every prompt the pictures' tokens lie."""
+        pixels = (pictures.flatten(0, 1).permute(0, 3, 1, 2).float() - HALF) / HALF
+        patches = self.vision_model(pixels.to(self.mlp1[0].weight.dtype)).last_hidden_state
+        language = self.language_model["model"]
+        embedded = language.embed_tokens(ids)
+        seen = self.mlp1(patches).view(len(ids), -1, embedded.shape[-1])
+        return language(inputs_embeds=embedded.index_copy(1, places, seen), use_cache=False).last_hidden_state
+
+
+class Gr00t(nn.Module):
+    """GR00T N1.5."""
+
+    def __init__(self, config: ModelConfig, attention: str = "sdpa"):
+        super().__init__()
+        self.config = config
+        self.backbone = nn.ModuleDict({"eagle_model": Eagle(config, attention)})
+        self.action_head = ActionHead(config.head)
+
+    def features(self, pictures: Tensor, ids: Tensor, places: Tensor) -> Tensor:
+        """Returns the backbone's features [B, T, C]; see `Eagle.forward`."""
+        return self.backbone["eagle_model"](pictures, ids, places)
+
+    def forward(
+        self,
+        pictures: Tensor,
+        ids: Tensor,
+        lengths: Tensor | None,
+        places: Tensor,
+        state: Tensor,
+        noise: Tensor,
+        robot: int,
+        moments: list[Moment],
+    ) -> Tensor:
+        """Returns normalised actions float32 [B, H, A].
+
+        lengths: int [B], how much of each row of `ids` is prompt; what follows is padding, which causal attention
+        never looks at and which is hidden from the head's. None: no row is padded.
+        """
+        visible = None
+        if lengths is not None:
+            visible = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None])[:, None, None]
+        seen = self.action_head.mix(self.features(pictures, ids, places), visible)
+        return self.action_head.act(seen, state.to(seen.dtype), noise, robot, moments, visible)

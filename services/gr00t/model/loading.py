@@ -1,0 +1,39 @@
+"""Weights into the network: by name, checked before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from accelerate import init_empty_weights
+
+from services.gr00t.checkpoint.config import ModelConfig
+from services.gr00t.model.gr00t import UNUSED, Gr00t
+from vla_modelkit.weights import Source, check_names
+
+
+def shapes(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
+    """Returns name -> shape of every tensor of the network."""
+    return {name: tuple(one.shape) for name, one in _empty(config, "sdpa").named_parameters()}
+
+
+def load_model(config: ModelConfig, source: Source, device: torch.device, dtype: torch.dtype, attention: str) -> Gr00t:
+    """Returns the network with a checkpoint's weights. attention: as transformers calls it.
+
+    Raises CheckpointError where names or shapes are not those that config.json asks for.
+    """
+    model = _empty(config, attention)
+    expected = {name: tuple(one.shape) for name, one in model.named_parameters()}
+    check_names({name: shape for name, shape in source.shapes().items() if not name.startswith(UNUSED)}, expected)
+    model.load_state_dict({name: source.read(name).to(device, dtype) for name in expected}, assign=True)
+    return model.to(device).eval().requires_grad_(False)  # moves what is computed and not loaded: rotary frequencies
+
+
+def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Returns how many bytes the weights take."""
+    return sum(torch.Size(shape).numel() for shape in shapes(config).values()) * dtype.itemsize
+
+
+def _empty(config: ModelConfig, attention: str) -> Gr00t:
+    with init_empty_weights(include_buffers=False):
+        return Gr00t(config, attention)

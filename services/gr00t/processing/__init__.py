@@ -1,0 +1,1 @@
+"""From an observation to what the network takes, and from its output to the robot's numbers."""

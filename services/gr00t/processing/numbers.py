@@ -1,0 +1,147 @@
+"""State and action between the robot's units and the network's, by a checkpoint's statistics.
+
+min_max: [min, max] -> [-1, 1], and 0 where they are equal; mean_std; q99: [q01, q99] -> [-1, 1], clipped;
+binary: x > 0.5; sin_cos: sines, then cosines. A rotation is converted before it is normalised.
+Source: Isaac-GR00T at 4af2b622, gr00t/data/transform/state_action.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from services.gr00t.checkpoint.embodiment import ROTATIONS, Transform
+from services.gr00t.processing import rotations
+from vla_modelkit.checkpoint import CheckpointError
+
+NEEDS = {"min_max": ("min", "max"), "mean_std": ("mean", "std"), "q99": ("q01", "q99")}
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One named part of a state or an action, and the way to the network's numbers and back.
+
+    size      numbers in the robot's units
+    rotation  (in the data, in the network), where they differ
+    low, high float64 [n], of the normalization, where it has them
+    """
+
+    name: str
+    size: int
+    normalization: str
+    rotation: tuple[str, str] | None = None
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+    @property
+    def width(self) -> int:
+        """Numbers in the network."""
+        size = rotations.size(self.rotation[1]) if self.rotation else self.size
+        return 2 * size if self.normalization == "sin_cos" else size
+
+    def encode(self, values: np.ndarray) -> np.ndarray:
+        """Returns the network's numbers [..., width] for the robot's [..., size], in their dtype."""
+        if self.rotation:
+            values = rotations.convert(values, *self.rotation)
+        if self.normalization == "none":
+            return values
+        if self.normalization == "sin_cos":
+            return np.concatenate((np.sin(values), np.cos(values)), axis=-1)
+        if self.normalization == "binary":
+            return (values > 0.5).astype(values.dtype)
+        return self._normalise(values, self.low.astype(values.dtype), self.high.astype(values.dtype))
+
+    def decode(self, values: np.ndarray) -> np.ndarray:
+        """Returns the robot's numbers for the network's, in their dtype."""
+        if self.normalization == "binary":
+            values = (values > 0.5).astype(values.dtype)
+        elif self.normalization != "none":
+            low, high = self.low.astype(values.dtype), self.high.astype(values.dtype)
+            mean_std = self.normalization == "mean_std"
+            values = values * high + low if mean_std else (values + 1) / 2 * (high - low) + low
+        return rotations.convert(values, *self.rotation[::-1]) if self.rotation else values
+
+    def _normalise(self, values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        if self.normalization == "mean_std":
+            return np.where(high != 0, (values - low) / np.where(high != 0, high, 1), values)
+        width = high - low
+        scaled = 2 * ((values - low) / np.where(width != 0, width, 1)) - 1
+        if self.normalization == "min_max":
+            return np.where(width != 0, scaled, 0).astype(values.dtype)
+        return np.clip(np.where(width != 0, scaled, values), -1, 1)
+
+
+def channels(kind: str, parts: Mapping[str, Transform], metadata: Mapping[str, Any]) -> tuple[Channel, ...]:
+    """Returns the channels of a state or an action with the sizes and statistics of a checkpoint.
+
+    kind: "state" or "action". metadata: the embodiment's part of metadata.json. Raises CheckpointError where it lacks a
+    name or a statistic, or where a transform does not fit what it says.
+    """
+    return tuple(_channel(kind, name, part, metadata) for name, part in parts.items())
+
+
+def _channel(kind: str, name: str, part: Transform, metadata: Mapping[str, Any]) -> Channel:
+    entry = modality(metadata, kind, name)
+    size, held = int(entry["shape"][0]), entry.get("rotation_type")
+    rotation = _rotation(kind, name, part, held)
+    if part.normalization not in NEEDS:
+        return Channel(name, size, part.normalization, rotation)
+    if rotation:
+        low, high = _range(kind, name, part, entry)
+    else:
+        if not entry.get("continuous", True):
+            raise CheckpointError(f"{kind} {name!r} is not continuous; its normalization has to be 'binary'")
+        low, high = _statistics(kind, name, part.normalization, size, metadata)
+    return Channel(name, size, part.normalization, rotation, low, high)
+
+
+def modality(metadata: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]:
+    """Returns what metadata.json says of one camera, state or action. Raises CheckpointError where it lacks it."""
+    known = metadata.get("modalities", {}).get(kind, {})
+    if name not in known:
+        raise CheckpointError(
+            f"the checkpoint's metadata has no {kind} {name!r} (it has {', '.join(known) or 'none'}); "
+            "choose the embodiment that it was trained with: VLALAB_GR00T_EMBODIMENT"
+        )
+    return known[name]
+
+
+def _rotation(kind: str, name: str, part: Transform, held: str | None) -> tuple[str, str] | None:
+    if not part.rotation or part.rotation == held:
+        return None
+    if held not in ROTATIONS:
+        raise CheckpointError(
+            f"{kind} {name!r} is to become {part.rotation!r}, and the checkpoint's metadata says of it rotation_type "
+            f"{held!r}; expected one of {', '.join(ROTATIONS)}"
+        )
+    return held, part.rotation
+
+
+def _range(kind: str, name: str, part: Transform, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the bounds that a rotation has by its representation."""
+    if not entry.get("absolute", True) or part.normalization != "min_max":
+        raise CheckpointError(
+            f"{kind} {name!r} is a rotation that is converted; only absolute ones can be normalised, by 'min_max'"
+        )
+    reach = 1.0 if part.rotation in ("rotation_6d", "quaternion") else np.pi
+    high = np.full(rotations.size(part.rotation), reach)
+    return -high, high
+
+
+def _statistics(
+    kind: str, name: str, mode: str, size: int, metadata: Mapping[str, Any]
+) -> tuple[np.ndarray, np.ndarray]:
+    held = metadata.get("statistics", {}).get(kind, {}).get(name, {})
+    found = []
+    for needed in NEEDS[mode]:
+        values = np.asarray(held.get(needed, ()), np.float64)
+        if values.shape != (size,) or not np.isfinite(values).all():
+            raise CheckpointError(
+                f"the checkpoint's statistics have no usable {needed!r} of {kind} {name!r} (expected {size} finite "
+                f"numbers), which {mode!r} needs: fine-tune again, or choose another embodiment"
+            )
+        found.append(values)
+    return found[0], found[1]

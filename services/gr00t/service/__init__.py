@@ -1,0 +1,1 @@
+"""Settings, loading, the policy, and GR00T's own HTTP clients."""

@@ -1,0 +1,72 @@
+"""What the service says about itself, whichever engine answers, and the observation it is warmed with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from services.gr00t.checkpoint.folder import CheckpointFolder
+from services.gr00t.model.attention import Attention
+from services.gr00t.service.layout import Layout
+from services.gr00t.service.settings import Settings
+from vla_contract import Observation, PolicyInfo
+from vla_modelkit.checkpoint import identity
+from vla_modelkit.devices import device_name
+from vla_modelkit.versions import lock_hash, versions
+
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "flash-attn")
+INSTRUCTION = "pick up the cup"  # of the canary
+
+
+def policy_info(
+    found: CheckpointFolder,
+    layout: Layout,
+    settings: Settings,
+    attention: Attention,
+    device: torch.device,
+    numbers: str,
+    horizon: int,
+    details: Mapping[str, str],
+) -> PolicyInfo:
+    """Returns the info of a policy. numbers: "fp32", "bf16" or "fp16"; horizon: actions in a chunk."""
+    one = layout.embodiment
+    reason = {"attention_reason": attention.reason} if attention.reason else {}
+    return PolicyInfo(
+        name="gr00t-n1.5",
+        action=layout.action_parts,
+        state=layout.state_parts,
+        checkpoint=identity(found.folder, found.record),
+        quantization=numbers,
+        device=device_name(device),
+        cameras=tuple(one.cameras),
+        image_hw=layout.image_hw,
+        horizon=horizon,
+        suites=found.suites,
+        max_batch=settings.max_batch,
+        lock_hash=lock_hash("gr00t"),
+        details={
+            **layout.details(),
+            "engine": settings.engine,
+            "attention": attention.kind,
+            **reason,
+            "denoising_steps": str(steps_of(layout, settings)),
+            "prompt": settings.prompt,
+            "seed": str(settings.seed),
+            **details,
+            **versions(PACKAGES),
+        },
+    )
+
+
+def steps_of(layout: Layout, settings: Settings) -> int:
+    """Returns the Euler steps to take."""
+    return settings.denoising_steps or layout.embodiment.denoising_steps
+
+
+def example(layout: Layout, level: int = 0) -> Observation:
+    """Returns an observation of pictures with one grey level (0 to 255), for the first inference."""
+    picture = np.full((*layout.image_hw, 3), level, np.uint8)
+    state = np.zeros(layout.state_size, np.float32)
+    return Observation(dict.fromkeys(layout.embodiment.cameras, picture), state, INSTRUCTION, "warm-up", 0)

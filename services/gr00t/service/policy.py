@@ -1,0 +1,71 @@
+"""The engine as a policy of the contract: batches that change nothing, noise that can be repeated."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from services.gr00t.model.engine import Engine, Prepared
+from services.gr00t.processing import pictures
+from services.gr00t.processing.prompt import Prompts
+from services.gr00t.service import noise
+from services.gr00t.service.info import example
+from services.gr00t.service.layout import Layout
+from vla_contract import ActionChunk, InvalidObservation, Observation, Policy, PolicyInfo
+
+
+class Gr00tPolicy(Policy):
+    """Serves one engine.
+
+    Stateless: an action follows from the observation, its session's episode, its step and the seed.
+    """
+
+    def __init__(self, engine: Engine, prompts: Prompts, layout: Layout, info: PolicyInfo, seed: int = 0):
+        self.engine, self.prompts, self.layout, self.seed = engine, prompts, layout, seed
+        self._info, self._config = info, engine.model.config
+
+    def info(self) -> PolicyInfo:
+        """Returns what it needs and answers."""
+        return self._info
+
+    def example(self, level: int = 0) -> Observation:
+        """Returns an observation of pictures with one grey level (0 to 255), for the first inference."""
+        return example(self.layout, level)
+
+    def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
+        """Returns a chunk for every observation, or the InvalidObservation it deserves."""
+        start = time.perf_counter()
+        prepared = [self._prepared(one) for one in observations]
+        good = [index for index, one in enumerate(prepared) if isinstance(one, Prepared)]
+        if not good:
+            return prepared
+        middle = time.perf_counter()
+        head = self._config.head
+        seeds = [noise.seed_of(observations[index], self.seed) for index in good]
+        rows = [prepared[index] for index in good]
+        actions = self.engine.infer(rows, noise.draw(seeds, head.horizon, head.action_dim))
+        timings = {"prepare": (middle - start) * 1e3, "model": (time.perf_counter() - middle) * 1e3}
+        for index, chunk in zip(good, self.layout.decode_actions(actions), strict=True):
+            prepared[index] = self._answer(chunk, timings)
+        return prepared
+
+    def prepare(self, observation: Observation) -> Prepared:
+        """Returns the observation as the network takes it. Raises InvalidObservation."""
+        side = self._config.vision["image_size"]
+        seen = [pictures.prepare(observation.images[camera], side) for camera in self.layout.embodiment.cameras]
+        state = self.layout.encode_state(observation)
+        return Prepared(np.stack(seen), self.prompts.ids(observation.instruction), state)
+
+    def _prepared(self, observation: Observation) -> Prepared | InvalidObservation:
+        try:
+            return self.prepare(observation)
+        except InvalidObservation as error:
+            return error
+
+    def _answer(self, chunk: np.ndarray, timings: dict[str, float]) -> ActionChunk | RuntimeError:
+        if not np.isfinite(chunk).all():
+            return RuntimeError(
+                "the model's actions are NaN or infinite: its weights are damaged, or too large for fp16"
+            )
+        return ActionChunk(chunk, timings)

@@ -1,0 +1,42 @@
+"""Flags of the model, whose defaults are VLALAB_GR00T_* variables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+OTHERS = ("PORT", "MEMORY", "GPU", "SOURCE", "COMMIT")  # variables of the same prefix that are read elsewhere
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which checkpoint, and how it is run. Every flag's default is the variable VLALAB_GR00T_<FLAG>."""
+
+    checkpoint: str = ""
+    """A folder under checkpoints/ on the volume, or a path."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Numbers to compute with; auto: bf16 on a GPU (fp16 before Ampere), fp32 on a CPU."""
+    attention: Literal["auto", "sdpa", "flash"] = "auto"
+    """auto: flash-attn where it is installed and runs, else torch's SDPA."""
+    engine: Literal["vla-lab", "upstream"] = "vla-lab"
+    """upstream: Isaac-GR00T's own code, for comparison; its package has to be there."""
+    embodiment: str = ""
+    """A name of docs/gr00t.md's table or a JSON file; default: the checkpoint's own, as recorded, else libero."""
+    denoising_steps: int = 0
+    """Euler steps of the action's flow; 0: as upstream serves the embodiment."""
+    prompt: Literal["plain", "upstream"] = "plain"
+    """upstream: the instruction in brackets and quotes, as upstream's own clients have it put there."""
+    max_batch: int = 16
+    """Most observations in one pass."""
+    seed: int = 0
+    """Of the noise that actions start from."""
+
+    def __post_init__(self):
+        if not 1 <= self.max_batch <= 64:
+            raise ValueError(f"max_batch is {self.max_batch}; expected 1 to 64")
+        if not 0 <= self.denoising_steps <= 1000:
+            raise ValueError(
+                f"denoising_steps is {self.denoising_steps}; expected 1 to 1000, or 0 for the embodiment's"
+            )

@@ -1,0 +1,100 @@
+"""Makes tests/gr00t/data/*.npz with upstream's own, unmodified code on small random checkpoints.
+
+Upstream's code is no part of this repository. With a checkout of Isaac-GR00T at 4af2b622, in this environment
+(transformers 4.51.3, diffusers 0.30.2, pytorch3d 0.7.6, torch 2.5.1 on a CPU, fp32):
+
+    VLALAB_GR00T_SOURCE=CHECKOUT PYTHONPATH=.:shared/common:shared/contract:shared/modelkit \
+        python tests/gr00t/make_reference.py
+
+flash-attn is not needed: its places in upstream's backbone are filled as `--engine upstream` fills them on a CPU.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from services.gr00t.checkpoint import tiny
+from services.gr00t.checkpoint.folder import find
+from services.gr00t.model.attention import Attention
+from services.gr00t.service.layout import layout
+from services.gr00t.service.settings import Settings
+from services.gr00t.upstream import package
+from services.gr00t.upstream.noise import GivenNoise
+from services.gr00t.upstream.policy import UpstreamPolicy, to_actions
+from tests.gr00t import cases
+from vla_contract import Observation
+
+DATA = Path(__file__).parent / "data"
+
+
+def main() -> None:
+    """Writes one file per embodiment, and one of token ids by the published tokenizer."""
+    package.prepare()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in cases.EMBODIMENTS:
+            made = tiny.make(Path(folder) / name, name, side=cases.SIDE)
+            np.savez_compressed(DATA / f"reference-{name}.npz", **reference(made))
+        np.savez_compressed(DATA / "tokens-published.npz", **published_tokens(Path(folder) / "libero"))
+
+
+@torch.inference_mode()
+def reference(folder: Path) -> dict[str, np.ndarray]:
+    """Returns what upstream's transforms and model make of every case."""
+    policy, sizes = load(folder)
+    rows = [case(policy, sizes, index) for index in range(len(cases.INSTRUCTIONS))]
+    return {f"{key}_{index}": value for index, row in enumerate(rows) for key, value in row.items()}
+
+
+def case(policy: UpstreamPolicy, sizes, index: int) -> dict[str, np.ndarray]:
+    """Returns one case's ids, pixels, state, features, normalised and un-normalised actions."""
+    upstream = policy.policy
+    inputs = upstream.apply_transforms(policy.to_upstream(observation(sizes, index)))
+    backbone_inputs, action_inputs = upstream.model.prepare_input(inputs)
+    features = upstream.model.backbone(backbone_inputs)
+    seen = features["backbone_features"][0].numpy().copy()
+    with GivenNoise(torch.from_numpy(cases.noise(index))):
+        normalised = upstream.model.action_head.get_action(features, action_inputs)["action_pred"]
+    return {
+        "ids": inputs["eagle_input_ids"][0].numpy(),
+        "pixels": inputs["eagle_pixel_values"].numpy()[cases.PIXELS],
+        "state": inputs["state"][0, 0].float().numpy(),
+        "features": seen[cases.FEATURES],
+        "normalised": normalised[0].numpy(),
+        "actions": to_actions(sizes, upstream.unapply_transforms({"action": normalised}))[0],
+    }
+
+
+def published_tokens(folder: Path) -> dict[str, np.ndarray]:
+    """Returns prompts' ids by the tokenizer of upstream's package, with the instruction plain and in a list."""
+    for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
+        os.remove(folder / name)  # so that upstream's own is taken
+    found = {}
+    for prompt in ("plain", "upstream"):
+        policy, sizes = load(folder, prompt)
+        for index in range(len(cases.INSTRUCTIONS)):
+            inputs = policy.policy.apply_transforms(policy.to_upstream(observation(sizes, index)))
+            found[f"{prompt}_{index}"] = inputs["eagle_input_ids"][0].numpy()
+    return found
+
+
+def load(folder: Path, prompt: str = "plain"):
+    """Returns upstream's policy in fp32, and the layout."""
+    found = find(str(folder))
+    one = found.embodiment()
+    sizes = layout(one, found.metadata[one.tag])
+    upstream = package.load_policy(folder, one, Attention("sdpa"), "cpu", one.denoising_steps, found.overrides)
+    upstream.model.float()
+    return UpstreamPolicy(upstream, sizes, None, Settings(prompt=prompt), "cpu"), sizes
+
+
+def observation(sizes, index: int) -> Observation:
+    """Returns a case's observation."""
+    images = cases.pictures(index, tuple(sizes.embodiment.cameras))
+    return Observation(images, cases.state(index, sizes.state_size), cases.INSTRUCTIONS[index], "reference", index)
+
+
+if __name__ == "__main__":
+    main()
