@@ -21,6 +21,7 @@ from vla_evaluation import provenance, report
 from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark
 from vla_evaluation.config import EvalConfig, parse_args, token_of
+from vla_evaluation.estimate import earlier
 from vla_evaluation.pictures import video
 from vla_evaluation.plan import Plan, describe, identify, make_job, make_plan, specify
 from vla_evaluation.progress import make_progress
@@ -218,6 +219,9 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
     )
     for line in run.drift:
         say(f"drift allowed: {line}")
+    known = earlier(run.folder.parent, run.store.meta("identity")) if left else None
+    if known and (line := known.announcement(left, workers)):
+        say(line)
 
 
 def print_result(run: Run, summary: Summary) -> None:

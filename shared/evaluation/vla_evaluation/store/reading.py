@@ -104,6 +104,12 @@ class StoreReader:
             rows = self.db.execute("SELECT * FROM sessions ORDER BY id").fetchall()
             return [{**dict(row), "notes": json.loads(row["notes"])} for row in rows]
 
+    def done_by_invocation(self) -> dict[int, int]:
+        """Returns how many episodes each invocation finished."""
+        with self._reading():
+            rows = self.db.execute("SELECT session, COUNT(*) FROM episodes WHERE status = 'done' GROUP BY session")
+            return dict(tuple(row) for row in rows)
+
     def leases(self) -> dict[str, Lease]:
         """Returns the leases that are out, by worker."""
         with self._reading():
