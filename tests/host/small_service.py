@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--chatty", action="store_true", help="print 100 kB a second")
     parser.add_argument("--touch", type=Path, help="a file to make at the start")
     parser.add_argument("--ready-when", type=Path, help="ready as soon as this file is there")
+    parser.add_argument("--asks", help="the address of another service")
     options = parser.parse_args()
     if options.touch:
         options.touch.touch()

@@ -212,6 +212,18 @@ def test_what_a_service_depends_on_comes_first(weights, engine, capsys):
     assert len(engine.calls("up --detach --no-deps openvla")) == 1, "what is up is left alone when it is not named"
 
 
+def test_a_page_is_led_to_a_policy_that_comes_up_elsewhere(weights, engine):
+    engine.build("openvla", "ui")
+    lifecycle.up(["ui"], "docker")
+    lifecycle.down(["openvla"])
+    (page,) = engine.containers()
+    page["Config"]["Cmd"] = list(compose.read(variables={})["ui"].command)
+    (engine.folder / "containers.json").write_text(json.dumps([page]))
+    lifecycle.up(["openvla"], "docker", {"openvla": {"VLALAB_OPENVLA_PORT": "8100"}})
+    _, again = engine.calls("up --detach --no-deps ui")
+    assert again["variables"]["VLALAB_OPENVLA_PORT"] == "8100" and again["variables"].get("VLALAB_UI_POLICY", "") == ""
+
+
 def test_the_page_comes_up_without_a_policy_that_could_not_be_served(engine, capsys):
     """And without openvla's image, which is not asked for."""
     engine.build("ui")

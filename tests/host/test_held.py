@@ -82,6 +82,17 @@ def test_a_container_shows_what_it_was_started_with(service):
     assert ports.port_variable(service) not in had
 
 
+@pytest.mark.parametrize(
+    ("variables", "shown"),
+    [({}, ""), ({"VLALAB_OPENVLA_PORT": "8100"}, ""), ({"VLALAB_UI_POLICY": "http://oracle:8001"},) * 2],
+)
+def test_a_default_that_follows_another_variable_is_no_setting(variables, shown):
+    """Or the page would keep openvla's old address when that has moved."""
+    command = compose.read(variables=variables)["ui"].command
+    had = held.of_container("ui", {}, list(command))
+    assert had["VLALAB_UI_POLICY"] == (shown and shown["VLALAB_UI_POLICY"])
+
+
 def test_what_a_container_was_started_with_is_held_against_what_is_asked_for():
     described = compose.read(variables={"VLALAB_TOKEN": TOKEN})["oracle"]
     record = {

@@ -90,5 +90,22 @@ def test_two_that_have_to_move_get_different_ports(describe):
     assert found[0].url != found[1].url
 
 
+def test_one_that_asks_another_is_led_to_where_that_comes_up(describe, capsys):
+    """As the page, which is up before openvla: an address is settled when the page starts, and a port may move."""
+    describe(page="--asks http://b:${VLALAB_B_PORT:-1}", b="", c="")
+    (before,) = lifecycle.up(["page"], "local")
+    assert before.words()[-1] == "http://127.0.0.1:1"
+    (port,) = free_ports(1)
+    (b,) = lifecycle.up(["b"], "local", {"b": {"VLALAB_B_PORT": str(port)}})
+    page = local.instance("page")
+    assert b.url == f"http://127.0.0.1:{port}" == page.words()[-1] and page.is_healthy()
+    assert page.url == before.url and "page asks where b is no longer" in capsys.readouterr().err
+    lifecycle.up(["b", "c"], "local")
+    assert local.instance("page").supervisor == page.supervisor, "what finds what it asks is left alone"
+    b.stop()
+    lifecycle.up(["b"], "local", {"b": {"VLALAB_B_PORT": str(*free_ports(1))}})
+    assert local.instance("page").words()[-1] == local.instance("b").url != b.url
+
+
 def test_what_is_needed_comes_first():
     assert together.waves(["openvla", "gr00t", "ui", "oracle"]) == [["openvla", "gr00t", "oracle"], ["ui"]]

@@ -76,7 +76,20 @@ def up(
     others = service_settings.of_all([name for name in running if name not in wanted])
     variables = {**others, **_flat(wanted)}
     keeping = {name: _held(running[name], wanted[name], anew) for name in order if name in running}
-    return bring_up(Wanted(order, names, wanted, variables, {**keeping, **(had or {})}), chosen)
+    ready = bring_up(Wanted(order, names, wanted, variables, {**keeping, **(had or {})}), chosen)
+    _lead_others_to(ready, chosen)
+    return ready
+
+
+def _lead_others_to(ready: Sequence[Instance], runtime: Runtime) -> None:
+    """Starts anew what asks one of these where it is no longer: an address is settled when the asking one starts."""
+    known, names = long_lived(), [one.service for one in ready]
+    for found in runtime.instances():
+        if found.attached or found.service not in known or not (words := found.words()):
+            continue
+        if not runtime.asks(found.service, found.started_with(), names) <= set(words):
+            say(f"{found.name} asks where {' or '.join(names)} is no longer: it is started anew")
+            restart([found.name])
 
 
 def _held(found: Instance, wanted: Mapping[str, str], anew: bool) -> dict[str, str]:

@@ -55,6 +55,10 @@ class Container:
         """Whether it runs, or is about to again."""
         return self.state in RUNNING
 
+    def words(self) -> list[str]:
+        """Returns the command of its configuration."""
+        return list(self.command)
+
     def owns(self, pid: int) -> bool:
         """Returns whether a process of this machine runs in it."""
         return memory.belongs_to_container(pid, self.id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from vlalab.description import compose, ports
@@ -80,13 +80,19 @@ def _files(service: str, given: Mapping[str, str]) -> list[Path]:
 
 def _placed(service: str, given: Mapping[str, str]) -> dict[str, str]:
     """Returns `given` with the ports that are in use: those of what runs, and a free one for `service`."""
-    up = {one.service: one for one in instances() if not one.attached and one.port}
-    used = {ports.port_variable(name): str(one.port) for name, one in up.items() if name != service}
+    there = instances()
+    used = _ports_in_use(service, there)
     known = {**compose.environment_variables(), **used, **given}
-    mine = up[service].port if service in up else None
+    mine = next((one.port for one in there if one.name == service and one.port), None)
     placed = ports.service_on_free_port(compose.FILE, service, known, any_port=False, mine=mine, by_engine=True)
     port = {ports.port_variable(service): str(placed.ports[0].published)} if placed.ports else {}
     return {**used, **given, **port}
+
+
+def _ports_in_use(but: str, there: Iterable[Container]) -> dict[str, str]:
+    """Returns the ports of the other services that are up, as variables."""
+    others = [one for one in there if one.service != but and not one.attached and one.port]
+    return {ports.port_variable(one.service): str(one.port) for one in others}
 
 
 # --- start --------------------------------------------------------------------------------------------------
@@ -244,6 +250,12 @@ def close(found: Container, keep_log: bool) -> None:
 def address(found: Container) -> str:
     """Returns where containers of this project reach an instance: by its name on their network."""
     return f"http://{found.name}:{found.port}"
+
+
+def asks(service_name: str, variables: Mapping[str, str], others: Iterable[str]) -> set[str]:
+    """Returns the words of a service's command that say where it asks those others, as it would be started now."""
+    known = {**compose.environment_variables(), **variables, **_ports_in_use(service_name, instances())}
+    return set(compose.read(compose.FILE, known)[service_name].asking(others))
 
 
 def wait_ready(name: str, timeout_s: float = running.READY_TIMEOUT_S, on_wait=lambda: None) -> Container:

@@ -13,7 +13,8 @@ from pathlib import Path
 from vlalab.description import compose, ports, service_settings
 from vlalab.runtimes.running import Instance
 
-_WHOLE = re.compile(r"\$\{(\w+):?-.*\}")  # a value that is one variable, with its default
+_WHOLE = re.compile(r"\$\{(\w+):?-(.*)\}")  # a value that is one variable, with its default
+_VARIABLE = re.compile(r"\$\{[^{}]*\}")  # one inside a default
 
 
 def names_of(service: str) -> set[str]:
@@ -37,9 +38,16 @@ def of_container(service: str, environment: Mapping[str, str], command: list[str
     written = compose.written(service)
     pairs = [(text, environment[name]) for name, text in written["environment"].items() if name in environment]
     pairs += list(zip(map(str, written.get("command") or ()), command, strict=False))
-    values = {match[1]: value for text, value in pairs if (match := _WHOLE.fullmatch(str(text)))}
+    whole = [(match, value) for text, value in pairs if (match := _WHOLE.fullmatch(str(text)))]
+    values = {match[1]: "" if _is_default(match[2], value) else value for match, value in whole}
     known = names_of(service) - {ports.port_variable(service)}  # it may have been moved, and nobody asked for that
     return {name: value for name, value in values.items() if name in known}
+
+
+def _is_default(default: str, value: str) -> bool:
+    """Returns whether a value is a default that follows another variable, as that was then: nobody asked for it."""
+    parts = _VARIABLE.split(default)
+    return len(parts) > 1 and re.fullmatch(".*".join(map(re.escape, parts)), value) is not None
 
 
 def asked() -> dict[str, str]:

@@ -55,6 +55,9 @@ class Instance(Protocol):
     def is_up(self) -> bool:
         """Whether it runs at this moment."""
 
+    def words(self) -> list[str]:
+        """Returns the command that it runs; nothing where it does not at this moment."""
+
     def owns(self, pid: int) -> bool:
         """Returns whether a process of this machine is one of its own."""
 

@@ -19,7 +19,7 @@ from vlalab.description.compose import Service
 from vlalab.description.ports import reachable
 from vlalab.host import memory, paths, state
 from vlalab.host.console import LabError, say
-from vlalab.host.processes import Identity
+from vlalab.host.processes import Identity, command
 from vlalab.runtimes import held, logs, probe, records
 from vlalab.runtimes.records import Record
 
@@ -58,6 +58,10 @@ class Instance:
     def is_up(self) -> bool:
         """Whether its process runs."""
         return self.child is not None and self.child.is_alive()
+
+    def words(self) -> list[str]:
+        """Returns the command line of its process; nothing while there is none."""
+        return command(self.child.pid) if self.is_up and self.child else []
 
     def owns(self, pid: int) -> bool:
         """Returns whether a process is one of its own."""
