@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -30,6 +32,12 @@ def client(stack):
         return made
 
     return make
+
+
+def test_the_page_passes_the_self_test_that_its_image_is_built_with():
+    command = [sys.executable, ROOT / "images/ui/selftest.py", "--part", "services"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def ask(client, path, instruction="pick up the bowl", key="libero_goal", as_libero=False):
