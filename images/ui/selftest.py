@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from images.common.selftest import check_imports, expect, run
 
-MODULES = ("gradio", "PIL", "numpy", "pandas", "httpx", "fastapi", "uvicorn", "tyro", "msgpack", "simplejpeg")
+MODULES = ("gradio", "PIL", "numpy", "pandas", "httpx", "fastapi", "uvicorn", "tyro", "msgpack")
 
 
 def check_page() -> str:

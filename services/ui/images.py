@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from vla_contract import images
+from vla_evaluation.pictures import transforms
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 NOT_DRAWN = ("TIFF",)  # by Chrome and Firefox, which show a broken picture instead
@@ -63,7 +63,7 @@ def fit(image: np.ndarray, image_hw: tuple[int, int] | None, crop_area: float | 
     if image_hw is None:
         return _resized(image, _within(image.shape[:2]))
     fitted = _resized(image, image_hw)
-    return fitted if crop_area is None else images.centre_crop(fitted, crop_area)
+    return fitted if crop_area is None else transforms.centre_crop(fitted, crop_area)
 
 
 _MEGAPIXELS = f"{MAX_PIXELS // 1_000_000} megapixels"
@@ -98,5 +98,5 @@ def _resized(image: np.ndarray, height_width: tuple[int, int]) -> np.ndarray:
     if image.shape[:2] == (height, width):
         return image
     if height == width:
-        return images.resize_lanczos3(image, height)
+        return transforms.resize_lanczos3(image, height)
     return np.array(Image.fromarray(image).resize((width, height), Image.Resampling.LANCZOS))

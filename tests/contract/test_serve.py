@@ -309,4 +309,4 @@ def test_every_name_is_there():
         assert getattr(vla_contract, name).__module__.startswith("vla_contract.")
     with pytest.raises(AttributeError, match="it has ActionChunk"):
         _ = vla_contract.Polciy
-    assert imported("import vla_contract.server.app, vla_contract.images", ["torch", "tensorflow", "cv2"]) == "[]"
+    assert imported("import vla_contract.server.app", ["torch", "tensorflow", "cv2"]) == "[]"

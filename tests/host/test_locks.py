@@ -15,7 +15,7 @@ INPUTS = ("requirements.in", "requirements.lock", "excludes.txt")
 @pytest.fixture
 def copies(tmp_path) -> dict[str, locks.Lock]:
     """Every lock of the repository with its inputs, as copies to spoil."""
-    wanted = [ROOT / "shared/contract/pyproject.toml"]
+    wanted = [ROOT / "shared/contract/pyproject.toml", ROOT / "shared/evaluation/requirements.in"]
     wanted += [ROOT / lock.folder / name for lock in locks.all_locks().values() for name in INPUTS]
     for source in filter(Path.exists, wanted):
         target = tmp_path / source.relative_to(ROOT)
@@ -64,6 +64,13 @@ def test_a_change_of_the_contract_reaches_the_environments(copies):
     project = lock.contract_project
     project.write_text(project.read_text().replace('"numpy>=1.24"', '"numpy>=1.25"'))
     assert any("other requirements" in problem for problem in locks.problems(lock))
+
+
+def test_a_change_of_what_evaluating_takes_reaches_the_environments_that_name_it(copies):
+    (listed,) = copies["libero"].root.glob("shared/evaluation/requirements.in")
+    listed.write_text(listed.read_text() + "six==1.17.0\n")
+    assert any("other requirements" in problem for problem in locks.problems(copies["libero"]))
+    assert locks.problems(copies["ui"]) == []
 
 
 def test_a_missing_lock_is_found(copies):

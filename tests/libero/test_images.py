@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from services.libero.profiles import PROFILES
-from vla_contract import images
-from vla_evaluation.pictures import images as libero_images
+from vla_evaluation.pictures import images, transforms
 
 JPEG_RAMP = np.array(
     [
@@ -83,7 +82,7 @@ def crop_exact(image, area):
 def test_lanczos_is_the_formula(height, width, size):
     image = photo(height, width)
     exact = lanczos3_exact(image, size).clip(0, 255)
-    resized = images.resize_lanczos3(image, size)
+    resized = transforms.resize_lanczos3(image, size)
     assert resized.dtype == np.uint8 and resized.shape == (size, size, 3)
     assert np.abs(resized - exact).max() <= 0.5 + 1e-3
     ties = np.abs(exact - np.floor(exact) - 0.5) < 1e-3
@@ -91,7 +90,7 @@ def test_lanczos_is_the_formula(height, width, size):
 
 
 def test_lanczos_weights():
-    first, weights = images.lanczos3_taps(256, 224)
+    first, weights = transforms.lanczos3_taps(256, 224)
     assert np.allclose(weights.sum(axis=1), 1, atol=1e-6)
     assert first[0] == 0 and (np.diff(first) >= 0).all()
     # the first output's centre is 4/7 into pixel 0; its weights, from the formula by hand
@@ -104,21 +103,21 @@ def test_lanczos_weights():
 @pytest.mark.parametrize("value", [0, 1, 127, 200, 255])
 def test_flat_pictures_stay_flat(value):
     flat = np.full((256, 256, 3), value, np.uint8)
-    assert (images.resize_lanczos3(flat, 224) == value).all()
-    assert (images.centre_crop(flat[:224, :224]) == value).all()
-    assert np.abs(images.jpeg_round_trip(flat).astype(int) - value).max() <= 1
+    assert (transforms.resize_lanczos3(flat, 224) == value).all()
+    assert (transforms.centre_crop(flat[:224, :224]) == value).all()
+    assert np.abs(transforms.jpeg_round_trip(flat).astype(int) - value).max() <= 1
 
 
 def test_resizing_to_the_same_size_changes_nothing():
     image = photo(224, 224)
-    assert np.array_equal(images.resize_lanczos3(image, 224), image)
+    assert np.array_equal(transforms.resize_lanczos3(image, 224), image)
 
 
 @pytest.mark.parametrize("area", [0.9, 0.5])
 def test_crop_is_the_formula(area):
     image = photo(224, 224)
     exact = crop_exact(image, area)
-    cropped = images.centre_crop(image, area)
+    cropped = transforms.centre_crop(image, area)
     sure = np.abs(exact - np.rint(exact)) > 1e-3  # elsewhere float32 may fall on the other side
     assert np.array_equal(cropped[sure], np.floor(exact)[sure].clip(0, 255))
     assert np.abs(cropped.astype(int) - np.floor(exact).clip(0, 255)).max() <= 1
@@ -127,16 +126,16 @@ def test_crop_is_the_formula(area):
 
 def test_crop_of_everything_changes_nothing():
     image = photo(224, 224)
-    assert np.array_equal(images.centre_crop(image, 1.0), image)
+    assert np.array_equal(transforms.centre_crop(image, 1.0), image)
     for area in (0.0, 1.1, -1.0):
         with pytest.raises(ValueError, match="crop area"):
-            images.centre_crop(image, area)
+            transforms.centre_crop(image, area)
 
 
 def test_crop_looks_at_the_middle():
     """Side √0.9: 5.7 of 223 pixel steps are lost at each edge."""
     ramp = np.repeat(np.arange(224, dtype=np.uint8)[None, :, None], 224, axis=0).repeat(3, axis=2)
-    cropped = images.centre_crop(ramp)
+    cropped = transforms.centre_crop(ramp)
     lost = (1 - np.sqrt(0.9)) / 2 * 223
     assert cropped[0, 0, 0] == int(lost * 255.5 / 255) == 5
     assert cropped[0, -1, 0] == int((223 - lost) * 255.5 / 255) == 217
@@ -144,16 +143,16 @@ def test_crop_looks_at_the_middle():
 
 def test_turning():
     image = photo(20, 30)
-    turned = images.rotate_180(image)
+    turned = transforms.rotate_180(image)
     assert np.array_equal(turned[0, 0], image[-1, -1]) and np.array_equal(turned[3, 7], image[-4, -8])
-    assert np.array_equal(images.rotate_180(turned), image) and turned.flags.c_contiguous
+    assert np.array_equal(transforms.rotate_180(turned), image) and turned.flags.c_contiguous
 
 
 def test_jpeg_is_the_stored_vector():
     """A 16 × 16 ramp: levels written down once from the decoder whose bits equal TensorFlow's."""
     y, x = np.mgrid[:16, :16]
     ramp = np.stack([x * 16, y * 16, (x + y) * 8], axis=-1).astype(np.uint8)
-    decoded = images.jpeg_round_trip(ramp)
+    decoded = transforms.jpeg_round_trip(ramp)
     assert np.array_equal(decoded[::5, ::5].reshape(-1, 3), JPEG_RAMP)
     assert np.abs(decoded.astype(int) - ramp).mean() < 12  # 4:2:0 blurs colours
 
@@ -162,18 +161,18 @@ def test_jpeg_halves_the_colours_resolution():
     """Red and blue columns in turn: 4:2:0 cannot keep them apart, 4:4:4 would."""
     stripes = np.zeros((64, 64, 3), np.uint8)
     stripes[:, ::2, 0], stripes[:, 1::2, 2] = 200, 200
-    decoded = images.jpeg_round_trip(stripes).astype(int)
+    decoded = transforms.jpeg_round_trip(stripes).astype(int)
     assert np.abs(decoded[:, ::2, 0] - decoded[:, 1::2, 0]).mean() < 80
 
 
 def test_prepare_is_the_chain():
     profile, frame = PROFILES["openvla"], photo(seed=3)
-    turned = images.rotate_180(frame)
-    expected = images.centre_crop(images.resize_lanczos3(images.jpeg_round_trip(turned), 224), 0.9)
-    prepared = libero_images.prepare(frame, profile)
+    turned = transforms.rotate_180(frame)
+    expected = transforms.centre_crop(transforms.resize_lanczos3(transforms.jpeg_round_trip(turned), 224), 0.9)
+    prepared = images.prepare(frame, profile)
     assert prepared.shape == (224, 224, 3) and prepared.dtype == np.uint8 and prepared.flags.c_contiguous
     assert np.array_equal(prepared, expected)
-    assert np.array_equal(prepared, libero_images.prepare(frame, profile))
+    assert np.array_equal(prepared, images.prepare(frame, profile))
 
 
 @pytest.mark.parametrize(
@@ -182,4 +181,4 @@ def test_prepare_is_the_chain():
 )
 def test_other_arrays_are_refused(image):
     with pytest.raises(ValueError, match=r"expected uint8 \[H, W, 3\]"):
-        libero_images.prepare(image, PROFILES["openvla"])
+        images.prepare(image, PROFILES["openvla"])

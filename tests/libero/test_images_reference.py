@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.libero.picture_cases import ROWS, pictures
-from vla_contract import images
+from vla_evaluation.pictures import transforms
 
 REFERENCE = Path(__file__).parent / "data" / "pictures-tensorflow.npz"
 
@@ -20,18 +20,18 @@ def steps(request):
 
 
 def test_jpeg_is_tensorflows_bit_for_bit(steps):
-    np.testing.assert_array_equal(images.jpeg_round_trip(steps[0])[::ROWS], steps[1])
+    np.testing.assert_array_equal(transforms.jpeg_round_trip(steps[0])[::ROWS], steps[1])
 
 
 def test_lanczos_is_tensorflows_but_for_ties(steps):
-    ours = images.resize_lanczos3(images.jpeg_round_trip(steps[0]), 224)[::ROWS].astype(int)
+    ours = transforms.resize_lanczos3(transforms.jpeg_round_trip(steps[0]), 224)[::ROWS].astype(int)
     off = np.abs(ours - steps[2])
     assert off.max() <= 1
     assert (off > 0).sum() <= 2  # of 16,800: sums run in another order
 
 
 def test_crop_is_tensorflows_where_its_input_is(steps):
-    resized = images.resize_lanczos3(images.jpeg_round_trip(steps[0]), 224)
-    off = np.abs(images.centre_crop(resized)[::ROWS].astype(int) - steps[3])
+    resized = transforms.resize_lanczos3(transforms.jpeg_round_trip(steps[0]), 224)
+    off = np.abs(transforms.centre_crop(resized)[::ROWS].astype(int) - steps[3])
     assert off.max() <= 1
     assert (off > 0).sum() <= 8  # a tie of the resize reaches up to four pixels

@@ -26,10 +26,10 @@ DRAWS_AND_MOVES = [
         "compositor", "context", "culling", "gl", "layers", "renderer", "stage",
     )),
     *(f"vla_evaluation.{name}" for name in (
-        "actions", "pictures.images", "profiles", "rollout", "spec", "workers.worker",
+        "actions", "pictures.images", "pictures.transforms", "profiles", "rollout", "spec", "workers.worker",
     )),
     "services.libero.benchmark", "services.libero.profiles",
-    *(f"vla_contract.{name}" for name in ("client.client", "protocol.codec", "images", "protocol.types")),
+    *(f"vla_contract.{name}" for name in ("client.client", "protocol.codec", "protocol.types")),
 ]  # fmt: skip
 
 

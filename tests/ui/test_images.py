@@ -1,12 +1,15 @@
 """Uploaded files: what is read, what is refused in words, and what is sent."""
 
 import io
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from services.ui import images
+from vla_evaluation.pictures import transforms
 
 
 def some(width=30, height=20) -> np.ndarray:
@@ -84,10 +87,14 @@ def test_a_policys_fixed_size_is_met(size, crop):
 
 
 def test_libero_pictures_take_the_evaluations_own_steps():
-    from vla_contract.images import centre_crop, resize_lanczos3
-
-    expected = centre_crop(resize_lanczos3(some(256, 256), 224), 0.9)
+    expected = transforms.centre_crop(transforms.resize_lanczos3(some(256, 256), 224), 0.9)
     assert np.array_equal(images.fit(some(256, 256), (224, 224), 0.9), expected)
+
+
+def test_the_page_takes_of_the_evaluation_the_transforms_alone():
+    show = "import sys, services.ui.images; print(*sorted(name for name in sys.modules if 'vla_' in name))"
+    shown = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True).stdout.split()
+    assert shown == ["vla_evaluation", "vla_evaluation.pictures", "vla_evaluation.pictures.transforms"]
 
 
 def test_without_a_fixed_size_only_what_is_large_gets_smaller():

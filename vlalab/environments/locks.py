@@ -67,7 +67,7 @@ class Lock:
             parts.append(_requirement_lines(self.excludes))
         if self.contract:
             project = tomllib.loads(self.contract_project.read_text())["project"]
-            parts.append(project["dependencies"] + project["optional-dependencies"]["images"])
+            parts.append(project["dependencies"])
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def command(self, output: Path) -> list[str]:
@@ -75,7 +75,7 @@ class Lock:
         prefix = "" if self.folder == "." else f"{self.folder}/"
         inputs = [f"{prefix}requirements.in"]
         if self.contract:
-            inputs += ["shared/contract/pyproject.toml", "--extra", "images"]
+            inputs.append("shared/contract/pyproject.toml")
         if self.excludes.exists():
             inputs += ["--excludes", f"{prefix}excludes.txt"]
         return [pythons.uv(), *COMPILE, *inputs, "--output-file", str(output)]
@@ -140,8 +140,9 @@ def unhashed(text: str) -> list[str]:
 
 
 def _requirement_lines(path: Path) -> list[str]:
-    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
-    return sorted(line for line in lines if line)
+    lines = {line.split("#")[0].strip() for line in path.read_text().splitlines()} - {""}
+    others = {line for line in lines if line.startswith("-r ")}
+    return sorted((lines - others).union(*(_requirement_lines(path.parent / line[3:].strip()) for line in others)))
 
 
 def _header(name: str, inputs: str, pins: str) -> str:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vla_contract import images
+from vla_evaluation.pictures import transforms
 from vla_evaluation.profiles import EpisodeProtocol
 
 
@@ -12,14 +12,14 @@ def prepare(image_hwc: np.ndarray, protocol: EpisodeProtocol) -> np.ndarray:
     `image_hwc` is a frame as an environment draws it (bottom row first). The steps are the protocol's, in the order
     of the reference: turn, JPEG, resize, crop. Raises ValueError unless it is uint8 [H, W, 3].
     """
-    image = images.check_image(image_hwc)
+    image = transforms.check_image(image_hwc)
     if protocol.rotate_180:
-        image = images.rotate_180(image)
+        image = transforms.rotate_180(image)
     if protocol.jpeg_quality is not None:
-        image = images.jpeg_round_trip(image, protocol.jpeg_quality)
-    image = images.resize_lanczos3(image, protocol.image_size)
+        image = transforms.jpeg_round_trip(image, protocol.jpeg_quality)
+    image = transforms.resize_lanczos3(image, protocol.image_size)
     if protocol.crop_area is not None:
-        image = images.centre_crop(image, protocol.crop_area)
+        image = transforms.centre_crop(image, protocol.crop_area)
     return image
 
 

@@ -1,7 +1,8 @@
 """OpenVLA's picture pipeline in numpy, level by level as the reference (TensorFlow) computes it.
 
 Every step takes and gives uint8 [H, W, 3] (RGB, first row on top) and is deterministic: the evaluator runs it before
-sending, a service runs it for clients that send raw camera pictures. `jpeg_round_trip` needs Pillow and simplejpeg.
+sending, the web page for pictures that a person uploads. It imports nothing else of
+the evaluation and needs numpy alone, `jpeg_round_trip` Pillow and simplejpeg too.
 """
 
 import io
@@ -22,7 +23,7 @@ def check_image(image: np.ndarray) -> np.ndarray:
 
 
 def rotate_180(image: np.ndarray) -> np.ndarray:
-    """Returns the picture turned by 180°: LIBERO's training data was recorded so."""
+    """Returns the picture turned by 180°: a profile asks for it where training data was recorded so."""
     return np.ascontiguousarray(image[::-1, ::-1])
 
 
