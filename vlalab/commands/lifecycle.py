@@ -10,7 +10,7 @@ from vlalab.description import checkpoints, compose, service_settings
 from vlalab.engine import docker, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, say, unknown
-from vlalab.runtimes import both, contained, held
+from vlalab.runtimes import both, contained, held, moved
 from vlalab.runtimes.both import Runtime
 from vlalab.runtimes.running import Instance
 
@@ -175,7 +175,8 @@ def _stop(found: Instance) -> None:
 def _take_network_away() -> None:
     """Removes Compose's network when no container is left on it; the engine refuses otherwise."""
     if not docker.available():
-        docker.run(["network", "rm", f"{compose.project()}_default"], check=False)
+        for project in (compose.project(), *moved.projects()):
+            docker.run(["network", "rm", f"{project}_default"], check=False)
 
 
 def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:

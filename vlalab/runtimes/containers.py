@@ -16,8 +16,8 @@ from vlalab.engine import docker, guard, images, reservations, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, say
 from vlalab.host.processes import identify, supervise
-from vlalab.runtimes import logs, running
-from vlalab.runtimes.contained import GUARDS, OWNER, Container, everything, instance
+from vlalab.runtimes import logs, moved, running
+from vlalab.runtimes.contained import GUARDS, OWNER, Container, everything, instance, left_behind
 from vlalab.runtimes.contained import NAME as NAME
 from vlalab.runtimes.contained import instances as instances
 
@@ -110,6 +110,9 @@ def start(
     variables: on top of .env and the process's own. attached: it ends with this process, under a name of its own, and
     publishes no port.
     """
+    if not attached:
+        _take_the_place_of(service_name)
+        moved.note()
     given = _placed(service_name, _known(variables)) if not attached else _known(variables)
     name = instance_name or service_name
     if attached:
@@ -123,6 +126,14 @@ def start(
     if found is None:
         raise LabError(f"service '{service_name}' ended at once:\n{_words_of(service_name)}")
     return found
+
+
+def _take_the_place_of(service_name: str) -> None:
+    """Stops a container of the service that was left up while the clone was moved: it has the port."""
+    for left in left_behind():
+        if left.service == service_name:
+            say(f"stopping that {service_name}: it is started anew here")
+            left.stop()
 
 
 def _start_words(service: str, name: str, attached: bool, owner: str) -> list[str]:
