@@ -17,7 +17,7 @@ from pathlib import Path
 from vlalab.description import manifests
 from vlalab.engine import bake, docker, images, space
 from vlalab.environments import venvs
-from vlalab.host import paths, state
+from vlalab.host import lasting, paths, state
 from vlalab.host.console import LabError, Status, say, status, unknown
 
 FLASH_ATTN = ("prebuilt", "compile", "none")
@@ -200,8 +200,9 @@ def build(names: Sequence[str], options: Options) -> list[images.Image]:
         return []
     docker.require("buildx")
     space.check(chosen, options.no_cache)
-    started = time.monotonic()
-    _run(chosen, args, options)
+    started, is_again = time.monotonic(), set(chosen) <= images.found(chosen).keys() and not options.no_cache
+    with lasting.announced("build", *(["all"] if chosen == images.buildable() else chosen), *(["(again)"] * is_again)):
+        _run(chosen, args, options)
     done = _built(chosen)
     print_table(done, time.monotonic() - started)
     return done

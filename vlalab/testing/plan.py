@@ -23,7 +23,7 @@ from pathlib import Path
 from vlalab.description import compose, manifests
 from vlalab.engine import docker, images
 from vlalab.environments import pythons, venvs
-from vlalab.host import gl, paths
+from vlalab.host import gl, lasting, paths
 from vlalab.host.console import LabError, say, unknown
 from vlalab.host.processes import die_with_parent
 from vlalab.runtimes import both, local
@@ -238,7 +238,9 @@ QUICK = ("lint", "host", "contract")
 def run(names: list[str], how: How) -> int:
     """Runs the parts of those names (none or "all": every one) and prints the sum. Returns the exit code."""
     chosen = choose(names, how.quick)
-    results = sidebyside.run([_job(name, chosen, how) for name in chosen], sidebyside.at_once())
+    minutes = [f"--minutes {how.minutes:g}"] if how.minutes else []
+    with lasting.announced("test", *([] if chosen == [*PARTS] else chosen), *minutes):
+        results = sidebyside.run([_job(name, chosen, how) for name in chosen], sidebyside.at_once())
     if how.quick and not names:
         results.append(skipped("others", f"--quick runs {', '.join(QUICK)} only"))
     return print_sum(results)
