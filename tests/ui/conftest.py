@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 HERE = Path(__file__).resolve().parent
-for folder in (HERE, HERE.parents[1], HERE.parents[1] / "shared" / "contract"):
+ROOT = HERE.parents[1]
+for folder in (HERE, ROOT, *(ROOT / "shared" / name for name in ("common", "contract", "evaluation"))):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 _uploads = tempfile.TemporaryDirectory(prefix="vlalab-ui-tests-")

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from vla_contract.server.serving import address, listen, uvicorn_config
 
 ROOT = Path(__file__).resolve().parents[2]
+SHARED = ("common", "contract", "evaluation")
 
 
 @contextmanager
@@ -46,7 +47,7 @@ def program(*words: str, **variables: str) -> subprocess.Popen:
     """Returns the page started as a program, its output in a pipe."""
     env = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "shared/common", ROOT / "shared/contract"))),
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *(ROOT / "shared" / name for name in SHARED)))),
         **variables,
     }
     env = {name: value for name, value in env.items() if name not in ("GRADIO_ANALYTICS_ENABLED", "GRADIO_TEMP_DIR")}
