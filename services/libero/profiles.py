@@ -1,7 +1,8 @@
 """Evaluation protocols of LIBERO as data.
 
 Profile `openvla` is experiments/robot/libero/run_libero_eval.py of openvla at c8f03f48, with the picture's path through
-libero_utils.py and openvla_utils.py.
+libero_utils.py and openvla_utils.py. Profile `groot-n1.5` is examples/Libero/eval/run_libero_eval.py of Isaac-GR00T at
+4af2b622 (branch n1.5-release), with utils.py beside it.
 """
 
 from collections.abc import Mapping
@@ -53,4 +54,33 @@ OPENVLA = Profile(
     published=_PUBLISHED,
 )
 
-PROFILES: Mapping[str, Profile] = MappingProxyType({"openvla": OPENVLA})
+# Pictures go as they are drawn, turned round: utils.py neither compresses nor resizes them. Of a chunk of 16 the first
+# action is executed, and the policy is asked again.
+GROOT = Profile(
+    name="groot-n1.5",
+    source="Isaac-GR00T@4af2b622 examples/Libero/eval/run_libero_eval.py",
+    max_steps=MappingProxyType(
+        {"libero_spatial": 220, "libero_object": 280, "libero_goal": 600, "libero_10": 1000, "libero_90": 400}
+    ),
+    wait_steps=10,
+    wait_action=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0),
+    trials=5,
+    execute=1,
+    camera_size=256,
+    rotate_180=True,
+    image_size=256,
+    # what its server has to be told, and the prompt that its client's list becomes
+    details=MappingProxyType({"denoising_steps": "8", "prompt": "upstream"}),
+    simulator=MappingProxyType({"robosuite": "1.4.0"}),  # README.md names no other version
+    published=(
+        Published(
+            "GR00T N1.5, fine-tuned per suite",
+            "Isaac-GR00T, examples/Libero",
+            "5 per task",
+            MappingProxyType({**_percent(92.0, 92.0, 86.0, 76.0), "libero_90": 89.3}),
+            True,
+        ),
+    ),
+)
+
+PROFILES: Mapping[str, Profile] = MappingProxyType({"openvla": OPENVLA, "groot-n1.5": GROOT})

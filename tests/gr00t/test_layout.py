@@ -25,6 +25,11 @@ def test_an_embodiment_is_consistent(name):
 
 
 @every
+def test_liberos_name_the_protocol_of_upstreams_own_loop(name):
+    assert embodiment(name).profile == ("groot-n1.5" if name.startswith("libero") else None)
+
+
+@every
 def test_an_embodiment_is_written_as_it_is_read(name, tmp_path):
     write(tmp_path / "own.json", embodiment(name))
     assert read(tmp_path / "own.json") == embodiment(name)

@@ -130,6 +130,7 @@ def test_info_is_complete(tiny_policies, name):
     info, one = served.info(), embodiment(name)
     assert info.cameras == tuple(one.cameras) and info.image_hw == (96, 96) and info.needs_state
     assert (info.horizon, info.quantization) == (16, "fp32") and info.details["embodiment"] == name
+    assert info.profile == one.profile
     assert (info.action, info.state) == (served.layout.action_parts, served.layout.state_parts)
     assert info.details["denoising_steps"] == str(one.denoising_steps) and info.details["engine"] == "vla-lab"
     assert info.details["attention"] == "sdpa" and "device is cpu" in info.details["attention_reason"]

@@ -42,7 +42,8 @@ def make_run(
     for sub in ("videos", "episodes", "logs"):
         (folder / sub).mkdir(parents=True)
     plan = [(task, episode) for task in range(task_count) for episode in range(trials)]
-    about = describe(make_plan(BENCHMARK, EvalConfig(suite=identity["suite"])), ASSETS[identity["assets"]["kind"]])
+    made = make_plan(BENCHMARK, EvalConfig(suite=identity["suite"], profile=identity["profile"]))
+    about = describe(made, ASSETS[identity["assets"]["kind"]])
     meta = {"identity": identity, "created": 1.0, "about": about}
     store = RunStore.create(
         folder / "run.sqlite", suite=identity["suite"], config_hash=config_hash(identity), plan=plan, meta=meta

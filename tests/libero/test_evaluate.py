@@ -21,6 +21,7 @@ from vla_contract import Part, PolicyInfo
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STATE, OSC_POSE
 from vla_evaluation import agreement, evaluate, provenance
 from vla_evaluation.config import EvalConfig, differences, parse_args, parse_ranges, show_ranges
+from vla_evaluation.plan import make_plan, specify
 from vla_evaluation.runs import folders as rundir
 from vla_evaluation.store.runstore import RunStore
 
@@ -218,6 +219,32 @@ def test_the_policys_own_profile_is_taken_where_none_is_asked_for():
         ValueError, match="names the profile 'large', which LIBERO does not have; choose with --profile: o"
     ):
         agreement.choose_profile(info, BENCHMARK, None)
+
+
+GROOT = PolicyInfo(
+    "gr00t-n1.5",
+    ACTIONS[1],
+    profile="groot-n1.5",
+    cameras=("agentview", "robot0_eye_in_hand"),
+    image_hw=(256, 256),
+    horizon=16,
+)
+
+
+def test_a_policy_for_the_profile_groot_is_evaluated_under_it_alone():
+    assert agreement.choose_profile(GROOT, BENCHMARK, None) == "groot-n1.5"
+    agreement.check_policy(GROOT, BENCHMARK, "libero_goal", PROFILES["groot-n1.5"])
+    with pytest.raises(ValueError, match="256×256, profile openvla sends 224×224: give --profile groot-n1.5"):
+        agreement.check_policy(GROOT, BENCHMARK, "libero_goal", OPENVLA)
+
+
+@pytest.mark.parametrize(
+    ("profile", "asked", "executed"),
+    [("openvla", None, None), ("openvla", 4, 4), ("groot-n1.5", None, 1), ("groot-n1.5", 16, 16)],
+)
+def test_how_much_of_a_chunk_is_executed_is_the_profiles_unless_asked_otherwise(profile, asked, executed):
+    plan = make_plan(BENCHMARK, EvalConfig(suite="libero_goal", profile=profile, execute=asked))
+    assert specify(plan, GROOT).execute == executed
 
 
 def test_unnorm_keys():

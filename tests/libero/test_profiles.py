@@ -1,11 +1,13 @@
-"""The openvla profile, constant by constant, and what every profile must satisfy."""
+"""The profiles, constant by constant, and what every profile must satisfy."""
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from services.libero.profiles import PROFILES
 from services.libero.simulator import suites
+from vla_evaluation.pictures.images import prepare
 from vla_evaluation.profiles import choose
 
 
@@ -24,6 +26,27 @@ def test_openvla_is_the_reference_script():
     assert (reference.camera_size, reference.rotate_180, reference.jpeg_quality) == (256, True, 95)
     assert (reference.image_size, reference.crop_area) == (224, 0.9)
     assert reference.unnorm_keys_for("libero_goal") == ("libero_goal", "libero_goal_no_noops")
+
+
+def test_groot_is_the_reference_script():
+    """examples/Libero/eval/run_libero_eval.py and utils.py, Isaac-GR00T@4af2b622 (n1.5-release)."""
+    reference = PROFILES["groot-n1.5"]
+    assert dict(reference.max_steps) == {
+        "libero_spatial": 220,
+        "libero_object": 280,
+        "libero_goal": 600,
+        "libero_10": 1000,
+        "libero_90": 400,
+    }
+    assert (reference.wait_steps, reference.wait_action) == (10, (0, 0, 0, 0, 0, 0, -1))
+    assert (reference.trials, reference.env_seed, reference.execute) == (5, 0, 1)
+    assert (reference.camera_size, reference.rotate_180, reference.image_size) == (256, True, 256)
+    assert reference.jpeg_quality is None and reference.crop_area is None
+
+
+def test_the_pictures_of_groot_are_the_drawn_ones_turned():
+    frame = np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8)
+    assert np.array_equal(prepare(frame, PROFILES["groot-n1.5"]), frame[::-1, ::-1])
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -50,6 +73,10 @@ def test_published_figures():
     assert [figures[name] for name in suites.SUITES[:4]] == [84.7, 88.4, 79.2, 53.7]
     assert round(sum(figures.values()) / 4, 1) == 76.5
     assert PROFILES["openvla"].published_for("libero_90") == ()
+    (row,) = PROFILES["groot-n1.5"].published_for("libero_90")
+    solved = {"libero_spatial": 46, "libero_object": 46, "libero_goal": 43, "libero_10": 38}  # of 50, its README says
+    percent = {suite: 2.0 * count for suite, count in solved.items()} | {"libero_90": round(402 / 4.5, 1)}
+    assert row.comparable and dict(row.success_percent) == percent
 
 
 def test_unknown_names():

@@ -93,7 +93,7 @@ def test_a_full_run_on_official_assets_stands_beside_the_published_figure(tmp_pa
         ({"max_steps": 299}, "another step limit"),
         ({"episodes": "0-48"}, "not the first 50 init states"),
         ({"tasks": [0, 1]}, "not all tasks"),
-        ({"execute": 1}, "only part of each action chunk"),
+        ({"execute": 1}, "another part of each action chunk"),
         ({"policy": {"name": "oracle", "needs_privileged": True}}, "privileged state"),
         ({"policy": IDENTITY["policy"] | {"suites": ["libero_10"]}}, "a checkpoint for libero_10"),
         ({"unnorm_key": "libero_object"}, "un-normalised as libero_object"),
@@ -110,6 +110,30 @@ def test_every_departure_from_the_protocol_keeps_published_figures_away(tmp_path
     assert not summary["comparable_with_published"] and summary["published"] == []
     assert reason in summary["why_not_comparable"]
     assert "published:" not in (folder / "report.html").read_text()
+
+
+GROOT = {
+    "profile": "groot-n1.5", "episodes": "0-4", "max_steps": 600, "execute": 1, "unnorm_key": None,
+    "policy": IDENTITY["policy"] | {"details": {"prompt": "upstream", "denoising_steps": "8", "seed": "0"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"policy": IDENTITY["policy"]}, ""),
+        ({"policy": IDENTITY["policy"] | {"details": {"prompt": "plain"}}}, "prompt plain, not upstream"),
+        ({"policy": IDENTITY["policy"] | {"details": {"denoising_steps": "4"}}}, "denoising_steps 4, not 8"),
+        ({"execute": None}, "another part of each action chunk"),
+        ({"max_steps": 300}, "another step limit"),
+    ],
+)
+def test_a_run_under_groots_profile_stands_beside_groots_figure(tmp_path, changes, reason):
+    folder, store = make_run(tmp_path, trials=5, **(GROOT | changes))
+    summary = report.build(folder, store)
+    assert summary.comparable == (not reason) and reason in summary.why_not_comparable
+    assert [row.percent for row in summary.published] == ([] if reason else [86.0])
 
 
 @pytest.mark.parametrize(("kind", "lines"), [("kit", 1), ("official", 0), ("folder", 0)])

@@ -1,6 +1,7 @@
 """Flags of `./lab` held against the programs that they are passed to: what help says of a default is what happens."""
 
 import ast
+import json
 import re
 
 import pytest
@@ -70,6 +71,8 @@ def test_profiles_and_modes_are_the_programs():
     theirs = keys_of("services/libero/profiles.py", "PROFILES")
     libero = manifests.benchmarks()["libero"]
     assert set(libero.profiles) == theirs
+    robots = (json.loads(path.read_text()) for path in (paths.ROOT / "services/gr00t").rglob("embodiments/*.json"))
+    assert {robot["profile"] for robot in robots if "profile" in robot} <= theirs
     assert libero.cameras == declared.constant(paths.ROOT / "services/libero/benchmark.py", "CAMERAS")
     (modes,) = [flag.values for flag in ALL["verify"].flags if flag.name == "modes"]
     assert isinstance(modes, Several)

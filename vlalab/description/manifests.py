@@ -85,7 +85,6 @@ class Service:
     benchmark: Benchmark | None = None
     labs: tuple[str, ...] = ()  # of the course: folders beside the manifest, each with a config.py
     recording: str = ""  # the variable that names the run which it plays back
-    is_evaluated: bool = True  # a policy that some profile fits
     variables: Mapping[str, str] = field(default_factory=dict)  # its own that .env.example does not explain
 
 

@@ -42,7 +42,7 @@ def _policy(label: str, text: str) -> str:
         Checked(_policy, "WHICH"),
         default="auto",
     ),
-    Flag("trials", "episodes per task", Number(f"[1, {EPISODES}]"), otherwise="the profile's 50"),
+    Flag("trials", "episodes per task", Number(f"[1, {EPISODES}]"), otherwise="the profile's"),
     Flag("tasks", "which tasks: numbers, ranges or names", Ranges(names=True), otherwise="all"),
     Flag("episodes", "which init states, instead of --trials", Ranges(EPISODES, shown="0-9,12")),
     Flag("workers", "simulator processes", Number("[1, inf)"), otherwise="one per core"),
@@ -52,7 +52,12 @@ def _policy(label: str, text: str) -> str:
     Flag("seed", "seed of the fixture poses", Number("[0, 4294967295]"), otherwise="the profile's 0"),
     Flag("profile", "protocol", OneOf(PROFILES), otherwise=f"the policy's own, else {HOME.profiles[0]}"),
     Flag("unnorm-key", "statistics the policy un-normalises with", otherwise="the suite's"),
-    Flag("execute", "actions of a chunk to execute before asking again", Number("[1, inf)"), otherwise="all of them"),
+    Flag(
+        "execute",
+        "actions of a chunk to execute before asking again",
+        Number("[1, inf)"),
+        otherwise="the profile's, else all",
+    ),
     Flag("max-steps", "step limit of an episode instead of the profile's", Number("[1, inf)")),
     Flag(
         "cameras",

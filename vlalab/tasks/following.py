@@ -56,8 +56,7 @@ def tell(task: str, given: Given) -> None:
 
 def _after_up(given: Given) -> str:
     names = given.get("names") or []
-    evaluated = [name for name, one in manifests.services().items() if one.is_evaluated]
-    policies = [name for name in names if name in evaluated and name in evaluation.policies()]
+    policies = [name for name in names if name in evaluation.policies()]
     return "./lab eval libero_goal --policy " + policies[0] if policies else "./lab status"
 
 

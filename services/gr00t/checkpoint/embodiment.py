@@ -9,6 +9,7 @@ checkpoint brings its own, embodiment.json, and any other file can be named by i
      "state":  {"arm": {"normalization": "min_max"}, …},        in the order of the contract's state vector
      "action": {"arm": {"normalization": "min_max"}, …},        in the order of the contract's actions
      "denoising_steps": 4,
+     "profile": "groot-n1.5",                                   how it is evaluated, where a benchmark says that
      "state_parts": [{"name": "arm", "size": 6, "unit": "rad", "convention": "joints"}, …],    where it is known
      "action_parts": […]}                                                       what the numbers are, for `/v1/info`
 
@@ -71,6 +72,7 @@ class Embodiment:
     state, action    the training data's names, in the contract's order, and how they are transformed
     denoising_steps  Euler steps of the action's flow, as upstream serves this embodiment
     state_parts, action_parts    what the numbers are; empty: known is only that they are as the training data has them
+    profile    the evaluation protocol that its checkpoints are made for; None: none is known
     source     where all this is written
     """
 
@@ -83,6 +85,7 @@ class Embodiment:
     denoising_steps: int = 4
     state_parts: tuple[Part, ...] = ()
     action_parts: tuple[Part, ...] = ()
+    profile: str | None = None
     source: str = field(default="", compare=False)
 
     def __post_init__(self):

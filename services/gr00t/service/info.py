@@ -43,6 +43,7 @@ def policy_info(
         cameras=tuple(one.cameras),
         image_hw=layout.image_hw,
         horizon=horizon,
+        profile=one.profile,
         suites=found.suites,
         max_batch=settings.max_batch,
         lock_hash=lock_hash("gr00t"),

@@ -35,7 +35,7 @@ class EvalConfig:
     workers: int | None = None
     """Simulator processes; default: one per core, fewer if memory is short."""
     trials: int | None = None
-    """Episodes per task, from its first init state on; default: the profile's (50)."""
+    """Episodes per task, from its first init state on; default: the profile's (50; groot-n1.5: 5)."""
     tasks: str | None = None
     """Which tasks: indices, ranges or names, as in "0,2-4"; default: all."""
     episodes: str | None = None
@@ -47,7 +47,7 @@ class EvalConfig:
     max_steps: int | None = None
     """Step limit of an episode instead of the profile's; such a run is not comparable with published figures."""
     execute: int | None = None
-    """How many actions of each chunk to execute before asking again; default: all of them."""
+    """How many actions of each chunk to execute before asking again; default: the profile's, else all of them."""
     cameras: str = ""
     """Cameras to send beside those the policy asks for, with commas between them."""
     unnorm_key: str | None = None

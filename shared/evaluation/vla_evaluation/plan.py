@@ -91,7 +91,7 @@ def specify(plan: Plan, info: PolicyInfo) -> RunSpec:
         control_hz=benchmark.control_hz,
         policy=info,
         cameras=tuple(dict.fromkeys((*info.cameras, *config.extra_cameras))),
-        execute=config.execute,
+        execute=config.execute or profile.execute,
         seed=profile.env_seed if config.seed is None else config.seed,
         unnorm_key=choose_unnorm_key(info, profile.unnorm_keys_for(config.suite), config.unnorm_key),
         render=config.render,

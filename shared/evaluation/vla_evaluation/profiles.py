@@ -47,19 +47,22 @@ class EpisodeProtocol:
 @dataclass(frozen=True, kw_only=True)
 class Profile(EpisodeProtocol):
     """One protocol: an episode's, and besides `max_steps` policy steps per suite, `trials` episodes per task from the
-    first init states on, the environment seeded with `env_seed` once per task.
+    first init states on, the environment seeded with `env_seed` once per task. `execute` actions of a chunk are
+    executed before the policy is asked again, None: all.
 
-    `unnorm_keys` are the statistics to ask a policy for, in order of preference; `simulator` are the package versions
-    with which the published figures came out again.
+    `unnorm_keys` are the statistics to ask a policy for, in order of preference. Published figures go with `simulator`,
+    package versions, and `details`, which hold for a policy that tells such details of itself.
     """
 
     name: str
     source: str
     max_steps: Mapping[str, int]
     trials: int
+    execute: int | None = None
     env_seed: int = 0
     unnorm_keys: tuple[str, ...] = ("{suite}",)
     simulator: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    details: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     published: tuple[Published, ...] = ()
 
     def protocol(self) -> EpisodeProtocol:
@@ -88,9 +91,11 @@ class Profile(EpisodeProtocol):
         return {
             "max_steps": self.steps_for(suite),
             "trials": self.trials,
+            "execute": self.execute,
             "env_seed": self.env_seed,
             "unnorm_keys": list(self.unnorm_keys_for(suite)),
             "simulator": dict(self.simulator),
+            "details": dict(self.details),
             "published": rows,
         }
 

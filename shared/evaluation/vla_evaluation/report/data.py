@@ -222,6 +222,13 @@ def _other_packages(identity: Mapping, profile: Mapping) -> str:
     return "; ".join([*wrong, *identity.get("off_lock", [])])
 
 
+def _other_details(identity: Mapping, profile: Mapping) -> str:
+    """Returns what the policy tells of itself that the one of the published figures was not run with."""
+    told = identity["policy"].get("details") or {}
+    wanted = profile.get("details", {}).items()
+    return "; ".join(f"{name} {told[name]}, not {one}" for name, one in wanted if told.get(name, one) != one)
+
+
 def why_not_comparable(identity: Mapping, about: Mapping, complete: bool, invocations: list[dict]) -> str:
     """Returns why this run must not stand beside published figures; empty if it may."""
     profile = about["profile"]
@@ -236,10 +243,11 @@ def why_not_comparable(identity: Mapping, about: Mapping, complete: bool, invoca
         f"not the first {trials} init states": parse_ranges(identity["episodes"]) != list(range(trials)),
         "another step limit": identity["max_steps"] != profile["max_steps"],
         "another seed": identity["seed"] != profile["env_seed"],
-        "only part of each action chunk executed": identity["execute"] is not None,
+        "another part of each action chunk executed": identity["execute"] != profile.get("execute"),
         "privileged state was sent": identity["policy"]["needs_privileged"],
         f"a checkpoint for {', '.join(made_for)}": made_for and identity["suite"] not in made_for,
         f"un-normalised as {key}": key is not None and key not in profile["unnorm_keys"],
+        f"a policy with {_other_details(identity, profile)}": _other_details(identity, profile),
         f"other packages ({_other_packages(identity, profile)})": _other_packages(identity, profile),
         "packages of no lock": identity["lock"] is None,
         "configuration changed between invocations": any(s["notes"].get("drift") for s in invocations),
