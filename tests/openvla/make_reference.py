@@ -1,9 +1,10 @@
-"""Makes tests/openvla/data/reference-*.npz with upstream's own, unmodified code on the tiny checkpoints.
+r"""Makes tests/openvla/data/reference-*.npz with upstream's own, unmodified code on the tiny checkpoints.
 
 Upstream's code is no part of this repository. With a checkout of openvla/openvla at c8f03f48, in this environment
 (transformers 4.40.1, timm 0.9.10, torch 2.2.0 on a CPU, fp32):
 
-    PYTHONPATH=.:shared/common:shared/contract python tests/openvla/make_reference.py CHECKOUT/prismatic/extern/hf
+    PYTHONPATH=.:shared/common:shared/contract:shared/modelkit \
+        python tests/openvla/make_reference.py CHECKOUT/prismatic/extern/hf
 """
 
 import os

@@ -16,7 +16,8 @@ from fastapi import FastAPI
 from vla_contract.server.serving import address, listen, uvicorn_config
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = ("common", "contract", "evaluation")
+SHARED = (ROOT / "shared" / name for name in ("common", "contract", "evaluation"))
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *SHARED)))}
 
 
 @contextmanager
@@ -45,11 +46,7 @@ def nobody() -> str:
 
 def program(*words: str, **variables: str) -> subprocess.Popen:
     """Returns the page started as a program, its output in a pipe."""
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *(ROOT / "shared" / name for name in SHARED)))),
-        **variables,
-    }
+    env = {**ENVIRONMENT, **variables}
     env = {name: value for name, value in env.items() if name not in ("GRADIO_ANALYTICS_ENABLED", "GRADIO_TEMP_DIR")}
     command = [sys.executable, "-m", "services.ui", *words]
     return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

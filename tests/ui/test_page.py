@@ -14,7 +14,7 @@ from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 from PIL import Image
 from policies import KEYS, PickyPolicy, SeeingPolicy
-from serving import address_of, nobody, program
+from serving import ENVIRONMENT, address_of, nobody, program
 
 from services.ui import asking, page
 
@@ -36,7 +36,7 @@ def client(stack):
 
 def test_the_page_passes_the_self_test_that_its_image_is_built_with():
     command = [sys.executable, ROOT / "images/ui/selftest.py", "--part", "services"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
