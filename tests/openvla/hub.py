@@ -3,6 +3,7 @@
 import hashlib
 import json
 import threading
+import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +21,7 @@ class Hub(ThreadingHTTPServer):
         self.folder, self.repo = folder, repo
         self.cut: dict[str, int] = {}
         self.lies: set[str] = set()  # files whose promised sha256 is wrong
+        self.pause_s = 0.0  # before the bytes of a file
         self.asked: list[tuple[str, str, str | None]] = []  # method, file, Range
 
     @property
@@ -71,6 +73,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if body:
             cut = self.server.cut.pop(name, None)
+            time.sleep(self.server.pause_s)
             self.wfile.write(data[start:cut])
             self.close_connection = self.close_connection or cut is not None
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_common.volume import make_own_folder, require_space, shown
+from vla_modelkit import pace
 from vla_modelkit.checkpoint import CheckpointError, changed_files, file_hash, read_record, write_record
 
 SPARE = 2**30  # bytes that stay free beside the checkpoint
@@ -51,8 +52,9 @@ def fetch(
     require_space(folder, size + SPARE)
     print(f"{repo} at {commit}: {len(missing)} of {len(files)} files, {size / 1e9:.1f} GB to download", flush=True)
     make_own_folder(folder)
-    for one in missing:
-        _download(repo, commit, one, folder)
+    with pace.announced(folder, size):
+        for one in sorted(missing, key=lambda one: -one.size):  # the pace of small files says nothing
+            _download(repo, commit, one, folder)
     write_record(folder, repo, commit, _checked(files, folder), **more)
 
 
