@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.gr00t.checkpoint.folder import CheckpointFolder, find
-from services.gr00t.service.act_json import SCHEMAS, decoder
+from services.gr00t.service.act_json import HEALTH, SCHEMAS, decoder
 from services.gr00t.service.layout import Layout, layout
 from services.gr00t.service.settings import OTHERS, Settings
 from services.gr00t.upstream import package
@@ -30,7 +30,8 @@ def prepare(settings: Settings) -> tuple[Callable[[], Policy], dict[str, Any]]:
     found = find(settings.checkpoint)
     one = found.embodiment(settings.embodiment)
     sizes = layout(one, found.metadata[one.tag])
-    return lambda: load(settings, found, sizes), {"decode_act": decoder(sizes), "act_schemas": SCHEMAS}
+    options = {"decode_act": decoder(sizes), "act_schemas": SCHEMAS, "probes": HEALTH}
+    return lambda: load(settings, found, sizes), options
 
 
 def load(settings: Settings, found: CheckpointFolder, sizes: Layout) -> Policy:

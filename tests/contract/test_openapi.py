@@ -22,7 +22,7 @@ NOT_JSON = {"/v1/act", "/v1/reset", "/metrics", "/docs"}
 
 @pytest.mark.parametrize("token", [None, TOKEN])
 def test_every_json_route_is_described(service, token):
-    running = service(EchoPolicy(), token=token)
+    running = service(EchoPolicy(), token=token, probes={"/health": {"status": "healthy"}})
     headers = {"Authorization": f"Bearer {TOKEN}"} if token else {}
     found = httpx.get(running.url + "/openapi.json", headers=headers).json()
     assert {(m.upper(), r) for r, methods in found["paths"].items() for m in methods} == {
@@ -35,6 +35,8 @@ def test_every_json_route_is_described(service, token):
     if token:
         assert found["security"] and found["components"]["securitySchemes"]
         assert {httpx.get(running.url + route).status_code for route in ("/openapi.json", "/docs")} == {401}
+    assert httpx.get(running.url + "/health").json() == {"status": "healthy"}
+    assert "/readyz, /health" in httpx.get(running.url + "/nothing", headers=headers).json()["detail"]
 
 
 def test_the_page_takes_the_token_as_a_browser_sends_it_and_no_other_route_does(service):

@@ -1,12 +1,18 @@
 """`POST /act` in the form of GR00T's HTTP clients, over HTTP, for every embodiment."""
 
+import http.client
 import json
+import threading
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 
-from services.gr00t.service.act_json import decoder
+from services.gr00t.__main__ import prepare
+from services.gr00t.service.act_json import HEALTH, decoder
+from services.gr00t.service.settings import Settings
 from tests.gr00t.harness import NAMES, StatePolicy, body_of, followed, layout_of, observe, post
+from vla_contract import PolicyClient
 from vla_contract.protocol.act_json import loads
 from vla_contract.testing import running
 
@@ -34,6 +40,16 @@ def services():
 def arrays(value):
     """Returns an answer's arrays by name."""
     return loads(json.dumps(value))
+
+
+def get(url, route):
+    """Returns status and JSON value of a GET without a token."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    connection.request("GET", route)
+    answer = connection.getresponse()
+    value = json.loads(answer.read())
+    connection.close()
+    return answer.status, value
 
 
 def expected(observation, sizes):
@@ -125,6 +141,26 @@ def test_what_is_wrong_with_a_request_is_said(services, case):
     status, media_type, problem = post(url, spoil(body_of(observe(sizes), sizes)))
     assert (status, media_type) == (422, "application/problem+json")
     assert words in problem["detail"], problem["detail"]
+
+
+def test_upstreams_probe_is_answered_without_the_token_once_there_is_a_model():
+    sizes, may_load = layout_of("libero"), threading.Event()
+
+    def load():
+        may_load.wait(60)
+        return StatePolicy(sizes)
+
+    with running(load, wait=False, token=TOKEN, probes=HEALTH) as service:
+        assert get(service.url, "/health")[0] == get(service.url, "/readyz")[0] == 503
+        may_load.set()
+        with PolicyClient(service.url, token=TOKEN) as client:
+            client.wait_ready(30)
+        assert get(service.url, "/health") == (200, {"status": "healthy", "model": "GR00T"})
+
+
+def test_the_program_serves_upstreams_probe(tiny_checkpoints):
+    _, options = prepare(Settings(checkpoint=str(tiny_checkpoints("libero").folder)))
+    assert options["probes"] == HEALTH
 
 
 def test_the_token_is_asked_for():

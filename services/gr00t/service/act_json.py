@@ -21,6 +21,7 @@ from vla_contract.protocol.errors import did_you_mean
 from vla_contract.server.service import DecodeAct
 
 _BY_NAME = {"type": "object", "additionalProperties": True}
+HEALTH = {"/health": {"status": "healthy", "model": "GR00T"}}  # as upstream's server answers its clients' probe
 SCHEMAS = (  # of a request and its answer, for /openapi.json
     {
         "anyOf": [

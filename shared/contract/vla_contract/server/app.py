@@ -3,6 +3,7 @@
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -59,6 +60,7 @@ def create_app(
     on_failure: Callable[[], None] | None = None,
     decode_act: DecodeAct = decode_act,
     act_schemas: tuple[Mapping, Mapping] = (openapi.ACT_REQUEST, openapi.ACT_ANSWER),
+    probes: Mapping[str, Mapping] = MappingProxyType({}),
 ) -> PolicyApp:
     """Returns the application that serves a policy.
 
@@ -78,6 +80,7 @@ def create_app(
     on_failure      called once, from another thread, when the policy could not be loaded or answers no more
     decode_act      how `/act` reads a body and writes its answer; another policy's old clients may speak otherwise
     act_schemas     JSON schemas of what `/act` takes and answers, for `/openapi.json` and `/docs`
+    probes          further routes that are `/readyz` to a policy's old clients, each with the JSON that it answers
 
     Raises ValueError for a setting out of range.
     """
@@ -96,7 +99,7 @@ def create_app(
         yield
         engine.stop()
 
-    described = openapi.document(check.required, *act_schemas)
+    described = openapi.document(check.required, *act_schemas, probes)
     app = PolicyApp(lifespan=lifespan)
     app.router.redirect_slashes = False
     app.state.engine, app.state.metrics = engine, metrics
@@ -111,6 +114,7 @@ def create_app(
         ("GET", "/docs", _always(docs.page(described), docs.MEDIA_TYPE), (), check, None),
         ("GET", "/livez", service.livez, (), None, None),
         ("GET", "/readyz", service.readyz, (), None, None),
+        *(("GET", route, _when_ready(engine, answer), (), None, None) for route, answer in probes.items()),
     ):
         settings = {"max_body_bytes": max_body_bytes, "body_timeout_s": request_timeout_s, "budget": budget}
         settings |= {"admit": admit, "for_people": route == "/docs"}
@@ -125,6 +129,16 @@ def _always(text: str, media_type: str) -> Callable[[Received], Awaitable[Answer
     answer = Answer(text.encode(), media_type)
 
     async def handler(request: Received) -> Answer:
+        return answer
+
+    return handler
+
+
+def _when_ready(engine: Engine, value: Mapping) -> Callable[[Received], Awaitable[Answer]]:
+    answer = Answer(json.dumps(dict(value)).encode(), JSON)
+
+    async def handler(request: Received) -> Answer:
+        engine.require_alive()
         return answer
 
     return handler
@@ -147,7 +161,7 @@ async def _no_such_route(request: Request, error: HTTPException) -> Response:
         detail = f"{request.method} is not allowed on {request.url.path}; expected {allowed}"
         return _response(Problem("method-not-allowed", detail, error.headers))
     if error.status_code == 404:
-        routes = "/v1/act, /v1/reset, /v1/info, /act, /livez, /readyz, /metrics, /openapi.json, /docs"
+        routes = ", ".join(route.path for route in request.app.routes)
         return _response(Problem("not-found", f"no route {request.url.path[:200]!r}; this service has {routes}"))
     return _response(Problem("bad-request", f"HTTP {error.status_code}: {error.detail}"))
 

@@ -62,16 +62,26 @@ OF_A_BODY = (400, 401, 408, 413, 415, 422, 429, 431, 500, 503, 504)
 
 
 def document(
-    token: bool, act_request: Mapping[str, Any] = ACT_REQUEST, act_answer: Mapping[str, Any] = ACT_ANSWER
+    token: bool,
+    act_request: Mapping[str, Any] = ACT_REQUEST,
+    act_answer: Mapping[str, Any] = ACT_ANSWER,
+    probes: Iterable[str] = (),
 ) -> dict:
-    """Returns the OpenAPI document. `token`: whether the service asks for one; the others are JSON schemas of /act."""
+    """Returns the OpenAPI document.
+
+    token: whether the service asks for one. act_request, act_answer: JSON schemas of /act.
+    probes: other names of /readyz.
+    """
     act = _operation("the next action for one picture and one instruction", act_answer, OF_A_BODY)
     act["requestBody"] = {"required": True, "content": {"application/json": {"schema": dict(act_request)}}}
     paths = {
         "/act": {"post": act},
         "/v1/info": {"get": _operation("what the policy says about itself", _INFO, ASKED)},
         "/livez": {"get": _operation("the process is up", _STATUS, OPEN) | {"security": []}},
-        "/readyz": {"get": _operation("loaded, and one inference done", _STATUS, OPEN) | {"security": []}},
+        **{
+            route: {"get": _operation("loaded, and one inference done", _STATUS, OPEN) | {"security": []}}
+            for route in ("/readyz", *probes)
+        },
         "/openapi.json": {"get": _operation("this document", {"type": "object"}, ASKED)},
     }
     security = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}} if token else {}
