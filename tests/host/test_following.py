@@ -3,16 +3,22 @@
 import os
 import re
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
 import tasks
 from tests.screen import show
+from vlalab.commands import programs
 from vlalab.host import paths
+from vlalab.runtimes import both
 from vlalab.tasks import following
 
 TASKS = {task.name: task for group in tasks.GROUPS.values() for task in group}
-GIVEN = {"run": "latest", "names": ["ui", "oracle"], "model": "openvla", "lab": "transformer", "name": None}
+GIVEN = {
+    "run": "latest", "names": ["ui", "oracle"], "model": "openvla", "lab": "transformer", "name": None, "b": "latest",
+    "venvs": False, "benchmark": "sim", "quick": True, "check": False, "sentence": "A door.", "pictures": False,
+}  # fmt: skip
 
 
 def test_every_task_has_a_next_command_and_it_is_a_task():
@@ -80,6 +86,35 @@ def test_it_names_what_was_given():
     assert says("build", names=["openvla"]) == "./lab up openvla --runtime docker"
 
 
+def test_it_leads_on_from_what_was_done(volume):
+    assert says("compare", a="goal-oracle-1", b="goal-random-1") == "./lab report goal-random-1 --serve"
+    assert says("compare", a="goal-oracle-1", b="/somewhere/else") == "./lab runs"
+    again = "./lab translate 'It'\"'\"'s open.' --name mine --pictures"
+    assert says("translate", sentence="It's open.", name="mine", pictures=False) == again
+    assert says("translate", sentence="It's open.", name="mine", pictures=True) == "./lab tensorboard"
+    assert says("score", lab="diffusion", name="mine") == "./lab sample diffusion --name mine --compare"
+    assert says("clean", venvs=True) == "./lab env libero"
+    assert says("clean", venvs=False) == "./lab clean --venvs --dry-run"
+    assert says("lock", names=["ui"], check=False) == "./lab env ui"
+    assert says("lock", names=["host"], check=False) == says("lock", names=["ui"], check=True) == "./lab test --quick"
+    assert says("bench", benchmark="wire", quick=True).startswith("./lab bench wire (")
+    first, last = programs.benchmarks()[0], programs.benchmarks()[-1]
+    assert says("bench", benchmark=last, quick=False).startswith(f"./lab bench {first} (")
+
+
+def test_services_lead_to_what_can_be_done_with_them(monkeypatch):
+    well, ill = SimpleNamespace(is_healthy=lambda: True), SimpleNamespace(is_healthy=lambda: False)
+    up = {"oracle": well, "reports": well, "random": ill}
+    monkeypatch.setattr(both, "find", up.get)
+    assert says("down", names=["oracle", "ui", "oracle-4711"]) == "./lab up oracle ui"
+    assert says("restart", names=["oracle"]) == "./lab eval libero_goal --policy oracle"
+    assert says("logs", name="oracle") == "./lab eval libero_goal --policy oracle"
+    assert says("logs", name="reports") == "./lab status"
+    assert says("logs", name="random") == "./lab restart random"
+    assert says("logs", name="openvla") == "./lab up openvla"
+    assert says("logs", name="oracle-4711") == "./lab status", "a private policy's log, kept"
+
+
 def test_an_empty_volume_leads_to_the_first_evaluation(tmp_path, monkeypatch):
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path))
     assert says("runs") == following.EVALUATE
@@ -87,7 +122,7 @@ def test_an_empty_volume_leads_to_the_first_evaluation(tmp_path, monkeypatch):
 
 def test_a_person_is_told_and_a_script_is_not():
     command = [str(paths.ROOT / "lab"), "down"]
-    assert show(command).text.splitlines()[-1] == "lab: next: ./lab status"
+    assert show(command).text.splitlines()[-1] == "lab: next: ./lab up oracle", "since nothing is up"
     assert "next:" not in show([*command, "--dry-run"]).text
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and "next:" not in done.stderr + done.stdout

@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 
-from vlalab.commands import evaluation
+from vlalab.commands import evaluation, lifecycle, programs
 from vlalab.description import checkpoints, compose, manifests, runs
 from vlalab.host import paths
 from vlalab.host.console import say
@@ -15,35 +15,36 @@ from vlalab.tasks.values import split
 
 Given = Mapping[str, object]  # the task's flags, read
 
+HOME = manifests.default_environment()
 EVALUATE = "./lab eval libero_goal --trials 2"
 AFTER: dict[str, str | Callable[[Given], str]] = {
     "eval": lambda given: _after_evaluating(),
     "runs": lambda given: f"./lab report {runs.newest()[0]} --serve" if runs.newest() else EVALUATE,
     "report": lambda given: _after_report(given),
-    "compare": "./lab runs",
+    "compare": lambda given: _after_report({"run": given["b"]}),
     "assets": EVALUATE,
     "up": lambda given: _after_up(given),
-    "down": "./lab status",
-    "restart": "./lab status",
+    "down": lambda given: _after_down(given),
+    "restart": lambda given: _after_up(given) if given["names"] else _after_status(),
     "status": lambda given: _after_status(),
-    "logs": "./lab status",
+    "logs": lambda given: _after_logs(str(given["name"])),
     "shell": "./lab status",
     "checkpoint": lambda given: f"./lab up {given['model']} --checkpoint {given.get('name') or _newest_of(given)}",
     "verify": lambda given: f"./lab up {given['model']} --checkpoint {_verified(given)}",
     "train": lambda given: _after_training(given),
-    "translate": "./lab tensorboard",
+    "translate": lambda given: _after_translating(given),
     "sample": lambda given: f"./lab score diffusion{_name(given)}",
-    "score": "./lab tensorboard",
+    "score": lambda given: f"./lab sample diffusion{_name(given)} --compare",
     "check": "./lab check (all exercises, and how far you are)",
     "tensorboard": "./lab down tensorboard",
     "test": EVALUATE,
     "build": lambda given: f"./lab up {_service_of(given)} --runtime docker",
     "bundle": lambda given: f"./lab restore {_file(given)} (on the other machine)",
     "restore": EVALUATE,
-    "clean": "./lab status",
-    "bench": "./lab bench NAME (results: bench/RESULTS.md)",
+    "clean": lambda given: f"./lab env {HOME}" if given["venvs"] else "./lab clean --venvs --dry-run",
+    "bench": lambda given: f"./lab bench {_next_benchmark(given)} (results: bench/RESULTS.md)",
     "env": lambda given: f"./lab up {_service_of(given)}",
-    "lock": "./lab lock --check",
+    "lock": lambda given: _after_locking(given),
 }
 
 
@@ -58,6 +59,41 @@ def _after_up(given: Given) -> str:
     names = given.get("names") or []
     policies = [name for name in names if name in evaluation.policies()]
     return "./lab eval libero_goal --policy " + policies[0] if policies else "./lab status"
+
+
+def _after_down(given: Given) -> str:
+    """Returns how to bring back what was named; a private policy has no way back."""
+    known = lifecycle.long_lived()
+    back = [name for name in given["names"] or [] if name in known]
+    return f"./lab up {' '.join(back)}" if back else _after_status()
+
+
+def _after_logs(name: str) -> str:
+    """Returns how to start what has ended, to restart what does not answer, to use or to see what is well."""
+    if name not in lifecycle.long_lived():  # a private policy's, kept for who looks why it ended
+        return "./lab status"
+    found = both.find(name)
+    if found is None:
+        return f"./lab up {name}"
+    return _after_up({"names": [name]}) if found.is_healthy() else f"./lab restart {name}"
+
+
+def _after_translating(given: Given) -> str:
+    """Returns the same with its pictures; after those, the curves of its training."""
+    again = f"./lab translate {shlex.quote(str(given['sentence']))}{_name(given)} --pictures"
+    return "./lab tensorboard" if given["pictures"] else again
+
+
+def _next_benchmark(given: Given) -> str:
+    """Returns the whole of one that was run quickly, else the next one."""
+    names, name = programs.benchmarks(), str(given["benchmark"])
+    return name if given["quick"] else names[(names.index(name) + 1) % len(names)]
+
+
+def _after_locking(given: Given) -> str:
+    """Returns how to make the environment of a new lock; the quick tests where there is none, or nothing was made."""
+    made = [name for name in given["names"] or [] if name in manifests.environments() and not given["check"]]
+    return f"./lab env {' '.join(made)}" if made else "./lab test --quick"
 
 
 def _after_training(given: Given) -> str:
