@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,9 @@ def package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     if Path(importlib.util.find_spec("gr00t").origin) != folder / "__init__.py":
         pytest.skip("the real package is here and comes first")
-    return folder
+    yield folder
+    for name in [name for name in sys.modules if name.partition(".")[0] == "gr00t"]:
+        del sys.modules[name]  # who asks next whether the package is there must not find this one
 
 
 def test_a_changed_source_is_refused_unless_it_has_a_name(package, monkeypatch):
