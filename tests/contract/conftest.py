@@ -16,7 +16,7 @@ def service():
     """Returns a function that starts a service and gives its address; all are stopped after the test."""
     from contextlib import ExitStack
 
-    from vla_contract.testing import running
+    from tests.running import running
 
     with ExitStack() as stack:
         yield lambda policy, **settings: stack.enter_context(running(policy, **settings))

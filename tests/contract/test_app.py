@@ -165,7 +165,7 @@ def test_a_middleware_that_somebody_adds_sees_every_request():
 
 
 def test_the_policy_is_closed_at_the_end():
-    from vla_contract.testing import running
+    from tests.running import running
 
     closed = threading.Event()
     policy = EchoPolicy()
@@ -440,7 +440,7 @@ def test_pictures_and_chunks_of_any_size_travel(service, client):
 
 
 def test_stopping_fails_what_waits_and_finishes_what_runs(client):
-    from vla_contract.testing import running
+    from tests.running import running
 
     policy, outcome = GatedPolicy(), []
     with running(policy) as it:

@@ -12,9 +12,9 @@ from services.gr00t.__main__ import prepare
 from services.gr00t.service.act_json import HEALTH, decoder
 from services.gr00t.service.settings import Settings
 from tests.gr00t.harness import NAMES, StatePolicy, body_of, followed, layout_of, observe, post
+from tests.running import running
 from vla_contract import PolicyClient
 from vla_contract.protocol.act_json import loads
-from vla_contract.testing import running
 
 every = pytest.mark.parametrize("name", NAMES)
 TOKEN = "a-token-for-tests"

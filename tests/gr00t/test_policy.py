@@ -23,9 +23,9 @@ from services.gr00t.service.loading import load_own_policy
 from services.gr00t.service.settings import Settings
 from tests.gr00t.conftest import ROOT, SHARED
 from tests.gr00t.harness import NAMES, body_of, observe, post
+from tests.running import running
 from vla_contract import PolicyClient
 from vla_contract.protocol.act_json import loads
-from vla_contract.testing import running
 from vla_modelkit.canary import check_sees
 from vla_modelkit.checkpoint import RECORD, CheckpointError
 

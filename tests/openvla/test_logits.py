@@ -12,8 +12,8 @@ from services.openvla.decoding.speculative import NO_TOKEN
 from services.openvla.service.loading import load_policy
 from services.openvla.service.policy import NonFiniteLogits
 from services.openvla.service.settings import ModelSettings
+from tests.running import running
 from vla_contract import Observation, PolicyClient, PolicyUnavailable
-from vla_contract.testing import running
 from vla_modelkit.checkpoint import CheckpointError
 
 KEY = "libero_goal_no_noops"

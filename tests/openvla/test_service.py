@@ -21,10 +21,10 @@ from safetensors.torch import load_file, save_file
 from services.openvla.model.attention import choose
 from services.openvla.service.loading import load_policy
 from services.openvla.service.settings import ModelSettings
+from tests.running import running
 from vla_contract import InvalidObservation, Observation, PolicyClient, PolicyRefused
 from vla_contract.protocol.act_json import to_json
 from vla_contract.protocol.parts import GRIPPER_OPENS, OSC_POSE
-from vla_contract.testing import running
 from vla_modelkit.checkpoint import CheckpointError
 from vla_modelkit.devices import choose_device, choose_dtype
 

@@ -29,7 +29,7 @@ def stack():
 @pytest.fixture
 def serve_policy(stack):
     """Returns a function that serves a policy and gives its address."""
-    from vla_contract.testing import running
+    from tests.running import running
 
     return lambda policy, **settings: stack.enter_context(running(policy, **settings)).url
 

@@ -1,6 +1,6 @@
 """How a policy service and its callers speak: protocol, client, server.
 
-Names are loaded when they are first used, so that a client or a health check does not import a web
+Names are loaded when they are first used, so that a client imports nothing of the server, nor its web
 framework. The README beside this package shows a policy service and its client in a few lines.
 """
 
