@@ -35,6 +35,15 @@ def test_what_was_short_or_is_not_known_is_not_told(text, capsys):
     assert capsys.readouterr().err == "" and noted("build-ui") == "0"
 
 
+def test_the_whole_of_the_tests_is_announced_the_first_time_too(monkeypatch, capsys):
+    for name in plan.PARTS:
+        monkeypatch.setitem(plan.PARTS, name, lambda how: [Result("part", passed=1)])
+    assert plan.run([], plan.How()) == 0
+    assert plan.FIRST in capsys.readouterr().err
+    assert plan.run([], plan.How()) == 0
+    assert plan.FIRST not in capsys.readouterr().err
+
+
 def test_what_fails_leaves_the_note_as_it_was():
     known("build-ui", "900")
     with pytest.raises(LabError), lasting.announced("build", "ui"):

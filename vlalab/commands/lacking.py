@@ -31,8 +31,10 @@ def _checkpoint(service: str, known: Mapping[str, str | None]) -> str:
         return f"the checkpoint '{name}' that {variable} names; on the volume: {', '.join(there) or 'none'}"
     if len(checkpoints.there(service)) == 1:
         return ""  # that one is taken
-    how = f"name one by --checkpoint: {', '.join(there)}" if there else "get one: ./lab checkpoint " + service
-    return f"a checkpoint ({how}{'' if there else ' --suite SUITE, or --tiny to try things'})"
+    if there:
+        return f"a checkpoint (name one by --checkpoint: {', '.join(there)})"
+    suite = manifests.models()[service].example_suite
+    return f"a checkpoint (get one: ./lab checkpoint {service} --suite {suite}, or --tiny to try things)"
 
 
 def _run(service: str, known: Mapping[str, str | None]) -> str:

@@ -57,4 +57,5 @@ def _has_none(service: str, wanted: Mapping[str, str]) -> bool:
 def _how_to_start(service: str, known: Sequence[str]) -> str:
     if known:
         return f"./lab up {service} --checkpoint {known[0]} (also on the volume: {', '.join(known[1:])})"
-    return f"./lab checkpoint {service} --tiny (or --suite SUITE), then ./lab up {service}"
+    suite = manifests.models()[service].example_suite
+    return f"./lab checkpoint {service} --tiny (or --suite {suite}), then ./lab up {service}"

@@ -60,6 +60,11 @@ class Model:
     suite_setting: str = ""  # the setting that is told the suite
     settings: tuple[str, ...] = ()  # FILE:CLASS of dataclasses whose fields are variables of the service
 
+    @property
+    def example_suite(self) -> str:
+        """The suite that messages name where any would do: the first that there is a published checkpoint for."""
+        return next(iter(self.checkpoints), "SUITE")
+
 
 @dataclass(frozen=True)
 class Benchmark:

@@ -1,4 +1,4 @@
-"""How long a task took here last time: what was long is told before it begins; where nothing is known, nothing is."""
+"""How long a task took here last time: what was long is told before it begins."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ FOLDER = "lasting"
 
 
 @contextmanager
-def announced(*words: str) -> Iterator[None]:
+def announced(*words: str, first: str = "") -> Iterator[None]:
     """Says how long the same task took last time, if that was long; notes how long it takes now, if it comes to an end.
 
-    words: what makes it the same: the task, and what it is given.
+    words: what makes it the same: the task, and what it is given. first: what is said where it was never done here.
     """
     seconds = _last(state.folder(FOLDER, make=False) / _name(words))
-    if seconds > LONG_S:
+    if seconds is None and first:
+        say(first)
+    elif seconds and seconds > LONG_S:
         say(f"./lab {' '.join(words)} took {spelled(seconds)} on this machine last time")
     began = time.monotonic()
     yield
@@ -39,8 +41,8 @@ def _name(words: tuple[str, ...]) -> str:
     return "-".join(words)
 
 
-def _last(path: Path) -> float:
+def _last(path: Path) -> float | None:
     try:
-        return float(state.read(path) or 0)
-    except ValueError:  # damaged: as good as none
-        return 0.0
+        return float(state.read(path) or "none")
+    except ValueError:  # none, or damaged: as good as none
+        return None

@@ -233,13 +233,15 @@ PARTS: dict[str, Callable[[How], list[Result]]] = {
     "chaos": lambda how: [chaos(how)],  # last: it attacks the services of the environments that are made by then
 }
 QUICK = ("lint", "host", "contract")
+FIRST = "all tests take about @@ min on two cores, and the downloads besides; ./lab test --quick takes a few"
 
 
 def run(names: list[str], how: How) -> int:
     """Runs the parts of those names (none or "all": every one) and prints the sum. Returns the exit code."""
     chosen = choose(names, how.quick)
     minutes = [f"--minutes {how.minutes:g}"] if how.minutes else []
-    with lasting.announced("test", *([] if chosen == [*PARTS] else chosen), *minutes):
+    is_all = chosen == [*PARTS]
+    with lasting.announced("test", *([] if is_all else chosen), *minutes, first=FIRST if is_all else ""):
         results = sidebyside.run([_job(name, chosen, how) for name in chosen], sidebyside.at_once())
     if how.quick and not names:
         results.append(skipped("others", f"--quick runs {', '.join(QUICK)} only"))
