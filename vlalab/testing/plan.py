@@ -233,7 +233,7 @@ PARTS: dict[str, Callable[[How], list[Result]]] = {
     "chaos": lambda how: [chaos(how)],  # last: it attacks the services of the environments that are made by then
 }
 QUICK = ("lint", "host", "contract")
-FIRST = "all tests take about @@ min on two cores, and the downloads besides; ./lab test --quick takes a few"
+FIRST = "all tests take about 30 min on two cores, and the downloads besides; ./lab test --quick takes a few"
 
 
 def run(names: list[str], how: How) -> int:
