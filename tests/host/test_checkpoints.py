@@ -51,8 +51,10 @@ def test_what_was_asked_for_is_refused_without_one_to_take(names, volume):
 
 
 def test_the_only_one_is_not_lacking(volume):
+    with pytest.raises(LabError, match="it lacks a checkpoint"):
+        lacking.refuse(["openvla"], {})
     write(volume, "openvla-tiny")
-    lacking.refuse(["openvla"], {})
+    assert lacking.refuse(["openvla"], {}) is None
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,10 @@ def test_what_differs_in_one_part_is_refused_with_that_part(changes, message):
 
 def test_a_parts_range_is_no_part_of_what_it_means():
     action = (replace(OSC_POSE[0], low=-2, high=2), OSC_POSE[1], replace(GRIPPER_OPENS, high=None))
-    agreement.check_policy(replace(VLA, action=action), BENCHMARK, "libero_goal", OPENVLA)
+    assert agreement.check_policy(replace(VLA, action=action), BENCHMARK, "libero_goal", OPENVLA) is None
+    other = (replace(action[0], unit="m"), *action[1:])
+    with pytest.raises(ValueError, match=r"unit m,"):
+        agreement.check_policy(replace(VLA, action=other), BENCHMARK, "libero_goal", OPENVLA)
 
 
 class WithTwo(Libero):
