@@ -15,7 +15,7 @@ from vla_common.volume import Volume
 from vla_contract.server.auth import TokenCheck, require_token_beyond_loopback
 from vla_contract.server.serving import address, listen, uvicorn_config
 
-log = logging.getLogger("services.libero")
+log = logging.getLogger("services.reports")
 
 
 @dataclass(frozen=True)
