@@ -137,9 +137,10 @@ def work(run: Run, plan: Plan, workers: int) -> None:
 
 def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
     """Runs an evaluation to its report; returns the exit code."""
-    make_plan(benchmark, config)  # what cannot be run is said before a policy is waited for
+    plan = make_plan(benchmark, config)  # what cannot be run is said before a policy is waited for
     info = reach_policy(config)
-    plan = make_plan(benchmark, config, choose_profile(info, benchmark, config.profile))
+    if (profile := choose_profile(info, benchmark, config.profile)) != plan.profile.name:
+        plan = make_plan(benchmark, config, profile)
     check_policy(info, benchmark, config.suite, plan.profile, config.allow_other_suite)
     assets = benchmark.assets(config.assets, Volume().root)
     spec = specify(plan, info)
