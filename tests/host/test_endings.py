@@ -62,6 +62,14 @@ def processes_in(folder: Path) -> list[str]:
     return [line.decode(errors="replace") for line in lines if os.fsencode(folder) in line]
 
 
+def have_ended(clone: Path, within_s: float = 5.0) -> bool:
+    """Returns whether nothing runs from a clone; what was just told to end has some time for it."""
+    deadline = time.monotonic() + within_s
+    while processes_in(clone) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return processes_in(clone) == []
+
+
 @pytest.mark.parametrize(
     ("step", "number"), [("bin", signal.SIGINT), ("bin/pip", signal.SIGINT), ("bin/pip", signal.SIGHUP)]
 )
@@ -82,7 +90,22 @@ def test_ctrl_c_in_the_first_set_up_is_told_and_the_next_call_begins_anew(copy_c
     assert said.splitlines()[-1] == "lab: stopped in the middle of the set-up; the next ./lab begins it anew"
     others = [line for line in said.splitlines() if not line.startswith("lab: ")]
     assert others == [] or number == signal.SIGHUP  # of which sh itself says a word
-    assert not (clone / ".venv" / ".stamp").exists() and processes_in(clone) == []
+    assert not (clone / ".venv" / ".stamp").exists()
+    assert have_ended(clone)
+
+
+def test_what_a_set_up_starts_while_it_is_interrupted_ends_too(copy_clone, tmp_path):
+    """A venv that starts one process after the other, also between the count of what runs and its own end."""
+    clone = copy_clone(tmp_path / "clone")
+    busy = tmp_path / "python"
+    starting = ': > "$3/empty"; mkdir "$3/bin"; for n in $(seq 100); do timeout 60 tail -f "$3/empty" & done; wait'
+    busy.write_text(f'#!/bin/sh\nif [ "$2" = venv ]; then {starting}; else exec {sys.executable} "$@"; fi\n')
+    busy.chmod(0o755)
+    process = subprocess.Popen([clone / "lab"], env={**CLEAN, "VLALAB_PYTHON": str(busy)}, stdin=-3, stdout=-3, stderr=-3)
+    until((clone / ".venv/bin").exists, process)
+    process.terminate()
+    assert process.wait(WAIT_S) == 130
+    assert have_ended(clone)
 
 
 def test_ctrl_c_in_an_environments_set_up_is_told_and_leaves_nothing_running(copy_clone, tmp_path):
