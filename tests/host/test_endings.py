@@ -101,7 +101,8 @@ def test_what_a_set_up_starts_while_it_is_interrupted_ends_too(copy_clone, tmp_p
     starting = ': > "$3/empty"; mkdir "$3/bin"; for n in $(seq 100); do timeout 60 tail -f "$3/empty" & done; wait'
     busy.write_text(f'#!/bin/sh\nif [ "$2" = venv ]; then {starting}; else exec {sys.executable} "$@"; fi\n')
     busy.chmod(0o755)
-    process = subprocess.Popen([clone / "lab"], env={**CLEAN, "VLALAB_PYTHON": str(busy)}, stdin=-3, stdout=-3, stderr=-3)
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([clone / "lab"], env={**CLEAN, "VLALAB_PYTHON": str(busy)}, **quiet)
     until((clone / ".venv/bin").exists, process)
     process.terminate()
     assert process.wait(WAIT_S) == 130
