@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from invoke import Collection
 
-from vlalab.tasks import admin, evaluate, learn, serve
+from vlalab.tasks import admin, data, evaluate, learn, serve
 from vlalab.tasks.flags import tasks_of
 
 # The order is the one of the list: what a day's work begins with comes first.
 GROUPS = {name: tasks_of(module) for name, module in (
-    ("evaluate", evaluate), ("serve", serve), ("learn", learn), ("admin", admin),
+    ("evaluate", evaluate), ("data", data), ("serve", serve), ("learn", learn), ("admin", admin),
 )}  # fmt: skip
 namespace = Collection(*(task for group in GROUPS.values() for task in group))

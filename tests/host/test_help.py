@@ -11,6 +11,7 @@ from vlalab import cli
 from vlalab.commands import course, programs
 from vlalab.host.paths import ROOT
 from vlalab.tasks import helping
+from vlalab.tasks.flags import task
 
 TASKS = cli.load_tasks()
 LAB = [sys.executable, "-I", "-m", "vlalab"]
@@ -29,10 +30,27 @@ def eighty_columns(monkeypatch):
 
 def test_every_task_in_its_group_is_seen_at_once():
     lines = shown()
-    assert len(lines) < 24, "a prompt stands below it"
-    assert all(f"{group}:" in "\n".join(lines) for group in TASKS.GROUPS)
-    for name, task in ALL.items():
-        assert any(re.search(rf"(^|\s){name} +{re.escape(task.short)}(\s|$)", line) for line in lines), name
+    assert len(lines) <= 24
+    assert [line.split()[0] for line in lines if line[:1].islower()] == list(TASKS.GROUPS)
+    for name, one in ALL.items():
+        assert any(re.search(rf"(^|\s){name} +{re.escape(one.short)}(\s|$)", line) for line in lines), name
+
+
+def test_forty_tasks_are_seen_at_once():
+    """As long as a name has 11 letters and its meaning 22, as the longest of today."""
+    sizes = {"evaluate": 7, "data": 9, "serve": 9, "learn": 7, "admin": 8}
+    groups = {name: [task("m" * 22, name=f"{name}-{n}".ljust(11, "n"))(print) for n in range(count)]
+              for name, count in sizes.items()}  # fmt: skip
+    lines = helping.task_list(groups).splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines if line[:1].islower()] == list(groups)
+    listed = [word for line in lines for word in line.split() if re.search("-\\d", word)]
+    assert sorted(listed) == sorted(one.name for tasks in groups.values() for one in tasks)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_name_and_its_meaning_leave_room_for_two_columns(name):
+    assert len(name) <= 11 and len(ALL[name].short) <= 22
 
 
 def test_a_narrow_terminal_gets_one_column():

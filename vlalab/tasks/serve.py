@@ -74,7 +74,7 @@ def down(names: list[str], dry_run: bool) -> None:
         print("nothing is up")
 
 
-@task("stop, and start as before", words("names", "services; default: all that are up", NAMES), DRY_RUN)
+@task("stop and start again", words("names", "services; default: all that are up", NAMES), DRY_RUN)
 def restart(names: list[str], dry_run: bool) -> None:
     """Stop services and start them with the settings they had, on the newest image and lock.
 
@@ -90,7 +90,7 @@ def status() -> None:
 
 
 @task(
-    "the end of a service's log",
+    "the end of a log",
     word("name", "service"),
     Flag("lines", "how many lines", Number("[0, inf)"), default=50),
     Flag("follow", "go on printing what is added", default=False),
@@ -104,7 +104,7 @@ def logs(name: str, lines: int, follow: bool) -> None:
 
 
 @task(
-    "a shell in an environment",
+    "open a shell",
     word("name", "environment or service"),
     Flag("command", "run this command line instead, and end"),
     RUNTIME,
@@ -117,25 +117,6 @@ def shell(name: str, command: str | None, runtime: str, dry_run: bool) -> None:
     ./lab shell libero --command "python -V"
     """
     finish(lifecycle.shell(name, runtime, command, dry_run))
-
-
-@task(
-    "download a model's weights",
-    word("model", " or ".join(MODELS), OneOf(tuple(MODELS))),
-    Flag("suite", "the published checkpoint of this suite; base: of none, where there is one", SUITE),
-    Flag("tiny", "make a small random one instead: no download, answers without sense", default=False),
-    Flag("name", "its folder under checkpoints/ on the volume", FOLDER_NAME, otherwise="as published"),
-    RUNTIME,
-    DRY_RUN,
-)
-def checkpoint(model: str, suite: str | None, tiny: bool, name: str | None, runtime: str, dry_run: bool) -> None:
-    """Download a checkpoint onto the volume, or make a tiny one to try things with.
-
-    ./lab checkpoint openvla --suite libero_goal     15 GB; then: ./lab up openvla --suite libero_goal
-    ./lab checkpoint openvla --tiny                  then: ./lab up openvla --checkpoint openvla-tiny
-    """
-    flags = flags_of({"suite": suite, "tiny": tiny, "name": name})
-    finish(programs.run_module(model, MODELS[model].getter, flags, runtime, dry_run))
 
 
 @task(
