@@ -14,6 +14,7 @@ if __name__ == "__main__":
     parser.add_argument("seconds", type=float, nargs="?", default=0.0)
     parser.add_argument("--token")
     parser.add_argument("--request-s", type=float, default=30.0)
+    parser.add_argument("--probe")
     for name, value in vars(Limits()).items():
         parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
     given = parser.parse_args()
@@ -27,4 +28,5 @@ if __name__ == "__main__":
     }
     limits = Limits(**{name: getattr(given, name) for name in vars(Limits())})
     settings = {"token": given.token, "request_timeout_s": given.request_s, "limits": limits}
+    settings |= {"probes": {given.probe: {}}} if given.probe else {}
     serve(policies[given.kind], port=given.port, linger_s=1.0, **settings)

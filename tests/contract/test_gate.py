@@ -151,6 +151,15 @@ def test_many_slow_bodies_leave_the_probes_alone(served):
         assert answer.status_code == 503 and answer.json()["type"].endswith("busy") and answer.headers["Retry-After"]
 
 
+def test_a_probe_by_another_name_is_answered_when_connections_are_used_up(served):
+    url = served("--request-s", "60", "--probe", "/health").url
+    with ExitStack() as stack:
+        for _ in range(150):
+            stack.enter_context(connect(url)).sendall(HEAD + b"Content-Length: 9000\r\n\r\nabc")
+        answers = {route: httpx.get(url + route, timeout=10).status_code for route in ("/health", "/v1/info")}
+    assert answers == {"/health": 200, "/v1/info": 503}
+
+
 def test_held_bodies_are_bounded_together_and_the_oldest_gives_way(served, client):
     service = served("--request-s", "60")
     before, size = resident_mb(service.process.pid), 15 * 10**6

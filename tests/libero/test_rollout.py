@@ -152,6 +152,18 @@ def test_gripper_conventions(gripper, raw, executed):
     assert (actions[:, 6] == np.array(raw, np.float32)).all(), "the policy's own array must stay as it was"
 
 
+def test_a_gripper_of_which_only_the_sign_counts_is_clipped_and_its_neighbours_are_not():
+    reader = Actions("p", (*OSC_POSE, GRIPPER_OPENS), ACTION)
+    actions = np.zeros((3, 7), np.float32)
+    actions[:, 6] = [-4.0, 1.6, 3e38]
+    result, fault = reader.read(ActionChunk(actions), 3)
+    assert fault is None and result[:, 6].tolist() == [1.0, -1.0, -1.0]
+    actions[1, 6] = np.nan
+    assert "answered nan in action 1, dimension 6" in str(reader.read(Answer(actions), 3)[1])
+    actions[1, 5] = 11.0
+    assert "answered 11 in action 1, dimension 5" in str(reader.read(Answer(actions), 3)[1])
+
+
 class Answer:
     """What a service that is not ours may answer: unchecked."""
 

@@ -20,7 +20,7 @@ class PolicyFault(Exception):
 
 def _turn_gripper(opens: np.ndarray) -> np.ndarray:
     """[0, 1] becomes [−1, 1], its sign, and is turned round (openvla, experiments/robot/robot_utils.py)."""
-    return -np.sign(2 * opens - 1)
+    return -np.sign(2 * np.clip(opens, 0, 1) - 1)
 
 
 def _meaning(part: Part) -> tuple:
@@ -57,7 +57,8 @@ class Actions:
     @cached_property
     def limits(self) -> np.ndarray:
         """The largest magnitude that can be meant, float32 [n]."""
-        return np.array([_limit(part) for part in self.answered for _ in range(part.size)], dtype=np.float32)
+        pairs = zip(self.answered, self.executed, strict=True)
+        return np.array([_limit(*pair) for pair in pairs for _ in range(pair[0].size)], dtype=np.float32)
 
     def read(self, chunk: ActionChunk, count: int) -> tuple[np.ndarray, PolicyFault | None]:
         """Returns the chunk's first `count` actions, float32 [T, n], up to the first that cannot be meant, with what is
@@ -97,8 +98,10 @@ class Actions:
         )
 
 
-def _limit(part: Part) -> float:
-    """Returns the largest magnitude of a part's numbers that can be meant: all finite ones where no range is known."""
-    if part.low is None or part.high is None:
+def _limit(part: Part, ours: Part) -> float:
+    """Returns the largest magnitude of a part's numbers that can be meant: all finite ones where no range is known, and
+    where the conversion takes the sign, which is to clip.
+    """
+    if part.low is None or part.high is None or (_meaning(part), _meaning(ours)) in CONVERSIONS:
         return float(np.finfo(np.float32).max)
     return (CHOICE_OVERSHOOT if part.unit == "1" else OVERSHOOT) * max(abs(part.low), abs(part.high))

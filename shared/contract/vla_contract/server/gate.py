@@ -7,7 +7,7 @@ does not, and the probes are answered even when nothing else is.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -36,10 +36,13 @@ class Limits:
 
 
 class Gate:
-    """Which connections wait for their sender, in the order in which they began to."""
+    """Which connections wait for their sender, in the order in which they began to.
 
-    def __init__(self, limits: Limits):
-        self.limits = limits
+    probes: a service's further names of /readyz.
+    """
+
+    def __init__(self, limits: Limits, probes: Iterable[str] = ()):
+        self.limits, self.probes = limits, (*PROBES, *probes)
         self._heads: dict[Connection, None] = {}
         self._idle: dict[Connection, None] = {}
 
@@ -146,7 +149,7 @@ class Connection(HttpToolsProtocol):
         if len(self.pipeline) >= self._limits.pipelined:
             return Problem("bad-request", f"more than {self._limits.pipelined} requests before the first one's answer")
         over = len(self.connections) - self._limits.connections
-        if over > 0 and (over > self._limits.spare or self.url.decode("latin-1") not in PROBES):
+        if over > 0 and (over > self._limits.spare or self.url.decode("latin-1") not in self._gate.probes):
             return Problem.retry_after("busy", f"{len(self.connections)} connections are open; ask again later", 1.0)
         return None
 

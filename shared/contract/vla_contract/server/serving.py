@@ -3,7 +3,7 @@
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -47,7 +47,7 @@ def serve(
         timer.start()
 
     app = create_app(policy, on_failure=on_failure, **settings)
-    server = uvicorn.Server(uvicorn_config(app, log_level, limits))
+    server = uvicorn.Server(uvicorn_config(app, log_level, limits, settings.get("probes", ())))
     listener = listen(host, port)
     log.info("listening on %s", address(listener))
     with listener, suppress(KeyboardInterrupt):  # uvicorn raises it again after the orderly end
@@ -56,11 +56,13 @@ def serve(
         raise SystemExit(1)
 
 
-def uvicorn_config(app: Starlette, log_level: str, limits: Limits | None = None) -> uvicorn.Config:
-    """Returns the settings every policy service is served with."""
+def uvicorn_config(
+    app: Starlette, log_level: str, limits: Limits | None = None, probes: Iterable[str] = ()
+) -> uvicorn.Config:
+    """Returns the settings every policy service is served with. probes: its further names of /readyz."""
     return uvicorn.Config(
         app,
-        http=partial(Connection, gate=Gate(limits or Limits())),
+        http=partial(Connection, gate=Gate(limits or Limits(), probes)),
         log_level=log_level,
         log_config=None,
         access_log=False,  # the metrics count requests; a line per step would drown everything else
