@@ -46,9 +46,10 @@ def test_a_name_and_a_path_find_the_same(volume, folder):
     assert find("mine", volume) == find(str(folder), volume)
 
 
-def test_another_model_is_refused(volume, folder):
-    (folder / "config.json").write_text(json.dumps({"model_type": "openvla"}))
-    with pytest.raises(CheckpointError, match="'openvla', another model; expected 'gr00t_n1_5'"):
+@pytest.mark.parametrize("kind", ["openvla", "gr00t_n1", "Gr00tN1d6", "Gr00tN1d7"])
+def test_another_model_is_refused(volume, folder, kind):
+    (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+    with pytest.raises(CheckpointError, match=f"'{kind}', another model; expected 'gr00t_n1_5'.*checkpoint gr00t"):
         find("mine", volume)
 
 
@@ -71,8 +72,9 @@ def test_the_embodiment_is_the_named_else_the_recorded_else_liberos(volume, fold
     assert find("mine", volume).embodiment().name == "so100", "a file of its own goes before the record"
 
 
-def test_an_adapter_alone_is_named(volume, folder):
-    (folder / "config.json").write_text(json.dumps({}))
+@pytest.mark.parametrize("config", [None, "{}"])
+def test_an_adapter_alone_is_named(volume, folder, config):
+    (folder / "config.json").unlink() if config is None else (folder / "config.json").write_text(config)
     (folder / "adapter_config.json").write_text("{}")
     with pytest.raises(CheckpointError, match="an adapter alone, to be merged"):
         find("mine", volume)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from services.gr00t.service.settings import Settings
 from tests.gr00t.conftest import ROOT, SHARED
 from tests.gr00t.harness import NAMES, body_of, observe, post
 from tests.running import running
-from vla_contract import PolicyClient
+from vla_contract import PolicyClient, PolicyRefused
 from vla_contract.protocol.act_json import loads
 from vla_modelkit.canary import check_sees
 from vla_modelkit.checkpoint import RECORD, CheckpointError
@@ -322,6 +323,28 @@ def test_every_robot_is_served_on_both_routes(tiny_policies, name):
         assert status == 200
         sizes = {f"action.{part.name}": (16, part.size) for part in served.layout.action}
         assert {key: part.shape for key, part in loads(json.dumps(value)).items()} == sizes
+
+
+def test_bad_input_is_a_422_in_words_on_both_routes(tiny_policies):
+    served = tiny_policies("libero")
+    good = observe(served.layout)
+    marked = [replace(good, instruction=f"pick up {mark} the cup") for mark in ("<image-1>", "<IMG_CONTEXT>")]
+    small = {**good.images, "robot0_eye_in_hand": np.zeros((8, 8, 3), np.uint8)}
+    bad = [
+        *((one, "stands for something else") for one in marked),
+        (replace(good, images={"agentview": good.images["agentview"]}), "robot0_eye_in_hand"),
+        (replace(good, images=small), "96x96"),
+        (replace(good, state=np.zeros(3, np.float32)), "3 numbers; .* needs 8"),
+        (replace(good, unnorm_key="nonesuch"), "unnorm_key"),
+    ]
+    with running(served, decode_act=decoder(served.layout)) as service, PolicyClient(service.url) as client:
+        for observation, words in bad:
+            with pytest.raises(PolicyRefused, match=words) as caught:
+                client.act(observation)
+            assert caught.value.status == 422
+        for one in marked:
+            status, _, problem = post(service.url, {"observation": body_of(one, served.layout)})
+            assert status == 422 and "stands for something else" in problem["detail"]
 
 
 def wait_for_address(log, process, timeout_s=60.0):

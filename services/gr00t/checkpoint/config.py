@@ -15,6 +15,7 @@ from typing import Any
 from vla_modelkit.checkpoint import CheckpointError, read_json, read_record
 
 MODEL_TYPE = "gr00t_n1_5"
+ADAPTER = "adapter_config.json"  # what LoRA leaves, without a config.json beside it
 PICTURE_SIDE = 224  # pixels of the square that the vision tower sees
 VISION = {  # of transformers.SiglipVisionConfig
     "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
@@ -104,7 +105,7 @@ def load_config(folder: Path) -> ModelConfig:
 def refuse_others(folder: Path, raw: Mapping[str, Any]) -> None:
     """Raises CheckpointError, saying what the folder holds, unless it is GR00T N1.5."""
     if raw.get("model_type") != MODEL_TYPE:
-        adapter = (folder / "adapter_config.json").is_file()
+        adapter = (folder / ADAPTER).is_file()
         what = "an adapter alone, to be merged into its base model" if adapter else "another model"
         raise CheckpointError(
             f"{folder} holds a model of type {raw.get('model_type')!r}, {what}; expected {MODEL_TYPE!r} (GR00T N1, "

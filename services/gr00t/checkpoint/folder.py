@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from services.gr00t.checkpoint.config import refuse_others
+from services.gr00t.checkpoint.config import ADAPTER, refuse_others
 from services.gr00t.checkpoint.embodiment import OWN, Embodiment, embodiment, read, usable
 from vla_common.volume import Volume
 from vla_contract.protocol.errors import did_you_mean
@@ -91,7 +91,8 @@ def find(name: str, volume: Volume | None = None) -> CheckpointFolder:
     Raises CheckpointError where there is none, or where it is not a GR00T N1.5 checkpoint.
     """
     folder = find_folder(name, "VLALAB_GR00T_CHECKPOINT", HOW_TO_GET, volume)
-    refuse_others(folder, read_json(folder / "config.json"))
+    lone_adapter = (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
+    refuse_others(folder, {} if lone_adapter else read_json(folder / "config.json"))
     earlier = read_json(folder / EARLIER) if (folder / EARLIER).is_file() else {}
     return CheckpointFolder(folder, read_json(folder / METADATA), read_record(folder) or earlier)
 
