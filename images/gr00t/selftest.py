@@ -13,7 +13,7 @@ from images.common.selftest import check_attention, check_imports, check_torch, 
 
 MODULES = (
     "torchvision", "transformers", "tokenizers", "accelerate", "peft", "diffusers", "timm", "einops", "decord", "av",
-    "cv2", "albumentations", "pandas", "pyarrow", "pydantic", "numpydantic", "tree", "pytorch3d.transforms",
+    "cv2", "albumentations", "pandas", "pyarrow", "h5py", "pydantic", "numpydantic", "tree", "pytorch3d.transforms",
 )  # fmt: skip
 
 

@@ -12,7 +12,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from images.common.selftest import check_imports, expect, in_fresh_process, run
 
 TASKS = {"libero_spatial": 10, "libero_object": 10, "libero_goal": 10, "libero_10": 10, "libero_90": 90}
-MODULES = ("scipy", "numba", "cv2", "av", "simplejpeg", "PIL", "gymnasium", "bddl", "mujoco", "OpenGL", "tyro", "httpx")
+MODULES = (
+    "scipy", "numba", "cv2", "av", "simplejpeg", "PIL", "gymnasium", "bddl", "mujoco", "OpenGL", "tyro", "httpx",
+    "pyarrow.parquet", "h5py",
+)  # fmt: skip
 
 
 def check_libraries() -> str:

@@ -13,6 +13,7 @@ from images.common.selftest import check_attention, check_imports, check_torch, 
 MODULES = (
     "torchvision", "torchaudio", "torchmetrics.text", "tokenizers", "datasets", "sklearn.datasets", "spacy",
     "matplotlib.pyplot", "tensorboard.main", "jupyterlab", "jupyter_server", "ipykernel", "ipywidgets", "tqdm",
+    "pyarrow.parquet", "av", "h5py",
 )  # fmt: skip
 
 

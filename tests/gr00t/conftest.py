@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = [str(ROOT / "shared" / name) for name in ("common", "contract", "modelkit")]
+SHARED = [str(ROOT / "shared" / name) for name in ("common", "contract", "modelkit", "datasets")]
 for entry in (str(ROOT), *SHARED):
     if entry not in sys.path:
         sys.path.insert(0, entry)

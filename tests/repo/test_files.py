@@ -299,13 +299,15 @@ def test_imports_go_one_way():
             others = {o.split(".")[1] for o in imported(text) if o.startswith("services.")}
             assert others <= {own}, name
         elif name.startswith("shared/common/"):
-            assert not found & {"vlalab", "services", "vla_contract", "vla_modelkit", "vla_evaluation"}, name
+            assert not found & {"vlalab", "services", *SHARED - {"vla_common"}}, name
         elif name.startswith("shared/contract/"):
-            assert not found & {"vlalab", "services", "vla_common", "vla_modelkit", "vla_evaluation"}, name
+            assert not found & {"vlalab", "services", *SHARED - {"vla_contract"}}, name
         elif name.startswith("shared/modelkit/"):
-            assert not found & {"vlalab", "services", "vla_evaluation"}, name
+            assert not found & {"vlalab", "services", "vla_datasets", "vla_evaluation"}, name
+        elif name.startswith("shared/datasets/"):
+            assert not found & {"vlalab", "services", *SHARED - {"vla_common", "vla_datasets"}}, name
         elif name.startswith("shared/evaluation/"):
-            assert not found & {"vlalab", "services", "vla_modelkit"}, name
+            assert not found & {"vlalab", "services", "vla_modelkit", "vla_datasets"}, name
         elif name.startswith("lessons/"):
             assert not found & {"vlalab", "services", *SHARED}, name
         elif name.startswith("vlalab/"):

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = ("shared/common", "shared/contract", "shared/modelkit", "shared/evaluation")  # each holds one package
+# Each holds one package.
+SHARED = ("shared/common", "shared/contract", "shared/modelkit", "shared/datasets", "shared/evaluation")
 COMMON = ROOT / SHARED[0]
 CLONES_VOLUME = ROOT / "shared" / "volume"
 

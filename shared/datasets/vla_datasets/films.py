@@ -1,0 +1,170 @@
+"""Films: an episode's pictures of one camera as an H.264 mp4, written with short groups and read frame by frame.
+
+A frame is found by its place in the file and not by its time stamp, so that fps as written in info.json, a film that
+begins late, and rounding cannot move it. Every second frame is a key frame, as LeRobot writes its own: to read one
+frame, two are decoded at most.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from io import BytesIO
+from pathlib import Path
+
+import av
+import numpy as np
+
+from vla_datasets.errors import DatasetError
+
+CODEC, PIXELS = "h264", "yuv420p"  # what every decoder reads; AV1, LeRobot's default, some cannot
+GROUP = 2  # frames from one key frame to the next
+OPTIONS = {"preset": "veryfast", "crf": "18", "g": str(GROUP), "bf": "0", "threads": "1"}  # 18: hardly to be seen
+OPEN_FILMS = 16  # per process
+
+
+@contextmanager
+def _told(path: object) -> Iterator[None]:
+    """Turns what FFmpeg says of a film into words with the film's name."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DatasetError(f"{path} is missing; expected a film") from error
+    except av.error.FFmpegError as error:
+        words = (error.strerror or str(error)).rstrip(".")
+        text = f"{path} cannot be read as a film ({words}); it may have been cut off: copy it again"
+        raise DatasetError(text) from error
+
+
+class Film:
+    """One open film. Frames are counted from 0 in the order in which they are shown."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        with _told(path):
+            self._container = av.open(str(path))
+            if not self._container.streams.video:
+                raise DatasetError(f"{path} holds no pictures; expected a film")
+            self._stream = self._container.streams.video[0]
+            self._stream.codec_context.thread_count = 1  # many small films at once, each on one core
+            packets = [one for one in self._container.demux(self._stream) if one.pts is not None and one.size]
+        context = self._stream.codec_context
+        self.codec, self.pixels, self.height, self.width = context.name, context.pix_fmt, context.height, context.width
+        self.rate = self._stream.average_rate
+        self.pts = sorted(one.pts for one in packets)
+        keys = (one for one in packets if one.is_keyframe)
+        self._keys = sorted((one.pts, one.pts if one.dts is None else one.dts) for one in keys)
+        self._decoder: Iterator[av.VideoFrame] = iter(())
+        self._at: int | None = None  # the frame decoded last
+
+    def __len__(self) -> int:
+        return len(self.pts)
+
+    @property
+    def seconds(self) -> list[float]:
+        """When each frame is shown."""
+        return [float(pts * self._stream.time_base) for pts in self.pts]
+
+    @property
+    def longest_group(self) -> int:
+        """Returns how many frames lie between two key frames at most: what reading a single one may cost."""
+        places = [bisect_right(self.pts, pts) for pts, _ in self._keys]
+        return max((b - a for a, b in zip(places, [*places[1:], len(self.pts) + 1], strict=True)), default=len(self))
+
+    def frames(self, indices: Sequence[int] | None = None) -> np.ndarray:
+        """Returns uint8 [n, H, W, 3] of those frames, all by default, in the order asked for."""
+        wanted = list(range(len(self))) if indices is None else [int(index) for index in indices]
+        for index in wanted:
+            if not 0 <= index < len(self):
+                raise DatasetError(f"{self.path} has {len(self)} frames; frame {index} was asked for")
+        found = np.empty((len(wanted), self.height, self.width, 3), np.uint8)
+        for place in sorted(range(len(wanted)), key=wanted.__getitem__):
+            found[place] = self._frame(wanted[place])
+        return found
+
+    def _frame(self, index: int) -> np.ndarray:
+        pts = self.pts[index]
+        with _told(self.path):
+            picture = self._decoded(pts, self._keys[max(0, bisect_right(self._keys, (pts, 2**62)) - 1)])
+            if picture is None:  # a key frame that is none, or a container that seeks badly
+                picture = self._decoded(pts, self._keys[0], anew=True)
+        if picture is None:
+            raise DatasetError(f"frame {index} of {self.path} cannot be decoded; copy the film again")
+        return picture
+
+    def _decoded(self, pts: int, key: tuple[int, int], anew: bool = False) -> np.ndarray | None:
+        if anew or self._at is None or not max(self._at + 1, key[0]) <= pts or self._at < key[0]:
+            self._container.seek(key[1], stream=self._stream)
+            self._decoder = self._container.decode(self._stream)
+        for frame in self._decoder:
+            self._at = frame.pts
+            if frame.pts == pts:
+                return frame.to_ndarray(format="rgb24")
+            if frame.pts > pts:
+                return None
+        self._at = None
+        return None
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._container.close()
+
+
+class Films:
+    """Open films of one process, those used last; a forked process opens its own."""
+
+    def __init__(self, most: int = OPEN_FILMS):
+        self.most, self._open, self._process = most, OrderedDict(), os.getpid()
+
+    def __getitem__(self, path: Path) -> Film:
+        if self._process != os.getpid():  # a file's place is shared with the parent, so its films are left alone
+            self._open, self._process = OrderedDict(), os.getpid()
+        if path not in self._open:
+            self._open[path] = Film(path)
+            if len(self._open) > self.most:
+                self._open.popitem(last=False)[1].close()
+        self._open.move_to_end(path)
+        return self._open[path]
+
+    def __getstate__(self) -> dict:
+        return {"most": self.most, "_open": OrderedDict(), "_process": -1}
+
+
+def none_called(key: str, name: str, known: Sequence[str]) -> DatasetError:
+    """Returns the error for pictures that a data set does not have."""
+    return DatasetError(f"{name} has no pictures {key!r}; it has {', '.join(known) or 'none'}")
+
+
+def picture(data: bytes, where: str) -> np.ndarray:
+    """Returns uint8 [H, W, 3] of a PNG or JPEG, as data sets of features "image" hold them. `where` is for errors."""
+    with _told(where), av.open(BytesIO(data)) as container:
+        return next(container.decode(video=0)).to_ndarray(format="rgb24")
+
+
+def write(path: Path, pictures: np.ndarray, fps: float) -> None:
+    """Writes uint8 [T, H, W, 3] as a film; it is there under its name when it is whole."""
+    if pictures.dtype != np.uint8 or pictures.ndim != 4 or pictures.shape[-1] != 3 or not len(pictures):
+        raise DatasetError(f"a film of {pictures.dtype} {pictures.shape} was given; expected uint8 [T, H, W, 3], T ≥ 1")
+    if pictures.shape[1] % 2 or pictures.shape[2] % 2:
+        size = " × ".join(map(str, pictures.shape[1:3]))
+        raise DatasetError(f"pictures of {size} make no {PIXELS} film; choose even sizes")
+    rate = Fraction(fps).limit_denominator(1000)
+    partial = path.with_name(f".{path.name}.partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with av.open(str(partial), "w", format="mp4") as container:
+            stream = container.add_stream("libx264", rate=rate, options=OPTIONS)
+            stream.height, stream.width = pictures.shape[1:3]
+            stream.pix_fmt = PIXELS
+            for place, one in enumerate(pictures):
+                frame = av.VideoFrame.from_ndarray(one, format="rgb24")
+                frame.pts, frame.time_base = place, 1 / rate
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,183 @@
+"""LIBERO's HDF5 files, and openvla's regenerated ones, read as a LeRobot set is: the same names and conventions.
+
+A file per task: data/demo_i/{actions, states, rewards, dones, obs/{agentview_rgb, eye_in_hand_rgb, ee_pos, ee_ori,
+gripper_states, joint_states, …}}, with the instruction in data's attribute problem_info.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from vla_datasets import films, libero, statistics
+from vla_datasets.errors import DatasetError
+from vla_datasets.metadata import Episode
+
+LAYOUT = "LIBERO HDF5"
+PARTS = ("ee_pos", "ee_ori", "gripper_states")  # of the state; ee_ori is an axis-angle
+ENDINGS = (".hdf5", ".h5")
+
+
+@contextmanager
+def opened(path: Path):
+    """Opens a file for reading; what is wrong with it is a DatasetError."""
+    try:
+        with h5py.File(path, "r") as file:
+            yield file
+    except DatasetError:
+        raise
+    except (OSError, KeyError, RuntimeError, AttributeError) as error:
+        raise DatasetError(f"{path} cannot be read as LIBERO's HDF5 ({error}); it may have been cut off") from error
+
+
+class LiberoFiles:
+    """The files of a folder, or one file, with `LeRobotDataset`'s members."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder).expanduser().absolute()
+        paths = files(self.folder)
+        if not paths:
+            raise DatasetError(f"{self.folder} holds no file that ends in {' or '.join(ENDINGS)}")
+        self.source, self._demos, self.episodes, self.tasks = None, [], [], {}
+        for path in paths:
+            self._list(path)
+        if not self.episodes:
+            raise DatasetError(f"{self.folder} holds no demonstrations; expected data/demo_0 and on in {paths[0].name}")
+
+    def _list(self, path: Path) -> None:
+        with opened(path) as file:
+            data = _data(file, path)
+            text = instruction(data, path)
+            for name in sorted((name for name in data if name.startswith("demo_")), key=_number):
+                if "actions" not in data[name]:
+                    raise DatasetError(f"{path}: {name} has no actions; expected data/{name}/actions")
+                self.episodes.append(Episode(len(self.episodes), (text,), len(data[name]["actions"])))
+                self._demos.append((path, name))
+        self.tasks.setdefault(next((i for i, one in self.tasks.items() if one == text), len(self.tasks)), text)
+
+    @property
+    def name(self) -> str:
+        return self.folder.stem
+
+    @property
+    def fps(self) -> float:
+        return float(libero.FPS)
+
+    @cached_property
+    def _cameras(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The cameras of the first episode: name in LeRobot sets -> (name in the file, shape of a picture)."""
+        path, demo = self._demos[0]
+        with opened(path) as file:
+            kept = {key: one.shape[1:] for key, one in file["data"][demo]["obs"].items() if key.endswith("_rgb")}
+        simulators = {key: camera for camera, (_, key) in libero.CAMERAS.items()}
+        named = {key: simulators.get(key, key.removesuffix("_rgb")) for key in kept}
+        order = sorted(kept, key=lambda key: [*libero.CAMERAS, named[key]].index(named[key]))
+        return {libero.video_key(named[key]): (key, kept[key]) for key in order}
+
+    @property
+    def video_keys(self) -> tuple[str, ...]:
+        return tuple(self._cameras)
+
+    @property
+    def column_keys(self) -> tuple[str, ...]:
+        return tuple(key for key in self.features if key not in self._cameras)
+
+    @property
+    def features(self) -> dict[str, dict[str, Any]]:
+        films = {key: {"dtype": "video", "shape": [*shape], "names": None} for key, (_, shape) in self._cameras.items()}
+        return films | libero.features((), 0)
+
+    @property
+    def info(self) -> dict[str, Any]:
+        facts = {"codebase_version": LAYOUT, "robot_type": libero.ROBOT, "fps": libero.FPS, "features": self.features}
+        return facts | {"total_episodes": len(self.episodes), "total_frames": len(self), "total_tasks": len(self.tasks)}
+
+    @property
+    def modality(self) -> dict[str, Any]:
+        """GR00T's modality.json as it would be."""
+        shown = {libero.video_key(one): one for one in libero.CAMERAS}
+        return libero.modality(tuple(shown.get(key, key.rpartition(".")[2]) for key in self._cameras))
+
+    def __len__(self) -> int:
+        return sum(episode.length for episode in self.episodes)
+
+    def columns(self, episode_index: int) -> dict[str, np.ndarray]:
+        """Returns observation.state [T, 8], action [T, 7] with the gripper 0 closed and 1 open, and LeRobot's own."""
+        path, demo = self._demos[episode_index]
+        length = self.episodes[episode_index].length
+        with opened(path) as file:
+            group = file["data"][demo]
+            missing = [part for part in PARTS if part not in group["obs"]]
+            if missing:
+                raise DatasetError(f"{path}: {demo}/obs lacks {', '.join(missing)}, the state of LIBERO's arm")
+            state = np.concatenate([group["obs"][part][:] for part in PARTS], axis=1).astype(np.float32)
+            actions = np.asarray(group["actions"][:], np.float32)
+        if actions.shape != (length, 7) or state.shape != (length, 8):
+            shapes = f"actions {list(actions.shape)}, state {list(state.shape)}"
+            raise DatasetError(f"{path}: {demo} has {shapes}; expected [{length}, 7] and [{length}, 8], a Panda's")
+        steps = np.arange(length)
+        task = next(i for i, one in self.tasks.items() if one == self.episodes[episode_index].tasks[0])
+        own = {"timestamp": (steps / libero.FPS).astype(np.float32), "frame_index": steps}
+        own |= {"episode_index": np.full(length, episode_index), "task_index": np.full(length, task)}
+        return {libero.STATE: state, libero.ACTION: libero.gripper_opens(actions), **own}
+
+    def frames(self, episode_index: int, video_key: str, indices: Sequence[int] | None = None) -> np.ndarray:
+        """Returns uint8 [n, H, W, 3], turned by 180° as in LeRobot sets: those frames of an episode, all by default."""
+        if video_key not in self._cameras:
+            raise films.none_called(video_key, self.name, self.video_keys)
+        path, demo = self._demos[episode_index]
+        with opened(path) as file:
+            kept = file["data"][demo]["obs"][self._cameras[video_key][0]]
+            if indices is None:
+                found = kept[:]
+            else:
+                odd = [index for index in indices if not 0 <= index < len(kept)]
+                if odd:
+                    raise DatasetError(f"{path}: {demo} has {len(kept)} pictures; picture {odd[0]} was asked for")
+                found = np.stack([kept[int(index)] for index in indices])
+            drawn_by_opengl = file["data"].attrs.get("macros_image_convention", "opengl") == "opengl"
+        return np.ascontiguousarray(found[:, ::-1, ::-1] if drawn_by_opengl else found)
+
+    def statistics(self) -> statistics.Statistics:
+        """Returns {feature: {min, max, mean, std, q01, q99}}, float64 [n], of all rows."""
+        return self._statistics
+
+    @cached_property
+    def _statistics(self) -> statistics.Statistics:
+        return statistics.of_episodes(self.columns(episode.index) for episode in self.episodes)
+
+
+def files(folder: Path) -> list[Path]:
+    """Returns the HDF5 files that a path means."""
+    if folder.is_file():
+        return [folder] if folder.suffix in ENDINGS else []
+    return sorted(path for path in folder.glob("*") if path.suffix in ENDINGS and not path.name.startswith("."))
+
+
+def instruction(data: h5py.Group, path: Path) -> str:
+    """Returns what a file's demonstrations do: as its attributes say, else as its name does."""
+    try:
+        text = json.loads(data.attrs["problem_info"])["language_instruction"]
+        return " ".join(text) if isinstance(text, list) else str(text).strip()
+    except (KeyError, ValueError, TypeError):
+        return re.sub(r"^.*SCENE\d+_", "", path.stem.removesuffix("_demo")).replace("_", " ").lower()
+
+
+def _data(file: h5py.File, path: Path) -> h5py.Group:
+    if "data" not in file:
+        there = ", ".join(file) or "nothing"
+        raise DatasetError(f"{path} has no group 'data'; expected LIBERO's data/demo_0/…, found {there}")
+    return file["data"]
+
+
+def _number(name: str) -> int:
+    digits = name.removeprefix("demo_")
+    return int(digits) if digits.isdigit() else -1

@@ -1,0 +1,173 @@
+"""LeRobot's data sets v2.0 and v2.1, with GR00T's modality.json where there is one.
+
+Source: huggingface/lerobot before v3.0 (lerobot/common/datasets), Isaac-GR00T at 4af2b622 (gr00t/data/dataset.py).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vla_datasets import films, metadata, statistics, tables
+from vla_datasets.errors import DatasetError
+from vla_datasets.metadata import Episode
+
+VERSIONS = ("v2.0", "v2.1")
+NEEDED = ("codebase_version", "fps", "features", "data_path")
+LIBRARY = "LeRobot's own converters go up to v3.0 and not back: take the set's revision v2.1 from the hub"
+KEPT = 64  # episodes whose columns stay in memory
+
+
+class LeRobotDataset:
+    """A data set in a folder. Reading it never writes into it.
+
+    info      info.json as it is: codebase_version, robot_type, fps, chunks_size, total_…, features
+    modality  GR00T's modality.json, None where there is none
+    source    what the lab knows of a set that it made itself: meta/source.json, else None
+    """
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder).expanduser().absolute()
+        self.info = _info(self.folder)
+        self.modality = self._optional(metadata.MODALITY)
+        self.source = self._optional(metadata.SOURCE)
+        self.episodes: list[Episode] = metadata.episodes(self.folder)
+        self.tasks: dict[int, str] = metadata.tasks(self.folder)
+        self._films, self._columns = films.Films(), OrderedDict()
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def fps(self) -> float:
+        return float(self.info["fps"])
+
+    @property
+    def features(self) -> dict[str, dict[str, Any]]:
+        return self.info["features"]
+
+    @property
+    def video_keys(self) -> tuple[str, ...]:
+        """The features that are pictures, whether they lie in films or in the rows."""
+        return tuple(key for key, one in self.features.items() if one["dtype"] in ("video", "image"))
+
+    @property
+    def column_keys(self) -> tuple[str, ...]:
+        """The features that are numbers."""
+        return tuple(key for key in self.features if key not in self.video_keys)
+
+    def __len__(self) -> int:
+        return sum(episode.length for episode in self.episodes)
+
+    def data_path(self, episode_index: int) -> Path:
+        """Returns where an episode's rows lie."""
+        return self._path("data_path", episode_index)
+
+    def video_path(self, episode_index: int, video_key: str) -> Path:
+        """Returns where an episode's film lies."""
+        return self._path("video_path", episode_index, video_key)
+
+    def columns(self, episode_index: int) -> dict[str, np.ndarray]:
+        """Returns an array [T, …] for each column of an episode. They are kept, and not to be written to."""
+        if episode_index not in self._columns:
+            path = self.data_path(episode_index)
+            self._columns[episode_index] = tables.columns(tables.read(path), path)
+            if len(self._columns) > KEPT:
+                self._columns.popitem(last=False)
+        self._columns.move_to_end(episode_index)
+        return self._columns[episode_index]
+
+    def frames(self, episode_index: int, video_key: str, indices: Sequence[int] | None = None) -> np.ndarray:
+        """Returns uint8 [n, H, W, 3], top row first: those frames of an episode, all by default."""
+        feature = self.features.get(video_key, {})
+        if feature.get("dtype") == "image":
+            return self._images(episode_index, video_key, indices)
+        if feature.get("dtype") != "video":
+            raise films.none_called(video_key, self.name, self.video_keys)
+        return self._films[self.video_path(episode_index, video_key)].frames(indices)
+
+    def film(self, episode_index: int, video_key: str) -> films.Film:
+        """Returns the film of a feature "video" that is none of "image"."""
+        return self._films[self.video_path(episode_index, video_key)]
+
+    def statistics(self) -> statistics.Statistics:
+        """Returns {feature: {min, max, mean, std, q01, q99}}, float64 [n]: stats.json's, else the rows'."""
+        return self._statistics
+
+    @cached_property
+    def _statistics(self) -> statistics.Statistics:
+        stated = self.stated_statistics() or {}
+        if stated and not set(self.column_keys) - stated.keys() and not incomplete(stated):
+            names = statistics.NAMES
+            return {key: {name: np.asarray(of[name], np.float64) for name in names} for key, of in stated.items()}
+        return self.computed_statistics()
+
+    def stated_statistics(self) -> dict[str, dict[str, list]] | None:
+        """Returns stats.json as it is, without pictures; None where there is none."""
+        found = self._optional(metadata.STATS)
+        return found and {key: one for key, one in found.items() if key not in self.video_keys}
+
+    def computed_statistics(self) -> statistics.Statistics:
+        """Returns the statistics of the rows as they are now."""
+        read = (self.data_path(episode.index) for episode in self.episodes)
+        return statistics.of_episodes(tables.columns(tables.read(path), path) for path in read)
+
+    def write_statistics(self) -> Path:
+        """Writes stats.json anew from the rows; nothing else writes into a data set. Returns its path."""
+        path = self.folder / metadata.STATS
+        metadata.write_json(path, statistics.plain(self.computed_statistics()))
+        self.__dict__.pop("_statistics", None)
+        return path
+
+    def _images(self, episode_index: int, key: str, indices: Sequence[int] | None) -> np.ndarray:
+        path = self.data_path(episode_index)
+        table = tables.read(path)
+        if key not in table.column_names:
+            raise DatasetError(f"{path} has no column {key}; info.json promises pictures there")
+        rows = table.column(key).to_pylist()
+        wanted = range(len(rows)) if indices is None else [int(index) for index in indices]
+        return np.stack([films.picture(rows[row]["bytes"], f"{key}, row {row} of {path}") for row in wanted])
+
+    def _path(self, pattern: str, episode_index: int, video_key: str = "") -> Path:
+        chunk = episode_index // int(self.info.get("chunks_size") or metadata.CHUNK)
+        try:
+            name = self.info[pattern].format(episode_chunk=chunk, episode_index=episode_index, video_key=video_key)
+        except (KeyError, IndexError, ValueError, AttributeError) as error:
+            given = f"{self.folder / metadata.INFO}: {pattern} is {self.info.get(pattern)!r}"
+            raise DatasetError(f"{given}; expected {metadata.DATA_PATH}") from error
+        path = (self.folder / name).resolve()
+        if not path.is_relative_to(self.folder.resolve()):
+            raise DatasetError(f"{self.folder / metadata.INFO}: {pattern} leads to {path}, out of the data set")
+        return self.folder / name
+
+    def _optional(self, name: str) -> dict[str, Any] | None:
+        return metadata.read_json(self.folder / name) if (self.folder / name).exists() else None
+
+
+def incomplete(stated: dict[str, dict[str, list]]) -> list[tuple[str, str]]:
+    """Returns (column, statistic) for each one that stats.json lacks."""
+    return [(key, name) for key, one in stated.items() for name in statistics.NAMES if name not in one]
+
+
+def _info(folder: Path) -> dict[str, Any]:
+    path = folder / metadata.INFO
+    info = metadata.read_json(path)
+    version = info.get("codebase_version")
+    if version not in VERSIONS:
+        what = f"{path}: codebase_version is {version!r}; expected {' or '.join(VERSIONS)}"
+        raise DatasetError(f"{what}. {LIBRARY}" if str(version).startswith("v3") else what)
+    missing = [name for name in NEEDED if name not in info]
+    if missing:
+        raise DatasetError(f"{path} lacks {', '.join(missing)}; expected what LeRobot {version} writes there")
+    if not isinstance(info["fps"], (int, float)) or not info["fps"] > 0:
+        raise DatasetError(f"{path}: fps is {info['fps']!r}; expected a number above 0")
+    features = info["features"]
+    if not isinstance(features, dict) or not all(isinstance(one, dict) and "dtype" in one for one in features.values()):
+        raise DatasetError(f"{path}: features must give dtype, shape and names of each column and film")
+    return info

@@ -1,0 +1,63 @@
+"""LIBERO's conventions as data: what its LeRobot sets and its HDF5 files call the same numbers.
+
+The LeRobot layout is IPEC-COMMUNITY's libero_*_no_noops sets, read by GR00T with examples/Libero/modality.json
+(Isaac-GR00T at 4af2b622): pictures turned by 180°, the gripper 0 closed and 1 open. The HDF5 layout is LIBERO's own
+(Lifelong-Robot-Learning/LIBERO at 8f1084e3), which openvla's regenerated files keep: pictures as OpenGL draws them,
+the gripper -1 open and 1 closed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+FPS, ROBOT = 20, "panda"
+CAMERAS = {  # the simulator's camera -> its name in LeRobot sets, in HDF5 files
+    "agentview": ("observation.images.image", "agentview_rgb"),
+    "robot0_eye_in_hand": ("observation.images.wrist_image", "eye_in_hand_rgb"),
+}
+STATE, ACTION = "observation.state", "action"
+_HAND = ("x", "y", "z", "roll", "pitch", "yaw")  # "roll, pitch, yaw" are an axis-angle; the names are the sets'
+STATE_NAMES, ACTION_NAMES = (*_HAND, "gripper", "gripper"), (*_HAND, "gripper")
+LANGUAGE = "human.action.task_description"
+
+
+def video_key(camera: str) -> str:
+    """Returns what LeRobot sets call a camera."""
+    return CAMERAS[camera][0] if camera in CAMERAS else f"observation.images.{camera}"
+
+
+def hdf5_key(camera: str) -> str:
+    """Returns what HDF5 files call a camera."""
+    return CAMERAS[camera][1] if camera in CAMERAS else f"{camera}_rgb"
+
+
+def features(cameras: tuple[str, ...], size: int) -> dict[str, dict[str, Any]]:
+    """Returns the features of a LeRobot set with those cameras, `size` pixels square."""
+    found: dict[str, dict[str, Any]] = {video_key(one): {"dtype": "video", "shape": [size, size, 3]} for one in cameras}
+    for name, names in ((STATE, STATE_NAMES), (ACTION, ACTION_NAMES)):
+        found[name] = {"dtype": "float32", "shape": [len(names)], "names": {"motors": list(names)}}
+    return found
+
+
+def modality(cameras: tuple[str, ...]) -> dict[str, Any]:
+    """Returns GR00T's modality.json for them."""
+    hand = {name: {"start": place, "end": place + 1} for place, name in enumerate(_HAND)}
+    prefix = "observation.images."
+    return {
+        "state": hand | {"gripper": {"start": 6, "end": 8}},
+        "action": hand | {"gripper": {"start": 6, "end": 7}},
+        "video": {video_key(one).removeprefix(prefix): {"original_key": video_key(one)} for one in cameras},
+        "annotation": {LANGUAGE: {"original_key": "task_index"}},
+    }
+
+
+def gripper_opens(actions: np.ndarray) -> np.ndarray:
+    """Returns [T, 7] with the gripper 0 closed and 1 open, for -1 open and 1 closed; as openvla's data loader does."""
+    return np.concatenate([actions[:, :-1], 1 - np.clip(actions[:, -1:], 0, 1)], axis=1)
+
+
+def gripper_closes(actions: np.ndarray) -> np.ndarray:
+    """Returns [T, 7] with the gripper -1 open and 1 closed, for 0 closed and 1 open."""
+    return np.concatenate([actions[:, :-1], 1 - 2 * actions[:, -1:]], axis=1)

@@ -1,0 +1,75 @@
+"""An episode's numbers: parquet files as arrays, a row per step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from vla_datasets.errors import DatasetError
+
+TYPES = {
+    name: getattr(pa, name)()
+    for name in ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
+} | {"bool": pa.bool_(), "float16": pa.float16()}
+
+
+def read(path: Path) -> pa.Table:
+    """Returns a parquet file's table. Raises DatasetError for a file that is missing or none."""
+    try:
+        return pq.read_table(path, partitioning=None)
+    except FileNotFoundError as error:
+        raise DatasetError(f"{path} is missing; expected an episode's rows") from error
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(f"{path} cannot be read as parquet ({str(error).splitlines()[0]}); copy it again") from error
+
+
+def columns(table: pa.Table, path: Path) -> dict[str, np.ndarray]:
+    """Returns an array [T, …] for each column that holds numbers or texts; pictures inside are left out."""
+    kept = [name for name in table.column_names if not pa.types.is_struct(table.schema.field(name).type)]
+    return {name: array(table.column(name), f"column {name} of {path}") for name in kept}
+
+
+def array(column: pa.ChunkedArray, where: str) -> np.ndarray:
+    """Returns a column as [T] or [T, n]. Raises DatasetError where its rows are of different lengths."""
+    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(values, pa.ChunkedArray):  # of no chunk at all
+        values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    kind = values.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _rectangle(values, where)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return np.array(values.to_pylist(), object)
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        raise DatasetError(f"{where} holds {kind}; expected numbers")
+    return values.to_numpy(zero_copy_only=False)
+
+
+def _rectangle(values: pa.Array, where: str) -> np.ndarray:
+    lengths = pc.list_value_length(values).to_numpy(zero_copy_only=False)
+    odd = np.flatnonzero(lengths != lengths[0]) if len(lengths) else []
+    if len(odd):
+        raise DatasetError(f"{where}: row {odd[0]} holds {lengths[odd[0]]} numbers; expected {lengths[0]} as in row 0")
+    flat = array(values.flatten(), where)
+    return flat.reshape(len(values), -1, *flat.shape[1:]) if len(values) else flat.reshape(0, 0)
+
+
+def write(path: Path, values: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays [T] and [T, n] as a parquet file; it is there under its name when it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        pq.write_table(pa.table({name: _column(one) for name, one in values.items()}), partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _column(values: np.ndarray) -> pa.Array:
+    if values.ndim == 1:
+        return pa.array(values)
+    return pa.FixedSizeListArray.from_arrays(_column(values.reshape(-1, *values.shape[2:])), values.shape[1])

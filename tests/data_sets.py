@@ -1,0 +1,66 @@
+"""Small real data sets: parquet, H.264 and HDF5 in a few rows, made in a moment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from vla_datasets import libero
+from vla_datasets.lerobot import LeRobotDataset
+from vla_datasets.writing import Writer
+
+CAMERAS = ("agentview", "robot0_eye_in_hand")
+LENGTHS = (12, 9, 10)
+TASKS = ("open the drawer", "push the plate", "open the drawer")
+
+
+def pictures(length: int, size: int = 32, seed: int = 0) -> np.ndarray:
+    """Returns uint8 [T, size, size, 3]: a square that wanders, so that every frame is unlike the others."""
+    shown = np.full((length, size, size, 3), 40, np.uint8)
+    for step in range(length):
+        at = (3 * step + seed) % (size - 8)
+        shown[step, at : at + 8, (2 * step) % (size - 8) :][:, :8] = (200, 20 * (step % 12), 90)
+    return shown
+
+
+def numbers(length: int, seed: int) -> dict[str, np.ndarray]:
+    """Returns state [T, 8] and action [T, 7], the gripper 0 closed and 1 open."""
+    random = np.random.default_rng(seed)
+    action = random.uniform(-1, 1, (length, 7)).astype(np.float32)
+    action[:, 6] = action[:, 6] > 0
+    return {libero.STATE: random.normal(size=(length, 8)).astype(np.float32), libero.ACTION: action}
+
+
+def lerobot(folder: Path, size: int = 32, cameras: tuple[str, ...] = CAMERAS) -> LeRobotDataset:
+    """Writes a LIBERO set of three episodes and returns it."""
+    features, modality = libero.features(cameras, size), libero.modality(cameras)
+    writer = Writer(folder, libero.ROBOT, libero.FPS, features, modality)
+    for seed, (length, task) in enumerate(zip(LENGTHS, TASKS, strict=True)):
+        films = {libero.video_key(one): pictures(length, size, seed + 5 * i) for i, one in enumerate(cameras)}
+        writer.add(numbers(length, seed), films, task)
+    return writer.finish()
+
+
+def hdf5(folder: Path, size: int = 32) -> Path:
+    """Writes the same episodes as openvla's regenerated LIBERO files hold them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for task in dict.fromkeys(TASKS):
+        with h5py.File(folder / f"{task.replace(' ', '_')}_demo.hdf5", "w") as file:
+            data = file.create_group("data")
+            data.attrs["problem_info"] = json.dumps({"language_instruction": task})
+            chosen = [seed for seed, one in enumerate(TASKS) if one == task]
+            for place, seed in enumerate(chosen):
+                _demo(data.create_group(f"demo_{place}"), seed, size)
+    return folder
+
+
+def _demo(group: h5py.Group, seed: int, size: int) -> None:
+    length, of = LENGTHS[seed], numbers(LENGTHS[seed], seed)
+    group["actions"] = libero.gripper_closes(of[libero.ACTION]).astype(np.float64)
+    for name, part in zip(("ee_pos", "ee_ori", "gripper_states"), np.split(of[libero.STATE], (3, 6), 1), strict=True):
+        group[f"obs/{name}"] = part
+    for place, camera in enumerate(CAMERAS):
+        group[f"obs/{libero.hdf5_key(camera)}"] = pictures(length, size, seed + 5 * place)[:, ::-1, ::-1]
