@@ -1,1 +1,1 @@
-"""Benchmarks: each warms up, measures both sides interleaved in one run, and ends with FIGURE lines."""
+"""Benchmarks: each warms up, measures all variants interleaved in one run, and ends with FIGURE lines."""

@@ -1,4 +1,4 @@
-"""What a batch that waits for company brings: workers of an evaluation against a simulated model.
+"""What a batch that waits for clients that are due brings: workers of an evaluation against a simulated model.
 
 The model takes the same time for a batch as for one observation, as a GPU nearly does; a worker steps its simulator
 between an answer and its next request. Two rules by which batches are cut, in turns, each in a server of its own:
@@ -108,7 +108,7 @@ def measure(infer_s: float, cases: list[tuple[int, float]], seconds: float, roun
 
 def main() -> None:
     """Prints the table and the FIGURE lines."""
-    parser = argparse.ArgumentParser(description="Batches that wait for company, with a simulated model.")
+    parser = argparse.ArgumentParser(description="Batches that wait for clients that are due, with a simulated model.")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: about a minute")
     quick = parser.parse_args().quick
     seconds, rounds = (4.0, 1) if quick else (10.0, 3)

@@ -1,4 +1,4 @@
-"""What every benchmark shares: interleaved timing of several sides, and the FIGURE lines that programs read."""
+"""What every benchmark shares: interleaved timing of several variants, and the FIGURE lines that programs read."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from collections.abc import Callable, Mapping
 COMPARE = {">=": operator.ge, "<=": operator.le}
 
 
-def interleaved(sides: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 1) -> dict[str, list[float]]:
-    """Returns seconds per call of every side, measured in turns so that a busy machine slows all of them alike.
+def interleaved(variants: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 1) -> dict[str, list[float]]:
+    """Returns seconds per call of every variant, measured in turns so that a busy machine slows all of them alike.
 
-    The order of a turn is drawn anew each time: after a side that leaves the processor cool the next one runs faster.
+    The order of a turn is drawn anew each time: after one that leaves the processor cool the next runs faster.
     """
     for _ in range(warmup):
-        for side in sides.values():
-            side()
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
+        for variant in variants.values():
+            variant()
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
     draw = random.Random(0)
     for _ in range(rounds):
-        for name in draw.sample(list(sides), len(sides)):
+        for name in draw.sample(list(variants), len(variants)):
             start = time.perf_counter()
-            sides[name]()
+            variants[name]()
             seconds[name].append(time.perf_counter() - start)
     return seconds
 

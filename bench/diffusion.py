@@ -116,11 +116,11 @@ def finished(step, device: torch.device):
 
 def time_training(machine: Machine, rounds: int) -> None:
     course = CourseTraining(linear_schedule().to(machine.device), machine.device)
-    sides = {
+    variants = {
         "course": finished(course.step, machine.device),
         "lab": finished(LabTraining(machine).step, machine.device),
     }
-    seconds = interleaved(sides, rounds, warmup=2)
+    seconds = interleaved(variants, rounds, warmup=2)
     print(f"\ntraining, batches of {BATCH}")
     for name, values in seconds.items():
         print(f"  {name:<8}{median_ms(values):9.1f} ms {1e3 * BATCH / median_ms(values):9.0f} pictures/s")
@@ -146,8 +146,8 @@ def time_sampling(machine: Machine, rounds: int) -> None:
     def one_step(x, t, t_prev, pred_noise, z):
         return samplers.denoise_add_noise(schedule, x, t, pred_noise, z)
 
-    sides = {"course": finished(course, machine.device), "lab": finished(lab, machine.device)}
-    seconds = interleaved(sides, rounds, warmup=3)
+    variants = {"course": finished(course, machine.device), "lab": finished(lab, machine.device)}
+    seconds = interleaved(variants, rounds, warmup=3)
     print(f"\nsampling, one step of {SAMPLES} pictures")
     for name, values in seconds.items():
         print(f"  {name:<8}{median_ms(values):9.1f} ms")

@@ -1,7 +1,7 @@
 """OpenVLA: our engine against upstream's computation on the same weights, in one run.
 
 On a CPU a tiny model, on a GPU one of the 7B model's own shape; weights are made up on the device. What is measured:
-- one stream: milliseconds per action of both sides in turns, ours without drafts, with drafts that are right as often
+- one stream: milliseconds per action of both in turns, ours without drafts, with drafts that are right as often
   as on recorded actions, as they are (smooth) and jittered, and with all right and all wrong;
 - drafts: decoding passes on recorded LIBERO actions (tests/openvla/data), turned into tokens, as they are and jittered;
 - 16 bits: how many answers in bf16 are the same with guesses as without;
@@ -12,7 +12,7 @@ On a CPU a tiny model, on a GPU one of the 7B model's own shape; weights are mad
     PYTHONPATH=.:shared/common:shared/contract:shared/modelkit python bench/openvla.py [--quick]
         [--size tiny|mid|full] [--remote-code FOLDER]
 
---remote-code takes upstream's own prismatic/extern/hf for the other side; else bench/parts/openvla_plain.py is it.
+--remote-code takes upstream's own prismatic/extern/hf for the other variant; else bench/parts/openvla_plain.py is it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from vla_modelkit.weights import MadeUp
 
 ENVIRONMENT = "openvla"
 PROMPT = [1, *range(300, 318), 29871]  # as long as LIBERO's are
-Side = Callable[[], object]
+Variant = Callable[[], object]
 
 
 def main() -> None:
@@ -93,7 +93,7 @@ def build(spec: tiny.TinySpec, dtype: torch.dtype, device: torch.device) -> tupl
 def upstream(
     spec: tiny.TinySpec, source: MadeUp, dtype: torch.dtype, device: torch.device, code: Path | None
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns the other side: pixels uint8 [S, S, 3] to tokens [7]."""
+    """Returns upstream's variant: pixels uint8 [S, S, 3] to tokens [7]."""
     if code is None:
         plain = PlainOpenVLA(spec.model_config(), source, dtype, device)
         return lambda pixels: plain.generate(pixels, PROMPT)
@@ -120,7 +120,7 @@ def upstream(
 
 
 def one_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rounds: int, device: torch.device) -> None:
-    """Times single observations, both sides in turns, and checks that they choose the same tokens."""
+    """Times single observations, both in turns, and checks that they choose the same tokens."""
     side = engine.model.config.towers[0].image_size
     picture = np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8)
     tokens = engine.generate(picture[None], [PROMPT]).tokens
@@ -137,9 +137,7 @@ def one_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rounds
     }
     seconds = interleaved(timed, rounds, warmup=2)
     ms = {name: median_ms(values) for name, values in seconds.items()}
-    print(
-        f"\none observation, median of {rounds} in turns; both sides chose the same tokens: {'yes' if agree else 'no'}"
-    )
+    print(f"\none observation, median of {rounds} in turns; both chose the same tokens: {'yes' if agree else 'no'}")
     for name, values in seconds.items():
         p90, ratio = np.percentile(values, 90) * 1e3, ms["upstream"] / ms[name]
         print(f"  {name:26} {ms[name]:8.2f} ms  p90 {p90:8.2f}  {ratio:5.2f} ×")

@@ -3,8 +3,8 @@
     PYTHONPATH=.:shared/common:shared/contract:shared/evaluation python bench/sim.py [--quick]
         [--assets kit|official|FOLDER] [--task libero_goal:0]
 
-Every round plays the same actions on all sides: a wandering arm where nothing is drawn, an episode of the oracle where
-something is. States (and the pictures of sides that draw) are compared afterwards and a difference ends the run.
+Every round plays the same actions on all: a wandering arm where nothing is drawn, an episode of the oracle where
+something is. States (and the pictures of variants that draw) are compared afterwards and a difference ends the run.
 Frames are drawn on the CPU, in one thread, unless --render says otherwise.
 """
 
@@ -96,9 +96,9 @@ class OurLoop:
         self.env.close()
 
 
-def assert_equal(sides):
-    """Raises AssertionError unless all sides have gone through the same states and drawn the same pictures."""
-    first, *others = sides
+def assert_equal(variants):
+    """Raises AssertionError unless all variants have gone through the same states and drawn the same pictures."""
+    first, *others = variants
     for other in others:
         assert len(first.seen) == len(other.seen) > 0
         for number, (expected, got) in enumerate(zip(first.seen, other.seen, strict=True)):
@@ -137,38 +137,38 @@ def oracle_actions(task, folder, init_state, count):
     return actions + [[0.0] * 6 + actions[-1][6:]] * (count - len(actions))
 
 
-def time_resets(sides, init_states, rounds):
+def time_resets(variants, init_states, rounds):
     """Returns seconds per reset and init state. Episode numbers advance, so that every reset draws anew."""
-    numbers = {name: iter(range(rounds + 1)) for name in sides}
+    numbers = {name: iter(range(rounds + 1)) for name in variants}
 
-    def resetter(name, side):
+    def resetter(name, variant):
         def reset():
-            side.reset(init_states[next(numbers[name])])
-            side.seen.append(side.state())
+            variant.reset(init_states[next(numbers[name])])
+            variant.seen.append(variant.state())
 
         return reset
 
-    seconds = interleaved({name: resetter(name, side) for name, side in sides.items()}, rounds)
-    assert_equal(sides.values())
+    seconds = interleaved({name: resetter(name, variant) for name, variant in variants.items()}, rounds)
+    assert_equal(variants.values())
     return seconds
 
 
-def time_steps(sides, rounds, actions, pictures):
+def time_steps(variants, rounds, actions, pictures):
     """Returns seconds per step (not per round of CHUNK steps)."""
-    numbers = {name: iter(range(rounds + 1)) for name in sides}
+    numbers = {name: iter(range(rounds + 1)) for name in variants}
 
-    def player(name, side):
+    def player(name, variant):
         def play():
             start = next(numbers[name]) * CHUNK
-            side.play(actions[start : start + CHUNK])
-            side.seen.append(side.state())
+            variant.play(actions[start : start + CHUNK])
+            variant.seen.append(variant.state())
             if pictures:
-                side.seen.append(side.picture())
+                variant.seen.append(variant.picture())
 
         return play
 
-    seconds = interleaved({name: player(name, side) for name, side in sides.items()}, rounds)
-    assert_equal(sides.values())
+    seconds = interleaved({name: player(name, variant) for name, variant in variants.items()}, rounds)
+    assert_equal(variants.values())
     return {name: [value / CHUNK for value in values] for name, values in seconds.items()}
 
 
@@ -212,14 +212,14 @@ def run(task, init_states, source, quick):
         "LiberoEnv, agentview": OurLoop(task, source.path, 1),
         f"LiberoEnv, chunks of {CHUNK}": OurLoop(task, source.path, CHUNK),
     }
-    for side in seeing.values():
-        side.reset(init_states[0])
+    for variant in seeing.values():
+        variant.reset(init_states[0])
     rounds = 4 if quick else 12
     actions = oracle_actions(task, source.path, init_states[0], (rounds + 1) * CHUNK)
     timed = time_steps(seeing, rounds, actions, pictures=True)
     drawn = report("one step with its observation", timed, "stock, two cameras")
-    for side in seeing.values():
-        side.close()
+    for variant in seeing.values():
+        variant.close()
     chunk_target = ">=6" if source.kind == "official" else ">=4"
     print()
     figure("sim_step_speedup", steps["LiberoEnv"], "x", ">=1.35")

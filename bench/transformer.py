@@ -95,9 +95,9 @@ def padded(rows: list[list[int]], pad: int) -> Tensor:
 
 def course_batch(batch: Batch, pad: int) -> Batch:
     """Returns a batch with every sentence padded to 350, as the course has it."""
-    sides = [padded(tensor.tolist(), pad) for tensor in (batch.encoder_input, batch.decoder_input, batch.label)]
-    causal_and_real = causal_mask(SEQ)[None] & padding_mask(sides[1], pad)
-    return Batch(*sides, padding_mask(sides[0], pad), causal_and_real, batch.real)
+    texts = [padded(tensor.tolist(), pad) for tensor in (batch.encoder_input, batch.decoder_input, batch.label)]
+    causal_and_real = causal_mask(SEQ)[None] & padding_mask(texts[1], pad)
+    return Batch(*texts, padding_mask(texts[0], pad), causal_and_real, batch.real)
 
 
 class CourseTraining:
@@ -184,7 +184,7 @@ def torch_trainer(config: Config, machine: Machine, data: Data, folder: Path) ->
 
 
 @dataclass
-class Side:
+class Variant:
     """Something that trains: its step, and the batches that it goes through in turn."""
 
     step: Callable[[Batch], object]
@@ -200,7 +200,7 @@ class Side:
 
 
 def training(data: Data, folder: Path, rounds: int) -> None:
-    """Measures words per second of all sides in turns, prints the table and the figures."""
+    """Measures words per second of all variants in turns, prints the table and the figures."""
     config = get_config("base", precision="fp32")
     cpu = torch.device("cpu")
     fp32, best = Machine(cpu), choose_machine("cpu", "auto")
@@ -211,13 +211,13 @@ def training(data: Data, folder: Path, rounds: int) -> None:
     eights = [examples[i : i + COURSE_BATCH] for i in range(0, COURSE_BATCH * (rounds + 1), COURSE_BATCH)]
     theirs = [course_batch(make_batch(eight, *specials), pad) for eight in eights]
     course = CourseTraining(config, data, folder / "course")
-    sides = {"course, fp32": Side(course.step, theirs)}
+    variants = {"course, fp32": Variant(course.step, theirs)}
     for name, machine in {"fp32": fp32, "bf16": best}.items():
         if name == "fp32" or machine.dtype:
-            sides[f"torch, {name}"] = Side(_steps(torch_trainer(config, machine, data, folder)), batches)
-            sides[f"lab, {name}"] = Side(_steps(Trainer(config, machine, data, folder)), batches)
-    seconds = interleaved(sides, rounds)
-    speed = {name: _words_of(sides[name], rounds) / sum(values) for name, values in seconds.items()}
+            variants[f"torch, {name}"] = Variant(_steps(torch_trainer(config, machine, data, folder)), batches)
+            variants[f"lab, {name}"] = Variant(_steps(Trainer(config, machine, data, folder)), batches)
+    seconds = interleaved(variants, rounds)
+    speed = {name: _words_of(variants[name], rounds) / sum(values) for name, values in seconds.items()}
     print(f"training, d_model 512, N 6, h 8, batches of {BATCH_TOKENS} tokens; {rounds} steps each, in turns")
     for name, value in speed.items():
         print(f"  {name:14} {value:8.1f} real target words/s   {value / speed['course, fp32']:6.1f} × the course's")
@@ -234,9 +234,9 @@ def _steps(trainer: Trainer) -> Callable[[Batch], object]:
     return lambda batch: float(trainer.step([batch]))
 
 
-def _words_of(side: Side, rounds: int) -> int:
+def _words_of(variant: Variant, rounds: int) -> int:
     """Returns the words of the timed calls; the first one warmed up."""
-    return sum(side.batches[i % len(side.batches)].real.numel() for i in range(1, rounds + 1))
+    return sum(variant.batches[i % len(variant.batches)].real.numel() for i in range(1, rounds + 1))
 
 
 def decoding(data: Data, count: int) -> None:
@@ -308,7 +308,9 @@ def learning(volume: Volume, quick: bool) -> None:
 def main() -> None:
     """Runs all parts and prints FIGURE lines; the corpus comes from this machine's volume."""
     parser = argparse.ArgumentParser(description="The Transformer lab against the course's way and nn.Transformer.")
-    parser.add_argument("--quick", action="store_true", help="two steps per side, reversing for 40 s, no long training")
+    parser.add_argument(
+        "--quick", action="store_true", help="two steps per variant, reversing for 40 s, no long training"
+    )
     parser.add_argument("--only", choices=("training", "decoding", "learning"), help="one part")
     options = parser.parse_args()
     torch.manual_seed(0)

@@ -68,7 +68,7 @@ def serve_forever(pipe) -> None:
         uvicorn.Server(uvicorn_config(app, "warning")).run(sockets=[listener])
 
 
-def sides(url: str, image: np.ndarray) -> dict[str, Callable[[], np.ndarray]]:
+def variants(url: str, image: np.ndarray) -> dict[str, Callable[[], np.ndarray]]:
     """Returns the three ways to ask, each with a connection of its own; each returns the action float [7]."""
     client = PolicyClient(url)
     plain = {name: Transport(url) for name in ("act", "raw")}
@@ -106,7 +106,7 @@ def wire_bytes(url: str, name: str, image: np.ndarray) -> tuple[int, int]:
 
         thread = threading.Thread(target=relay, daemon=True)
         thread.start()
-        ask = sides(near_url, image)[name]
+        ask = variants(near_url, image)[name]
         ask()
         before = tuple(counted)
         ask()
@@ -141,14 +141,14 @@ def report(url: str, image: np.ndarray, rounds: int) -> None:
     """Measures and prints."""
     with PolicyClient(url) as client:
         client.wait_ready(60)
-    seconds = interleaved(sides(url, image), rounds, warmup=50)
+    seconds = interleaved(variants(url, image), rounds, warmup=50)
     sent = {name: wire_bytes(url, name, image) for name in seconds}
     ms = {name: median_ms(values) for name, values in seconds.items()}
     print(f"one 256x256x3 picture there, one action back; median of {rounds} round trips, in turns\n")
-    print(f"{'side':6} {'median ms':>10} {'p10 ms':>8} {'p90 ms':>8} {'bytes sent':>11} {'received':>9}")
+    print(f"{'variant':7} {'median ms':>10} {'p10 ms':>8} {'p90 ms':>8} {'bytes sent':>11} {'received':>9}")
     for name, values in seconds.items():
         p10, p90 = np.percentile(values, [10, 90]) * 1e3
-        print(f"{name:6} {ms[name]:10.3f} {p10:8.3f} {p90:8.3f} {sent[name][0]:11,} {sent[name][1]:9,}")
+        print(f"{name:7} {ms[name]:10.3f} {p10:8.3f} {p90:8.3f} {sent[name][0]:11,} {sent[name][1]:9,}")
     print()
     figure("wire_act_over_v1", ms["act"] / ms["v1"], "ratio", ">=1.8")
     figure("wire_v1_over_raw", ms["v1"] - ms["raw"], "ms", "<=0.45")

@@ -1,4 +1,4 @@
-"""The other side of bench/openvla.py: OpenVLA as upstream's code computes it, from transformers' and timm's own parts.
+"""What bench/openvla.py compares with: OpenVLA as upstream computes it, from transformers' and timm's own parts.
 
 Whole vision towers, features of the second-to-last layer, `LlamaForCausalLM.generate` on the merged embeddings: a
 growing cache, the head at every position of the prompt, one token per pass. It leaves out upstream's own Python around

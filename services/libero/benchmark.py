@@ -21,11 +21,14 @@ CAMERAS = (  # what LIBERO's scenes define; agentview and robot0_eye_in_hand are
     "galleryview",
     "robot0_robotview",
 )
-UNLIKE = {  # why a run on such assets must not stand beside published figures
-    "kit": "assets: kit, objects and scenes look and weigh differently",
-    "folder": "assets come from a folder, whose content was not verified",
+ABOUT_ASSETS = {  # see `vla_evaluation.benchmark.Assets`
+    "kit": {
+        "unlike": "assets: kit, objects and scenes look and weigh differently",
+        "notice": "The scenes are built from the project's own simple models.",
+        "advice": "assets: the project's kit; LIBERO's official files can be had by `./lab assets libero`",
+    },
+    "folder": {"unlike": "assets come from a folder, whose content was not verified"},
 }
-ADVICE = {"kit": "assets: the project's kit; LIBERO's official files can be had by `./lab assets libero`"}
 
 
 class Libero:
@@ -57,8 +60,7 @@ class Libero:
         from services.libero import assets
 
         source = assets.resolve(asked, volume)
-        unlike, advice = UNLIKE.get(source.kind, ""), ADVICE.get(source.kind, "")
-        return Assets(source.kind, source.path, source.digest, unlike, advice)
+        return Assets(source.kind, source.path, source.digest, **ABOUT_ASSETS.get(source.kind, {}))
 
     def renderer(self, render: str) -> str:
         """Returns the OpenGL driver's own name and version."""

@@ -133,10 +133,10 @@ def _began(root: Path) -> dict[str, float | None]:
 def _made(root: Path, name: str) -> float | None:
     try:
         with anchored.folder(root, "runs", name) as folder:
-            facts = [os.stat(each, dir_fd=folder, follow_symlinks=False) for each in (STORE, "config.json")]
+            statuses = [os.stat(each, dir_fd=folder, follow_symlinks=False) for each in (STORE, "config.json")]
     except OSError:
         return None
-    return facts[1].st_mtime if all(stat.S_ISREG(each.st_mode) for each in facts) else None
+    return statuses[1].st_mtime if all(stat.S_ISREG(each.st_mode) for each in statuses) else None
 
 
 def _names(root: Path, *folders: str) -> list[str]:

@@ -113,15 +113,15 @@ def identity(info: PolicyInfo | None) -> str:
         return '<p class="vl-quiet">Unknown until the policy answers.</p>'
     more = {name: str(value) for name, value in info.details.items() if name != "attention"}
     told = f"<details><summary>More that it tells</summary>{_listed(more)}</details>" if more else ""
-    return _listed(facts(info)) + told
+    return _listed(details(info)) + told
 
 
 def _listed(values: Mapping[str, str]) -> str:
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in values.items() if value)
-    return f'<dl class="vl-facts">{rows}</dl>'
+    return f'<dl class="vl-details">{rows}</dl>'
 
 
-def facts(info: PolicyInfo) -> dict[str, str]:
+def details(info: PolicyInfo) -> dict[str, str]:
     """Returns the policy's identity in words; an empty text where there is nothing to tell."""
     size = f"{info.image_hw[1]}×{info.image_hw[0]}" if info.image_hw else "any size"
     checkpoint = info.checkpoint

@@ -14,8 +14,8 @@ from vla_contract import InvalidObservation, Policy, PolicyClient, PolicyRefused
 from vla_contract.protocol.codec import MEDIA_TYPE
 from vla_contract.protocol.messages import encode_observation
 from vla_contract.protocol.problems import Problem
+from vla_contract.server.arrivals import MAX_CLIENTS, Arrivals
 from vla_contract.server.batching import BatchQueue, Call, Job
-from vla_contract.server.company import MAX_CLIENTS, Company
 
 
 def together(count: int, act: Callable[[int], object]) -> list:
@@ -186,49 +186,49 @@ class TestCompany:
     """When a client is due: after its usual pause, and no more once it is late."""
 
     def habit(self, pause_s, times=3):
-        company, now = Company(), 100.0
+        arrivals, now = Arrivals(), 100.0
         for _ in range(times):
-            company.asks("worker", now)
-            company.leaves_queue("worker")
-            company.answered("worker", now)
+            arrivals.asks("worker", now)
+            arrivals.leaves_queue("worker")
+            arrivals.answered("worker", now)
             now += pause_s
-        return company, now - pause_s  # its last answer
+        return arrivals, now - pause_s  # its last answer
 
     def test_one_that_is_due_is_waited_for(self):
-        company, at = self.habit(0.05)
-        assert at + 0.05 < company.due(at, at + 1.0, 1.0) <= at + 0.2
+        arrivals, at = self.habit(0.05)
+        assert at + 0.05 < arrivals.due(at, at + 1.0, 1.0) <= at + 0.2
 
     def test_one_that_takes_longer_than_the_wait_is_not(self):
-        company, at = self.habit(0.5)
-        assert company.due(at, at + 0.1, 0.2) == at
+        arrivals, at = self.habit(0.5)
+        assert arrivals.due(at, at + 0.1, 0.2) == at
 
     def test_one_that_is_late_is_not(self):
-        company, at = self.habit(0.05)
-        assert company.due(at + 0.3, at + 1.3, 1.0) <= at + 0.3
+        arrivals, at = self.habit(0.05)
+        assert arrivals.due(at + 0.3, at + 1.3, 1.0) <= at + 0.3
 
     def test_one_that_waits_already_is_not(self):
-        company, at = self.habit(0.05)
-        company.asks("worker", at + 0.05)
-        assert company.due(at + 0.05, at + 1.0, 1.0) == at + 0.05
+        arrivals, at = self.habit(0.05)
+        arrivals.asks("worker", at + 0.05)
+        assert arrivals.due(at + 0.05, at + 1.0, 1.0) == at + 0.05
 
     def test_a_long_inference_does_not_make_it_forgotten(self):
-        company = Company()
-        company.asks("new", 0.0)
-        company.leaves_queue("new")
-        assert company.due(5.0, 6.0, infer_s=4.0) == 6.0 and company.due(5.0, 6.0, infer_s=0.1) <= 5.0
+        arrivals = Arrivals()
+        arrivals.asks("new", 0.0)
+        arrivals.leaves_queue("new")
+        assert arrivals.due(5.0, 6.0, infer_s=4.0) == 6.0 and arrivals.due(5.0, 6.0, infer_s=0.1) <= 5.0
 
     def test_an_episodes_end_is_no_habit(self):
-        company, at = self.habit(0.05)
-        company.asks("worker", at + 5.0)
-        company.leaves_queue("worker")
-        company.answered("worker", at + 5.0)
-        assert company.due(at + 5.0, at + 6.0, 1.0) < at + 5.2
+        arrivals, at = self.habit(0.05)
+        arrivals.asks("worker", at + 5.0)
+        arrivals.leaves_queue("worker")
+        arrivals.answered("worker", at + 5.0)
+        assert arrivals.due(at + 5.0, at + 6.0, 1.0) < at + 5.2
 
     def test_few_are_remembered(self):
-        company = Company()
+        arrivals = Arrivals()
         for number in range(3 * MAX_CLIENTS):
-            company.asks(f"client {number}", float(number))
-        assert len(company._clients) == MAX_CLIENTS
+            arrivals.asks(f"client {number}", float(number))
+        assert len(arrivals._clients) == MAX_CLIENTS
 
 
 class TestQueue:
@@ -241,7 +241,7 @@ class TestQueue:
         return queue
 
     def watched(self, queue):
-        """Takes a batch; returns its size and the waits for company: seconds allowed, and whether a job ended it."""
+        """Takes a batch; returns its size and the waits for arrivals: seconds allowed, and whether a job ended it."""
         waits, wait = [], queue._changed.wait
 
         def watch(seconds):

@@ -36,8 +36,8 @@ def image(lock: str, identity: str = "sha256:1") -> images.Image:
     return images.Image("libero", "vla-lab/libero:dev", identity, now, 1, {"vla-lab.lock": lock})
 
 
-def facts(*running, built=None, used=MappingProxyType({})) -> overview.Facts:
-    return overview.Facts(list(running), {r.name: r.is_healthy() for r in running}, built or {}, used)
+def facts(*running, built=None, used=MappingProxyType({})) -> overview.Snapshot:
+    return overview.Snapshot(list(running), {r.name: r.is_healthy() for r in running}, built or {}, used)
 
 
 @pytest.mark.parametrize(

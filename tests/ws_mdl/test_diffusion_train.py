@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from services.ws_mdl.devices import Machine
-from services.ws_mdl.diffusion import data, pictures, score, train
+from services.ws_mdl.diffusion import data, score, train, visualize
 from services.ws_mdl.diffusion import sample as sampling
 from services.ws_mdl.diffusion.config import Config, refuse_drift, run_folder
 from services.ws_mdl.weights import WeightFiles
@@ -139,7 +139,7 @@ def test_samples_become_files_that_can_be_looked_at(trained):
     request = sampling.Request(count=6, columns=3, compare=True, context="all")
     written = sampling.sample_and_save(request, trained)
     grid, gif, schedule, compared = (Image.open(path) for path in written)
-    assert grid.size == ((3 * 17 - 1) * 4, 2 * (16 * 4 + pictures.BAND))
+    assert grid.size == ((3 * 17 - 1) * 4, 2 * (16 * 4 + visualize.BAND))
     assert gif.n_frames > 5 and gif.size == grid.size
     assert schedule.size[0] > 500 and compared.size[1] > 3 * 16
     again = sampling.sample_and_save(request, trained)
@@ -151,21 +151,21 @@ def test_every_class_is_named_where_its_pictures_begin(trained, tmp_path):
     assert names == ["0", "1", "3", "5", "6", "8"]
     assert sampling.names_of(sampling.Request(count=2, context="3+5"), trained) == ["3+5", "3+5"]
     assert sampling.names_of(sampling.Request(count=2, sampler="incorrect"), trained) == []
-    drawn = pictures.named_grid(torch.ones(6, 1, 16, 16), 3, ["hero", "hero", "food", "food", "food", "spell"])
+    drawn = visualize.named_grid(torch.ones(6, 1, 16, 16), 3, ["hero", "hero", "food", "food", "food", "spell"])
     dark = [[_has_ink(drawn, row, column) for column in range(3)] for row in range(2)]
     assert dark == [[True, False, True], [True, False, True]]
 
 
 def _has_ink(drawn, row, column):
     """Returns whether something is written above that picture of a white grid."""
-    left, top = column * 17 * 4, row * (16 * 4 + pictures.BAND)
-    return np.asarray(drawn)[top : top + pictures.BAND, left : left + 64].min() < 128
+    left, top = column * 17 * 4, row * (16 * 4 + visualize.BAND)
+    return np.asarray(drawn)[top : top + visualize.BAND, left : left + 64].min() < 128
 
 
 def test_the_comparison_names_the_classes_of_the_samplers_that_know_them(trained, tmp_path):
     request = sampling.Request(steps=5, count=6, columns=3, compare=True, context="all")
     drawn = np.asarray(Image.open(sampling.save_comparison(request, trained, tmp_path)))
-    row, titled = 16 * 4 + pictures.BAND, pictures.BAND  # a row with names; the line above it with the sampler's
+    row, titled = 16 * 4 + visualize.BAND, visualize.BAND  # a row with names; the line above it with the sampler's
     assert drawn.shape[0] == 2 * (titled + row) + titled + 16 * 4  # the incorrect sampler knows no context
     for top in (titled, titled + row + titled):
         assert [_has_ink(drawn[top:], 0, column) for column in range(3)] == [True] * 3
@@ -183,7 +183,7 @@ def test_the_comparison_shows_ddim_as_it_was_asked_for(trained, tmp_path, monkey
     def keep(path, rows, columns):
         shown.update({title: x for title, x, _ in rows})
 
-    monkeypatch.setattr(sampling.pictures, "save_comparison", keep)
+    monkeypatch.setattr(sampling.visualize, "save_comparison", keep)
     request = sampling.Request(steps=5, order=2, eta=1.0, clip=True, spacing=1.5, count=6, columns=3, context="all")
     sampling.save_comparison(request, trained, tmp_path)
     assert list(shown) == ["DDPM, 20 steps", "DDIM, 5 steps", "incorrect: no noise added back"]
@@ -276,6 +276,6 @@ def test_a_damaged_classifier_is_trained_again_and_a_sound_one_is_not(trained, f
 
 def test_a_grid_places_every_picture():
     x = torch.stack([torch.full((1, 8, 8), value) for value in (-1.0, 0.0, 1.0)])
-    sheet = pictures.grid(x, columns=2)
+    sheet = visualize.grid(x, columns=2)
     assert sheet.shape == (3, 17, 17)
     assert (sheet[:, :8, :8] == 0).all() and (sheet[:, :8, 9:] == 0.5).all() and (sheet[:, 9:, :8] == 1).all()

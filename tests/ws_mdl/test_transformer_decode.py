@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from services.ws_mdl.transformer import decode, pictures
+from services.ws_mdl.transformer import decode, visualize
 from services.ws_mdl.transformer.dataset import Special, pad_rows, padding_mask
 from services.ws_mdl.transformer.model import build_transformer
 from services.ws_mdl.transformer.tokenization import train_tokenizer
@@ -131,7 +131,7 @@ def test_a_sentence_that_cannot_be_read_is_named(speaker, tokenizer, text, messa
 
 def test_attention_maps_are_the_models_own_and_leave_it_as_it_was(transformer):
     source, target = torch.randint(4, 37, (1, 7)), torch.randint(4, 37, (1, 5))
-    maps = pictures.attention_maps(transformer, source, target)
+    maps = visualize.attention_maps(transformer, source, target)
     assert [tuple(part.shape) for part in maps] == [(2, 4, 7, 7), (2, 4, 5, 5), (2, 4, 5, 7)]
     for part in maps:
         torch.testing.assert_close(part.sum(-1), torch.ones(part.shape[:-1]))
@@ -141,15 +141,15 @@ def test_attention_maps_are_the_models_own_and_leave_it_as_it_was(transformer):
 
 
 def test_pictures_are_drawn_for_korean_too(speaker, tokenizer, tmp_path, recwarn):
-    view = pictures.look(speaker, "a b c", "d e", tokenizer, tokenizer)
+    view = visualize.look(speaker, "a b c", "d e", tokenizer, tokenizer)
     assert view.source == ["[SOS]", "a", "b", "c", "[EOS]"] and view.target == ["d", "e", "[EOS]"]
     assert view.maps.cross.shape == (2, 2, 3, 5)
     drawn = [
-        pictures.plot_attention(view.maps.cross, ["문을", "열다", "."], view.source, "교차 주의"),
-        pictures.plot_positions(speaker.src_pos.pe[0]),
-        pictures.plot_masks(torch.tensor([[5, 5, 1]]), 1, 4),
-        pictures.plot_curve([{"seconds": 60, "train_loss": 2.0, "loss": 3.0, "bleu": 0.1}], "curve"),
+        visualize.plot_attention(view.maps.cross, ["문을", "열다", "."], view.source, "교차 주의"),
+        visualize.plot_positions(speaker.src_pos.pe[0]),
+        visualize.plot_masks(torch.tensor([[5, 5, 1]]), 1, 4),
+        visualize.plot_curve([{"seconds": 60, "train_loss": 2.0, "loss": 3.0, "bleu": 0.1}], "curve"),
     ]
     for i, figure in enumerate(drawn):
-        assert pictures.save(figure, tmp_path / f"{i}.png").read_bytes().startswith(b"\x89PNG")
+        assert visualize.save(figure, tmp_path / f"{i}.png").read_bytes().startswith(b"\x89PNG")
     assert [str(w.message) for w in recwarn if "Glyph" in str(w.message)] == []

@@ -17,11 +17,11 @@ from services.ws_mdl.transformer.config import Config, get_config, run_folder
 from services.ws_mdl.transformer.dataset import causal_mask
 from services.ws_mdl.transformer.loss import TranslationLoss
 from services.ws_mdl.transformer.model import build_transformer
-from services.ws_mdl.transformer.pictures import plot_curve
 from services.ws_mdl.transformer.train import get_ds, train_model
 from services.ws_mdl.transformer.trainer import MAX_POINTS, Trainer, learning_rate
 from services.ws_mdl.transformer.translate import find_run, load_trained
 from services.ws_mdl.transformer.validation import Sample, scores
+from services.ws_mdl.transformer.visualize import plot_curve
 from vla_modelkit.devices import choose_device
 
 MACHINE = Machine(torch.device("cpu"))

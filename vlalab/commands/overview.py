@@ -25,7 +25,7 @@ PLAIN_WIDTH = 160
 
 
 @dataclass(frozen=True)
-class Facts:
+class Snapshot:
     """What was found out: instances with their health, images by environment, GPU memory by process."""
 
     running: list[Container | Instance]
@@ -34,36 +34,36 @@ class Facts:
     gpu_memory: Mapping[int, Mapping[str, int]]
 
 
-def gather() -> Facts:
-    """Returns the facts. Nothing that is down is asked anything."""
+def gather() -> Snapshot:
+    """Returns what is so now. Nothing that is down is asked anything."""
     with ThreadPoolExecutor(max_workers=16) as pool:
         there = pool.submit(contained.everything), pool.submit(local.instances)
         built = pool.submit(lambda: {} if docker.available() else images.found())
         running = [found for some in there for found in some.result()]
         used = pool.submit(gpus.memory_by_process if running else dict)
         healthy = dict(zip((r.name for r in running), pool.map(lambda r: r.is_healthy(), running), strict=True))
-        return Facts(running, healthy, built.result(), used.result())
+        return Snapshot(running, healthy, built.result(), used.result())
 
 
 def show() -> None:
     """Prints the table, and below it where things are."""
-    facts, services = gather(), compose.read()
+    now, services = gather(), compose.read()
     table = Table(*COLUMNS, box=None, pad_edge=False)
     for name, service in services.items():
-        mine = [found for found in facts.running if found.service == name]
+        mine = [found for found in now.running if found.service == name]
         for found in mine:
-            table.add_row(found.name, *_row(found, service, facts))
+            table.add_row(found.name, *_row(found, service, now))
         if not mine and service.role != "job":
-            table.add_row(name, "", "down", "", _built(service, facts), "", "", "")
+            table.add_row(name, "", "down", "", _built(service, now), "", "", "")
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
     reason = docker.available()
     print(f"\nvolume {paths.volume()}   docker: {reason or 'an engine answers'}")
 
 
-def _row(found: Container | Instance, service: compose.Service, facts: Facts) -> list[str]:
-    health = "" if not found.is_up else "healthy" if facts.healthy[found.name] else "not ready"
-    kind = _image(found, service, facts) if found.runtime == "docker" else _environment(service)
-    return [found.runtime, _state(found), health, kind, _gpu(found, facts), _memory(found), found.url]
+def _row(found: Container | Instance, service: compose.Service, now: Snapshot) -> list[str]:
+    health = "" if not found.is_up else "healthy" if now.healthy[found.name] else "not ready"
+    kind = _image(found, service, now) if found.runtime == "docker" else _environment(service)
+    return [found.runtime, _state(found), health, kind, _gpu(found, now), _memory(found), found.url]
 
 
 def _state(found: Container | Instance) -> str:
@@ -80,9 +80,9 @@ def spell_duration(seconds: float) -> str:
     return f"{max(0, int(seconds))} s" if seconds < 60 else images.spell_age(seconds)
 
 
-def _built(service: compose.Service, facts: Facts) -> str:
+def _built(service: compose.Service, now: Snapshot) -> str:
     """Returns what there is to start a service from."""
-    image = facts.images.get(service.environment_name)
+    image = now.images.get(service.environment_name)
     return _age(image) if image else _environment(service)
 
 
@@ -90,9 +90,9 @@ def _age(image: Image) -> str:
     return f"image {image.age()} old, {'lock fits' if image.fits() else 'of another lock'}"
 
 
-def _image(found: Container, service: compose.Service, facts: Facts) -> str:
+def _image(found: Container, service: compose.Service, now: Snapshot) -> str:
     """Returns how old a container's image is, whether it fits the lock, and whether a newer one was built since."""
-    image = facts.images.get(service.environment_name)
+    image = now.images.get(service.environment_name)
     if image is None:
         return "image is gone"
     return _age(image) if image.id == found.image_id else f"older than the image: ./lab restart {found.service}"
@@ -105,10 +105,10 @@ def _environment(service: compose.Service) -> str:
     return "environment, lock fits" if env.is_ready() else "environment of another lock"
 
 
-def _gpu(found: Container | Instance, facts: Facts) -> str:
+def _gpu(found: Container | Instance, now: Snapshot) -> str:
     """Returns the GPUs a service uses with the memory it takes there, else those it may use."""
     used: dict[str, int] = {}
-    for pid, by_device in facts.gpu_memory.items():
+    for pid, by_device in now.gpu_memory.items():
         if found.owns(pid):
             used = {device: used.get(device, 0) + mib for device, mib in by_device.items()}
     if used:

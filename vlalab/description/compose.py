@@ -161,8 +161,8 @@ def project() -> str:
 
 def _document(path: Path) -> dict:
     """Returns a file as it is written. Nobody may change what it returns: it is read once while it stays the same."""
-    facts = path.stat()
-    return _parsed(path, facts.st_mtime_ns, facts.st_size)
+    status = path.stat()
+    return _parsed(path, status.st_mtime_ns, status.st_size)
 
 
 @functools.lru_cache(maxsize=8)

@@ -31,8 +31,8 @@ def owner() -> tuple[int, int]:
     if os.environ.get("SUDO_UID", "0") != "0":
         return _number("SUDO_UID"), _number("SUDO_GID")
     root = paths.volume()
-    facts = _nearest(root).stat()
-    return (facts.st_uid, facts.st_gid) if facts.st_uid != 0 else DEFAULT_USER
+    status = _nearest(root).stat()
+    return (status.st_uid, status.st_gid) if status.st_uid != 0 else DEFAULT_USER
 
 
 def _number(variable: str) -> int:
@@ -93,8 +93,9 @@ def give(path: Path) -> None:
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        facts, around = os.fstat(descriptor), path.parent.stat()
-        if facts.st_uid == 0 and (stat.S_ISDIR(facts.st_mode) or facts.st_nlink == 1):  # else it is not what root made
+        status, around = os.fstat(descriptor), path.parent.stat()
+        made_by_root = stat.S_ISDIR(status.st_mode) or status.st_nlink == 1
+        if status.st_uid == 0 and made_by_root:
             os.fchown(descriptor, around.st_uid, around.st_gid)
     finally:
         os.close(descriptor)

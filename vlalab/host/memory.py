@@ -27,8 +27,8 @@ def of_container(pid: int) -> int | None:
 
 
 def _used(folder: Path, counter: str, cached: str) -> int:
-    facts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    return max(0, int((folder / counter).read_text()) - int(facts.get(cached, 0)))
+    counters = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    return max(0, int((folder / counter).read_text()) - int(counters.get(cached, 0)))
 
 
 def of_session(leader: int) -> int:

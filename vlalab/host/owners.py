@@ -48,8 +48,8 @@ class Owner:
 
 def host_of_root(root: Path = paths.ROOT) -> Owner | None:
     """Returns the owner of a clone where the caller is root and it is somebody else's; else None."""
-    facts = root.stat()
-    return Owner(facts.st_uid, facts.st_gid) if os.geteuid() == 0 != facts.st_uid else None
+    status = root.stat()
+    return Owner(status.st_uid, status.st_gid) if os.geteuid() == 0 != status.st_uid else None
 
 
 def name_of(uid: int) -> str:

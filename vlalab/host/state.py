@@ -102,8 +102,8 @@ def read(path: Path) -> str | None:
     """Returns what `write` wrote, None where there is nothing. Raises ValueError for no file of the caller's."""
     try:
         with open(path, opener=_no_link) as file:
-            facts = os.fstat(file.fileno())
-            if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
                 raise ValueError(f"{path} is no file of yours")
             return file.read(MAX_LENGTH)
     except FileNotFoundError:
@@ -162,12 +162,12 @@ def _private(base: Path, *names: str, make: bool) -> Path:
 
 def _check(path: Path) -> None:
     """Raises LabError where a folder is a link, no folder, another's, or open to others for writing."""
-    facts = path.lstat()
-    if stat.S_ISLNK(facts.st_mode):
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
         wrong = "is a link"
-    elif facts.st_uid != os.geteuid():
-        wrong = f"belongs to user {facts.st_uid}, not to you, user {os.geteuid()}"
-    elif facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    elif status.st_uid != os.geteuid():
+        wrong = f"belongs to user {status.st_uid}, not to you, user {os.geteuid()}"
+    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         wrong = "may be written to by others"
     else:
         return

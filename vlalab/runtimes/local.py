@@ -116,7 +116,7 @@ def start(
     env = venvs.ensure(service.environment_name)
     command, environment = resolve(service, env)
     gpu, visible = gpus.visible(service_name, known)
-    facts = {
+    record = {
         "name": name,
         "service": service_name,
         "attached": attached,
@@ -132,7 +132,7 @@ def start(
         "restart": service.restart,
         "stop_grace_s": service.stop_grace_s,
         "log_path": str(logs.place(name, attached, make=True)),
-        "facts": facts,
+        "record": record,
     }
     logs.sweep()
     return _launch(spec, supervised.state_path(name), {one: known.get(one, "") for one in held.names_of(service_name)})
@@ -179,7 +179,7 @@ def _launch(spec: dict, state_path: Path, settings: Mapping[str, str]) -> Instan
     assert supervisor.stdin is not None
     supervisor.stdin.write(json.dumps(spec) + "\n")
     supervisor.stdin.flush()
-    if spec["facts"]["attached"]:
+    if spec["record"]["attached"]:
         _HELD.append(supervisor.stdin)  # closed when this process ends, however it ends
     else:
         supervisor.stdin.close()
@@ -187,7 +187,7 @@ def _launch(spec: dict, state_path: Path, settings: Mapping[str, str]) -> Instan
     while (found := supervised.load(state_path)) is None:
         if supervisor.poll() is not None or time.monotonic() > deadline:
             supervisor.kill()
-            raise LabError(f"service '{spec['facts']['name']}' could not be started; see {log_path}")
+            raise LabError(f"service '{spec['record']['name']}' could not be started; see {log_path}")
         time.sleep(0.05)
     return found
 

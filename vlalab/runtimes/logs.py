@@ -35,8 +35,8 @@ def open_private(path: Path) -> int:
     """
     descriptor = os.open(path, FLAGS, MODE)
     try:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_nlink > 1:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
             raise PermissionError(f"{path} is no file of yours alone; remove it")
         os.fchmod(descriptor, MODE)
     except OSError:

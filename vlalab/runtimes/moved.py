@@ -47,5 +47,5 @@ def _is_ours(note: Path) -> bool:
 
 
 def _identity() -> list[int]:
-    facts = paths.ROOT.stat()
-    return [facts.st_dev, facts.st_ino]
+    status = paths.ROOT.stat()
+    return [status.st_dev, status.st_ino]

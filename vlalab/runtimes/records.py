@@ -107,9 +107,9 @@ def read(path: Path) -> Record | None:
 
 
 def _parsed(text: str, name: str) -> Record:
-    facts = json.loads(text)
-    _expect(facts.pop("version", None) == VERSION, "version", "another")
-    _expect(facts["name"] == name, "name", facts["name"])
-    facts["supervisor"] = Identity(**facts["supervisor"])
-    facts["child"] = Identity(**facts["child"]) if facts["child"] else None
-    return Record(**facts)
+    fields = json.loads(text)
+    _expect(fields.pop("version", None) == VERSION, "version", "another")
+    _expect(fields["name"] == name, "name", fields["name"])
+    fields["supervisor"] = Identity(**fields["supervisor"])
+    fields["child"] = Identity(**fields["child"]) if fields["child"] else None
+    return Record(**fields)

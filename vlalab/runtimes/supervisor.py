@@ -46,7 +46,7 @@ class Supervisor:
         """Runs until told to stop, or until the command ended and is not to be restarted."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask_to_stop)
-        if self.spec["facts"]["attached"]:
+        if self.spec["record"]["attached"]:
             self.selector.register(sys.stdin, selectors.EVENT_READ, "owner")
         pause_s = PAUSE_S[0]
         while not self.stopping:
@@ -147,9 +147,9 @@ class Supervisor:
         me = identify(os.getpid())
         assert me is not None
         child = identify(self.child.pid) if self.child else None
-        facts = {"supervisor": me, "child": child, "starts": self.starts, "last_exit": self.last_exit}
+        processes = {"supervisor": me, "child": child, "starts": self.starts, "last_exit": self.last_exit}
         try:
-            records.write(self.state_path, Record(**self.spec["facts"], **facts))
+            records.write(self.state_path, Record(**self.spec["record"], **processes))
             self.is_noted = True
         except OSError as error:
             if self.is_noted:

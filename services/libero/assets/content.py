@@ -56,30 +56,31 @@ def hashes(folder: Path, paths: Iterable[str], notes: Path | None = None, whole:
     known = {} if notes is None or whole else _read(notes)
     found, fresh = {}, {}
     for path in paths:
-        if (facts := _facts(folder / path)) is None:
+        if (stamp := _stamp(folder / path)) is None:
             continue
-        value = _remembered(known.get(path), facts) or _hash(folder / path)
+        value = _remembered(known.get(path), stamp) or _hash(folder / path)
         if value is None:
             continue
         found[path] = value
-        if time.time_ns() - max(facts[1:3]) > SETTLED_NS:
-            fresh[path] = [*facts, found[path]]
+        if time.time_ns() - max(stamp[1:3]) > SETTLED_NS:
+            fresh[path] = [*stamp, found[path]]
     if notes is not None and fresh != known:
         _write(notes, fresh)
     return found
 
 
-def _facts(path: Path) -> list[int] | None:
+def _stamp(path: Path) -> list[int] | None:
     """Returns size, times (ns) and inode of a plain file, None for anything else: a pipe is not waited for."""
     try:
-        facts = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return [facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino] if stat.S_ISREG(facts.st_mode) else None
+    plain = stat.S_ISREG(status.st_mode)
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino] if plain else None
 
 
-def _remembered(note: object, facts: list[int]) -> str | None:
-    matches = isinstance(note, list) and note[:-1] == facts and isinstance(note[-1], str)
+def _remembered(note: object, stamp: list[int]) -> str | None:
+    matches = isinstance(note, list) and note[:-1] == stamp and isinstance(note[-1], str)
     return note[-1] if matches else None
 
 

@@ -16,7 +16,7 @@ import tyro
 from torch import Tensor
 
 from services.ws_mdl.devices import choose_dtype
-from services.ws_mdl.diffusion import pictures, samplers
+from services.ws_mdl.diffusion import samplers, visualize
 from services.ws_mdl.diffusion.config import Config, config_from, runs_folder
 from services.ws_mdl.diffusion.contexts import contexts_for, names_for
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
@@ -166,9 +166,9 @@ def sample_and_save(request: Request, run: Trained) -> list[Path]:
     print(f"{request.count} pictures by {request.sampler} in {time.perf_counter() - started:.1f} s")
     names = names_of(request, run)
     written = [
-        pictures.save_grid(folder / f"{stem}.png", x, request.columns, names),
-        pictures.save_gif(folder / f"{stem}.gif", intermediate, request.columns, names),
-        pictures.save_schedules(folder / "schedule.png", [run.schedule]),
+        visualize.save_grid(folder / f"{stem}.png", x, request.columns, names),
+        visualize.save_gif(folder / f"{stem}.gif", intermediate, request.columns, names),
+        visualize.save_schedules(folder / "schedule.png", [run.schedule]),
     ]
     return written + ([save_comparison(request, run, folder)] if request.compare else [])
 
@@ -188,7 +188,7 @@ def save_comparison(request: Request, run: Trained, folder: Path) -> Path:
         for title, asked in kinds.items():
             x, _ = sample(asked, run, on_step=progress.step_of(asked.sampler))
             shown.append((title, x, names_of(asked, run)))
-    return pictures.save_comparison(folder / "samplers.png", shown, request.columns)
+    return visualize.save_comparison(folder / "samplers.png", shown, request.columns)
 
 
 def main() -> int:

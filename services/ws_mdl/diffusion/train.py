@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from services.ws_mdl.devices import Machine, choose_machine
-from services.ws_mdl.diffusion import pictures
+from services.ws_mdl.diffusion import visualize
 from services.ws_mdl.diffusion.config import (
     Config,
     config_from,
@@ -245,7 +245,7 @@ def sample_sheet(run: Training, per_class: int = 4) -> Tensor:
     nn_model = fused_for_sampling(run.averaged)
     steps = min(20, run.schedule.timesteps)
     x, _ = sample_ddim_context(nn_model, run.schedule, len(labels), context, steps, seed=0, dtype=run.machine.dtype)
-    return pictures.grid(x, per_class)
+    return visualize.grid(x, per_class)
 
 
 @contextmanager

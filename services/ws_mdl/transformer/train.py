@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from services.ws_mdl import corpora
 from services.ws_mdl.devices import Machine, choose_machine, leave
 from services.ws_mdl.progress import Progress
-from services.ws_mdl.transformer import pictures
+from services.ws_mdl.transformer import visualize
 from services.ws_mdl.transformer.board import Board
 from services.ws_mdl.transformer.config import Config, get_config, run_folder, tensorboard_folder
 from services.ws_mdl.transformer.dataset import BucketSampler, Special, TranslationDataset, get_loader, split_pairs
@@ -176,14 +176,15 @@ def _validate(trainer: Trainer, board: Board) -> None:
     board.samples(found.samples, step)
     if found.samples:
         board.figure("attention/last_layer", _attention_figure(trainer, found.samples[0]), step)
-    pictures.save(pictures.plot_curve(trainer.history, config.name, trainer.points), trainer.folder / "curve.png")
+    visualize.save(visualize.plot_curve(trainer.history, config.name, trainer.points), trainer.folder / "curve.png")
     print(f"epoch {trainer.epoch:02d}, {trainer.seconds:.0f} s: {found}\n{as_text(found.samples)}", flush=True)
 
 
 def _attention_figure(trainer: Trainer, sample: Sample) -> Figure:
     data = trainer.data
-    view = pictures.look(trainer.model, sample.source, sample.predicted, data.tokenizer_src, data.tokenizer_tgt)
-    return pictures.plot_attention(view.maps.cross[-1:], view.target, view.source, "the last layer looks at the source")
+    view = visualize.look(trainer.model, sample.source, sample.predicted, data.tokenizer_src, data.tokenizer_tgt)
+    title = "the last layer looks at the source"
+    return visualize.plot_attention(view.maps.cross[-1:], view.target, view.source, title)
 
 
 def _greet(trainer: Trainer, path: Path | None, curves: Path) -> None:

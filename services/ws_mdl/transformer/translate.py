@@ -89,9 +89,9 @@ def main(command: TranslateCommand) -> None:
 
 def draw(trained: Trained, source: str, target: str) -> None:
     """Writes a picture for each kind of attention, all layers and heads, and says where."""
-    from services.ws_mdl.transformer import pictures  # matplotlib: not needed for words alone
+    from services.ws_mdl.transformer import visualize  # matplotlib: not needed for words alone
 
-    view = pictures.look(trained.model, source, target, trained.tokenizer_src, trained.tokenizer_tgt)
+    view = visualize.look(trained.model, source, target, trained.tokenizer_src, trained.tokenizer_tgt)
     folder = make_folder(trained.path.parent / "pictures")
     kinds = {
         "encoder": (view.maps.encoder, view.source, view.source),
@@ -99,8 +99,8 @@ def draw(trained: Trained, source: str, target: str) -> None:
         "cross": (view.maps.cross, view.target, view.source),
     }
     for name, (weights, queries, keys) in kinds.items():
-        figure = pictures.plot_attention(weights, queries, keys, f"{name}: each row looks at the columns")
-        print(shown(pictures.save(figure, folder / f"attention_{name}.png")), file=sys.stderr)
+        figure = visualize.plot_attention(weights, queries, keys, f"{name}: each row looks at the columns")
+        print(shown(visualize.save(figure, folder / f"attention_{name}.png")), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -66,9 +66,9 @@ def _enter(around: int, name: str, path: Path, make: bool) -> int:
     except FileExistsError:  # somebody else was faster; what they made is looked at all the same
         return _enter(around, name, path, make=False)
     inner = _enter(around, name, path, make=False)
-    facts = os.fstat(around)
-    if os.geteuid() == 0 and (facts.st_uid, facts.st_gid) != (0, 0):
-        give(inner, facts.st_uid, facts.st_gid)
+    status = os.fstat(around)
+    if os.geteuid() == 0 and (status.st_uid, status.st_gid) != (0, 0):
+        give(inner, status.st_uid, status.st_gid)
     return inner
 
 

@@ -181,22 +181,22 @@ def _may_write(folder: int, uid: int, gid: int) -> bool:
     """Returns whether the mode bits let a user make files in the folder of a descriptor."""
     if uid == os.geteuid() != 0:
         return os.access(".", os.W_OK | os.X_OK, dir_fd=folder)  # knows access lists and read-only mounts too
-    facts = os.fstat(folder)
+    status = os.fstat(folder)
     if uid == 0:
         return True
-    shift = 6 if facts.st_uid == uid else 3 if facts.st_gid == gid else 0
-    return facts.st_mode >> shift & (stat.S_IWOTH | stat.S_IXOTH) == stat.S_IWOTH | stat.S_IXOTH
+    shift = 6 if status.st_uid == uid else 3 if status.st_gid == gid else 0
+    return status.st_mode >> shift & (stat.S_IWOTH | stat.S_IXOTH) == stat.S_IWOTH | stat.S_IXOTH
 
 
 def _hand_over(folder: int, path: Path, uid: int, gid: int) -> bool:
     """Gives a folder that is new, or root's, to a user; returns whether it was somebody else's."""
-    facts = os.fstat(folder)
-    if (facts.st_uid, facts.st_gid) == (uid, gid) and _may_write(folder, uid, gid):
+    status = os.fstat(folder)
+    if (status.st_uid, status.st_gid) == (uid, gid) and _may_write(folder, uid, gid):
         return False
     try:
-        if os.geteuid() != 0 or facts.st_uid not in (0, uid):
-            raise PermissionError(errno.EACCES, f"it belongs to user {facts.st_uid}")
-        anchored.give(folder, uid, gid, stat.S_IMODE(facts.st_mode) | stat.S_IRWXU)
+        if os.geteuid() != 0 or status.st_uid not in (0, uid):
+            raise PermissionError(errno.EACCES, f"it belongs to user {status.st_uid}")
+        anchored.give(folder, uid, gid, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
     except OSError as error:
         raise VolumeError(
             error.errno,

@@ -36,14 +36,15 @@ class Task(Protocol):
 class Assets:
     """The files that scenes are built from: what they are, where, and a digest that changes with their content.
 
-    `unlike` says why results on them must not stand beside published figures, empty where they may; `advice` is told
-    at the end of a run on them.
+    `unlike` says why results on them must not stand beside published figures, empty where they may; `notice` stands
+    at the top of the report, and `advice` is told at the end of a run on them.
     """
 
     kind: str
     path: Path
     digest: str
     unlike: str = ""
+    notice: str = ""
     advice: str = ""
 
 

@@ -120,8 +120,8 @@ def describe(plan: Plan, assets: Assets) -> dict:
     tasks = plan.benchmark.tasks(plan.config.suite)
     return {
         "tasks": [{"name": task.name, "instruction": task.instruction} for task in tasks],
-        "profile": plan.profile.facts_for(plan.config.suite),
-        "assets": {"unlike": assets.unlike, "advice": assets.advice},
+        "profile": plan.profile.as_json(plan.config.suite),
+        "assets": {"unlike": assets.unlike, "notice": assets.notice, "advice": assets.advice},
     }
 
 

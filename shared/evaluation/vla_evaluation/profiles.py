@@ -85,7 +85,7 @@ class Profile(EpisodeProtocol):
         """Returns the published rows that name `suite`."""
         return tuple(row for row in self.published if suite in row.success_percent)
 
-    def facts_for(self, suite: str) -> dict[str, object]:
+    def as_json(self, suite: str) -> dict[str, object]:
         """Returns what a run under this profile is held against, as JSON types, with the suite's figures alone."""
         rows = [{**vars(row), "success_percent": row.success_percent[suite]} for row in self.published_for(suite)]
         return {

@@ -106,8 +106,8 @@ def cores() -> int:
 def free_memory_gb() -> float:
     """Returns the memory that new processes may take, in GB; a container's own limit counts."""
     with open("/proc/meminfo") as file:
-        facts = dict(line.split(":", 1) for line in file)
-    free = int(facts["MemAvailable"].split()[0]) * 1024
+        meminfo = dict(line.split(":", 1) for line in file)
+    free = int(meminfo["MemAvailable"].split()[0]) * 1024
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
     if limit.is_file() and used.is_file() and (text := limit.read_text().strip()) != "max":
         free = min(free, int(text) - int(used.read_text()))

@@ -67,9 +67,9 @@ class Record:
 
     def summary(self) -> dict:
         """Returns the episode's row as JSON types."""
-        facts = {"policy_error": self.policy_error} if self.policy_error else {}
+        error = {"policy_error": self.policy_error} if self.policy_error else {}
         return {
-            **facts,
+            **error,
             "success": self.success,
             "steps": self.steps,
             "requests": self.requests,

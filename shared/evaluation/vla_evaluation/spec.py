@@ -37,9 +37,9 @@ class RunSpec:
         return json.loads(json.dumps({**asdict(self), "policy": self.policy.to_dict()}))
 
     @classmethod
-    def from_json(cls, facts: Mapping[str, Any]) -> RunSpec:
-        """Returns what `to_json` has told; other facts beside it are left out."""
-        known = {name: facts[name] for name in cls.__dataclass_fields__}
+    def from_json(cls, data: Mapping[str, Any]) -> RunSpec:
+        """Returns what `to_json` has told; anything beside it is left out."""
+        known = {name: data[name] for name in cls.__dataclass_fields__}
         protocol = dict(known["protocol"])
         protocol["wait_action"] = tuple(protocol["wait_action"])
         known["protocol"] = EpisodeProtocol(**protocol)

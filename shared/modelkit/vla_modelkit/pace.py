@@ -50,7 +50,7 @@ def _written(folder: Path) -> int:
 
 def _size(path: Path) -> int:
     try:
-        facts = path.lstat()
+        status = path.lstat()
     except OSError:  # renamed just now
         return 0
-    return min(facts.st_size, facts.st_blocks * 512)  # a file may be made long before its bytes come
+    return min(status.st_size, status.st_blocks * 512)  # a file may be made long before its bytes come

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import Observation
-from vla_contract.server.company import Company
+from vla_contract.server.arrivals import Arrivals
 
-WAIT_SHARE = 0.5  # never wait longer for company than this share of one inference: beyond, two half batches are faster
+WAIT_SHARE = 0.5  # never wait longer for others than this share of one inference: beyond, two half batches are faster
 
 
 @dataclass(eq=False)
@@ -53,7 +53,7 @@ class BatchQueue:
         self._items: deque[Job | Call] = deque()
         self._jobs = 0
         self._infer_s = 0.0  # running mean of one inference's time
-        self._company = Company()
+        self._arrivals = Arrivals()
         self._changed = threading.Condition()
         self._closed = False
         self._at_leisure: Call | None = None
@@ -70,7 +70,7 @@ class BatchQueue:
                 self.require_room()
                 self._jobs += 1
                 if item.client:
-                    self._company.asks(item.client, item.queued)
+                    self._arrivals.asks(item.client, item.queued)
             self._items.append(item)
             self._changed.notify()
 
@@ -85,7 +85,7 @@ class BatchQueue:
             if job not in self._items:
                 return False
             self._items.remove(job)
-            self._company.forget(job.client)
+            self._arrivals.forget(job.client)
             self._jobs -= 1
             return True
 
@@ -94,12 +94,12 @@ class BatchQueue:
         with self._changed:
             now = time.monotonic()
             for job in jobs:
-                self._company.answered(job.client, now)
+                self._arrivals.answered(job.client, now)
 
     def forget(self, client: str) -> None:
         """Expects a client no more."""
         with self._changed:
-            self._company.forget(client)
+            self._arrivals.forget(client)
 
     def at_leisure(self, function: Callable[[], object]) -> None:
         """Has `take` return a call of `function` once nothing else waits; a second one before that replaces it."""
@@ -120,7 +120,7 @@ class BatchQueue:
                     self._changed.wait()
                 if isinstance(self._items[0], Call):
                     return self._items.popleft()
-                self._wait_for_company()
+                self._wait_for_others()
                 if batch := self._cut():  # else the queue was closed meanwhile, or its jobs were taken back
                     return batch
 
@@ -137,11 +137,11 @@ class BatchQueue:
             self._changed.notify_all()
             return left
 
-    def _wait_for_company(self) -> None:
+    def _wait_for_others(self) -> None:
         now, limit_s = time.monotonic(), min(self.max_wait_s, WAIT_SHARE * self._infer_s)
         end = now + limit_s
         while 0 < self._jobs < self.max_batch and not self._closed:
-            left = self._company.due(now, end, self._infer_s) - now
+            left = self._arrivals.due(now, end, self._infer_s) - now
             if left <= 0:
                 return
             self._changed.wait(min(left, limit_s))
@@ -151,7 +151,7 @@ class BatchQueue:
         batch: list[Job] = []
         while self._items and len(batch) < self.max_batch and isinstance(self._items[0], Job):
             batch.append(self._items.popleft())
-            self._company.leaves_queue(batch[-1].client)
+            self._arrivals.leaves_queue(batch[-1].client)
         self._jobs -= len(batch)
         return batch
 

@@ -62,6 +62,7 @@ class Summary:
     faults: list[Fault]
     invocations: list[dict]
     published: list[PublishedFigure]
+    notice: str  # what the assets are, where a reader must know; empty: nothing
     advice: str  # what to do about the assets; empty: nothing
     why_not_comparable: str  # empty: comparable
 
@@ -175,6 +176,7 @@ def load(folder: Path, store: RunStore) -> Summary:
         requests=sum(e.result.get("requests", 0) for e in finished),
         faults=store.faults(),
         invocations=invocations,
+        notice=about["assets"].get("notice", ""),
         advice=about["assets"]["advice"],
         published=[] if reason else published(about["profile"]),
         why_not_comparable=reason,

@@ -42,8 +42,8 @@ class RunStore(StoreReader):
             connection = sqlite3.connect(draft, isolation_level=None)
             try:
                 connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION};")
-                facts = {**meta, "suite": suite, "config_hash": config_hash}
-                connection.executemany("INSERT INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in facts.items()])
+                rows = {**meta, "suite": suite, "config_hash": config_hash}
+                connection.executemany("INSERT INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in rows.items()])
                 connection.executemany(
                     """INSERT INTO episodes (config_hash, suite, task, episode, attempt, status)
                        VALUES (?, ?, ?, ?, 1, 'pending')""",
@@ -74,7 +74,7 @@ class RunStore(StoreReader):
                     self.db.execute("ROLLBACK")
                 raise
 
-    # --- facts about the run -------------------------------------------------------------------------
+    # --- what is known of the run -------------------------------------------------------------------------
 
     def set_meta(self, key: str, value) -> None:
         with self._writing():
@@ -187,9 +187,9 @@ class RunStore(StoreReader):
 
         `by_policy`: the policy answered, with an error of its own.
         """
-        facts = {"error": error, "now": now, "result": json.dumps({"by_policy": by_policy})}
+        values = {"error": error, "now": now, "result": json.dumps({"by_policy": by_policy})}
         with self._writing():
-            held = self._held(lease, "status = 'error', error = :error, result = :result, ended_at = :now", **facts)
+            held = self._held(lease, "status = 'error', error = :error, result = :result, ended_at = :now", **values)
             if held:
                 self._retry(lease.__dict__, retries)
         return held
@@ -260,11 +260,11 @@ class RunStore(StoreReader):
         with self._writing():
             self.db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?)", (worker, invocation, status, now))
 
-    def add_to_result(self, lease: Lease, facts: dict) -> None:
-        """Adds facts that came after the episode was finished, such as its video, to the result."""
+    def add_to_result(self, lease: Lease, more: dict) -> None:
+        """Adds what came after the episode was finished, such as its video, to the result."""
         with self._writing():
             self.db.execute(
-                f"""UPDATE episodes SET result = json_patch(result, :facts)
+                f"""UPDATE episodes SET result = json_patch(result, :more)
                     WHERE {EPISODE_KEY} AND attempt = :attempt AND token = :token AND status = 'done'""",
-                {**lease.__dict__, "facts": json.dumps(facts)},
+                {**lease.__dict__, "more": json.dumps(more)},
             )

@@ -61,8 +61,8 @@ class VideoMaker:
         except Stop:
             return
         self.vitals.enter(Phase.SAVING, SAVE_S)
-        facts = {"video": f"{stem}.mp4", "still": f"{stem}.jpg", "video_frames": count}
-        self.store.add_to_result(lease, {**facts, "video_ms": round((time.perf_counter() - start) * 1e3, 1)})
+        drawn = {"video": f"{stem}.mp4", "still": f"{stem}.jpg", "video_frames": count}
+        self.store.add_to_result(lease, {**drawn, "video_ms": round((time.perf_counter() - start) * 1e3, 1)})
 
     def _watched(self, frames: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
         for frame in frames:

@@ -33,9 +33,9 @@ class Job:
         return {**asdict(self), "spec": self.spec.to_json()}
 
     @classmethod
-    def from_json(cls, facts: Mapping) -> Job:
+    def from_json(cls, data: Mapping) -> Job:
         """Returns what `to_json` has told."""
-        return cls(**{**facts, "spec": RunSpec.from_json(facts["spec"])})
+        return cls(**{**data, "spec": RunSpec.from_json(data["spec"])})
 
     @property
     def answer_s(self) -> float:

@@ -1,4 +1,4 @@
-"""Who is about to ask: how long it is worth holding a batch back for clients that are expected.
+"""When clients will ask next: how long it is worth holding a batch back for clients that are expected.
 
 A client that asks again and again (a worker of an evaluation) takes about equally long between an answer and its next
 request. So it is known when it is due, and when it is late: a worker that resets its simulator keeps nobody waiting.
@@ -20,7 +20,7 @@ class _Client:
     waits: bool = False  # its request is in the queue
 
 
-class Company:
+class Arrivals:
     """The clients seen lately. Not safe for threads by itself: the queue's lock guards it."""
 
     def __init__(self):

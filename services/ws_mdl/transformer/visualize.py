@@ -1,6 +1,6 @@
 """Looking in: where each head looks for each word, the table of positions, the masks, the learning curve.
 
-python -m services.ws_mdl.transformer.pictures    draws what needs no trained model
+python -m services.ws_mdl.transformer.visualize   draws what needs no trained model
 """
 
 from __future__ import annotations
