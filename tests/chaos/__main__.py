@@ -25,6 +25,7 @@ from tests.libero.harness import ROOT
 from vla_common.volume import Volume
 
 SHARES = {"faults": 0.4, "requests": 0.5, "planted": 0.1}  # of the time
+SHORT_MIN = 2.5  # for all families
 LEAST_S = 6.0  # for a service, however short the whole
 POLICIES = ("oracle", "random", "replay", "openvla")
 
@@ -32,7 +33,7 @@ POLICIES = ("oracle", "random", "replay", "openvla")
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Returns the options."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Attacks this lab and says what held.")
-    parser.add_argument("--minutes", type=float, default=2.5, help="about how long in all")
+    parser.add_argument("--minutes", type=float, help=f"about how long (default: the families' share of {SHORT_MIN:g})")
     parser.add_argument("--seed", type=int, default=None, help="default: a new one, which is printed")
     parser.add_argument("--only", choices=SHARES, action="append", help="one family of attacks")
     parser.add_argument("--round", type=int, default=None, help="one round of faults, by its number")
@@ -46,8 +47,9 @@ def main(arguments: list[str]) -> int:
     """Runs the families in turn; returns 1 where something did not hold."""
     options = parse(arguments)
     seed = options.seed if options.seed is not None else int(time.time()) % 100_000
-    again = ["./lab", "test", "chaos", "--seed", str(seed), "--minutes", f"{options.minutes:g}"]
-    ledger = Ledger(shlex.join(again))
+    share = sum(SHARES[family] for family in options.only or SHARES)
+    options.minutes, again = options.minutes or SHORT_MIN * share, options.minutes or SHORT_MIN
+    ledger = Ledger(shlex.join(["./lab", "test", "chaos", "--seed", str(seed), "--minutes", f"{again:g}"]))
     print(f"seed {seed}, {options.minutes:g} minutes", flush=True)
     with tempfile.TemporaryDirectory(prefix="vlalab-chaos-", ignore_cleanup_errors=True) as folder:
         attack_all(Path(folder), options, seed, ledger)
@@ -69,7 +71,7 @@ def attack_all(place: Path, options: argparse.Namespace, seed: int, ledger: Ledg
         if family == "faults":
             faults.play(seed, 0, until, options.round)
         elif family == "requests":
-            attack_services(place, faults, seed, until, ledger, options.service)
+            attack_services(place, faults, seed, whole * SHARES[family], ledger, options.service)
         elif lab is None:
             ledger.skip("planted files", "the host tool's own environment is not made (./lab makes it)")
         else:
@@ -77,11 +79,11 @@ def attack_all(place: Path, options: argparse.Namespace, seed: int, ledger: Ledg
 
 
 def attack_services(
-    place: Path, faults: Faults, seed: int, until: float, ledger: Ledger, only: list[str] | None
+    place: Path, faults: Faults, seed: int, seconds: float, ledger: Ledger, only: list[str] | None
 ) -> None:
     """Attacks each service that runs here, one after the other; what is left of the time is shared among the rest."""
     recipes = targets.recipes(faults.undisturbed(PLANS[0]))
-    chosen = only or list(recipes)
+    chosen, until = only or list(recipes), time.monotonic() + seconds
     for left, name in zip(range(len(chosen), 0, -1), chosen, strict=True):
         share = (until - time.monotonic()) / left
         target = targets.start(name, recipes[name], place)

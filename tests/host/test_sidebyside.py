@@ -1,6 +1,8 @@
 """Parts of the tests side by side: who waits for whom, what is shown, and what a part that dies counts."""
 
+import ast
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +12,7 @@ import pytest
 
 from vlalab.host import memory
 from vlalab.host.paths import ROOT
-from vlalab.testing import plan, sidebyside
+from vlalab.testing import plan, schedule, sidebyside
 from vlalab.testing.results import Result
 from vlalab.testing.sidebyside import Job
 
@@ -100,13 +102,26 @@ def test_no_more_run_at_a_time_than_may(tmp_path, most):
     assert max(result.passed for result in results) <= most
 
 
-def test_environments_wait_for_the_engines_tests_and_the_attack_for_all():
-    chosen = plan.choose([])
-    after = {name: plan._job(name, chosen, plan.How()).after for name in chosen}
-    assert after["chaos"] == set(chosen) - {"chaos"}
+def test_environments_wait_for_the_engines_tests_and_what_no_image_runs_for_nothing():
+    after = {job.name: job.after for job in schedule.jobs(schedule.choose([]), plan.How())}
     assert {name: after[name] for name in plan.ENVIRONMENTS} == {name: {"docker"} for name in plan.ENVIRONMENTS}
     assert not after["docker"] and not after["host"] and not after["contract"]
-    assert plan._job("libero", ["libero", "ui"], plan.How()).after == set()
+    assert {name for name in after if name.endswith(" outside")} == {"libero outside", "ui outside", "ws_mdl outside"}
+    assert not after["libero outside"] and not after["ui outside"]
+    assert [job.after for job in schedule.jobs(["libero", "ui"], plan.How(runtime="docker"))] == [set(), set()]
+
+
+def test_of_the_attack_what_is_timed_waits_for_all():
+    def attacks(*chosen: str, **how) -> list[tuple[str, set[str]]]:
+        found = schedule.jobs(chosen, plan.How(**how))
+        return [(job.name, job.after) for job in found if job.name.startswith("chaos")]
+
+    assert attacks("host", "chaos") == [("chaos beside", set()), ("chaos", {"host", "chaos beside"})]
+    assert attacks("chaos") == [("chaos", set())]
+    assert attacks("host", "chaos", minutes=30) == [("chaos", {"host"})]
+    assert attacks("host") == []
+    families = re.search(r"(?m)^SHARES = (\{.*\})", (ROOT / "tests/chaos/__main__.py").read_text())[1]
+    assert {*schedule.UNTIMED, *schedule.TIMED} == {*ast.literal_eval(families)}
 
 
 WAITS = """

@@ -8,7 +8,7 @@ import pytest
 
 from vlalab.host import gl, paths
 from vlalab.host.console import LabError
-from vlalab.testing import inside, plan
+from vlalab.testing import inside, plan, schedule
 from vlalab.testing.plan import Result
 
 FEW = """
@@ -72,7 +72,7 @@ def test_a_run_that_dies_fails(tree):
     ],
 )
 def test_one_plain_line_sums_everything(results, line, code, capsys):
-    assert plan.print_sum(results) == code
+    assert schedule.print_sum(results) == code
     assert capsys.readouterr().out.splitlines()[-1] == line
 
 
@@ -81,7 +81,8 @@ def test_an_environment_that_cannot_be_made_is_a_failure_not_a_skip(monkeypatch,
         raise LabError("no Python 3.10")
 
     monkeypatch.setitem(plan.PARTS, "libero", broken)
-    assert plan.run(["libero"], plan.How()) == 1
+    monkeypatch.setattr(plan, "has_outside", lambda name, how: False)
+    assert schedule.run(["libero"], plan.How()) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed, 0 skipped"
 
 
@@ -109,12 +110,12 @@ run) echo "$@" > "$STATE/run"
 esac""")
     monkeypatch.setenv("STATE", str(tmp_path))
     monkeypatch.delenv("VLALAB_TAG", raising=False)
-    monkeypatch.setattr(plan, "outside", lambda name, how: [])  # libero's own would run here, for minutes
+    monkeypatch.setattr(plan, "has_outside", lambda name, how: False)  # libero's own would run here, for minutes
     return tmp_path
 
 
 def test_the_tests_of_an_environment_run_inside_its_image(engine):
-    (result,) = plan.environment("libero", plan.How())
+    result = plan.environment("libero", plan.How())
     assert (result.passed, result.failed, result.skipped, result.reasons) == (1, 0, 1, Counter(["no GPU"]))
     words = (engine / "run").read_text()
     assert "--read-only --network none --cap-drop ALL --security-opt no-new-privileges" in words
@@ -138,9 +139,9 @@ def test_an_image_of_this_commit_tests_its_own_code(engine, monkeypatch):
 
 
 def test_without_an_image_the_local_environment_is_used_unless_docker_was_asked_for(engine, monkeypatch):
-    monkeypatch.setattr(plan, "in_local", lambda name: Result(name, passed=7))
-    assert [result.passed for result in plan.environment("ui", plan.How())] == [7]
-    assert [result.passed for result in plan.environment("libero", plan.How(runtime="local"))] == [7]
+    monkeypatch.setattr(plan, "in_local", lambda name, mark: Result(f"{name} {mark}", passed=7))
+    assert plan.environment("ui", plan.How()) == Result("ui not outside", passed=7)
+    assert plan.environment("libero", plan.How(runtime="local")).passed == 7
     with pytest.raises(LabError, match="is not built; run: ./lab build ui"):
         plan.environment("ui", plan.How(runtime="docker"))
 
@@ -163,48 +164,54 @@ def test_what_ran_inside_images_is_recorded_counted_and_not_run_again(engine, mo
 
     monkeypatch.setitem(plan.PARTS, "docker", lambda how: docker_tests())
     monkeypatch.setitem(plan.PARTS, "libero", lambda how: pytest.fail("it ran twice"))
-    assert plan.run(["libero", "docker"], plan.How()) == 0
+    assert schedule.run(["libero", "docker"], plan.How()) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "3 passed, 0 failed, 1 skipped"
 
 
-OUTSIDE = plan.outside
+HAS_OUTSIDE = plan.has_outside
 
 
 @pytest.fixture
 def outsiders(engine, monkeypatch):
-    """Makes libero's tests hold one that needs more than its image has; yields the marks that run locally."""
-    monkeypatch.setattr(plan, "outside", OUTSIDE)
-    folder, marks = engine / "root" / "tests" / "libero", []
+    """Makes libero's tests hold one that needs more than its image has; what runs locally fails if it is any other."""
+    monkeypatch.setattr(plan, "has_outside", HAS_OUTSIDE)
+    folder = engine / "root" / "tests" / "libero"
     folder.mkdir(parents=True)
     (folder / "test_few.py").write_text("import pytest\n@pytest.mark.outside\ndef test_it(): pass\n")
     monkeypatch.setattr(plan, "no_image", lambda name: None)
     monkeypatch.setattr(plan, "in_image", lambda name: Result(name, passed=2))
-    monkeypatch.setattr(plan, "in_local", lambda name, mark: marks.append(mark) or Result(name, passed=1))
+    monkeypatch.setattr(plan, "in_local", lambda name, mark: Result(name, passed=1, failed=int(mark != "outside")))
     monkeypatch.setattr(paths, "ROOT", engine / "root")
-    return marks
 
 
-@pytest.mark.parametrize(("runtime", "passed"), [("auto", [2, 1]), ("docker", [2])])
-def test_what_no_image_can_run_runs_locally_besides(outsiders, runtime, passed):
-    results = plan.environment("libero", plan.How(runtime=runtime))
-    assert [result.passed for result in results] == passed and outsiders == ["outside"] * (len(passed) - 1)
+@pytest.mark.parametrize(("runtime", "passed"), [("auto", 3), ("docker", 2)])
+def test_what_no_image_can_run_runs_locally_besides(outsiders, runtime, passed, capsys):
+    assert schedule.run(["libero"], plan.How(runtime=runtime)) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{passed} passed, 0 failed, 0 skipped"
 
 
 def test_after_part_docker_only_what_no_image_can_run_is_left(outsiders, monkeypatch, capsys):
     results = [Result("docker", passed=5), Result("libero", passed=2)]
     monkeypatch.setitem(plan.PARTS, "docker", lambda how: results)
     monkeypatch.setitem(plan.PARTS, "libero", lambda how: pytest.fail("it ran twice"))
-    assert plan.run(["docker", "libero"], plan.How()) == 0
+    assert schedule.run(["docker", "libero"], plan.How()) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "8 passed, 0 failed, 0 skipped"
 
 
+@pytest.mark.parametrize("first", ["libero outside", "docker"])
+def test_what_ran_locally_is_never_taken_for_what_is_to_run_in_the_image(outsiders, first):
+    run = {job.name: job.run for job in schedule.jobs(["docker", "libero"], plan.How())}
+    before = {"docker": [Result("docker", passed=5)], "libero outside": run["libero outside"]([])}[first]
+    assert [result.passed for result in run["libero"](before)] == [2]
+
+
 def test_parts_run_in_one_order_and_all_means_all():
-    assert plan.choose(["ui", "lint"]) == ["lint", "ui"]
-    assert plan.choose(["all"]) == plan.choose([]) == list(plan.PARTS)
-    assert plan.choose([], quick=True) == ["lint", "host", "contract"]
+    assert schedule.choose(["ui", "lint"]) == ["lint", "ui"]
+    assert schedule.choose(["all"]) == schedule.choose([]) == list(plan.PARTS)
+    assert schedule.choose([], quick=True) == ["lint", "host", "contract"]
     assert set(paths.image_names()) == set(plan.ENVIRONMENTS)
     with pytest.raises(LabError, match="did you mean 'host'"):
-        plan.choose(["hots"])
+        schedule.choose(["hots"])
 
 
 def test_a_runtime_that_is_none_is_told():

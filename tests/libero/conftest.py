@@ -12,6 +12,16 @@ for entry in (ROOT, *(ROOT / "shared" / name for name in ("common", "contract", 
     if str(entry) not in sys.path:
         sys.path.insert(0, str(entry))
 
+LONGEST = (
+    "test_faults",
+    "test_evaluate",
+)  # where files run side by side, nothing is to wait for these alone at the end
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begins with the files that take longest."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
 
 @pytest.fixture
 def stack():

@@ -12,7 +12,7 @@ from vlalab.environments import locks, venvs
 from vlalab.host.console import LabError
 from vlalab.tasks.flags import DRY_RUN, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.values import Number, OneOf, Several, Text
-from vlalab.testing import plan
+from vlalab.testing import plan, schedule
 
 NAMES = Several(shown="NAME …")
 STAGES = manifests.stages()
@@ -41,7 +41,7 @@ def test(parts: list[str], quick: bool, minutes: float | None, seed: int | None,
     ./lab test --quick                  what needs no environment: about a minute
     ./lab test chaos --minutes 30       attack evaluations and services for longer; --seed 7 repeats one
     """
-    finish(plan.run(parts, plan.How(quick, runtime, minutes, seed)))
+    finish(schedule.run(parts, plan.How(quick, runtime, minutes, seed)))
 
 
 @task(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from vlalab.description import compose, gpus
@@ -19,9 +20,12 @@ CODE = ("services", "lessons", *paths.SHARED)
 VOLUME = ("assets", "checkpoints")  # what tests may read of the shared volume; all else there is theirs alone
 
 
-def command(name: str, image: images.Image, report: Path) -> list[str]:
-    """Returns the arguments of docker that run tests/<name> inside its image; pytest's report goes into `report`."""
-    tests = ["-q", "-p", "no:cacheprovider", "-m", "not outside", "--junitxml=/report/junit.xml", f"tests/{name}"]
+def command(name: str, image: images.Image, report: Path, more: Sequence[str] = ()) -> list[str]:
+    """Returns the arguments of docker that run tests/<name> inside its image; pytest's report goes into `report`.
+
+    more: further flags of pytest.
+    """
+    tests = ["-q", "-p", "no:cacheprovider", "-m", "not outside", "--junitxml=/report/junit.xml", *more]
     return [
         "run", "--rm", "--init", "--name", f"vla-lab-test-{name}-{os.getpid()}",
         "--user", ":".join(map(str, volumes.container_user())), "--read-only", "--network", "none", "--cap-drop", "ALL",
@@ -32,7 +36,7 @@ def command(name: str, image: images.Image, report: Path) -> list[str]:
         "--env", "NVIDIA_VISIBLE_DEVICES=void", *gpu_flags(name),
         "--volume", f"{report}:/report",
         *mounts(name, image),
-        image.reference, "python", "-m", "pytest", *tests,
+        image.reference, "python", "-m", "pytest", *tests, f"tests/{name}",
     ]  # fmt: skip
 
 
@@ -59,11 +63,11 @@ def has_this_code(image: images.Image) -> bool:
     return image.revision == building.commit() and not image.revision.endswith(("-dirty", "unknown"))
 
 
-def run(name: str, image: images.Image) -> tuple[int, str]:
+def run(name: str, image: images.Image, more: Sequence[str] = ()) -> tuple[int, str]:
     """Returns pytest's exit code and its report (XML, "" when there is none); its output goes to the terminal."""
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as folder:
         os.chmod(folder, 0o777)  # the user inside may be another one
-        container = command(name, image, Path(folder))
+        container = command(name, image, Path(folder), more)
         process = docker.open_pipe(container, stdin=subprocess.DEVNULL)
         try:
             code = process.wait()

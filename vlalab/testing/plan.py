@@ -1,6 +1,4 @@
-"""`./lab test`: everything this machine can run, each part in the environment it belongs to, and one sum at the end.
-
-What is independent runs side by side, as many parts at a time as cores and memory allow (`sidebyside.py`).
+"""The parts of `./lab test`: everything this machine can run, each in the environment it belongs to.
 
 The tests of an environment run inside its image when an engine answers and the image fits its lock, else in the local
 environment. Part `docker` brings an engine of its own, builds every image there and calls `in_image` for each: what it
@@ -17,13 +15,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vlalab.description import compose, manifests
 from vlalab.engine import docker, images
 from vlalab.environments import pythons, venvs
-from vlalab.host import gl, lasting, paths
+from vlalab.host import gl, paths
 from vlalab.host.console import LabError, say, unknown
 from vlalab.host.processes import die_with_parent
 from vlalab.runtimes import both, local
@@ -31,7 +29,6 @@ from vlalab.testing import inside, sidebyside
 from vlalab.testing.results import (
     Result,
     parse_junit,
-    print_sum,
     read_counts,
     read_record,
     skipped,
@@ -118,30 +115,30 @@ def docker_engine() -> list[Result]:
 # --- the tests of an environment ----------------------------------------------------------------------------
 
 
-def environment(name: str, how: How) -> list[Result]:
-    """Runs an environment's tests inside its image or, without one that fits, in the local environment."""
+def environment(name: str, how: How) -> Result:
+    """Runs an environment's tests inside its image or, without one that fits, in the local environment.
+
+    Those marked `outside` are left out: `outside` runs them, whatever becomes of the image.
+    """
     problem = no_image(name) if how.runtime != "local" else "--runtime local"
     if problem is None:
-        return [in_image(name), *outside(name, how)]
+        return in_image(name)
     if how.runtime == "docker":
         raise LabError(problem)
     say(f"{name}: in the local environment ({problem})")
-    return [in_local(name)]
+    return in_local(name, "not outside")
 
 
-def outside(name: str, how: How) -> list[Result]:
-    """Runs what cannot run inside an environment's image in its local environment; nothing where there is none.
-
-    With runtime "docker" it is left out.
-    """
+def has_outside(name: str, how: How) -> bool:
+    """Returns whether some of an environment's tests can never run inside its image, and are to run."""
     files = (paths.ROOT / "tests" / name).glob("**/test_*.py")
-    if how.runtime == "docker" or not any("pytest.mark.outside" in path.read_text() for path in files):
-        return []
+    return how.runtime != "docker" and any("pytest.mark.outside" in path.read_text() for path in files)
+
+
+def outside(name: str) -> Result:
+    """Runs what cannot run inside an environment's image in its local environment."""
     say(f"{name}: what needs more than its image has, in the local environment")
-    started = time.monotonic()
-    result = in_local(name, "outside")
-    result.seconds = time.monotonic() - started
-    return [result]
+    return replace(in_local(name, "outside"), name=f"{name} outside")
 
 
 def home(name: str) -> str:
@@ -165,7 +162,7 @@ def in_image(name: str) -> Result:
     image = images.found([home(name)])[home(name)]
     say(f"{name}: inside {image.reference}{'' if inside.has_this_code(image) else ', with the code of this tree'}")
     started = time.monotonic()
-    code, report = inside.run(name, image)
+    code, report = inside.run(name, image, spread(name))
     result = with_exit_code(parse_junit(name, report), code)
     result.seconds = time.monotonic() - started
     if path := os.environ.get(RECORD):
@@ -186,7 +183,15 @@ def in_local(name: str, mark: str = "") -> Result:
     venvs.ensure(env.name, paths.ROOT)
     if ENVIRONMENTS[env.name].needs_gl:
         gl.ensure()
-    return run_pytest(name, str(env.python), [f"tests/{name}"], env.variables(), mark)
+    more = [] if mark == "outside" else spread(name)
+    return run_pytest(name, str(env.python), [f"tests/{name}"], env.variables(), mark, more)
+
+
+def spread(name: str) -> list[str]:
+    """Returns pytest's flags for the tests that take longest: their files run side by side, most of them waiting."""
+    if not ENVIRONMENTS[home(name)].tested_first:
+        return []
+    return ["-n", str(sidebyside.at_once() + 1), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def _no_space(env: venvs.Environment) -> str | None:
@@ -199,13 +204,17 @@ def _no_space(env: venvs.Environment) -> str | None:
 # --- the attack ---------------------------------------------------------------------------------------------
 
 
-def chaos(how: How) -> Result:
-    """Attacks evaluations and services that it starts itself, as processes, in the environments that are made here."""
+def chaos(how: How, *families: str) -> Result:
+    """Attacks evaluations and services that it starts itself, as processes, in the environments that are made here.
+
+    families: some of the attack's, in their share of its time; none means all.
+    """
     env = venvs.ensure(manifests.default_environment(), paths.ROOT)
     gl.ensure()
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as folder:
         report = Path(folder) / "chaos.json"
         command = [str(env.python), "-m", "tests.chaos", "--report", str(report)]
+        command += [word for family in families for word in ("--only", family)]
         for flag, value in (("--minutes", how.minutes), ("--seed", how.seed)):
             command += [] if value is None else [flag, f"{value:g}"]
         done = subprocess.run(
@@ -221,60 +230,17 @@ def chaos(how: How) -> Result:
 ENVIRONMENTS = manifests.environments()
 # Services that live in another's environment may have tests of their own.
 GUESTS = [name for name in manifests.folders() if name not in ENVIRONMENTS and (paths.ROOT / "tests" / name).is_dir()]
-LONGEST = ("docker", *(name for name, one in ENVIRONMENTS.items() if one.tested_first))
-# In the order in which they are shown. What brings an engine takes longest, and ends before the environments it covers.
+HOMES = (*ENVIRONMENTS, *GUESTS)  # folders of tests that run in an environment
+# In the order in which they are shown.
 PARTS: dict[str, Callable[[How], list[Result]]] = {
     "lint": lambda how: [lint()],
     "host": lambda how: [host()],
     "contract": lambda how: [contract(how.quick)],
     "docker": lambda how: docker_engine(),
-    **{name: lambda how, name=name: environment(name, how) for name in (*ENVIRONMENTS, *GUESTS)},
+    **{name: lambda how, name=name: [environment(name, how)] for name in HOMES},
     "terminal": lambda how: [terminal()],
-    "chaos": lambda how: [chaos(how)],  # last: it attacks the services of the environments that are made by then
+    "chaos": lambda how: [chaos(how)],
 }
-QUICK = ("lint", "host", "contract")
-FIRST = "all tests take about 30 min on two cores, and the downloads besides; ./lab test --quick takes a few"
-
-
-def run(names: list[str], how: How) -> int:
-    """Runs the parts of those names (none or "all": every one) and prints the sum. Returns the exit code."""
-    chosen = choose(names, how.quick)
-    minutes = [f"--minutes {how.minutes:g}"] if how.minutes else []
-    is_all = chosen == [*PARTS]
-    with lasting.announced("test", *([] if is_all else chosen), *minutes, first=FIRST if is_all else ""):
-        results = sidebyside.run([_job(name, chosen, how) for name in chosen], sidebyside.at_once())
-    if how.quick and not names:
-        results.append(skipped("others", f"--quick runs {', '.join(QUICK)} only"))
-    return print_sum(results)
-
-
-def _job(name: str, chosen: Sequence[str], how: How) -> sidebyside.Job:
-    """What an engine's tests cover is not run again, so environments wait for them; the attack wants all to itself."""
-    after = {"docker"} if name in ENVIRONMENTS else set(chosen) if name == "chaos" else set()
-    return sidebyside.Job(name, lambda done: _run_part(name, how, done), after & set(chosen) - {name}, name in LONGEST)
-
-
-def choose(names: list[str], quick: bool = False) -> list[str]:
-    """Returns the parts of those words in the order in which they run; none and "all" mean every one."""
-    for name in names:
-        if name not in [*PARTS, "all"]:
-            raise LabError(unknown("part", name, ["all", *PARTS]))
-    wanted = names if names and "all" not in names else QUICK if quick else tuple(PARTS)
-    return [name for name in PARTS if name in wanted]
-
-
-def _run_part(name: str, how: How, done: Sequence[Result]) -> list[Result]:
-    say(f"part '{name}'")
-    started = time.monotonic()
-    ran = name in [result.name for result in done]  # by part `docker`, inside its image
-    try:
-        results = outside(name, how) if ran else PARTS[name](how)
-    except LabError as error:
-        say(f"part '{name}' failed: {error}")
-        results = [Result(name, failed=1)]
-    if results and not results[0].seconds:
-        results[0].seconds = time.monotonic() - started
-    return results
 
 
 # --- pytest -------------------------------------------------------------------------------------------------
@@ -285,17 +251,19 @@ def has_tests(folder: str) -> bool:
     return any((paths.ROOT / folder).glob("**/test_*.py"))
 
 
-def run_pytest(name: str, python: str, folders: list[str], variables: Mapping[str, str], mark: str = "") -> Result:
+def run_pytest(
+    name: str, python: str, folders: list[str], variables: Mapping[str, str], mark: str = "", more: Sequence[str] = ()
+) -> Result:
     """Returns the counts of a pytest run of all tests there, or those of one mark; its output goes to the terminal."""
     there = [folder for folder in folders if has_tests(folder)]
     if not there:
         return skipped(name, f"no tests in {', '.join(folders)}")
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as folder:
         report = Path(folder) / "junit.xml"
-        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", mark, f"--junitxml={report}", *there]
+        tests = ["-q", "-p", "no:cacheprovider", "-m", mark, f"--junitxml={report}", *more, *there]
         done = subprocess.run(
-            command, cwd=paths.ROOT, env={**local.service_variables(), **variables}, stdin=subprocess.DEVNULL,
-            preexec_fn=die_with_parent(),
+            [python, "-m", "pytest", *tests], cwd=paths.ROOT, env={**local.service_variables(), **variables},
+            stdin=subprocess.DEVNULL, preexec_fn=die_with_parent(),
         )  # fmt: skip
         result = parse_junit(name, report.read_text() if report.exists() else "")
     return with_exit_code(result, done.returncode)

@@ -90,9 +90,9 @@ def read_record(path: Path) -> list[Result]:
 def print_sum(results: Sequence[Result]) -> int:
     """Prints a row per result, why something was skipped, and the sum in one line. Returns the exit code."""
     total = sum(results, Result("all"))
-    print(f"\n{'part':<10}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
+    print(f"\n{'part':<16}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
     for result in results:
-        print(f"{result.name:<10}{result.passed:>8}{result.failed:>8}{result.skipped:>9}{result.seconds:>9.0f}")
+        print(f"{result.name:<16}{result.passed:>8}{result.failed:>8}{result.skipped:>9}{result.seconds:>9.0f}")
     for reason, count in total.reasons.items():
         print(f"skipped {count}: {reason}")
     print(f"\n{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
