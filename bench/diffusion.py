@@ -25,7 +25,6 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from bench.common import figure, interleaved, median_ms
-from services.ws_mdl.devices import Machine, choose_machine
 from services.ws_mdl.diffusion import samplers, score, train
 from services.ws_mdl.diffusion.config import Config
 from services.ws_mdl.diffusion.data import load
@@ -33,6 +32,7 @@ from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
 from services.ws_mdl.diffusion.sample import Request, Trained, sample
 from services.ws_mdl.diffusion.schedule import Schedule, linear_schedule, perturb_input
 from services.ws_mdl.diffusion.sprites import make_sprites
+from vla_modelkit.training.machine import Machine, choose_machine
 
 ENVIRONMENT = "ws_mdl"
 BATCH = 100

@@ -32,7 +32,6 @@ from torch.utils.tensorboard import SummaryWriter
 
 from bench.common import figure, interleaved
 from services.ws_mdl.corpora.homeassistant import FOLDER
-from services.ws_mdl.devices import Machine, choose_machine
 from services.ws_mdl.transformer.config import Config, get_config
 from services.ws_mdl.transformer.dataset import Batch, Special, causal_mask, make_batch, pad_rows, padding_mask
 from services.ws_mdl.transformer.decode import greedy_decode
@@ -40,6 +39,7 @@ from services.ws_mdl.transformer.model import LayerNormalization, MultiHeadAtten
 from services.ws_mdl.transformer.train import get_ds, train_model
 from services.ws_mdl.transformer.trainer import Data, Trainer, get_model
 from vla_common.volume import Volume
+from vla_modelkit.training.machine import Machine, choose_machine
 
 ENVIRONMENT = "ws_mdl"
 SEQ = 350  # the course pads to this

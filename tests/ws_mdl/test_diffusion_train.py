@@ -8,12 +8,12 @@ import pytest
 import torch
 from PIL import Image
 
-from services.ws_mdl.devices import Machine
 from services.ws_mdl.diffusion import data, score, train, visualize
 from services.ws_mdl.diffusion import sample as sampling
 from services.ws_mdl.diffusion.config import Config, refuse_drift, run_folder
-from services.ws_mdl.weights import WeightFiles
 from vla_common.volume import Volume
+from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.weights import WeightFiles
 
 CPU = Machine(torch.device("cpu"))
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from lessons import diffusion as lesson
-from services.ws_mdl.devices import Machine
 from services.ws_mdl.diffusion import data, samplers, schedule, train
 from services.ws_mdl.diffusion.config import Config
 from services.ws_mdl.diffusion.model import ContextUnet
 from tests.lesson_shapes import Shapes
+from vla_modelkit.training.machine import Machine
 
 CLOSE = {"atol": 2e-5, "rtol": 0}
 FEATURES, TIMESTEPS = 8, 20

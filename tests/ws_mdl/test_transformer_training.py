@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from services.ws_mdl import weights as weight_files
-from services.ws_mdl.devices import Machine
 from services.ws_mdl.transformer import checkpoints
 from services.ws_mdl.transformer.config import Config, get_config, run_folder
 from services.ws_mdl.transformer.dataset import causal_mask
@@ -23,6 +21,8 @@ from services.ws_mdl.transformer.translate import find_run, load_trained
 from services.ws_mdl.transformer.validation import Sample, scores
 from services.ws_mdl.transformer.visualize import plot_curve
 from vla_modelkit.devices import choose_device
+from vla_modelkit.training import weights as weight_files
+from vla_modelkit.training.machine import Machine
 
 MACHINE = Machine(torch.device("cpu"))
 SMALL = {

@@ -15,18 +15,18 @@ import torch
 import tyro
 from torch import Tensor
 
-from services.ws_mdl.devices import choose_dtype
 from services.ws_mdl.diffusion import samplers, visualize
 from services.ws_mdl.diffusion.config import Config, config_from, runs_folder
 from services.ws_mdl.diffusion.contexts import contexts_for, names_for
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
 from services.ws_mdl.diffusion.schedule import Schedule
 from services.ws_mdl.diffusion.train import PREFIX, model_from
-from services.ws_mdl.progress import Progress
-from services.ws_mdl.weights import State, WeightFiles
 from vla_common import endings
 from vla_common.volume import Volume, make_folder, shown
 from vla_modelkit.devices import choose_device
+from vla_modelkit.training.machine import choose_dtype
+from vla_modelkit.training.progress import Progress
+from vla_modelkit.training.weights import State, WeightFiles
 
 
 @dataclass

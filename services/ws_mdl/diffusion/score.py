@@ -22,10 +22,10 @@ from torch.nn import functional
 from services.ws_mdl.diffusion.data import Pictures, load
 from services.ws_mdl.diffusion.sample import Request as SampleRequest
 from services.ws_mdl.diffusion.sample import Trained, open_run, sample, steps_of
-from services.ws_mdl.progress import Progress
-from services.ws_mdl.weights import DamagedFileError, load_state
 from vla_common import endings
 from vla_common.volume import Volume, shown
+from vla_modelkit.training.progress import Progress
+from vla_modelkit.training.weights import DamagedFileError, load_state
 
 FEATURES = 64
 # The ways of sampling that are compared: fields of a sampling Request.

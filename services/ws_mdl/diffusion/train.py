@@ -18,7 +18,6 @@ import tyro
 from torch import Tensor
 from torch.nn import functional
 
-from services.ws_mdl.devices import Machine, choose_machine
 from services.ws_mdl.diffusion import visualize
 from services.ws_mdl.diffusion.config import (
     Config,
@@ -32,10 +31,11 @@ from services.ws_mdl.diffusion.data import Pictures, load
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
 from services.ws_mdl.diffusion.samplers import sample_ddim_context
 from services.ws_mdl.diffusion.schedule import Schedule, perturb_input
-from services.ws_mdl.progress import Progress
-from services.ws_mdl.weights import State, WeightFiles
 from vla_common import endings
 from vla_common.volume import Volume, shown
+from vla_modelkit.training.machine import Machine, choose_machine
+from vla_modelkit.training.progress import Progress
+from vla_modelkit.training.weights import State, WeightFiles
 
 PREFIX = "model"
 LONG = "Ctrl-C saves, and the same command goes on"

@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
 from matplotlib.figure import Figure
 
 from services.ws_mdl.transformer.validation import Sample
+from vla_modelkit.training.board import Curves
 
 
-class Board:
-    """Writes a run's events below `folder`, or nowhere when folder is None (processes other than the main one)."""
-
-    def __init__(self, folder: Path | None, step: int = 0) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # a second's import, which translating need not pay
-
-        # a resumed run takes back what its predecessor wrote after the state it goes on from
-        self.writer = SummaryWriter(str(folder), purge_step=step or None, flush_secs=10) if folder else None
-
-    def __enter__(self) -> Board:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.writer:
-            self.writer.close()
-
-    def scalars(self, group: str, values: Mapping[str, float], step: int) -> None:
-        """Adds a point to each curve: group/name."""
-        if self.writer:
-            for name, value in values.items():
-                self.writer.add_scalar(f"{group}/{name}", value, step)
+class Board(Curves):
+    """Curves, with samples and pictures beside them."""
 
     def samples(self, samples: list[Sample], step: int, count: int = 10) -> None:
         """Adds some translations as a table."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from services.ws_mdl.transformer.model import Transformer
-from services.ws_mdl.weights import State, WeightFiles
+from vla_modelkit.training.weights import State, WeightFiles
 
 
 def files_of(folder: Path) -> WeightFiles:

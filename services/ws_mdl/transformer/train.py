@@ -18,18 +18,18 @@ import tyro
 from matplotlib.figure import Figure
 
 from services.ws_mdl import corpora
-from services.ws_mdl.devices import Machine, choose_machine, leave
-from services.ws_mdl.progress import Progress
 from services.ws_mdl.transformer import visualize
 from services.ws_mdl.transformer.board import Board
 from services.ws_mdl.transformer.config import Config, get_config, run_folder, tensorboard_folder
 from services.ws_mdl.transformer.dataset import BucketSampler, Special, TranslationDataset, get_loader, split_pairs
-from services.ws_mdl.transformer.stopping import StopSignal
 from services.ws_mdl.transformer.tokenization import get_or_build_tokenizer
 from services.ws_mdl.transformer.trainer import Data, Trainer, get_model, learning_rate
 from services.ws_mdl.transformer.validation import Sample, as_text, run_validation
 from vla_common import endings
 from vla_common.volume import Volume, shown
+from vla_modelkit.training.machine import Machine, choose_machine, leave
+from vla_modelkit.training.progress import Progress
+from vla_modelkit.training.stopping import StopSignal
 
 __all__ = ["get_config", "get_ds", "get_model", "run_validation", "train_model"]
 

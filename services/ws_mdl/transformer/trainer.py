@@ -13,7 +13,6 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from services.ws_mdl.devices import Machine
 from services.ws_mdl.transformer import checkpoints
 from services.ws_mdl.transformer.config import Config, stored_form
 from services.ws_mdl.transformer.dataset import Batch
@@ -21,6 +20,7 @@ from services.ws_mdl.transformer.loss import TranslationLoss
 from services.ws_mdl.transformer.model import Transformer, build_transformer
 from services.ws_mdl.transformer.tokenization import fingerprint
 from services.ws_mdl.transformer.validation import Validation
+from vla_modelkit.training.machine import Machine
 
 MAX_POINTS = 2000  # of the curve: more than a picture has columns of pixels
 

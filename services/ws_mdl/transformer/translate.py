@@ -13,7 +13,6 @@ from typing import Annotated, NamedTuple
 import tyro
 from tokenizers import Tokenizer
 
-from services.ws_mdl.devices import choose_machine
 from services.ws_mdl.transformer import checkpoints, decode
 from services.ws_mdl.transformer.config import Config, config_from, runs_folder, stored_form
 from services.ws_mdl.transformer.model import Transformer
@@ -21,6 +20,7 @@ from services.ws_mdl.transformer.tokenization import load_tokenizer
 from services.ws_mdl.transformer.trainer import get_model
 from vla_common import endings
 from vla_common.volume import Volume, make_folder, shown
+from vla_modelkit.training.machine import choose_machine
 
 
 @dataclass

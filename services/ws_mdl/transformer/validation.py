@@ -11,11 +11,11 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from services.ws_mdl.devices import Machine
 from services.ws_mdl.transformer.dataset import Batch
 from services.ws_mdl.transformer.decode import translate
 from services.ws_mdl.transformer.loss import TranslationLoss
 from services.ws_mdl.transformer.tokenization import words
+from vla_modelkit.training.machine import Machine
 
 
 @dataclass(frozen=True)
