@@ -32,11 +32,12 @@ TEXT = {  # of transformers.Qwen3Config; upstream keeps the first `select_layer`
 
 @dataclass(frozen=True)
 class Blocks:
-    """A stack of transformer blocks: `layers` of `heads` heads, each `head_dim` wide."""
+    """A stack of transformer blocks: `layers` of `heads` heads, each `head_dim` wide. dropout: in training."""
 
     layers: int
     heads: int
     head_dim: int
+    dropout: float = 0.0
 
     @property
     def width(self) -> int:
@@ -149,7 +150,8 @@ def parse(raw: Mapping[str, Any], eagle: Mapping[str, Any]) -> ModelConfig:
 
 
 def _blocks(given: Mapping[str, Any]) -> Blocks:
-    return Blocks(given["num_layers"], given["num_attention_heads"], given["attention_head_dim"])
+    dropout = float(given.get("dropout", 0.0))
+    return Blocks(given["num_layers"], given["num_attention_heads"], given["attention_head_dim"], dropout)
 
 
 def _require(where: str, given: Mapping[str, Any], expected: Mapping[str, Any]) -> None:

@@ -69,7 +69,7 @@ class Attention(nn.Module):
 
     def __init__(self, blocks: Blocks, context: int):
         super().__init__()
-        self.heads = blocks.heads
+        self.heads, self.dropout = blocks.heads, blocks.dropout
         self.to_q = nn.Linear(blocks.width, blocks.width)
         self.to_k = nn.Linear(context, blocks.width)
         self.to_v = nn.Linear(context, blocks.width)
@@ -81,7 +81,9 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, context: KeysValues | None = None, visible: Tensor | None = None) -> Tensor:
         keys, values = self.keys_values(x) if context is None else context
         found = F.scaled_dot_product_attention(self._split(self.to_q(x)), keys, values, attn_mask=visible)
-        return self.to_out[0](found.transpose(1, 2).flatten(2))
+        out = self.to_out[0](found.transpose(1, 2).flatten(2))
+        # twice, as upstream: in its attention, and in the block behind it
+        return F.dropout(F.dropout(out, self.dropout), self.dropout) if self.training else out
 
     def _split(self, x: Tensor) -> Tensor:  # [B, T, width] -> [B, heads, T, head_dim]
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -90,14 +92,18 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     """A linear layer to four times the width, GELU, and back."""
 
-    def __init__(self, width: int):
+    def __init__(self, width: int, dropout: float):
         super().__init__()
+        self.dropout = dropout
         self.net = nn.ModuleDict(
             {"0": nn.ModuleDict({"proj": nn.Linear(width, 4 * width)}), "2": nn.Linear(4 * width, width)}
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.net["2"](F.gelu(self.net["0"]["proj"](x), approximate="tanh"))
+        hidden = F.gelu(self.net["0"]["proj"](x), approximate="tanh")
+        if self.training:
+            return F.dropout(self.net["2"](F.dropout(hidden, self.dropout)), self.dropout)
+        return self.net["2"](hidden)
 
 
 class AdaptiveNorm(nn.Module):
@@ -107,7 +113,7 @@ class AdaptiveNorm(nn.Module):
         super().__init__()
         self.linear = nn.Linear(width, 2 * width)
 
-    def modulation(self, time: Tensor) -> Tensor:  # [steps, width] -> scale and shift [steps, 2 * width]
+    def modulation(self, time: Tensor) -> Tensor:  # [..., width] -> scale and shift [..., 2 * width]
         return self.linear(F.silu(time))
 
 
@@ -118,7 +124,7 @@ class MixerBlock(nn.Module):
         super().__init__()
         self.norm1, self.norm3 = nn.LayerNorm(blocks.width, _EPS), nn.LayerNorm(blocks.width, _EPS)
         self.attn1 = Attention(blocks, blocks.width)
-        self.ff = FeedForward(blocks.width)
+        self.ff = FeedForward(blocks.width, blocks.dropout)
 
     def forward(self, x: Tensor, visible: Tensor | None) -> Tensor:
         x = x + self.attn1(self.norm1(x), visible=visible)
@@ -133,10 +139,10 @@ class DitBlock(nn.Module):
         self.crosses = context is not None
         self.norm1 = AdaptiveNorm(blocks.width)
         self.attn1 = Attention(blocks, context or blocks.width)
-        self.ff = FeedForward(blocks.width)
+        self.ff = FeedForward(blocks.width, blocks.dropout)
 
     def forward(self, x: Tensor, modulation: Tensor, context: KeysValues | None, visible: Tensor | None) -> Tensor:
-        x = x + self.attn1(modulated(x, *modulation.chunk(2)), context, visible if self.crosses else None)
+        x = x + self.attn1(modulated(x, *modulation.chunk(2, dim=-1)), context, visible if self.crosses else None)
         return x + self.ff(F.layer_norm(x, x.shape[-1:], eps=_EPS))
 
 
@@ -148,7 +154,7 @@ class TimeEncoder(nn.Module):
         layers = {"linear_1": nn.Linear(TIME_WIDTH, width), "linear_2": nn.Linear(width, width)}
         self.timestep_embedder = nn.ModuleDict(layers)
 
-    def forward(self, times: Tensor) -> Tensor:  # [steps] -> [steps, width]
+    def forward(self, times: Tensor) -> Tensor:  # [...] -> [..., width]
         first, second = self.timestep_embedder.values()
         sin, cos = waves(times, TIME_WIDTH // 2, TIME_WIDTH // 2 - 1)
         return second(F.silu(first(torch.cat((cos, sin), dim=-1).to(first.weight.dtype))))
@@ -169,15 +175,16 @@ class Dit(nn.Module):
     def forward(self, x: Tensor, moment: Moment, contexts: list[KeysValues | None], visible: Tensor | None) -> Tensor:
         for block, modulation, context in zip(self.transformer_blocks, moment.modulations, contexts, strict=True):
             x = block(x, modulation, context, visible)
-        shift, scale = moment.out.chunk(2)  # the other way round than in the blocks
+        shift, scale = moment.out.chunk(2, dim=-1)  # the other way round than in the blocks
         return self.proj_out_2(modulated(x, scale, shift, eps=1e-6))
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What one Euler step's time means to the network, which no observation changes.
+    """What a time of the flow means to the network, whatever is observed.
 
-    wave [width] for the action encoder; modulations [2 * width] of each block; out [2 * width] of the last norm.
+    wave [width] for the action encoder; modulations [2 * width] of each block; out [2 * width] of the last norm. In
+    training each sample has a time of its own: [B, 1, …].
     """
 
     wave: Tensor
@@ -208,16 +215,39 @@ class ActionHead(nn.Module):
             x = block(x, visible)
         return x
 
+    def moment(self, times: Tensor) -> Moment:  # int [...], in buckets
+        """Returns what times mean to the network; the same for every observation."""
+        encoded, half = self.model.timestep_encoder(times), self.config.width // 2
+        wave = torch.cat(waves(times, half, half), dim=-1).to(encoded.dtype)
+        by_block = [block.norm1.modulation(encoded) for block in self.model.transformer_blocks]
+        return Moment(wave, by_block, self.model.proj_out_1(F.silu(encoded)))
+
     def moments(self, steps: int) -> list[Moment]:
-        """Returns what each of `steps` Euler steps needs to know of its time; the same for every observation."""
+        """Returns what each of `steps` Euler steps needs to know of its time."""
         buckets = self.config.time_buckets
         times = torch.tensor([int(step / steps * buckets) for step in range(steps)], device=self.vlln.weight.device)
-        encoded, dtype = self.model.timestep_encoder(times), self.vlln.weight.dtype
-        half = self.config.width // 2
-        wave = torch.cat(waves(times, half, half), dim=-1).to(dtype)
-        by_block = [block.norm1.modulation(encoded) for block in self.model.transformer_blocks]
-        out = self.model.proj_out_1(F.silu(encoded))
-        return [Moment(wave[i], [one[i] for one in by_block], out[i]) for i in range(steps)]
+        every = self.moment(times)
+        return [Moment(every.wave[i], [one[i] for one in every.modulations], every.out[i]) for i in range(steps)]
+
+    def velocity(
+        self,
+        actions: Tensor,
+        state_token: Tensor,
+        robot: int,
+        moment: Moment,
+        contexts: list[KeysValues | None],
+        visible: Tensor | None = None,
+    ) -> Tensor:
+        """Returns the flow's velocity [B, H, A] at noisy actions [B, H, A]; contexts: of `contexts`."""
+        tokens = self.action_encoder(actions, moment.wave, robot)
+        tokens = tokens + self.position_embedding.weight[: tokens.shape[1]]
+        future = self.future_tokens.weight.expand(len(tokens), -1, -1)
+        out = self.model(torch.cat((state_token, future, tokens), dim=1), moment, contexts, visible)
+        return self.action_decoder(out[:, -tokens.shape[1] :], robot)
+
+    def contexts(self, seen: Tensor) -> list[KeysValues | None]:
+        """Returns keys and values [B, heads, S, head_dim] of the features for each block that looks at them."""
+        return [block.attn1.keys_values(seen) if block.crosses else None for block in self.model.transformer_blocks]
 
     def act(
         self,
@@ -234,15 +264,9 @@ class ActionHead(nn.Module):
         Euler step. Keys and values of the features are made once: the steps do not change them. The flow is
         integrated in float32, whatever the network computes in.
         """
-        contexts = [block.attn1.keys_values(seen) if block.crosses else None for block in self.model.transformer_blocks]
-        state_token = self.state_encoder(state[:, None], robot)
-        future = self.future_tokens.weight.expand(len(seen), -1, -1)
-        actions = noise
+        contexts, state_token, actions = self.contexts(seen), self.state_encoder(state[:, None], robot), noise
         for moment in moments:
-            tokens = self.action_encoder(actions.to(seen.dtype), moment.wave, robot)
-            tokens = tokens + self.position_embedding.weight[: tokens.shape[1]]
-            out = self.model(torch.cat((state_token, future, tokens), dim=1), moment, contexts, visible)
-            velocity = self.action_decoder(out[:, -tokens.shape[1] :], robot)
+            velocity = self.velocity(actions.to(seen.dtype), state_token, robot, moment, contexts, visible)
             actions = actions + velocity.float() / len(moments)
         return actions
 
