@@ -48,7 +48,7 @@ class Film:
         with _told(path):
             self._container = av.open(str(path))
             if not self._container.streams.video:
-                raise DatasetError(f"{path} holds no pictures; expected a film")
+                raise DatasetError(f"{path} holds no pictures; expected a film: it may have been cut off")
             self._stream = self._container.streams.video[0]
             self._stream.codec_context.thread_count = 1  # many small films at once, each on one core
             packets = [one for one in self._container.demux(self._stream) if one.pts is not None and one.size]

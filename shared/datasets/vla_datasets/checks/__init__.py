@@ -1,0 +1,63 @@
+"""A data set read back whole, and everything in which it departs from what readers of such sets need.
+
+`faults(folder)` reads every row and decodes every frame. Nothing is written, and nothing in a data set raises an error:
+whatever is wrong with it is a Fault, in words, with the file and the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from vla_datasets import metadata
+from vla_datasets.checks.fault import Fault, Findings
+from vla_datasets.errors import DatasetError
+
+__all__ = ["Fault", "Findings", "faults"]
+
+
+def faults(folder: Path | str, tick: Callable[[int, int], None] = lambda done, of: None) -> list[Fault]:
+    """Returns what is wrong with a data set of either layout, file by file; empty when it is in order.
+
+    tick(done, of) is called before each episode.
+    """
+    folder = Path(folder).expanduser().absolute()
+    if not folder.exists():
+        return [Fault(str(folder), None, "it is not there; expected a data set's folder")]
+    found = Findings(folder)
+    if (folder / "meta").is_dir() or not _has_hdf5(folder):
+        _lerobot(found, tick)
+    else:
+        from vla_datasets.checks import demos
+
+        demos.check(found, tick)
+    return found.all
+
+
+def _has_hdf5(folder: Path) -> bool:
+    from vla_datasets import hdf5  # h5py is loaded where it is needed
+
+    return bool(hdf5.files(folder))
+
+
+def _lerobot(found: Findings, tick: Callable[[int, int], None]) -> None:
+    from vla_datasets.checks import listed, modality, numbers, rows, videos
+    from vla_datasets.lerobot import LeRobotDataset
+
+    listed.lines(found)  # what the reader forgives
+    try:
+        dataset = LeRobotDataset(found.folder)
+    except DatasetError as error:
+        found.error(metadata.INFO, error)
+        return
+    listed.check(found, dataset)
+    totals = rows.Totals()
+    for place, episode in enumerate(dataset.episodes):
+        tick(place, len(dataset.episodes))
+        columns = rows.check(found, dataset, episode, totals)
+        for key in dataset.video_keys:
+            videos.check(found, dataset, episode, key, columns)
+    listed.totals(found, dataset, totals)
+    numbers.check(found, dataset, totals)
+    if dataset.modality is not None:
+        modality.check(found, dataset)

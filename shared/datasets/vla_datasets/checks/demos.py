@@ -1,0 +1,80 @@
+"""LIBERO's HDF5 files: keys, shapes, lengths, numbers and pictures of every demonstration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from vla_datasets import hdf5
+from vla_datasets.checks.fault import Findings
+from vla_datasets.errors import DatasetError
+
+SIZES = {"actions": 7, "obs/ee_pos": 3, "obs/ee_ori": 3, "obs/gripper_states": 2}  # without them nothing can be learned
+USUAL = ("states", "rewards", "dones", "obs/joint_states", "obs/agentview_rgb", "obs/eye_in_hand_rgb")
+
+
+def check(found: Findings, tick: Callable[[int, int], None]) -> None:
+    """Checks every file of the folder."""
+    for path in hdf5.files(found.folder):
+        try:
+            with hdf5.opened(path) as file:
+                _file(found, path, file, tick)
+        except DatasetError as error:
+            found.error(path, error)
+
+
+def _file(found: Findings, path: Path, file: h5py.File, tick: Callable[[int, int], None]) -> None:
+    if "data" not in file:
+        found.add(path, None, f"has no group 'data'; it has {', '.join(file) or 'nothing'}")
+        return
+    data = file["data"]
+    demos = [name for name in data if name.startswith("demo_")]
+    if not demos:
+        found.add(path, None, "has no demonstrations; expected data/demo_0 and on")
+    if "problem_info" not in data.attrs:
+        found.note(path, None, f"has no problem_info; the instruction is its name's: {hdf5.instruction(data, path)!r}")
+    if int(data.attrs.get("num_demos", len(demos))) != len(demos):
+        found.add(path, None, f"num_demos is {data.attrs['num_demos']}; there are {len(demos)}")
+    for place, name in enumerate(demos):
+        tick(place, len(demos))
+        _demo(found, path, f"data/{name}", data[name])
+
+
+def _demo(found: Findings, path: Path, where: str, demo: h5py.Group) -> None:
+    missing = [key for key in SIZES if key not in demo]
+    if missing:
+        found.add(path, None, f"{where} lacks {', '.join(missing)}")
+    if lacking := [key for key in USUAL if key not in demo]:
+        found.note(path, None, f"{where} has no {', '.join(lacking)}")
+    if "actions" not in demo:
+        return
+    length = len(demo["actions"])
+    if int(demo.attrs.get("num_samples", length)) != length:
+        found.add(path, None, f"{where}: num_samples is {demo.attrs['num_samples']}; there are {length} actions")
+    keys = [key for key in demo if isinstance(demo[key], h5py.Dataset)]
+    keys += [f"obs/{key}" for key in demo.get("obs", ())]
+    for key in keys:
+        _array(found, path, where, key, demo[key], length)
+
+
+def _array(found: Findings, path: Path, where: str, key: str, array: h5py.Dataset, length: int) -> None:
+    if len(array) != length:
+        found.add(path, None, f"{where}/{key} has {len(array)} rows; there are {length} actions")
+    if key in SIZES and array.shape[1:] != (SIZES[key],):
+        found.add(path, None, f"{where}/{key} has {list(array.shape[1:])} numbers a row; expected [{SIZES[key]}]")
+    try:
+        values = array[:]
+    except OSError as error:
+        found.add(path, None, f"{where}/{key} cannot be read: {error}")
+        return
+    if key.endswith("_rgb") and (values.dtype != np.uint8 or values.ndim != 4 or values.shape[-1] != 3):
+        found.add(
+            path, None, f"{where}/{key} is {values.dtype} {list(values.shape)}; expected uint8 [T, height, width, 3]"
+        )
+    elif values.dtype.kind == "f":
+        odd = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
+        if len(odd):
+            found.add(path, int(odd[0]), f"{where}/{key} holds a NaN or an infinity ({len(odd)} rows do)")

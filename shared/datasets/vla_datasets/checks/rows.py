@@ -1,0 +1,116 @@
+"""An episode's table: columns, shapes, numbers, and LeRobot's own columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from vla_datasets import tables
+from vla_datasets.checks.fault import Findings
+from vla_datasets.errors import DatasetError
+from vla_datasets.lerobot import LeRobotDataset
+from vla_datasets.metadata import Episode
+
+TOLERANCE_S = 1e-4  # LeRobot's own, of time stamps
+OWN = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+Columns = dict[str, np.ndarray]
+
+
+@dataclass
+class Totals:
+    """What was read: rows, and each episode's columns of numbers, for statistics."""
+
+    rows: int = 0
+    columns: dict[int, Columns] = field(default_factory=dict)
+
+
+def check(found: Findings, dataset: LeRobotDataset, episode: Episode, totals: Totals) -> Columns | None:
+    """Checks an episode's rows; returns its columns, None where they cannot be read."""
+    path = dataset.data_path(episode.index)
+    try:
+        table = tables.read(path)
+        columns = tables.columns(table, path)
+    except DatasetError as error:
+        found.error(path, error)
+        return None
+    if table.num_rows != episode.length:
+        found.add(path, None, f"{table.num_rows} rows; episodes.jsonl says length {episode.length}")
+    for key, feature in dataset.features.items():
+        if feature["dtype"] != "video":
+            _column(found, path, key, feature, table, columns)
+    for key in columns.keys() - dataset.features.keys():
+        found.note(path, None, f"column {key} is no feature of info.json")
+    _own(found, dataset, episode, path, columns, totals.rows)
+    totals.rows += table.num_rows
+    totals.columns[episode.index] = columns
+    return columns
+
+
+def _column(found: Findings, path: Path, key: str, feature: dict, table: pa.Table, columns: Columns) -> None:
+    if key not in table.column_names:
+        found.add(path, None, f"column {key} is missing; info.json promises it")
+        return
+    if key not in columns:
+        return  # pictures
+    values, shape = columns[key], tuple(feature.get("shape") or ())
+    size = int(np.prod(shape)) if all(type(one) is int for one in shape) else 0
+    width = int(np.prod(values.shape[1:]))
+    if values.dtype != object and width != size:
+        found.add(path, None, f"column {key} has {width} numbers a row; info.json says shape {list(shape)}")
+    kind = _number(table.schema.field(key).type)
+    if feature["dtype"] in tables.TYPES and kind != tables.TYPES[feature["dtype"]]:
+        found.note(path, None, f"column {key} is {kind}; info.json says {feature['dtype']}")
+    if values.dtype.kind == "f":
+        odd = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
+        if len(odd):
+            found.add(path, int(odd[0]), f"column {key} holds a NaN or an infinity ({len(odd)} rows do)")
+
+
+def _number(kind: pa.DataType) -> pa.DataType:
+    return _number(kind.value_type) if hasattr(kind, "value_type") else kind
+
+
+def _own(
+    found: Findings, dataset: LeRobotDataset, episode: Episode, path: Path, columns: Columns, first_row: int
+) -> None:
+    missing = [name for name in OWN if name not in columns and name not in dataset.features]
+    if missing:
+        grave = "timestamp" in missing or "task_index" in missing
+        found.add(path, None, f"lacks LeRobot's own column {', '.join(missing)}", grave)
+    steps = np.arange(len(next(iter(columns.values()), ())))
+    expected = {"frame_index": steps, "index": first_row + steps, "episode_index": np.full(len(steps), episode.index)}
+    for name, values in expected.items():
+        if name in columns:
+            _equal(found, path, name, columns[name].ravel(), values)
+    if "timestamp" in columns:
+        _timestamps(found, path, columns["timestamp"].ravel(), dataset.fps)
+    if "task_index" in columns:
+        odd = [row for row, index in enumerate(columns["task_index"].ravel()) if index not in dataset.tasks]
+        if odd:
+            found.add(path, odd[0], f"task_index is {columns['task_index'].ravel()[odd[0]]}, which tasks.jsonl lacks")
+
+
+def _equal(found: Findings, path: Path, name: str, values: np.ndarray, expected: np.ndarray) -> None:
+    odd = np.flatnonzero(values != expected)
+    if len(odd):
+        row = int(odd[0])
+        found.add(path, row, f"{name} is {values[row]}; expected {expected[row]}")
+
+
+def _timestamps(found: Findings, path: Path, values: np.ndarray, fps: float) -> None:
+    if values.dtype.kind != "f" or len(values) < 2:
+        return
+    gaps = np.diff(values.astype(np.float64))
+    odd = np.flatnonzero(~(np.abs(gaps - 1 / fps) <= TOLERANCE_S))
+    if len(odd):
+        row = int(odd[0]) + 1
+        found.add(
+            path, row, f"timestamp is {gaps[row - 1]:.4f} s after the last; expected {1 / fps:.4f} s at {fps:g} fps"
+        )
+    elif abs(values[0]) > TOLERANCE_S:
+        found.add(
+            path, 0, f"timestamp begins at {values[0]:.4f} s; expected 0: loaders that go by time show later frames"
+        )

@@ -1,0 +1,150 @@
+"""An episode's films: whole, as many frames as rows, as fast and as large as info.json says; decoders agree."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from vla_datasets import films
+from vla_datasets.checks.fault import Findings
+from vla_datasets.errors import DatasetError
+from vla_datasets.films import Film
+from vla_datasets.lerobot import LeRobotDataset
+from vla_datasets.metadata import Episode
+
+LONG_GROUP = 30  # frames from key frame to key frame; more and reading one frame takes a training loader's time
+APART = 6.0  # mean difference of two decoders' pictures, of 255; their colour conversions differ by 1 or 2
+COMPARED = 3  # frames of an episode that a second decoder reads, too
+Columns = dict[str, np.ndarray]
+
+
+def check(found: Findings, dataset: LeRobotDataset, episode: Episode, key: str, columns: Columns | None) -> None:
+    """Checks an episode's film, or its pictures that lie in the rows."""
+    if dataset.features[key]["dtype"] == "image":
+        _decode(found, dataset.data_path(episode.index), lambda: dataset.frames(episode.index, key))
+        return
+    path = dataset.video_path(episode.index, key)
+    try:
+        film = Film(path)
+    except DatasetError as error:
+        if path.is_file() or (dataset.folder / path).parent.is_dir() or _needed(dataset, key):
+            found.error(path, error)
+        elif episode == dataset.episodes[0]:
+            found.note("meta/info.json", None, f"feature {key} has no films, and modality.json does without it")
+        return
+    try:
+        _film(found, dataset, episode, key, film, columns)
+    finally:
+        film.close()
+
+
+def _needed(dataset: LeRobotDataset, key: str) -> bool:
+    """Returns whether a film that is missing everywhere is missed: GR00T reads what modality.json names."""
+    videos = (dataset.modality or {}).get("video")
+    if not isinstance(videos, dict):
+        return True
+    return key in {(one or {}).get("original_key") or name for name, one in videos.items()}
+
+
+def _film(
+    found: Findings, dataset: LeRobotDataset, episode: Episode, key: str, film: Film, columns: Columns | None
+) -> None:
+    path, feature = film.path, dataset.features[key]
+    rows = episode.length if columns is None else len(next(iter(columns.values()), ()))
+    if len(film) != rows:
+        found.add(path, None, f"{len(film)} frames; the episode has {rows} rows")
+    if film.rate is None or abs(float(film.rate) - dataset.fps) > 1e-3:
+        found.add(path, None, f"{float(film.rate or 0):g} frames per second; info.json says {dataset.fps:g}")
+    shape = [film.height, film.width, 3]
+    if list(feature.get("shape") or ()) not in (shape, [3, *shape[:2]]):
+        found.add(path, None, f"pictures of {shape}; info.json says {feature.get('shape')}")
+    _encoding(found, film, feature)
+    pictures = _decode(found, path, film.frames)
+    if pictures is not None and len(pictures):
+        _second_opinion(found, film, pictures)
+
+
+def _encoding(found: Findings, film: Film, feature: dict) -> None:
+    told = feature.get("info") or feature.get("video_info") or {}
+    codec = told.get("video.codec", film.codec)
+    if _family(codec) != _family(film.codec):
+        found.add(film.path, None, f"the codec is {film.codec}; info.json says {codec}")
+    if _family(film.codec) != films.CODEC:
+        found.add(
+            film.path, None, f"the codec is {film.codec}, which not every decoder reads (decord: no AV1); use H.264"
+        )
+    if film.pixels != told.get("video.pix_fmt", film.pixels):
+        found.add(film.path, None, f"pixels are {film.pixels}; info.json says {told['video.pix_fmt']}")
+    if film.longest_group > LONG_GROUP:
+        text = f"a key frame only every {film.longest_group} frames: reading one frame decodes that many"
+        found.note(film.path, None, f"{text}; training reads it slowly")
+    if len(film) and abs(film.seconds[0]) > 1e-3:
+        found.add(film.path, 0, f"begins at {film.seconds[0]:.3f} s; loaders that go by time show other frames")
+
+
+def _family(codec: str) -> str:
+    """Returns a codec's name, for that of one of its encoders or decoders."""
+    return "av1" if "av1" in codec else "h264" if codec in ("avc1", "libx264") else codec
+
+
+def _decode(found: Findings, path: Path, read: Callable[[], np.ndarray]) -> np.ndarray | None:
+    try:
+        return read()
+    except DatasetError as error:
+        found.error(path, error)
+        return None
+
+
+def _second_opinion(found: Findings, film: Film, pictures: np.ndarray) -> None:
+    places = sorted({0, len(pictures) // 2, len(pictures) - 1})[:COMPARED]
+    for name, read in DECODERS.items():
+        if name not in sys.modules and not _there(name):
+            continue
+        theirs = read(film.path, places)
+        for place, picture in zip(places, theirs, strict=True):
+            if picture is None or picture.shape != pictures[place].shape:
+                found.add(film.path, place, f"{name} cannot read this frame, PyAV can")
+                return
+            apart = float(np.abs(picture.astype(np.int16) - pictures[place]).mean())
+            if apart > APART:
+                found.add(
+                    film.path, place, f"{name} shows another picture than PyAV (they differ by {apart:.0f} of 255)"
+                )
+                return
+
+
+def _there(module: str) -> bool:
+    try:
+        __import__(module)
+    except Exception:  # whatever keeps a decoder from being loaded: without it there is no second opinion
+        return False
+    return True
+
+
+def _with_cv2(path: Path, places: list[int]) -> list[np.ndarray | None]:
+    import cv2
+
+    capture, shown = cv2.VideoCapture(str(path)), []
+    try:
+        for place in places:
+            capture.set(cv2.CAP_PROP_POS_FRAMES, place)
+            read, picture = capture.read()
+            shown.append(picture[..., ::-1] if read else None)
+    finally:
+        capture.release()
+    return shown
+
+
+def _with_decord(path: Path, places: list[int]) -> list[np.ndarray | None]:
+    import decord
+
+    try:
+        return list(decord.VideoReader(str(path), num_threads=1).get_batch(places).asnumpy())
+    except decord.DECORDError:
+        return [None] * len(places)
+
+
+DECODERS: dict[str, Callable[[Path, list[int]], list[np.ndarray | None]]] = {"cv2": _with_cv2, "decord": _with_decord}

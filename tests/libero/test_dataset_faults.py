@@ -1,0 +1,286 @@
+"""Every departure from a data set's layout is named with its file and row; one in order has none."""
+
+import json
+import shutil
+from pathlib import Path
+
+import av
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests import data_sets
+from vla_datasets import films, libero, metadata, tables
+from vla_datasets.checks import faults
+from vla_datasets.lerobot import LeRobotDataset
+
+IMAGE = libero.video_key("agentview")
+ROWS = "data/chunk-000/episode_000001.parquet"
+FILM = f"videos/chunk-000/{IMAGE}/episode_000001.mp4"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A data set in order."""
+    return data_sets.lerobot(tmp_path_factory.mktemp("sets") / "small").folder
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "copy")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return data_sets.hdf5(tmp_path_factory.mktemp("files") / "goal")
+
+
+def grave(folder):
+    """Returns the grave faults as they are shown."""
+    return [str(one) for one in faults(folder) if one.grave]
+
+
+def test_a_set_in_order_has_no_faults(whole, files):
+    assert faults(whole) == [] and grave(files) == []
+
+
+def _json(name, change):
+    def spoil(folder):
+        value = json.loads((folder / name).read_text())
+        change(value)
+        (folder / name).write_text(json.dumps(value))
+
+    return spoil
+
+
+def _rows(change, path=ROWS):
+    def spoil(folder):
+        columns = {name: one.copy() for name, one in LeRobotDataset(folder).columns(1).items()}
+        columns = change(columns) or columns
+        tables.write(folder / path, columns)
+
+    return spoil
+
+
+def _lines(name, change):
+    def spoil(folder):
+        path = folder / name
+        path.write_text("\n".join(change(path.read_text().splitlines())) + "\n")
+
+    return spoil
+
+
+def _set(column, row, value):
+    return _rows(lambda columns: columns[column].__setitem__(row, value))
+
+
+def _film(length=9, size=32, fps=20, **options):
+    def spoil(folder):
+        path = folder / FILM
+        if not options:
+            return films.write(path, data_sets.pictures(length, size, 1), fps)
+        with av.open(str(path), "w") as container:
+            stream = container.add_stream(options.pop("codec"), rate=fps, options=options.pop("options", {}))
+            stream.height = stream.width = size
+            stream.pix_fmt = options.pop("pixels", "yuv420p")
+            for place, picture in enumerate(data_sets.pictures(length, size, 1)):
+                frame = av.VideoFrame.from_ndarray(picture, format="rgb24").reformat(format=stream.pix_fmt)
+                frame.pts = place
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode())
+
+    return spoil
+
+
+def _cut(name, share):
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[: int(share * _size(folder / name))])
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _garble(name):
+    """Overwrites most of the film's pictures, which its index still promises."""
+
+    def spoil(folder):
+        data = bytearray((folder / name).read_bytes())
+        begin, end = data.index(b"mdat"), data.index(b"moov") - 4  # the index comes last
+        begin = (begin + 3 * end) // 4
+        data[begin:end] = bytes(end - begin)
+        (folder / name).write_bytes(bytes(data))
+
+    return spoil
+
+
+def _v3(folder):
+    _json(metadata.INFO, lambda i: i.update(codebase_version="v3.0"))(folder)
+
+
+SPOILT = [
+    ("v3.0", _v3, "meta/info.json: codebase_version is 'v3.0'; expected v2.0 or v2.1. LeRobot's own converters"),
+    ("no info", lambda folder: (folder / metadata.INFO).unlink(), "meta/info.json: is missing"),
+    ("key", _json(metadata.INFO, lambda i: i.pop("fps")), "meta/info.json: lacks fps"),
+    ("also", _json(metadata.INFO, lambda i: i.pop("robot_type")), "meta/info.json: lacks robot_type"),
+    ("sum", _json(metadata.INFO, lambda i: i.update(total_frames=9)), "total_frames is 9; there are 31"),
+    ("episodes", _json(metadata.INFO, lambda i: i.update(total_episodes=4)), "total_episodes is 4; there are 3"),
+    ("fps", _json(metadata.INFO, lambda i: i.update(fps=10)), f"{FILM}: 20 frames per second; info.json says 10"),
+    ("shape", _json(metadata.INFO, lambda i: i["features"]["action"].update(shape=[6])),
+     f"{ROWS}: column action has 7 numbers a row; info.json says shape [6]"),
+    ("video shape", _json(metadata.INFO, lambda i: i["features"][IMAGE].update(shape=[64, 64, 3])),
+     f"{FILM}: pictures of [32, 32, 3]; info.json says [64, 64, 3]"),
+    ("names", _json(metadata.INFO, lambda i: i["features"][IMAGE].update(names=None)),
+     f"feature {IMAGE}: names is None; expected height, width and channel"),
+    ("video fps", _json(metadata.INFO, lambda i: i["features"][IMAGE]["info"].update({"video.fps": 30})),
+     f"feature {IMAGE}: video.fps is 30; fps is 20"),
+    ("blank", _lines(metadata.EPISODES, lambda r: [r[0], "", *r[1:]]),
+     "meta/episodes.jsonl, row 2: a blank line; GR00T's loader fails on it"),
+    ("no JSON", _lines(metadata.TASKS, lambda r: [r[0], "{"]), "meta/info.json: meta/tasks.jsonl, row 2: no JSON"),
+    ("twice", _lines(metadata.EPISODES, lambda r: [*r, r[2]]), "episode 2 is listed 2 times"),
+    ("gap", _lines(metadata.EPISODES, lambda r: [r[0], r[2]]), "not numbered from 0 on: 1 is missing"),
+    ("stray", _lines(metadata.EPISODES, lambda r: r[:2]), "episode_000002.parquet: belongs to no episode"),
+    ("length", _lines(metadata.EPISODES, lambda r: [r[0], r[1].replace('"length": 9', '"length": 8'), r[2]]),
+     f"{ROWS}: 9 rows; episodes.jsonl says length 8"),
+    ("task", _lines(metadata.TASKS, lambda r: r[:1]), "episodes.jsonl, row 2: task 'push the plate' is not in"),
+    ("task index", _lines(metadata.TASKS, lambda r: r[:1]), f"{ROWS}, row 0: task_index is 1, which tasks.jsonl"),
+    ("gone", lambda folder: (folder / ROWS).unlink(), f"{ROWS}: is missing; expected an episode's rows"),
+    ("cut", _cut(ROWS, 0.5), f"{ROWS}: cannot be read as parquet"),
+    ("no column", _rows(lambda c: {name: one for name, one in c.items() if name != "action"}),
+     f"{ROWS}: column action is missing; info.json promises it"),
+    ("other size", _rows(lambda c: c.update(action=c["action"][:, :6])), f"{ROWS}: column action has 6 numbers a row"),
+    ("NaN", _set("action", (4, 2), np.nan), f"{ROWS}, row 4: column action holds a NaN or an infinity (1 rows do)"),
+    ("short", _rows(lambda c: {name: one[:7] for name, one in c.items()}), f"{FILM}: 9 frames; the episode has 7 rows"),
+    ("frame_index", _set("frame_index", 3, 5), f"{ROWS}, row 3: frame_index is 5; expected 3"),
+    ("index", _set("index", 0, 0), f"{ROWS}, row 0: index is 0; expected 12"),
+    ("episode_index", _set("episode_index", 8, 0), f"{ROWS}, row 8: episode_index is 0; expected 1"),
+    ("time", _set("timestamp", slice(5, None), 9.0), f"{ROWS}, row 5: timestamp is 8.8000 s after the last"),
+    ("late", _rows(lambda c: c.update(timestamp=c["timestamp"] + np.float32(0.05))),
+     f"{ROWS}, row 0: timestamp begins at 0.0500 s; expected 0"),
+    ("no film", lambda folder: (folder / FILM).unlink(), f"{FILM}: is missing; expected a film"),
+    ("cut film", _cut(FILM, 0.6), f"{FILM}: holds no pictures; expected a film: it may have been cut off"),
+    ("no film at all", _cut(FILM, 0.01), f"{FILM}: cannot be read as a film"),
+    ("garbled", _garble(FILM), f"{FILM}: cannot be read as a film (Invalid data"),
+    ("frames", _film(length=8), f"{FILM}: 8 frames; the episode has 9 rows"),
+    ("rate", _film(fps=30), f"{FILM}: 30 frames per second; info.json says 20"),
+    ("size", _film(size=64), f"{FILM}: pictures of [64, 64, 3]; info.json says [32, 32, 3]"),
+    ("codec", _film(codec="mpeg4"), f"{FILM}: the codec is mpeg4; info.json says h264"),
+    ("pixels", _film(codec="libx264", pixels="yuv444p"), f"{FILM}: pixels are yuv444p; info.json says yuv420p"),
+    ("stale", _json(metadata.STATS, lambda s: s["action"].update(q01=[0.5] * 7)),
+     "meta/stats.json: action: q01[4] is 0.5; the rows' is -0.96"),
+    ("stats NaN", _json(metadata.STATS, lambda s: s["action"]["max"].__setitem__(3, None)), "max[3] is nan"),
+    ("no q99", _json(metadata.STATS, lambda s: s["action"].pop("q99")), "action lacks q99; GR00T's loader"),
+    ("no action", _json(metadata.STATS, lambda s: s.pop("action")), "meta/stats.json: lacks column action"),
+    ("width", _json(metadata.STATS, lambda s: s["action"].update(std=[1.0])), "std has 1 numbers; expected 7"),
+    ("episode's", _lines(metadata.EPISODES_STATS, lambda r: [r[0], r[2]]), "has no line for episode 1"),
+    ("episode's stale", _lines(metadata.EPISODES_STATS, lambda r: [r[0], r[2].replace('_index": 2', '_index": 1'),
+                                                                      r[2]]),
+     "meta/episodes_stats.jsonl, row 2: action: max"),
+    ("beyond", _json(metadata.MODALITY, lambda m: m["action"]["gripper"].update(end=9)), "action.gripper ends at 9"),
+    ("backwards", _json(metadata.MODALITY, lambda m: m["state"]["x"].update(end=0)), "state.x: start 0, end 0"),
+    ("no key", _json(metadata.MODALITY, lambda m: m["state"]["x"].update(original_key="pose")), "state.x is column"),
+    ("video", _json(metadata.MODALITY, lambda m: m["video"]["image"].update(original_key="cam")), "image is 'cam'"),
+    ("annotation", _json(metadata.MODALITY, lambda m: m["annotation"].update({"human.coarse_action": {}})),
+     "annotation.human.coarse_action is column 'annotation.human.coarse_action', which there is none of"),
+    ("rotation", _json(metadata.MODALITY, lambda m: m["state"]["x"].update(rotation_type="euler")),
+     "state.x: rotation_type 'euler' is none of"),
+    ("no action part", _json(metadata.MODALITY, lambda m: m.pop("action")), "meta/modality.json: names no action"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spoil", "words"), [one[1:] for one in SPOILT], ids=[one[0] for one in SPOILT])
+def test_each_fault_is_named_with_file_and_row(copy, spoil, words):
+    spoil(copy)
+    assert any(words in one for one in grave(copy)), faults(copy)
+
+
+NOTED = [
+    ("more columns", _rows(lambda c: c | {"force": np.zeros(9)}), f"note: {ROWS}: column force is no feature"),
+    ("dtype", _rows(lambda c: c.update(action=c["action"].astype(float))), "action is double; info.json says float32"),
+    ("no videos", _json(metadata.INFO, lambda i: i.update(total_videos=3)), "total_videos is 3"),
+    ("not needed", _json(metadata.INFO, lambda i: i["features"].update(
+        {"far": {**i["features"][IMAGE]}})), "note: meta/info.json: feature far has no films"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spoil", "words"), [one[1:] for one in NOTED], ids=[one[0] for one in NOTED])
+def test_what_only_few_readers_mind_is_a_note(copy, spoil, words):
+    spoil(copy)
+    found = faults(copy)
+    assert not any(one.grave for one in found) and any(words in str(one) for one in found), found
+
+
+def test_a_film_with_few_key_frames_is_noted(copy):
+    length = 40
+    path = copy / FILM
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=20, options={"g": "250", "sc_threshold": "0"})
+        stream.height, stream.width, stream.pix_fmt = 32, 32, "yuv420p"
+        for picture in data_sets.pictures(length, 32, 1):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+    assert f"note: {FILM}: a key frame only every 40 frames" in "\n".join(map(str, faults(copy)))
+    shown = LeRobotDataset(copy).frames(1, IMAGE)  # with frames that are kept in another order than they are shown in
+    assert np.abs(shown.astype(int) - data_sets.pictures(length, 32, 1)).mean() < 8
+    np.testing.assert_array_equal(LeRobotDataset(copy).frames(1, IMAGE, [30, 3, 31]), shown[[30, 3, 31]])
+
+
+def test_decoders_that_disagree_are_named(copy, monkeypatch):
+    """The second decoder is real elsewhere (OpenCV's, decord's); here it is one that is a frame late."""
+    from vla_datasets.checks import videos
+
+    late = lambda path, places: [films.Film(path).frames([max(0, p - 1)])[0] // 2 for p in places]  # noqa: E731
+    monkeypatch.setattr(videos, "DECODERS", {"cv2": late})
+    assert any("cv2 shows another picture than PyAV" in one for one in grave(copy))
+
+
+def test_rows_that_no_array_holds(copy):
+    table = pq.read_table(copy / ROWS).drop_columns(["action"])
+    pq.write_table(table.append_column("action", pa.array([[0.0] * 7] * 8 + [[0.0] * 6])), copy / ROWS)
+    assert any(f"{ROWS}" in one and "row 8 holds 6 numbers; expected 7" in one for one in grave(copy))
+
+
+def _demo(change):
+    def spoil(folder):
+        with h5py.File(folder / "open_the_drawer_demo.hdf5", "r+") as file:
+            change(file["data"])
+
+    return spoil
+
+
+def _replace(key, change):
+    def spoil(data):
+        values = change(data["demo_0"][key][:])
+        del data["demo_0"][key]
+        data["demo_0"][key] = values
+
+    return _demo(spoil)
+
+
+def _late_nan(values):
+    values[3, 1] = np.nan
+    return values
+
+
+DEMOS = [
+    ("key", _demo(lambda data: data["demo_0"].__delitem__("obs/ee_ori")), "data/demo_0 lacks obs/ee_ori"),
+    ("shape", _replace("actions", lambda a: a[:, :6]), "data/demo_0/actions has [6] numbers a row; expected [7]"),
+    ("rows", _replace("obs/ee_pos", lambda a: a[:5]), "data/demo_0/obs/ee_pos has 5 rows; there are 12 actions"),
+    ("NaN", _replace("actions", _late_nan), "open_the_drawer_demo.hdf5, row 3: data/demo_0/actions holds a NaN"),
+    (
+        "picture",
+        _replace("obs/agentview_rgb", lambda a: a / 255),
+        "obs/agentview_rgb is float64 [12, 32, 32, 3]; expected",
+    ),
+    ("count", _demo(lambda data: data.attrs.update(num_demos=9)), "num_demos is 9; there are 2"),
+    ("none", _demo(lambda data: [data.__delitem__(name) for name in list(data)]), "has no demonstrations"),
+    ("cut", _cut("open_the_drawer_demo.hdf5", 0.5), "open_the_drawer_demo.hdf5: cannot be read as LIBERO's HDF5"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "words"), [one[1:] for one in DEMOS], ids=[one[0] for one in DEMOS])
+def test_each_fault_of_liberos_files_is_named(files, tmp_path, spoil, words):
+    spoilt = shutil.copytree(files, tmp_path / "copy")
+    spoil(spoilt)
+    assert any(words in one for one in grave(spoilt)), faults(spoilt)
