@@ -9,13 +9,14 @@ import numpy as np
 from services.libero.assets.kit.mesh import box, lathe, tube
 from services.libero.assets.kit.mjcf import Asset, Body, rot
 from services.libero.assets.kit.paint import Atlas, Colour, weave
+from services.libero.assets.kit.products import of_kind
 
 
 @dataclass(frozen=True)
 class Bowl:
     """A round dish: outer profile points (radius, z) from foot to rim (m), wall thickness (m), mass (kg), colours."""
 
-    path: str
+    name: str
     profile: tuple[tuple[float, float], ...]
     thick: float
     mass: float
@@ -28,60 +29,6 @@ class Bowl:
 
 STEP = 0.0012  # a wall starts this far above the foot (m): a standing dish then has 8 contacts and not 4 per box
 SCANNED = "stable_scanned_objects"
-BOWLS = (
-    Bowl(
-        f"{SCANNED}/akita_black_bowl/akita_black_bowl",
-        ((0.025, 0.0016), (0.0440, 0.0160), (0.0530, 0.0521)),
-        0.0026,
-        0.0056,
-        (38, 36, 38),
-        (56, 52, 52),
-        (120, 84, 62),
-        0.0026,
-    ),
-    Bowl(
-        f"{SCANNED}/white_bowl/white_bowl",
-        ((0.0175, 0.0006), (0.0310, 0.0112), (0.0402, 0.0351)),
-        0.0022,
-        0.0021,
-        (236, 234, 228),
-        (246, 244, 240),
-        (210, 206, 198),
-        0.0018,
-    ),
-    Bowl(
-        f"{SCANNED}/red_bowl/red_bowl",
-        ((0.0175, 0.0006), (0.0310, 0.0112), (0.0402, 0.0351)),
-        0.0022,
-        0.0021,
-        (178, 36, 32),
-        (200, 60, 52),
-        (140, 24, 22),
-        0.0018,
-    ),
-    Bowl(
-        f"{SCANNED}/glazed_rim_porcelain_ramekin/glazed_rim_porcelain_ramekin",
-        ((0.0360, 0.0007), (0.0435, 0.0427)),
-        0.0050,
-        0.0097,
-        (238, 236, 230),
-        (246, 245, 241),
-        (150, 112, 84),
-        0.0032,
-        (14,),
-    ),
-    Bowl(
-        f"{SCANNED}/plate/plate",
-        ((0.0300, -0.0025), (0.0675, 0.0150)),
-        0.0046,
-        0.0115,
-        (232, 232, 230),
-        (243, 243, 241),
-        (196, 70, 60),
-        0.0030,
-        (12,),
-    ),
-)
 
 
 def bowl(spec: Bowl) -> Asset:
@@ -103,7 +50,7 @@ def bowl(spec: Bowl) -> Asset:
     foot_r, foot_z = spec.profile[0]
     body.prism(8, foot_r * 0.98, foot_z, foot_z + 2 * spec.floor, inset=STEP / 2)
     _walls(body, spec.sides, spec.profile, t)
-    return Asset(spec.path, body, atlas.image, specular=0.5, shininess=0.7)
+    return Asset(f"{SCANNED}/{spec.name}/{spec.name}", body, atlas.image, specular=0.5, shininess=0.7)
 
 
 def _walls(body: Body, sides: tuple[int, ...], profile, thick: float, centre=(0, 0)) -> None:
@@ -116,7 +63,7 @@ def _walls(body: Body, sides: tuple[int, ...], profile, thick: float, centre=(0,
 class Mug:
     """A mug: axis position, outer profile, wall, handle towards `side` (+1 or -1 along x) between two heights (m)."""
 
-    path: str
+    name: str
     centre: tuple[float, float]
     profile: tuple[tuple[float, float], ...]
     thick: float
@@ -128,49 +75,6 @@ class Mug:
     inside: Colour
     band: Colour | None = None
     sides: tuple[int, ...] = (10, 12)
-
-
-TURBO = "turbosquid_objects"
-MUGS = (
-    Mug(
-        f"{TURBO}/porcelain_mug/porcelain_mug",
-        (0.0165, -0.0015),
-        ((0.0300, 0.0024), (0.0425, 0.0425), (0.0428, 0.1085)),
-        0.0046,
-        0.0165,
-        -1,
-        (0.0633, 0.024, 0.092),
-        (0.0080, 0.0038),
-        (240, 240, 236),
-        (250, 250, 247),
-    ),
-    Mug(
-        f"{TURBO}/red_coffee_mug/red_coffee_mug",
-        (-0.0153, -0.0020),
-        ((0.0440, -0.0018), (0.0440, 0.1308)),
-        0.0060,
-        0.0294,
-        1,
-        (0.0606, 0.028, 0.112),
-        (0.0073, 0.0028),
-        (190, 30, 28),
-        (225, 215, 205),
-        sides=(12,),
-    ),
-    Mug(
-        f"{TURBO}/white_yellow_mug/white_yellow_mug",
-        (-0.0180, 0.0),
-        ((0.0400, 0.0002), (0.0465, 0.0160), (0.0465, 0.1031)),
-        0.0070,
-        0.0309,
-        1,
-        (0.0682, 0.026, 0.080),
-        (0.0088, 0.0041),
-        (244, 242, 236),
-        (240, 196, 60),
-        (240, 190, 40),
-    ),
-)
 
 
 def mug(spec: Mug) -> Asset:
@@ -209,7 +113,7 @@ def mug(spec: Mug) -> Asset:
     bar = (abs(far - near) / 2 + thin, across, thin)
     for z in (z_low + thin, z_high - thin):
         body.box(bar, ((near + far) / 2, y0, z))
-    return Asset(spec.path, body, atlas.image, specular=0.6, shininess=0.8)
+    return Asset(f"turbosquid_objects/{spec.name}/{spec.name}", body, atlas.image, specular=0.6, shininess=0.8)
 
 
 def frypan() -> Asset:
@@ -236,8 +140,7 @@ def basket() -> Asset:
     cane = atlas.add(weave("basket", (196, 148, 92)))
     dark = atlas.add(weave("basket rim", (150, 104, 60), 64, 6))
     body = Body("object", mass=0.1361)
-    bottom = (0.0766, 0.0724, 0.0085)
-    body.box(bottom, (0.0025, 0, 0.0131)).show(box(bottom, cane).moved((0.0025, 0, 0.0131)))
+    body.block((0.0766, 0.0724, 0.0085), cane, (0.0025, 0, 0.0131))
     half = (0.0067, 0.0724, 0.0637)
     lean = 4.5
     for pos, turn in (
@@ -246,8 +149,7 @@ def basket() -> Asset:
         ((0.0005, 0.0690, 0.0818), rot("z", 90) @ rot("y", lean)),
         ((0.0, -0.0685, 0.0818), rot("z", -90) @ rot("y", lean)),
     ):
-        body.box(half, pos, turn)
-        body.show(box(half, cane).moved(pos, turn))
+        body.block(half, cane, pos, turn)
         body.show(box((0.0085, 0.0760, 0.005), dark).moved(np.asarray(pos) + turn @ (0, 0, 0.0625), turn))
     body.site("contain_region", (0.06108, 0.06108, 0.06949), (0, 0, 0.07185), (0, 0, 0, 1), rgba=(0.8, 0, 0, 0))
     return Asset(f"{SCANNED}/basket/basket", body, atlas.image, specular=0.1)
@@ -255,4 +157,4 @@ def basket() -> Asset:
 
 def assets() -> list[Asset]:
     """Returns every dish of the kit."""
-    return [*map(bowl, BOWLS), *map(mug, MUGS), frypan(), basket()]
+    return [*map(bowl, of_kind("bowls", Bowl)), *map(mug, of_kind("mugs", Mug)), frypan(), basket()]

@@ -5,8 +5,6 @@ Joint names, axes, ranges and damping, drawer masses and the regions are LIBERO'
 
 from __future__ import annotations
 
-import numpy as np
-
 from services.libero.assets.kit.mesh import box, lathe, tube
 from services.libero.assets.kit.mjcf import Asset, Body, rot
 from services.libero.assets.kit.paint import Atlas, Colour, metal, plaster, wood
@@ -31,7 +29,7 @@ def cabinet(name: str, frame: Colour, front: Colour, handle: Colour, grain: floa
         ((0.1100, 0.0840, 0.0010), (0.0034, 0.0240, 0.1494)),
         ((0.1273, 0.0941, 0.0021), (0.0039, 0.0158, 0.2209)),  # top
     ):
-        base.box(half, pos).show(box(half, carcass).moved(pos))
+        base.block(half, carcass, pos)
     base.site("top_side", (0.12534, 0.09438, 0.00147), (0.00354, 0.01567, 0.22152), rgba=(0.8, 0.8, 0, 0))
     levels = (
         ("top", 0.1831, 0.1839, 0.1551, 0.18563),
@@ -54,7 +52,7 @@ def _drawer(level, panel_z, grip_z, floor_z, region_z, face, inside, grip) -> Bo
         ((0.0024, 0.0782, 0.0314), (0.1089, 0.0111, panel_z + 0.0005), inside),
         ((0.1070, 0.0782, 0.0040), (0.0035, 0.0111, floor_z), inside),
     ):
-        drawer.box(half, pos).show(box(half, skin).moved(pos))
+        drawer.block(half, skin, pos)
     bar = [(-0.0473 + 0.0089 * k, -0.1016, grip_z) for k in (0, 5, 10)]
     drawer.box((0.0445, 0.0077, 0.0082), (-0.0028, -0.1016, grip_z)).show(tube(bar, 0.0082, grip, 10))
     for x in (0.0292, -0.0356):
@@ -92,7 +90,7 @@ def flat_stove() -> Asset:
         ((0.0120, 0.0110, 0.0205), (0.0012, -0.0240, 0.0244)),
         ((0.0120, 0.0042, 0.0166), (0.0011, -0.0368, 0.0172)),
     ):
-        button.box(half, pos).show(box(half, knob).moved(pos))
+        button.block(half, knob, pos)
     button.show(box((0.003, 0.02, 0.0006), mark).moved((0.0013, 0.030, 0.0504)))
     root = Body("object", children=[Body("base", children=[burner, button])])
     return Asset(
@@ -114,13 +112,10 @@ def microwave() -> Asset:
         ((0.1035, 0.0845, 0.0095), (-0.040, -0.0035, 0.1775)),
         ((0.1035, 0.0840, 0.0120), (-0.040, -0.0040, 0.0120)),
     ):
-        root.box(half, pos, **soft).show(
-            box(half, inner, {"x+": inner, "x-": shell, "z+": shell, "y+": shell}).moved(pos)
-        )
+        root.block(half, inner, pos, faces={"x-": shell, "z+": shell, "y+": shell}, **soft)
     root.show(box((0.1728, 0.1000, 0.0012), shell).moved((0, 0.0115, 0.1872)))
     root.show(box((0.0004, 0.0995, 0.0935), shell).moved((0.1728, 0.0115, 0.0935)))
-    panel = (0.0425, 0.0120, 0.0935)
-    root.box(panel, (0.130, -0.0985, 0.0935), **soft).show(box(panel, black).moved((0.130, -0.0985, 0.0935)))
+    root.block((0.0425, 0.0120, 0.0935), black, (0.130, -0.0985, 0.0935), **soft)
     root.show(box((0.026, 0.0006, 0.010), green).moved((0.132, -0.1108, 0.158)))
     for k in range(9):
         spot = (0.112 + 0.019 * (k % 3), -0.1108, 0.122 - 0.022 * (k // 3))
@@ -170,11 +165,9 @@ def wine_rack() -> Asset:
     lean = 31.3
     root = Body("object", mass=0.1527)
     for y, z in ((-0.0061, 0.2512), (-0.0427, 0.1273)):
-        half = (0.1344, 0.0789, 0.0045)
-        root.box(half, (0, y, z), rot("x", lean)).show(box(half, light).moved((0, y, z), rot("x", lean)))
+        root.block((0.1344, 0.0789, 0.0045), light, (0, y, z), rot("x", lean))
     for y, z in ((-0.0748, 0.2207), (-0.1091, 0.0974)):
-        half = (0.1322, 0.0011, 0.0087)
-        root.box(half, (0, y, z), rot("x", lean)).show(box(half, ledge).moved((0, y, z), rot("x", lean)))
+        root.block((0.1322, 0.0011, 0.0087), ledge, (0, y, z), rot("x", lean))
     for half, pos, turn in (
         ((0.0900, 0.0600, 0.0045), (0, 0.0693, 0.0101), rot("x", 7.5)),
         ((0.0900, 0.0600, 0.0045), (0, -0.0643, 0.0126), rot("x", -8.0)),
@@ -182,7 +175,7 @@ def wine_rack() -> Asset:
         ((0.0905, 0.0141, 0.0045), (0, 0, 0.0205), None),
         ((0.0076, 0.0090, 0.1616), (0, 0.0089, 0.1703), rot("x", -15.8)),
     ):
-        root.box(half, pos, turn).show(box(half, dark).moved(pos, turn))
+        root.block(half, dark, pos, turn)
     root.site("top_region", (0.10087, 0.022, 0.00251), (0, -0.08003, 0.21745), (0.8549119, -0.5187733, 0, 0))
     return Asset("turbosquid_objects/wine_rack/wine_rack", root, atlas.image, specular=0.2)
 
@@ -199,7 +192,7 @@ def two_layer_shelf() -> Asset:
         ((0.1532, 0.0893, 0.0011), (0.0052, 0.0187, 0.0701)),
         ((0.1757, 0.0951, 0.0024), (0.0050, 0.0163, 0.2082)),
     ):
-        root.box(half, pos).show(box(half, oak, {"y-": oak, "x+": inner if pos[0] < 0 else oak}).moved(pos))
+        root.block(half, oak, pos, faces={"x+": inner if pos[0] < 0 else oak})
     root.site("top_side", (0.17557, 0.09438, 0.00147), (0.00496, 0.01567, 0.20688))
     root.site("top_region", (0.06739, 0.08564, 0.15093), (0.00538, 0.01687, 0.13672), (0.70711, 0, -0.70711, 0))
     root.site("bottom_region", (0.03528, 0.08564, 0.15580), (0.00555, 0.01687, 0.01407), HALF_TURN_Y)
@@ -211,10 +204,7 @@ def wooden_tray() -> Asset:
     atlas = Atlas(256)
     board, edge = atlas.add(wood("tray", (188, 136, 84), 160, 3)), atlas.add(wood("tray edge", (150, 100, 58), 64, 1))
     root = Body("object", mass=0.0572)
-    centre = np.array([0.0070, -0.0050])
-    root.box((0.1480, 0.0790, 0.0040), (*centre, 0.0030)).show(
-        box((0.1480, 0.0790, 0.0040), board).moved((*centre, 0.0030))
-    )
+    root.block((0.1480, 0.0790, 0.0040), board, (0.0070, -0.0050, 0.0030))
     for half, pos in (
         ((0.0023, 0.0800, 0.0270), (-0.1392, -0.0050, 0.0300)),
         ((0.0023, 0.0800, 0.0270), (0.1532, -0.0050, 0.0300)),
@@ -224,7 +214,7 @@ def wooden_tray() -> Asset:
         ((0.0067, 0.0786, 0.0018), (0.1471, -0.0049, 0.0790)),
         *(((0.0062, 0.0055, 0.0385), (x, y, 0.0390)) for x in (-0.1321, 0.1453) for y in (-0.0780, 0.0685)),
     ):
-        root.box(half, pos).show(box(half, edge).moved(pos))
+        root.block(half, edge, pos)
     root.site("contain_region", (0.04038, 0.07839, 0.13549), (0.00863, -0.00471, 0.04255), HALF_TURN_Y)
     return Asset("turbosquid_objects/wooden_tray/wooden_tray", root, atlas.image, specular=0.2)
 
@@ -244,10 +234,10 @@ def desk_caddy() -> Asset:
         ((0.0660, 0.0062, 0.0760), (0, -0.2094, 0.0900)),
         ((t, 0.0590, 0.0430), (-0.0016, 0.0028, 0.0560)),
     ):
-        root.box(half, pos).show(box(half, outside, {"x-": outside, "z+": inside}).moved(pos))
+        root.block(half, outside, pos, faces={"z+": inside})
     for y in (0.0706, 0.2086):  # side walls that step up towards the back
         for half, pos in (((0.0660, 0.0036, 0.0325), (0, y, 0.0455)), ((0.0330, 0.0036, 0.0425), (0.0330, y, 0.1200))):
-            root.box(half, pos).show(box(half, outside, {"z+": inside}).moved(pos))
+            root.block(half, outside, pos, faces={"z+": inside})
     half_turn = (0, 0, 1, 0)
     root.site("right_contain_region", (0.06196, 0.06216, 0.06046), (0.00631, -0.14339, 0.06558), half_turn)
     root.site("left_contain_region", (0.06196, 0.06216, 0.06046), (0.00631, 0.14551, 0.06558), half_turn)

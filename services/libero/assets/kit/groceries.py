@@ -10,6 +10,7 @@ from PIL import Image
 from services.libero.assets.kit.mesh import Skin, box, lathe, loft
 from services.libero.assets.kit.mjcf import Asset, Body, rot
 from services.libero.assets.kit.paint import Atlas, Colour, label
+from services.libero.assets.kit.products import of_kind
 
 HOPE = "stable_hope_objects"
 
@@ -41,172 +42,6 @@ class Package:
         return label(self.text, self.ground, self.ink, size, self.band, self.motif, self.blob)
 
 
-BOXES = (
-    Package(
-        "butter",
-        0.0052,
-        "BUTTER",
-        (250, 214, 70),
-        (20, 60, 140),
-        (255, 250, 230),
-        half=(0.0381, 0.0198, 0.0087),
-        sites=(-0.02, 0.02, 0.02),
-    ),
-    Package(
-        "chocolate_pudding",
-        0.0102,
-        "CHOCOLATE\nPUDDING",
-        (92, 48, 28),
-        (255, 240, 220),
-        (140, 30, 40),
-        "drops",
-        (210, 160, 110),
-        half=(0.0401, 0.0232, 0.0137),
-        centre=(-0.0005, 0, 0.0006),
-    ),
-    Package(
-        "cookies",
-        0.0096,
-        "COOKIES",
-        (196, 60, 44),
-        (255, 246, 220),
-        (120, 30, 26),
-        "disc",
-        (206, 150, 88),
-        half=(0.0310, 0.0413, 0.0094),
-    ),
-    Package(
-        "cream_cheese",
-        0.0062,
-        "CREAM\nCHEESE",
-        (226, 234, 244),
-        (20, 70, 160),
-        (255, 255, 255),
-        half=(0.0406, 0.0213, 0.0089),
-        sites=(-0.025, 0.025, 0.03),
-    ),
-    Package("popcorn", 0.0052, "POPCORN", (206, 40, 44), (255, 250, 230), (30, 60, 150), half=(0.0310, 0.0210, 0.0100)),
-    Package(
-        "macaroni_and_cheese",
-        0.0250,
-        "MACARONI\n& CHEESE",
-        (24, 66, 156),
-        (255, 230, 90),
-        (14, 40, 110),
-        "drops",
-        (250, 180, 50),
-        half=(0.0422, 0.0582, 0.0127),
-    ),
-)
-
-CANS = (
-    Package(
-        "alphabet_soup",
-        0.0259,
-        "ALPHABET\nSOUP",
-        (190, 28, 36),
-        (255, 250, 240),
-        (120, 12, 22),
-        "letters",
-        (255, 214, 90),
-        sites=(-0.04, 0.04, 0.025),
-    ),
-    Package(
-        "tomato_sauce", 0.0266, "TOMATO\nSAUCE", (226, 232, 214), (170, 24, 24), (250, 250, 240), "disc", (206, 44, 34)
-    ),
-)
-
-CARTONS = (
-    Package(
-        "milk",
-        0.0317,
-        "MILK",
-        (240, 244, 250),
-        (24, 70, 170),
-        (205, 222, 246),
-        "leaf",
-        (60, 140, 210),
-        cap=(24, 70, 170),
-        sites=(-0.06, 0.04, 0.03),
-    ),
-    Package(
-        "orange_juice",
-        0.0317,
-        "ORANGE\nJUICE",
-        (250, 160, 40),
-        (30, 90, 40),
-        (255, 238, 200),
-        "disc",
-        (252, 130, 20),
-        cap=(30, 110, 50),
-    ),
-)
-
-_SALAD = (
-    (0.0173, 0.0173, -0.0727, -0.0620),
-    (0.0264, 0.0173, -0.0620, 0.0010),
-    (0.0180, 0.0173, 0.0005, 0.0128),
-    (0.0129, 0.0149, 0.0120, 0.0358),
-    (0.0165, 0.0160, 0.0355, 0.0728),
-)
-BOTTLES = (
-    Package(
-        "ketchup",
-        0.0232,
-        "KETCHUP",
-        (246, 240, 226),
-        (180, 20, 24),
-        (255, 255, 255),
-        tiers=(
-            (0.0281, 0.0169, -0.0724, -0.0063),
-            (0.0239, 0.0165, -0.0076, 0.0149),
-            (0.0187, 0.0160, 0.0139, 0.0364),
-            (0.0160, 0.0160, 0.0362, 0.0732),
-        ),
-        cap=(240, 240, 236),
-        body=(186, 24, 22),
-    ),
-    Package(
-        "bbq_sauce",
-        0.0122,
-        "BBQ\nSAUCE",
-        (240, 190, 60),
-        (90, 20, 10),
-        (250, 220, 140),
-        tiers=((0.0235, 0.0145, -0.0546, -0.0010), (0.0181, 0.0143, -0.0023, 0.0269), (0.0143, 0.0140, 0.0257, 0.0525)),
-        cap=(40, 30, 28),
-        body=(74, 28, 18),
-        sites=(-0.06, 0.06, 0.015),
-    ),
-    Package(
-        "salad_dressing",
-        0.0218,
-        "SALAD\nDRESSING",
-        (238, 246, 226),
-        (30, 100, 40),
-        (210, 232, 180),
-        "leaf",
-        (90, 160, 60),
-        tiers=_SALAD,
-        cap=(40, 120, 60),
-        body=(216, 206, 150),
-    ),
-    Package(
-        "new_salad_dressing",
-        0.0218,
-        "SALAD\nDRESSING",
-        (238, 246, 226),
-        (30, 100, 40),
-        (210, 232, 180),
-        "leaf",
-        (90, 160, 60),
-        tiers=tuple((x, y, a + 0.05, b + 0.05) for x, y, a, b in _SALAD),
-        cap=(40, 120, 60),
-        body=(216, 206, 150),
-    ),
-)
-
-
 def flat_box(p: Package) -> Asset:
     """Returns a box that lies on its largest face, the label up."""
     wide = p.half[0] >= p.half[1]
@@ -216,8 +51,7 @@ def flat_box(p: Package) -> Asset:
     side = atlas.add(replace(p, motif="").label((200, 48)))
     plain = atlas.flat(p.ground)
     skins = {"z+": top, "z-": top, "y+": side, "y-": side, "x+": side, "x-": side}
-    body = Body("object", mass=p.mass).box(p.half, p.centre)
-    body.show(box(p.half, plain, skins).moved(p.centre))
+    body = Body("object", mass=p.mass).block(p.half, plain, p.centre, faces=skins)
     return _asset(p, body, atlas, "z")
 
 
@@ -254,13 +88,13 @@ def carton(p: Package) -> Asset:
     roof, plain = atlas.flat(tuple(int(0.85 * c) for c in p.ground)), atlas.flat(p.ground)
     cap = atlas.flat(p.cap)
     tall = (w, w, (z1 - z0) / 2)
-    body = Body("object", mass=p.mass).box(tall, (0, 0, (z0 + z1) / 2))
     slope = float(np.degrees(np.arctan2(ridge - z1, w)))
     half = (w, float(np.hypot(w, ridge - z1)) / 2, 0.0022)
-    body.show(box(tall, plain, {f: side for f in ("x+", "x-", "y+", "y-")}).moved((0, 0, (z0 + z1) / 2)))
+    around = dict.fromkeys(("x+", "x-", "y+", "y-"), side)
+    body = Body("object", mass=p.mass).block(tall, plain, (0, 0, (z0 + z1) / 2), faces=around)
     for s in (1, -1):
         pos, turn = (0, s * w / 2, (z1 + ridge) / 2 - 0.002), rot("x", -s * slope)
-        body.box(half, pos, turn).show(box(half, roof).moved(pos, turn))
+        body.block(half, roof, pos, turn)
     body.box((w, 0.0033, 0.0045), (0, 0, ridge - 0.003)).show(
         box((w, 0.003, 0.0085), plain).moved((0, 0, ridge + 0.002))
     )
@@ -312,5 +146,10 @@ def _asset(p: Package, body: Body, atlas: Atlas, up: str) -> Asset:
 
 def assets() -> list[Asset]:
     """Returns every package of the kit."""
-    bottles = [bottle(p, "z" if p.name == "bbq_sauce" else "y") for p in BOTTLES]
-    return [*map(flat_box, BOXES), *map(can, CANS), *map(carton, CARTONS), *bottles]
+    bottles = {one.name: one for one in of_kind("bottles", Package)}
+    salad = bottles["salad_dressing"]  # the new one is the same, with its frame 5 cm lower
+    raised = tuple((x, y, low + 0.05, high + 0.05) for x, y, low, high in salad.tiers)
+    every = [*bottles.values(), replace(salad, name="new_salad_dressing", tiers=raised)]
+    shapes = {"boxes": flat_box, "cans": can, "cartons": carton}
+    made = [shape(one) for name, shape in shapes.items() for one in of_kind(name, Package)]
+    return [*made, *(bottle(one, "z" if one.name == "bbq_sauce" else "y") for one in every)]

@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw
 from services.libero.assets.kit.mesh import Mesh, box, lathe, merge, prism, regular, tube
 from services.libero.assets.kit.mjcf import Asset, Body, rot
 from services.libero.assets.kit.paint import Atlas, Colour, fitted, label, metal
+from services.libero.assets.kit.products import of_kind
 
 TURBO = "turbosquid_objects"
 
@@ -125,25 +126,4 @@ def _frustum(low: np.ndarray, z0: float, high: np.ndarray, z1: float, skin):
 
 def assets() -> list[Asset]:
     """Returns the household things of the kit."""
-    return [
-        book(
-            "black_book",
-            (0.0143, 0.0552, 0.0672),
-            (-0.0005, -0.0121, 0.0694),
-            0.0425,
-            (34, 34, 40),
-            (222, 196, 120),
-            "NOTES",
-        ),
-        book(
-            "yellow_book",
-            (0.0118, 0.0489, 0.0611),
-            (0.0016, 0.0001, 0.0631),
-            0.0281,
-            (242, 200, 60),
-            (50, 40, 30),
-            "ATLAS",
-        ),
-        wine_bottle(),
-        moka_pot(),
-    ]
+    return [*of_kind("books", book), wine_bottle(), moka_pot()]

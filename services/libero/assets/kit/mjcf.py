@@ -12,7 +12,7 @@ from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
-from services.libero.assets.kit.mesh import Mesh, merge
+from services.libero.assets.kit.mesh import Mesh, box, merge
 
 # contact parameters of LIBERO's movable objects; stiff, so that things neither sink nor creep
 STIFF = {"solimp": (0.998, 0.998, 0.001), "solref": (0.001, 1), "friction": (0.95, 0.3, 0.1)}
@@ -106,6 +106,10 @@ class Body:
     def box(self, half, pos=(0, 0, 0), rot=None, **attributes) -> Body:
         """Adds a collision box of half sizes `half` (m)."""
         return self._collide("box", half, pos, rot, attributes)
+
+    def block(self, half, skin, pos=(0, 0, 0), turn=None, faces=None, **attributes) -> Body:
+        """Adds a box of half sizes `half` (m) that collides and is seen; `faces` as in `mesh.box`."""
+        return self.box(half, pos, turn, **attributes).show(box(half, skin, faces).moved(pos, turn))
 
     def capsule(self, radius, half_length, pos=(0, 0, 0), rot=None, **attributes) -> Body:
         """Adds a collision capsule (m), its axis along z unless turned."""

@@ -42,7 +42,8 @@ def _encoded(value) -> bytes:
 def version() -> str:
     """Returns the sha256 (hex) of the kit's sources: it names what `build` writes."""
     total = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+    sources = (path for path in Path(__file__).parent.iterdir() if path.suffix in (".py", ".yaml"))
+    for source in sorted(sources):
         total.update(source.name.encode() + b"\0" + source.read_bytes())
     return total.hexdigest()
 
