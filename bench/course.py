@@ -1,7 +1,9 @@
-"""The course: how long the plain Transformer takes to learn, and how soon an exercise is answered.
+"""The course: how long the plain Transformer takes to learn, how soon an exercise is answered, and two recipes.
 
-lesson  lessons/transformer.py as it runs by itself: it turns sentences of letters around, and is asked for new ones
-check   `./lab check` on a file that is right, one that is wrong, and one that never ends, each in a process of its own
+lesson   lessons/transformer.py as it runs by itself: it turns sentences of letters around, and is asked for new ones
+check    `./lab check` on a file that is right, one that is wrong, and one that never ends, each in a process of its own
+recipes  the same small Transformer for equally long on the default corpus: trained as size tiny is (batches of like
+         length, warm-up, clipping), and as the course does (8 sentences padded to 350, constant rate, no clipping)
 
     ./lab bench course [--quick]
 """
@@ -24,9 +26,17 @@ from lessons import transformer as lesson
 from lessons.exercises.book import exercise
 from lessons.exercises.running import LIMIT_S, check
 from lessons.exercises.source import BLANK, blank, definition, file_for
+from services.ws_mdl.transformer.config import get_config
+from services.ws_mdl.transformer.train import get_ds
+from services.ws_mdl.transformer.trainer import Trainer
+from services.ws_mdl.transformer.validation import run_validation
+from vla_common.volume import Volume
+from vla_modelkit.training.machine import choose_machine
 
 ENVIRONMENT = "ws_mdl"
 STEPS, BATCH, SENTENCES = 1500, 64, 200
+RECIPE_S = 180.0
+SMALL = {"d_model": 128, "N": 2, "h": 4, "d_ff": 512}
 ATTENTION = exercise("transformer.attention")
 
 
@@ -35,7 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="some steps and answers only: shows that it runs")
     quick = parser.parse_args().quick
-    met = [*learning(20 if quick else STEPS), *answers(1 if quick else 5)]
+    met = [*learning(20 if quick else STEPS), *answers(1 if quick else 5), *recipes(3 if quick else RECIPE_S)]
     return 0 if quick or all(met) else 1
 
 
@@ -76,6 +86,38 @@ def answers(rounds: int) -> list[bool]:
                 seconds.append(time.perf_counter() - start)
             met.append(figure(f"course.check_{name}_s", median_ms(seconds) / 1e3, "s", target))
     return met
+
+
+def recipes(seconds: float) -> list[bool]:
+    """Trains the same model by both recipes for that long each; validation loss in nats per word, without smoothing."""
+    machine, met, losses, speeds = choose_machine("cpu", "fp32"), [], {}, {}
+    for size in ("tiny", "course"):
+        config = get_config(size, name=size, device="cpu", precision="fp32", val_sentences=0, **SMALL)
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = Trainer(config, machine, get_ds(config, Path(folder), machine, Volume()), Path(folder))
+            speeds[size] = train_for(trainer, seconds)
+            data = trainer.data
+            found = run_validation(trainer.loss_fn, data.val_dataloader, *data[2:], machine, config.seq, 0)
+            losses[size] = found.metrics()["loss"]
+        figure(f"course.recipe_{size}_loss", losses[size], "nats/word", "<=10")
+        figure(f"course.recipe_{size}_words", speeds[size], "words/s", ">=0")
+    met.append(figure("course.recipes_speed", speeds["tiny"] / speeds["course"], "×", ">=3"))
+    met.append(figure("course.recipes_loss_gained", losses["course"] - losses["tiny"], "nats/word", ">=0"))
+    return met
+
+
+def train_for(trainer: Trainer, seconds: float) -> float:
+    """Trains for that long; returns real target words a second."""
+    start, words = time.perf_counter(), 0
+    while True:
+        loader = trainer.data.train_dataloader
+        loader.batch_sampler.set_position(trainer.epoch + 1)
+        for batch in loader:
+            trainer.step([batch])
+            words += batch.real.numel()
+            if (spent := time.perf_counter() - start) >= seconds:
+                return words / spent
+        trainer.finish_epoch(None)
 
 
 if __name__ == "__main__":

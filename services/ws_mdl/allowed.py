@@ -24,7 +24,7 @@ def in_words(interval: str) -> str:
 
 
 def check(values: Mapping[str, float], allowed: Mapping[str, str]) -> None:
-    """Raises ValueError for the first of these values that lies outside its interval."""
+    """Raises ValueError for the first of these values that lies outside its interval; None is no value."""
     for name, interval in allowed.items():
-        if not holds(interval, values[name]):
+        if values[name] is not None and not holds(interval, values[name]):
             raise ValueError(f"{name} is {values[name]}; expected {in_words(interval)}")

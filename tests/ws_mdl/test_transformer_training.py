@@ -101,6 +101,34 @@ def test_training_learns(make):
         assert float(trainer.loss_fn(*batch)) < 0.6 * before
 
 
+def test_size_course_is_the_courses_recipe(make):
+    config = get_config("course", corpus="opus_books")
+    assert (config.batch_size, config.lr, config.schedule, config.seq, config.epochs) == (8, 1e-4, "constant", 350, 20)
+    assert (config.beta2, config.clip, config.precision, config.keep) == (0.999, 0.0, "fp32", 0)
+    assert (config.d_model, config.N, config.h, config.d_ff, config.dropout) == (512, 6, 8, 2048, 0.1)
+    korean = get_config("course", corpus="lemon-mint", seq=400)
+    assert (korean.batch_size, korean.epochs, korean.seq) == (12, 30, 400)  # what is given stays
+    trainer = make(size="course", seq=20)
+    batches = list(trainer.data.train_dataloader)
+    assert {tuple(batch.label.shape) for batch in batches[:-1]} == {(8, 20)}
+    assert sum(len(batch.label) for batch in batches) == len(trainer.data.train_dataloader.dataset)
+    assert trainer.optimizer.param_groups[0]["betas"] == (0.9, 0.999)
+
+
+def test_padding_to_seq_changes_no_loss(make):
+    trainer = make(size="course", seq=20)
+    trainer.model.eval()
+    batch = next(iter(trainer.data.train_dataloader))
+    width = int(max(batch.encoder_mask.sum(-1).max(), (batch.label != 1).sum(-1).max()))
+    short = batch._replace(
+        encoder_input=batch.encoder_input[:, :width], decoder_input=batch.decoder_input[:, :width],
+        label=batch.label[:, :width], encoder_mask=batch.encoder_mask[..., :width],
+        decoder_mask=batch.decoder_mask[:, :width, :width],
+        real=(batch.label[:, :width] != 1).flatten().nonzero()[:, 0],
+    )  # fmt: skip
+    torch.testing.assert_close(trainer.loss_fn(*short), trainer.loss_fn(*batch))
+
+
 def test_accumulated_batches_are_one_large_batch(make):
     one, many = make(dropout=0.0, accumulate=1, name="one"), make(dropout=0.0, accumulate=3, name="many")
     batches = [batch for batch, _ in zip(one.data.train_dataloader, range(3), strict=False)]

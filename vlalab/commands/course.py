@@ -13,6 +13,7 @@ from vlalab.host.console import LabError, unknown
 
 SERVICE = next(name for name, one in manifests.services().items() if one.labs)
 LABS = manifests.services()[SERVICE].labs
+IMPORTER = f"services.{manifests.folder_of(SERVICE)}.course.bring"
 TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 

@@ -19,8 +19,8 @@ class Field:
 
     @property
     def choices(self) -> tuple[object, ...]:
-        """The words it may be, where its type is a Literal; else nothing."""
-        node = ast.parse(self.type, mode="eval").body
+        """The words it may be, where its type is a Literal or None; else nothing."""
+        node = ast.parse(self.type.removesuffix(" | None"), mode="eval").body
         if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal":
             return tuple(ast.literal_eval(node.slice)) if isinstance(node.slice, ast.Tuple) else (node.slice.value,)
         return ()

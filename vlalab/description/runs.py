@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -85,6 +86,25 @@ def require(kind: str) -> None:
     """Raises LabError where there is no run, or no trained model of a lab, at all."""
     if (runs() if kind == "run" else trained(kind)) == []:
         raise LabError(_none(kind))
+
+
+def require_epochs(lab: str, name: object, epochs: object) -> None:
+    """Raises LabError where there is no trained model of a lab, or the one that is meant lacks one of these epochs.
+
+    name: of the model, None for the one trained last. epochs: as in "0,10,29".
+    """
+    require(lab)
+    folders = [paths.volume() / "checkpoints" / lab / one for one in trained(lab) or []]
+    if not epochs or not folders:
+        return
+    newest = max(folders, key=lambda folder: max(path.stat().st_mtime for path in folder.glob("*.pt")))
+    folder = next((one for one in folders if one.name == name), newest)
+    pattern = re.compile(rf"{PREFIXES[lab]}_(\d+)\.pt")
+    there = sorted(int(found[1]) for one in _files(folder) if (found := pattern.fullmatch(one)))
+    if missing := [epoch for epoch in map(int, str(epochs).split(",")) if epoch not in there]:
+        raise LabError(
+            f"--epoch {missing[0]}: '{folder.name}' has no weights of it; it has {', '.join(map(str, there)) or 'none'}"
+        )
 
 
 def meant(label: str, text: str, known: Sequence[str], kind: str) -> str:

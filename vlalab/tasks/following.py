@@ -35,6 +35,7 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "translate": lambda given: _after_translating(given),
     "sample": lambda given: f"./lab score diffusion{_name(given)}",
     "score": lambda given: f"./lab sample diffusion{_name(given)} --compare",
+    "course": "./lab runs",
     "check": "./lab check (all exercises, and how far you are)",
     "tensorboard": "./lab down tensorboard",
     "test": EVALUATE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 from vlalab.commands import course, lifecycle, programs
@@ -24,6 +25,12 @@ SIZES = tuple(course.settings("transformer")["size"].choices)
 PAIR = Like(r"[a-z]{2,}-[a-z]{2,}", "two languages, as in en-it", "en-it")
 PRELOAD = Like(r"\d+", "latest, none, or an epoch such as 7", "WHICH", ("latest", "none"))
 HAVE_FLAGS = ("corpus", "pair", "size", "data", "context", "epochs", "name", "preload", "device")
+EPOCH = Flag(
+    "epoch",
+    "weights after that epoch, the first being 0; several translate one after the other",
+    Several(Number("[0, inf)"), "N,N", joined=True),
+    otherwise="the newest",
+)
 ONLY_DIFFUSION = word("lab", "diffusion", OneOf(("diffusion",)))
 
 
@@ -36,11 +43,11 @@ ONLY_DIFFUSION = word("lab", "diffusion", OneOf(("diffusion",)))
         "corpus", f"{', '.join(CORPORA)}, or a .tsv or .jsonl file", Existing(CORPORA, "datasets"), otherwise="default"
     ),
     Flag("pair", "source and target language, as in en-it", PAIR, otherwise="the corpus's first pair"),
-    Flag("size", "tiny, small or base (the paper's)", OneOf(SIZES), otherwise="small"),
+    Flag("size", "tiny, small, base (the paper's) or course (its recipe)", OneOf(SIZES), otherwise="small"),
     Flag(
         "data",
         "digits, sprites, mnist, or a folder with the course's .npy files or MNIST's idx files",
-        Existing(DATA),
+        Existing(DATA, "datasets"),
         otherwise="digits",
     ),
     Flag("context", "tell the network the class of a picture", default=False),
@@ -85,6 +92,7 @@ def _refuse_the_other_labs_flags(lab: str, given: dict[str, object]) -> None:
     "translate a sentence",
     word("sentence", "what to translate"),
     _trained("transformer"),
+    EPOCH,
     Flag("beam", "translations kept at every step; 1 is greedy search", Number("[1, inf)"), otherwise="4"),
     Flag("pictures", "draw where each layer and head looks", default=False),
     DEVICE,
@@ -96,8 +104,9 @@ def translate(sentence: str, gpu: str | None, runtime: str, dry_run: bool, **tra
     """Translate a sentence with a Transformer that was trained here.
 
     ./lab translate "The door is open."
+    ./lab translate "The door is open." --epoch 0,10,19     what it knew then
     """
-    runs.require("transformer")
+    runs.require_epochs("transformer", translators["name"], translators["epoch"])
     flags = [*flags_of(translators), "--", sentence]
     module = course.module("transformer", "translate")
     finish(programs.run_module(course.SERVICE, module, flags, runtime, dry_run, gpu))
@@ -107,6 +116,7 @@ def translate(sentence: str, gpu: str | None, runtime: str, dry_run: bool, **tra
     "make pictures",
     ONLY_DIFFUSION,
     _trained("diffusion"),
+    EPOCH.but(help="weights after that epoch, the first being 0; several are put side by side"),
     Flag("context", "a class, a mix as in hero:1,food:0.6, or all", otherwise="all where the run has a context"),
     Flag("count", "how many pictures", Number("[1, inf)"), otherwise="32"),
     Flag(
@@ -166,7 +176,7 @@ def score(lab: str, gpu: str | None, runtime: str, dry_run: bool, **scorers: obj
 
 
 def _run_diffusion(program: str, given: dict[str, object], runtime: str, dry_run: bool, gpu: str | None) -> None:
-    runs.require("diffusion")
+    runs.require_epochs("diffusion", given["name"], given.get("epoch"))
     module = course.module("diffusion", program)
     finish(programs.run_module(course.SERVICE, module, flags_of(given), runtime, dry_run, gpu))
 
@@ -203,6 +213,32 @@ def check(exercise: tuple[str, Path | None] | None, all: str | None, runtime: st
     name, file = exercise or (None, None)
     flags = flags_of({"folder": str(course.exercises_folder()), "name": name, "file": file and str(file), "all": all})
     finish(programs.run_module(course.SERVICE, "lessons.exercises.check", flags, runtime, dry_run))
+
+
+def _course_files(label: str, text: str) -> str:
+    path = Path(text).expanduser()
+    if not path.exists() or not (path.is_dir() or zipfile.is_zipfile(path)):
+        raise LabError(f"{label} '{text}' is no folder and no zip archive; expected where the course's files lie")
+    return str(path.absolute())
+
+
+@task(
+    "the course's own files",
+    word("action", "import", OneOf(("import",))),
+    word("path", "a folder or a zip archive with weights, tokenizers, arrays, curves",
+         Checked(_course_files, "FOLDER|ZIP")),
+    Flag("name", "what is set up is called so, and then what it is", FOLDER_NAME, default="course"),
+    RUNTIME,
+    DRY_RUN,
+    name="course",
+)  # fmt: skip
+def course_files(action: str, path: str, name: str, runtime: str, dry_run: bool) -> None:
+    """Bring the course's own files: told by their content, set up beside what is here, the originals left alone.
+
+    ./lab course import Downloads/course
+    ./lab course import weights.zip --name spring
+    """
+    finish(programs.run_module(course.SERVICE, course.IMPORTER, [path, f"--name={name}"], runtime, dry_run))
 
 
 @task("show training curves", RUNTIME)

@@ -16,12 +16,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from services.ws_mdl.diffusion import sprites
+from vla_common.volume import Volume
 
 NAMED = ("digits", "sprites", "mnist")
 DIGITS = tuple(str(number) for number in range(10))
 HUB_REPOSITORY = "ylecun/mnist"
 HUB_REVISION = "77f3279092a1c1579b2250db8eafed0ad422088c"
 SPRITES_COUNT = 6000
+MOST_BYTES = 500_000_000  # of an idx file: ten times MNIST's pictures
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,10 @@ def load(source: str) -> Pictures:
         return Pictures("sprites", to_unit_range(drawn), torch.from_numpy(labels), sprites.CLASSES)
     if source == "mnist":
         return mnist_from_hub()
-    folder = Path(source).expanduser()
-    if not folder.is_dir():
-        raise ValueError(f"data {source!r} not found; expected {', '.join(NAMED)}, or a folder with .npy or idx files")
-    return from_folder(folder)
+    for folder in (Path(source).expanduser(), Volume().path("datasets") / source):
+        if folder.is_dir():
+            return from_folder(folder)
+    raise ValueError(f"data {source!r} not found; expected {', '.join(NAMED)}, or a folder with .npy or idx files")
 
 
 def to_unit_range(pictures: np.ndarray) -> Tensor:
@@ -142,14 +144,21 @@ def mnist_files(images: Path, labels: Path) -> Pictures:
 
 def idx(path: Path, dimensions: int) -> np.ndarray:
     """Returns the uint8 array of an idx file: 0 0 8 and the number of dimensions, big-endian int32 sizes, bytes."""
-    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    if data[:4] != bytes([0, 0, 8, dimensions]):
-        raise ValueError(f"{path} begins with {data[:4].hex()}; expected 000008{dimensions:02x}, an idx file of bytes")
-    shape = np.frombuffer(data, ">i4", dimensions, offset=4)
-    values = np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions)
-    if values.size != shape.prod(dtype=np.int64):
+    with path.open("rb") as packed, gzip.open(packed) if _is_gzip(path) else packed as file:
+        head = file.read(4)
+        if head != bytes([0, 0, 8, dimensions]):
+            raise ValueError(f"{path} begins with {head.hex()}; expected 000008{dimensions:02x}, an idx file of bytes")
+        shape = np.frombuffer(file.read(4 * dimensions).ljust(4 * dimensions, b"\0"), ">u4")
+        size = min(int(shape.prod(dtype=np.float64)), MOST_BYTES)
+        values = np.frombuffer(file.read(size + 1), np.uint8)  # and no more, whatever a packed file unpacks to
+    if values.size != shape.prod(dtype=np.float64) or not values.size:
         raise ValueError(f"{path} says {' × '.join(map(str, shape))} and has {values.size} bytes: it is cut off")
     return values.reshape(shape).copy()  # torch wants arrays that can be written to
+
+
+def _is_gzip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
 
 
 def mnist_from_hub() -> Pictures:

@@ -82,10 +82,13 @@ class ContextUnet(nn.Module):
     """Predicts the noise in a noisy picture.
 
     in_channels: colours of a picture. n_feat: width of the network, a multiple of 8. n_cfeat: length of the context.
-    height: of a picture, as wide as high; a multiple of 4 (16 for sprites, 28 for MNIST).
+    height: of a picture, as wide as high; a multiple of 4 (16 for sprites, 28 for MNIST). pool: side of the squares
+    that become one number at the bottom; a quarter of the height takes all in, the course's code had 4 at any height.
     """
 
-    def __init__(self, in_channels: int, n_feat: int = 256, n_cfeat: int = 10, height: int = 28):
+    def __init__(
+        self, in_channels: int, n_feat: int = 256, n_cfeat: int = 10, height: int = 28, pool: int | None = None
+    ):
         super().__init__()
         if height % 4 or height < 8:
             raise ValueError(
@@ -98,7 +101,8 @@ class ContextUnet(nn.Module):
         self.init_conv = ResidualConvBlock(in_channels, n_feat, is_res=True)
         self.down1 = UnetDown(n_feat, n_feat)
         self.down2 = UnetDown(n_feat, 2 * n_feat)
-        self.to_vec = nn.Sequential(nn.AvgPool2d(height // 4), nn.GELU())
+        self.pool = pool or height // 4
+        self.to_vec = nn.Sequential(nn.AvgPool2d(self.pool), nn.GELU())
 
         self.timeembed1 = EmbedFC(1, 2 * n_feat)
         self.timeembed2 = EmbedFC(1, n_feat)
@@ -155,7 +159,7 @@ def fused_for_sampling(nn_model: ContextUnet) -> ContextUnet:
 
     Same numbers up to rounding. Sampling calls the network up to 500 times, so this is worth a copy.
     """
-    fused = ContextUnet(nn_model.in_channels, nn_model.n_feat, nn_model.n_cfeat, nn_model.h)
+    fused = ContextUnet(nn_model.in_channels, nn_model.n_feat, nn_model.n_cfeat, nn_model.h, nn_model.pool)
     fused.load_state_dict(nn_model.state_dict())
     fused.eval()
     for block in fused.modules():

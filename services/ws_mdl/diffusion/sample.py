@@ -6,6 +6,7 @@ Writes a grid (PNG), the way from noise to pictures (GIF), the schedule, and wit
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -34,6 +35,7 @@ class Request:
     """What to sample. The flags of `sample diffusion` are these fields."""
 
     name: str | None = None  # of the run; default: the one trained last
+    epoch: str | None = None  # weights after these epochs, as in 0,4,31; default: the newest
     sampler: Literal["ddpm", "ddim", "incorrect"] = "ddim"
     steps: int | None = None  # of DDIM, 1 to the schedule's; default: 20
     eta: float = 0.0  # of DDIM: share of fresh noise
@@ -91,11 +93,12 @@ def newest_run(volume: Volume) -> str:
     return max(files, key=lambda path: path.stat().st_mtime).parent.name
 
 
-def open_run(name: str | None, volume: Volume, device: str = "auto") -> Trained:
-    """Returns a trained run by name, else the newest one."""
+def open_run(name: str | None, volume: Volume, device: str = "auto", epoch: int | None = None) -> Trained:
+    """Returns a trained run by name, else the newest one; after an epoch, else with its newest weights."""
     name = name or newest_run(volume)
     folder = runs_folder(volume) / name
-    found = WeightFiles(folder, PREFIX).load_latest()
+    files = WeightFiles(folder, PREFIX)
+    found = files.load_latest() if epoch is None or not files.latest() else files.load_epoch(epoch)
     if found is None:
         known = ", ".join(sorted({path.parent.name for path in runs_folder(volume).glob(f"*/{PREFIX}_*.pt")}))
         raise ValueError(f"run '{name}' has no weights in {folder}; trained runs: {known or 'none'}")
@@ -151,7 +154,8 @@ def stem_of(request: Request) -> str:
     order = request.order != 1 and f"order{request.order}"
     guidance = request.guidance != 1.0 and f"guidance{request.guidance:g}"
     count = request.count != Request.count and f"count{request.count}"
-    parts = (request.sampler, request.steps, order, eta, clip, spacing, request.context, guidance, count)
+    epoch = request.epoch and f"epoch{request.epoch}"
+    parts = (epoch, request.sampler, request.steps, order, eta, clip, spacing, request.context, guidance, count)
     parts += (f"seed{request.seed}",)
     return "-".join(str(part) for part in parts if part).replace(":", "").replace(",", "+")
 
@@ -191,10 +195,26 @@ def save_comparison(request: Request, run: Trained, folder: Path) -> Path:
     return visualize.save_comparison(folder / "samplers.png", shown, request.columns)
 
 
+def save_stages(request: Request, runs: Mapping[int, Trained]) -> Path:
+    """Writes what a run makes of the same first noise after each of these epochs, under each other."""
+    sheets = []
+    with Progress(sum(steps_of(request, run) for run in runs.values())) as progress:
+        for epoch, run in runs.items():
+            x, _ = sample(replace(request, count=request.columns), run, on_step=progress.step_of(f"epoch {epoch}"))
+            sheets.append((f"after epoch {epoch}", x, names_of(replace(request, count=request.columns), run)))
+    folder = make_folder(request.out or run.folder / "pictures")
+    return visualize.save_comparison(folder / f"stages-{stem_of(request)}.png", sheets, request.columns)
+
+
 def main() -> int:
     """Samples by the command line's flags; returns the exit code."""
     request = tyro.cli(Request, prog="sample diffusion", description=__doc__)
-    run = open_run(request.name, Volume(), request.device)
+    epochs = [int(part) for part in request.epoch.split(",")] if request.epoch else [None]
+    runs = {epoch: open_run(request.name, Volume(), request.device, epoch) for epoch in epochs}
+    if len(runs) > 1:
+        print(shown(save_stages(request, runs)))
+        return 0
+    (run,) = runs.values()
     print(f"run {run.config.name}: {run.epochs} of {run.config.epochs} epochs trained")
     for path in sample_and_save(request, run):
         print(shown(path))

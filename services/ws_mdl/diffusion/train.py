@@ -167,7 +167,12 @@ def state_of(run: Training) -> State:
 
 
 def restore(run: Training, state: State) -> None:
-    """Puts a run where the state was taken."""
+    """Puts a run where the state was taken. Raises ValueError for an imported one, which holds weights alone."""
+    if "optimizer_state_dict" not in state:
+        raise ValueError(
+            f"the weights of '{run.config.name}' were imported without their optimizer: they make pictures, and "
+            "training cannot go on from them; give another --name"
+        )
     run.nn_model.load_state_dict(state["model_state_dict"])
     run.averaged.load_state_dict(state["averaged_state_dict"])
     run.optim.load_state_dict(state["optimizer_state_dict"])
@@ -179,7 +184,8 @@ def restore(run: Training, state: State) -> None:
 def model_from(state: State) -> ContextUnet:
     """Returns the averaged network that a weights file holds, in eval mode."""
     config = config_from(state["config"])
-    nn_model = ContextUnet(state["channels"], config.n_feat, len(state["classes"]), state["height"])
+    size = state["channels"], config.n_feat, len(state["classes"]), state["height"]
+    nn_model = ContextUnet(*size, state.get("pool"))
     nn_model.load_state_dict(state["averaged_state_dict"])
     return nn_model.eval()
 

@@ -116,20 +116,20 @@ class Batch(NamedTuple):
         return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
-def pad_rows(rows: Sequence[list[int]], pad: int) -> Tensor:
-    """Returns int64 [rows, longest row], filled up with `pad`."""
-    width = max(len(row) for row in rows)
+def pad_rows(rows: Sequence[list[int]], pad: int, width: int | None = None) -> Tensor:
+    """Returns int64 [rows, width], filled up with `pad`; without a width that of the longest row."""
+    width = width or max(len(row) for row in rows)
     return torch.tensor([row + [pad] * (width - len(row)) for row in rows])
 
 
-def make_batch(examples: Sequence[Example], src: Special, tgt: Special) -> Batch:
-    """Returns the batch of some examples.
+def make_batch(examples: Sequence[Example], src: Special, tgt: Special, width: int | None = None) -> Batch:
+    """Returns the batch of some examples, padded to `width` tokens or to the longest.
 
     The decoder's mask needs no padding: padding comes last, so no real word ever looks at it.
     """
-    encoder_input = pad_rows([[src.sos, *e.src, src.eos] for e in examples], src.pad)
-    decoder_input = pad_rows([[tgt.sos, *e.tgt] for e in examples], tgt.pad)
-    label = pad_rows([[*e.tgt, tgt.eos] for e in examples], tgt.pad)
+    encoder_input = pad_rows([[src.sos, *e.src, src.eos] for e in examples], src.pad, width)
+    decoder_input = pad_rows([[tgt.sos, *e.tgt] for e in examples], tgt.pad, width)
+    label = pad_rows([[*e.tgt, tgt.eos] for e in examples], tgt.pad, width)
     return Batch(
         encoder_input,
         decoder_input,
@@ -207,12 +207,27 @@ class BucketSampler(Sampler[list[int]]):
             yield batch
 
 
-def get_loader(dataset: TranslationDataset, sampler: BucketSampler, src: Special, tgt: Special) -> DataLoader:
-    """Returns the DataLoader of a dataset; its batches come ready for `Batch.to`."""
+class CountSampler(BucketSampler):
+    """Batches of `size` examples in a drawn order, whatever their length, as the course has them."""
+
+    def __init__(self, lengths: list[tuple[int, int]], size: int, *, seed: int = 0, rank: int = 0, world: int = 1):
+        self.size = size
+        super().__init__(lengths, 0, shuffle=True, seed=seed, rank=rank, world=world)
+
+    def _batches(self, epoch: int) -> list[list[int]]:
+        order = list(range(len(self.lengths)))
+        random.Random(f"{self.seed} {epoch}").shuffle(order)
+        return [order[start : start + self.size] for start in range(0, len(order), self.size)]
+
+
+def get_loader(
+    dataset: TranslationDataset, sampler: BucketSampler, src: Special, tgt: Special, width: int | None = None
+) -> DataLoader:
+    """Returns the DataLoader of a dataset, padded as `make_batch` has it; its batches come ready for `Batch.to`."""
     return DataLoader(
         dataset,
         batch_sampler=sampler,
-        collate_fn=lambda examples: make_batch(examples, src, tgt),
+        collate_fn=lambda examples: make_batch(examples, src, tgt, width),
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),  # its own, or each epoch would draw a number from the model's
     )

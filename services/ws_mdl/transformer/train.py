@@ -21,7 +21,14 @@ from services.ws_mdl import corpora
 from services.ws_mdl.transformer import visualize
 from services.ws_mdl.transformer.board import Board
 from services.ws_mdl.transformer.config import Config, get_config, run_folder, tensorboard_folder
-from services.ws_mdl.transformer.dataset import BucketSampler, Special, TranslationDataset, get_loader, split_pairs
+from services.ws_mdl.transformer.dataset import (
+    BucketSampler,
+    CountSampler,
+    Special,
+    TranslationDataset,
+    get_loader,
+    split_pairs,
+)
 from services.ws_mdl.transformer.tokenization import get_or_build_tokenizer
 from services.ws_mdl.transformer.trainer import Data, Trainer, get_model, learning_rate
 from services.ws_mdl.transformer.validation import Sample, as_text, run_validation
@@ -54,11 +61,13 @@ def get_ds(config: Config, folder: Path, machine: Machine, volume: Volume) -> Da
         print(f"corpus {corpus.name} {corpus.languages}: {len(train_ds):,} pairs to learn, {len(val_ds):,} to check")
         _report_long(train_ds.skipped + val_ds.skipped, train_ds.cut + val_ds.cut, config.seq)
     specials = [Special.of(tokenizer) for tokenizer in tokenizers]
-    shuffled = BucketSampler(
-        train_ds.lengths(), config.batch_tokens, shuffle=True, seed=config.seed, rank=machine.rank, world=machine.world
-    )
+    place = {"seed": config.seed, "rank": machine.rank, "world": machine.world}
+    if config.batch_size:
+        shuffled, width = CountSampler(train_ds.lengths(), config.batch_size, **place), config.seq
+    else:
+        shuffled, width = BucketSampler(train_ds.lengths(), config.batch_tokens, shuffle=True, **place), None
     in_order = BucketSampler(val_ds.lengths(), config.batch_tokens, shuffle=False)
-    return Data(get_loader(train_ds, shuffled, *specials), get_loader(val_ds, in_order, *specials), *tokenizers)
+    return Data(get_loader(train_ds, shuffled, *specials, width), get_loader(val_ds, in_order, *specials), *tokenizers)
 
 
 def _report_long(skipped: int, cut: int, seq: int) -> None:

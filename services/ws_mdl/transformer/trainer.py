@@ -73,8 +73,8 @@ class Trainer:
         self.stopped = False
 
     def _adam(self) -> dict[str, Any]:
-        """Returns the paper's settings; fused: one pass over the weights instead of one per operation."""
-        return {"betas": (0.9, 0.98), "eps": 1e-9, "fused": self.machine.device.type in ("cpu", "cuda")}
+        """Returns Adam's settings; fused: one pass over the weights instead of one per operation."""
+        return {"betas": (0.9, self.config.beta2), "eps": 1e-9, "fused": self.machine.device.type in ("cpu", "cuda")}
 
     def _wrap(self, module: nn.Module) -> nn.Module:
         if self.config.compile:
@@ -170,9 +170,8 @@ class Trainer:
         """Returns what the order of batches depends on; with another one, an epoch cannot go on in its middle."""
         config = self.config
         examples = len(self.data.train_dataloader.dataset)
-        return {
-            "sentences": examples, "batch_tokens": config.batch_tokens, "seed": config.seed, "world": self.machine.world
-        }  # fmt: skip
+        size = {"batch_size" if config.batch_size else "batch_tokens": config.batch_size or config.batch_tokens}
+        return {"sentences": examples, **size, "seed": config.seed, "world": self.machine.world}
 
     def resume(self) -> Path | None:
         """Takes over the state that the configuration's `preload` names; returns its file, or None for a new start.

@@ -29,6 +29,7 @@ class TranslateCommand:
 
     sentences: Annotated[tuple[str, ...], tyro.conf.Positional]
     name: str | None = None  # which run; default: the one that was trained last
+    epoch: str | None = None  # weights after these epochs, as in 0,10,29; default: the newest
     beam: int = 4  # translations kept at every step; 1 is greedy search
     penalty: float = 0.6  # larger values favour longer translations
     pictures: bool = False  # draw where each layer and head looks, as PNG in the run's folder
@@ -57,10 +58,14 @@ def find_run(volume: Volume, name: str | None) -> Path:
     return runs_folder(volume) / name
 
 
-def load_trained(folder: Path, device: str = "auto") -> Trained:
-    """Returns the newest model of a run. Raises ValueError for weights or tokenizers that are damaged or do not fit."""
+def load_trained(folder: Path, device: str = "auto", epoch: int | None = None) -> Trained:
+    """Returns a run's model after an epoch, else its newest.
+
+    Raises ValueError for weights or tokenizers that are not there, damaged, or do not fit.
+    """
     machine = choose_machine(device)
-    found = checkpoints.files_of(folder).load_latest(machine.device)
+    files = checkpoints.files_of(folder)
+    found = files.load_latest(machine.device) if epoch is None else files.load_epoch(epoch, machine.device)
     if found is None:
         raise ValueError(f"{folder} holds no weights")
     path, state = found
@@ -74,16 +79,19 @@ def load_trained(folder: Path, device: str = "auto") -> Trained:
 
 
 def main(command: TranslateCommand) -> None:
-    """Prints a line per sentence; says on stderr which weights translate."""
-    trained = load_trained(find_run(Volume(), command.name), command.device)
-    print(f"{trained.path.parent.name}, {trained.path.name}, {trained.config.pair}", file=sys.stderr)
-    tokenizers = trained.tokenizer_src, trained.tokenizer_tgt
-    found = decode.translate(
-        trained.model, list(command.sentences), *tokenizers,
-        seq=trained.config.seq, beam=command.beam, penalty=command.penalty,
-    )  # fmt: skip
-    print("\n".join(found))
-    if command.pictures:
+    """Prints a line per sentence, of several epochs one each; says on stderr which weights translate."""
+    folder = find_run(Volume(), command.name)
+    epochs = [int(part) for part in command.epoch.split(",")] if command.epoch else [None]
+    for epoch in epochs:
+        trained = load_trained(folder, command.device, epoch)
+        print(f"{folder.name}, {trained.path.name}, {trained.config.pair}", file=sys.stderr)
+        found = decode.translate(
+            trained.model, list(command.sentences), trained.tokenizer_src, trained.tokenizer_tgt,
+            seq=trained.config.seq, beam=command.beam, penalty=command.penalty,
+        )  # fmt: skip
+        for text in found:
+            print(text if len(epochs) == 1 else f"epoch {epoch:02d}: {text}", flush=True)
+    if command.pictures:  # of the last
         draw(trained, command.sentences[0], found[0])
 
 

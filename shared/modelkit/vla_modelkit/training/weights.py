@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 State = dict[str, Any]
+IMPORTED = "imported.json"  # in a run's folder: which of its files were brought from elsewhere, by their names here
 
 
 class DamagedFileError(ValueError):
@@ -45,6 +47,13 @@ class WeightFiles:
         # a whole epoch comes after its parts
         return (int(found[1]), int(found[2]) if found[2] else math.inf) if found else None
 
+    def imported(self) -> frozenset[str]:
+        """Returns the names of the files that were imported: no run writes over one or takes it away."""
+        try:
+            return frozenset(json.loads((self.folder / IMPORTED).read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return frozenset()
+
     def latest(self) -> Path | None:
         """Returns the newest file, or None."""
         return next(reversed(self.all()), None)
@@ -52,7 +61,7 @@ class WeightFiles:
     def save(self, path: Path, state: State, keep: int = 0) -> None:
         """Writes a state, then takes away what it makes old: parts of epochs, and all but `keep` epochs (0: none).
 
-        Files of epochs before the state's `first_epoch` stay: they were put there, and no run can make them again.
+        Files of epochs before the state's `first_epoch`, and imported ones, stay: no run can make them again.
         """
         fresh = path.with_name(f".{path.name}.{os.getpid()}")
         try:
@@ -64,7 +73,7 @@ class WeightFiles:
         finally:
             fresh.unlink(missing_ok=True)
         files = self.all()
-        older = files[: files.index(path)]
+        older = [other for other in files[: files.index(path)] if other.name not in self.imported()]
         parts = [other for other in older if self._number(other)[1] != math.inf]
         first = (state.get("first_epoch", 0), 0)
         whole = [other for other in older if other not in parts and self._number(other) >= first]
@@ -96,20 +105,38 @@ class WeightFiles:
         return None
 
     def load_chosen(self, preload: str, device: torch.device | str = "cpu") -> tuple[Path, State] | None:
-        """Returns what `preload` says: "latest", an epoch's number as in "7", or None for "none"."""
+        """Returns what a run goes on from: "latest", an epoch's number as in "7", or None for "none".
+
+        Raises ValueError where the run would come to write over an imported file.
+        """
         if preload == "latest":
-            return self.load_latest(device)
+            found = self.load_latest(device)
+            return found and self._go_on_from(*found)
         if preload == "none":
             if newest := self.latest():
                 raise ValueError(
                     f"preload is none, but {self.folder} has weights up to {newest.name}; give another --name"
                 )
             return None
-        path = self.path(int(preload))
+        return self._go_on_from(*self.load_epoch(int(preload), device))
+
+    def load_epoch(self, epoch: int, device: torch.device | str = "cpu") -> tuple[Path, State]:
+        """Returns the state after an epoch, the first being 0. Raises ValueError where it is not there."""
+        path = self.path(epoch)
         if not path.exists():
             known = ", ".join(file.name for file in self.all()) or "no weights"
             raise ValueError(f"{path.name} not found; {self.folder} has {known}")
         return path, self.load(path, device)
+
+    def _go_on_from(self, path: Path, state: State) -> tuple[Path, State]:
+        files = self.all()
+        later = [other.name for other in files[files.index(path) + 1 :] if other.name in self.imported()]
+        if later:
+            raise ValueError(
+                f"a run that goes on from {path.name} would write over {later[-1]}, which was imported; go on from it "
+                "by --preload latest, or give another --name"
+            )
+        return path, state
 
 
 def load_state(path: Path, device: torch.device | str = "cpu") -> State:
