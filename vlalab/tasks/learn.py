@@ -28,7 +28,7 @@ HAVE_FLAGS = ("corpus", "pair", "size", "data", "context", "epochs", "name", "pr
 EPOCH = Flag(
     "epoch",
     "weights after that epoch, the first being 0; several translate one after the other",
-    Several(Number("[0, inf)"), "N,N", joined=True),
+    Like(r"\d+(,\d+)*", "epochs such as 0,10,29", "N,N"),
     otherwise="the newest",
 )
 ONLY_DIFFUSION = word("lab", "diffusion", OneOf(("diffusion",)))
@@ -215,18 +215,10 @@ def check(exercise: tuple[str, Path | None] | None, all: str | None, runtime: st
     finish(programs.run_module(course.SERVICE, "lessons.exercises.check", flags, runtime, dry_run))
 
 
-def _course_files(label: str, text: str) -> str:
-    path = Path(text).expanduser()
-    if not path.exists() or not (path.is_dir() or zipfile.is_zipfile(path)):
-        raise LabError(f"{label} '{text}' is no folder and no zip archive; expected where the course's files lie")
-    return str(path.absolute())
-
-
 @task(
     "the course's own files",
     word("action", "import", OneOf(("import",))),
-    word("path", "a folder or a zip archive with weights, tokenizers, arrays, curves",
-         Checked(_course_files, "FOLDER|ZIP")),
+    word("path", "a folder or a zip archive with weights, tokenizers, arrays, curves", Existing(shown="PATH")),
     Flag("name", "what is set up is called so, and then what it is", FOLDER_NAME, default="course"),
     RUNTIME,
     DRY_RUN,
@@ -238,6 +230,8 @@ def course_files(action: str, path: str, name: str, runtime: str, dry_run: bool)
     ./lab course import Downloads/course
     ./lab course import weights.zip --name spring
     """
+    if not Path(path).is_dir() and not zipfile.is_zipfile(path):
+        raise LabError(f"path '{path}' is no folder and no zip archive; expected where the course's files lie")
     finish(programs.run_module(course.SERVICE, course.IMPORTER, [path, f"--name={name}"], runtime, dry_run))
 
 
