@@ -23,7 +23,7 @@ from vlalab.bundles.manifest import FOLDERS, VolumeFile, can_be_named
 from vlalab.description import compose, manifests
 from vlalab.engine import building, docker, images, space, volumes
 from vlalab.host import paths
-from vlalab.host.console import LabError, Status, say, status, unknown
+from vlalab.host.console import LabError, Status, require_known, say, status, unknown
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")  # for each, the wheels that ./lab needs
 WHEELS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux1_x86_64", "linux_x86_64")
@@ -131,9 +131,7 @@ def volume_files(checkpoints: Sequence[str], assets: Sequence[str]) -> list[Volu
     found = []
     for folder, names in zip(FOLDERS, (checkpoints, assets), strict=True):
         there = there_on_volume(folder)
-        for name in names:
-            if name not in [*there, "all"]:
-                raise LabError(unknown(folder.rstrip("s"), name, [*there, "all"]))
+        require_known(folder.rstrip("s"), names, [*there, "all"])
         chosen = there if "all" in names else list(dict.fromkeys(names))
         found += [file for name in chosen for file in _walk(paths.volume() / folder / name)]
     return found

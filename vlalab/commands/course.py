@@ -9,7 +9,7 @@ from vlalab.description import declared, manifests
 from vlalab.description.declared import Field
 from vlalab.description.intervals import Interval
 from vlalab.host import paths
-from vlalab.host.console import LabError, unknown
+from vlalab.host.console import LabError, require_known
 
 SERVICE = next(name for name, one in manifests.services().items() if one.labs)
 LABS = manifests.services()[SERVICE].labs
@@ -63,8 +63,7 @@ def flags(lab: str, typed: Sequence[str]) -> list[str]:
 def _flag(lab: str, text: str) -> str:
     name, equals, value = text.partition("=")
     name, known = name.replace("_", "-"), settings(lab)
-    if name not in known:
-        raise LabError(unknown(f"train {lab} --set", name, known))
+    require_known(f"train {lab} --set", [name], known)
     field = known[name]
     if field.type == "bool":
         return _switch(name, value.lower() if equals else "true")
@@ -82,9 +81,7 @@ def _switch(name: str, value: str) -> str:
 
 def _check(field: Field, name: str, value: str, interval: Interval | None) -> None:
     if field.choices:
-        if value not in map(str, field.choices):
-            raise LabError(unknown(f"--set {name}", value, [str(one) for one in field.choices]))
-        return
+        return require_known(f"--set {name}", [value], [str(one) for one in field.choices])
     kind = next((kind for kind in (int, float) if field.type.split(" ")[0] == kind.__name__), None)
     if kind:
         (interval or Interval()).read(f"--set {name}", value, kind)

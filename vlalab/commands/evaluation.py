@@ -82,7 +82,7 @@ def policies() -> list[str]:
     return [name for name, service in compose.read().items() if service.role == "policy"]
 
 
-def check_policy(asked: str) -> str:
+def check_policy(label: str, asked: str) -> str:
     """Returns what --policy said. Raises LabError for what is no policy of compose.yaml and no address."""
     if "://" not in asked:
         if asked not in ("auto", *policies()):
@@ -94,7 +94,7 @@ def check_policy(asked: str) -> str:
     except ValueError:  # a port that is no number, or beyond 65535
         fine = False
     if not fine:
-        raise LabError(f"--policy {asked} is no address; expected something like http://host:8000")
+        raise LabError(f"{label} {asked} is no address; expected something like http://host:8000")
     return asked
 
 
@@ -131,13 +131,12 @@ def name_of_policy(request: Request) -> str:
 def run(request: Request, typed: str) -> int:
     """Runs an evaluation; returns the evaluator's exit code. `typed` is the command line to show for resuming."""
     services = compose.read()
-    policies = [name for name, service in services.items() if service.role == "policy"]
-    if not request.names_url and request.policy not in ("auto", *policies):
-        choose_policy(request.policy, [], policies, request.fallback)
+    if not request.names_url:
+        check_policy("--policy", request.policy)
     running = [found for found in both.instances() if found.role == "policy" and not found.attached]
     healthy = [found for found in running if found.is_healthy()]
     runtime, line = _runtime(request, healthy, services)
-    choice = _choice(request, runtime, healthy, policies)
+    choice = _choice(request, runtime, healthy, policies())
     say(f"{line}; {choice.why}")
     command = [*services[request.job].command, request.suite, "--policy-url"]
     if request.dry_run:

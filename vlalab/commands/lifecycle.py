@@ -9,7 +9,7 @@ from vlalab.commands.together import Wanted, bring_up
 from vlalab.description import checkpoints, compose, service_settings
 from vlalab.engine import docker, volumes
 from vlalab.host import paths
-from vlalab.host.console import LabError, say, unknown
+from vlalab.host.console import LabError, require_known, say, unknown
 from vlalab.runtimes import both, contained, held, moved
 from vlalab.runtimes.both import Runtime
 from vlalab.runtimes.running import Instance
@@ -33,9 +33,7 @@ def check_names(names: Sequence[str], also: Sequence[str] = ()) -> None:
     known = [*long_lived(), *also]
     if not names:
         raise LabError(f"which service? Known: {', '.join(known)}")
-    for name in names:
-        if name not in known:
-            raise LabError(unknown("service", name, known))
+    require_known("service", names, known)
 
 
 # --- up -----------------------------------------------------------------------------------------------------

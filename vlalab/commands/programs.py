@@ -8,7 +8,7 @@ from pathlib import Path
 from vlalab.description import compose, declared, gpus, manifests, service_settings
 from vlalab.environments import venvs
 from vlalab.host import gl, paths
-from vlalab.host.console import LabError, say, unknown
+from vlalab.host.console import LabError, require_known, say
 from vlalab.host.processes import supervise
 from vlalab.runtimes import both, local
 
@@ -38,8 +38,7 @@ def environment_of(script: Path) -> str:
 
 def run_benchmark(name: str, flags: list[str]) -> int:
     """Runs a benchmark with its flags; returns its exit code."""
-    if name not in benchmarks():
-        raise LabError(unknown("benchmark", name, benchmarks()))
+    require_known("benchmark", [name], benchmarks())
     script = _script(name)
     wanted = environment_of(script)
     if wanted == "host":

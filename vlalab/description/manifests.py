@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from vlalab.host import paths
-from vlalab.host.console import LabError, unknown
+from vlalab.host.console import LabError, require_known, unknown
 
 NAME = "manifest.yaml"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # every command reads them
@@ -172,8 +172,7 @@ def default_job() -> str:
 
 def job_of(suite: str) -> str:
     """Returns the job that evaluates on a suite. Raises LabError for an unknown one."""
-    if suite not in suites():
-        raise LabError(unknown("suite", suite, suites()))
+    require_known("suite", [suite], suites())
     return suites()[suite]
 
 

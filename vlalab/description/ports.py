@@ -13,7 +13,7 @@ from pathlib import Path
 from vlalab.description import compose
 from vlalab.description.compose import Service
 from vlalab.host import owners
-from vlalab.host.console import LabError, say, unknown
+from vlalab.host.console import LabError, require_known, say
 
 LISTEN = "0A"  # proc(5), /proc/net/tcp: the state TCP_LISTEN
 
@@ -39,8 +39,7 @@ def service_on_free_port(
     if not is_loopback(bind) and not known.get("VLALAB_TOKEN"):
         raise LabError(f"VLALAB_BIND={bind} opens services to the network; set VLALAB_TOKEN too (8 characters or more)")
     services = compose.read(path, known)
-    if name not in services:
-        raise LabError(unknown("service", name, services))
+    require_known("service", [name], services)
     service = services[name]
     if not service.ports:
         return service

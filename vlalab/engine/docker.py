@@ -148,8 +148,7 @@ def run(
 
     Raises LabError where no engine answers, where it takes longer than timeout_s, and, if `check`, where it fails.
     """
-    if reason := available():
-        raise LabError(reason)
+    require()
     given = {"input": text_in} if text_in is not None else {"stdin": subprocess.DEVNULL}
     try:
         done = subprocess.run(
@@ -167,15 +166,13 @@ def run(
 
 def stream(args: Sequence[str], *, variables: Mapping[str, str] | None = None) -> int:
     """Returns the exit code of `docker args`, run on the caller's terminal: builds, logs, shells."""
-    if reason := available():
-        raise LabError(reason)
+    require()
     return subprocess.run(command(args), cwd=ROOT, env={**os.environ, **(variables or {})}).returncode
 
 
 def open_pipe(args: Sequence[str], **options) -> subprocess.Popen:
     """Returns `docker args` as a started process in binary mode; options are those of Popen (stdin, stdout …)."""
-    if reason := available():
-        raise LabError(reason)
+    require()
     return subprocess.Popen(command(args), cwd=ROOT, **options)
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from vlalab.engine import bake, docker
 from vlalab.environments import venvs
 from vlalab.host import paths
-from vlalab.host.console import LabError, unknown
+from vlalab.host.console import LabError, require_known
 
 REPOSITORY = "vla-lab"
 ENV_LABEL = "vla-lab.env"
@@ -70,9 +70,7 @@ def buildable() -> list[str]:
 def choose(names: Sequence[str]) -> list[str]:
     """Returns the environments of those words; none and "all" mean every one. Raises LabError for an unknown one."""
     known = buildable()
-    for name in names:
-        if name not in [*known, "all"]:
-            raise LabError(unknown("environment", name, [*known, "all"]))
+    require_known("environment", names, [*known, "all"])
     return list(dict.fromkeys(names)) if names and "all" not in names else known
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vlalab.environments import pythons
-from vlalab.host.console import LabError, status, unknown
+from vlalab.host.console import LabError, require_known, status
 from vlalab.host.paths import ROOT, image_names
 
 if sys.version_info >= (3, 11):
@@ -94,9 +94,7 @@ def all_locks(root: Path = ROOT) -> dict[str, Lock]:
 def choose(names: list[str]) -> list[Lock]:
     """Returns the locks of those names, all without names. Raises LabError for an unknown one."""
     known = all_locks()
-    for name in names:
-        if name not in known:
-            raise LabError(unknown("lock", name, known))
+    require_known("lock", names, known)
     return [known[name] for name in names or known]
 
 

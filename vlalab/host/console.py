@@ -36,6 +36,13 @@ def unknown(kind: str, value: str, known: Iterable[str]) -> str:
     return f"{kind} '{value}' not found{hint} Known: {', '.join(names)}"
 
 
+def require_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raises LabError for the first of these names that is not among the known ones."""
+    for name in names:
+        if name not in known:
+            raise LabError(unknown(kind, name, known))
+
+
 def say(text: str) -> None:
     """Prints one line about what is going on."""
     print(f"lab: {text}", file=sys.stderr, flush=True)

@@ -47,7 +47,10 @@ def _processes() -> list[tuple[int, int]]:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Returns the fields of /proc/PID/stat behind the name, the state first; nothing for a process that is gone."""
+    """Returns the fields of /proc/PID/stat behind the name, which may hold blanks: proc_pid_stat(5), fields 3 on.
+
+    The state is the first. Nothing for a process that is gone.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from vlalab.host.memory import stat_fields
 from vlalab.host.paths import ROOT
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -69,13 +70,10 @@ def _handle(pid: int) -> int | None:
 
 def identify(pid: int) -> Identity | None:
     """Returns who has that pid now, or None when nobody (or only a zombie) does."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
+    fields = stat_fields(pid)
+    if not fields or fields[0] in "ZX":
         return None
-    fields = stat.rpartition(")")[2].split()  # behind the name, which may hold spaces; proc_pid_stat(5), fields 3 on
-    return None if fields[0] in "ZX" else Identity(pid, int(fields[19]), boot_id)
+    return Identity(pid, int(fields[19]), Path("/proc/sys/kernel/random/boot_id").read_text().strip())
 
 
 def owner(pid: int) -> int | None:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from vlalab.engine import docker, images
-from vlalab.host.console import LabError, unknown
+from vlalab.host.console import LabError, require_known
 from vlalab.runtimes import containers, local
 from vlalab.runtimes.running import Instance
 
@@ -86,8 +86,7 @@ def choose(name: str, environments: Sequence[str], prefer: str | None = None) ->
     auto is `prefer`, where something that is needed runs already; else docker when an engine answers and the images of
     these environments are built; else local. Raises LabError for an unknown name, and for docker where it cannot be.
     """
-    if name not in NAMES:
-        raise LabError(unknown("runtime", name, NAMES))
+    require_known("runtime", [name], NAMES)
     if name == "local" or (name == "auto" and prefer == "local"):
         return local, "runtime local"
     if reason := _lack(environments):

@@ -15,45 +15,16 @@ READY_TIMEOUT_S = 900.0  # a large checkpoint is read from a slow disk
 class Instance(Protocol):
     """A running service."""
 
-    @property
-    def name(self) -> str:
-        """Its own name: the service's, or another for a private one."""
-
-    @property
-    def service(self) -> str:
-        """Which service of compose.yaml it is."""
-
-    @property
-    def runtime(self) -> str:
-        """local or docker."""
-
-    @property
-    def role(self) -> str:
-        """policy, job or service."""
-
-    @property
-    def attached(self) -> bool:
-        """Whether it belongs to one evaluation and ends with it."""
-
-    @property
-    def url(self) -> str:
-        """Where this machine reaches it; empty where it does not."""
-
-    @property
-    def started_at(self) -> float:
-        """Seconds since the epoch."""
-
-    @property
-    def restarts(self) -> int:
-        """How often it was started again after it ended by itself."""
-
-    @property
-    def gpu(self) -> str:
-        """Which GPUs it may see: "0,1", "none"; empty: all there are."""
-
-    @property
-    def is_up(self) -> bool:
-        """Whether it runs at this moment."""
+    name: str  # its own: the service's, or another for a private one
+    service: str  # which service of compose.yaml it is
+    runtime: str  # local or docker
+    role: str  # policy, job or service
+    attached: bool  # it belongs to one evaluation and ends with it
+    url: str  # where this machine reaches it; empty where it does not
+    started_at: float  # seconds since the epoch
+    restarts: int  # how often it was started again after it ended by itself
+    gpu: str  # which GPUs it may see: "0,1", "none"; empty: all there are
+    is_up: bool  # it runs at this moment
 
     def words(self) -> list[str]:
         """Returns the command that it runs; nothing where it does not at this moment."""

@@ -24,12 +24,7 @@ RUN = OneRun()
 RUN_ID = Like(r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits, '.', '_' and '-', as a folder's name", "RUN")
 NEW_ID = Like(rf"(?!latest$){RUN_ID.pattern}", f"{RUN_ID.expected}, and not latest", "RUN")
 RESUMED = Checked(lambda label, text: runs_there.run(label, str(RUN_ID.read(label, text))), "RUN")
-THING = Checked(runs_there.thing, "NAME")
 NAMED = "its name, the beginning of it, latest, or its folder"
-
-
-def _policy(label: str, text: str) -> str:
-    return evaluation.check_policy(text)
 
 
 @task(
@@ -38,7 +33,7 @@ def _policy(label: str, text: str) -> str:
     Flag(
         "policy",
         f"auto (the policy service that is up, else {HOME.fallback}), a service's name, or a URL",
-        Checked(_policy, "WHICH"),
+        Checked(evaluation.check_policy, "WHICH"),
         default="auto",
     ),
     Flag("trials", "episodes per task", Number(f"[1, {EPISODES}]"), otherwise="the profile's"),

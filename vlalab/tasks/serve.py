@@ -16,11 +16,7 @@ FOLDER_NAME = Like(r"[\w][\w.-]*", "letters, digits, '.', '_' and '-', as a fold
 MODES = tuple(dict.fromkeys(mode for model in MODELS.values() for mode in model.modes))
 
 
-def _checkpoint(label: str, text: str) -> str:
-    return service_settings.existing_checkpoint(text)
-
-
-CHECKPOINT = Checked(_checkpoint, "NAME")
+CHECKPOINT = Checked(lambda label, text: service_settings.existing_checkpoint(text), "NAME")
 
 
 def print_addresses(instances: list[Instance]) -> None:

@@ -16,7 +16,7 @@ from typing import Protocol
 from vlalab.description import runs
 from vlalab.description.intervals import Interval
 from vlalab.host import paths
-from vlalab.host.console import LabError, unknown
+from vlalab.host.console import LabError, require_known, unknown
 
 
 class Values(Protocol):
@@ -62,8 +62,7 @@ class OneOf:
 
     def read(self, label: str, text: str) -> str:
         """Returns the word."""
-        if text not in self.known:
-            raise LabError(unknown(label, text, self.known))
+        require_known(label, [text], self.known)
         return text
 
 
