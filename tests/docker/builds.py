@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.docker.beside import Beside
 from tests.docker.hidden import Secrets
 from tests.docker.lab import Lab
 from vlalab.engine import bake, building, docker, images
 
-# Built at one time. Not all: each group's cache and those images that only their own tests need go before the next one
-# comes. gr00t and ws_mdl have twelve wheels in common, which come once.
-GROUPS = (("libero", "ui"), ("gr00t", "ws_mdl"), ("openvla",))
+# Built at one time. Not all: each group's cache goes before the next one comes, and images that nothing but their own
+# tests needs go before the last one does. Those come first: their tests run while others are built, and hold nobody up.
+# gr00t and ws_mdl have twelve wheels in common, which come once.
+GROUPS = (("gr00t", "ws_mdl"), ("libero", "ui"), ("openvla",))
+KEPT = ("libero", "openvla", "ui")  # for the tests of services
 
 
 @dataclass
@@ -27,7 +30,7 @@ class Builds:
     private: bool  # an engine of the tests' own: what builds leave behind is removed
     say: Callable[[str], None]
     secrets: Secrets
-    built: Callable[[str], None]  # told of each image that is there
+    beside: Beside  # told of each image that is there, and waited for before one goes
     seconds: dict[tuple[str, ...], float] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
     layers: dict[str, list[str]] = field(default_factory=dict)
@@ -41,6 +44,8 @@ class Builds:
             pytest.fail(f"the image of {name} could not be built: see the first test that wanted it", pytrace=False)
         if name not in self.bytes:
             group = next(names for names in GROUPS if name in names)
+            if group == GROUPS[-1]:
+                self._make_room()
             self.failed.update(group)
             try:
                 self._build(group)
@@ -54,13 +59,13 @@ class Builds:
         self.say(f"building {', '.join(group)}")
         started = time.monotonic()
         commit = building.commit()
-        words = self.lab("build", *group, *flags, timeout_s=1500).text
+        words = self.lab("build", *group, *flags, timeout_s=3000).text
         self.seconds[group] = time.monotonic() - started
         for name in group:
             record = self.lab.image(name)
             self.bytes[name], self.layers[name] = record["Size"], record["RootFS"]["Layers"]
             self.words[name], self.commits[name] = words, commit
-            self.built(name)
+            self.beside.begin(name)
         self.say(f"built {', '.join(group)} in {self.seconds[group]:.0f} s")
 
     def flags(self, group: tuple[str, ...]) -> list[str]:
@@ -80,6 +85,12 @@ class Builds:
     def remove(self, name: str) -> None:
         """Removes an image."""
         docker.run(["image", "rm", "--force", images.reference(name, self.lab.name)], check=False)
+
+    def _make_room(self) -> None:
+        """Removes the images that nothing else needs, when their own tests are done."""
+        for name in self.bytes.keys() - set(KEPT):
+            self.beside.wait(name)
+            self.remove(name)
 
     def _prune(self) -> None:
         if self.private:

@@ -1,8 +1,8 @@
 """The engine, the base image and the images that the docker tests share; and the figures they end with.
 
 Images are built by `./lab build` when the first test wants them; what a build leaves behind is removed when it is done.
-Each image's own tests run beside all that follows. Images that nothing else needs (gr00t, ws_mdl) go before the next
-ones are built.
+Each image's own tests run beside all that follows. Images that nothing else needs (gr00t, ws_mdl) go before the last
+one is built.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.docker import base as base_image
 from tests.docker import disk, hidden
 from tests.docker import engine as engines
 from tests.docker.beside import Beside
-from tests.docker.builds import Builds
+from tests.docker.builds import GROUPS, KEPT, Builds
 from tests.docker.lab import ODD_USER, Lab
 from tests.docker.packages import Unavailable
 from tests.docker.watching import HealthWatch
@@ -42,7 +42,6 @@ ORDER = (
 )
 RUNTIME = ("--runtime", "docker")
 USER = ODD_USER if os.geteuid() == 0 else (os.getuid(), os.getgid())  # whom containers run as
-KEPT = ("libero", "openvla", "ui")  # for the tests of services, after those of images
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -59,9 +58,11 @@ def whose_own_tests(item: pytest.Item) -> str | None:
 
 
 def rank(item: pytest.Item) -> int:
-    """Returns an item's place. The wait for the tests of an image that stays comes when all else has had its time."""
-    waits = whose_own_tests(item) in KEPT
-    return ORDER.index("test_traces" if waits else item.path.stem)
+    """Returns an item's place. The last image comes when services need it, waiting for images' own tests at the end."""
+    if whose_own_tests(item):
+        return len(ORDER)
+    of_last = item.path.stem == "test_images" and item.name.partition("[")[2].rstrip("]") in GROUPS[-1]
+    return ORDER.index("test_services" if of_last else item.path.stem)
 
 
 FIGURES: pytest.StashKey[list[str]] = pytest.StashKey()
@@ -140,9 +141,9 @@ def lab(base, engine) -> Iterator[Lab]:
 
 @pytest.fixture(scope="session")
 def beside(lab, say, request) -> Iterator[Beside]:
-    """The images' own tests, two images' at a time where cores and memory allow."""
+    """The images' own tests, three images' at a time where cores and memory allow."""
     names = {name for item in request.session.items if (name := whose_own_tests(item))}
-    found = Beside(lab, say, ThreadPoolExecutor(min(2, sidebyside.at_once())), names)
+    found = Beside(lab, say, ThreadPoolExecutor(min(3, sidebyside.at_once_waiting())), names)
     yield found
     found.stop()
 
@@ -151,7 +152,7 @@ def beside(lab, say, request) -> Iterator[Beside]:
 def builds(lab, engine, say, request, tmp_path_factory, beside) -> Iterator[Builds]:
     """Builds on demand; at the end every image is removed, and times and sizes become figures."""
     secrets = hidden.make(tmp_path_factory.mktemp("secrets"))
-    found = Builds(lab, engine.folder is not None, say, secrets, beside.begin)
+    found = Builds(lab, engine.folder is not None, say, secrets, beside)
     yield found
     request.config.stash.setdefault(FIGURES, []).extend(found.figures())
     beside.stop()

@@ -48,7 +48,7 @@ class Lab:
     def __post_init__(self) -> None:
         self.ports = dict(zip(compose.read(variables={}), free_ports(32), strict=False))
 
-    def __call__(self, *words: str, check: bool = True, timeout_s: float = 600, **more: str) -> Done:
+    def __call__(self, *words: str, check: bool = True, timeout_s: float = 1800, **more: str) -> Done:
         """Returns what `./lab WORDS` came to. A task that fails, fails the test with the end of its words."""
         with self.started(*words, **more) as process:
             try:

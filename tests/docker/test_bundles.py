@@ -12,34 +12,35 @@ pytestmark = pytest.mark.docker
 
 
 @pytest.fixture(scope="module")
-def bundle(lab, builds):
-    """A bundle of the image libero and a checkpoint; the file is removed afterwards."""
-    builds.get("libero")
+def bundle(lab, builds, beside):
+    """A bundle of the image ui, which is not in use then, and a checkpoint; the file is removed afterwards."""
+    builds.get("ui")
+    beside.wait("ui")
     folder = lab.volume / "checkpoints" / "of-the-tests"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "weights.bin").write_bytes(bytes(range(256)) * 64)
     for path in (folder.parent, folder, folder / "weights.bin"):
         os.chown(path, *USER)
     file = lab.volume.parent / "lab.bundle"
-    lab("bundle", "libero", str(file), "--checkpoints", "of-the-tests", "--no-host")
+    lab("bundle", "ui", str(file), "--checkpoints", "of-the-tests", "--no-host")
     yield file
     file.unlink()
 
 
 def test_what_was_removed_is_restored_as_it_was(bundle, lab):
-    before = lab.image("libero")
+    before = lab.image("ui")
     weights = lab.volume / "checkpoints" / "of-the-tests" / "weights.bin"
     weights.unlink()
-    docker.run(["image", "rm", "--force", images.reference("libero", lab.name)])
+    docker.run(["image", "rm", "--force", images.reference("ui", lab.name)])
     lab("restore", str(bundle))
-    after = lab.image("libero")
+    after = lab.image("ui")
     assert (after["Id"], after["RootFS"], after["Config"]["Labels"]) == (
         before["Id"], before["RootFS"], before["Config"]["Labels"],
     )  # fmt: skip
     assert weights.read_bytes() == bytes(range(256)) * 64
     assert (weights.stat().st_uid, weights.stat().st_gid) == USER
-    found = lab.run_in("libero", "python", "images/libero/selftest.py", "--json", "--part", "services")
-    assert found.code == 0 and json.loads(found.stdout)["env"] == "libero", found.text
+    found = lab.run_in("ui", "python", "images/ui/selftest.py", "--json", "--part", "services")
+    assert found.code == 0 and json.loads(found.stdout)["env"] == "ui", found.text
 
 
 def test_a_damaged_bundle_is_refused_and_changes_nothing(bundle, lab):

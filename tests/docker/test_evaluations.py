@@ -12,7 +12,7 @@ from vlalab.engine import docker
 
 pytestmark = pytest.mark.docker
 # Short episodes of one task, nothing drawn: what is tested here is the way from container to container.
-SHORT = ("--tasks", "0", "--workers", "1", "--video", "none", "--policy-timeout-s", "240", "--act-timeout-s", "60")
+SHORT = ("--tasks", "0", "--workers", "1", "--video", "none", "--policy-timeout-s", "600", "--act-timeout-s", "60")
 UNDER_WAY = """
 SELECT 1 FROM episodes WHERE status = 'leased' AND steps >= 2 AND EXISTS (SELECT 1 FROM episodes WHERE status = 'done')
 AND EXISTS (SELECT 1 FROM episodes WHERE status = 'pending')
@@ -52,13 +52,13 @@ def test_a_policy_killed_in_mid_run_and_started_again_costs_no_episode(up):
     words = ["eval", "libero_goal", *RUNTIME, "--policy", "openvla", "--trials", "3", "--max-steps", "200",
              "--run-id", "killed", *SHORT]  # fmt: skip
     with up.started(*words) as run:
-        wait_until(lambda: peek(up, "killed", UNDER_WAY) or run.poll() is not None, "an episode under way", 240)
+        wait_until(lambda: peek(up, "killed", UNDER_WAY) or run.poll() is not None, "an episode under way", 600)
         assert run.poll() is None, run.stdout.read()
         docker.run(["kill", "--signal", "KILL", up.container("openvla")["Id"]])
         noticed = "SELECT 1 FROM episodes WHERE status = 'error'"
-        wait_until(lambda: peek(up, "killed", noticed), "the evaluator's notice", 120)
+        wait_until(lambda: peek(up, "killed", noticed), "the evaluator's notice", 300)
         up("restart", "openvla")  # with the settings it had
-        output, _ = run.communicate(timeout=300)
+        output, _ = run.communicate(timeout=900)
     assert run.returncode == 0, output
     rows = episodes(up, "killed")
     assert sorted(row["episode"] for row in rows) == [0, 1, 2] and summary(up, "killed")["complete"]
@@ -71,8 +71,9 @@ def test_a_service_that_crashes_comes_back_by_itself(up):
     before = up.container("openvla")
     kill_it = "import os, signal; os.kill(min(int(p) for p in os.listdir('/proc') if p.isdigit() and p != '1'), 9)"
     docker.run(["exec", before["Id"], "python", "-c", kill_it], check=False)
-    wait_until(lambda: up.container("openvla")["RestartCount"] == before["RestartCount"] + 1, "the engine's restart")
-    wait_until(lambda: up.container("openvla")["State"]["Health"]["Status"] == "healthy", "health", 240)
+    again = before["RestartCount"] + 1
+    wait_until(lambda: up.container("openvla")["RestartCount"] == again, "the engine's restart", 180)
+    wait_until(lambda: up.container("openvla")["State"]["Health"]["Status"] == "healthy", "health", 600)
     assert up.container("openvla")["Id"] == before["Id"]
 
 

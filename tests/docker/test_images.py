@@ -6,33 +6,23 @@ import re
 import pytest
 
 from tests.docker.builds import GROUPS
-from tests.docker.conftest import KEPT
 from vlalab.engine import docker, images
 from vlalab.environments import venvs
 from vlalab.host import paths
 
 pytestmark = pytest.mark.docker
-# As they are built. libero comes first, since its own tests take longest.
 ORDER = [name for group in GROUPS for name in group]
-
-
-@pytest.fixture(scope="module", params=ORDER)
-def chosen(request, builds):
-    """The name of an environment. One that nothing else needs goes when its last test is done."""
-    yield request.param
-    if request.param not in KEPT:
-        builds.remove(request.param)
 
 
 def test_every_image_is_built_and_tested():
     assert sorted(ORDER) == images.buildable()
 
 
-@pytest.fixture
-def name(chosen, builds):
-    """The name of an environment whose image is there."""
-    builds.get(chosen)
-    return chosen
+@pytest.fixture(scope="module", params=ORDER)
+def name(request, builds):
+    """The name of an environment whose image was built."""
+    builds.get(request.param)
+    return request.param
 
 
 def test_it_says_what_it_was_built_from(name, lab, builds):

@@ -39,7 +39,7 @@ def test_what_the_other_started_is_neither_seen_nor_stopped(lab, neighbour):
     lab("down")
     (after,) = running(neighbour["COMPOSE_PROJECT_NAME"])
     assert (after["Id"], after["State"]["StartedAt"]) == (before["Id"], before["State"]["StartedAt"])
-    with urllib.request.urlopen(f"http://127.0.0.1:{lab.ports['random']}/readyz", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{lab.ports['random']}/readyz", timeout=60) as answer:
         assert answer.status == 200
 
 

@@ -191,7 +191,7 @@ def spread(name: str) -> list[str]:
     """Returns pytest's flags for the tests that take longest: their files run side by side, most of them waiting."""
     if not ENVIRONMENTS[home(name)].tested_first:
         return []
-    return ["-n", str(sidebyside.at_once() + 1), "--dist", "loadfile", "--no-loadscope-reorder"]
+    return ["-n", str(sidebyside.at_once_waiting()), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def _no_space(env: venvs.Environment) -> str | None:

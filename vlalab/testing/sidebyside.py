@@ -39,6 +39,12 @@ def at_once() -> int:
     return max(1, min(len(os.sched_getaffinity(0)), int(free_kib * 1024 / 1e9 / MEMORY_GB)))
 
 
+def at_once_waiting() -> int:
+    """Returns how many tests that mostly wait for processes run at a time: one more, where more than one may."""
+    most = at_once()
+    return most + (most > 1)
+
+
 def run(jobs: Sequence[Job], most: int) -> list[Result]:
     """Returns the results of all jobs in their order, at most `most` of them running at a time.
 
