@@ -1,5 +1,6 @@
 """Small real policies, named after what they do, and an observation to send them."""
 
+import sys
 import threading
 import time
 
@@ -68,6 +69,7 @@ class SlowPolicy(EchoPolicy):
         self.seconds = seconds
 
     def act(self, observations):
+        print(f"step {observations[0].step} begins", file=sys.stderr, flush=True)
         time.sleep(self.seconds)
         return super().act(observations)
 

@@ -117,9 +117,12 @@ def test_a_request_that_runs_is_finished_before_the_end(process, client):
     results = []
     thread = threading.Thread(target=lambda: results.append(c.act(observe(step=9))))
     thread.start()
-    time.sleep(0.3)
+    deadline = time.monotonic() + 30
+    while "step 9 begins\n" not in service.log:
+        assert time.monotonic() < deadline, service.log
+        time.sleep(0.01)
     service.end()
-    thread.join(10)
+    thread.join(30)
     assert results[0].actions[0, 0] == 9
 
 

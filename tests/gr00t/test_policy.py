@@ -305,7 +305,7 @@ def test_the_program_serves_a_checkpoint_over_http(tiny_checkpoints, tiny_polici
         assert all(np.array_equal(loads(json.dumps(value))[key], part) for key, part in wanted.items())
     finally:
         process.terminate()
-        assert process.wait(30) in (0, -signal.SIGTERM), log.read_text()[-2000:]
+        assert process.wait(90) in (0, -signal.SIGTERM), log.read_text()[-2000:]
     assert "Traceback" not in log.read_text()
     assert not list(temporary.glob("vlalab-*"))
 

@@ -125,7 +125,7 @@ def test_ctrl_c_reaches_the_evaluator_once(tmp_path):
         os.killpg(process.pid, signal.SIGINT)
 
     threading.Thread(target=press).start()
-    assert process.wait(timeout=30) == 41
+    assert process.wait(timeout=90) == 41
 
 
 def test_the_evaluator_does_not_outlive_the_host_tool(tmp_path):
@@ -137,11 +137,10 @@ def test_the_evaluator_does_not_outlive_the_host_tool(tmp_path):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid_file.read_text()}/cmdline").exists() and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while memory.stat_fields(int(pid_file.read_text()))[:1] not in ([], ["Z"]):
+        assert time.monotonic() < deadline, "it outlives its caller"
         time.sleep(0.05)
-    status = Path(f"/proc/{pid_file.read_text()}/stat")
-    assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 # --- ended from outside -------------------------------------------------------------------------------------

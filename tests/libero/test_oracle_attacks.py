@@ -13,7 +13,7 @@ import pytest
 
 from services.libero.oracle.policy import MAX_EPISODES, OraclePolicy
 from services.libero.simulator.suites import init_states, load_suite
-from tests.libero.harness import Evaluation
+from tests.libero.harness import Evaluation, wait_for
 from tests.libero.mutations import mutated
 from tests.libero.test_policies import asked, served, state_at
 from vla_contract import InvalidObservation, PolicyRefused, SessionLost, UnknownSession
@@ -82,6 +82,11 @@ def test_whatever_is_sent_gets_an_action_or_a_refusal_and_keeps_no_memory(episod
     assert "Traceback" not in (tmp_path / "log.txt").read_text()
 
 
+def metrics(url: str) -> str:
+    with urllib.request.urlopen(url + "/metrics", timeout=30) as page:
+        return page.read().decode()
+
+
 def test_a_run_that_is_interrupted_leaves_no_session_behind(libero_assets, tmp_path):
     with served(tmp_path / "log.txt", "oracle") as client:
         arguments = ("--policy-url", client.base_url, "--assets", str(libero_assets), "--video", "none")
@@ -90,8 +95,7 @@ def test_a_run_that_is_interrupted_leaves_no_session_behind(libero_assets, tmp_p
             os.kill(next(iter(run.workers().values())), signal.SIGKILL)  # it cannot say that its session has ended
             run.process.send_signal(signal.SIGINT)
             run.process.wait(60)
-        with urllib.request.urlopen(client.base_url + "/metrics", timeout=10) as page:
-            assert "vla_sessions 0.0" in page.read().decode()
+        wait_for(lambda: "vla_sessions 0.0" in metrics(client.base_url), "the session's end", 30)
 
 
 def test_sessions_that_nobody_ends_are_bounded():

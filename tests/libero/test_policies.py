@@ -37,7 +37,7 @@ def served(log: Path, *arguments: str) -> Iterator[PolicyClient]:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=ENVIRONMENT)
     try:
         with PolicyClient(address(process, log)) as client:
-            client.wait_ready(30)
+            client.wait_ready(120)
             client.pid = process.pid
             yield client
     finally:
@@ -46,7 +46,7 @@ def served(log: Path, *arguments: str) -> Iterator[PolicyClient]:
 
 
 def address(process: subprocess.Popen, log: Path) -> str:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         if found := re.search(r"listening on (http://\S+)", log.read_text()):
             return found[1]

@@ -226,7 +226,7 @@ def test_the_program_serves_and_stops(checkpoints, tmp_path):
                 stranger.info()
         finally:
             process.terminate()
-            assert process.wait(30) in (0, -signal.SIGTERM)  # uvicorn ends in order, then by the signal it got
+            assert process.wait(90) in (0, -signal.SIGTERM)  # uvicorn ends in order, then by the signal it got
 
 
 @pytest.mark.parametrize(

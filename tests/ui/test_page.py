@@ -249,7 +249,7 @@ def test_it_starts_where_only_tmp_can_be_written_and_stops_when_told(tmp_path):
         )
         assert httpx.get(f"{url}/config").status_code == 401, "beyond loopback the page has a password"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert not list(tmp_path.glob("vlalab-ui-*")), "uploads are gone with the page"
     finally:
         process.kill()
