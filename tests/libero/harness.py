@@ -77,12 +77,15 @@ class PolicyService:
 class Evaluation:
     """One evaluator process working on `folder`."""
 
+    program: tuple[str, ...] = ()
+    name_flag = "--run-id"
+
     def __init__(self, root: Path, run_id: str, *arguments: str, suite: str = "libero_goal", **variables: str):
         self.folder = root / run_id
         self.log = root.parent / f"{run_id}.{time.monotonic_ns()}.txt"
-        command = [sys.executable, "-m", "services.libero", suite, "--run-dir", str(root)]
+        command = [sys.executable, "-m", "services.libero", *self.program, suite, "--run-dir", str(root)]
         if "--resume" not in arguments:
-            arguments = ("--run-id", run_id, *arguments)
+            arguments = (self.name_flag, run_id, *arguments)
         root.mkdir(parents=True, exist_ok=True)
         with open(self.log, "w") as output:
             self.process = subprocess.Popen(
@@ -134,13 +137,20 @@ class Evaluation:
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
                 words = path.read_bytes().decode(errors="replace").split("\0")
-                if "vla_evaluation.workers.worker" in words and str(self.folder) in words:
+                if str(self.folder) in words and any(word.endswith(".worker") for word in words):
                     found[words[words.index(str(self.folder)) + 1]] = int(path.parent.name)
         return found
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+
+
+class Recording(Evaluation):
+    """One recorder process working on `folder`."""
+
+    program = ("record",)
+    name_flag = "--name"
 
 
 def results(folder: Path) -> dict[tuple[int, int], tuple]:

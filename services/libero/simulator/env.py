@@ -58,7 +58,7 @@ class LiberoEnv:
             self._resets = {}
         self.seed = seed
         if seed not in self._resets:
-            self._resets[seed] = self._problem.resets(seed)
+            self._resets = {seed: self._problem.resets(seed)}  # demonstrations have a seed each: none is kept
 
     def _bind(self) -> None:
         sim = self.domain.sim
@@ -74,6 +74,8 @@ class LiberoEnv:
             for obj in (*self.domain.objects, *self.domain.fixtures)
             if obj.object_properties["vis_site_names"]
         }
+        glows = [name for sites in self._vis_names.values() for name, _ in sites.values()]
+        self._vis_sites = np.array([sim.model.site_name2id(name) for name in glows], dtype=int)
 
     def reset(self, episode: int, init_state: np.ndarray) -> None:
         """Starts episode `episode` (from 0) at `init_state`: float64 [1 + nq + nv], as (time, qpos, qvel).
@@ -95,6 +97,16 @@ class LiberoEnv:
         self._set_state(init_state)
         self._since_sample = _PHYSICS_DT + _PHYSICS_DT  # the two forced updates of reset and set_init_state
         self._sampled = True
+
+    def start(self, episode: int) -> np.ndarray:
+        """Returns the state float64 [1 + nq + nv] in which the reference loop's reset leaves `episode` (from 0).
+
+        That is where LIBERO's placement puts the objects; `reset` takes it as an init state. No init state of the
+        suites is drawn so: theirs come from files.
+        """
+        if self.task is None:
+            raise RuntimeError("no task is loaded; call load_task() first")
+        return self._resets[self.seed].layout(episode).start.copy()
 
     def _require_episode(self) -> None:
         if self._image_qpos is None:
@@ -207,6 +219,21 @@ class LiberoEnv:
     def restore(self, sim_state: np.ndarray) -> None:
         """Poses the scene as `sim_state` (from `sim_state()` of this episode), to draw it after the fact."""
         self._set_state(self._checked_state(sim_state))
+
+    def view(self) -> np.ndarray:
+        """Returns what pictures show now: float64 [nq + sites], the pose and how opaque each burner's glow is."""
+        self._require_episode()
+        return np.concatenate([self._image_qpos, self._model.site_rgba[self._vis_sites, 3]])
+
+    def show(self, view: np.ndarray) -> None:
+        """Poses the scene as `view` (from `view()` of this episode): pictures are those of that moment, to the bit."""
+        self._require_episode()
+        expected = (self._model.nq + len(self._vis_sites),)
+        if view.shape != expected:
+            raise ValueError(f"view of shape {view.shape} does not fit {self.task.name}, which needs {expected}")
+        self._sample_image_pose(view[: self._model.nq])
+        self._model.site_rgba[self._vis_sites, 3] = view[self._model.nq :]
+        self._visuals_due = False
 
     def close(self) -> None:
         """Frees the simulation and the GL context."""

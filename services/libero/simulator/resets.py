@@ -60,21 +60,27 @@ class FixturePose:
 
 @dataclass(frozen=True)
 class Layout:
-    """How one reset left the scene, as far as an init state does not overwrite it.
+    """How one reset left the scene.
 
     `warmstart` float64 [nv]: accelerations from which MuJoCo's next solve starts. Every forward pass of a reset leaves
-    its mark there, and the solver's last bits depend on it.
+    its mark there, and the solver's last bits depend on it. `start` float64 [1 + nq + nv]: the state (time, qpos, qvel)
+    with all objects where they were drawn, which an init state overwrites.
     """
 
     fixtures: tuple[FixturePose, ...]
     warmstart: np.ndarray
+    start: np.ndarray
 
     def apply(self, model, data) -> None:
         """Puts fixtures and warm start into place."""
-        for pose in self.fixtures:
-            model.body_pos[pose.body] = pose.pos
-            model.body_quat[pose.body] = pose.quat
+        _place(self.fixtures, model)
         data.qacc_warmstart[:] = self.warmstart
+
+
+def _place(fixtures: tuple[FixturePose, ...], model) -> None:
+    for pose in fixtures:
+        model.body_pos[pose.body] = pose.pos
+        model.body_quat[pose.body] = pose.quat
 
 
 @dataclass(frozen=True)
@@ -165,6 +171,7 @@ class ResetReplay:
                 fixtures.append(FixturePose(sim.model.body_name2id(obj.root_body), np.array(pos), np.array(quat)))
             else:
                 sim.data.set_joint_qpos(obj.joints[-1], np.concatenate([np.array(pos), np.array(quat)]))
-        Layout(tuple(fixtures), self._warm).apply(sim.model._model, sim.data._data)
+        _place(tuple(fixtures), sim.model._model)
+        sim.data.qacc_warmstart[:] = self._warm
         sim.forward()
-        return Layout(tuple(fixtures), sim.data.qacc_warmstart.copy())
+        return Layout(tuple(fixtures), sim.data.qacc_warmstart.copy(), sim.get_state().flatten())

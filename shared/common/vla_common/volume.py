@@ -17,7 +17,7 @@ from pathlib import Path
 
 from vla_common import anchored, endings
 
-FOLDERS = ("checkpoints", "hf", "datasets", "assets", "runs", "notebooks", "logs")
+FOLDERS = ("checkpoints", "hf", "datasets", "assets", "runs", "demonstrations", "notebooks", "logs")
 VARIABLE = "VLALAB_VOLUME"
 MORE_SPACE = f"free some space or set {VARIABLE} elsewhere"
 
@@ -70,6 +70,10 @@ class Volume:
     @property
     def runs(self) -> Path:
         return self._folder("runs")
+
+    @property
+    def demonstrations(self) -> Path:
+        return self._folder("demonstrations")
 
     @property
     def notebooks(self) -> Path:

@@ -59,7 +59,12 @@ class Environment(Protocol):
         """Builds the task's scene unless it stands already, and starts its episodes' draws from `seed`."""
 
     def reset(self, episode: int, init_state: np.ndarray) -> None:
-        """Starts episode `episode` (from 0) of the task at `init_state`, one of the benchmark's `init_states`."""
+        """Starts episode `episode` (from 0) of the task at `init_state`, of `init_states` or `start`."""
+
+    def start(self, episode: int) -> np.ndarray:
+        """Returns a start state that the benchmark itself draws for `episode` by the seed of `load_task`: what
+        demonstrations begin from, and none of the `init_states` that evaluation begins from.
+        """
 
     def step(self, action: np.ndarray) -> bool:
         """Executes one action, float32 [n] as `Benchmark.action` says; returns whether the task is solved now."""
@@ -75,6 +80,12 @@ class Environment(Protocol):
 
     def restore(self, sim_state: np.ndarray) -> None:
         """Poses the scene as it was at `sim_state` of the episode that was reset last, to draw it afterwards."""
+
+    def view(self) -> np.ndarray:
+        """Returns what pictures show now, cameras aside: float64, of one length within a task."""
+
+    def show(self, view: np.ndarray) -> None:
+        """Poses the scene of the episode that was reset last for `render` to draw what it drew at `view`."""
 
     def fixture_poses(self) -> dict[str, np.ndarray]:
         """Returns by name what `reset` placed and `sim_state` does not hold; empty where there is nothing such."""
@@ -120,7 +131,8 @@ class Benchmark(Protocol):
     def make_env(
         self, assets: Path, work: Path, cameras: tuple[str, ...], camera_size: int, render: str
     ) -> Environment:
-        """Returns this process's environment, called once, before any simulator was imported.
+        """Returns this process's environment, called before any simulator was imported; a second call, for another
+        size, comes with the same assets and `render`.
 
         `work` is a folder of the run to write into, shared by its workers; a name that begins with a dot and ends in
         .partial is swept after a kill. `render` is auto, cpu, gpu, or none where no picture will be asked for.

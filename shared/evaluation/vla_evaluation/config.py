@@ -17,8 +17,8 @@ LATEST = "latest"
 
 
 @dataclass(frozen=True)
-class EvalConfig:
-    """Evaluate a policy on a suite, over HTTP."""
+class RunConfig:
+    """What every job has that rolls a policy out on a suite, over HTTP."""
 
     suite: tyro.conf.Positional[str]
     """One of the benchmark's suites."""
@@ -27,41 +27,27 @@ class EvalConfig:
     token: str | None = None
     """Bearer token of the policy service; rather set $VLALAB_TOKEN. It is never stored."""
     run_dir: Path | None = None
-    """Folder of all runs; default: runs on the shared volume."""
-    run_id: str | None = None
-    """Name of the run; an existing one is resumed if its configuration is the same."""
-    resume: str | None = None
-    """Run to go on with; without a name: the latest one with this configuration."""
+    """Folder of all such runs; default: theirs on the shared volume."""
     workers: int | None = None
     """Simulator processes; default: one per core, fewer if memory is short."""
-    trials: int | None = None
-    """Episodes per task, from its first init state on; default: the profile's (50; groot-n1.5: 5)."""
     tasks: str | None = None
     """Which tasks: indices, ranges or names, as in "0,2-4"; default: all."""
-    episodes: str | None = None
-    """Which init states, as in "0-9,12", instead of --trials."""
     seed: int | None = None
-    """Seed of the simulator's fixture poses; default: the profile's (0)."""
+    """Seed of what the simulator draws; default: the profile's (0)."""
     profile: str | None = None
     """Protocol: step limits and image pipeline; default: the one that the policy names, else the benchmark's first."""
     max_steps: int | None = None
     """Step limit of an episode instead of the profile's; such a run is not comparable with published figures."""
     execute: int | None = None
     """How many actions of each chunk to execute before asking again; default: the profile's, else all of them."""
-    cameras: str = ""
-    """Cameras to send beside those the policy asks for, with commas between them."""
     unnorm_key: str | None = None
     """Statistics with which the policy un-normalises its actions; default: the suite's."""
     render: Literal["auto", "cpu", "gpu"] = "auto"
     """Where pictures are drawn."""
-    video: Literal["sample", "all", "failures", "none"] = "sample"
-    """Which episodes get a video; sample: each task's first success and first three failures."""
     assets: str | None = None
     """Asset folder, or a word that the benchmark knows; default: the first source there is."""
     retries: int = 2
     """Further tries for an episode that an infrastructure error has ended."""
-    policy_errors: Literal["stop", "fail"] = "stop"
-    """What an answer that cannot be executed does: stop the run, or end its episode as not successful."""
     policy_timeout_s: float = 600.0
     """How long to wait for the policy to get ready, at the start and when it goes away."""
     act_timeout_s: float = 120.0
@@ -73,14 +59,13 @@ class EvalConfig:
     scene_timeout_s: float = 300.0
     """How long a worker may take to build a task's scene and draw its first picture."""
     allow_other_suite: bool = False
-    """Evaluate a checkpoint on a suite it was not made for."""
+    """Take a checkpoint for a suite it was not made for."""
     allow_drift: bool = False
     """Go on with a run although something it depends on has changed; the change is recorded."""
 
     def __post_init__(self):
         least = {
             "workers": 1,
-            "trials": 1,
             "max_steps": 1,
             "execute": 1,
             "retries": 0,
@@ -89,10 +74,38 @@ class EvalConfig:
             "scene_timeout_s": 1,
             "act_timeout_s": 0.1,
         }
+        self.require(least)
+
+    def require(self, least: Mapping[str, float]) -> None:
+        """Raises ValueError for a field that is below its bound."""
         for name, bound in least.items():
             value = getattr(self, name)
             if value is not None and value < bound:
                 raise ValueError(f"--{name.replace('_', '-')} {value} makes no sense; expected {bound} or more")
+
+
+@dataclass(frozen=True)
+class EvalConfig(RunConfig):
+    """Evaluate a policy on a suite, over HTTP."""
+
+    run_id: str | None = None
+    """Name of the run; an existing one is resumed if its configuration is the same."""
+    resume: str | None = None
+    """Run to go on with; without a name: the latest one with this configuration."""
+    trials: int | None = None
+    """Episodes per task, from its first init state on; default: the profile's (50; groot-n1.5: 5)."""
+    episodes: str | None = None
+    """Which init states, as in "0-9,12", instead of --trials."""
+    cameras: str = ""
+    """Cameras to send beside those the policy asks for, with commas between them."""
+    video: Literal["sample", "all", "failures", "none"] = "sample"
+    """Which episodes get a video; sample: each task's first success and first three failures."""
+    policy_errors: Literal["stop", "fail"] = "stop"
+    """What an answer that cannot be executed does: stop the run, or end its episode as not successful."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require({"trials": 1})
         if self.trials is not None and self.episodes is not None:
             raise ValueError("--trials and --episodes both choose episodes; give one of them")
         if self.run_id is not None and self.resume is not None:
@@ -100,8 +113,8 @@ class EvalConfig:
         if self.run_id == LATEST:
             raise ValueError(f"--run-id {LATEST} means the latest run and cannot name one; choose another id")
         for name in (self.run_id, self.resume):
-            if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-                raise ValueError(f"run id {name!r} is not a folder name; use letters, digits, '.', '_' and '-'")
+            if name is not None:
+                require_folder_name("run id", name)
 
     @property
     def extra_cameras(self) -> tuple[str, ...]:
@@ -115,6 +128,12 @@ class EvalConfig:
             flag = "--episodes" if self.episodes else "--trials"
             raise ValueError(f"{flag} asks for episode {chosen[-1]}, but a task has init states 0-{available - 1}")
         return chosen
+
+
+def require_folder_name(what: str, name: str) -> None:
+    """Raises ValueError for a name that cannot be a folder's."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise ValueError(f"{what} {name!r} is not a folder name; use letters, digits, '.', '_' and '-'")
 
 
 def parse_ranges(text: str) -> list[int]:
@@ -155,7 +174,7 @@ def _name_bare_resume(arguments: list[str], suites: Sequence[str]) -> list[str]:
     return named
 
 
-def token_of(config: EvalConfig) -> str | None:
+def token_of(config: RunConfig) -> str | None:
     return config.token or os.environ.get("VLALAB_TOKEN") or None
 
 

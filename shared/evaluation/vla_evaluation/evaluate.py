@@ -10,7 +10,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from vla_contract import ContractError, PolicyClient, PolicyInfo
 from vla_evaluation import provenance, report
 from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark
-from vla_evaluation.config import EvalConfig, parse_args, token_of
+from vla_evaluation.config import EvalConfig, RunConfig, parse_args, token_of
 from vla_evaluation.estimate import earlier
 from vla_evaluation.pictures import video
 from vla_evaluation.plan import Plan, describe, identify, make_job, make_plan, specify
@@ -37,7 +37,7 @@ POLL_S = 0.5  # often enough for a person, rare enough to leave the cores to the
 EPISODE_BYTES = 500_000  # states and actions, with some video
 
 
-def reach_policy(config: EvalConfig) -> PolicyInfo:
+def reach_policy(config: RunConfig) -> PolicyInfo:
     """Returns the policy's own description once it is ready; ContractError if that takes too long."""
     said, limit = {"at": -10.0}, f"{config.policy_timeout_s:g} s"
 
@@ -96,7 +96,7 @@ def interruptible():
             signal.signal(number, handler)
 
 
-def work(run: Run, plan: Plan, workers: int) -> None:
+def work(run: Run, plan: Plan, workers: int, worker: str) -> None:
     """Runs what is left of a run; RunFailed or Interrupted end it early, with all finished episodes stored."""
     config = plan.config
     notes = {
@@ -111,7 +111,7 @@ def work(run: Run, plan: Plan, workers: int) -> None:
     wanted = partial(video.wanted, config.video)
     variables = plan.benchmark.worker_variables
     supervisor = Supervisor(
-        run.folder, run.store, invocation, clock, workers, patience, wanted, token_of(config), variables
+        run.folder, run.store, invocation, clock, workers, patience, wanted, token_of(config), variables, worker
     )
     outcome = "failed"
     try:
@@ -169,10 +169,15 @@ def carry_out(run: Run, plan: Plan, info: PolicyInfo, assets: Assets) -> int:
     print_header(run, plan, info, assets, left, workers)
     if undrawn:
         say(f"{plural(undrawn, 'video')} of earlier invocations to draw")
+    code = try_to_work(run, plan, info, workers) if left or undrawn else 0
+    return conclude(run, code, plan.benchmark.suites)
+
+
+def try_to_work(run: Run, plan: Plan, info: PolicyInfo, workers: int, worker: str = provenance.WORKER) -> int:
+    """Runs what is left of a run; returns the exit code, whose reason was told."""
     code = 0
     try:
-        if left or undrawn:
-            work(run, plan, workers)
+        work(run, plan, workers, worker)
     except Interrupted:
         code = 130
     except (RunFailed, StoreError, OSError) as error:
@@ -180,10 +185,10 @@ def carry_out(run: Run, plan: Plan, info: PolicyInfo, assets: Assets) -> int:
         say(f"error: {one_line(in_words(error, run.folder))}")
     if info.stateful:
         forget_sessions(run, plan.config)
-    return conclude(run, code, plan.benchmark.suites)
+    return code
 
 
-def forget_sessions(run: Run, config: EvalConfig) -> None:
+def forget_sessions(run: Run, config: RunConfig) -> None:
     """Tells the policy that no episode goes on: workers that were killed or stopped could not say so."""
     with suppress(ContractError), PolicyClient(config.policy_url, token_of(config), 5.0, 5.0, retries=0) as client:
         client.reset_all(f"{run.folder.name}.")
@@ -242,11 +247,11 @@ def print_result(run: Run, summary: Summary) -> None:
     say(f"{summary.suite}: success rate {summary.rate}{beside}, assets: {kind}")
 
 
-def main(benchmark: Benchmark, arguments: list[str]) -> int:
-    """Evaluates as the arguments say; returns the exit code."""
+def guarded(job: Callable[[], int]) -> int:
+    """Returns the exit code of a job, which signals and refusals end in words."""
     try:
         with interruptible():
-            return evaluate(benchmark, parse_args(arguments, benchmark.suites))
+            return job()
     except ContractError as error:
         say(f"error: {one_line(error)}", file=sys.stderr)
         return 2
@@ -259,3 +264,12 @@ def main(benchmark: Benchmark, arguments: list[str]) -> int:
     except Interrupted:
         say("stopped; a run that had begun can be resumed", file=sys.stderr)
         return 130
+
+
+def main(benchmark: Benchmark, arguments: list[str]) -> int:
+    """Evaluates as the arguments say; returns the exit code. The word `record` first: records."""
+    if arguments[:1] == ["record"]:
+        from vla_evaluation.recording import record  # here: it is made of what this module has
+
+        return record.main(benchmark, arguments[1:])
+    return guarded(lambda: evaluate(benchmark, parse_args(arguments, benchmark.suites)))

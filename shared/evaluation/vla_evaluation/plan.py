@@ -11,7 +11,7 @@ from vla_contract.protocol.errors import did_you_mean, nearest
 from vla_evaluation import provenance
 from vla_evaluation.agreement import choose_unnorm_key
 from vla_evaluation.benchmark import Assets, Benchmark, Task
-from vla_evaluation.config import EvalConfig, show_ranges
+from vla_evaluation.config import EvalConfig, RunConfig, show_ranges
 from vla_evaluation.profiles import Profile, choose
 from vla_evaluation.spec import RunSpec
 from vla_evaluation.workers.job import Job
@@ -22,7 +22,7 @@ class Plan:
     """What to run, before anything is started."""
 
     benchmark: Benchmark
-    config: EvalConfig
+    config: RunConfig
     profile: Profile
     tasks: tuple[Task, ...]
     episodes: list[int]
@@ -37,15 +37,20 @@ def make_plan(benchmark: Benchmark, config: EvalConfig, profile: str | None = No
 
     ValueError for an unknown suite, profile, camera, task or episode.
     """
-    if config.suite not in benchmark.suites:
-        raise ValueError(f"suite {config.suite!r} not found{did_you_mean(config.suite, benchmark.suites)}")
     for camera in config.extra_cameras:
         if camera not in benchmark.cameras:
             raise ValueError(f"camera {camera!r} not found{did_you_mean(camera, benchmark.cameras)}")
-    chosen = choose(benchmark.profiles, config.profile or profile or next(iter(benchmark.profiles)))
-    tasks = select_tasks(config.suite, benchmark.tasks(config.suite), config.tasks)
+    chosen, tasks = choose_tasks(benchmark, config, profile)
     available = min(len(benchmark.init_states(task)) for task in tasks)
     return Plan(benchmark, config, chosen, tasks, config.episode_list(chosen.trials, available))
+
+
+def choose_tasks(benchmark: Benchmark, config: RunConfig, profile: str | None) -> tuple[Profile, tuple[Task, ...]]:
+    """Returns the profile and the tasks; ValueError for an unknown suite, profile or task."""
+    if config.suite not in benchmark.suites:
+        raise ValueError(f"suite {config.suite!r} not found{did_you_mean(config.suite, benchmark.suites)}")
+    chosen = choose(benchmark.profiles, config.profile or profile or next(iter(benchmark.profiles)))
+    return chosen, select_tasks(config.suite, benchmark.tasks(config.suite), config.tasks)
 
 
 def select_tasks(suite: str, tasks: Sequence[Task], selection: str | None = None) -> tuple[Task, ...]:
@@ -98,7 +103,7 @@ def specify(plan: Plan, info: PolicyInfo) -> RunSpec:
     )
 
 
-def identify(plan: Plan, spec: RunSpec, assets: Assets) -> dict:
+def identify(plan: Plan, spec: RunSpec, assets: Assets, worker: str = provenance.WORKER) -> dict:
     """Returns everything that an episode's outcome depends on, as JSON types; a run never mixes two of these."""
     benchmark = plan.benchmark
     return {
@@ -107,7 +112,7 @@ def identify(plan: Plan, spec: RunSpec, assets: Assets) -> dict:
         "episodes": show_ranges(plan.episodes),
         "assets": {"kind": assets.kind, "digest": assets.digest},
         "versions": provenance.versions(benchmark.packages),
-        "code": provenance.code_digest(benchmark),
+        "code": provenance.code_digest(benchmark, worker),
         "lock": provenance.lock_hash(),
         "off_lock": provenance.off_lock(),
         # what no policy sees changes nothing
@@ -125,7 +130,7 @@ def describe(plan: Plan, assets: Assets) -> dict:
     }
 
 
-def make_job(plan: Plan, spec: RunSpec, assets: Assets) -> Job:
-    """Returns what the workers need."""
-    ours = {"spec": spec, "benchmark": plan.benchmark.module, "assets": str(assets.path)}
-    return Job(**ours, **{name: getattr(plan.config, name) for name in Job.__dataclass_fields__.keys() - ours})
+def make_job(plan: Plan, spec: RunSpec, assets: Assets, kind: type[Job] = Job, **facts: object) -> Job:
+    """Returns what the workers need: `facts`, and of the configuration what else such a job has."""
+    ours = {"spec": spec, "benchmark": plan.benchmark.module, "assets": str(assets.path), **facts}
+    return kind(**ours, **{name: getattr(plan.config, name) for name in kind.__dataclass_fields__.keys() - ours})

@@ -42,9 +42,9 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def code_digest(benchmark: Benchmark) -> str:
+def code_digest(benchmark: Benchmark, worker: str = WORKER) -> str:
     """Returns 16 hex digits over the source of every module that a worker is made of: a change in one is drift."""
-    return imports.code_digest((WORKER, benchmark.module), benchmark.uncounted)
+    return imports.code_digest((worker, benchmark.module), benchmark.uncounted)
 
 
 def lock_hash() -> str | None:

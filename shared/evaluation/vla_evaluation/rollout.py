@@ -134,6 +134,7 @@ def run_episode(
     tick: Callable[[int], None] = lambda steps: None,
     keep_frame: Callable[[int], bool] = lambda step: False,
     forgive: Callable[[Exception], bool] = lambda error: False,
+    alter: Callable[[np.ndarray], np.ndarray] = lambda action: action,
 ) -> Record:
     """Returns the record of `episode` of the task that `env` has loaded.
 
@@ -142,6 +143,7 @@ def run_episode(
     of a chunk. Success ends the episode at once, but does not count during the wait, as in the reference loop. Of a
     chunk only the actions that are executed are judged. Where the policy's answer (PolicyFault) or its absence
     (ContractError) ends the episode, `forgive` is asked whether that belongs into the record; else it is raised.
+    `alter` gets every action before it is executed and returns the one to execute.
     """
     timings, began = Timings(), time.perf_counter()
     with timings.stage("reset"):
@@ -174,6 +176,7 @@ def run_episode(
         executed, fault = answers.read(chunk, min(spec.execute or left, left))
         for action in executed:
             tick(len(actions))
+            action = alter(action)
             with timings.stage("sim"):
                 success = bool(env.step(action))
             actions.append(action)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -111,6 +111,33 @@ class RunStore(StoreReader):
         with self._writing():
             self.db.execute("UPDATE sessions SET ended = ?, outcome = ? WHERE id = ?", (now, outcome, invocation))
 
+    # --- a plan that grows: so many episodes that went well are wanted, whatever it takes ------------------
+
+    def want(self, wanted: Mapping[int, int], attempts: int) -> None:
+        """Plans, for each task, as many episodes as make `wanted` successes if all that are to come go well; with what
+        has failed `attempts` times as many at most. What is planned and not done, and no longer wanted, is left out.
+        """
+        with self._writing():
+            for task, count in wanted.items():
+                needed = self._plan(task, count, attempts)
+                self.db.execute(
+                    """DELETE FROM episodes WHERE task = ? AND episode >= ? AND episode NOT IN
+                       (SELECT episode FROM episodes AS other WHERE other.task = episodes.task AND status = 'done')""",
+                    (task, needed),
+                )
+
+    def _plan(self, task: int, wanted: int, attempts: int) -> int:
+        """Plans what is missing of a task's episodes from 0 on; returns how many those are."""
+        failed = self._scalar("SELECT COUNT(*) FROM episodes WHERE task = ? AND status = 'done' AND NOT success", task)
+        needed = min(wanted + failed, wanted * attempts)
+        planned = {row[0] for row in self.db.execute("SELECT episode FROM episodes WHERE task = ?", (task,))}
+        self.db.executemany(
+            """INSERT INTO episodes (config_hash, suite, task, episode, attempt, status)
+               VALUES (?, ?, ?, ?, 1, 'pending')""",
+            [(self.config_hash, self.suite, task, episode) for episode in sorted(set(range(needed)) - planned)],
+        )
+        return needed
+
     # --- leases -----------------------------------------------------------------------------------------
 
     def lease(
@@ -156,12 +183,20 @@ class RunStore(StoreReader):
         with self._writing():
             return self._held(lease, "expires_at = :expires, steps = :steps", expires=now + lease_s, steps=steps)
 
-    def finish(self, lease: Lease, result: dict, now: float, publish: Callable[[], None] | None = None) -> bool:
+    def finish(
+        self,
+        lease: Lease,
+        result: dict,
+        now: float,
+        publish: Callable[[], None] | None = None,
+        wanted: tuple[int, int] | None = None,
+    ) -> bool:
         """Records the episode's result; False, and nothing happens, if the lease is no longer held.
 
         `result` needs `success` and `steps`, and `policy_error` where the policy's answer ended it. `publish` moves the
         episode's files to their final names; it runs inside the transaction, after the lease was checked and before the
-        commit.
+        commit. `wanted`: the task's successes and attempts for each as `want` has them; another episode takes the place
+        of one that failed.
         """
         values = {
             "success": int(result["success"]),
@@ -175,6 +210,8 @@ class RunStore(StoreReader):
             held = self._held(lease, f"status = 'done', {assignments}", **values)
             if held and publish is not None:
                 publish()
+            if held and wanted is not None:
+                self._plan(lease.task, *wanted)
         return held
 
     def release(self, lease: Lease) -> bool:

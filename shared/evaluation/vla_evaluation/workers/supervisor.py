@@ -102,10 +102,12 @@ class Supervisor:
         wanted: Callable[[bool, int], bool],
         token: str | None,
         variables: Callable[[int], dict[str, str]],
+        worker: str,
     ):
         self.folder, self.store, self.invocation, self.clock, self.patience = folder, store, invocation, clock, patience
         self.wanted = wanted  # which videos, by outcome and place
         self.variables = variables  # of a worker, by its number
+        self.worker = worker  # the module that is one
         self.environment = one_thread_each(os.environ)
         if token:
             self.environment["VLALAB_TOKEN"] = token
@@ -124,7 +126,7 @@ class Supervisor:
         log = self.folder / "logs" / f"{name}.log"
         vitals, handle = Vitals.create()
         vitals.enter(Phase.STARTING, self.patience.start_timeout_s)
-        command = [sys.executable, "-m", "vla_evaluation.workers.worker", str(self.folder), name]
+        command = [sys.executable, "-m", self.worker, str(self.folder), name]
         command += [str(self.invocation), str(os.getpid()), repr(self.clock.offset_s), str(handle)]
         try:
             with open(log, "ab") as output:

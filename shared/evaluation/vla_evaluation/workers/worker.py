@@ -31,7 +31,7 @@ from vla_contract import (
 from vla_evaluation import benchmark
 from vla_evaluation.actions import PolicyFault
 from vla_evaluation.benchmark import Environment
-from vla_evaluation.rollout import run_episode
+from vla_evaluation.rollout import Record, run_episode
 from vla_evaluation.store import files
 from vla_evaluation.store.reading import LOCKED_S
 from vla_evaluation.store.records import Lease, StoreError
@@ -54,10 +54,12 @@ class RunOver(Exception):
 class Worker:
     """The loop of one process; `run` returns when there is nothing left to do."""
 
+    job_type: type[Job] = Job
+
     def __init__(self, folder: Path, name: str, invocation: int, clock: InvocationClock, vitals: Vitals):
         self.folder, self.name, self.invocation, self.clock, self.vitals = folder, name, invocation, clock, vitals
         self.store = RunStore(folder / "run.sqlite", check=False)
-        self.job = Job.from_json(self.store.meta("job"))
+        self.job = self.job_type.from_json(self.store.meta("job"))
         self.benchmark = benchmark.load(self.job.benchmark)
         self.tasks = {task.index: task for task in self.benchmark.tasks(self.job.spec.suite)}
         self.client = PolicyClient(
@@ -150,15 +152,15 @@ class Worker:
         task = self.tasks[lease.task]
         self.enter(Phase.SCENE, self.job.scene_timeout_s)
         is_new, self.task = self.task != lease.task, None  # a task that cannot be built is nobody's own
-        env.load_task(task, self.job.spec.seed)
+        episode, start = self.place(env, task, lease.episode)
         self.task = lease.task
         self.say(f"task {lease.task} episode {lease.episode}")
         session = f"{self.folder.name}.{lease.task}.{lease.episode}.{lease.attempt}.{lease.token}"
         try:
             record = run_episode(
                 env,
-                lease.episode,
-                self.benchmark.init_states(task)[lease.episode],
+                episode,
+                start,
                 act=self.ask,
                 spec=self.job.spec,
                 session=session,
@@ -166,12 +168,22 @@ class Worker:
                 tick=lambda steps: self.tick(steps, is_new),
                 keep_frame=self.videos.frames_kept(lease.task),
                 forgive=lambda error: self.forgives(lease, error),
+                alter=self.alter,
             )
         except (PolicyFault, PolicyRefused) as error:
             raise RunOver(f"task {lease.task} episode {lease.episode}: {error}") from error
         if self.job.spec.policy.stateful:
             self.forget(session)
         return record
+
+    def place(self, env: Environment, task, episode: int) -> tuple[int, np.ndarray]:
+        """Loads the task; returns which episode of its stream of draws this is, and the state that it starts from."""
+        env.load_task(task, self.job.spec.seed)
+        return episode, self.benchmark.init_states(task)[episode]
+
+    def alter(self, action: np.ndarray) -> np.ndarray:
+        """Returns the action to execute for one that the policy gave."""
+        return action
 
     def tick(self, steps: int, is_new: bool) -> None:
         """Says that the episode moves on; the first picture of a new scene belongs to building it."""
@@ -227,23 +239,24 @@ class Worker:
         if json.loads(json.dumps(now)) != self.job.spec.to_json()["policy"]:
             raise RunOver("another policy came back at the same address; start a new run for it")
 
-    def save(self, lease: Lease, record, fixtures: dict[str, np.ndarray]) -> bool:
+    def save(self, lease: Lease, record: Record, fixtures: dict[str, np.ndarray]) -> bool:
         """Stores the result and the episode's file, both or neither; False if the lease was lost."""
+        poses = {f"fixture_{name}": pose for name, pose in fixtures.items()}
+        return self.store_with(lease, record.summary(), {"actions": record.actions, "states": record.states, **poses})
+
+    def store_with(self, lease: Lease, result: dict, arrays: dict[str, np.ndarray], **finishing: object) -> bool:
+        """Stores a result and a file of its arrays, as `save`."""
         self.enter(Phase.SAVING, SAVE_S)
         name = f"{lease.task:02d}-{lease.episode:02d}.npz"
         final, partial = self.folder / "episodes" / name, self.folder / "episodes" / f".{name}.{lease.token}"
         try:
             with open(partial, "wb") as file:
-                np.savez_compressed(
-                    file,
-                    actions=record.actions,
-                    states=record.states,
-                    **{f"fixture_{name}": pose for name, pose in fixtures.items()},
-                )
+                np.savez_compressed(file, **arrays)
                 file.flush()
                 os.fsync(file.fileno())
-            result = {**record.summary(), "recording": f"episodes/{name}"}
-            return self.store.finish(lease, result, self.clock.now(), lambda: files.publish(partial, final))
+            result = {**result, "recording": f"episodes/{name}"}
+            now = self.clock.now()
+            return self.store.finish(lease, result, now, lambda: files.publish(partial, final), **finishing)
         finally:
             partial.unlink(missing_ok=True)
 
@@ -260,14 +273,15 @@ def die_with_parent(parent: int) -> None:
         sys.exit("the evaluator has gone already")
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], kind: type[Worker] = Worker) -> int:
+    """Runs a worker of that kind to its end; returns the exit code."""
     folder, name, invocation = Path(arguments[0]), arguments[1], int(arguments[2])
     die_with_parent(int(arguments[3]))
     clock, vitals = InvocationClock(float(arguments[4])), Vitals(int(arguments[5]))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        worker = Worker(folder, name, invocation, clock, vitals)
+        worker = kind(folder, name, invocation, clock, vitals)
         signal.signal(signal.SIGTERM, worker.on_sigterm)
         worker.run()
         worker.enter(Phase.ENDING, worker.job.lease_s)

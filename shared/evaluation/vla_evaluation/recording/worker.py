@@ -1,0 +1,68 @@
+"""A worker that records: an evaluation's, but that episodes start elsewhere and more of each is kept.
+
+`python -m vla_evaluation.recording.worker`, with the arguments of `vla_evaluation.workers.worker`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vla_evaluation.benchmark import Environment
+from vla_evaluation.recording.tape import Noise, Tape, seed_of
+from vla_evaluation.rollout import Record
+from vla_evaluation.store.records import Lease
+from vla_evaluation.workers.job import Job
+from vla_evaluation.workers.worker import Worker, main
+
+MODULE = "vla_evaluation.recording.worker"
+
+
+@dataclass(frozen=True)
+class RecordingJob(Job):
+    """What a worker that records has to know besides. `wanted`: how many demonstrations, by task index as text."""
+
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    attempts: int = 1
+    noise: float = 0.0
+    drop_noops: bool = False
+    keep_failures: bool = False
+
+
+class RecordingWorker(Worker):
+    """Starts episodes where the benchmark draws them, and stores what a policy could learn from."""
+
+    job_type = RecordingJob
+    job: RecordingJob
+    tape: Tape
+    seed: int
+
+    def place(self, env: Environment, task, episode: int) -> tuple[int, np.ndarray]:
+        """Draws the episode's start by a seed of its own, which it is the first episode of."""
+        parts = self.job.spec.action
+        self.seed = seed_of(self.job.spec.seed, task.index, episode)
+        self.tape = Tape(env, parts, Noise(parts, self.job.noise, self.seed))
+        env.load_task(task, self.seed)
+        return 0, env.start(0)
+
+    def alter(self, action: np.ndarray) -> np.ndarray:
+        """Keeps the step; returns the action with the noise that was asked for."""
+        return self.tape(action)
+
+    def save(self, lease: Lease, record: Record, fixtures: dict[str, np.ndarray]) -> bool:
+        """Stores the result, and the demonstration where it is one; another attempt is planned where it is none."""
+        result = {**record.summary(), "seed": self.seed}
+        if not (record.success or self.job.keep_failures):
+            wanted = self.job.wanted[str(lease.task)], self.job.attempts
+            return self.store.finish(lease, result, self.clock.now(), wanted=wanted)
+        arrays = self.tape.arrays(self.job.drop_noops)
+        poses = {f"fixture_{name}": pose for name, pose in fixtures.items()}
+        result["kept_steps"] = len(arrays["actions"])
+        return self.store_with(lease, result, {**arrays, "end": record.states[-1], **poses})
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], RecordingWorker))

@@ -1,0 +1,305 @@
+"""Demonstrations: where they start, what is kept of them, that none is lost or doubled, and that they draw as they were."""
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from services.libero.benchmark import BENCHMARK
+from services.libero.simulator import suites
+from tests.libero.harness import PolicyService, Recording
+from tests.libero.test_oracle_episodes import oracle  # noqa: F401  a fixture
+from tests.libero.test_sharding import small_stock
+from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
+from vla_evaluation import recording
+from vla_evaluation.recording import Demonstrations
+from vla_evaluation.recording.config import RecordConfig
+from vla_evaluation.recording.record import make_plan, share
+from vla_evaluation.recording.tape import Noise, seed_of, worth_keeping
+from vla_evaluation.store.runstore import RunStore
+
+ARM = (*OSC_POSE, GRIPPER_CLOSES)
+STILL_M = 1e-4  # nearer than this, two drawn places are one
+STARTS = [("libero_spatial", 4), ("libero_object", 3), ("libero_goal", 5), ("libero_10", 3), ("libero_90", 0)]
+SEEDS = [seed_of(0, 0, episode) for episode in range(6)]
+KEPT = 3
+
+
+def task_of(suite, index):
+    return suites.load_suite(suite).tasks[index]
+
+
+# --- starts -------------------------------------------------------------------------------------------------
+
+
+def starts_of(env, task):
+    """Returns one drawn start per seed, and where objects stand in states: slices of their positions."""
+    starts = []
+    for seed in SEEDS:
+        env.load_task(task, seed)
+        starts.append(env.start(0))
+    model = env.domain.sim.model
+    joints = [name for obj in env.domain.objects for name in obj.joints]
+    places = [1 + model.get_joint_qpos_addr(name)[0] for name in joints]
+    return np.array(starts), np.array([range(place, place + 3) for place in places])
+
+
+@pytest.mark.parametrize(("suite", "index"), STARTS)
+def test_no_demonstration_starts_where_an_evaluation_does(suite, index, libero_env):
+    """In every init state some object stands elsewhere than in every drawn start, by more than rounding."""
+    task = task_of(suite, index)
+    starts, places = starts_of(libero_env, task)
+    drawn, official = starts[:, places], suites.init_states(task)[:, places]  # [n, objects, 3]
+    apart = np.abs(drawn[:, None, :, :2] - official[None, :, :, :2]).max(axis=(2, 3))
+    assert apart.min() > STILL_M
+    among = np.abs(drawn[:, None, :, :2] - drawn[None, :, :, :2]).max(axis=(2, 3))
+    assert among[~np.eye(len(drawn), dtype=bool)].min() > STILL_M
+
+
+@pytest.mark.parametrize(("suite", "index"), [("libero_goal", 5), ("libero_spatial", 4)])
+def test_a_start_is_the_stock_resets_under_its_seed(suite, index, libero_env, libero_runtime):
+    task, (seed, other) = task_of(suite, index), SEEDS[:2]
+    stock = small_stock(task)
+    try:
+        stock.seed(seed)
+        stock.reset()
+        expected = stock.get_sim_state()
+        stock.set_init_state(expected)
+        stock.step([0.3, -0.2, -0.6, 0.1, 0.0, 0.4, 1.0])
+        afterwards = stock.get_sim_state()
+    finally:
+        stock.close()
+    for first in (seed, other):  # whichever was drawn before
+        libero_env.load_task(task, first)
+        libero_env.start(0)
+        libero_env.load_task(task, seed)
+        start = libero_env.start(0)
+        assert np.array_equal(start, expected)
+    libero_env.reset(0, start)
+    libero_env.step(np.array([0.3, -0.2, -0.6, 0.1, 0.0, 0.4, 1.0]))
+    assert np.array_equal(libero_env.sim_state(), afterwards)
+
+
+def test_each_episode_has_a_seed_of_its_own():
+    seeds = {seed_of(seed, task, episode) for seed in (0, 1) for task in range(10) for episode in range(50)}
+    assert len(seeds) == 1000 and min(seeds) >= 2**31 and max(seeds) < 2**32
+    assert all(profile.env_seed < min(seeds) for profile in BENCHMARK.profiles.values())
+
+
+# --- what is kept -------------------------------------------------------------------------------------------
+
+
+def test_a_view_draws_what_was_drawn_then(libero_env):
+    """Also the glow of a burner, which the pose alone does not tell."""
+    libero_env.load_task(next(t for t in suites.load_suite("libero_goal").tasks if t.name == "turn_on_the_stove"))
+    state = suites.init_states(libero_env.task)[1].copy()
+    model = libero_env.domain.sim.model
+    knob = next(name for name in model.joint_names if "flat_stove" in name)
+    state[1 + model.get_joint_qpos_addr(knob)] = 0.45
+    state[1 + model.nq + model.get_joint_qvel_addr(knob)] = 3.0
+    libero_env.reset(1, state)
+    seen = [(libero_env.view(), libero_env.render("agentview"))]
+    for _ in range(3):
+        libero_env.step(np.array([0.5, 0, -0.5, 0, 0, 0, 1.0]))
+        seen.append((libero_env.view(), libero_env.render("agentview")))
+    assert len({view[-1] for view, _ in seen}) == 2
+    for view, picture in seen[::-1]:
+        libero_env.show(view)
+        assert np.array_equal(libero_env.render("agentview"), picture)
+
+
+def test_noops_are_openvlas():
+    """No movement, and the gripper as in the last action that was kept; the first of all needs movement alone."""
+    moving = np.array([True, True, False])
+    actions = [(0, 0, -1), (0.5, 0, -1), (0, 0, -1), (0, 5e-5, 1), (0, 0, 1), (0, 2e-4, 1), (0, 0, -1)]
+    assert list(np.flatnonzero(worth_keeping(np.array(actions, np.float32), moving))) == [1, 3, 5, 6]
+
+
+def test_noise_moves_the_arm_within_its_range_and_spares_the_gripper():
+    noise, action = Noise(ARM, 0.3, seed=5), np.array([0.9, 0, 0, 0, 0, 0, -1], np.float32)
+    noisy = np.array([noise(action) for _ in range(4000)])
+    assert noisy.dtype == np.float32 and np.abs(noisy).max() <= 1 and (noisy[:, 6] == -1).all()
+    assert noisy[:, 1:6].std() == pytest.approx(0.3, rel=0.1)
+    again = Noise(ARM, 0.3, seed=5)
+    assert np.array_equal(noisy[:3], [again(action) for _ in range(3)])
+    assert Noise(ARM, 0.0, seed=5)(action) is action
+
+
+# --- the plan -----------------------------------------------------------------------------------------------
+
+
+def test_demonstrations_are_shared_among_tasks():
+    assert share(7, [0, 2, 3]) == {0: 3, 2: 2, 3: 2}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"suite": "libero_goall"}, "did you mean 'libero_goal'"),
+        ({"episodes": 0}, "--episodes 0 makes no sense; expected 1"),
+        ({"episodes": 9}, "leaves tasks without a demonstration.*10 tasks"),
+        ({"noise": 1.5}, "--noise 1.5 makes no sense"),
+        ({"noise": float("nan")}, "--noise nan makes no sense"),
+        ({"noise": 0.1, "execute": 8}, "--execute 8 does not"),
+        ({"name": "../x"}, "not a folder name"),
+        ({"tasks": "12"}, "tasks 0-9"),
+    ],
+)
+def test_a_recording_that_cannot_be(flags, message):
+    with pytest.raises(ValueError, match=message):
+        make_plan(BENCHMARK, RecordConfig(**{"suite": "libero_goal", **flags}))
+
+
+def store_of(tmp_path):
+    return RunStore.create(tmp_path / "run.sqlite", suite="s", config_hash="c", plan=[], meta={})
+
+
+def run_all(store, good, wanted, attempts):
+    """Plays everything that is pending; `good` says which episodes succeed."""
+    while lease := store.lease("w", 1, 0.0, 60.0):
+        result = {"success": lease.episode in good, "steps": 1}
+        assert store.finish(lease, result, 1.0, wanted=None if result["success"] else (wanted, attempts))
+    return [(row.episode, row.success) for row in store.finished()]
+
+
+def test_a_failure_is_replaced_and_the_first_successes_are_kept_in_any_order(tmp_path):
+    with store_of(tmp_path) as store:
+        store.want({0: 3}, attempts=5)
+        assert store.plan() == [(0, 0), (0, 1), (0, 2)]
+        done = run_all(store, {1, 3, 4, 7, 9}, 3, 5)
+        assert [episode for episode, _ in done] == [0, 1, 2, 3, 4]  # three successes, and no more than it takes
+        store.want({0: 5}, attempts=5)
+        assert [episode for episode, _ in run_all(store, {1, 3, 4, 7, 9}, 5, 5)] == list(range(10))
+
+
+def test_attempts_have_an_end_and_fewer_may_be_wanted(tmp_path):
+    with store_of(tmp_path) as store:
+        store.want({0: 2}, attempts=2)
+        assert len(run_all(store, set(), 2, 2)) == 4
+        store.want({0: 2, 1: 4}, attempts=3)
+        assert len(store.plan()) == 6 + 4
+        store.want({0: 2, 1: 1}, attempts=2)
+        assert [unit for unit in store.plan() if unit[0] == 1] == [(1, 0)] and len(store.plan()) == 5
+
+
+# --- whole recordings -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def flags(libero_assets, oracle):  # noqa: F811
+    url = oracle.base_url
+    settings = ("--tasks", "0", "--episodes", str(KEPT), "--noise", "0.2", "--max-steps", "110", "--lease-s", "6")
+    return ("--assets", str(libero_assets), "--workers", "1", "--policy-url", url, *settings)
+
+
+@pytest.fixture(scope="module")
+def recorded(flags, tmp_path_factory) -> Path:
+    """A recording that nothing disturbed."""
+    with Recording(tmp_path_factory.mktemp("recorded") / "all", "calm", *flags) as run:
+        output = run.end()
+        assert f"calm: {KEPT} demonstrations kept of" in output
+    return run.folder
+
+
+def content(folder):
+    return {(one.task, one.episode, one.seed): one.arrays for one in Demonstrations(folder).episodes}
+
+
+def assert_same(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    for key, arrays in ours.items():
+        assert arrays.keys() == theirs[key].keys()
+        assert all(np.array_equal(array, theirs[key][name]) for name, array in arrays.items()), key
+
+
+def test_a_recording_says_what_it_holds(recorded):
+    there = Demonstrations(recorded)
+    assert (there.name, there.suite, there.policy, there.benchmark) == ("calm", "libero_goal", "oracle", "LIBERO")
+    assert there.rate_hz == 20 and there.action == BENCHMARK.action and there.state == BENCHMARK.state
+    assert there.cameras == BENCHMARK.cameras and there.noise == 0.2
+    assert [one.index for one in there.episodes] == [0, 1, 2]
+    for one in there.episodes:
+        assert one.success and one.instruction == "open the middle drawer of the cabinet"
+        assert one.seed == seed_of(0, 0, one.episode) and one.actions.dtype == one.states.dtype == np.float32
+        assert one.actions.shape == one.executed.shape == (one.steps, 7) and one.states.shape == (one.steps, 8)
+        assert np.abs(one.actions - one.executed)[:, :6].max() > 0.1  # the noise is executed and not learned
+        assert np.array_equal(one.actions[:, 6], one.executed[:, 6])
+
+
+def test_a_demonstration_is_what_the_live_environment_showed(recorded, libero_env):
+    """What was executed, executed again from the start by its seed: states, proprioception, both cameras' pixels."""
+    one = Demonstrations(recorded, render="cpu").episodes[0]
+    drawn = {camera: one.frames(camera, 256) for camera in ("agentview", "robot0_eye_in_hand")}
+    libero_env.load_task(task_of("libero_goal", 0), one.seed)
+    libero_env.reset(0, libero_env.start(0))
+    for _ in range(10):
+        libero_env.step(np.array([0, 0, 0, 0, 0, 0, -1.0]))
+    for step, action in enumerate(one.executed):
+        assert np.array_equal(libero_env.state(), one.states[step])
+        assert np.array_equal(libero_env.sim_state(), one.sim_states[step])
+        for camera in drawn if step % 10 == 0 else ():
+            assert np.array_equal(libero_env.render(camera), drawn[camera][step]), (camera, step)
+        solved = libero_env.step(action)
+    assert solved and np.array_equal(libero_env.sim_state(), one.arrays["end"])
+
+
+def length_of(one, drawn):
+    return {camera: (len(frames), int(frames.sum())) for camera, frames in drawn.items()}
+
+
+def test_processes_draw_the_same_in_order(recorded):
+    episodes = Demonstrations(recorded, render="cpu").episodes
+    alone = list(recording.draw(episodes[:2], ("robot0_eye_in_hand",), 32, then=length_of))
+    several = recording.draw([episodes[1], episodes[0]], ("robot0_eye_in_hand",), 32, workers=2, then=length_of)
+    assert [(one.index, result) for one, result in several] == [(one.index, result) for one, result in alone[::-1]]
+    assert alone[0][1]["robot0_eye_in_hand"][0] == episodes[0].steps
+
+
+def test_killed_in_the_middle_it_goes_on_to_the_same(flags, recorded, tmp_path):
+    """First a worker, then all of it: kill -9, and the same command; then again, with nothing left to do."""
+    with Recording(tmp_path, "hurt", *flags) as run:
+        name = run.wait_mid_episode(done=0)
+        os.kill(run.workers()[name], signal.SIGKILL)
+        run.wait_mid_episode(done=1)
+        run.kill()
+    with Recording(tmp_path, "hurt", *flags) as run:
+        assert "(goes on)" in run.end()
+    assert_same(content(run.folder), content(recorded))
+    with Recording(tmp_path, "hurt", *flags) as run:
+        assert f"{KEPT} demonstrations kept" in run.end()
+
+
+def test_more_are_added_by_the_same_name_and_other_settings_are_refused(flags, recorded, tmp_path):
+    with Recording(recorded.parent, "calm", *flags, "--seed", "1") as run:
+        assert "seed: 0 → 1" in run.end(code=2)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.tex").write_text("")
+    with Recording(tmp_path, "taken", *flags) as run:
+        assert "is no recording (it holds thesis.tex); choose another --name" in run.end(code=2)
+
+
+def test_a_policy_that_solves_nothing_ends_with_words(flags, tmp_path):
+    with PolicyService(tmp_path / "policy.txt") as service:
+        more = ("--policy-url", service.url, "--attempts", "1", "--max-steps", "5", "--noise", "0")
+        with Recording(tmp_path, "wave", *flags, *more) as run:
+            output = run.end(code=1)
+    assert f"0 demonstrations kept of {KEPT} attempts" in output
+    assert f"too few attempts went well (task 0: 0 of {KEPT}); --attempts allows more than 1 each" in output
+    with RunStore(run.folder / "run.sqlite", readonly=True) as store:
+        assert len(store.finished()) == KEPT
+    assert Demonstrations(run.folder).episodes == ()
+
+
+def test_what_is_no_recording_is_refused(recorded, tmp_path):
+    with pytest.raises(ValueError, match="holds no recording"):
+        Demonstrations(tmp_path)
+    damaged = Demonstrations(recorded).episodes[0]
+    whole = damaged.path.read_bytes()
+    damaged.path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="00-.*npz cannot be read.*record it again"):
+        _ = damaged.actions
+    damaged.path.write_bytes(whole)
+    with pytest.raises(ValueError, match="did you mean 'agentview'"):
+        Demonstrations(recorded, render="cpu").episodes[0].frames("agentveiw", 32)
