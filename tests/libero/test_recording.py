@@ -1,4 +1,4 @@
-"""Demonstrations: where they start, what is kept of them, that none is lost or doubled, and that they draw as they were."""
+"""Demonstrations: where they start, what is kept, that none is lost or doubled, and that they draw as they were."""
 
 import os
 import signal

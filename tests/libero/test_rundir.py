@@ -81,7 +81,7 @@ def test_two_evaluators_of_one_id_do_every_episode_once(tmp_path):
             assert finished(tmp_path / f"run-{number}") == PLAN
             refusals += [one["refused"] for one in said if "refused" in one]
     for text in refusals:
-        assert "is working on run 'run-" in text and "another --run-id" in text
+        assert "is working on run 'run-" in text and "choose another name" in text
         assert "process " in text and "(started " in text
     assert not list(tmp_path.glob("*/.run.sqlite*")), "a draft was left behind"
 

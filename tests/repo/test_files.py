@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from vlalab import cli
-from vlalab.description import compose, manifests, ports
+from vlalab.description import compose, declared, manifests, ports
 from vlalab.environments import locks
 from vlalab.host import gl, paths
 
@@ -162,13 +162,17 @@ def test_the_suites_are_the_simulators():
     assert constant("services/libero/simulator/suites.py", "SUITES") == manifests.benchmarks()["libero"].suites
 
 
-def test_eval_passes_every_flag_the_evaluator_has():
+@pytest.mark.parametrize(
+    ("task", "config"), [("eval", ("config.py", "EvalConfig")), ("record", ("recording/config.py", "RecordConfig"))]
+)
+def test_a_task_passes_every_flag_the_evaluator_has(task, config):
     """What the host decides itself (the policy's address, the volume's folders, the token) is no flag of eval."""
-    body = ast.parse((ROOT / "shared/evaluation/vla_evaluation/config.py").read_text()).body
-    config = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == "EvalConfig")
-    theirs = {node.target.id for node in config.body if isinstance(node, ast.AnnAssign)}
+    classes = [("config.py", "RunConfig"), config]
+    places = [(ROOT / "shared/evaluation/vla_evaluation" / path, name) for path, name in classes]
+    fields = {name: field for place in places for name, field in declared.fields(*place).items()}
+    theirs = {name for name, field in fields.items() if "ClassVar" not in field.type}
     tasks = cli.load_tasks()
-    ours = {name.replace("-", "_") for name in cli.Lab(tasks)._arguments("eval")}
+    ours = {name.replace("-", "_") for name in cli.Lab(tasks)._arguments(task)}
     hosts_own = {"policy", "runtime", "dry_run", "gpu"}
     set_by_host = {"policy_url", "token", "run_dir", "lease_s"}
     assert ours - hosts_own == theirs - set_by_host

@@ -15,7 +15,9 @@ from vlalab.tasks.values import Number, OneOf, Several
 
 ALL = {task.name: task for group in cli.load_tasks().GROUPS.values() for task in group}
 PROGRAMS = {
-    "eval": [("shared/evaluation/vla_evaluation/config.py", "EvalConfig")],
+    "eval": [("shared/evaluation/vla_evaluation/config.py", name) for name in ("RunConfig", "EvalConfig")],
+    "record": [("shared/evaluation/vla_evaluation/config.py", "RunConfig"),
+               ("shared/evaluation/vla_evaluation/recording/config.py", "RecordConfig")],
     "sample": [("services/ws_mdl/diffusion/sample.py", "Request")],
     "score": [("services/ws_mdl/diffusion/score.py", "Request")],
     "translate": [("services/ws_mdl/transformer/translate.py", "TranslateCommand")],
@@ -81,7 +83,8 @@ def test_profiles_and_modes_are_the_programs():
 
 def test_bounds_are_the_evaluators():
     text = (paths.ROOT / "shared/evaluation/vla_evaluation/config.py").read_text()
-    least = ast.literal_eval(re.search(r"least = (\{.*?\})", text, re.DOTALL)[1])
+    bounds = re.findall(r"(?:least = |require\()(\{.*?\})", text, re.DOTALL)
+    least = {name: bound for found in bounds for name, bound in ast.literal_eval(found).items()}
     assert len(least) > 5
     for name, bound in least.items():
         (flag,) = [flag for flag in ALL["eval"].flags if flag.variable == name] or [None]
@@ -91,7 +94,7 @@ def test_bounds_are_the_evaluators():
 
 # Which tasks run what lies in a folder: only their flags mean something to who reads its messages.
 TASKS_OF = {
-    "shared/evaluation/vla_evaluation": ("eval", "report", "compare", "runs"),
+    "shared/evaluation/vla_evaluation": ("eval", "report", "compare", "runs", "record"),
     "services/libero/simulator": ("eval",),
     "services/libero": ("eval", "assets", "up"),
     "services/openvla": ("up", "checkpoint", "verify"),

@@ -1,7 +1,7 @@
 """The main job, `eval SUITE`: finds or starts a policy, waits for it, runs the evaluator, stops what it started.
 
 The evaluator itself (shared/evaluation/vla_evaluation/evaluate.py) runs in the environment of the suite's job, as a
-process or in a container; its exit code is passed on.
+process or in a container; its exit code is passed on. `record SUITE` is the same with another program.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vlalab.runtimes.both import Runtime
 from vlalab.runtimes.running import READY_TIMEOUT_S, Instance
 
 CONFIG = paths.ROOT / "shared/evaluation/vla_evaluation/config.py"
-POLICY_TIMEOUT_S = declared.fields(CONFIG, "EvalConfig")["policy_timeout_s"].default
+POLICY_TIMEOUT_S = declared.fields(CONFIG, "RunConfig")["policy_timeout_s"].default
 ANSWER_S = 2.0  # for a connection; who takes longer is called silent, and is waited for all the same
 RUNS = "vla_evaluation.runs"  # the program for runs that are there; every benchmark's environment has it
 INTERRUPTED = 130  # the evaluator's exit code after Ctrl-C
@@ -40,6 +40,7 @@ class Request:
     flags: tuple[str, ...] = ()
     dry_run: bool = False
     gpu: str | None = None  # for drawing, and for a policy that is started
+    program: tuple[str, ...] = ()  # the first words to the job, where it is not to evaluate
 
     def __post_init__(self) -> None:
         manifests.job_of(self.suite)
@@ -138,7 +139,7 @@ def run(request: Request, typed: str) -> int:
     runtime, line = _runtime(request, healthy, services)
     choice = _choice(request, runtime, healthy, policies())
     say(f"{line}; {choice.why}")
-    command = [*services[request.job].command, request.suite, "--policy-url"]
+    command = [*services[request.job].command, *request.program, request.suite, "--policy-url"]
     if request.dry_run:
         if choice.service:
             print(runtime.start_command(choice.service, _settings(choice.service, request), attached=True))
@@ -156,7 +157,7 @@ def run(request: Request, typed: str) -> int:
             code = runtime.run(request.job, [*command, url, *request.flags], variables)
         code = 1 if watch.is_gone else code
         outcome.append(code)
-        _explain(code, watch, typed)
+        _explain(code, watch, typed if request.program else resume_line(typed))
     return code
 
 
@@ -179,15 +180,15 @@ def _answers(url: str) -> bool:
     return True
 
 
-def _explain(code: int, watch: Watch, typed: str) -> None:
-    """Says what the evaluator could not, since it was not its own end or not its own doing."""
+def _explain(code: int, watch: Watch, again: str) -> None:
+    """Says what the evaluator could not, since it was not its own end or not its own doing, and how to go on."""
     if watch.is_gone and watch.policy:
         say(f"the policy {watch.policy.name} was ended from outside, and nobody starts it again; this run was stopped")
     elif why := why_killed(code):
         say(f"the evaluator was ended by {why}; finished episodes are safe, and if the run had begun, go on with")
     else:
         return
-    say(f"  {resume_line(typed)}")
+    say(f"  {again}")
 
 
 def _runtime(request: Request, healthy: Sequence[Instance], services: dict) -> tuple[Runtime, str]:

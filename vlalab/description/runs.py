@@ -1,4 +1,4 @@
-"""Runs and trained models on the volume, by name: what is meant is found before anything is made ready for it."""
+"""Runs, recordings and trained models on the volume, by name: what is meant is found before anything is started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ _RUNS = paths.ROOT / "shared/evaluation/vla_evaluation/runs"
 STORE = str(declared.constant(_RUNS / "folders.py", "STORE"))  # the file that makes a folder a run
 PREFIXES: dict[str, str] = declared.constant(_RUNS / "models.py", "PREFIXES")  # of the weights files, by lab
 LATEST = "latest"
-FIRST = {"run": "./lab eval libero_goal --trials 2", **{lab: f"./lab train {lab}" for lab in PREFIXES}}
+FIRST = {
+    "run": "./lab eval libero_goal --trials 2",
+    "recording": "./lab record libero_goal",
+    **{lab: f"./lab train {lab}" for lab in PREFIXES},
+}
 
 
 def runs() -> list[str] | None:
@@ -24,9 +28,15 @@ def runs() -> list[str] | None:
     return _holding(paths.volume() / "runs", lambda names: STORE in names)
 
 
-def newest() -> list[str]:
-    """Returns the names of the runs, the one begun last first."""
-    return sorted(runs() or [], key=lambda name: -_begun(paths.volume() / "runs" / name))
+def recordings() -> list[str] | None:
+    """Returns the names of the recorded demonstrations, as `runs` does."""
+    return _holding(paths.volume() / "demonstrations", lambda names: STORE in names)
+
+
+def newest(kind: str = "runs") -> list[str]:
+    """Returns the names of the runs, or of the `demonstrations`, the one begun last first."""
+    known = runs() if kind == "runs" else recordings()
+    return sorted(known or [], key=lambda name: -_begun(paths.volume() / kind / name))
 
 
 def _begun(folder: Path) -> float:
@@ -77,8 +87,8 @@ def model(label: str, text: str, lab: str) -> str:
 
 
 def thing(label: str, text: str) -> str:
-    """Returns the run or trained model of any lab that is meant, as `run` does."""
-    known = [runs(), *(trained(lab) for lab in PREFIXES)]
+    """Returns the run, recording or trained model of any lab that is meant, as `run` does."""
+    known = [runs(), recordings(), *(trained(lab) for lab in PREFIXES)]
     return text if None in known else meant(label, text, [name for some in known for name in some], "run")
 
 
@@ -126,5 +136,5 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _none(kind: str) -> str:
-    what = "run" if kind == "run" else f"trained {kind}"
+    what = kind if kind in ("run", "recording") else f"trained {kind}"
     return f"no {what} is in {paths.shown(paths.volume())} yet; first: {FIRST[kind]}"

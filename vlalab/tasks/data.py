@@ -1,13 +1,18 @@
-"""Tasks that bring what the others work with: checkpoints and assets."""
+"""Tasks that bring what the others work with: checkpoints, assets, demonstrations."""
 
 from __future__ import annotations
 
-from vlalab.commands import programs
-from vlalab.description import manifests
-from vlalab.tasks.flags import DRY_RUN, RUNTIME, Flag, finish, flags_of, task, word
-from vlalab.tasks.serve import FOLDER_NAME, MODELS, SUITE
-from vlalab.tasks.values import OneOf
+import shlex
+import sys
 
+from vlalab.commands import evaluation, programs
+from vlalab.description import manifests
+from vlalab.tasks import evaluate
+from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word
+from vlalab.tasks.serve import FOLDER_NAME, MODELS, SUITE
+from vlalab.tasks.values import Like, Number, OneOf
+
+NAME = Like(evaluate.RUN_ID.pattern, evaluate.RUN_ID.expected, "NAME")
 GETTERS = {name: one.assets for name, one in manifests.benchmarks().items() if one.assets}
 
 
@@ -54,3 +59,46 @@ def assets(what: str, verify: bool, runtime: str, dry_run: bool) -> None:
     job = what if what in GETTERS else next(iter(GETTERS))
     words = ["official" if what == job else what, *flags_of({"verify": verify})]
     finish(programs.run_module(job, GETTERS[job], words, runtime, dry_run))
+
+
+@task(
+    "record demonstrations",
+    word("suite", evaluate.SUITES, OneOf(tuple(manifests.suites()))),
+    Flag("episodes", "demonstrations to keep, over all tasks", Number("[1, inf)"), otherwise="100"),
+    Flag("name", "name of the recording; one that is there goes on", NAME, otherwise="SUITE-POLICY"),
+    evaluate.evaluate.flag("tasks"),
+    evaluate.evaluate.flag("workers"),
+    evaluate.evaluate.flag("policy").but(default=None, otherwise="the benchmark's own (oracle)"),
+    Flag("seed", "seed of the starts that are drawn", Number("[0, 4294967295]"), otherwise="0"),
+    Flag(
+        "noise",
+        "noise on the movements that are executed, as a share of their range; kept is what the policy answers to it",
+        Number("[0, 1]", float, "SHARE"),
+        otherwise="0",
+    ),
+    Flag("drop-noops", "leave out steps that do nothing", default=False),
+    Flag("keep-failures", "keep every attempt, also where the task was not solved", default=False),
+    Flag("attempts", "attempts for each demonstration of a task, at most", Number("[1, inf)"), otherwise="5"),
+    *(
+        evaluate.evaluate.flag(name)
+        for name in (
+            *("profile", "unnorm-key", "execute", "max-steps", "render", "assets", "retries", "policy-timeout-s"),
+            *("act-timeout-s", "start-timeout-s", "scene-timeout-s", "allow-other-suite", "allow-drift"),
+        )
+    ),
+    GPU,
+    RUNTIME,
+    DRY_RUN,
+)
+def record(suite: str, policy: str | None, gpu: str | None, runtime: str, dry_run: bool, **recorders: object) -> None:
+    """Record demonstrations to learn from, on starts that no evaluation uses; ends with how many were kept.
+
+    ./lab record libero_goal --episodes 100 --name goal-oracle     the oracle's; the same again goes on
+    ./lab record libero_goal --name recovery --noise 0.2           disturbed, with the oracle's answer to it
+    ./lab record libero_object --policy http://host:8000           any policy's successes
+    """
+    fallback = manifests.benchmarks()[manifests.job_of(suite)].fallback
+    request = evaluation.Request(
+        suite, policy or fallback, runtime, tuple(flags_of(recorders)), dry_run, gpu, ("record",)
+    )
+    finish(evaluation.run(request, shlex.join(["./lab", *sys.argv[1:]])))

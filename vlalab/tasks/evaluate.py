@@ -133,14 +133,14 @@ def _refuse_two_of(given: dict[str, object], one: str, other: str, what: str) ->
     "list the runs",
     Flag(
         "delete",
-        "runs or trained models to delete: shows their size and asks",
+        "runs, recordings or trained models to delete: shows their size and asks",
         Several(Checked(runs_there.thing), "NAME,…"),
     ),
     Flag("yes", "delete without asking", default=False),
     RUNTIME,
 )
 def runs(delete: list[str] | None, yes: bool, runtime: str) -> None:
-    """List the evaluation runs on the volume, and the models that were trained there.
+    """List the evaluation runs on the volume, the demonstrations recorded and the models trained there.
 
     ./lab runs
     ./lab runs --delete libero_goal-oracle-1     shows what it takes on disk, and asks

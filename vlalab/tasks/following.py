@@ -23,6 +23,7 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "report": lambda given: _after_report(given),
     "compare": lambda given: _after_report({"run": given["b"]}),
     "assets": EVALUATE,
+    "record": lambda given: f"./lab runs (lists {given['name'] or _recorded()})",
     "up": lambda given: _after_up(given),
     "down": lambda given: _after_down(given),
     "restart": lambda given: _after_up(given) if given["names"] else _after_status(),
@@ -54,6 +55,10 @@ def tell(task: str, given: Given) -> None:
     if task in AFTER and sys.stderr.isatty() and not given.get("dry_run"):
         after = AFTER[task]
         say(f"next: {after if isinstance(after, str) else after(given)}")
+
+
+def _recorded() -> str:
+    return next(iter(runs.newest("demonstrations")), "NAME")
 
 
 def _after_up(given: Given) -> str:

@@ -37,7 +37,9 @@ class RecordConfig(RunConfig):
         if not self.noise <= 1:
             raise ValueError(f"--noise {self.noise} makes no sense; expected 0 to 1, as a share of the actions' range")
         if self.noise and (self.execute or 1) > 1:
-            raise ValueError(f"--noise asks the policy after every step; --execute {self.execute} does not: leave it out")
+            raise ValueError(
+                f"--noise asks the policy after every step; --execute {self.execute} does not: leave it out"
+            )
         if self.name is not None:
             require_folder_name("name", self.name)
 

@@ -91,7 +91,8 @@ def draw(
     """Yields each demonstration with its pictures by camera, in the order given; `workers` processes draw ahead.
 
     then: called with both in the process that drew, and what it returns is yielded instead, as for films that are
-    encoded there; a function of a module. ValueError where something cannot be drawn, RuntimeError where a process died.
+    encoded there; a function of a module. ValueError where something cannot be drawn, RuntimeError where a process
+    died.
     """
     blocks = list(_blocks(demonstrations, len(cameras) * size**2 * 3))
     if workers < 1:

@@ -87,8 +87,8 @@ class Demonstration:
 
     def frames(self, camera: str, size: int) -> np.ndarray:
         """Returns the pictures that a policy would have been sent before each action, drawn now: uint8 [T, size, size,
-        3], bottom row first as the environment draws them (`[:, ::-1]` is upright, `[:, ::-1, ::-1]` what LIBERO's
-        profiles send). ValueError for a camera that there is not, or where they cannot be drawn as they were.
+        3], bottom row first as the environment draws them (`[:, ::-1]` is upright, `[:, ::-1, ::-1]` turned by
+        180°). ValueError for a camera that there is not, or where they cannot be drawn as they were.
         """
         from vla_evaluation.recording import drawing  # here: reading needs no more than the folder
 
@@ -113,7 +113,7 @@ class Demonstrations:
         self.folder = Path(folder).absolute()
         store = self.folder / STORE
         if not store.is_file():
-            raise ValueError(f"{folder} holds no recording (no {STORE}); `./lab record SUITE --name NAME` makes one")
+            raise ValueError(f"{folder} holds no recording (no {STORE}); `./lab record` makes one")
         try:
             with as_damage(store), RunStore(store, readonly=True) as opened:
                 self._read(opened, render)

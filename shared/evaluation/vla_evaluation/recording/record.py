@@ -57,9 +57,7 @@ def record(benchmark: Benchmark, config: RecordConfig) -> int:
     root, name = (config.run_dir or Volume().demonstrations).resolve(), config.name or f"{config.suite}-{info.name}"
     refuse_foreign(root / name)
     identity = identify_recording(plan, spec, assets)
-    with open_run(
-        root, identity, [], run_id=name, resume=None, label=name, allow_drift=config.allow_drift
-    ) as run:
+    with open_run(root, identity, [], run_id=name, resume=None, label=name, allow_drift=config.allow_drift) as run:
         wanted = share(config.episodes, [task.index for task in plan.tasks])
         run.store.want(wanted, config.attempts)
         run.store.set_meta("about", {**describe(plan, assets), "recording": what_is_kept(benchmark)})
@@ -112,8 +110,8 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
     say(f"recording {run.id} in {shown(run.folder)}{' (goes on)' if run.resumed else ''}")
     noise = f", noise {config.noise:g}" if config.noise else ""
     say(
-        f"{config.suite}: {plural(config.episodes, 'demonstration')} of {plural(len(plan.tasks), 'task')}, {left} to do, "
-        f"policy {one_line(info.name)}{noise}, {plural(workers, 'worker')}, assets: {assets.kind}"
+        f"{config.suite}: {plural(config.episodes, 'demonstration')} of {plural(len(plan.tasks), 'task')}, {left} to "
+        f"do, policy {one_line(info.name)}{noise}, {plural(workers, 'worker')}, assets: {assets.kind}"
     )
     for line in run.drift:
         say(f"drift allowed: {line}")
@@ -124,7 +122,8 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
 
 def conclude(run: Run, config: RunConfig, code: int) -> int:
     """Prints what there is now, and which tasks gave less than was asked for; returns the exit code."""
-    counts, wanted = run.store.counts(), run.store.meta("job")["wanted"]
+    counts = run.store.counts()
+    wanted = {int(task): count for task, count in run.store.meta("job")["wanted"].items()}
     kept_of = {task: row["done" if config.keep_failures else "successes"] for task, row in counts.items()}
     kept, attempts = sum(kept_of.values()), sum(row["done"] for row in counts.values())
     say(f"\n{run.id}: {plural(kept, 'demonstration')} kept of {plural(attempts, 'attempt')} in {shown(run.folder)}")
@@ -132,9 +131,10 @@ def conclude(run: Run, config: RunConfig, code: int) -> int:
         if kept < config.episodes:
             say("not complete, nothing lost; the same command goes on")
         return code
-    short = [f"task {task}: {kept_of[task]} of {wanted[str(task)]}" for task in counts if kept_of[task] < wanted[str(task)]]
+    short = [f"task {task}: {kept_of[task]} of {count}" for task, count in wanted.items() if kept_of[task] < count]
     if short:
-        say(f"error: too few attempts went well ({', '.join(short)}); --attempts allows more than {config.attempts} each")
+        cause = f"too few attempts went well ({', '.join(short)})"
+        say(f"error: {cause}; --attempts allows more than {config.attempts} each")
     return 1 if short else 0
 
 

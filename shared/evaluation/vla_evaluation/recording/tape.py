@@ -9,9 +9,9 @@ import numpy as np
 from vla_contract.protocol.parts import Part
 from vla_evaluation.benchmark import Environment
 
-OWN_SEEDS = 2**31  # recorded episodes have seeds from here on; evaluation's profiles have 0 and 7
-NOOP = 1e-4  # OpenVLA's bound on a movement that is none (experiments/robot/libero/regenerate_libero_dataset.py)
-REMEMBERED = 0.8  # of the last step's noise: white noise at 20 Hz averages out before the arm has moved
+OWN_SEEDS = 2**31  # recorded episodes have seeds from here on; evaluation's profiles have small ones
+NOOP = 1e-4  # OpenVLA's bound on a movement that is none, where it makes its data sets anew
+REMEMBERED = 0.8  # of the last step's noise: white noise averages out before the arm has moved
 
 
 def seed_of(seed: int, task: int, episode: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -18,7 +18,18 @@ from vla_evaluation.report.compare import Comparison, compare
 from vla_evaluation.report.stats import Rate
 from vla_evaluation.runs import removing
 from vla_evaluation.runs.folders import STORE, RunRefused, find_run, find_runs
-from vla_evaluation.runs.listing import MODELS, RUNS, SUITES, model_row, print_table, rate_of, run_row
+from vla_evaluation.runs.listing import (
+    MODELS,
+    RECORDINGS,
+    RUNS,
+    SUITES,
+    Column,
+    model_row,
+    print_table,
+    rate_of,
+    recording_row,
+    run_row,
+)
 from vla_evaluation.runs.models import find_models
 from vla_evaluation.store.records import StoreError, as_damage
 from vla_evaluation.store.runstore import RunStore
@@ -31,14 +42,28 @@ def list_runs(root: Path, console: Console) -> None:
     if not folders:
         say(f"no runs in {root}", console.file)
         return
+    print_folders(RUNS, folders, run_row, console)
+
+
+def list_recordings(volume: Volume, console: Console) -> None:
+    """Prints a table of the demonstrations that were recorded on the volume; nothing where there are none."""
+    if folders := find_runs(volume.path("demonstrations")):
+        say(file=console.file)
+        print_folders(RECORDINGS, folders, recording_row, console)
+
+
+def print_folders(
+    columns: Sequence[Column], folders: Sequence[Path], row_of: Callable[[Path], dict[str, str]], console: Console
+) -> None:
+    """Prints a table of folders with a store each, and what is wrong with those that are damaged."""
     rows, problems = [], []
     for folder in folders:
         try:
-            rows.append(run_row(folder))
+            rows.append(row_of(folder))
         except (StoreError, OSError) as error:
-            rows.append({"run": folder.name, "state": "damaged"})
+            rows.append({columns[0].name: folder.name, "state": "damaged"})
             problems.append(f"{folder.name}: {error}")
-    print_table(RUNS, rows, console)
+    print_table(columns, rows, console)
     for problem in problems:
         console.print(Text(one_line(problem), style="red"), soft_wrap=True)
 
@@ -110,10 +135,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="runs", description="Runs on the shared volume.")
     parser.add_argument("--run-dir", type=Path, help="folder of all runs; default: runs on the shared volume")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="a table of all runs and trained models")
+    commands.add_parser("list", help="a table of all runs, recordings and trained models")
     rebuilt = commands.add_parser("report", help="write a run's report anew")
     rebuilt.add_argument("run", help="name, the beginning of one, or 'latest'")
-    for name, what in (("size", "say what runs or trained models take"), ("remove", "delete them, without asking")):
+    for name, what in (("size", "say what such things take on disk"), ("remove", "delete them, without asking")):
         commands.add_parser(name, help=what).add_argument("names", nargs="+", help="names, or beginnings of them")
     table = commands.add_parser("table", help="rates of runs of several suites, and their mean")
     table.add_argument("names", nargs="+", help="names of runs")
@@ -130,6 +155,7 @@ def main(arguments: list[str]) -> int:
     try:
         if asked.command == "list":
             list_runs(root, console)
+            list_recordings(volume, console)
             list_models(volume, console)
         elif asked.command in ("size", "remove"):
             act = removing.remove if asked.command == "remove" else removing.show

@@ -180,7 +180,7 @@ def _resume(folder: Path, identity: dict, allow_drift: bool) -> Run:
         raise RunRefused(
             f"run {folder.name!r} was made with another configuration; the difference:\n"
             + "\n".join(f"  {line}" for line in drift)
-            + f"\nGive it the old configuration or start a new run under another id{mix}."
+            + f"\nGive it the old configuration or start anew under another name{mix}."
         )
     for name in FOLDERS:
         (folder / name).mkdir(exist_ok=True)
@@ -214,7 +214,7 @@ def lock(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunRefused(
-                f"{_holder(file)} is working on run {folder.name!r}; wait for it, stop it, or choose another --run-id"
+                f"{_holder(file)} is working on run {folder.name!r}; wait for it, stop it, or choose another name"
             ) from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):

@@ -47,6 +47,16 @@ SUITES = (
     Column("assets", 2),
     Column("run", 3),
 )
+RECORDINGS = (
+    Column("recording"),
+    Column("suite", 3),
+    Column("policy", 4),
+    Column("kept", right=True),
+    Column("attempts", 2, right=True),
+    Column("size", right=True),
+    Column("state"),
+    Column("started", 1),
+)
 MODELS = (Column("trained model"), Column("lab"), Column("epochs", right=True), Column("trained", 1))
 
 
@@ -68,6 +78,19 @@ def _line(columns: Iterable[Column], row: Mapping[str, str], widths: Mapping[str
     return (" " * GAP).join(cells).rstrip()
 
 
+def size_of(folder: Path) -> int:
+    """Returns how many bytes a folder's files take."""
+    return sum(file.lstat().st_size for file in folder.rglob("*"))
+
+
+def show_size(size: int) -> str:
+    """Returns a size as a person says it: "12 MB", "3.4 GB"."""
+    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} bytes"
+
+
 def show_time(at: float) -> str:
     """Returns a time of the local clock: to the minute, in sixteen characters."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
@@ -87,6 +110,21 @@ def run_row(folder: Path) -> dict[str, str]:
     """Returns the cells of one run. StoreError if its store cannot be read."""
     with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True) as store:
         return _cells_of_run(folder.name, store)
+
+
+def recording_row(folder: Path) -> dict[str, str]:
+    """Returns the cells of one recording of demonstrations. StoreError if its store cannot be read."""
+    with as_damage(folder / STORE), RunStore(folder / STORE, readonly=True) as store:
+        kept = sum("recording" in row.result for row in store.finished())
+        cells = _cells_of_run(folder.name, store)
+    attempts = cells["episodes"].partition("/")[0]
+    return {
+        **cells,
+        "recording": folder.name,
+        "kept": str(kept),
+        "attempts": attempts,
+        "size": show_size(size_of(folder)),
+    }
 
 
 def rate_of(folder: Path) -> Rate:

@@ -1,4 +1,4 @@
-"""Deleting runs and trained models. Whoever asks a person first has `show` for what it is and how large."""
+"""Deleting runs, recordings and trained models. Whoever asks a person first has `show` for what it is and how large."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from vla_common.anchored import refuse_links
 from vla_common.volume import Volume
 from vla_evaluation.runs.folders import RunRefused, by_beginning, find_run, find_runs, lock
+from vla_evaluation.runs.listing import show_size, size_of
 from vla_evaluation.runs.models import find_models
 from vla_evaluation.terminal import one_line, say
 
@@ -20,7 +21,7 @@ DOOMED = ".{}.deleted"  # a folder's name while it is taken away: no list shows 
 
 @dataclass
 class Thing:
-    """What can be deleted: a run, or a trained model with its curves."""
+    """What can be deleted: a run, a recording, or a trained model with its curves."""
 
     name: str
     kind: str
@@ -29,22 +30,24 @@ class Thing:
     @property
     def size(self) -> int:
         """How many bytes its files take."""
-        files = (file for folder in self.folders for file in folder.rglob("*"))
-        return sum(file.lstat().st_size for file in files)
+        return sum(map(size_of, self.folders))
 
 
 def find_things(root: Path, volume: Volume, names: Sequence[str]) -> list[Thing]:
     """Returns what is meant by names, beginnings of them, or "latest". RunRefused for one that means nothing."""
     models = {model.name: model for model in find_models(volume)}
-    runs = [folder.name for folder in find_runs(root)]
+    runs, demonstrations = [folder.name for folder in find_runs(root)], volume.path("demonstrations")
+    recordings = [folder.name for folder in find_runs(demonstrations)]
     found = []
     for name in dict.fromkeys(names):
         try:
-            meant = find_run(root, name).name if name == "latest" else by_beginning(name, [*runs, *models])
+            meant = find_run(root, name).name if name == "latest" else by_beginning(name, [*runs, *recordings, *models])
         except ValueError as error:
             raise RunRefused(f"{name!r} {error}") from error
         if meant in runs:
             found.append(Thing(meant, "run", (root / meant,)))
+        elif meant in recordings:
+            found.append(Thing(meant, "recording", (demonstrations / meant,)))
         else:
             model = models[meant]
             found.append(Thing(meant, f"trained {model.lab}", (model.folder, model.curves)))
@@ -58,7 +61,7 @@ def show(things: Sequence[Thing]) -> None:
 
 
 def remove(things: Sequence[Thing]) -> None:
-    """Deletes them, and says so. RunRefused for a run that is worked on."""
+    """Deletes them, and says so. RunRefused for one that is worked on."""
     for thing in things:
         size = show_size(thing.size)
         _delete(thing)
@@ -66,17 +69,9 @@ def remove(things: Sequence[Thing]) -> None:
 
 
 def _delete(thing: Thing) -> None:
-    """Deletes its folders. RunRefused for a run that is worked on."""
+    """Deletes its folders. RunRefused for what is worked on."""
     for folder in filter(os.path.isdir, thing.folders):
         refuse_links(folder)
-        with lock(folder) if thing.kind == "run" else nullcontext():
+        with lock(folder) if thing.kind in ("run", "recording") else nullcontext():
             doomed = folder.rename(folder.with_name(DOOMED.format(folder.name)))
         shutil.rmtree(doomed)
-
-
-def show_size(size: int) -> str:
-    """Returns a size as a person says it: "12 MB", "3.4 GB"."""
-    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size >= factor:
-            return f"{size / factor:.1f} {unit}"
-    return f"{size} bytes"
