@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from services.openvla.service.threads import set_wait_policy
+from vla_modelkit.threads import set_wait_policy
 
 set_wait_policy()  # as the service does, before torch is imported
 

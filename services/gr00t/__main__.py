@@ -13,6 +13,7 @@ from services.gr00t.service.settings import OTHERS, Settings
 from services.gr00t.upstream import package
 from vla_contract import Policy
 from vla_modelkit.service import Serving, main
+from vla_modelkit.threads import set_wait_policy
 
 
 @dataclass(frozen=True)
@@ -42,4 +43,5 @@ def load(settings: Settings, found: CheckpointFolder, sizes: Layout) -> Policy:
 
 
 if __name__ == "__main__":
+    set_wait_policy()
     main("gr00t", ServiceSettings, prepare, OTHERS)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.openvla.service.settings import ModelSettings, checkpoint_folder
-from services.openvla.service.threads import set_wait_policy
 from vla_contract import Policy
 from vla_modelkit.service import Serving, main
+from vla_modelkit.threads import set_wait_policy
 
 
 @dataclass(frozen=True)

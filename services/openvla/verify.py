@@ -18,10 +18,10 @@ import numpy as np
 import tyro
 
 from services.openvla.service.settings import INT8, PREFIX, ModelSettings, checkpoint_folder
-from services.openvla.service.threads import set_wait_policy
 from vla_common import endings
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.settings import from_environment
+from vla_modelkit.threads import set_wait_policy
 
 MODES: Mapping[str, Mapping[str, str]] = {
     "auto": {},
