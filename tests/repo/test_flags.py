@@ -18,6 +18,7 @@ PROGRAMS = {
     "eval": [("shared/evaluation/vla_evaluation/config.py", name) for name in ("RunConfig", "EvalConfig")],
     "record": [("shared/evaluation/vla_evaluation/config.py", "RunConfig"),
                ("shared/evaluation/vla_evaluation/recording/config.py", "RecordConfig")],
+    **{task: [("services/libero/offline/__main__.py", "Asked")] for task in ("offline", "act")},
     "sample": [("services/ws_mdl/diffusion/sample.py", "Request")],
     "score": [("services/ws_mdl/diffusion/score.py", "Request")],
     "translate": [("services/ws_mdl/transformer/translate.py", "TranslateCommand")],
@@ -96,6 +97,7 @@ def test_bounds_are_the_evaluators():
 TASKS_OF = {
     "shared/evaluation/vla_evaluation": ("eval", "report", "compare", "runs", "record"),
     "services/libero/simulator": ("eval",),
+    "services/libero/offline": ("offline", "act"),
     "services/libero": ("eval", "assets", "up"),
     "services/openvla": ("up", "checkpoint", "verify"),
     "services/gr00t": ("up", "checkpoint"),

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from vlalab.commands import lacking
 from vlalab.commands.watching import Watch, resume_line, why_killed
-from vlalab.description import compose, declared, manifests, ports, service_settings
+from vlalab.description import checkpoints, compose, declared, manifests, ports, service_settings
 from vlalab.engine import volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, say, status, unknown
@@ -32,23 +32,29 @@ INTERRUPTED = 130  # the evaluator's exit code after Ctrl-C
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for. `flags` go to the evaluator as they are."""
+    """What was asked for. `flags` go to the evaluator as they are.
 
-    suite: str
+    suite: None for a program that plays none. module: what runs then, in the environment of the default job.
+    """
+
+    suite: str | None
     policy: str = "auto"
     runtime: str = "auto"
     flags: tuple[str, ...] = ()
     dry_run: bool = False
     gpu: str | None = None  # for drawing, and for a policy that is started
     program: tuple[str, ...] = ()  # the first words to the job, where it is not to evaluate
+    module: str = ""
+    checkpoint: str | None = None  # for a policy that is started
 
     def __post_init__(self) -> None:
-        manifests.job_of(self.suite)
+        if self.suite is not None:
+            manifests.job_of(self.suite)
 
     @property
     def job(self) -> str:
         """The job of compose.yaml that evaluates on its suite."""
-        return manifests.job_of(self.suite)
+        return manifests.default_job() if self.suite is None else manifests.job_of(self.suite)
 
     @property
     def fallback(self) -> str:
@@ -139,7 +145,8 @@ def run(request: Request, typed: str) -> int:
     runtime, line = _runtime(request, healthy, services)
     choice = _choice(request, runtime, healthy, policies())
     say(f"{line}; {choice.why}")
-    command = [*services[request.job].command, *request.program, request.suite, "--policy-url"]
+    plays = [*services[request.job].command, *request.program, request.suite]
+    command = [*(["python", "-m", request.module] if request.module else plays), "--policy-url"]
     if request.dry_run:
         if choice.service:
             print(runtime.start_command(choice.service, _settings(choice.service, request), attached=True))
@@ -157,7 +164,7 @@ def run(request: Request, typed: str) -> int:
             code = runtime.run(request.job, [*command, url, *request.flags], variables)
         code = 1 if watch.is_gone else code
         outcome.append(code)
-        _explain(code, watch, typed if request.program else resume_line(typed))
+        _explain(code, watch, typed if request.program or request.module else resume_line(typed))
     return code
 
 
@@ -240,10 +247,13 @@ def _container_at(url: str, mine: Sequence[Instance]) -> PolicyChoice:
 
 
 def _settings(service: str, request: Request) -> dict[str, str]:
-    """Returns the settings of a private policy: --gpu, and the suite's checkpoint, unless a variable names one."""
+    """Returns the settings of a private policy: --gpu, and the suite's checkpoint, unless a variable names one; without
+    a suite the one that was named, else the only one on the volume.
+    """
     named = compose.environment_variables().get(service_settings.variable(service, "CHECKPOINT"))
     suite = None if named else request.suite
-    return service_settings.merged({}, service_settings.from_flags(service, suite=suite, gpu=request.gpu))
+    found = service_settings.merged({}, service_settings.from_flags(service, suite, request.checkpoint, request.gpu))
+    return found if request.suite else checkpoints.complete([service], [service], {service: found})[service]
 
 
 @contextmanager

@@ -78,6 +78,7 @@ class Benchmark:
     table: tuple[str, ...] = ()  # the suites of its published table: `eval all`
     fallback: str = "auto"  # the policy where none is up and none is named: needs no model and no GPU
     assets: str = ""  # the module that gets its meshes and textures
+    offline: str = ""  # the module that asks a policy about recorded data
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from vlalab.description import manifests
 from vlalab.description import runs as runs_there
 from vlalab.host.console import LabError, agreed
 from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
-from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, OneRun, Ranges, Several
+from vlalab.tasks.serve import CHECKPOINT, FOLDER_NAME
+from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, OneRun, Ranges, Several, Text
 
 BENCHMARKS = manifests.benchmarks()
 HOME = BENCHMARKS[manifests.default_job()]
@@ -127,6 +128,73 @@ def _refuse_two_of(given: dict[str, object], one: str, other: str, what: str) ->
     if given[one] is not None and given[other] not in (None, False):
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in (one, other))
         raise LabError(f"{flags} both {what}; give one of them")
+
+
+DATASET = Flag("dataset", "a name under datasets/ on the volume, or a path", Existing(folder="datasets"))
+POLICY = word(
+    "policy",
+    "a service's name or a URL; auto: the policy service that is up",
+    Checked(evaluation.check_policy, "POLICY"),
+)
+ONE_CHECKPOINT = Flag(
+    "checkpoint", "for a policy that is started: a folder under checkpoints/ on the volume, or a path", CHECKPOINT
+)
+ASKING = (  # of a policy about recorded data
+    Flag("seed", "of the noise that a policy's actions start from", Number("[0, inf)"), otherwise="0"),
+    Flag("cameras", "the policy's cameras in the data set, where names do not tell", Text("CAMERA=FILM,…")),
+    Flag("unnorm-key", "statistics the policy un-normalises with, where it has several"),
+    Flag("name", "folder of the results under logs/offline on the volume", FOLDER_NAME, otherwise="made of both names"),
+    ONE_CHECKPOINT,
+    GPU,
+    RUNTIME,
+    DRY_RUN,
+)
+
+
+@task(
+    "score on recordings",
+    POLICY,
+    DATASET,
+    Flag("plot", "draw each episode's curves", default=False),
+    Flag("episodes", "which ones", Ranges(shown="0-9,12"), otherwise="the first ten"),
+    Flag("steps", "at most so many of an episode", Number("[1, inf)"), otherwise="to its end"),
+    Flag("execute", "ask again after so many steps", Number("[1, inf)"), otherwise="the whole chunk"),
+    Flag("swap", "what each episode is told instead of its own instruction", otherwise="another one of the data set"),
+    *ASKING,
+)
+def offline(policy: str, dataset: str | None, **asking: object) -> None:
+    """Compare what a policy would do with what was recorded: errors by dimension, key and episode, and does it listen?
+
+    ./lab offline gr00t --dataset small --plot
+    ./lab offline http://host:8000 --dataset ~/data/so100 --episodes 0-4 --cameras front=observation.images.top
+    """
+    _ask("offline", policy, dataset, asking)
+
+
+@task(
+    "ask for one action",
+    POLICY,
+    DATASET,
+    Flag("index", "which row of the data set", Number("[0, inf)"), default=0),
+    Flag("swap", "what it is told instead of the recorded instruction"),
+    *ASKING,
+)
+def act(policy: str, dataset: str | None, **asking: object) -> None:
+    """Show a policy one recorded moment: what it saw and was told, its chunk of actions, and what was done.
+
+    ./lab act gr00t --dataset small --index 0
+    """
+    _ask("act", policy, dataset, asking)
+
+
+def _ask(task: str, policy: str, dataset: str | None, given: dict[str, object]) -> None:
+    """Runs the program that asks a policy about recorded data."""
+    if not dataset:
+        raise LabError(f"{task} needs --dataset: a name under datasets/ on the volume, or a path")
+    asked = {name: given.pop(name) for name in ("gpu", "runtime", "dry_run", "checkpoint")}
+    flags = tuple(flags_of({"dataset": dataset, **given}))
+    request = evaluation.Request(None, policy, flags=flags, module=HOME.offline, **asked)
+    finish(evaluation.run(request, shlex.join(["./lab", *sys.argv[1:]])))
 
 
 @task(

@@ -24,6 +24,8 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "compare": lambda given: _after_report({"run": given["b"]}),
     "assets": EVALUATE,
     "record": lambda given: f"./lab runs (lists {given['name'] or _recorded()})",
+    "offline": lambda given: f"./lab act {given['policy']} --dataset {shlex.quote(str(given['dataset']))} --index 0",
+    "act": lambda given: f"./lab offline {given['policy']} --dataset {shlex.quote(str(given['dataset']))} --plot",
     "up": lambda given: _after_up(given),
     "down": lambda given: _after_down(given),
     "restart": lambda given: _after_up(given) if given["names"] else _after_status(),
