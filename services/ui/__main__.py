@@ -15,13 +15,14 @@ import tyro
 import uvicorn
 
 from vla_common import endings
+from vla_common.serving import Serving
 
 log = logging.getLogger("services.ui")
 OFF = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1"}
 
 
-@dataclass(frozen=True)
-class Server:
+@dataclass(frozen=True, kw_only=True)
+class Server(Serving):
     """A web page that asks a policy: picture and instruction in, an action's numbers out.
 
     $VLALAB_TOKEN, when set, is sent to the policy and is the page's password; it must be set where the page can be
@@ -29,13 +30,11 @@ class Server:
     """
 
     policy_url: str  # address of the policy, for example http://127.0.0.1:8000
-    host: str = "127.0.0.1"  # 0.0.0.0 opens the page to the network
     port: int = 7860  # 0: any free one, named in the log
     timeout_s: float = 120.0  # longest wait for an answer of the policy
 
     def __post_init__(self):
-        if not 0 <= self.port < 65536:
-            raise ValueError(f"port is {self.port}; expected 0 to 65535")
+        super().__post_init__()
         if not 0 < self.timeout_s <= 3600:
             raise ValueError(f"timeout_s is {self.timeout_s}; expected seconds > 0, at most 3600")
 
@@ -47,20 +46,19 @@ def main() -> None:
     settings = tyro.cli(Server, prog="python -m services.ui")
     with tempfile.TemporaryDirectory(prefix="vlalab-ui-") as uploads:  # this user's alone, and gone with the page
         os.environ["GRADIO_TEMP_DIR"] = uploads
-        run(settings, os.environ.get("VLALAB_TOKEN") or None)
+        run(settings)
 
 
-def run(settings: Server, token: str | None) -> None:
+def run(settings: Server) -> None:
     """Serves until SIGINT or SIGTERM.
 
     Raises ValueError for a bad setting, or none where one is needed, OSError for a port that is taken.
     """
     from services.ui.link import PolicyLink
-    from vla_contract.server.auth import TokenCheck, require_token_beyond_loopback
+    from vla_contract.server.auth import token_for
     from vla_contract.server.serving import address, listen, uvicorn_config
 
-    require_token_beyond_loopback(settings.host, token)
-    TokenCheck(token)  # it will be typed as a password: no shorter than what a policy takes
+    token = token_for(settings.host)  # it will be typed as a password: no shorter than what a policy takes
     link = PolicyLink(settings.policy_url, token, settings.timeout_s)
     # Gradio takes seconds to import: not before the settings are known to be good.
     from services.ui.app import create_app

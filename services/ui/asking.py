@@ -11,7 +11,7 @@ import numpy as np
 
 from services.ui import actions, images, views
 from services.ui.link import PolicyLink, Trouble
-from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo, PolicyRefused, PolicyUnavailable
+from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyError, PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
 
 log = logging.getLogger("services.ui")
@@ -50,7 +50,7 @@ def ask(link: PolicyLink, form: Form) -> Answer:
     try:
         observation = observe(form, status.info)
         return _show(link.act(observation, status.info), status.info, observation)
-    except (PolicyRefused, PolicyUnavailable) as error:
+    except PolicyError as error:
         log.warning("%s", error)
         return Answer(views.trouble(link.explain(error)))
     except images.ImageError as error:

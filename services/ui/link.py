@@ -9,7 +9,15 @@ import time
 from dataclasses import dataclass
 
 from services.ui import advice
-from vla_contract import ActionChunk, Observation, PolicyClient, PolicyInfo, PolicyRefused, PolicyUnavailable
+from vla_contract import (
+    ActionChunk,
+    Observation,
+    PolicyClient,
+    PolicyError,
+    PolicyInfo,
+    PolicyRefused,
+    PolicyUnavailable,
+)
 from vla_contract.protocol.problems import TYPE_PREFIX
 
 STATUS_TIMEOUT_S = 2.0
@@ -77,7 +85,7 @@ class PolicyLink:
             if info.stateful:
                 self._forget(observation.session)
 
-    def explain(self, error: PolicyRefused | PolicyUnavailable) -> Trouble:
+    def explain(self, error: PolicyError) -> Trouble:
         """Returns an error in words."""
         return explain(error, self.url)
 
@@ -89,14 +97,14 @@ class PolicyLink:
     def _ask_status(self) -> PolicyStatus:
         try:
             info = self._quick.info()
-        except (PolicyRefused, PolicyUnavailable) as error:
+        except PolicyError as error:
             return PolicyStatus(None, self.explain(error))
         return PolicyStatus(info, unsuitable(info))
 
     def _forget(self, session: str) -> None:
         try:
             self._quick.reset(session)
-        except (PolicyRefused, PolicyUnavailable):
+        except PolicyError:
             return  # the policy drops old sessions by itself
 
 
@@ -114,7 +122,7 @@ def unsuitable(info: PolicyInfo) -> Trouble | None:
     return Trouble(f"This page cannot ask policy {info.name!r}", f"It needs {what}.", todo)
 
 
-def explain(error: PolicyRefused | PolicyUnavailable, url: str) -> Trouble:
+def explain(error: PolicyError, url: str) -> Trouble:
     """Returns an error of the client in words: by the problem's kind, else by the status, else by the network."""
     kind = str(error.problem.get("type", "")).removeprefix(TYPE_PREFIX)
     tried = error.__cause__ if isinstance(error.__cause__, PolicyUnavailable) else error  # without the count of tries

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,9 @@ from pathlib import Path
 import tyro
 
 from vla_common import endings
+from vla_common.serving import Serving
 from vla_common.volume import Volume, make_folder
-from vla_contract.server.auth import TokenCheck, bearer, require_token_beyond_loopback
+from vla_contract.server.auth import ASK_PERSON, TokenCheck, bearer, token_for
 
 log = logging.getLogger("services.ws_mdl")
 OPEN = ("/livez", "/readyz")  # for health checks, which carry no token
@@ -20,28 +20,21 @@ Wsgi = Callable[[dict, Callable], Iterable[bytes]]
 
 
 @dataclass(frozen=True)
-class Server:
+class Server(Serving):
     """TensorBoard over logs/tensorboard on the volume ($VLALAB_VOLUME).
 
     $VLALAB_TOKEN, when set, is the password it asks for (any user name); it must be set where the network reaches it.
     """
 
-    host: str = "127.0.0.1"  # 0.0.0.0 opens it to the network, with VLALAB_TOKEN only
     port: int = 6006  # 0: any free one, named in the log
-
-    def __post_init__(self):
-        if not 0 <= self.port < 65536:
-            raise ValueError(f"port is {self.port}; expected 0 to 65535")
 
 
 def main() -> None:
     """Serves until SIGINT or SIGTERM."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("tensorboard").setLevel("WARNING")  # its data server writes two lines every five seconds
-    token = os.environ.get("VLALAB_TOKEN") or None
     server = tyro.cli(Server, prog="python -m services.ws_mdl.tensorboard")
-    require_token_beyond_loopback(server.host, token)
-    check = TokenCheck(token)
+    check = TokenCheck(token_for(server.host))
     logs = make_folder(Volume().path("logs") / "tensorboard")
     raise SystemExit(run(server, logs, check))
 
@@ -68,8 +61,8 @@ def protect(app: Wsgi, check: TokenCheck) -> Wsgi:
             return _plain(start_response, "200 OK", b"ready\n")
         if check.allows(bearer(environ.get("HTTP_AUTHORIZATION", ""))):
             return app(environ, start_response)
-        asks = [("WWW-Authenticate", 'Basic realm="vla-lab: any user, password VLALAB_TOKEN", charset="UTF-8"')]
-        return _plain(start_response, "401 Unauthorized", b"The password is the lab's token (VLALAB_TOKEN).\n", asks)
+        text = b"The password is the lab's token (VLALAB_TOKEN).\n"
+        return _plain(start_response, "401 Unauthorized", text, ASK_PERSON.items())
 
     return guarded
 

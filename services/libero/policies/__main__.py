@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 import tyro
 
 from vla_common import endings
+from vla_common.serving import Serving
 from vla_common.volume import Volume
 from vla_contract import Policy, serve
 from vla_evaluation.provenance import lock_hash
@@ -17,16 +18,11 @@ from vla_evaluation.runs.folders import RunRefused, find_run
 
 
 @dataclass(frozen=True)
-class Server:
+class Server(Serving):
     """Where a policy is served. $VLALAB_TOKEN, when set, is the token that clients must send."""
 
-    host: str = "127.0.0.1"  # 0.0.0.0 opens it to the network
     port: int = 8001  # 0: any free one, named in the log
     settings: ClassVar[dict[str, int]] = {}  # of `serve`
-
-    def __post_init__(self):
-        if not 0 <= self.port < 65536:
-            raise ValueError(f"port is {self.port}; expected 0 to 65535")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import json
 from pathlib import Path
 
 SPACE = "▁"
-FIRST_MERGED = 259  # after <unk>, <s>, </s> and 256 bytes
 FIRST_CHARACTER = 29871  # "▁", then single characters, as in Llama's vocabulary
 VOCABULARY = 32000
 CHARACTERS = SPACE + "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:;!?'\"-_()/"

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from vla_contract.client.client import PolicyClient as PolicyClient
     from vla_contract.protocol.errors import ContractError as ContractError
     from vla_contract.protocol.errors import InvalidObservation as InvalidObservation
+    from vla_contract.protocol.errors import PolicyError as PolicyError
     from vla_contract.protocol.errors import PolicyRefused as PolicyRefused
     from vla_contract.protocol.errors import PolicyUnavailable as PolicyUnavailable
     from vla_contract.protocol.errors import SessionLost as SessionLost
@@ -34,6 +35,7 @@ _HOME = {
     "Policy": "protocol.types",
     "PolicyClient": "client.client",
     "PolicyInfo": "protocol.info",
+    "PolicyError": "protocol.errors",
     "PolicyRefused": "protocol.errors",
     "PolicyUnavailable": "protocol.errors",
     "SessionLost": "protocol.errors",

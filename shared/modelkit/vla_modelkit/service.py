@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import tyro
 
 from vla_common import endings
+from vla_common.serving import Serving
 from vla_contract import Policy, serve
 from vla_modelkit.settings import from_environment
-
-
-@dataclass(frozen=True)
-class Serving:
-    """Flags that every service has."""
-
-    host: str = "127.0.0.1"
-    """0.0.0.0 opens it to the network."""
-    port: int = 8000
-    """0: any free one, named in the log."""
-
-    def __post_init__(self):
-        if not 0 <= self.port < 65536:
-            raise ValueError(f"port is {self.port}; expected 0 to 65535")
-        getattr(super(), "__post_init__", lambda: None)()  # of the model's own settings
-
 
 Settings = TypeVar("Settings", bound=Serving)
 

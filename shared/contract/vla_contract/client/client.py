@@ -12,7 +12,7 @@ from vla_contract.client.response import Response
 from vla_contract.client.retry import Deadline, RetryRule
 from vla_contract.client.transport import FAULTS, Transport
 from vla_contract.protocol import codec
-from vla_contract.protocol.errors import PolicyRefused, PolicyUnavailable, SessionLost
+from vla_contract.protocol.errors import PolicyError, PolicyRefused, PolicyUnavailable, SessionLost
 from vla_contract.protocol.info import PolicyInfo
 from vla_contract.protocol.messages import decode_chunk, encode_observation
 from vla_contract.protocol.types import ActionChunk, Observation
@@ -163,7 +163,7 @@ class PolicyClient:
         return None, fault, asked_s
 
 
-def _fault(url: str, answer: Response) -> tuple[PolicyUnavailable | PolicyRefused, float | None]:
+def _fault(url: str, answer: Response) -> tuple[PolicyError, float | None]:
     problem, status = _problem(answer), answer.status
     text = f"{url} answered {status}: {problem.get('detail') or problem.get('title') or answer.reason}"
     text += "; set VLALAB_TOKEN here to the token that the service was started with" if status == 401 else ""

@@ -16,26 +16,25 @@ class UnknownSession(ContractError):
     """A stateful policy was asked for step > 0 of a session it does not know (HTTP 409)."""
 
 
-class PolicyUnavailable(ContractError):
-    """The policy could not answer: refused connection, timeout, 5xx, overload. The episode may be done again."""
+class PolicyError(ContractError):
+    """What came of a request that got no actions: an answer's status and problem document, where there was one."""
 
     def __init__(self, message: str, status: int | None = None, problem: Mapping | None = None):
         super().__init__(message)
         self.status = status
         self.problem = dict(problem or {})
+
+
+class PolicyUnavailable(PolicyError):
+    """The policy could not answer: refused connection, timeout, 5xx, overload. The episode may be done again."""
 
 
 class SessionLost(PolicyUnavailable):
     """The server has lost this session's state (409, for example after a restart): start the episode again."""
 
 
-class PolicyRefused(ContractError):
+class PolicyRefused(PolicyError):
     """The policy understood and refuses (4xx): our observation or configuration is wrong, a repeat cannot help."""
-
-    def __init__(self, message: str, status: int | None = None, problem: Mapping | None = None):
-        super().__init__(message)
-        self.status = status
-        self.problem = dict(problem or {})
 
 
 def nearest(name: object, known: Iterable[str]) -> str:

@@ -14,6 +14,14 @@ BIND = "VLALAB_BIND"  # where a container's port is published; inside, a service
 CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))  # what Docker and Podman put into a container
 
 
+def token_for(host: str) -> str | None:
+    """Returns $VLALAB_TOKEN, None where it is not set; ValueError for a bad one, or none where `host` needs one."""
+    token = os.environ.get("VLALAB_TOKEN") or None
+    require_token_beyond_loopback(host, token)
+    TokenCheck(token)
+    return token
+
+
 def require_token_beyond_loopback(host: str, token: str | None) -> None:
     """Raises ValueError where the network reaches a service that listens on `host`, and it asks for no token.
 

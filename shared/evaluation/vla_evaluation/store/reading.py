@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ LOCKED_S = 60.0  # how long one process waits while others write
 NEXT_SESSION = 2**62  # later than any there is
 EPISODE_KEY = "config_hash = :config_hash AND suite = :suite AND task = :task AND episode = :episode"
 LEASE = "config_hash, suite, task, episode, attempt, token, expires_at"
+FINISHED = ", ".join(field.name for field in fields(Finished))  # its columns
 LAST_DRAWN = "COALESCE(json_extract(result, '$.video_session'), session)"  # the invocation that tried, or should have
 FAULT_OF_INVOCATION = "status IN ('error', 'lost') AND session = (SELECT MAX(id) FROM sessions)"
 
@@ -156,20 +158,10 @@ class StoreReader:
     def finished(self) -> list[Finished]:
         """Returns every finished episode, ordered by task and episode."""
         with self._reading():
-            rows = self.db.execute("SELECT * FROM episodes WHERE status = 'done' ORDER BY task, episode").fetchall()
-            return [
-                Finished(
-                    r["task"],
-                    r["episode"],
-                    r["attempt"],
-                    bool(r["success"]),
-                    r["steps"],
-                    r["worker"],
-                    r["ended_at"],
-                    json.loads(r["result"]),
-                )
-                for r in rows
-            ]
+            sql = f"SELECT {FINISHED} FROM episodes WHERE status = 'done' ORDER BY task, episode"
+            rows = self.db.execute(sql).fetchall()
+            read = [{**row, "success": bool(row["success"]), "result": json.loads(row["result"])} for row in rows]
+        return [Finished(**row) for row in read]
 
     def faults(self, invocation: int | None = None) -> list[Fault]:
         """Returns the attempts that ended without a result, of one invocation or of all."""
