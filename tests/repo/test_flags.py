@@ -98,6 +98,8 @@ TASKS_OF = {
     "shared/evaluation/vla_evaluation": ("eval", "report", "compare", "runs", "record"),
     "services/libero/simulator": ("eval",),
     "services/libero/offline": ("offline", "act"),
+    "services/libero/datasets": ("dataset",),
+    "shared/datasets": ("dataset",),
     "services/libero": ("eval", "assets", "up"),
     "services/openvla": ("up", "checkpoint", "verify"),
     "services/gr00t": ("up", "checkpoint"),

@@ -79,6 +79,7 @@ class Benchmark:
     fallback: str = "auto"  # the policy where none is up and none is named: needs no model and no GPU
     assets: str = ""  # the module that gets its meshes and textures
     offline: str = ""  # the module that asks a policy about recorded data
+    datasets: str = ""  # the module that makes data sets of its recordings and runs, and reads them
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,6 @@ class Service:
     memory_mb: int | None = None  # resident, measured; of a model with its tiny checkpoint
     model: Model | None = None
     benchmark: Benchmark | None = None
-    notebooks: bool = False  # JupyterLab, for the notebooks of its folder
     labs: tuple[str, ...] = ()  # of the course: folders beside the manifest, each with a config.py
     recording: str = ""  # the variable that names the run which it plays back
     variables: Mapping[str, str] = field(default_factory=dict)  # its own that .env.example does not explain
@@ -155,11 +155,6 @@ def models() -> dict[str, Model]:
 def published_suites() -> tuple[str, ...]:
     """Returns the suites for which some model has a published checkpoint."""
     return tuple(dict.fromkeys(suite for model in models().values() for suite in model.checkpoints))
-
-
-def notebooks() -> dict[str, str]:
-    """Returns folder of services/ → the service that shows its notebooks in JupyterLab."""
-    return {folder_of(name): name for name, one in services().items() if one.notebooks}
 
 
 def benchmarks() -> dict[str, Benchmark]:

@@ -1,4 +1,4 @@
-"""Tasks that bring what the others work with: checkpoints, assets, demonstrations."""
+"""Tasks that bring what the others work with: checkpoints, assets, demonstrations, data sets."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import shlex
 import sys
 
 from vlalab.commands import evaluation, programs
-from vlalab.description import manifests
+from vlalab.description import datasets, manifests
+from vlalab.host.console import LabError
 from vlalab.tasks import evaluate
 from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word
 from vlalab.tasks.serve import FOLDER_NAME, MODELS, SUITE
-from vlalab.tasks.values import Like, Number, OneOf
+from vlalab.tasks.values import Checked, Like, Number, OneOf, Several
 
 NAME = Like(evaluate.RUN_ID.pattern, evaluate.RUN_ID.expected, "NAME")
 GETTERS = {name: one.assets for name, one in manifests.benchmarks().items() if one.assets}
@@ -102,3 +103,57 @@ def record(suite: str, policy: str | None, gpu: str | None, runtime: str, dry_ru
         suite, policy or fallback, runtime, tuple(flags_of(recorders)), dry_run, gpu, ("record",)
     )
     finish(evaluation.run(request, shlex.join(["./lab", *sys.argv[1:]])))
+
+
+MAKERS = {name: one.datasets for name, one in manifests.benchmarks().items() if one.datasets}
+FORMATS = ("lerobot", "lerobot-v3.0", "hdf5")
+CHECK = Flag("check", "read it back whole, and name every fault with its file and row", default=False)
+SHOW = Flag("show", "make a page of it: films, curves, statistics", default=False)
+STATS = Flag("write-stats", "write its meta/stats.json anew; nothing else writes into a data set", default=False)
+
+
+@task(
+    "make, check, show data",
+    word("source", "a recording, a run or a data set: its name or its folder", Checked(datasets.source, "NAME")),
+    Flag(
+        "format",
+        "make one: lerobot (v2.1, with GR00T's modality.json), lerobot-v3.0 (by LeRobot's own converter), or hdf5 "
+        "(LIBERO's own files)",
+        OneOf(FORMATS),
+    ),
+    Flag("name", "of the data set that is made", FOLDER_NAME, otherwise="the source's"),
+    Flag("size", "pixels of a picture's side, for example 128", Number("[32, 1024]"), otherwise="256"),
+    Flag(
+        "cameras",
+        "which to draw",
+        Several(OneOf(evaluate.CAMERAS), joined=True),
+        otherwise="the two that policies are trained on",
+    ),
+    Flag("workers", "processes that draw", Number("[1, inf)"), otherwise="one per core"),
+    Flag("keep-failures", "take episodes that failed, too", default=False),
+    evaluate.evaluate.flag("render"),
+    CHECK,
+    SHOW,
+    STATS,
+    RUNTIME,
+    DRY_RUN,
+)
+def dataset(source: str, runtime: str, dry_run: bool, **makers: object) -> None:
+    """Make a data set to train on, of a recording or a run; or say what is in one, check it, show it.
+
+    ./lab dataset goal-oracle --format lerobot --size 128     of a recording; the same again goes on
+    ./lab dataset libero_goal-oracle-1 --format hdf5          of a run: to look at, not to learn from
+    ./lab dataset goal-oracle --check
+    ./lab dataset goal-oracle --show
+    """
+    _refuse_makers_flags_alone(makers)
+    job = manifests.default_job()
+    flags = flags_of({"source": source, **makers})
+    finish(programs.run_module(job, MAKERS[job], flags[1:], runtime, dry_run))
+
+
+def _refuse_makers_flags_alone(given: dict[str, object]) -> None:
+    alone = [name for name in ("name", "size", "cameras", "workers", "keep_failures", "render") if given[name]]
+    if alone and not given["format"]:
+        flag = f"--{alone[0].replace('_', '-')}"
+        raise LabError(f"{flag} says how a data set is made; add --format {FORMATS[0]}, or leave it out")

@@ -23,7 +23,8 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "report": lambda given: _after_report(given),
     "compare": lambda given: _after_report({"run": given["b"]}),
     "assets": EVALUATE,
-    "record": lambda given: f"./lab runs (lists {given['name'] or _recorded()})",
+    "record": lambda given: f"./lab dataset {given['name'] or _recorded()} --format lerobot",
+    "dataset": lambda given: _after_dataset(given),
     "offline": lambda given: f"./lab act {given['policy']} --dataset {shlex.quote(str(given['dataset']))} --index 0",
     "act": lambda given: f"./lab offline {given['policy']} --dataset {shlex.quote(str(given['dataset']))} --plot",
     "up": lambda given: _after_up(given),
@@ -40,7 +41,6 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "score": lambda given: f"./lab sample diffusion{_name(given)} --compare",
     "course": "./lab runs",
     "check": "./lab check (all exercises, and how far you are)",
-    "notebook": lambda given: f"./lab down {manifests.notebooks()[str(given['env'])]}",
     "tensorboard": "./lab down tensorboard",
     "test": EVALUATE,
     "build": lambda given: f"./lab up {_service_of(given)} --runtime docker",
@@ -62,6 +62,12 @@ def tell(task: str, given: Given) -> None:
 
 def _recorded() -> str:
     return next(iter(runs.newest("demonstrations")), "NAME")
+
+
+def _after_dataset(given: Given) -> str:
+    """Returns the check of what was made, then its page."""
+    name = given["name"] or given["source"]
+    return f"./lab dataset {name} --show" if given["check"] else f"./lab dataset {name} --check"
 
 
 def _after_up(given: Given) -> str:

@@ -31,12 +31,16 @@ PIECES = "pieces"  # a file per finished episode, until the set is finished
 
 @dataclass(frozen=True)
 class Place:
-    """Where an episode belongs: its number, the rows before it, and its instruction with the number of that."""
+    """Where an episode belongs: its number, the rows before it, and its instruction with the number of that.
+
+    file: for layouts with a file per task.
+    """
 
     episode: int
     first_row: int
     task: int
     instruction: str
+    file: str = ""
 
 
 def draft(folder: Path) -> Path:

@@ -1,0 +1,1 @@
+"""Data sets of LIBERO, made of recorded demonstrations, of evaluation runs and of other data sets."""

@@ -1,0 +1,74 @@
+"""`python -m services.libero.datasets SOURCE --format lerobot`: makes data sets, and says what is in one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tyro
+
+from services.libero.datasets import convert, sources
+from services.libero.datasets.config import DatasetConfig
+from vla_common import endings
+from vla_common.volume import Volume, VolumeError, shown
+from vla_datasets import program, recoding, version3
+from vla_datasets.errors import DatasetError
+from vla_datasets.opening import find, open_dataset
+from vla_evaluation.evaluate import choose_workers
+from vla_evaluation.store.records import StoreError
+
+WORKER_GB = 1.6
+
+
+def main() -> int:
+    """Does what the flags say; returns the exit code."""
+    config = tyro.cli(DatasetConfig, prog="dataset")
+    if not config.makes:
+        return program.read(find(config.source), config.check, config.show, config.write_stats)
+    made = make(config)
+    return program.read(made, config.check, config.show) if config.check or config.show else 0
+
+
+def make(config: DatasetConfig) -> Path:
+    """Makes a data set; returns it."""
+    volume = Volume()
+    layout = "hdf5" if config.format == "hdf5" else "lerobot"
+    existing = existing_set(config, volume)
+    if existing is not None:
+        of, base = None, existing.stem
+    else:
+        of = sources.find(config.source, volume, config.render)
+        base = of.name
+    final = volume.datasets / (config.name or base + {"hdf5": "-hdf5", "lerobot-v3.0": "-v3.0"}.get(config.format, ""))
+    version3.require(config.format)
+    if final.exists():
+        raise DatasetError(f"{shown(final)} is there already; choose another --name, or remove it")
+    folder = final.with_name(f"{final.name}.v2.1") if config.format == "lerobot-v3.0" else final
+    if existing is not None:
+        if layout != "lerobot":
+            raise DatasetError("of a data set only LeRobot's layout can be made; HDF5 is made of a recording or a run")
+        recoding.recode(open_dataset(existing), folder)
+    elif not folder.exists():
+        episodes = sources.choose(of, config.keep_failures)
+        workers = choose_workers(config.workers, len(episodes), WORKER_GB)
+        convert.convert(of, episodes, folder, layout, config.camera_names, config.size, workers)
+    if config.format == "lerobot-v3.0":
+        version3.convert(folder, final)
+        print(f"data set: {shown(final)}")
+        return final
+    convert.told(final, open_dataset(final))
+    return final
+
+
+def existing_set(config: DatasetConfig, volume: Volume) -> Path | None:
+    """Returns the data set that is the source, None where a recording or a run is."""
+    name = config.source
+    recorded = (volume.path("demonstrations") / name, volume.path("runs") / name)
+    places = (Path(name).expanduser(), volume.path("datasets") / name)
+    found = next((path for path in places if (path / "meta").is_dir() or path.suffix in (".hdf5", ".h5")), None)
+    if found is None and (places[1]).is_dir() and list(places[1].glob("*.hdf5")):
+        found = places[1]
+    return None if any(path.exists() for path in recorded) else found
+
+
+if __name__ == "__main__":
+    endings.run(main, known=(ValueError, VolumeError, StoreError, RuntimeError))

@@ -1,0 +1,1 @@
+"""A data set as a page: one file that needs nothing beside it and no network."""

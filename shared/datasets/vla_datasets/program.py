@@ -1,0 +1,59 @@
+"""What both entrances do with a data set that is there: `./lab dataset NAME` and `./lab data MODEL --dataset NAME`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vla_common.volume import Volume, make_folder, shown
+from vla_datasets import telling
+from vla_datasets.checks import Fault, Findings, faults
+from vla_datasets.errors import DatasetError
+from vla_datasets.lerobot import LeRobotDataset
+from vla_datasets.opening import open_dataset
+
+if TYPE_CHECKING:
+    from vla_datasets.hdf5 import LiberoFiles
+
+Needs = Callable[[Findings], None]  # adds what a model lacks in a data set
+
+
+def read(
+    folder: Path, check: bool = False, show: bool = False, write_stats: bool = False, needs: Needs | None = None
+) -> int:
+    """Says what is in a data set, or does what is asked for; returns the exit code: 1 where it has grave faults.
+
+    write_stats is the only thing that writes into it. needs: what a check looks for besides.
+    """
+    if write_stats:
+        dataset = open_dataset(folder)
+        if not isinstance(dataset, LeRobotDataset):
+            raise DatasetError(f"{shown(folder)} is {telling.layout(dataset)}, which has no stats.json")
+        print(f"written: {shown(dataset.write_statistics())}")
+    found = all_faults(folder, needs) if check else None
+    if found is not None:
+        telling.print_all(telling.verdict(found))
+    if show:
+        print(f"page: {shown(make_page(open_dataset(folder), found))}")
+    if not (check or show or write_stats):
+        telling.print_all(telling.describe(open_dataset(folder)))
+    return int(any(one.grave for one in found or ()))
+
+
+def all_faults(folder: Path, needs: Needs | None = None) -> list[Fault]:
+    """Returns the faults of a data set, those for one model too."""
+    found = faults(folder, telling.progress)
+    if needs is not None:
+        more = Findings(folder)
+        needs(more)
+        found += more.all
+    return found
+
+
+def make_page(dataset: LeRobotDataset | LiberoFiles, found: list[Fault] | None = None) -> Path:
+    """Writes a data set's page under logs/datasets on the volume; returns its path."""
+    from vla_datasets.pages import page
+
+    folder = make_folder(Volume().path("logs") / "datasets")
+    return page.write(dataset, folder / f"{dataset.name}.html", found)

@@ -1,0 +1,135 @@
+"""A data set in words: what `./lab dataset NAME` and `./lab data MODEL` print of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vla_common.durations import show_seconds
+from vla_datasets.checks import Fault
+from vla_datasets.lerobot import LeRobotDataset
+
+if TYPE_CHECKING:
+    from vla_datasets.hdf5 import LiberoFiles
+
+AT_MOST = 40  # faults that are shown
+
+
+def summary(dataset: LeRobotDataset | LiberoFiles) -> str:
+    """Returns one line: layout, robot, episodes, steps, tasks, size."""
+    steps = len(dataset)
+    took = show_seconds(steps / dataset.fps)
+    robot = dataset.info.get("robot_type") or "unknown robot"
+    return (
+        f"{dataset.name}: {layout(dataset)}, {robot}, {_count(len(dataset.episodes), 'episode')}, {steps:,} steps at "
+        f"{dataset.fps:g} fps ({took}), {_count(len(dataset.tasks), 'task')}, {size(dataset.folder) / 1e6:,.0f} MB"
+    )
+
+
+def layout(dataset: LeRobotDataset | LiberoFiles) -> str:
+    """Returns what the layout is called."""
+    version = str(dataset.info["codebase_version"])
+    return f"LeRobot {version}" if version.startswith("v") else version
+
+
+def size(folder: Path) -> int:
+    """Returns the bytes that a data set takes."""
+    paths = folder.rglob("*") if folder.is_dir() else [folder]
+    return sum(path.stat().st_size for path in paths if path.is_file())
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def names_of(dataset: LeRobotDataset | LiberoFiles, column: str) -> list[str]:
+    """Returns a name for each number of a column: info.json's where it has so many, else their places."""
+    feature = dataset.features[column]
+    names = feature.get("names")
+    names = next(iter(names.values()), None) if isinstance(names, dict) else names
+    width = int(feature["shape"][-1]) if feature.get("shape") else 1
+    fits = isinstance(names, (list, tuple)) and len(names) == width
+    return [str(name) for name in names] if fits else [str(place) for place in range(width)] if width > 1 else [""]
+
+
+def schema(dataset: LeRobotDataset | LiberoFiles) -> list[tuple[str, str, str]]:
+    """Returns (feature, type and shape, names) for each feature."""
+    rows = []
+    for key, feature in dataset.features.items():
+        shape = " × ".join(map(str, feature.get("shape") or ()))
+        names = [] if key in dataset.video_keys else names_of(dataset, key)
+        rows.append((key, f"{feature['dtype']} [{shape}]", ", ".join(names) if any(map(str.isalpha, names)) else ""))
+    return rows
+
+
+def tasks(dataset: LeRobotDataset | LiberoFiles) -> list[tuple[int, str, int, int]]:
+    """Returns (number, instruction, episodes, steps) for each task."""
+    episodes, steps = Counter(), Counter()
+    for episode in dataset.episodes:
+        for text in set(episode.tasks):
+            episodes[text] += 1
+            steps[text] += episode.length
+    return [(index, text, episodes[text], steps[text]) for index, text in sorted(dataset.tasks.items())]
+
+
+def describe(dataset: LeRobotDataset | LiberoFiles) -> Iterator[str]:
+    """Yields the lines that say what is in a data set: schema, tasks, episodes' lengths, statistics."""
+    yield summary(dataset)
+    yield from _table("features", schema(dataset))
+    yield from _table(
+        "tasks", [(str(i), text, _count(n, "episode"), f"{s:,} steps") for i, text, n, s in tasks(dataset)]
+    )
+    lengths = sorted(episode.length for episode in dataset.episodes)
+    yield f"episodes: {lengths[0]} to {lengths[-1]} steps, half of them over {lengths[len(lengths) // 2]}"
+    if dataset.modality:
+        parts = {kind: dataset.modality.get(kind) or {} for kind in ("state", "action", "video", "annotation")}
+        yield from _table("modality.json", [(kind, ", ".join(part)) for kind, part in parts.items() if part])
+    rows = [("column", "number", "min", "mean", "max", "std")]
+    for key, place, values in statistics(dataset):
+        rows.append((key, place, *(f"{values[name]:.4g}" for name in ("min", "mean", "max", "std"))))
+    yield from _table("statistics", rows)
+
+
+def statistics(dataset: LeRobotDataset | LiberoFiles) -> Iterator[tuple[str, str, dict[str, float]]]:
+    """Yields (column, name of the number, its statistics) of states and actions."""
+    for key, of in dataset.statistics().items():
+        if key.startswith(("observation.", "action")) and key in dataset.features:
+            for place, name in enumerate(names_of(dataset, key)):
+                yield key, name, {stat: float(values.ravel()[place]) for stat, values in of.items()}
+
+
+def _table(title: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
+    yield f"{title}:"
+    for row in rows:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def verdict(found: Sequence[Fault]) -> Iterator[str]:
+    """Yields a line for each kind of fault, the grave ones first, and one that sums them up."""
+    kinds: dict[tuple[bool, int | None, str], list[Fault]] = {}
+    for one in sorted(found, key=lambda one: not one.grave):
+        kinds.setdefault((one.grave, one.row, one.words), []).append(one)
+    for alike in list(kinds.values())[:AT_MOST]:
+        others = f" (and so in {_count(len(alike) - 1, 'other file')})" if alike[1:] else ""
+        yield f"{alike[0]}{others}"
+    if len(kinds) > AT_MOST:
+        yield f"… and {len(kinds) - AT_MOST} more kinds"
+    grave = sum(one.grave for one in found)
+    notes = len(found) - grave
+    told = [_count(number, what) for number, what in ((grave, "fault"), (notes, "note")) if number]
+    yield ", ".join(told) if told else "no faults"
+
+
+def progress(done: int, of: int) -> None:
+    """Says how far a check is, at most ten times."""
+    if of > 10 and done and done % -(-of // 10) == 0:
+        print(f"{done} of {of} episodes read", flush=True)
+
+
+def print_all(lines: Iterable[str]) -> None:
+    """Prints lines."""
+    for line in lines:
+        print(line)

@@ -1,0 +1,259 @@
+"""Recordings and runs become data sets: the same numbers and pictures, whoever draws, however often it is stopped."""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from services.libero.datasets import convert, sources
+from services.libero.datasets.__main__ import make
+from services.libero.datasets.config import DatasetConfig
+from tests import data_sets
+from tests.libero.harness import Evaluation, Recording
+from tests.libero.test_oracle_episodes import oracle  # noqa: F401  a fixture
+from vla_common.volume import Volume
+from vla_datasets import libero, metadata, recoding, version3
+from vla_datasets.checks import faults
+from vla_datasets.errors import DatasetError
+from vla_datasets.opening import open_dataset
+from vla_datasets.writing import draft
+
+ROOT = Path(__file__).resolve().parents[2]
+CAMERAS, SIZE = ("agentview", "robot0_eye_in_hand"), 64
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def volume(tmp_path_factory, libero_assets, oracle):  # noqa: F811
+    """A volume with a recording of two tasks and a run of one of them, a few steps each."""
+    root = tmp_path_factory.mktemp("volume")
+    common = ("--assets", str(libero_assets), "--workers", "1", "--policy-url", oracle.base_url)
+    few = ("--max-steps", str(STEPS), "--tasks", "5,7", *common)
+    kept = ("--episodes", "2", "--attempts", "1", "--keep-failures")
+    with Recording(root / "demonstrations", "goal", *few, *kept) as run:
+        run.end()
+    with Evaluation(root / "runs", "goal-run", *few, "--trials", "1", "--video", "none") as run:
+        run.end()
+    return Volume(root)
+
+
+def made(found, folder, layout="lerobot", cameras=CAMERAS):
+    return convert.convert(found, sources.choose(found, True), folder, layout, cameras, SIZE, 1)
+
+
+@pytest.fixture(scope="module")
+def recorded(volume):
+    return sources.find("goal", volume, "cpu")
+
+
+@pytest.fixture(scope="module")
+def dataset(recorded, volume):
+    """The recording as a LeRobot set."""
+    return open_dataset(made(recorded, volume.datasets / "goal"))
+
+
+def test_a_recording_becomes_a_set_in_order(dataset, recorded):
+    assert faults(dataset.folder) == []
+    assert [(e.tasks, e.length) for e in dataset.episodes] == [((one.instruction,), STEPS) for one in recorded.all]
+    for one in recorded.all:
+        columns = dataset.columns(one.index)
+        np.testing.assert_array_equal(columns[libero.STATE], one.states)
+        np.testing.assert_array_equal(columns[libero.ACTION][:, :6], one.actions[:, :6])
+        assert set(columns[libero.ACTION][:, 6]) <= {0.0, 1.0}
+        np.testing.assert_array_equal(libero.gripper_closes(columns[libero.ACTION]), one.actions)
+        for camera in CAMERAS:
+            drawn = one.frames(camera, SIZE)[:, ::-1, ::-1]
+            assert np.abs(dataset.frames(one.index, libero.video_key(camera)).astype(int) - drawn).mean() < 6
+
+
+def test_a_set_says_where_it_is_from(dataset, recorded):
+    source = dataset.source
+    assert (source["recording"], source["starts"], source["suite"]) == ("goal", "drawn", "libero_goal")
+    assert [one["seed"] for one in source["episodes"]] == [one.seed for one in recorded.all]
+    assert source["cameras"] == {libero.video_key(camera): camera for camera in CAMERAS}
+    assert source["action"][-1]["convention"] == "0 closed, 1 open"
+    assert dataset.modality["annotation"] == {libero.LANGUAGE: {"original_key": "task_index"}}
+
+
+def test_one_that_was_stopped_goes_on_and_ends_with_the_same_bytes(dataset, recorded, volume):
+    folder, chosen = volume.datasets / "stopped", sources.choose(recorded, True)
+    source = convert.describe(recorded, chosen, CAMERAS, SIZE, "lerobot")
+    writer = convert.make_writer(folder, "lerobot", CAMERAS, SIZE, source, chosen)
+    metadata.write_json(writer.draft / "pieces" / convert.PLAN, source)
+    drawn = {camera: chosen[1].frames(camera, SIZE) for camera in CAMERAS}
+    convert.put(writer, convert.places(chosen), chosen[1], drawn)
+    assert writer.written() == {1}
+    with pytest.raises(DatasetError, match=r"begun with other cameras.*remove .*\.stopped\.partial"):
+        made(recorded, folder, cameras=CAMERAS[:1])
+    made(recorded, folder)
+    assert not draft(folder).exists()
+    names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    assert names == sorted(path.relative_to(dataset.folder) for path in dataset.folder.rglob("*") if path.is_file())
+    for name in names:
+        assert (folder / name).read_bytes() == (dataset.folder / name).read_bytes(), name
+
+
+def test_liberos_own_files_hold_the_same(dataset, recorded, volume, libero_env):
+    files = open_dataset(made(recorded, volume.datasets / "files", "hdf5"))
+    assert [str(one) for one in faults(files.folder)] == []
+    for mine, theirs in zip(files.episodes, dataset.episodes, strict=True):
+        assert mine == theirs
+        for key in (libero.STATE, libero.ACTION):
+            np.testing.assert_allclose(files.columns(mine.index)[key], dataset.columns(mine.index)[key], atol=1e-7)
+        one = recorded.all[mine.index]
+        drawn = one.frames(CAMERAS[0], SIZE)[:, ::-1, ::-1]
+        np.testing.assert_array_equal(files.frames(mine.index, dataset.video_keys[0]), drawn)
+    import h5py
+
+    names = sorted(path.name for path in files.folder.glob("*.hdf5"))
+    assert names == ["push_the_plate_to_the_front_of_the_stove_demo.hdf5", "turn_on_the_stove_demo.hdf5"]
+    with h5py.File(files.folder / names[1]) as file:
+        data, demo = file["data"], file["data/demo_0"]
+        assert json.loads(data.attrs["problem_info"])["language_instruction"] == "turn on the stove"
+        assert data.attrs["num_demos"] == 1 and data.attrs["macros_image_convention"] == "opengl"
+        np.testing.assert_array_equal(demo["states"][0], demo.attrs["init_state"])
+        np.testing.assert_allclose(demo["obs/joint_states"][:], demo["states"][:, 1:8], atol=0.01)
+        np.testing.assert_allclose(np.linalg.norm(demo["robot_states"][:, 5:], axis=1), 1)
+        assert demo["dones"][:].tolist() == [0] * (STEPS - 1) + [1] and demo["actions"].dtype == np.float64
+    from services.libero.simulator import suites
+
+    libero_env.load_task(suites.load_suite("libero_goal").tasks[5])
+    assert list(libero_env.domain.robots[0]._ref_joint_pos_indexes) == list(range(7))
+
+
+def test_a_runs_episodes_are_played_again_to_the_bit(volume):
+    found = sources.find("goal-r", volume, "cpu")
+    assert found.name == "goal-run" and [one.steps for one in found.all] == [STEPS, STEPS]
+    dataset = open_dataset(made(found, volume.datasets / "of-a-run", cameras=CAMERAS[:1]))
+    assert dataset.source["starts"] == "evaluation" and dataset.source["run"] == "goal-run"
+    assert faults(dataset.folder) == []
+    for one in found.all:
+        with np.load(one.path) as kept:
+            np.testing.assert_array_equal(one.arrays["sim_states"], kept["states"][:-1])
+            np.testing.assert_array_equal(dataset.columns(one.index)[libero.ACTION][:, :6], kept["actions"][:, :6])
+
+
+def test_an_episode_that_goes_otherwise_is_refused(volume, tmp_path):
+    one = sources.find("goal-run", volume, "cpu").all[0]
+    with np.load(one.path) as kept:
+        arrays = dict(kept)
+    arrays["actions"][2, 0] += 0.5
+    np.savez(tmp_path / "other.npz", **arrays)
+    with pytest.raises(ValueError, match="played again, step 3 has another state than in the run"):
+        dataclasses.replace(one, path=tmp_path / "other.npz").frames("agentview", SIZE)
+    (tmp_path / "other.npz").write_bytes(b"PK")
+    with pytest.raises(ValueError, match=r"other\.npz cannot be read"):
+        dataclasses.replace(one, path=tmp_path / "other.npz").frames("agentview", SIZE)
+
+
+def test_only_successes_are_taken_unless_asked(recorded):
+    with pytest.raises(ValueError, match="recording goal: 2 episodes are there, and none succeeded"):
+        sources.choose(recorded, False)
+
+
+def test_a_set_is_written_anew_from_another_layout(tmp_path):
+    files = open_dataset(data_sets.hdf5(tmp_path / "files"))
+    again = recoding.recode(files, tmp_path / "again")
+    assert faults(again.folder) == [] and len(again) == len(files)
+    np.testing.assert_allclose(again.columns(2)[libero.ACTION], files.columns(2)[libero.ACTION], atol=1e-7)
+    assert np.abs(again.frames(2, again.video_keys[0]).astype(int) - files.frames(2, files.video_keys[0])).mean() < 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"size": 65}, "expected an even number"),
+        ({"size": 8}, "expected an even number, 32 to 1024"),
+        ({"cameras": "agentvew"}, "did you mean 'agentview'"),
+        ({"cameras": ","}, "--cameras names none"),
+        ({"workers": 0}, "expected 1 or more"),
+        ({"name": "../x"}, "name"),
+    ],
+)
+def test_flags_that_make_no_sense(flags, words):
+    with pytest.raises(ValueError, match=words):
+        DatasetConfig("goal", "lerobot", **flags)
+
+
+def program(volume, *words, **variables):
+    """Returns what the program said, and its exit code."""
+    command = [sys.executable, "-m", "services.libero.datasets", *words]
+    path = os.pathsep.join([str(ROOT), *(str(one) for one in (ROOT / "shared").iterdir())])
+    environment = {**os.environ, "VLALAB_VOLUME": str(volume.root), "PYTHONPATH": path, **variables}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_program_makes_checks_and_shows(dataset, volume):
+    code, said = program(
+        volume, "goal", "--format", "lerobot", "--name", "two", "--size", "32", "--keep-failures", "--workers", "2",
+        "--check", "--show",
+    )  # fmt: skip
+    assert code == 0 and "no faults" in said and "12 steps to draw, about" in said, said
+    page = (volume.root / "logs" / "datasets" / "two.html").read_text()
+    assert page.count("<video") == 4 and "push the plate to the front of the stove" in page and "http" not in page
+    (volume.datasets / "two" / metadata.TASKS).unlink()
+    code, said = program(volume, "two", "--check")
+    assert code == 1 and "tasks.jsonl is missing" in said
+
+
+REFUSED = [
+    (("nothing", "lerobot"), "'nothing' is neither a recording nor a run"),
+    (("goal", "lerobot"), "goal is there already; choose another --name"),
+    (("goal", "lerobot", "x"), "none succeeded; nothing can be learned from it"),
+    (("goal", "lerobot-v3.0"), "set VLALAB_LEROBOT_PYTHON to a Python with lerobot"),
+    (("small", "hdf5"), "HDF5 is made of a recording or a run"),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), REFUSED)
+def test_what_cannot_be_made(dataset, volume, monkeypatch, given, words):
+    monkeypatch.setenv("VLALAB_VOLUME", str(volume.root))
+    monkeypatch.setenv("VLALAB_LEROBOT_PYTHON", "")
+    if given[0] == "small" and not (volume.datasets / "small").exists():
+        data_sets.lerobot(volume.datasets / "small")
+    with pytest.raises(ValueError, match=words):
+        make(DatasetConfig(*given))
+
+
+def test_a_python_without_lerobot_cannot_make_version_3(monkeypatch):
+    monkeypatch.setenv("VLALAB_LEROBOT_PYTHON", sys.executable)
+    with pytest.raises(DatasetError, match="has no converter to v3.0"):
+        version3.require("lerobot-v3.0")
+
+
+LEROBOT = os.environ.get("VLALAB_LEROBOT_PYTHON", "")
+READ = """
+import sys
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
+found = LeRobotDataset("vla-lab/set", root=sys.argv[1], video_backend="pyav")
+step = found[len(found) - 1]
+shapes = [tuple(step[key].shape) for key in ("action", found.meta.video_keys[0])]
+print(len(found), found.num_episodes, found.fps, *shapes, step["task"])
+"""
+
+
+@pytest.mark.skipif(not shutil.which(LEROBOT), reason="VLALAB_LEROBOT_PYTHON names no Python with LeRobot's package")
+def test_lerobots_own_loader_reads_the_set(dataset, recorded, volume, tmp_path):
+    """lerobot 0.3 reads what was written; 0.4 and newer read v3.0, which their own converter makes of it."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    asked = subprocess.run(
+        [LEROBOT, "-c", "import lerobot; print(lerobot.__version__)"], capture_output=True, text=True
+    )
+    folder = dataset.folder
+    if tuple(map(int, asked.stdout.split(".")[:2])) >= (0, 4):
+        code, said = program(
+            volume, "goal", "--format", "lerobot-v3.0", "--name", "three", "--size", "64", "--keep-failures"
+        )
+        assert code == 0, said
+        folder = volume.datasets / "three"
+    done = subprocess.run([LEROBOT, "-c", READ, str(folder)], capture_output=True, text=True, env=environment)
+    assert done.stdout.strip() == f"12 2 20 (7,) (3, {SIZE}, {SIZE}) {recorded.all[-1].instruction}", done.stderr

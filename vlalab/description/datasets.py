@@ -1,0 +1,64 @@
+"""Data sets on the volume, and what one can be made of, by name: found before anything is made ready."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from vlalab.description import runs
+from vlalab.host import paths
+from vlalab.host.console import LabError
+
+ENDINGS = (".hdf5", ".h5")
+FIRST = "./lab record libero_goal --name goal; ./lab dataset goal --format lerobot"
+
+
+def there() -> list[str]:
+    """Returns the names of the data sets on the volume, sorted."""
+    root = paths.volume() / "datasets"
+    return sorted(path.name for path in root.glob("[!.]*") if is_one(path)) if root.is_dir() else []
+
+
+def is_one(path: Path) -> bool:
+    """Returns whether a path is a data set: a folder with meta/, or with HDF5 files, or such a file."""
+    if path.is_file():
+        return path.suffix in ENDINGS
+    return (path / "meta").is_dir() or any(one.suffix in ENDINGS for one in path.glob("*"))
+
+
+def dataset(label: str, text: str) -> str:
+    """Returns a data set's name, or its absolute path. Raises LabError for what is none, with the nearest name."""
+    known = there()
+    if text in known:
+        return text
+    path = Path(text).expanduser()
+    if path.exists():
+        if not is_one(path):
+            raise LabError(f"{label} '{text}' is no data set; expected a folder with meta/info.json or *.hdf5 in it")
+        return str(path.absolute())
+    raise _missing(label, text, known, "data set")
+
+
+def source(label: str, text: str) -> str:
+    """Returns what a data set is made of, or one that is there: a recording, a run, a data set, by name or folder."""
+    recorded, evaluated = runs.recordings() or [], runs.runs() or []
+    known = [*recorded, *evaluated, *there()]
+    if text in known or text == runs.LATEST:
+        return runs.run(label, text) if text == runs.LATEST else text
+    path = Path(text).expanduser()
+    if (path / runs.STORE).is_file():
+        return str(path.absolute())
+    if path.exists():
+        return dataset(label, text)
+    begun = [name for name in known if name.startswith(text)]
+    if len(begun) == 1:
+        return begun[0]
+    raise _missing(label, text, known, "recording, run or data set")
+
+
+def _missing(label: str, text: str, known: list[str], what: str) -> LabError:
+    if not known:
+        return LabError(f"{label} '{text}' not found; there is no {what} in {paths.shown(paths.volume())} yet: {FIRST}")
+    close = difflib.get_close_matches(text, known, 1, 0.4)
+    hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(known[:5])}"
+    return LabError(f"{label} '{text}' not found; {hint}")
