@@ -53,7 +53,8 @@ def test_what_is_debugged_finds_its_packages():
     for one in LAUNCH.values():
         folders = one["env"]["PYTHONPATH"].replace("${workspaceFolder}", str(ROOT)).split(":")
         assert folders == [str(ROOT), *(str(ROOT / folder) for folder in paths.SHARED)]
-        assert any((ROOT / one["module"].replace(".", "/")).with_suffix(end).exists() for end in ("", ".py"))
+        places = [ROOT / folder / one["module"].replace(".", "/") for folder in (".", *paths.SHARED)]
+        assert any(path.with_suffix(end).exists() for path in places for end in ("", ".py"))
     assert read(".vscode/settings.json")["python.analysis.extraPaths"] == [str(folder) for folder in paths.SHARED]
 
 
