@@ -47,7 +47,7 @@ def check_transformer() -> str:
     """Checks one step of the course's own Transformer, and that its services can be imported."""
     import torch
 
-    check_imports(("services.ws_mdl.notebook", "services.ws_mdl.tensorboard"))
+    check_imports(("vla_notebooks.__main__", "services.ws_mdl.tensorboard"))
     from services.ws_mdl.transformer.model import build_transformer
 
     model = build_transformer(50, 60, 7, 7, d_model=32, N=1, h=4, d_ff=64)

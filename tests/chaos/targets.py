@@ -72,7 +72,7 @@ def recipes(replayed: Path) -> dict[str, Recipe]:
         "replay": Recipe("libero", (policies, "replay", "--run", str(replayed))),
         "openvla": Recipe("openvla", ("services.openvla", "--checkpoint", "openvla-tiny")),
         "ui": Recipe("ui", ("services.ui", "--policy-url", "http://127.0.0.1:9")),
-        "ws_mdl": Recipe("ws_mdl", ("services.ws_mdl.notebook", *root), "/api", guarded=True),
+        "ws_mdl": Recipe("ws_mdl", ("vla_notebooks", "--of", "ws_mdl", *root), "/api", guarded=True),
         "tensorboard": Recipe("ws_mdl", ("services.ws_mdl.tensorboard",), guarded=True),
         "reports": Recipe("libero", ("services.reports",), guarded=True),
     }

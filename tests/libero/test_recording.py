@@ -1,5 +1,6 @@
 """Demonstrations: where they start, what is kept, that none is lost or doubled, and that they draw as they were."""
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from services.libero.benchmark import BENCHMARK
 from services.libero.simulator import suites
 from tests.libero.harness import PolicyService, Recording
+from tests.libero.test_faults import small_disk  # noqa: F401  a fixture
 from tests.libero.test_oracle_episodes import oracle  # noqa: F401  a fixture
 from tests.libero.test_sharding import small_stock
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
@@ -17,7 +19,7 @@ from vla_evaluation import recording
 from vla_evaluation.recording import Demonstrations
 from vla_evaluation.recording.config import RecordConfig
 from vla_evaluation.recording.record import make_plan, share
-from vla_evaluation.recording.tape import Noise, seed_of, worth_keeping
+from vla_evaluation.recording.tape import Noise, Tape, seed_of, worth_keeping
 from vla_evaluation.store.runstore import RunStore
 
 ARM = (*OSC_POSE, GRIPPER_CLOSES)
@@ -115,6 +117,32 @@ def test_noops_are_openvlas():
     moving = np.array([True, True, False])
     actions = [(0, 0, -1), (0.5, 0, -1), (0, 0, -1), (0, 5e-5, 1), (0, 0, 1), (0, 2e-4, 1), (0, 0, -1)]
     assert list(np.flatnonzero(worth_keeping(np.array(actions, np.float32), moving))) == [1, 3, 5, 6]
+
+
+class Numbered:
+    """An environment that tells how many steps it was asked about."""
+
+    def __init__(self):
+        self.asked = -1
+
+    def state(self):
+        self.asked += 1
+        return np.array([self.asked], np.float32)
+
+    def view(self):
+        return np.array([self.asked + 0.5])
+
+    sim_state = view
+
+
+def test_a_tape_leaves_out_whole_steps():
+    """Of a step that does nothing neither action nor state nor view is kept."""
+    tape = Tape(Numbered(), ARM, Noise(ARM, 0.0, seed=0))
+    for move in (0.5, 0.0, 0.5):
+        tape(np.array([move, 0, 0, 0, 0, 0, -1], np.float32))
+    whole, dropped = tape.arrays(), tape.arrays(drop_noops=True)
+    assert len(whole["actions"]) == 3 and [len(values) for values in dropped.values()] == [2] * 5
+    assert dropped["states"].tolist() == [[0], [2]] and dropped["views"].tolist() == [[0.5], [2.5]]
 
 
 def test_noise_moves_the_arm_within_its_range_and_spares_the_gripper():
@@ -258,10 +286,14 @@ def test_processes_draw_the_same_in_order(recorded):
 
 
 def test_killed_in_the_middle_it_goes_on_to_the_same(flags, recorded, tmp_path):
-    """First a worker, then all of it: kill -9, and the same command; then again, with nothing left to do."""
+    """A worker by kill -9, all of it by Ctrl-C and by kill -9, each time the same command; then with nothing to do."""
     with Recording(tmp_path, "hurt", *flags) as run:
         name = run.wait_mid_episode(done=0)
         os.kill(run.workers()[name], signal.SIGKILL)
+        run.wait_mid_episode(done=1)
+        run.process.send_signal(signal.SIGINT)
+        assert "not complete, nothing lost; the same command goes on" in run.end(code=130)
+    with Recording(tmp_path, "hurt", *flags) as run:
         run.wait_mid_episode(done=1)
         run.kill()
     with Recording(tmp_path, "hurt", *flags) as run:
@@ -269,6 +301,20 @@ def test_killed_in_the_middle_it_goes_on_to_the_same(flags, recorded, tmp_path):
     assert_same(content(run.folder), content(recorded))
     with Recording(tmp_path, "hurt", *flags) as run:
         assert f"{KEPT} demonstrations kept" in run.end()
+
+
+def test_a_full_disk_is_told_and_loses_nothing(flags, recorded, small_disk):  # noqa: F811
+    with Recording(small_disk, "run", *flags) as run:
+        run.wait_mid_episode(done=1)
+        filler = small_disk / "filler"
+        with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+        assert "free some" in (output := run.end(code=1)) and "the same command goes on" in output
+    filler.unlink()
+    with Recording(small_disk, "run", *flags) as run:
+        run.end()
+    assert_same(content(run.folder), content(recorded))
 
 
 def test_more_are_added_by_the_same_name_and_other_settings_are_refused(flags, recorded, tmp_path):
@@ -285,11 +331,14 @@ def test_a_policy_that_solves_nothing_ends_with_words(flags, tmp_path):
         more = ("--policy-url", service.url, "--attempts", "1", "--max-steps", "5", "--noise", "0")
         with Recording(tmp_path, "wave", *flags, *more) as run:
             output = run.end(code=1)
+        with Recording(tmp_path, "kept", *flags, *more, "--keep-failures") as kept:
+            assert f"{KEPT} demonstrations kept of {KEPT} attempts" in kept.end()
     assert f"0 demonstrations kept of {KEPT} attempts" in output
     assert f"too few attempts went well (task 0: 0 of {KEPT}); --attempts allows more than 1 each" in output
     with RunStore(run.folder / "run.sqlite", readonly=True) as store:
         assert len(store.finished()) == KEPT
     assert Demonstrations(run.folder).episodes == ()
+    assert [(one.success, one.steps) for one in Demonstrations(kept.folder).episodes] == [(False, 5)] * KEPT
 
 
 def test_what_is_no_recording_is_refused(recorded, tmp_path):

@@ -92,7 +92,29 @@ def test_a_film_has_the_benchmarks_rate(lab, said):
     assert rate == 10, "as many as the benchmark has, where it has no more than a film shows"
 
 
+def test_one_toy_demonstrates_on_the_other(lab, said):
+    """By the benchmark's own policy, which answers in another convention than is executed; drawn as it was seen."""
+    told = lab("record", "reach", "--episodes", "3", "--name", "toy-demos", "--workers", "2")
+    assert "policy seeker" in told and "toy-demos: 3 demonstrations kept of 3 attempts" in told
+    assert "toy-demos: 3 demonstrations kept of 3" in lab("record", "reach", "--episodes", "3", "--name", "toy-demos")
+    assert "noise: 0.0 → 0.5" in lab("record", "reach", "--name", "toy-demos", "--noise", "0.5", code=2)
+    assert "toy-demos" in (listed := lab("runs")) and "kept" in listed
+    show = (
+        "from vla_evaluation.recording import Demonstrations as D\n"
+        f"d = D('{lab.volume}/demonstrations/toy-demos')\n"
+        "f = d.episodes[2].frames('overhead', 64)\n"
+        "print(d.rate_hz, d.episodes[2].instruction, f.shape[1:], len(f) == d.episodes[2].steps)\n"
+        "print(d.episodes[0].actions[-1, -1])"
+    )
+    (lab.volume / "show.py").write_text(show)
+    found = lab("shell", "libero", "--command", f"python '{lab.volume}/show.py'")
+    assert "10.0 close on the mark at the far right (64, 64, 3) True\n1.0" in found
+    assert "deleted recording toy-demos" in lab("runs", "--delete", "toy-de", "--yes")
+    assert "toy-demos" not in lab("runs")
+
+
 def test_what_does_not_fit_is_refused(lab, said):
+    assert "velocity [2]" in lab("record", "reach", "--policy", "random", "--episodes", "2", code=2)
     other_robot = lab("eval", "libero_goal", "--policy", "seeker", "--trials", "1", code=2)
     assert "camera 'overhead', which LIBERO does not have" in other_robot
     other_policy = lab("eval", "reach", "--policy", "random", "--trials", "1", code=2)

@@ -18,13 +18,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from services.ws_mdl import notebook as notebook_module
 from tests import browser
 from tests.ports import free_ports
 from vla_common import healthcheck
+from vla_notebooks import __main__ as notebook_module
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "open-sesame"
+MODULES = {
+    "notebook": ("vla_notebooks", "--of", "ws_mdl"),
+    "tensorboard": ("services.ws_mdl.tensorboard",),
+}
 CLONE_NEWUSER, PR_SET_DUMPABLE = 0x10000000, 4  # linux/sched.h, linux/prctl.h
 AS_ROOT = ["--allow-root"] if os.geteuid() == 0 else []
 
@@ -32,9 +36,11 @@ AS_ROOT = ["--allow-root"] if os.geteuid() == 0 else []
 def program(module: str, *words: str, **variables: str) -> subprocess.Popen:
     """Starts a service; its output, both streams, is read line by line."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLALAB_", "JUPYTER"))}
-    path = os.pathsep.join(map(str, (ROOT, *(ROOT / "shared" / name for name in ("common", "contract", "modelkit")))))
+    path = os.pathsep.join(
+        map(str, (ROOT, *(ROOT / "shared" / name for name in ("common", "contract", "modelkit", "notebooks"))))
+    )
     env = {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "HOME": "/nonexistent", **variables}
-    command = [sys.executable, "-m", f"services.ws_mdl.{module}", *words]
+    command = [sys.executable, "-m", *MODULES[module], *words]
     return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
@@ -147,7 +153,9 @@ def test_files_lie_on_the_volume(notebook):
     body = {"type": "file", "format": "text", "content": "print('hello')\n"}
     assert ask(f"{url}/api/contents/hello.py", TOKEN, "PUT", body)[0] == 201
     assert (volume / "notebooks" / "hello.py").read_text() == "print('hello')\n"
-    assert sorted(path.name for path in (volume / "notebooks").iterdir()) == ["hello.py"], "settings lie elsewhere"
+    assert sorted(path.name for path in (volume / "notebooks").iterdir()) == ["hello.py", "ws_mdl"], (
+        "settings elsewhere"
+    )
 
 
 def test_a_kernel_computes_in_this_environment(notebook):

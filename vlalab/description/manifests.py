@@ -90,6 +90,7 @@ class Service:
     memory_mb: int | None = None  # resident, measured; of a model with its tiny checkpoint
     model: Model | None = None
     benchmark: Benchmark | None = None
+    notebooks: bool = False  # JupyterLab, for the notebooks of its folder
     labs: tuple[str, ...] = ()  # of the course: folders beside the manifest, each with a config.py
     recording: str = ""  # the variable that names the run which it plays back
     variables: Mapping[str, str] = field(default_factory=dict)  # its own that .env.example does not explain
@@ -155,6 +156,11 @@ def models() -> dict[str, Model]:
 def published_suites() -> tuple[str, ...]:
     """Returns the suites for which some model has a published checkpoint."""
     return tuple(dict.fromkeys(suite for model in models().values() for suite in model.checkpoints))
+
+
+def notebooks() -> dict[str, str]:
+    """Returns folder of services/ → the service that shows its notebooks in JupyterLab."""
+    return {folder_of(name): name for name, one in services().items() if one.notebooks}
 
 
 def benchmarks() -> dict[str, Benchmark]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # Each holds one package.
-SHARED = ("shared/common", "shared/contract", "shared/modelkit", "shared/datasets", "shared/evaluation")
+SHARED = tuple(f"shared/{name}" for name in ("common", "contract", "modelkit", "datasets", "evaluation", "notebooks"))
 COMMON = ROOT / SHARED[0]
 CLONES_VOLUME = ROOT / "shared" / "volume"
 

@@ -41,6 +41,7 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "score": lambda given: f"./lab sample diffusion{_name(given)} --compare",
     "course": "./lab runs",
     "check": "./lab check (all exercises, and how far you are)",
+    "notebook": lambda given: f"./lab down {manifests.notebooks()[str(given['env'])]}",
     "tensorboard": "./lab down tensorboard",
     "test": EVALUATE,
     "build": lambda given: f"./lab up {_service_of(given)} --runtime docker",

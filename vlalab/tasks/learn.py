@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 
 from vlalab.commands import course, lifecycle, programs
-from vlalab.description import runs
+from vlalab.description import manifests, runs, service_settings
 from vlalab.host.console import LabError, unknown
 from vlalab.tasks.flags import DEVICE, DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.serve import FOLDER_NAME, print_addresses
@@ -233,6 +233,30 @@ def course_files(action: str, path: str, name: str, runtime: str, dry_run: bool)
     if not Path(path).is_dir() and not zipfile.is_zipfile(path):
         raise LabError(f"path '{path}' is no folder and no zip archive; expected where the course's files lie")
     finish(programs.run_module(course.SERVICE, course.IMPORTER, [path, f"--name={name}"], runtime, dry_run))
+
+
+NOTEBOOKS = manifests.notebooks()
+
+
+@task(
+    "open notebooks",
+    word("env", "whose notebooks, and the environment that they run in", OneOf(tuple(NOTEBOOKS))),
+    Flag("fresh", "bring fresh copies; what was changed stays beside them as NAME.before-N", default=False),
+    GPU,
+    RUNTIME,
+    DRY_RUN,
+)
+def notebook(env: str, fresh: bool, gpu: str | None, runtime: str, dry_run: bool) -> None:
+    """Start JupyterLab in an environment, with the notebooks of the course that belong there.
+
+    ./lab notebook ws_mdl              Transformer and diffusion
+    ./lab notebook libero --fresh      the notebooks as they were; your own stay beside them
+    """
+    service = NOTEBOOKS[env]
+    if fresh and (code := programs.run_module(service, "vla_notebooks.home", [env, "--fresh"], runtime, dry_run)):
+        finish(code)
+    given = service_settings.for_services([service], None, None, gpu)
+    print_addresses(lifecycle.up([service], runtime, given, dry_run))
 
 
 @task("show training curves", RUNTIME)

@@ -6,6 +6,8 @@ Both take a batch of sentences, drop those that have ended, and keep keys and va
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -82,10 +84,13 @@ def length_factor(length: Tensor | int, penalty: float) -> Tensor | float:
 def beam_search(
     model: Transformer, source: Tensor, source_mask: Tensor, special: Special, max_len: int,
     beam: int = 4, penalty: float = 0.6, use_cache: bool = True,
+    watch: Callable[[Tensor, Tensor, Tensor], None] | None = None,
 ) -> list[list[int]]:  # fmt: skip
     """Returns each sentence's best translation as ids among `beam` kept at every step; see greedy_decode for the rest.
 
     penalty: 0 compares log probabilities, which favours short translations; larger values favour longer ones.
+    watch: told at every step, of each that is kept [batch, beam], whose continuation it is, its word, and the log
+    probability of all of it.
     """
     if beam < 1:
         raise ValueError(f"beam is {beam}; expected at least 1")
@@ -107,6 +112,8 @@ def beam_search(
         best = ranks.flatten(1).topk(beam).indices  # (batch, beam)
         parent, word = best // log_p.shape[-1], best % log_p.shape[-1]
         total = candidates.flatten(1).gather(1, best)
+        if watch:
+            watch(parent, word, total)
         ended = ended.gather(1, parent) | (word == special.eos)
         length = lengths.gather(1, parent)
         rows = (parent + beam * torch.arange(batch, device=device)[:, None]).flatten()

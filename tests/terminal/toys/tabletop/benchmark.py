@@ -33,14 +33,17 @@ class Table:
     """Its state is (time, x, y, gripper); the goal is the task's."""
 
     def __init__(self, camera_size):
-        self.size, self.task, self.now = camera_size, None, np.zeros(4)
+        self.size, self.task, self.seed, self.now = camera_size, None, 0, np.zeros(4)
 
     @property
     def instruction(self):
         return self.task.instruction
 
     def load_task(self, task, seed):
-        self.task = task
+        self.task, self.seed = task, seed
+
+    def start(self, episode):
+        return np.random.default_rng((self.seed, episode)).uniform(0, 1, 2)
 
     def reset(self, episode, init_state):
         self.now = np.array([0.0, *init_state, -1.0])
@@ -66,6 +69,12 @@ class Table:
 
     def restore(self, sim_state):
         self.now = sim_state.copy()
+
+    def view(self):
+        return self.now.copy()
+
+    def show(self, view):
+        self.now = view.copy()
 
     def fixture_poses(self):
         return {}

@@ -1,4 +1,4 @@
-"""`python -m services.ws_mdl.notebook`: JupyterLab over the volume's notebooks folder, behind a token."""
+"""`python -m vla_notebooks --of libero`: JupyterLab over the volume's notebooks folder, behind a token."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import tyro
 from vla_common import endings
 from vla_common.volume import Volume
 from vla_contract.server.auth import BIND, TokenCheck, is_loopback, require_token_beyond_loopback
+from vla_notebooks.home import settle
 
-log = logging.getLogger("services.ws_mdl")
+log = logging.getLogger("vla_notebooks")
 NEWS = "@jupyterlab/apputils-extension:announcements"  # asks whether to show news, also where no news can be had
 UID_MAP = Path("/proc/self/uid_map")  # lines of: first uid inside, first outside, how many (user_namespaces(7))
 
@@ -25,10 +26,12 @@ UID_MAP = Path("/proc/self/uid_map")  # lines of: first uid inside, first outsid
 class Server:
     """JupyterLab, in which the course's notebooks run.
 
-    Files lie in notebooks/ on the volume ($VLALAB_VOLUME). The token is $VLALAB_TOKEN, else a random one that the log
-    names with the address: a notebook runs code, so there is always one.
+    Files lie in notebooks/ on the volume ($VLALAB_VOLUME); the project's own are copied there where they are missing.
+    The token is $VLALAB_TOKEN, else a random one that the log names with the address: a notebook runs code, so there is
+    always one.
     """
 
+    of: str  # which notebooks: a folder of services/ that has some
     host: str = "127.0.0.1"  # 0.0.0.0 opens it to the network, with VLALAB_TOKEN only
     port: int = 8888  # 0: any free one, named in the log
     allow_root: bool = False  # run as root, where there is no other user; notebooks then may do anything
@@ -41,13 +44,14 @@ class Server:
 def main() -> None:
     """Serves notebooks until SIGINT or SIGTERM."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
-    server = tyro.cli(Server, prog="python -m services.ws_mdl.notebook")
+    server = tyro.cli(Server, prog="python -m vla_notebooks")
     check_user(server)
     require_token_beyond_loopback(server.host, os.environ.get("VLALAB_TOKEN"))
     TokenCheck(os.environ.get("VLALAB_TOKEN") or None)
-    root = Volume().notebooks
+    volume = Volume()
+    settle(server.of, volume)
     with tempfile.TemporaryDirectory(prefix="vlalab-notebook-") as folder:
-        run(server, root, Path(folder))
+        run(server, volume.notebooks, Path(folder))
 
 
 def check_user(server: Server) -> None:
@@ -107,6 +111,7 @@ def settings(server: Server, root: Path, private: Path) -> dict[str, dict]:
             "jpserver_extensions": {"jupyterlab": True, "jupyter_server_terminals": True},
             "allow_remote_access": not is_loopback(server.host),
         },
+        "FileContentsManager": {"preferred_dir": server.of},  # the file browser opens there
         "LabApp": {
             "app_settings_dir": str(private),  # page_config.json is there
             "news_url": None,

@@ -1,0 +1,140 @@
+"""Viewers for notebooks: who looks where, what the next word may be, and the tree that a beam search grows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from ipywidgets import Dropdown, IntSlider, VBox
+
+from services.ws_mdl.transformer.dataset import Special, padding_mask
+from services.ws_mdl.transformer.decode import NextWord, beam_search, encode_sources
+from services.ws_mdl.transformer.translate import Trained
+from services.ws_mdl.transformer.visualize import View
+from vla_notebooks import drawing
+from vla_notebooks.viewer import viewer
+
+# --- attention ----------------------------------------------------------------------------------------------
+
+
+def attention(view: View) -> VBox:
+    """Returns lines between words, with the kind of attention, the layer and the head to choose."""
+    kinds = {
+        "cross": (view.maps.cross, view.target, view.source),
+        "encoder": (view.maps.encoder, view.source, view.source),
+        "decoder": (view.maps.decoder, view.target, ["[SOS]", *view.target[:-1]]),
+    }
+    layers, heads = view.maps.cross.shape[:2]
+
+    def draw(kind: str, layer: int, head: int) -> str:
+        weights, left, right = kinds[kind]
+        chosen = range(heads) if head < 0 else [head]
+        colours = [drawing.COLOURS[one % len(drawing.COLOURS)] for one in chosen]
+        label = f"{kind} attention, layer {layer}: words on the left look at words on the right"
+        return drawing.lines_between(weights[layer][list(chosen)].numpy(), left, right, colours, label)
+
+    return viewer(
+        draw,
+        kind=Dropdown(options=list(kinds)),
+        layer=IntSlider(min=0, max=layers - 1, value=layers - 1),
+        head=Dropdown(options=[("all", -1), *((str(one), one) for one in range(heads))]),
+    )
+
+
+# --- the next word ------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def candidates(run: Trained, sentence: str, count: int = 8) -> list[list[tuple[str, float]]]:
+    """Returns the likeliest next words with their probabilities, at each step of greedy search, [EOS] the last one."""
+    source, special = _encoded(run, sentence), Special.of(run.tokenizer_tgt)
+    mask = padding_mask(source, Special.of(run.tokenizer_src).pad)
+    next_word = NextWord(run.model, source, mask, special, use_cache=False)
+    words, found = torch.tensor([[special.sos]], device=source.device), []
+    while words.shape[1] < min(run.config.seq, 3 * source.shape[1]) and special.eos not in words[0]:
+        best = next_word.logits(words).softmax(dim=-1)[0].topk(count)
+        names = [run.tokenizer_tgt.id_to_token(one) for one in best.indices.tolist()]
+        found.append(list(zip(names, best.values.tolist(), strict=True)))
+        words = torch.cat([words, best.indices[None, :1]], dim=1)
+    return found
+
+
+def next_words(run: Trained, sentence: str) -> VBox:
+    """Returns bars for the next word, with the step of the translation to choose."""
+    found = candidates(run, sentence)
+
+    def draw(step: int) -> str:
+        before = " ".join(rows[0][0] for rows in found[:step]) or "[SOS]"
+        return drawing.titled(f"{sentence} → {before} …", drawing.bars(found[step], "the likeliest next words", 0))
+
+    return viewer(draw, step=IntSlider(min=0, max=len(found) - 1))
+
+
+# --- the beam -----------------------------------------------------------------------------------------------
+
+
+class Node(NamedTuple):
+    """A word that was kept at a step: its place among the kept, its parent's place a step before, how likely it is."""
+
+    parent: int
+    word: str
+    total: float  # log probability of all words so far
+    ended: bool  # it stands behind a translation that had ended already
+
+
+def beam_steps(run: Trained, sentence: str, beam: int) -> tuple[list[list[Node]], list[int]]:
+    """Returns what a beam search kept at each step, and the places of the winner, step by step."""
+    source, special = _encoded(run, sentence), Special.of(run.tokenizer_tgt)
+    steps: list[list[Node]] = []
+
+    def watch(parent: torch.Tensor, word: torch.Tensor, total: torch.Tensor) -> None:
+        rows = zip(parent[0].tolist(), word[0].tolist(), total[0].tolist(), strict=True)
+        steps.append([Node(p, run.tokenizer_tgt.id_to_token(w), t, w == special.pad) for p, w, t in rows])
+
+    mask = padding_mask(source, Special.of(run.tokenizer_src).pad)
+    most = min(run.config.seq, 3 * source.shape[1])
+    (ids,) = beam_search(run.model, source, mask, special, most, beam, watch=watch)
+    wanted = [run.tokenizer_tgt.id_to_token(one) for one in ids]
+    paths = ([*_path(steps, place)] for place in range(beam))
+    return steps, next(path for path in paths if _words(steps, path) == wanted)
+
+
+def _path(steps: list[list[Node]], place: int) -> list[int]:
+    """Returns the places, first step first, of those that lead to a place of the last step."""
+    path = [place]
+    for nodes in reversed(steps[1:]):
+        path.append(nodes[path[-1]].parent)
+    return path[::-1]
+
+
+def _words(steps: list[list[Node]], path: list[int]) -> list[str]:
+    nodes = [nodes[place] for nodes, place in zip(steps, path, strict=True)]
+    return [node.word for node in nodes if not node.ended and node.word != "[EOS]"]
+
+
+def tree(steps: list[list[Node]], winner: list[int]) -> str:
+    """Returns the tree as a drawing: a row for each step, the winner's words bold."""
+    across, down = 88, 40
+    parts = []
+    for row, nodes in enumerate(steps):
+        for place, node in enumerate(nodes):
+            if node.ended or node.total == float("-inf"):
+                continue
+            here, above = (across * (place + 0.5), down * (row + 1)), (across * (node.parent + 0.5), down * row)
+            wins = winner[row] == place
+            if row:
+                start, end = (above[0], above[1] + 10), (here[0], here[1] - 10)
+                parts.append(drawing.line(start, end, drawing.COLOURS[3 if wins else 7], 3 if wins else 1.5))
+            parts.append(drawing.text(*here, drawing.shortened(node.word, 10), "middle", bold=wins))
+    label = f"beam search: {len(steps)} steps, {len(steps[0])} kept at each"
+    return drawing.svg(across * len(steps[0]), down * (len(steps) + 1), parts, label)
+
+
+def beam_tree(run: Trained, sentence: str) -> VBox:
+    """Returns the tree of a beam search, with the number of translations kept to choose."""
+    return viewer(lambda beam: tree(*beam_steps(run, sentence, beam)), beam=IntSlider(min=1, max=4, value=3))
+
+
+def _encoded(run: Trained, sentence: str) -> torch.Tensor:
+    device = next(run.model.parameters()).device
+    return encode_sources([sentence], run.tokenizer_src, run.config.seq).to(device)

@@ -1,0 +1,41 @@
+"""Runs the project's notebooks as a student would, from the first cell to the last, in the size that tests have."""
+
+import os
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).resolve().parents[1]
+PICTURES = ("image/png", "image/gif", "application/vnd.jupyter.widget-view+json")
+MOST_S = 280  # for one cell; the slowest takes some seconds on a quiet machine
+
+os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")  # this environment's kernel, and not one of the user's
+
+
+def of(service: str) -> list[Path]:
+    """Returns a service folder's notebooks."""
+    return sorted((ROOT / "services" / service / "notebooks").glob("*.ipynb"))
+
+
+def name_of(path: Path) -> str:
+    """Returns what a test of one is called."""
+    return path.stem
+
+
+def executed(path: Path, volume: Path, **variables: str) -> list[nbformat.NotebookNode]:
+    """Returns a notebook's code cells with what they put out. Raises CellExecutionError with a failing cell's words."""
+    notebook = nbformat.read(path, as_version=4)
+    shared = (str(folder) for folder in (ROOT / "shared").iterdir() if any(folder.glob("vla_*")))
+    own = {"VLALAB_SMALL": "1", "VLALAB_VOLUME": str(volume), "PYTHONPATH": os.pathsep.join([str(ROOT), *shared])}
+    client = NotebookClient(notebook, timeout=MOST_S, kernel_name="python3", resources={"metadata": {"path": volume}})
+    client.execute(env={**os.environ, **own, **variables})
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def shows_a_picture(cell: nbformat.NotebookNode) -> bool:
+    """Returns whether a cell put out a picture, a film, a drawing or a viewer."""
+    found = [output.get("data", {}) for output in cell.outputs]
+    return any(kind in data for data in found for kind in PICTURES) or any(
+        "<svg" in data.get("text/html", "") or "<img" in data.get("text/html", "") for data in found
+    )
