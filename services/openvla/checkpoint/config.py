@@ -43,8 +43,6 @@ class LlamaConfig:
     num_key_value_heads: int | None = None
     rms_norm_eps: float = 1e-6
     rope_theta: float = 10000.0
-    max_position_embeddings: int = 2048
-    bos_token_id: int = 1
 
     def __post_init__(self):
         if self.num_key_value_heads is None:

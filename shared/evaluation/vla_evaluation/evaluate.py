@@ -209,7 +209,9 @@ def conclude(run: Run, code: int, suites: Sequence[str]) -> int:
 
 
 def in_words(error: Exception, place: Path) -> str:
-    return explain_os_error(error, place) if isinstance(error, OSError) else str(error)
+    if isinstance(error, OSError):
+        return explain_os_error(error, place)
+    return one_line(error) if isinstance(error, ContractError) else str(error)
 
 
 def plural(number: int, noun: str) -> str:
@@ -223,6 +225,11 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
         f"{plan.config.suite}: {plural(len(plan.tasks), 'task')} × {plural(len(plan.episodes), 'episode')}, "
         f"{left} of {total} to do, policy {one_line(info.name)}, {plural(workers, 'worker')}, assets: {assets.kind}"
     )
+    announce(run, left, workers)
+
+
+def announce(run: Run, left: int, workers: int) -> None:
+    """Prints the drift that is allowed, and about how long what is left takes where an earlier run tells."""
     for line in run.drift:
         say(f"drift allowed: {line}")
     known = earlier(run.folder.parent, run.store.meta("identity")) if left else None
@@ -252,13 +259,7 @@ def guarded(job: Callable[[], int]) -> int:
     try:
         with interruptible():
             return job()
-    except ContractError as error:
-        say(f"error: {one_line(error)}", file=sys.stderr)
-        return 2
-    except (ValueError, RunRefused, StoreError) as error:
-        say(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
+    except (ContractError, ValueError, RunRefused, StoreError, OSError) as error:
         say(f"error: {in_words(error, Path())}", file=sys.stderr)
         return 2
     except Interrupted:

@@ -16,7 +16,6 @@ from vla_evaluation import evaluate
 from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark
 from vla_evaluation.config import RunConfig
-from vla_evaluation.estimate import earlier
 from vla_evaluation.evaluate import plural
 from vla_evaluation.plan import Plan, choose_tasks, describe, identify, make_job, specify
 from vla_evaluation.recording import worker
@@ -113,11 +112,7 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
         f"{config.suite}: {plural(config.episodes, 'demonstration')} of {plural(len(plan.tasks), 'task')}, {left} to "
         f"do, policy {one_line(info.name)}{noise}, {plural(workers, 'worker')}, assets: {assets.kind}"
     )
-    for line in run.drift:
-        say(f"drift allowed: {line}")
-    known = earlier(run.folder.parent, run.store.meta("identity")) if left else None
-    if known and (line := known.announcement(left, workers)):
-        say(line)
+    evaluate.announce(run, left, workers)
 
 
 def conclude(run: Run, config: RunConfig, code: int) -> int:
