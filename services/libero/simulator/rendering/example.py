@@ -183,9 +183,9 @@ def cpu_ms(env) -> dict[str, float]:
     """Returns the median CPU time of this thread for one image, drawn in full and from layers, in turns."""
     stage, compositor = env._renderer._stage, env._renderer._compositor
     camera = stage.model.camera(CAMERA).id
-    sides, spent = {"full": stage.render, "layered": compositor.render}, {"full": [], "layered": []}
+    variants, spent = {"full": stage.render, "layered": compositor.render}, {"full": [], "layered": []}
     for _ in range(ROUNDS):
-        for name, render in sides.items():
+        for name, render in variants.items():
             start = time.thread_time()
             render(camera)
             spent[name].append((time.thread_time() - start) * 1e3)
