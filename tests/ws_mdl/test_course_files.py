@@ -120,6 +120,8 @@ def test_stages_can_be_compared(used, capsys, monkeypatch):
 def test_the_sprites_are_trained_on_by_name(used):
     pictures = load("course-sprites")
     assert len(pictures.x) == 40 and pictures.classes[0] == "hero"
+    trained = sampling.open_run("course-model", used, "cpu").config.data
+    assert trained == "course-sprites"  # its pictures are scored against those
 
 
 def test_an_archive_gives_what_its_folder_gives(course, brought, tmp_path):
@@ -155,7 +157,7 @@ def test_a_later_run_deletes_nothing_and_writes_over_nothing(used):
 
 
 def test_weights_without_an_optimizer_are_not_trained_on(used):
-    config = DiffusionConfig(name="course-model", data="sprites", n_feat=8, device="cpu", precision="fp32")
+    config = DiffusionConfig(name="course-model", data="course-sprites", n_feat=8, device="cpu", precision="fp32")
     with pytest.raises(ValueError, match="imported without their optimizer"):
         diffusion_training.train_model(config, used)
 

@@ -158,19 +158,19 @@ def _painters(found: Sequence[File], name: str, volume: Volume, refuse: Refuse) 
         context = "context" in group
         folder = diffusion.runs_folder(volume) / run
         parts = {
-            WeightFiles(folder, PREFIX).path(epoch).name: Part(file, _painter(file, run, context))
+            WeightFiles(folder, PREFIX).path(epoch).name: Part(file, _painter(file, run, name, context))
             for epoch, file in chosen.items()
         }
         line = f"{run}: a noise predictor after {len(parts)} epochs ({_some(chosen)}), context {context}"
         yield Piece(folder, parts, line, f"./lab sample diffusion --name {run} --epoch {_stages([*chosen])}")
 
 
-def _painter(file: DiffusionWeights, run: str, context: bool) -> Callable[[Path], None]:
-    """Returns what writes the file's weights as a state of the lab."""
+def _painter(file: DiffusionWeights, run: str, name: str, context: bool) -> Callable[[Path], None]:
+    """Returns what writes the file's weights as a state of the lab, trained on the pictures that come with `name`."""
+    data = f"{name}-{'mnist' if file.channels == 1 else 'sprites'}"
     config = diffusion.Config(
-        name=run, data="mnist" if file.channels == 1 else "sprites", context=context, n_feat=file.n_feat, ema=0.0,
-        precision="fp32", keep=0,
-    )  # fmt: skip
+        name=run, data=data, context=context, n_feat=file.n_feat, ema=0.0, precision="fp32", keep=0
+    )
     known = {len(DIGITS): DIGITS, len(CLASSES): CLASSES}
     classes = known.get(file.classes, [str(number) for number in range(file.classes)])
 
