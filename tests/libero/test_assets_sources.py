@@ -7,11 +7,12 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from services.libero.assets import content, kit, official, resolve, sources
+from services.libero.assets import content, kit, official, placing, resolve, sources
 
 
 @pytest.fixture(autouse=True)
@@ -242,6 +243,21 @@ def test_many_processes_write_one_kit(tmp_path):
     assert len(paths) == 1
     assert kit.complete(paths.pop())
     assert len(os.listdir(tmp_path / "assets")) == 1
+
+
+def test_a_site_that_another_writer_sweeps_before_it_is_locked_is_made_anew(tmp_path, monkeypatch):
+    make, made = tempfile.mkdtemp, []
+
+    def swept_at_first(**where):
+        made.append(make(**where))
+        if len(made) == 1:
+            os.rmdir(made[0])
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", swept_at_first)
+    with placing.building_site(tmp_path / "kit") as site:
+        assert site.is_dir() and [str(site)] == made[1:]
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_full_disk_is_said_with_the_way_out(tmp_path, monkeypatch):

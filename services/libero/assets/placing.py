@@ -28,14 +28,15 @@ def building_site(target: Path) -> Iterator[Path]:
 
 
 def _open_site(parent: Path, prefix: str) -> tuple[Path, int]:
-    while True:
+    while True:  # another writer may sweep it between its making and its lock
         site = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        lock = os.open(site, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        with suppress(OSError):  # a file system without locks: nothing is swept there either
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        if site.exists():
-            return site, lock
-        os.close(lock)  # swept between its making and its lock
+        with suppress(FileNotFoundError):
+            lock = os.open(site, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            with suppress(OSError):  # a file system without locks: nothing is swept there either
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if site.exists():
+                return site, lock
+            os.close(lock)
 
 
 def _sweep(parent: Path, prefix: str) -> None:

@@ -61,8 +61,7 @@ def choose_workers(asked: int | None, episodes: int, worker_gb: float) -> int:
 
 def resume_command(run: Run, suites: Sequence[str]) -> str:
     """Returns the command that goes on with this run, as the user would type it; a token stays out of it."""
-    by_hand = ["python", "-m", sys.modules["__main__"].__spec__.parent, *sys.argv[1:]]
-    typed = os.environ.get("VLALAB_COMMAND") or shlex.join(by_hand)
+    typed = os.environ.get("VLALAB_COMMAND") or _typed_by_hand()
     replaced = ("--resume", "--run-id", "--token")
     kept, before = [], ""
     for word in shlex.split(typed):
@@ -74,6 +73,10 @@ def resume_command(run: Run, suites: Sequence[str]) -> str:
         if word.split("=")[0] not in replaced:
             kept.append(word)
     return shlex.join([*kept, "--resume", run.id])
+
+
+def _typed_by_hand() -> str:
+    return shlex.join(["python", "-m", sys.modules["__main__"].__spec__.parent, *sys.argv[1:]])
 
 
 class Interrupted(Exception):
