@@ -13,8 +13,9 @@ from pathlib import Path
 import tyro
 
 from vla_common import endings
+from vla_common.serving import Serving
 from vla_common.volume import Volume
-from vla_contract.server.auth import BIND, TokenCheck, is_loopback, require_token_beyond_loopback
+from vla_contract.server.auth import BIND, is_loopback, token_for
 from vla_notebooks.home import settle
 
 log = logging.getLogger("vla_notebooks")
@@ -22,8 +23,8 @@ NEWS = "@jupyterlab/apputils-extension:announcements"  # asks whether to show ne
 UID_MAP = Path("/proc/self/uid_map")  # lines of: first uid inside, first outside, how many (user_namespaces(7))
 
 
-@dataclass(frozen=True)
-class Server:
+@dataclass(frozen=True, kw_only=True)
+class Server(Serving):
     """JupyterLab, in which the course's notebooks run.
 
     Files lie in notebooks/ on the volume ($VLALAB_VOLUME); the project's own are copied there where they are missing.
@@ -32,13 +33,8 @@ class Server:
     """
 
     of: str  # which notebooks: a folder of services/ that has some
-    host: str = "127.0.0.1"  # 0.0.0.0 opens it to the network, with VLALAB_TOKEN only
     port: int = 8888  # 0: any free one, named in the log
     allow_root: bool = False  # run as root, where there is no other user; notebooks then may do anything
-
-    def __post_init__(self):
-        if not 0 <= self.port < 65536:
-            raise ValueError(f"port is {self.port}; expected 0 to 65535")
 
 
 def main() -> None:
@@ -46,12 +42,11 @@ def main() -> None:
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     server = tyro.cli(Server, prog="python -m vla_notebooks")
     check_user(server)
-    require_token_beyond_loopback(server.host, os.environ.get("VLALAB_TOKEN"))
-    TokenCheck(os.environ.get("VLALAB_TOKEN") or None)
+    given = token_for(server.host)
     volume = Volume()
     settle(server.of, volume)
     with tempfile.TemporaryDirectory(prefix="vlalab-notebook-") as folder:
-        run(server, volume.notebooks, Path(folder))
+        run(server, given, volume.notebooks, Path(folder))
 
 
 def check_user(server: Server) -> None:
@@ -68,9 +63,8 @@ def is_root() -> bool:
     return os.geteuid() == 0 and any(line.split()[:2] == ["0", "0"] for line in UID_MAP.read_text().splitlines())
 
 
-def run(server: Server, root: Path, private: Path) -> None:
-    """Serves the files of `root`; Jupyter's own settings, sockets and histories lie in `private`."""
-    given = os.environ.get("VLALAB_TOKEN")
+def run(server: Server, given: str | None, root: Path, private: Path) -> None:
+    """Serves the files of `root`; Jupyter's own settings, sockets and histories lie in `private`. given: the token."""
     token = given or secrets.token_urlsafe(24)
     os.environ.update(variables(token, private))
     config = private / "settings.json"
