@@ -55,6 +55,7 @@ class Model:
     checkpoints: Mapping[str, str]  # suite → the published one's folder under checkpoints/: its repository's name
     published: str  # the file in which its program names those repositories
     getter: str  # the module that downloads one, or makes a tiny one
+    data: str = ""  # the module that says what is in a data set for it, checks one and downloads one
     verifier: str = ""  # the module that measures one
     modes: tuple[str, ...] = ()  # which ways to run it the verifier compares
     suite_setting: str = ""  # the setting that is told the suite

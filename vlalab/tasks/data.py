@@ -105,6 +105,7 @@ def record(suite: str, policy: str | None, gpu: str | None, runtime: str, dry_ru
     finish(evaluation.run(request, shlex.join(["./lab", *sys.argv[1:]])))
 
 
+READERS = {name: model.data for name, model in MODELS.items() if model.data}
 MAKERS = {name: one.datasets for name, one in manifests.benchmarks().items() if one.datasets}
 FORMATS = ("lerobot", "lerobot-v3.0", "hdf5")
 CHECK = Flag("check", "read it back whole, and name every fault with its file and row", default=False)
@@ -157,3 +158,28 @@ def _refuse_makers_flags_alone(given: dict[str, object]) -> None:
     if alone and not given["format"]:
         flag = f"--{alone[0].replace('_', '-')}"
         raise LabError(f"{flag} says how a data set is made; add --format {FORMATS[0]}, or leave it out")
+
+
+@task(
+    "what a model may learn",
+    word("model", " or ".join(READERS), OneOf(tuple(READERS))),
+    Flag("dataset", "a data set on the volume, or its folder", Checked(datasets.dataset, "NAME")),
+    Flag("embodiment", "check that it fits this one: a name, or the path of its JSON file"),
+    CHECK.but(help="read it back whole, and name every fault, what the model needs included"),
+    STATS,
+    Flag("download", "get a published one onto the volume first: its name, or OWNER/NAME[/FOLDER] on the hub"),
+    RUNTIME,
+    DRY_RUN,
+)
+def data(model: str, runtime: str, dry_run: bool, **readers: object) -> None:
+    """Say what is in a data set for a model: schema, episodes, tasks, statistics, and a page with films and curves.
+
+    ./lab data gr00t --dataset goal-oracle
+    ./lab data gr00t --dataset goal-oracle --check --embodiment libero
+    ./lab data gr00t --download gr1_arms_only.CanSort
+    """
+    if not (readers["dataset"] or readers["download"]):
+        raise LabError("data needs --dataset NAME, or --download NAME to get one. See: ./lab data --help")
+    if readers["dataset"] and readers["download"]:
+        raise LabError("--dataset and --download both name a data set; give one of them")
+    finish(programs.run_module(model, READERS[model], flags_of(readers), runtime, dry_run))

@@ -25,6 +25,7 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "assets": EVALUATE,
     "record": lambda given: f"./lab dataset {given['name'] or _recorded()} --format lerobot",
     "dataset": lambda given: _after_dataset(given),
+    "data": lambda given: f"./lab data {given['model']} --dataset {_read(given)} --check",
     "offline": lambda given: f"./lab act {given['policy']} --dataset {shlex.quote(str(given['dataset']))} --index 0",
     "act": lambda given: f"./lab offline {given['policy']} --dataset {shlex.quote(str(given['dataset']))} --plot",
     "up": lambda given: _after_up(given),
@@ -63,6 +64,11 @@ def tell(task: str, given: Given) -> None:
 
 def _recorded() -> str:
     return next(iter(runs.newest("demonstrations")), "NAME")
+
+
+def _read(given: Given) -> str:
+    """Returns the data set that was looked at, or downloaded."""
+    return shlex.quote(str(given["dataset"] or str(given["download"]).rpartition("/")[2]))
 
 
 def _after_dataset(given: Given) -> str:

@@ -1,0 +1,1 @@
+"""Data sets as GR00T needs them: said, checked, downloaded."""
