@@ -34,6 +34,11 @@ ELSEWHERE = {
     "./lab compare libero_goal-oracle-1 libero_goal-random-1": ("terminal/test_runs.py", 'done("compare"'),
     "./lab report latest": ("terminal/test_runs.py", 'done("report", "latest")'),
     "./lab score diffusion": ("terminal/test_course.py", 'done("score", "diffusion"'),
+    "./lab dataset goal-oracle --format lerobot --size 128": (
+        "libero/test_dataset_making.py",
+        "services.libero.datasets",
+    ),
+    "./lab dataset goal-oracle --show": ("libero/test_dataset_making.py", '"--check", "--show"'),
     "./lab tensorboard": ("ws_mdl/test_services.py", "services.ws_mdl.tensorboard"),
 }
 AS_IT_IS = (
