@@ -35,6 +35,7 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "logs": lambda given: _after_logs(str(given["name"])),
     "shell": "./lab status",
     "checkpoint": lambda given: f"./lab up {given['model']} --checkpoint {given.get('name') or _newest_of(given)}",
+    "export": "./lab bench gr00t",
     "verify": lambda given: f"./lab up {given['model']} --checkpoint {_verified(given)}",
     "train": lambda given: _after_training(given),
     "translate": lambda given: _after_translating(given),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from vlalab.commands import addresses, lacking, lifecycle, overview, programs
-from vlalab.description import manifests, service_settings
+from vlalab.description import checkpoints, compose, manifests, service_settings
+from vlalab.host.console import LabError, unknown
 from vlalab.runtimes.running import Instance
 from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several
@@ -144,3 +145,41 @@ def verify(model: str, gpu: str | None, runtime: str, dry_run: bool, **verifiers
     ./lab verify openvla --checkpoint openvla-7b-finetuned-libero-goal --modes bf16-sdpa,nf4
     """
     finish(programs.run_module(model, MODELS[model].verifier, flags_of(verifiers), runtime, dry_run, gpu))
+
+
+EXPORTED = {name: model for name, model in MODELS.items() if model.exporter}
+
+
+def _exported(label: str, text: str) -> tuple[str, str | None]:
+    """Returns a model, and the checkpoint that was named after it or is the only one on the volume."""
+    model, _, named = text.partition(",")
+    if model not in EXPORTED:
+        raise LabError(unknown("model", model, EXPORTED))
+    there = checkpoints.there(model)
+    variable = service_settings.variable(model, "CHECKPOINT")
+    if named or len(there) != 1 or compose.environment_variables().get(variable):
+        named = named or compose.environment_variables().get(variable) or ""
+        return model, service_settings.existing_checkpoint(named, f"./lab checkpoint {model} --tiny")
+    return model, there[0]
+
+
+@task(
+    "write ONNX modules",
+    words("model", f"{' or '.join(EXPORTED)}, and perhaps a checkpoint; without: the only one on the volume, else what "
+          ".env names", Checked(_exported, "MODEL [CHECKPOINT]"), default=None),
+    Flag("dtype", "numbers of the modules; fp16 is what upstream writes", OneOf(("fp32", "fp16")), otherwise="fp32"),
+    Flag("embodiment", "whose cameras and encoders", otherwise="the checkpoint's own"),
+    RUNTIME,
+    DRY_RUN,
+)  # fmt: skip
+def export(model: tuple[str, str | None], runtime: str, dry_run: bool, **exporters: object) -> None:
+    """Write a checkpoint's ONNX modules, compare each with torch, and build TensorRT's engines where that is installed.
+
+    ./lab export gr00t
+    ./lab export gr00t gr00t-tiny --dtype fp16
+    """
+    if not model:
+        raise LabError(f"export needs a model: {' or '.join(EXPORTED)}. See: ./lab export --help")
+    name, checkpoint = model
+    flags = flags_of({"checkpoint": checkpoint, **exporters})
+    finish(programs.run_module(name, EXPORTED[name].exporter, flags, runtime, dry_run))

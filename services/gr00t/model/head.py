@@ -26,7 +26,7 @@ _EPS = 1e-5
 
 
 class PerRobotLinear(nn.Module):
-    """A linear layer for each robot: W [robots, in, out], b [robots, out]."""
+    """A linear layer for each robot: W [robots, in, out], b [robots, out]. robot: a number, or one per row, int [B]."""
 
     def __init__(self, robots: int, inner: int, outer: int):
         super().__init__()
@@ -34,7 +34,7 @@ class PerRobotLinear(nn.Module):
         self.b = nn.Parameter(torch.empty(robots, outer))
 
     def forward(self, x: Tensor, robot: int) -> Tensor:  # [B, T, in] -> [B, T, out]
-        return x @ self.W[robot] + self.b[robot]
+        return x @ self.W[robot] + self.b[robot].unsqueeze(-2)
 
 
 class PerRobotMLP(nn.Module):
@@ -143,7 +143,7 @@ class DitBlock(nn.Module):
 
     def forward(self, x: Tensor, modulation: Tensor, context: KeysValues | None, visible: Tensor | None) -> Tensor:
         x = x + self.attn1(modulated(x, *modulation.chunk(2, dim=-1)), context, visible if self.crosses else None)
-        return x + self.ff(F.layer_norm(x, x.shape[-1:], eps=_EPS))
+        return x + self.ff(plain_norm(x))
 
 
 class TimeEncoder(nn.Module):
@@ -273,7 +273,12 @@ class ActionHead(nn.Module):
 
 def modulated(x: Tensor, scale: Tensor, shift: Tensor, eps: float = _EPS) -> Tensor:
     """Returns the layer norm of x with a scale and a shift from outside."""
-    return F.layer_norm(x, x.shape[-1:], eps=eps) * (1 + scale) + shift
+    return plain_norm(x, eps) * (1 + scale) + shift
+
+
+def plain_norm(x: Tensor, eps: float = _EPS) -> Tensor:
+    """Returns the layer norm of x without weights. int: an exported module's norm has one size."""
+    return F.layer_norm(x, (int(x.shape[-1]),), eps=eps)
 
 
 def waves(times: Tensor, count: int, base: int) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,118 @@
+"""GR00T N1.5: our engine against upstream's code on the same checkpoint, in one run.
+
+On small random checkpoints on a CPU (tiny: Python takes most of the time; mid: arithmetic does). What is measured:
+- one action, observation to numbers, both sides in turns: ours in fp32 and bf16, upstream's as it loads itself (bf16);
+- a batch of eight against one at a time;
+- the seven exported modules, torch beside onnxruntime.
+
+    PYTHONPATH=.:shared/common:shared/contract:shared/modelkit python bench/gr00t.py [--quick]
+
+VLALAB_GR00T_SOURCE names the checkout of Isaac-GR00T whose code is the other side; without one that is left out, and
+said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # beside this file, upstream's package would be this file
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # upstream's loader asks the hub first
+
+from vla_modelkit.threads import set_wait_policy
+
+set_wait_policy()  # as the service does, before torch is imported
+
+import numpy as np
+import torch
+
+from bench.common import figure, interleaved, median_ms
+from services.gr00t.checkpoint import tiny
+from services.gr00t.checkpoint.config import load_config
+from services.gr00t.checkpoint.folder import CheckpointFolder, find
+from services.gr00t.export import measuring
+from services.gr00t.export.__main__ import cut, show
+from services.gr00t.service.layout import Layout, layout
+from services.gr00t.service.loading import load_own_policy
+from services.gr00t.service.settings import Settings
+from services.gr00t.upstream import package
+from vla_contract import Observation, Policy
+
+ENVIRONMENT = "gr00t"
+BATCH = 8
+
+
+def main() -> None:
+    """Prints the tables and the FIGURE lines."""
+    parser = argparse.ArgumentParser(description="GR00T N1.5: our engine against upstream's code.")
+    parser.add_argument("--quick", action="store_true", help="the tiny checkpoint alone, and fewer rounds")
+    asked = parser.parse_args()
+    rounds = 8 if asked.quick else 30
+    with tempfile.TemporaryDirectory() as folder:
+        for size in ("tiny",) if asked.quick else ("tiny", "mid"):
+            found = find(str(tiny.make(Path(folder) / size, "libero", spec=tiny.SPECS[size])))
+            one = found.embodiment()
+            sizes = layout(one, found.metadata[one.tag])
+            ours = {
+                name: load_own_policy(Settings(device="cpu", dtype=name), found, sizes) for name in ("fp32", "bf16")
+            }
+            one_action(size, {**ours, **upstream(found, sizes)}, sizes, rounds)
+            batched(ours["fp32"], sizes, max(3, rounds // 4))
+            print(f"\n{size}: the exported modules")
+            modules(found, Path(folder) / f"{size}-onnx", rounds)
+
+
+def upstream(found: CheckpointFolder, sizes: Layout) -> dict[str, Policy]:
+    """Returns the other side by its name; nothing where its code is not here, which is said."""
+    if (reason := package.missing()) is not None:
+        print(f"upstream is left out: {reason}")
+        return {}
+    from services.gr00t.upstream.policy import load_upstream_policy
+
+    return {"upstream": load_upstream_policy(Settings(device="cpu", engine="upstream"), found, sizes)}
+
+
+def observed(sizes: Layout, seed: int = 0) -> Observation:
+    """Returns an observation of random pictures and state."""
+    draw = np.random.default_rng(seed)
+    pictures = {name: draw.integers(0, 256, (*sizes.image_hw, 3), np.uint8) for name in sizes.embodiment.cameras}
+    state = draw.normal(size=sizes.state_size).astype(np.float32)
+    return Observation(pictures, state, "put the bowl on the stove", f"bench.0.{seed}.0.a", 0)
+
+
+def one_action(size: str, sides: dict[str, Policy], sizes: Layout, rounds: int) -> None:
+    """Times single observations, all sides in turns."""
+    seen = observed(sizes)
+    calls = {name: (lambda policy=policy: policy.act([seen])) for name, policy in sides.items()}
+    seconds = interleaved(calls, rounds, warmup=3)
+    ms = {name: median_ms(values) for name, values in seconds.items()}
+    print(f"\n{size}: one action, median of {rounds} in turns, {torch.get_num_threads()} threads")
+    for name, values in seconds.items():
+        print(f"  {name:10} {ms[name]:8.2f} ms  best {min(values) * 1e3:8.2f}")
+    if "upstream" in ms:
+        for name in ("fp32", "bf16"):
+            target = ">=2" if (size, name) == ("tiny", "fp32") else ">=1"
+            figure(f"gr00t_over_upstream_{size}_{name}", ms["upstream"] / ms[name], "ratio", target)
+
+
+def batched(policy: Policy, sizes: Layout, rounds: int) -> None:
+    """Times a batch against the same observations one by one."""
+    seen = [observed(sizes, seed) for seed in range(BATCH)]
+    sides = {"together": lambda: policy.act(seen), "one by one": lambda: [policy.act([one]) for one in seen]}
+    ms = {name: median_ms(values) for name, values in interleaved(sides, rounds).items()}
+    print(f"  {BATCH} observations: together {ms['together']:.1f} ms, one by one {ms['one by one']:.1f} ms")
+
+
+def modules(found: CheckpointFolder, folder: Path, rounds: int) -> None:
+    """Times each exported module, torch beside onnxruntime, and checks that they agree."""
+    exported, _ = cut(found, load_config(found.folder), torch.float32)
+    rows = [measuring.measure(one, measuring.export(one, folder), rounds) for one in exported]
+    show(rows)
+    figure(f"gr00t_onnx_apart_{found.folder.name}", max(row.apart for row in rows), "share", "<=1e-4")
+
+
+if __name__ == "__main__":
+    main()
