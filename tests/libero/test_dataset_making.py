@@ -223,6 +223,12 @@ def test_what_cannot_be_made(dataset, volume, monkeypatch, given, words):
         make(DatasetConfig(*given))
 
 
+def test_a_set_elsewhere_is_made_anew_by_its_path(volume, monkeypatch, tmp_path):
+    monkeypatch.setenv("VLALAB_VOLUME", str(volume.root))
+    folder = make(DatasetConfig(str(data_sets.hdf5(tmp_path / "elsewhere")), "lerobot"))
+    assert folder == volume.datasets / "elsewhere" and faults(folder) == []
+
+
 def test_a_python_without_lerobot_cannot_make_version_3(monkeypatch):
     monkeypatch.setenv("VLALAB_LEROBOT_PYTHON", sys.executable)
     with pytest.raises(DatasetError, match="has no converter to v3.0"):

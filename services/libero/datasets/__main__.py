@@ -10,10 +10,11 @@ from services.libero.datasets import convert, sources
 from services.libero.datasets.config import DatasetConfig
 from vla_common import endings
 from vla_common.volume import Volume, VolumeError, shown
-from vla_datasets import program, recoding, version3
+from vla_datasets import hdf5, program, recoding, version3
 from vla_datasets.errors import DatasetError
 from vla_datasets.opening import find, open_dataset
 from vla_evaluation.evaluate import choose_workers
+from vla_evaluation.runs.folders import STORE
 from vla_evaluation.store.records import StoreError
 
 WORKER_GB = 1.6
@@ -62,12 +63,11 @@ def make(config: DatasetConfig) -> Path:
 def existing_set(config: DatasetConfig, volume: Volume) -> Path | None:
     """Returns the data set that is the source, None where a recording or a run is."""
     name = config.source
-    recorded = (volume.path("demonstrations") / name, volume.path("runs") / name)
-    places = (Path(name).expanduser(), volume.path("datasets") / name)
-    found = next((path for path in places if (path / "meta").is_dir() or path.suffix in (".hdf5", ".h5")), None)
-    if found is None and (places[1]).is_dir() and list(places[1].glob("*.hdf5")):
-        found = places[1]
-    return None if any(path.exists() for path in recorded) else found
+    stores = (volume.path("demonstrations") / name / STORE, volume.path("runs") / name / STORE)
+    if any(path.is_file() for path in stores):
+        return None
+    places = (volume.path("datasets") / name, Path(name).expanduser())
+    return next((path for path in places if (path / "meta").is_dir() or hdf5.files(path)), None)
 
 
 if __name__ == "__main__":
