@@ -93,7 +93,7 @@ def test_every_service_has_a_manifest_and_every_manifest_its_services():
 
 def test_what_manifests_name_is_there():
     for model in manifests.models().values():
-        for module in filter(None, (model.getter, model.verifier)):
+        for module in filter(None, (model.getter, model.verifier, model.trainer)):
             path = ROOT / module.replace(".", "/")
             assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
     for job, benchmark in manifests.benchmarks().items():

@@ -58,6 +58,7 @@ class Model:
     data: str = ""  # the module that says what is in a data set for it, checks one and downloads one
     verifier: str = ""  # the module that measures one
     exporter: str = ""  # the module that writes its ONNX modules
+    trainer: str = ""  # the module that fine-tunes one on a data set
     modes: tuple[str, ...] = ()  # which ways to run it the verifier compares
     suite_setting: str = ""  # the setting that is told the suite
     settings: tuple[str, ...] = ()  # FILE:CLASS of dataclasses whose fields are variables of the service

@@ -38,6 +38,7 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "export": "./lab bench gr00t",
     "verify": lambda given: f"./lab up {given['model']} --checkpoint {_verified(given)}",
     "train": lambda given: _after_training(given),
+    "finetune": lambda given: _after_finetuning(given),
     "translate": lambda given: _after_translating(given),
     "sample": lambda given: f"./lab score diffusion{_name(given)}",
     "score": lambda given: f"./lab sample diffusion{_name(given)} --compare",
@@ -123,6 +124,10 @@ def _after_training(given: Given) -> str:
     if given["lab"] == "diffusion":
         return f"./lab sample diffusion{_name(given)}"
     return f'./lab translate "The door is open."{_name(given)}'
+
+
+def _after_finetuning(given: Given) -> str:
+    return f"./lab up {given['model']} --checkpoint {given.get('name') or _newest_of(given)}"
 
 
 def _after_evaluating() -> str:

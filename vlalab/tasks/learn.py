@@ -9,7 +9,7 @@ from vlalab.commands import course, lifecycle, programs
 from vlalab.description import manifests, runs, service_settings
 from vlalab.host.console import LabError, unknown
 from vlalab.tasks.flags import DEVICE, DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
-from vlalab.tasks.serve import FOLDER_NAME, print_addresses
+from vlalab.tasks.serve import FOLDER_NAME, MODELS, print_addresses
 from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several
 
 CORPORA = ("default", "opus_books", "lemon-mint", "reverse")  # by name; anything else may be a file
@@ -31,6 +31,7 @@ EPOCH = Flag(
     Like(r"\d+(,\d+)*", "epochs such as 0,10,29", "N,N"),
     otherwise="the newest",
 )
+TRAINED = {name: model for name, model in MODELS.items() if model.trainer}
 ONLY_DIFFUSION = word("lab", "diffusion", OneOf(("diffusion",)))
 
 
@@ -72,13 +73,19 @@ def train(
     _refuse_the_other_labs_flags(lab, trainers)
     if gpus > 1 and lab != "transformer":
         raise LabError(f"train {lab} runs on one GPU, {gpus} were asked for; leave --gpus out")
-    module = course.module(lab, "train")
     flags = [*flags_of(trainers), *course.flags(lab, set)]
+    _run_on(gpus, course.SERVICE, course.module(lab, "train"), flags, runtime, dry_run, gpu)
+
+
+def _run_on(
+    gpus: int, service: str, module: str, flags: list[str], runtime: str, dry_run: bool, gpu: str | None
+) -> None:
+    """Runs a trainer, as several processes of one machine where it has several GPUs."""
     if gpus > 1:
         one_machine = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={gpus}"]
         module, flags = "torch.distributed.run", [*one_machine, "-m", module, *flags]
-    devices = programs.several_gpus(course.SERVICE, gpus, gpu)
-    finish(programs.run_module(course.SERVICE, module, flags, runtime, dry_run, devices))
+    devices = programs.several_gpus(service, gpus, gpu)
+    finish(programs.run_module(service, module, flags, runtime, dry_run, devices))
 
 
 def _refuse_the_other_labs_flags(lab: str, given: dict[str, object]) -> None:
@@ -86,6 +93,53 @@ def _refuse_the_other_labs_flags(lab: str, given: dict[str, object]) -> None:
     others = flags_of({name: given[name] for other in own if other != lab for name in own[other]})
     if others:
         raise LabError(f"train {lab} does not take {others[0]}; its own: {', '.join(f'--{name}' for name in own[lab])}")
+
+
+def _robot(label: str, text: str) -> str:
+    return (Existing(shown="FILE") if text.endswith(".json") else FOLDER_NAME).read(label, text)
+
+
+@task(
+    "fine-tune a policy",
+    word("model", " or ".join(TRAINED), OneOf(tuple(TRAINED))),
+    Flag("dataset", "its name under datasets/ on the volume, or a path", Existing(folder="datasets", shown="NAME")),
+    Flag(
+        "base",
+        "the checkpoint to begin with",
+        Existing(folder="checkpoints", shown="NAME"),
+        otherwise="the published one, else the tiny one",
+    ),
+    Flag("embodiment", "a robot that is known, or a JSON file", Checked(_robot, "NAME"), otherwise="new_embodiment"),
+    Flag("name", "of the result, a folder under checkpoints/", FOLDER_NAME, otherwise="made of model and data set"),
+    Flag("max-steps", "how many in all", Number("[1, inf)"), otherwise="10000"),
+    Flag("batch-size", "samples per step and GPU", Number("[1, inf)"), otherwise="32"),
+    Flag("learning-rate", "the highest", Number("(0, 1)", float), otherwise="0.0001"),
+    Flag("no-tune-diffusion-model", "train only what lies around the diffusion transformer", default=False),
+    Flag("lora-rank", "above 0: low-rank adapters in the head's attention instead", Number("[0, inf)"), otherwise="0"),
+    Flag("lora-alpha", "scale of the adapters: alpha / rank", Number("(0, inf)", float), otherwise="16"),
+    Flag("lora-dropout", "of the adapters' input", Number("[0, 1)", float), otherwise="0.1"),
+    Flag("save-steps", "a state to go on from is saved so often", Number("[1, inf)"), otherwise="1000"),
+    Flag("keep", "how many of these states stay", Number("[1, inf)"), otherwise="2"),
+    Flag("resume", "refuse to begin anew; the same command goes on in any case", default=False),
+    Flag("force", "train although it is not expected to fit into memory", default=False),
+    Flag("gpus", "processes, one per GPU", Number("[1, inf)"), default=1),
+    DEVICE,
+    GPU,
+    RUNTIME,
+    DRY_RUN,
+)
+def finetune(
+    model: str, dataset: str | None, gpus: int, gpu: str | None, runtime: str, dry_run: bool, **trainers: object
+) -> None:
+    """Fine-tune a policy on a data set; Ctrl-C saves, and the same command goes on. The result serves at once.
+
+    ./lab finetune gr00t --dataset cups --max-steps 20000
+    ./lab finetune gr00t --dataset cups --lora-rank 16 --batch-size 4     fits a card of 24 GB
+    """
+    if not dataset:
+        raise LabError("finetune needs --dataset, a data set's name under datasets/ on the volume, or its path")
+    flags = flags_of({"dataset": dataset, **trainers})
+    _run_on(gpus, model, MODELS[model].trainer, flags, runtime, dry_run, gpu)
 
 
 @task(

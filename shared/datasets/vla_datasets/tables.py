@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from vla_datasets.errors import DatasetError
+# Else importing parquet starts the threads of Amazon's storage, and ending them at exit can hang (pyarrow 14).
+sys.modules.setdefault("pyarrow._s3fs", None)
+
+import pyarrow.compute as pc  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
+
+from vla_datasets.errors import DatasetError  # noqa: E402
 
 TYPES = {
     name: getattr(pa, name)()

@@ -12,8 +12,10 @@ class Curves:
     def __init__(self, folder: Path | None, step: int = 0) -> None:
         from torch.utils.tensorboard import SummaryWriter  # a second's import, which translating need not pay
 
-        # a resumed run takes back what its predecessor wrote after the state it goes on from
-        self.writer = SummaryWriter(str(folder), purge_step=step or None, flush_secs=10) if folder else None
+        # a run that goes on takes back what was written after the state it goes on from
+        self.writer = (
+            SummaryWriter(str(folder), purge_step=step + 1 if step else None, flush_secs=10) if folder else None
+        )
 
     def __enter__(self):
         return self

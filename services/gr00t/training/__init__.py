@@ -1,0 +1,1 @@
+"""Fine-tuning on a data set of demonstrations; what comes out is a checkpoint that serves at once."""

@@ -1,0 +1,237 @@
+"""`python -m services.gr00t.training --dataset NAME`: fine-tunes GR00T N1.5 on a data set of demonstrations.
+
+Ctrl-C saves and stops; the same command goes on and ends with the same bits as one that was not stopped.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+
+from services.gr00t.checkpoint import tokenizer
+from services.gr00t.checkpoint.config import ModelConfig, load_config
+from services.gr00t.checkpoint.folder import CheckpointFolder, find
+from services.gr00t.processing.prompt import Prompts
+from services.gr00t.service.loading import require_room
+from services.gr00t.training import memory, network, result
+from services.gr00t.training.robot import Robot, robot_of
+from services.gr00t.training.samples import Places, Samples, loader
+from services.gr00t.training.settings import BASES, Finetune, digest_of
+from services.gr00t.training.trainer import Trainer, learning_rate
+from vla_common import endings
+from vla_common.volume import Volume, make_own_folder, require_space, shown
+from vla_datasets.lerobot import LeRobotDataset
+from vla_datasets.opening import find as find_dataset
+from vla_modelkit.checkpoint import changed_files, identity, read_record
+from vla_modelkit.memory import free_bytes
+from vla_modelkit.training.board import Curves
+from vla_modelkit.training.machine import Machine, choose_machine, leave
+from vla_modelkit.training.progress import Progress
+from vla_modelkit.training.stopping import StopSignal
+from vla_modelkit.weights import Safetensors
+
+INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
+LONG = "Ctrl-C saves, and the same command goes on"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run is made of, before a weight is read."""
+
+    settings: Finetune
+    base: CheckpointFolder
+    config: ModelConfig
+    dataset: LeRobotDataset
+    robot: Robot
+    samples: Samples
+    volume: Volume
+
+    @property
+    def folder(self) -> Path:
+        """Where the training states lie."""
+        return self.volume.path("runs") / "finetune" / self.settings.chosen_name
+
+    @property
+    def target(self) -> Path:
+        """Where the result will lie."""
+        return self.volume.path("checkpoints") / self.settings.chosen_name
+
+    def provenance(self, world: int) -> dict[str, Any]:
+        """Returns what the result was made from."""
+        made = identity(self.base.folder, self.base.record)
+        digests = {"data_set": digest_of_data(self.dataset), "base": f"{made.repo} {made.sha256[:16]}"}
+        return {
+            **self.settings.identity(world, **digests, robot=self.robot.embodiment.name),
+            "dataset": self.dataset.name,
+        }
+
+
+def prepare(settings: Finetune, volume: Volume) -> Job:
+    """Returns the job. Raises ValueError for all that is wrong with data set and base, before a weight is read."""
+    base = find(settings.base or _usual_base(volume), volume)
+    config = load_config(base.folder)
+    dataset = LeRobotDataset(find_dataset(settings.dataset, volume))
+    robot = robot_of(dataset, settings.embodiment, base)
+    require_room(robot.layout, config)
+    prompts = Prompts(tokenizer.load(base.folder), len(robot.embodiment.cameras), config.patches)
+    samples = Samples(dataset, robot, prompts, config.head, config.vision["image_size"], settings.seed)
+    job = Job(settings, base, config, dataset, robot, samples, volume)
+    if (job.target / "config.json").is_file() and job.target.resolve() == base.folder.resolve():
+        raise ValueError(f"the result would replace its own base, {base.folder.name}; give another --name")
+    return job
+
+
+def _usual_base(volume: Volume) -> str:
+    there = (name for name in BASES if (volume.path("checkpoints") / name / "config.json").is_file())
+    return next(there, "")
+
+
+def digest_of_data(dataset: LeRobotDataset) -> str:
+    """Returns a digest of what the data set says of itself: sizes, statistics, tasks, episodes."""
+    statistics = {key: {name: list(map(float, one.reshape(-1))) for name, one in of.items()}
+                  for key, of in dataset.statistics().items()}  # fmt: skip
+    episodes = [[one.index, one.length, *one.tasks] for one in dataset.episodes]
+    return digest_of(
+        {"info": dataset.info, "statistics": statistics, "episodes": episodes, "modality": dataset.modality}
+    )
+
+
+def train(settings: Finetune, volume: Volume, machine: Machine, stop: object) -> Trainer:
+    """Returns the run, trained to its end, or saved where `stop.asked` became true."""
+    job = prepare(settings, volume)
+    _require_memory(job, machine)
+    trainer = begin(job, machine)
+    path = trainer.resume()
+    if settings.resume and path is None:
+        raise ValueError(f"{shown(job.folder)} has no training state to go on from; leave --resume out to begin")
+    _require_disk(job, trainer)
+    curves = make_own_folder(volume.path("logs") / "tensorboard" / "finetune" / settings.chosen_name)
+    if machine.is_main:
+        _greet(job, trainer, path, curves)
+    with Curves(curves if machine.is_main else None, trainer.step) as board:
+        _learn(job, trainer, board, stop)
+    if machine.is_main:
+        _finish(job, trainer)
+    return trainer
+
+
+def begin(job: Job, machine: Machine) -> Trainer:
+    """Returns a new run: the network on the device, and its optimizer."""
+    settings, robot = job.settings, job.robot.embodiment.projector
+    frozen = machine.dtype or torch.float32
+    model = network.load(job.config, Safetensors(job.base.folder), robot, settings, machine.device, frozen)
+    places = torch.as_tensor(job.samples.prompts.places, device=machine.device)
+    loss = network.FlowLoss(model, places, sum(part.width for part in job.robot.layout.action))
+    digests = job.provenance(machine.world)
+    return Trainer(settings, machine, loss, make_own_folder(job.folder), digests)
+
+
+def _learn(job: Job, trainer: Trainer, board: Curves, stop: object) -> None:
+    settings, machine = job.settings, trainer.machine
+    workers = settings.workers if settings.workers >= 0 else 4 if machine.device.type == "cuda" else 0
+    places = Places(trainer.step, settings.max_steps, settings.batch_size, machine.rank, machine.world)
+    started, first = time.monotonic(), trainer.step
+    with Progress(settings.max_steps, trainer.step, LONG, shown=machine.is_main) as progress:
+        for batch in loader(job.samples, places, workers):
+            loss, norm = trainer.learn(batch)
+            figures = ()
+            if trainer.step == first + 1 or trainer.step % settings.log_every == 0:
+                (value,) = (total / machine.world for total in machine.sums(loss.item()))
+                rate = (trainer.step - first) * settings.batch_size * machine.world / (time.monotonic() - started)
+                figures = f"loss {value:.4f}", f"{rate:.1f} samples/s"
+                _refuse_nan(value, trainer)
+                points = {"loss": value, "gradient_norm": float(norm), "samples_per_s": rate}
+                board.scalars(
+                    "train", {**points, "learning_rate": learning_rate(settings, trainer.step - 1)}, trainer.step
+                )
+            progress.advance(*figures)
+            if (
+                figures
+                and machine.is_main
+                and not progress.live
+                and trainer.step % max(1, settings.max_steps // 20) == 0
+            ):
+                print(f"step {trainer.step} of {settings.max_steps}: {', '.join(figures)}", flush=True)
+            asked = bool(sum(machine.sums(int(stop.asked))))
+            if machine.is_main and (
+                asked or trainer.step % settings.save_steps == 0 or trainer.step == settings.max_steps
+            ):
+                trainer.save()
+            if asked:
+                return
+
+
+def _refuse_nan(loss: float, trainer: Trainer) -> None:
+    if loss != loss:
+        raise ValueError(f"the loss is NaN at step {trainer.step}; try a lower --learning-rate")
+
+
+def _finish(job: Job, trainer: Trainer) -> None:
+    settings, name = job.settings, job.settings.chosen_name
+    if trainer.step < settings.max_steps:
+        print(f"stopped after step {trainer.step} of {settings.max_steps}; saved in {shown(job.folder)}")
+        print("the same command goes on from there", flush=True)
+        return
+    provenance = job.provenance(trainer.machine.world)
+    provenance |= {"settings_digest": digest_of(provenance)}
+    if job.base.record.get("finetuned"):
+        provenance |= {"before": job.base.record["finetuned"]}
+    if read_record(job.target).get("finetuned") == provenance and not changed_files(
+        job.target, read_record(job.target)
+    ):
+        print(f"all {trainer.step} steps are done and {shown(job.target)} is there; another --name begins anew")
+        return
+    target = result.write(job.target, job.base, job.robot, network.merged(trainer.model), provenance)
+    print(f"trained {trainer.step} steps; checkpoint: {shown(target)}")
+    print(f"serve it: ./lab up gr00t --checkpoint {name}", flush=True)
+
+
+def _require_memory(job: Job, machine: Machine) -> None:
+    needed = memory.Memory(job.config, len(job.robot.embodiment.cameras), machine.dtype is not None)
+    if machine.is_main:
+        print(f"memory: about {needed.estimate(job.settings)}", flush=True)
+    free = free_bytes(machine.device)
+    if free is not None:
+        needed.refuse(job.settings, free, str(machine.device))
+
+
+def _require_disk(job: Job, trainer: Trainer) -> None:
+    """Raises VolumeError where the states and the result have no room."""
+    state = 12 * sum(one.numel() for one in trainer.trained.values())
+    result_size = sum(path.stat().st_size for path in job.base.folder.glob("*.safetensors"))
+    missing = job.settings.keep + 1 - len(trainer.states.all())
+    require_space(job.folder, max(1, missing) * state + result_size)
+
+
+def _greet(job: Job, trainer: Trainer, path: Path | None, curves: Path) -> None:
+    settings, one = job.settings, job.robot.embodiment
+    trained = sum(parameter.numel() for parameter in trainer.trained.values())
+    print(f"data set {job.dataset.name}: {len(job.samples.episodes)} episodes, {len(job.samples):,} steps")
+    print(
+        f"robot {one.name} ({one.tag}): {job.robot.layout.details()['state']} → {job.robot.layout.details()['action']}"
+    )
+    print(f"{job.base.folder.name} on {trainer.machine}; {trained / 1e6:.1f} million numbers are trained")
+    print(f"states in {shown(job.folder)}, curves in {shown(curves)}")
+    if path:
+        print(f"going on from {path.name}: {trainer.step} of {settings.max_steps} steps are done")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Trains as the flags say; returns 130 when it was stopped."""
+    settings = tyro.cli(Finetune, prog="python -m services.gr00t.training", description=__doc__)
+    machine = choose_machine(settings.device, settings.precision)
+    with StopSignal() as stop:
+        trainer = train(settings, Volume(), machine, stop)
+    leave()
+    return 0 if trainer.step >= settings.max_steps else INTERRUPTED
+
+
+if __name__ == "__main__":
+    endings.run(main, known=(ValueError, MemoryError))

@@ -1,0 +1,180 @@
+"""The network as it is trained: one robot's encoders and decoder, what is frozen, low-rank adapters, and the loss.
+
+Only this robot's rows of the encoders and the decoder are loaded; the others stay in the base's file and cost nothing.
+Source: Isaac-GR00T at 4af2b622, gr00t/model/action_head/flow_matching_action_head.py, gr00t/utils/peft.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from services.gr00t.checkpoint.config import ModelConfig
+from services.gr00t.model.gr00t import Gr00t
+from services.gr00t.model.loading import load_model
+from services.gr00t.training.settings import Finetune
+from vla_modelkit.weights import Source
+
+HEAD = "action_head."
+ROWS = tuple(f"{HEAD}{name}." for name in ("state_encoder", "action_encoder", "action_decoder"))
+AROUND = (*ROWS, *(f"{HEAD}{name}." for name in ("position_embedding", "future_tokens", "vlln", "vl_self_attention")))
+DIFFUSION = f"{HEAD}model."
+ADAPTED = ("to_q", "to_k", "to_v")
+ONLY = 0  # which of its one robot's rows the network is told to use
+
+
+def is_trained(name: str, settings: Finetune) -> bool:
+    """Returns whether a tensor of the checkpoint is trained as a whole; adapters aside."""
+    if settings.lora_rank:
+        return name.startswith(ROWS)
+    return name.startswith(AROUND) or (settings.tune_diffusion_model and name.startswith(DIFFUSION))
+
+
+def is_adapted(name: str, settings: Finetune) -> bool:
+    """Returns whether a tensor gets a low-rank adapter: queries, keys and values of the head's attention."""
+    return bool(settings.lora_rank) and name.startswith(HEAD) and name.split(".")[-2:-1][0] in ADAPTED and _weight(name)
+
+
+def _weight(name: str) -> bool:
+    return name.endswith(".weight")
+
+
+class OneRobot:
+    """A checkpoint's weights with one robot's rows alone."""
+
+    def __init__(self, source: Source, robot: int):
+        self.source, self.robot = source, robot
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Returns name -> shape."""
+        found = self.source.shapes().items()
+        return {name: (1, *shape[1:]) if name.startswith(ROWS) else tuple(shape) for name, shape in found}
+
+    def read(self, name: str) -> Tensor:
+        """Returns a tensor."""
+        found = self.source.read(name)
+        return found[self.robot : self.robot + 1].clone() if name.startswith(ROWS) else found
+
+
+class LowRank(nn.Module):
+    """A frozen linear layer and what is added to it: x @ down @ up, scaled by alpha / rank. It begins as nothing."""
+
+    def __init__(self, base: nn.Linear, rank: int, alpha: float, dropout: float):
+        super().__init__()
+        self.base, self.scale, self.dropout = base, alpha / rank, dropout
+        like = {"device": base.weight.device, "dtype": torch.float32}
+        self.down = nn.Parameter(nn.init.kaiming_uniform_(torch.empty(rank, base.in_features, **like), math.sqrt(5)))
+        self.up = nn.Parameter(torch.zeros(base.out_features, rank, **like))
+
+    def forward(self, x: Tensor) -> Tensor:
+        low = F.linear(F.dropout(x, self.dropout, self.training).to(self.down.dtype), self.down)
+        return self.base(x) + F.linear(low, self.up) * self.scale
+
+    def merged(self) -> Tensor:
+        """Returns the weight, float32, of one linear layer that does the same."""
+        return self.base.weight.float() + self.scale * (self.up @ self.down)
+
+
+def one_robot(config: ModelConfig) -> ModelConfig:
+    """Returns the network with encoders and a decoder for one robot."""
+    return replace(config, head=replace(config.head, robots=1))
+
+
+def counts(tensors: Mapping[str, tuple[int, ...]], settings: Finetune) -> tuple[int, int]:
+    """Returns how many numbers are trained, and how many lie frozen. tensors: name -> shape."""
+    trained = frozen = 0
+    for name, shape in tensors.items():
+        size = math.prod(shape)
+        trained += size * is_trained(name, settings)
+        frozen += size * (not is_trained(name, settings))
+        trained += settings.lora_rank * sum(shape) * is_adapted(name, settings)
+    return trained, frozen
+
+
+def load(
+    config: ModelConfig, source: Source, robot: int, settings: Finetune, device: torch.device, dtype: torch.dtype
+) -> Gr00t:
+    """Returns the network to train. dtype: of what is frozen; what is trained is float32."""
+    model = load_model(one_robot(config), OneRobot(source, robot), device, dtype, "sdpa")
+    if settings.lora_rank:
+        torch.manual_seed(settings.seed)
+        _adapt(model, settings)
+    for name, parameter in model.named_parameters():
+        if is_trained(name, settings):
+            parameter.data = parameter.data.float()
+            parameter.requires_grad_(True)
+    return model
+
+
+def _adapt(model: Gr00t, settings: Finetune) -> None:
+    adapter = partial(LowRank, rank=settings.lora_rank, alpha=settings.lora_alpha, dropout=settings.lora_dropout)
+    names = [name for name, _ in model.named_parameters() if is_adapted(name, settings)]
+    for name in names:
+        parent, _, leaf = name.removesuffix(".weight").rpartition(".")
+        owner = model.get_submodule(parent)
+        setattr(owner, leaf, adapter(getattr(owner, leaf)))
+
+
+def set_training(model: Gr00t, settings: Finetune) -> None:
+    """Turns dropout on where something is trained, and off elsewhere."""
+    model.eval()
+    model.action_head.train()
+    model.action_head.model.train(settings.tune_diffusion_model)
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Returns name -> parameter of what is trained, adapters with it."""
+    return {name: one for name, one in model.named_parameters() if one.requires_grad}
+
+
+def merged(model: Gr00t) -> dict[str, Tensor]:
+    """Returns name in the checkpoint -> float32 tensor of all that differs from the base; rows: [1, …]."""
+    found = {name: one.detach() for name, one in trained_parameters(model).items() if ".down" not in name}
+    found = {name: one for name, one in found.items() if not name.endswith(".up")}
+    for name, module in model.named_modules():
+        if isinstance(module, LowRank):
+            found[f"{name}.weight"] = module.merged().detach()
+    return found
+
+
+class FlowLoss(nn.Module):
+    """The mean square error of the flow's velocity, over the numbers that the robot has.
+
+    places: where in every prompt the pictures' tokens lie; width: numbers of an action.
+    """
+
+    def __init__(self, model: Gr00t, places: Tensor, width: int):
+        super().__init__()
+        self.model, self.places, self.width = model, places, width
+
+    def forward(
+        self,
+        pictures: Tensor,
+        ids: Tensor,
+        lengths: Tensor,
+        state: Tensor,
+        actions: Tensor,
+        noise: Tensor,
+        times: Tensor,
+    ) -> Tensor:
+        """Returns a scalar. times: float [B] in [0, 1], 1 where nothing is noise; see `samples.Batch`."""
+        head = self.model.action_head
+        with torch.no_grad(), torch.autocast(pictures.device.type, enabled=False):
+            features = self.model.features(pictures, ids, self.places)
+        visible = None
+        if bool((lengths != ids.shape[1]).any()):
+            visible = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None])[:, None, None]
+        seen = head.mix(features.to(head.vlln.weight.dtype), visible)
+        share = times[:, None, None]
+        noisy = (1 - share) * noise + share * actions
+        moment = head.moment((times * head.config.time_buckets).long()[:, None])
+        state_token = head.state_encoder(state[:, None], ONLY)
+        velocity = head.velocity(noisy, state_token, ONLY, moment, head.contexts(seen), visible)
+        apart = velocity.float() - (actions - noise)
+        return apart[..., : self.width].square().mean()

@@ -1,0 +1,229 @@
+"""Training samples: (episode, step) to what the network takes, the same in any process and at any time.
+
+Rows are read once, when training begins; films stay open, and a frame costs the decoding of two. What is drawn for a
+sample (order, crop, colours, noise, the flow's time) follows from seed and place in the run alone, so a run that goes
+on needs no state of a generator, and several processes see what one would.
+
+Source: Isaac-GR00T at 4af2b622, gr00t/data/dataset.py and gr00t/data/transform/video.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import v2
+
+from services.gr00t.processing.numbers import Channel
+from services.gr00t.processing.pictures import CROP
+from services.gr00t.processing.prompt import Prompts
+from services.gr00t.training.robot import Robot, column_of, language_column, video_key
+from vla_datasets.films import Films
+from vla_datasets.lerobot import LeRobotDataset
+
+OPEN_FILMS = 256  # per process
+JITTER = {"brightness": 0.3, "contrast": 0.4, "saturation": 0.5, "hue": 0.08}
+TIME = 0.999  # the flow's time is (TIME - x) / TIME, x of a Beta(1.5, 1) distribution
+OUTSIDE = 1e-3  # of a part's range: how far a value may lie beyond its statistics, which are rounded
+
+
+@dataclass(frozen=True)
+class Episode:
+    """An episode's numbers as the network takes them.
+
+    states float32 [T, n]; actions float32 [T + horizon - 1, m], behind the end as upstream pads; prompts: of each step.
+    """
+
+    index: int
+    states: np.ndarray
+    actions: np.ndarray
+    prompts: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B samples. pictures uint8 [B, V, S, S, 3]; ids [B, T] and their lengths [B]; state [B, 64]; actions and noise
+    [B, H, 32]; times [B]."""
+
+    pictures: Tensor
+    ids: Tensor
+    lengths: Tensor
+    state: Tensor
+    actions: Tensor
+    noise: Tensor
+    times: Tensor
+
+    def to(self, device: torch.device) -> tuple[Tensor, ...]:
+        """Returns the tensors there, in their order."""
+        return tuple(one.to(device, non_blocking=True) for one in vars(self).values())
+
+
+def read_episodes(dataset: LeRobotDataset, robot: Robot, horizon: int) -> list[Episode]:
+    """Returns every episode's numbers. Raises ValueError naming what training could not use."""
+    found = [_episode(dataset, robot, one.index, one.length, horizon) for one in dataset.episodes if one.length]
+    if not found:
+        raise ValueError(f"data set {dataset.name} has no episode with a step; record one, or name another")
+    return found
+
+
+def _episode(dataset: LeRobotDataset, robot: Robot, index: int, length: int, horizon: int) -> Episode:
+    columns = dataset.columns(index)
+    where = f"episode {index} of {dataset.name}"
+    rows = {key: len(values) for key, values in columns.items()}
+    if set(rows.values()) != {length}:
+        raise ValueError(
+            f"{where} has {min(rows.values())} rows; episodes.jsonl says {length}: make the data set again, or mend "
+            "that line"
+        )
+    states = [part.encode(_values(dataset, columns, "state", part, where)) for part in robot.layout.state]
+    absolute = robot.metadata["modalities"]["action"]
+    actions = [
+        _padded(part, _values(dataset, columns, "action", part, where), absolute[part.name]["absolute"], horizon)
+        for part in robot.layout.action
+    ]
+    return Episode(
+        index,
+        np.concatenate(states, -1, dtype=np.float32) if states else np.zeros((length, 0), np.float32),
+        np.concatenate(actions, -1, dtype=np.float32),
+        _instructions(dataset, columns, robot, where),
+    )
+
+
+def _values(dataset: LeRobotDataset, columns: dict, kind: str, part: Channel, where: str) -> np.ndarray:
+    """Returns a part's numbers float64 [T, n], computed in as upstream does. Raises ValueError for unusable ones."""
+    column, place = column_of(dataset, kind, part.name)
+    if column not in columns:
+        raise ValueError(f"{where} has no column {column}; info.json promises it")
+    values = columns[column].reshape(len(columns[column]), -1)[:, place].astype(np.float64)
+    if not np.isfinite(values).all():
+        row = int(np.flatnonzero(~np.isfinite(values).all(-1))[0])
+        raise ValueError(
+            f"{where}, row {row}: {kind} {part.name!r} is not finite; mend the row or leave the episode out"
+        )
+    if part.normalization in ("min_max", "mean_std", "q99") and not part.rotation:
+        _refuse_stale(dataset, kind, part, values, where)
+    return values
+
+
+def _refuse_stale(dataset: LeRobotDataset, kind: str, part: Channel, values: np.ndarray, where: str) -> None:
+    """Raises ValueError for values outside what the statistics say is all there is."""
+    column, place = column_of(dataset, kind, part.name)
+    low, high = (np.asarray(dataset.statistics()[column][name])[place] for name in ("min", "max"))
+    room = OUTSIDE * np.maximum(high - low, 1e-3)
+    if (values < low - room).any() or (values > high + room).any():
+        raise ValueError(
+            f"{where}: {kind} {part.name!r} has values that meta/stats.json does not know: it is of other data; "
+            "remove that file, and the statistics are computed from the rows"
+        )
+
+
+def _padded(part: Channel, values: np.ndarray, absolute: bool, horizon: int) -> np.ndarray:
+    """Returns encoded actions with `horizon` - 1 behind the end: the last one, or zeros where they are no targets."""
+    after = values[-1:] if absolute else np.zeros_like(values[:1])
+    return part.encode(np.concatenate((values, np.repeat(after, horizon - 1, axis=0))))
+
+
+def _instructions(dataset: LeRobotDataset, columns: dict, robot: Robot, where: str) -> list[str]:
+    column = language_column(dataset, robot.embodiment.language)
+    numbers = columns.get(column)
+    if numbers is None:
+        raise ValueError(f"{where} has no column {column}, which says what was asked for")
+    unknown = {int(number) for number in numbers.reshape(-1)} - dataset.tasks.keys()
+    if unknown:
+        raise ValueError(f"{where}: {column} is {min(unknown)}, which tasks.jsonl does not have")
+    return [dataset.tasks[int(number)] for number in numbers.reshape(-1)]
+
+
+class Samples(Dataset):
+    """Every step of a data set, in the order of a run: place 0 is the first sample of the first step."""
+
+    def __init__(self, dataset: LeRobotDataset, robot: Robot, prompts: Prompts, head: object, side: int, seed: int):
+        self.dataset, self.robot, self.prompts, self.head, self.seed = dataset, robot, prompts, head, seed
+        self.episodes = read_episodes(dataset, robot, head.horizon)
+        for text in {text for one in self.episodes for text in one.prompts}:
+            prompts.ids(text)  # refuses what cannot stand in a prompt
+        self.ends = np.cumsum([len(one.states) for one in self.episodes])
+        self.keys = [video_key(dataset, name) for name in robot.embodiment.cameras.values()]
+        self.films, (height, width) = Films(OPEN_FILMS), robot.layout.image_hw
+        crop = v2.RandomCrop((int(height * CROP), int(width * CROP)))
+        resize = v2.Resize((side, side), v2.InterpolationMode.BILINEAR, antialias=True)
+        self.change = v2.Compose([crop, resize, v2.ColorJitter(**JITTER)])
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getitem__(self, place: int) -> tuple:
+        """Returns pictures, ids, state, actions, noise and time of the sample at a place of the run."""
+        draw = np.random.default_rng([self.seed, place])
+        number = order(len(self), self.seed, place // len(self))[place % len(self)]
+        at = int(np.searchsorted(self.ends, number, side="right"))
+        episode, step = self.episodes[at], int(number - (self.ends[at - 1] if at else 0))
+        pictures = self.pictures(episode.index, step, int(draw.integers(2**63)))
+        state = _wide(episode.states[step], self.head.state_dim)
+        actions = _wide(episode.actions[step : step + self.head.horizon], self.head.action_dim)
+        noise = draw.standard_normal(actions.shape, np.float32)
+        time = (TIME - draw.beta(1.5, 1.0)) / TIME
+        return pictures, self.prompts.ids(episode.prompts[step]), state, actions, noise, np.float32(time)
+
+    def pictures(self, episode: int, step: int, seed: int) -> Tensor:
+        """Returns uint8 [V, S, S, 3], all cropped and coloured alike; `seed` says how."""
+        frames = np.concatenate([self._frame(episode, key, step) for key in self.keys])
+        pixels = torch.from_numpy(frames).permute(0, 3, 1, 2).float() / 255
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            changed = self.change(pixels)
+        return (changed.permute(0, 2, 3, 1) * 255).to(torch.uint8)
+
+    def _frame(self, episode: int, key: str, step: int) -> np.ndarray:  # [1, H, W, 3]
+        if self.dataset.features[key]["dtype"] == "image":
+            return self.dataset.frames(episode, key, [step])
+        return self.films[self.dataset.video_path(episode, key)].frames([step])
+
+
+@lru_cache(maxsize=2)
+def order(count: int, seed: int, epoch: int) -> np.ndarray:
+    """Returns an epoch's order of the samples."""
+    return np.random.default_rng([seed, 2**32 + epoch]).permutation(count)
+
+
+def _wide(values: np.ndarray, width: int) -> np.ndarray:
+    return np.pad(values, [*[(0, 0)] * (values.ndim - 1), (0, width - values.shape[-1])])
+
+
+def collate(rows: Sequence[tuple]) -> Batch:
+    """Returns samples as a batch, prompts padded on the right."""
+    pictures, prompts, *numbers = zip(*rows, strict=True)
+    lengths = torch.tensor([len(ids) for ids in prompts])
+    ids = torch.zeros((len(rows), int(lengths.max())), dtype=torch.int64)
+    for row, one in enumerate(prompts):
+        ids[row, : len(one)] = torch.tensor(one)
+    return Batch(torch.stack(pictures), ids, lengths, *(torch.from_numpy(np.stack(one)) for one in numbers))
+
+
+@dataclass(frozen=True)
+class Places:
+    """The places that one of `world` processes takes in each step, from `first` to `last`."""
+
+    first: int
+    last: int
+    batch: int
+    rank: int = 0
+    world: int = 1
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in range(self.first, self.last):
+            start = (step * self.world + self.rank) * self.batch
+            yield list(range(start, start + self.batch))
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+
+def loader(samples: Samples, places: Places, workers: int) -> DataLoader:
+    """Returns the batches of a run."""
+    return DataLoader(samples, batch_sampler=places, collate_fn=collate, num_workers=workers, pin_memory=workers > 0)

@@ -1,0 +1,280 @@
+"""Fine-tuning on the tiny checkpoint and a real data set: what is trained, what stays, going on, the result."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from services.gr00t import __main__ as serving
+from services.gr00t.checkpoint import tiny
+from services.gr00t.checkpoint.folder import find
+from services.gr00t.training import __main__ as program
+from services.gr00t.training import network
+from services.gr00t.training.samples import Places, collate
+from services.gr00t.training.settings import Finetune
+from services.gr00t.training.trainer import learning_rate
+from tests.gr00t import robots
+from tests.gr00t.conftest import ROOT, SHARED
+from tests.running import running
+from vla_common.volume import Volume
+from vla_contract import Observation
+from vla_contract.client.client import PolicyClient
+from vla_modelkit.training.machine import Machine
+
+CPU = Machine(torch.device("cpu"))
+THREADS = torch.get_num_threads()
+ROBOT = 31  # new_embodiment's encoders and decoder
+QUICK = {"max_steps": 4, "batch_size": 4, "log_every": 1}
+
+
+class StopAfter:
+    """Ctrl-C after some steps; None: never."""
+
+    def __init__(self, steps=None):
+        self.left = steps
+
+    @property
+    def asked(self):
+        if self.left is not None:
+            self.left -= 1
+        return self.left == 0
+
+
+@pytest.fixture(scope="module")
+def volume(tmp_path_factory):
+    """A volume with the tiny checkpoint, without dropout in its head, and a data set."""
+    torch.set_num_threads(1)  # so small a network is faster so, and twice as fast where others compute too
+    root = tmp_path_factory.mktemp("training")
+    robots.make(root / "datasets" / "toy")
+    tiny.make(root / "checkpoints" / "gr00t-tiny", "libero")
+    plain = root / "checkpoints" / "plain"
+    shutil.copytree(root / "checkpoints" / "gr00t-tiny", plain)
+    config = json.loads((plain / "config.json").read_text())
+    for part in ("diffusion_model_cfg", "vl_self_attention_cfg"):
+        config["action_head_cfg"][part]["dropout"] = 0.0
+    (plain / "config.json").write_text(json.dumps(config))
+    (plain / "checkpoint.json").write_text(json.dumps({"eagle": tiny.TINY.eagle()}))
+    yield Volume(root)
+    torch.set_num_threads(THREADS)
+
+
+def train(volume, name, stop_after=None, **changes):
+    settings = Finetune(**{"dataset": "toy", "name": name, **QUICK, **changes})
+    return program.train(settings, volume, CPU, StopAfter(stop_after))
+
+
+@pytest.fixture(scope="module")
+def whole(volume):
+    """Four steps without a break, and the files that they left."""
+    return train(volume, "whole"), load_file(volume.checkpoints / "whole" / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def base(volume):
+    return load_file(volume.checkpoints / "gr00t-tiny" / "model.safetensors")
+
+
+# --- what is trained ----------------------------------------------------------------------------------------
+
+
+def test_only_this_robots_rows_change_and_all_of_the_head_around_them(whole, base):
+    _, made = whole
+    assert made.keys() == base.keys()
+    for name, value in made.items():
+        assert value.dtype == base[name].dtype
+        if name.startswith(network.ROWS):
+            others = torch.arange(len(value)) != ROBOT
+            assert torch.equal(value[others], base[name][others]), name
+    changed = {name for name in made if not torch.equal(made[name], base[name])}
+    assert changed and all(name.startswith("action_head.") for name in changed)
+    trained = {name for name in made if network.is_trained(name, Finetune("toy"))}
+    assert all(name.startswith("action_head.") for name in trained) and len(changed) > 0.8 * len(trained)
+    assert {name.split(".")[1] for name in changed} >= {"model", "state_encoder", "action_decoder", "vl_self_attention"}
+
+
+def test_without_the_diffusion_model_it_keeps_its_bits(volume, base):
+    train(volume, "around", tune_diffusion_model=False)
+    made = load_file(volume.checkpoints / "around" / "model.safetensors")
+    changed = {name.split(".")[1] for name in made if not torch.equal(made[name], base[name])}
+    assert "model" not in changed and {"action_encoder", "vl_self_attention"} <= changed
+
+
+def test_merged_adapters_do_what_adapters_did(volume, base):
+    trainer = train(volume, "lora", lora_rank=4, lora_dropout=0.0, learning_rate=0.01)
+    job = program.prepare(trainer.settings, volume)
+    batch = collate([job.samples[place] for place in range(4)]).to(CPU.device)
+    trainer.model.eval()
+    with torch.no_grad():
+        adapted = trainer.loss(*batch)
+        fresh = program.begin(job, CPU)
+        before = network.FlowLoss(fresh.model.eval(), trainer.loss.places, trainer.loss.width)(*batch)
+        whole = network.load(
+            job.config, program.Safetensors(job.base.folder), ROBOT, Finetune("toy"), CPU.device, torch.float32
+        )
+        merged = network.merged(trainer.model)
+        whole.load_state_dict(merged, strict=False)
+        same = network.FlowLoss(whole, trainer.loss.places, trainer.loss.width)(*batch)
+    assert abs(float(adapted - same)) < 1e-5 < abs(float(adapted - before))
+    made = load_file(volume.checkpoints / "lora" / "model.safetensors")
+    changed = {name for name in made if not torch.equal(made[name], base[name])}
+    assert all(name.startswith(network.ROWS) or name.split(".")[-2] in network.ADAPTED for name in changed)
+    assert any(".attn1.to_q." in name for name in changed) and any(name.startswith(network.ROWS) for name in changed)
+
+
+def test_the_loss_falls(volume):
+    trainer = train(volume, "longer", max_steps=16, learning_rate=0.01, base="plain", batch_size=4)
+    job = program.prepare(trainer.settings, volume)
+    batch = collate([job.samples[place] for place in range(8)]).to(CPU.device)
+    with torch.no_grad():
+        before, after = (one.loss(*batch) for one in (program.begin(job, CPU), trainer))
+    assert after < 0.8 * before
+
+
+def test_the_rate_rises_and_falls_as_upstreams():
+    settings = Finetune("toy", max_steps=100, learning_rate=0.5)
+    rates = [learning_rate(settings, step) for step in range(101)]
+    assert rates[:6] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5]) and rates[-1] == pytest.approx(0)
+    assert rates[5:] == sorted(rates[5:], reverse=True)
+
+
+# --- going on -----------------------------------------------------------------------------------------------
+
+
+def test_two_steps_and_two_more_are_four_bit_for_bit(volume, whole, capsys):
+    assert train(volume, "halves", stop_after=2).step == 2
+    assert "the same command goes on" in capsys.readouterr().out
+    assert not (volume.checkpoints / "halves").exists()
+    (volume.runs / "finetune/halves/step_03.pt").write_bytes(b"PK half of a state")
+    trainer = train(volume, "halves", resume=True)
+    said = capsys.readouterr()
+    assert "going on from step_02.pt" in said.out and "step_03.pt cannot be read" in said.err
+    other = whole[0]
+    for name, value in other.trained.items():
+        assert torch.equal(value, trainer.trained[name]), name
+    ours, theirs = (one.optimizer.state_dict()["state"] for one in (trainer, other))
+    for key, moments in theirs.items():
+        assert all(torch.equal(value, ours[key][name]) for name, value in moments.items())
+
+
+def test_the_same_command_after_the_end_makes_nothing_anew(volume, whole, capsys):
+    train(volume, "whole")
+    assert "all 4 steps are done" in capsys.readouterr().out
+    assert not list(volume.checkpoints.glob("whole.before-*"))
+
+
+def test_a_run_is_not_mixed_with_another(volume, whole):
+    with pytest.raises(
+        ValueError, match="learning rate 0.0001, this command has 0.1; give the same, or another --name"
+    ):
+        train(volume, "whole", learning_rate=0.1)
+    with pytest.raises(ValueError, match="begun with base"):
+        train(volume, "whole", base="plain")
+    with pytest.raises(ValueError, match="no training state to go on from"):
+        train(volume, "fresh", resume=True)
+
+
+def test_only_the_newest_states_stay(volume):
+    train(volume, "kept", save_steps=1, keep=2, batch_size=1)
+    assert sorted(path.name for path in (volume.runs / "finetune/kept").iterdir()) == ["step_03.pt", "step_04.pt"]
+
+
+def command(volume, *flags, launch=()):
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("VLALAB_")}
+    variables |= {"PYTHONPATH": ":".join((str(ROOT), *SHARED)), "VLALAB_VOLUME": str(volume), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, *launch, "-m", "services.gr00t.training", "--dataset", "toy", *flags]
+    return subprocess.run(words, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+def test_two_processes_learn_as_one_with_twice_the_batch(volume):
+    flags = ("--base", "plain", "--max-steps", "2", "--precision", "fp32", "--device", "cpu", "--log-every", "1")
+    launch = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2")
+    done = command(volume.root, *flags, "--batch-size=2", "--name=two", launch=launch)
+    assert done.returncode == 0, done.stderr
+    one = train(volume, "one", base="plain", max_steps=2)
+    state = torch.load(volume.runs / "finetune/two/step_02.pt", weights_only=True)
+    for name, value in one.trained.items():
+        torch.testing.assert_close(state["trained"][name], value, atol=2e-5, rtol=1e-4)
+    assert "2 processes" in done.stdout
+
+
+def test_places_of_several_processes_are_those_of_one():
+    alone = list(Places(3, 5, 4))
+    apart = [list(Places(3, 5, 2, rank, 2)) for rank in range(2)]
+    assert alone == [first + second for first, second in zip(*apart, strict=True)]
+
+
+FULL = """
+import os, sys
+from services.gr00t.training import __main__ as program
+
+class Filler:
+    @property
+    def asked(self):
+        room = os.statvfs(os.environ["VLALAB_VOLUME"])
+        with open(os.environ["VLALAB_VOLUME"] + "/filler", "ab") as file:
+            file.write(bytes(max(0, room.f_bavail * room.f_frsize - 200_000)))
+        return False
+
+program.endings.run(lambda: program.train(program.Finetune(sys.argv[1], base=sys.argv[2], max_steps=2, batch_size=1),
+                                          program.Volume(), program.choose_machine("cpu"), Filler()))
+"""
+SMALL = """
+mount -t tmpfs -o size=60m none "$VLALAB_VOLUME" && "$@"
+code=$?; find "$VLALAB_VOLUME" -name "*.pt*"; exit $code
+"""
+
+
+def test_a_disk_that_fills_up_ends_training_with_a_sentence(volume, tmp_path):
+    apart = ["unshare", "--user", "--map-root-user", "--mount"]
+    if not shutil.which("unshare") or subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
+        pytest.skip("a small disk of its own needs user namespaces, which are not allowed here")
+    variables = {**os.environ, "PYTHONPATH": ":".join((str(ROOT), *SHARED)), "VLALAB_VOLUME": str(tmp_path)}
+    words = [str(volume.root / "datasets/toy"), str(volume.checkpoints / "gr00t-tiny")]
+    run = [*apart, "sh", "-c", SMALL, "sh", sys.executable, "-c", FULL, *words]
+    done = subprocess.run(run, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr and "no space left" in done.stderr.splitlines()[-1]
+    assert ".pt" not in done.stdout.splitlines()[-1]
+
+
+# --- the result ---------------------------------------------------------------------------------------------
+
+
+def test_the_result_says_what_it_was_made_from(volume, whole):
+    found = find("whole", volume)
+    made = found.record["finetuned"]
+    assert made["dataset"] == "toy" and made["max_steps"] == 4 and made["samples_per_step"] == 4 and made["data_set"]
+    assert made["base"].startswith("random-tiny")
+    one = found.embodiment()
+    assert one.name == "toy" and tuple(one.cameras) == ("front", "wrist") and found.overrides == tiny.TINY.eagle()
+    part = found.metadata["new_embodiment"]
+    assert part["modalities"]["video"]["front"] == {"resolution": [64, 64], "channels": 3, "fps": 10.0}
+    assert part["modalities"]["action"]["gripper"] == {
+        "absolute": False, "rotation_type": None, "shape": [1], "continuous": True,
+    }  # fmt: skip
+    assert len(part["statistics"]["state"]["arm"]["q99"]) == 2
+
+
+def test_curves_are_where_tensorboard_looks(volume, whole):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(volume.path("logs") / "tensorboard/finetune/whole"))
+    events.Reload()
+    assert [one.step for one in events.Scalars("train/loss")] == [1, 2, 3, 4]
+    assert set(events.Tags()["scalars"]) >= {"train/learning_rate", "train/gradient_norm", "train/samples_per_s"}
+
+
+def test_the_result_is_served_over_http(volume, whole):
+    load, options = serving.prepare(serving.Settings(str(volume.checkpoints / "whole"), device="cpu"))
+    with running(load, **options) as service, PolicyClient(service.url) as client:
+        info = client.info()
+        pictures = {camera: np.zeros((robots.SIDE, robots.SIDE, 3), np.uint8) for camera in info.cameras}
+        answer = client.act(Observation(pictures, np.zeros(3, np.float32), robots.TASKS[0], "s", 0))
+    assert info.checkpoint.repo == "finetuned-whole" and [part.name for part in info.action] == ["arm", "gripper"]
+    assert answer.actions.shape == (16, 3) and np.isfinite(answer.actions).all()

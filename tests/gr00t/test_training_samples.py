@@ -1,0 +1,214 @@
+"""Training samples of a real data set: what they hold, where upstream pads, and which data sets are refused."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from services.gr00t.checkpoint import tokenizer
+from services.gr00t.processing.prompt import Prompts
+from services.gr00t.training.robot import robot_of
+from services.gr00t.training.samples import Samples, collate, order
+from services.gr00t.training.settings import Finetune
+from tests.gr00t import robots
+from vla_datasets.lerobot import LeRobotDataset
+
+HEAD = SimpleNamespace(horizon=16, state_dim=64, action_dim=32)
+
+
+@pytest.fixture(scope="module")
+def base(tiny_checkpoints):
+    return tiny_checkpoints("libero")
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    return robots.make(tmp_path_factory.mktemp("data") / "toy", episodes=2)
+
+
+@pytest.fixture
+def broken(toy, tmp_path):
+    """A copy of the data set, to be damaged."""
+    return shutil.copytree(toy, tmp_path / "toy")
+
+
+def samples_of(folder, base, name="new_embodiment"):
+    dataset = LeRobotDataset(folder)
+    robot = robot_of(dataset, name, base)
+    prompts = Prompts(tokenizer.load(base.folder), len(robot.embodiment.cameras), 256)
+    return Samples(dataset, robot, prompts, HEAD, 224, seed=1)
+
+
+@pytest.fixture(scope="module")
+def samples(toy, base):
+    return samples_of(toy, base)
+
+
+def place_of(samples, episode, step):
+    number = episode * robots.LENGTH + step
+    return int(np.flatnonzero(order(len(samples), 1, 0) == number)[0])
+
+
+def test_every_step_comes_once_in_an_epoch_and_in_another_order_in_the_next(samples):
+    first, second = (order(len(samples), 1, epoch) for epoch in (0, 1))
+    assert sorted(first) == sorted(second) == list(range(24)) and list(first) != list(second)
+
+
+def test_a_sample_holds_what_the_data_set_has(samples, toy):
+    pictures, ids, state, actions, noise, time = samples[place_of(samples, 1, 3)]
+    assert pictures.shape == (2, 224, 224, 3) and pictures.dtype == torch.uint8
+    assert ids == samples.prompts.ids(robots.TASKS[1])
+    stats = LeRobotDataset(toy).statistics()["observation.state"]
+    raw = LeRobotDataset(toy).columns(1)["observation.state"][3]
+    scaled = 2 * (raw - stats["min"]) / (stats["max"] - stats["min"]) - 1
+    assert np.allclose(state[:3], scaled, atol=1e-6) and not state[3:].any() and state.dtype == np.float32
+    assert actions.shape == noise.shape == (16, 32) and 0 <= time <= 1
+    seen = LeRobotDataset(toy).frames(1, "observation.images.wrist", [3])[0].mean()
+    assert abs(float(pictures[1].float().mean()) - seen) < 0.45 * seen  # brightness alone may change by 0.3
+
+
+def test_behind_the_end_absolute_actions_stay_and_others_are_zero(samples, toy):
+    actions = samples[place_of(samples, 0, robots.LENGTH - 2)][3]
+    assert np.array_equal(actions[1:, :2], np.repeat(actions[1:2, :2], 15, 0))
+    stats = LeRobotDataset(toy).statistics()["action"]
+    nothing = 2 * (0 - stats["min"][2]) / (stats["max"][2] - stats["min"][2]) - 1
+    assert np.allclose(actions[2:, 2], nothing) and not np.allclose(actions[1, 2], nothing)
+
+
+def test_a_sample_follows_from_seed_and_place_alone(samples, toy, base):
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    again = samples_of(toy, base)
+    for one, other in zip(samples[7], again[7], strict=True):
+        assert np.array_equal(np.asarray(one), np.asarray(other))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert not np.array_equal(samples[7][4], samples[8][4])
+    later = samples[7 + 24]  # of the next epoch
+    assert later[0].shape == samples[7][0].shape and not np.array_equal(later[4], samples[7][4])
+
+
+def test_a_batch_pads_prompts_on_the_right(samples):
+    rows = [samples[place_of(samples, 0, 0)], samples[place_of(samples, 1, 0)]]
+    batch = collate(rows)
+    assert batch.ids.shape[1] == int(batch.lengths.max()) and batch.lengths.tolist() == [len(row[1]) for row in rows]
+    assert batch.pictures.shape == (2, 2, 224, 224, 3)
+
+
+def test_a_data_set_with_a_known_robots_names_is_that_robot(tmp_path, base):
+    names = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")
+    state = {name: {"start": min(i, 2), "end": min(i, 2) + 1} for i, name in enumerate(names)}
+    video = {
+        "image": {"original_key": "observation.images.front"},
+        "wrist_image": {"original_key": "observation.images.wrist"},
+    }
+    dataset = LeRobotDataset(
+        robots.make(tmp_path / "d", 1, {**robots.MODALITY, "state": state, "action": state, "video": video})
+    )
+    with pytest.raises(ValueError, match="has a state of 7 numbers; robot 'libero' has 8"):
+        robot_of(dataset, "new_embodiment", base)
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
+
+
+def change(folder, name, edit):
+    value = json.loads((folder / "meta" / name).read_text())
+    edit(value)
+    (folder / "meta" / name).write_text(json.dumps(value))
+
+
+def test_another_robots_data_set_is_refused_with_what_it_has(toy, base):
+    with pytest.raises(ValueError, match="has no camera 'webcam', which robot 'so100' needs; it has front, wrist"):
+        samples_of(toy, base, "so100")
+    with pytest.raises(ValueError, match="did you mean 'so100'"):
+        samples_of(toy, base, "so10")
+
+
+def test_a_known_tags_other_sizes_are_refused(broken, tiny_checkpoints):
+    base = tiny_checkpoints("gr1_arms_only")
+    names = {"left_arm": [0, 1], "right_arm": [1, 2], "left_hand": [2, 3], "right_hand": [0, 1]}
+    parts = {name: {"start": start, "end": end} for name, (start, end) in names.items()}
+    video = {"ego_view": robots.MODALITY["video"]["front"]}
+    change(broken, "modality.json", lambda one: one.update(state=parts, action=parts, video=video))
+    with pytest.raises(ValueError, match="'left_arm' of 1 numbers; tiny-gr1_arms_only was trained for gr1 with 7"):
+        samples_of(broken, base, "gr1_arms_only")
+
+
+MARK = '{"task_index": 0, "task": "<image-1>"}\n{"task_index": 1, "task": "go"}\n'
+FAULTS = {
+    "no modality": (lambda folder: (folder / "meta/modality.json").unlink(), "no meta/modality.json"),
+    "no film": (
+        lambda folder: change(folder, "modality.json", lambda one: one["video"]["front"].update(original_key="none")),
+        "takes camera 'front' from none",
+    ),
+    "no column": (
+        lambda folder: change(folder, "modality.json", lambda one: one["state"]["arm"].update(original_key="joints")),
+        "from column joints, which the rows do not have",
+    ),
+    "too long": (
+        lambda folder: change(folder, "modality.json", lambda one: one["action"]["arm"].update(end=9)),
+        r"action\[0:9\]; the column has 3 numbers",
+    ),
+    "stale": (
+        lambda folder: change(folder, "stats.json", lambda one: one["action"].update(max=[0.1, 0.1, 0.1])),
+        "stats.json does not know.*remove that file",
+    ),
+    "no task": (
+        lambda folder: (folder / "meta/tasks.jsonl").write_text('{"task_index": 7, "task": "x"}\n'),
+        "task_index is 0, which tasks.jsonl does not have",
+    ),
+    "a mark": (
+        lambda folder: (folder / "meta/tasks.jsonl").write_text(MARK),
+        "'<image-1>', which stands for something else",
+    ),
+    "length": (
+        lambda folder: (folder / "meta/episodes.jsonl").write_text('{"episode_index": 0, "tasks": [], "length": 11}\n'),
+        "has 12 rows; episodes.jsonl says 11",
+    ),
+    "empty": (lambda folder: (folder / "meta/episodes.jsonl").write_text(""), "no episode with a step"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_data_set_is_refused_in_words(broken, base, fault):
+    damage, words = FAULTS[fault]
+    damage(broken)
+    with pytest.raises(ValueError, match=words):
+        samples_of(broken, base)
+
+
+def test_a_nan_is_refused_with_its_row(tmp_path, base):
+    values = np.zeros((robots.LENGTH, 3), np.float32)
+    values[:, 0] = np.arange(robots.LENGTH)
+    folder = robots.make(tmp_path / "toy", 1, action=values)
+    stated = (folder / "meta/stats.json").read_text()
+    values[4, 1] = np.nan
+    from vla_datasets import tables
+
+    path = LeRobotDataset(folder).data_path(0)
+    columns = tables.columns(tables.read(path), path)
+    tables.write(path, {**columns, "action": values})
+    (folder / "meta/stats.json").write_text(stated)
+    with pytest.raises(ValueError, match="episode 0 of toy, row 4: action 'arm' is not finite"):
+        samples_of(folder, base)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"learning_rate": 2.0}, "between 0 and 1"),
+        ({"lora_rank": 4, "tune_diffusion_model": False}, "frozen anyway"),
+        ({"name": "../x"}, "not a folder name"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes, words):
+    with pytest.raises(ValueError, match=words):
+        Finetune("d", **changes)
+
+
+def test_a_result_is_called_after_its_data_set():
+    assert Finetune("/data/cups").chosen_name == "gr00t-cups"
