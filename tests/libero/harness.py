@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join(
-        [str(ROOT), *(str(ROOT / "shared" / name) for name in ("common", "contract", "evaluation"))]
+        [str(ROOT), *(str(package.parent) for package in sorted((ROOT / "shared").glob("*/vla_*")))]
     ),
     "PYTHONUNBUFFERED": "1",
 }
