@@ -4,10 +4,8 @@ lesson   lessons/transformer.py as it runs by itself: it turns sentences of lett
 check    `./lab check` on a file that is right, one that is wrong, and one that never ends, each in a process of its own
 recipes  the same small Transformer for equally long on the default corpus: trained as size tiny is (batches of like
          length, warm-up, clipping), and as the course does (8 sentences padded to 350, constant rate, no clipping)
-notebooks  every notebook in the size of the tests, one after the other, in the environments that are made here
 
     ./lab bench course [--quick]
-    ./lab shell ws_mdl --runtime local --command "python bench/course.py --notebooks"
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -47,27 +44,9 @@ def main() -> int:
     """Prints figures; returns 1 where one misses its target."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="some steps and answers only: shows that it runs")
-    parser.add_argument("--notebooks", action="store_true", help="the notebooks alone")
-    asked = parser.parse_args()
-    if asked.notebooks:
-        return 0 if all(notebooks()) else 1
-    quick = asked.quick
+    quick = parser.parse_args().quick
     met = [*learning(20 if quick else STEPS), *answers(1 if quick else 5), *recipes(3 if quick else RECIPE_S)]
-    met += [] if quick else notebooks()
     return 0 if quick or all(met) else 1
-
-
-def notebooks() -> list[bool]:
-    """Runs the notebooks as their tests do. Raises CalledProcessError where one fails."""
-    root, names = Path(__file__).resolve().parents[1], []
-    start = time.perf_counter()
-    for python in sorted(root.glob("images/*/.venv/bin/python")):
-        tests = root / "tests" / python.parents[2].name / "test_notebooks.py"
-        if tests.is_file():
-            names.append(tests.parent.name)
-            subprocess.run([python, "-m", "pytest", "-q", "-k", "notebook_runs", tests], cwd=root, check=True)
-    print(f"notebooks of {', '.join(names)}")
-    return [figure("course.notebooks_minutes", (time.perf_counter() - start) / 60, "min", "<=12")]
 
 
 def learning(steps: int) -> list[bool]:

@@ -83,4 +83,18 @@ GROOT = Profile(
     ),
 )
 
-PROFILES: Mapping[str, Profile] = MappingProxyType({"openvla": OPENVLA, "groot-n1.5": GROOT})
+# The lab's own: pictures as the data sets that `./lab dataset` makes have them, half of a chunk of 16 executed.
+MINIVLA = Profile(
+    name="minivla",
+    source="services/ws_mdl/minivla",
+    max_steps=OPENVLA.max_steps,
+    wait_steps=10,
+    wait_action=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0),
+    trials=10,
+    execute=8,
+    camera_size=128,
+    rotate_180=True,
+    image_size=128,
+)
+
+PROFILES: Mapping[str, Profile] = MappingProxyType({"openvla": OPENVLA, "groot-n1.5": GROOT, "minivla": MINIVLA})

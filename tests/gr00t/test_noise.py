@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from services.gr00t.service import noise
 from services.gr00t.upstream.noise import GivenNoise
 from tests.gr00t.harness import layout_of, observe
+from vla_modelkit import noise
 
 SIZES = layout_of("libero", side=8)
 

@@ -8,11 +8,11 @@ import torch
 
 from services.gr00t.checkpoint.embodiment import embodiment
 from services.gr00t.model.attention import Attention
-from services.gr00t.service import noise
 from services.gr00t.upstream.attention import backbone
 from services.gr00t.upstream.noise import GivenNoise
 from services.gr00t.upstream.policy import to_actions
 from tests.gr00t.harness import NAMES, observe
+from vla_modelkit import noise
 
 every = pytest.mark.parametrize("name", NAMES)
 TOLERANCE = 0.02  # of a range of 0.2: bfloat16 sums in another order when a batch has another size

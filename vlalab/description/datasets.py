@@ -58,7 +58,8 @@ def source(label: str, text: str) -> str:
 
 def _missing(label: str, text: str, known: list[str], what: str) -> LabError:
     if not known:
-        return LabError(f"{label} '{text}' not found; there is no {what} in {paths.shown(paths.volume())} yet: {FIRST}")
+        there_is_none = f"there is no {what} in {paths.shown(paths.volume())} yet: {FIRST}"
+        return LabError(f"{label} '{text}' not found; expected a {what} or its folder, and {there_is_none}")
     close = difflib.get_close_matches(text, known, 1, 0.4)
     hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(known[:5])}"
     return LabError(f"{label} '{text}' not found; {hint}")

@@ -121,6 +121,8 @@ def _after_locking(given: Given) -> str:
 
 
 def _after_training(given: Given) -> str:
+    if given["lab"] == "minivla":
+        return "./lab eval libero_object --policy minivla"
     if given["lab"] == "diffusion":
         return f"./lab sample diffusion{_name(given)}"
     return f'./lab translate "The door is open."{_name(given)}'
@@ -157,10 +159,10 @@ def _newest_of(given: Given) -> str:
 
 
 def _service_of(given: Given) -> str:
-    """Returns the first service that lives in one of the environments that were named, the oracle without a name."""
+    """Returns the service of an environment that was named, of its name if there is one; the oracle without a name."""
     names = given.get("names") or []
     lives = [name for name, one in compose.read().items() if one.role != "job" and one.environment_name in names]
-    return lives[0] if lives else "oracle"
+    return min(lives, key=lambda name: name not in names, default="oracle")
 
 
 def _file(given: Given) -> str:

@@ -37,7 +37,7 @@ ONLY_DIFFUSION = word("lab", "diffusion", OneOf(("diffusion",)))
 
 @task(
     "train a model",
-    word("lab", "transformer or diffusion", OneOf(course.LABS)),
+    word("lab", "transformer, diffusion or minivla", OneOf(course.LABS)),
     Flag("epochs", "how many in all", Number("[1, inf)")),
     Flag("name", "of the run", FOLDER_NAME, otherwise="made of what is trained on"),
     Flag(
@@ -47,7 +47,7 @@ ONLY_DIFFUSION = word("lab", "diffusion", OneOf(("diffusion",)))
     Flag("size", "tiny, small, base (the paper's) or course (its recipe)", OneOf(SIZES), otherwise="small"),
     Flag(
         "data",
-        "digits, sprites, mnist, or a folder with the course's .npy files or MNIST's idx files",
+        "digits, sprites, mnist, a folder with the course's .npy files or MNIST's; of minivla: a data set's name",
         Existing(DATA, "datasets"),
         otherwise="digits",
     ),
@@ -69,11 +69,13 @@ def train(
     ./lab train transformer --epochs 1 --size small
     ./lab train transformer --corpus mine.tsv --pair en-ko --set norm=post,d-model=128
     ./lab train diffusion --data sprites --context --epochs 8
+    ./lab train minivla --data goal-oracle --size small
     """
     _refuse_the_other_labs_flags(lab, trainers)
-    if gpus > 1 and lab != "transformer":
+    if gpus > 1 and lab == "diffusion":
         raise LabError(f"train {lab} runs on one GPU, {gpus} were asked for; leave --gpus out")
     flags = [*flags_of(trainers), *course.flags(lab, set)]
+    _refuse_what_minivla_lacks(lab, trainers)
     _run_on(gpus, course.SERVICE, course.module(lab, "train"), flags, runtime, dry_run, gpu)
 
 
@@ -88,9 +90,19 @@ def _run_on(
     finish(programs.run_module(service, module, flags, runtime, dry_run, devices))
 
 
+def _refuse_what_minivla_lacks(lab: str, given: dict[str, object]) -> None:
+    if lab != "minivla":
+        return
+    if not given["data"] or given["data"] in DATA:
+        raise LabError("train minivla needs demonstrations: --data NAME, a data set that `./lab dataset` has made")
+    known = course.settings(lab)["size"].choices
+    if given["size"] and given["size"] not in known:
+        raise LabError(unknown("train minivla --size", given["size"], known))
+
+
 def _refuse_the_other_labs_flags(lab: str, given: dict[str, object]) -> None:
-    own = {"transformer": ("corpus", "pair", "size"), "diffusion": ("data", "context")}
-    others = flags_of({name: given[name] for other in own if other != lab for name in own[other]})
+    own = {"transformer": ("corpus", "pair", "size"), "diffusion": ("data", "context"), "minivla": ("data", "size")}
+    others = flags_of({name: given[name] for other in own for name in own[other] if name not in own[lab]})
     if others:
         raise LabError(f"train {lab} does not take {others[0]}; its own: {', '.join(f'--{name}' for name in own[lab])}")
 

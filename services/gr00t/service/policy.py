@@ -9,10 +9,10 @@ import numpy as np
 from services.gr00t.model.engine import Engine, Prepared
 from services.gr00t.processing import pictures
 from services.gr00t.processing.prompt import Prompts
-from services.gr00t.service import noise
 from services.gr00t.service.info import example
 from services.gr00t.service.layout import Layout
 from vla_contract import ActionChunk, InvalidObservation, Observation, Policy, PolicyInfo
+from vla_modelkit import noise
 
 
 class Gr00tPolicy(Policy):

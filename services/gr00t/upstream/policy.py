@@ -12,13 +12,13 @@ import torch
 from services.gr00t.checkpoint.folder import CheckpointFolder
 from services.gr00t.model.attention import choose
 from services.gr00t.processing.prompt import refuse_placeholders
-from services.gr00t.service import noise
 from services.gr00t.service.info import example, policy_info, steps_of
 from services.gr00t.service.layout import Layout
 from services.gr00t.service.settings import Settings
 from services.gr00t.upstream import package
 from services.gr00t.upstream.noise import GivenNoise
 from vla_contract import ActionChunk, InvalidObservation, Observation, Policy, PolicyInfo
+from vla_modelkit import noise
 from vla_modelkit.devices import choose_device
 
 if TYPE_CHECKING:

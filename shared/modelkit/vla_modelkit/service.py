@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
@@ -32,7 +33,9 @@ def main(
 
 def _main(name: str, kind: type[Settings], prepare: Callable, others: Collection[str] | None) -> None:
     default = from_environment(kind, f"VLALAB_{name.upper()}_", others=others)
-    settings = tyro.cli(kind, prog=f"python -m services.{name}", default=default)
+    settings = tyro.cli(
+        kind, prog=f"python -m {getattr(sys.modules['__main__'].__spec__, 'parent', name)}", default=default
+    )
     load, options = prepare(settings)
     token = os.environ.get("VLALAB_TOKEN") or None
     serve(load, settings.host, settings.port, token=token, **options)

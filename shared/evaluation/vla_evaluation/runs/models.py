@@ -8,7 +8,11 @@ from pathlib import Path
 
 from vla_common.volume import Volume
 
-PREFIXES = {"transformer": "tmodel", "diffusion": "model"}  # of the weights files, by folder under checkpoints/
+PREFIXES = {
+    "transformer": "tmodel",
+    "diffusion": "model",
+    "minivla": "minivla",
+}  # of the weights files, by folder under checkpoints/
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,107 @@
+"""Everything about a mini-VLA's training that can be chosen."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from services.ws_mdl.allowed import check
+from vla_common.volume import Volume, make_own_folder
+
+# What its numbers may be; `./lab train --set` reads it too, so it holds literals only.
+ALLOWED = {
+    "epochs": "[1, inf)", "batch_size": "[1, inf)", "chunk": "[1, 64]", "draws": "[1, inf)", "save_every": "[1, inf)",
+    "keep": "[0, inf)", "warmup": "[0, inf)", "episodes": "[0, inf)", "ema": "[0, 1]", "lrate": "(0, inf)",
+    "weight_decay": "[0, inf)",
+}  # fmt: skip
+# size: pixels of a picture's edge, then width and layers of the network
+SIZES = {
+    "tiny": {"side": 32, "d_model": 64, "layers": 1, "head_layers": 1, "h": 2},
+    "small": {"side": 64, "d_model": 128, "layers": 3, "head_layers": 2, "h": 4},
+    "base": {"side": 96, "d_model": 256, "layers": 4, "head_layers": 3, "h": 8},
+}
+
+
+@dataclass
+class Config:
+    """A training run. The flags of `train minivla` are these fields."""
+
+    data: str = ""  # a data set's name on the volume, or its folder
+    size: Literal["tiny", "small", "base"] = "small"  # of the network and of its pictures
+    cameras: Literal["both", "front", "wrist"] = "both"  # of the data set's first two
+    state: bool = True  # tell the network where the hand is
+    head: Literal["diffusion", "flow", "regression"] = "diffusion"  # what the action head learns
+    chunk: int = 16  # actions that are predicted together
+    episodes: int = 0  # of the data set to learn from, 0 for all; each task's first ones
+
+    epochs: int = 40  # passes over all steps of all episodes
+    batch_size: int = 64  # observations
+    draws: int = 4  # noisy chunks of each observation in a batch
+    lrate: float = 5e-4  # after the warm-up it falls like a cosine to 0
+    warmup: int = 200  # batches
+    weight_decay: float = 1e-4  # AdamW's, of matrices and convolutions
+    ema: float = 0.999  # of the averaged weights that act; 0: none
+    seed: int = 0  # of weights, noise and order
+
+    device: str = "auto"  # auto, cpu, cuda, cuda:1
+    precision: Literal["auto", "fp32", "bf16"] = "auto"  # auto: bf16 where the device computes in it
+
+    name: str | None = None  # of the run; default: the data set's
+    preload: str = "latest"  # go on from the newest weights, from epoch N as in "7", or "none": start anew
+    keep: int = 3  # newest weight files to keep, 0 for all
+    save_every: int = 5  # epochs between two weight files
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise ValueError("no data set was named; --data takes one that `./lab dataset` has made, or a folder")
+        if self.name is None:
+            self.name = Path(self.data).name
+        if not re.fullmatch(r"[\w.-]+", self.name):
+            raise ValueError(f"name {self.name!r} cannot name a folder; use letters, digits, '-', '_' and '.'")
+        check(vars(self), ALLOWED)
+        if self.preload not in ("latest", "none") and not self.preload.isdecimal():
+            raise ValueError(f"preload {self.preload!r} is not known; expected latest, none, or an epoch such as 7")
+
+    @property
+    def side(self) -> int:
+        """Pixels of a picture's edge."""
+        return SIZES[self.size]["side"]
+
+
+# What a run's weights depend on: a resumed run must not differ in it.
+FIXED = (
+    "size", "cameras", "state", "head", "chunk", "episodes", "epochs", "batch_size", "draws", "lrate", "warmup",
+    "weight_decay", "seed",
+)  # fmt: skip
+
+
+def config_from(stored: dict[str, Any]) -> Config:
+    """Returns the configuration that a weights file holds; settings of other versions are left out."""
+    known = {field.name for field in fields(Config)}
+    return Config(**{name: value for name, value in stored.items() if name in known})
+
+
+def refuse_drift(config: Config, stored: dict[str, Any], path: Path) -> None:
+    """Raises ValueError naming both sides where a run would go on under other settings than it began with."""
+    ours = asdict(config)
+    differ = [name for name in FIXED if stored.get(name) != ours[name]]
+    if differ:
+        theirs, asked = (", ".join(f"{name} {side[name]}" for name in differ) for side in (stored, ours))
+        raise ValueError(f"{path} was trained with {theirs}; asked for is {asked}; give another --name to start anew")
+
+
+def runs_folder(volume: Volume) -> Path:
+    """Returns where mini-VLAs keep their weights."""
+    return volume.path("checkpoints") / "minivla"
+
+
+def run_folder(config: Config, volume: Volume) -> Path:
+    """Returns this run's folder, made if needed."""
+    return make_own_folder(runs_folder(volume) / str(config.name))
+
+
+def tensorboard_folder(config: Config, volume: Volume) -> Path:
+    """Returns where this run's curves go: `./lab up tensorboard` shows all that lies under logs/tensorboard."""
+    return make_own_folder(volume.path("logs") / "tensorboard" / "minivla" / str(config.name))

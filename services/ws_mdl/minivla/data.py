@@ -1,0 +1,215 @@
+"""Demonstrations as the trainer takes them: a data set's pictures made small, its numbers normalized, all in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn import functional
+
+from services.ws_mdl.minivla.config import Config
+from services.ws_mdl.transformer.tokenization import train_tokenizer
+from vla_datasets import libero
+from vla_datasets.errors import DatasetError
+from vla_datasets.opening import find, open_dataset
+
+SHOWN = {"both": (0, 1), "front": (0,), "wrist": (1,)}  # of LIBERO's two cameras
+CAMERAS = tuple(libero.CAMERAS)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Numbers to about [-1, 1] and back: (x - offset) / scale. Numbers that never change become 0."""
+
+    offset: tuple[float, ...]
+    scale: tuple[float, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (x - torch.tensor(self.offset)) / torch.tensor(self.scale)
+
+    def undo(self, x: Tensor) -> Tensor:
+        """Returns what `self` was called with."""
+        return x * torch.tensor(self.scale) + torch.tensor(self.offset)
+
+    @classmethod
+    def of_range(cls, x: np.ndarray) -> Scaling:
+        """Returns the one that takes [n, k] to [-1, 1] exactly."""
+        low, high = x.min(0), x.max(0)
+        half = np.where(high > low, (high - low) / 2, 1.0)
+        return cls(tuple(((high + low) / 2).tolist()), tuple(half.tolist()))
+
+    @classmethod
+    def of_spread(cls, x: np.ndarray) -> Scaling:
+        """Returns the one that gives [n, k] mean 0 and standard deviation 1."""
+        std = x.std(0)
+        return cls(tuple(x.mean(0).tolist()), tuple(np.where(std > 1e-6, std, 1.0).tolist()))
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a policy has to know of its data beside the weights; it is kept in the weights file."""
+
+    data: str  # the set's name
+    digest: str  # of its numbers and instructions
+    demonstrations: int
+    source: str  # what the set says of where it comes from
+    cameras: tuple[str, ...]
+    action: Scaling
+    state: Scaling
+    tokenizer: str  # JSON
+    suites: tuple[str, ...] = ()
+
+    def stored(self) -> dict[str, Any]:
+        """Returns plain values for a weights file."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, stored: dict[str, Any]) -> Learned:
+        """Returns what `stored` was made of."""
+        scalings = {name: Scaling(**{k: tuple(v) for k, v in stored[name].items()}) for name in ("action", "state")}
+        names = {name: tuple(stored[name]) for name in ("cameras", "suites")}
+        return cls(**{**stored, **scalings, **names})
+
+
+@dataclass
+class Demonstrations:
+    """All steps of all episodes, one after the other: N steps, C cameras, E instructions of at most L words."""
+
+    learned: Learned
+    pictures: Tensor  # uint8 [N, C, 3, side, side]
+    state: Tensor  # float32 [N, 8], normalized
+    action: Tensor  # float32 [N, 7], normalized
+    words: Tensor  # int64 [E, L], padded
+    task: Tensor  # int64 [N]: the row of words
+    ends: Tensor  # int64 [N]: the step after the last of the episode
+    pad: int = field(default=1)
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+    def chunks(self, index: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Returns the actions [B, length, 7] from those steps on, and which of them [B, length] were demonstrated.
+
+        Beyond an episode's end its last action is repeated, which nothing is learned from.
+        """
+        places = index[:, None] + torch.arange(length)
+        last = self.ends[index][:, None] - 1
+        return self.action[places.minimum(last)], places <= last
+
+
+def load(config: Config, on_episode: Callable[[int, int], None] = lambda done, total: None) -> Demonstrations:
+    """Returns a data set of LIBERO's robot. Raises DatasetError for one that is none or that lacks a camera."""
+    found = open_dataset(find(config.data))
+    keys = refuse_others(found, config)
+    episodes = chosen(found.episodes, config.episodes)
+    columns, pictures, task, ends = [], [], [], []
+    texts = list(dict.fromkeys(one.tasks[0] for one in episodes))
+    for done, one in enumerate(episodes):
+        rows = found.columns(one.index)
+        seen = [small(found.frames(one.index, key), config.side) for key in keys]
+        refuse_uneven(found, one, rows, seen)
+        columns.append((rows[libero.STATE], rows[libero.ACTION]))
+        pictures.append(torch.stack(seen, 1))
+        task += [texts.index(one.tasks[0])] * one.length
+        ends += [len(ends) + one.length] * one.length
+        on_episode(done + 1, len(episodes))
+    state, action = (np.concatenate(part).astype(np.float32) for part in zip(*columns, strict=True))
+    tokenizer = train_tokenizer((text.lower() for text in texts), "word", 1, 8000)
+    learned = Learned(
+        data=found.name,
+        digest=digest(state, action, texts),
+        demonstrations=len(episodes),
+        source=str((found.source or {}).get("words", found.info.get("robot_type", ""))),
+        cameras=tuple(CAMERAS[place] for place in SHOWN[config.cameras]),
+        action=Scaling.of_range(action),
+        state=Scaling.of_spread(state),
+        tokenizer=tokenizer.to_str(),
+    )
+    return Demonstrations(
+        learned, torch.cat(pictures), learned.state(torch.from_numpy(state)), learned.action(torch.from_numpy(action)),
+        encode(tokenizer, texts), torch.tensor(task), torch.tensor(ends), tokenizer.token_to_id("[PAD]"),
+    )  # fmt: skip
+
+
+def refuse_others(found: Any, config: Config) -> list[str]:
+    """Returns the keys of the pictures. Raises DatasetError where robot, rate or cameras are not LIBERO's."""
+    if found.fps != libero.FPS:
+        raise DatasetError(f"{found.name} has {found.fps:g} steps a second; mini-VLA learns from LIBERO's {libero.FPS}")
+    for key, names in ((libero.STATE, libero.STATE_NAMES), (libero.ACTION, libero.ACTION_NAMES)):
+        shape = found.features.get(key, {}).get("shape")
+        if shape is None or list(shape) != [len(names)]:
+            raise DatasetError(f"{found.name}: {key} is {shape or 'missing'}; expected LIBERO's [{len(names)}] numbers")
+    keys = [libero.video_key(CAMERAS[place]) for place in SHOWN[config.cameras]]
+    for key in keys:
+        if key not in found.video_keys:
+            raise DatasetError(f"{found.name} has no pictures {key}; it has {', '.join(found.video_keys) or 'none'}")
+    return keys
+
+
+def refuse_uneven(found: Any, one: Any, rows: dict[str, np.ndarray], seen: list[Tensor]) -> None:
+    """Raises DatasetError for an episode whose rows and pictures are not as many."""
+    counts = [len(rows[libero.ACTION]), len(rows[libero.STATE]), *map(len, seen)]
+    if set(counts) != {one.length}:
+        raise DatasetError(f"{found.name}, episode {one.index}: {counts} rows and pictures; expected {one.length} each")
+
+
+def chosen(episodes: list[Any], count: int) -> list[Any]:
+    """Returns `count` episodes (0: all), as many of each task, the first ones."""
+    if not count:
+        return episodes
+    by_task: dict[str, list[Any]] = {}
+    for one in episodes:
+        by_task.setdefault(one.tasks[0], []).append(one)
+    if count > len(episodes):
+        raise DatasetError(f"{count} episodes were asked for; the data set has {len(episodes)}")
+    depth = max(map(len, by_task.values()))
+    turns = [of[place] for place in range(depth) for of in by_task.values() if place < len(of)]
+    return sorted(turns[:count], key=lambda one: one.index)
+
+
+def small(pictures: np.ndarray, side: int) -> Tensor:
+    """Returns uint8 [n, 3, side, side] of pictures uint8 [n, H, W, 3], averaged over what becomes one pixel."""
+    x = torch.from_numpy(np.ascontiguousarray(pictures)).permute(0, 3, 1, 2).float()
+    x = functional.interpolate(x, (side, side), mode="bilinear", antialias=True, align_corners=False)
+    return x.round().clamp(0, 255).to(torch.uint8)
+
+
+def encode(tokenizer: Tokenizer, texts: list[str]) -> Tensor:
+    """Returns word ids int64 [n, L], padded to the longest."""
+    ids = [tokenizer.encode(text.lower()).ids for text in texts]
+    length, pad = max(1, *map(len, ids)), tokenizer.token_to_id("[PAD]")
+    return torch.tensor([row + [pad] * (length - len(row)) for row in ids])
+
+
+def digest(state: np.ndarray, action: np.ndarray, texts: list[str]) -> str:
+    """Returns 16 hex digits that change with what is learned from, pictures aside."""
+    parts = (state.tobytes(), action.tobytes(), "\n".join(texts).encode())
+    return hashlib.sha256(b"|".join(parts)).hexdigest()[:16]
+
+
+def as_input(pictures: Tensor) -> Tensor:
+    """Returns uint8 pictures as the network sees them: float32 in [-1, 1]."""
+    return pictures.float() / 127.5 - 1
+
+
+def augmented(pictures: Tensor, generator: torch.Generator) -> Tensor:
+    """Returns uint8 [B, C, 3, s, s] shifted by up to a sixteenth and brighter or darker, as float32 in [-1, 1].
+
+    A camera's shift stands for a hand and objects that lie a little differently.
+    """
+    b, c, _, side, _ = pictures.shape
+    far = max(1, side // 16)
+    shift = torch.randint(-far, far + 1, (2, b * c, 1), generator=generator)
+    rows, columns = (torch.arange(side) + shift).clamp(0, side - 1)  # each (B C, side)
+    flat = pictures.flatten(0, 1)
+    which = torch.arange(b * c)[:, None, None, None]
+    colours = torch.arange(3)[None, :, None, None]
+    moved = flat[which, colours, rows[:, None, :, None], columns[:, None, None, :]].unflatten(0, (b, c))
+    light = 1 + 0.2 * (torch.rand((b, 1, 1, 1, 1), generator=generator) * 2 - 1)
+    return (as_input(moved) * light).clamp(-1, 1)

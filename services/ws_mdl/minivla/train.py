@@ -1,0 +1,297 @@
+"""Trains mini-VLA on demonstrations: `python -m services.ws_mdl.minivla.train --data goal-oracle --size small`.
+
+A run can be stopped at any time and goes on with the same command, bit for bit as if it had not been stopped. Under
+torchrun every process takes its share of each batch; together they take the steps that one process would.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import tyro
+from torch import Tensor, distributed
+
+from services.ws_mdl.diffusion.train import average
+from services.ws_mdl.minivla.config import SIZES, Config, config_from, refuse_drift, run_folder, tensorboard_folder
+from services.ws_mdl.minivla.data import Demonstrations, Learned, augmented, load
+from services.ws_mdl.minivla.heads import HEADS
+from services.ws_mdl.minivla.model import MiniVLA, Shape
+from vla_common import endings
+from vla_common.volume import Volume, shown
+from vla_modelkit.training.board import Curves
+from vla_modelkit.training.machine import Machine, choose_machine, leave
+from vla_modelkit.training.progress import Progress
+from vla_modelkit.training.stopping import StopSignal
+from vla_modelkit.training.weights import State, WeightFiles
+
+PREFIX = "minivla"
+LONG = "Ctrl-C saves, and the same command goes on"
+CLIP = 1.0  # of the gradient's norm
+
+
+@dataclass
+class Training:
+    """A run in progress: the network, its averaged twin, and everything the next batch depends on."""
+
+    config: Config
+    data: Demonstrations
+    machine: Machine
+    nn_model: MiniVLA
+    averaged: MiniVLA
+    optim: torch.optim.Optimizer
+    generator: torch.Generator  # of the order, of shifts, times and noise
+    epoch: int = 0  # the one that is next or under way
+    batches: int = 0  # done in it
+    order: Tensor | None = None  # of the steps in it
+    global_step: int = 0
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return -(-len(self.data) // self.config.batch_size)
+
+    @property
+    def steps(self) -> int:
+        return self.config.epochs * self.batches_per_epoch
+
+
+def shape_of(config: Config, learned: Learned, vocabulary: int) -> Shape:
+    """Returns what the network of a run is built for."""
+    return Shape(
+        cameras=len(learned.cameras),
+        state=len(learned.state.offset) if config.state else 0,
+        action=len(learned.action.offset),
+        chunk=config.chunk,
+        vocabulary=vocabulary,
+        **SIZES[config.size],
+    )
+
+
+def get_training(config: Config, machine: Machine, data: Demonstrations) -> Training:
+    """Returns a run before its first batch; its weights depend on the seed alone."""
+    from tokenizers import Tokenizer
+
+    vocabulary = Tokenizer.from_str(data.learned.tokenizer).get_vocab_size()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        nn_model = MiniVLA(shape_of(config, data.learned, vocabulary)).to(machine.device)
+    weights = [p for p in nn_model.parameters() if p.dim() > 1]
+    others = [p for p in nn_model.parameters() if p.dim() <= 1]
+    groups = [{"params": weights, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return Training(
+        config=config,
+        data=data,
+        machine=machine,
+        nn_model=nn_model,
+        averaged=copy.deepcopy(nn_model).eval(),
+        optim=torch.optim.AdamW(groups, lr=config.lrate, fused=machine.device.type in ("cpu", "cuda")),
+        generator=torch.Generator().manual_seed(config.seed),
+    )
+
+
+# --- a step -------------------------------------------------------------------------------------------------
+
+
+def loss_of(run: Training, index: Tensor) -> Tensor:
+    """Returns this process's share of the mean square of what was predicted wrong in the chunks of those steps.
+
+    All random numbers are drawn for the whole batch, then each process takes its rows: two make what one would.
+    """
+    config, data, device = run.config, run.data, run.machine.device
+    chunk, real = data.chunks(index, config.chunk)
+    pictures = augmented(data.pictures[index], run.generator)
+    noise = torch.randn((len(index), config.draws, *chunk.shape[1:]), generator=run.generator)
+    draw = torch.rand((len(index), config.draws), generator=run.generator)
+    mine = slice(run.machine.rank, None, run.machine.world)
+    parts = (pictures, data.words[data.task[index]], data.state[index], chunk, real, noise, draw)
+    pictures, words, state, chunk, real, noise, draw = (one[mine].to(device) for one in parts)
+
+    chunk, real = (one.repeat_interleave(config.draws, 0) for one in (chunk, real))
+    x, time_, wanted = HEADS[config.head]().training_pair(chunk.cpu(), noise.flatten(0, 1).cpu(), draw.flatten().cpu())
+    with run.machine.autocast():
+        memory = run.nn_model.observe(pictures, words, data.pad, state)
+        memory.tokens, memory.mask = (one.repeat_interleave(config.draws, 0) for one in (memory.tokens, memory.mask))
+        predicted = run.nn_model.denoise(x.to(device), time_.to(device), memory)
+    wrong = (predicted.float() - wanted.to(device)).square().mean(-1)
+    total = data.chunks(index, config.chunk)[1].sum() * config.draws  # of all processes
+    return (wrong * real).sum() / total.to(device)
+
+
+def train_step(run: Training, index: Tensor) -> Tensor:
+    """Trains on the steps of those numbers; returns the loss, still on the device."""
+    for group in run.optim.param_groups:
+        group["lr"] = run.config.lrate * rate(run.global_step, run.config.warmup, run.steps)
+    run.nn_model.train()
+    loss = loss_of(run, index)
+    run.optim.zero_grad(set_to_none=True)
+    loss.backward()
+    loss = share(run, loss.detach())
+    torch.nn.utils.clip_grad_norm_(run.nn_model.parameters(), CLIP)
+    run.optim.step()
+    run.global_step += 1
+    average(run)
+    return loss
+
+
+def rate(step: int, warmup: int, steps: int) -> float:
+    """Returns the learning rate's share at a step: up in a line, then down like a cosine."""
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+
+def share(run: Training, loss: Tensor) -> Tensor:
+    """Adds up the processes' gradients and their losses; returns the loss of the whole batch."""
+    if run.machine.world == 1:
+        return loss
+    grads = [p.grad for p in run.nn_model.parameters()]
+    flat = torch.cat([loss.reshape(1), *(grad.flatten() for grad in grads)])
+    distributed.all_reduce(flat)
+    for grad, part in zip(grads, flat[1:].split([grad.numel() for grad in grads]), strict=True):
+        grad.copy_(part.view_as(grad))
+    return flat[0]
+
+
+def train_epoch(run: Training, stop: StopSignal, on_batch=lambda run, loss: None) -> bool:
+    """Trains to the end of the epoch, or of the batch in which a stop was asked for; returns whether it is whole."""
+    if run.order is None:
+        run.order = torch.randperm(len(run.data), generator=run.generator)
+    for index in run.order.split(run.config.batch_size)[run.batches :]:
+        loss = train_step(run, index)
+        run.batches += 1
+        on_batch(run, loss)
+        if asked(run, stop) and run.batches < run.batches_per_epoch:
+            return False
+    run.epoch, run.batches, run.order = run.epoch + 1, 0, None
+    return True
+
+
+def asked(run: Training, stop: StopSignal) -> bool:
+    """Returns whether any process was asked to stop: all of them stop after the same batch."""
+    return any(run.machine.sums(int(stop.asked)))
+
+
+# --- state --------------------------------------------------------------------------------------------------
+
+
+def state_of(run: Training) -> State:
+    """Returns everything that the rest of the run depends on."""
+    return {
+        "model_state_dict": run.nn_model.state_dict(),
+        "averaged_state_dict": run.averaged.state_dict(),
+        "optimizer_state_dict": run.optim.state_dict(),
+        "epoch": run.epoch,
+        "batches": run.batches,
+        "order": run.order,
+        "global_step": run.global_step,
+        "generator": run.generator.get_state(),
+        "config": asdict(run.config),
+        "shape": asdict(run.nn_model.shape),
+        "learned": run.data.learned.stored(),
+    }
+
+
+def restore(run: Training, state: State, path: object) -> None:
+    """Puts a run where the state was taken. Raises ValueError where the data set has changed since."""
+    if (then := state["learned"]["digest"]) != run.data.learned.digest:
+        raise ValueError(
+            f"{path} learned from {state['learned']['data']} ({then}); {run.config.data} now is "
+            f"{run.data.learned.digest}; give another --name to start anew"
+        )
+    run.nn_model.load_state_dict(state["model_state_dict"])
+    run.averaged.load_state_dict(state["averaged_state_dict"])
+    run.optim.load_state_dict(state["optimizer_state_dict"])
+    run.generator.set_state(state["generator"].cpu())
+    run.epoch, run.batches, run.global_step = state["epoch"], state["batches"], state["global_step"]
+    run.order = None if state["order"] is None else state["order"].cpu()
+
+
+def model_from(state: State) -> tuple[MiniVLA, Config, Learned]:
+    """Returns the averaged network of a weights file in eval mode, how it was trained and what on."""
+    nn_model = MiniVLA(Shape(**state["shape"]))
+    nn_model.load_state_dict(state["averaged_state_dict"])
+    return nn_model.eval(), config_from(state["config"]), Learned.of(state["learned"])
+
+
+def save(run: Training, files: WeightFiles) -> None:
+    """Writes the weights file of where the run is."""
+    if run.machine.is_main:
+        path = files.path(run.epoch - 1) if run.batches == 0 else files.path(run.epoch, run.batches)
+        files.save(path, state_of(run), run.config.keep)
+
+
+# --- the whole run ------------------------------------------------------------------------------------------
+
+
+def train_model(config: Config, volume: Volume) -> bool:
+    """Trains a run to its end or until it is stopped, and saves it; returns whether it is complete."""
+    machine = choose_machine(config.device, config.precision)
+    run = get_training(config, machine, loaded(config, machine))
+    files = WeightFiles(run_folder(config, volume), PREFIX)
+    say = print if machine.is_main else lambda *_, **__: None
+    if found := files.load_chosen(config.preload):
+        refuse_drift(config, found[1]["config"], found[0])
+        restore(run, found[1], found[0])
+        say(f"going on from {found[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
+    about = f"{run.data.learned.demonstrations} demonstrations, {len(run.data)} steps"
+    say(f"{config.name}: {about}, {machine}, weights in {shown(files.folder)}", flush=True)
+    curves = Curves(tensorboard_folder(config, volume) if machine.is_main else None, run.global_step)
+    with StopSignal() as stop, curves, progress_of(run) as advance:
+        while run.epoch < config.epochs and not asked(run, stop):
+            whole = train_epoch(run, stop, lambda run, loss: advance(run, loss, curves))
+            if not whole or stop.asked or run.epoch % config.save_every == 0 or run.epoch == config.epochs:
+                save(run, files)
+    return run.epoch >= config.epochs
+
+
+def loaded(config: Config, machine: Machine) -> Demonstrations:
+    """Returns the data set, with progress: its films are decoded once."""
+    with Progress(1, shown=machine.is_main) as progress:
+
+        def told(done: int, total: int) -> None:
+            progress.total = total
+            progress.advance("reading demonstrations")
+
+        return load(config, told)
+
+
+@contextmanager
+def progress_of(run: Training, every: int = 10) -> Iterator[Any]:
+    """Yields a function to call after each batch: shows the way to the end, with loss and observations per second."""
+    started, first = time.monotonic(), run.global_step
+    progress = Progress(run.steps, run.global_step, LONG, shown=run.machine.is_main)
+
+    def advance(run: Training, loss: Tensor, curves: Curves) -> None:
+        end_of_epoch = run.batches == run.batches_per_epoch
+        if run.global_step % every and not end_of_epoch:
+            return progress.advance()
+        value = loss.item()
+        pace = (run.global_step - first) * run.config.batch_size / (time.monotonic() - started)
+        progress.advance(f"epoch {run.epoch}", f"loss {value:.4f}", f"{pace:.0f} observations/s")
+        curves.scalars("train", {"loss": value, "rate": run.optim.param_groups[0]["lr"]}, run.global_step)
+        if progress.shown and not progress.live and end_of_epoch:
+            print(f"epoch {run.epoch}: loss {value:.4f}, {pace:.0f} observations/s", flush=True)
+
+    with progress:
+        yield advance
+
+
+def main() -> int:
+    """Trains by the command line's flags; returns the exit code: 130 when it was stopped and can go on."""
+    config = tyro.cli(Config, prog="train minivla", description=__doc__)
+    try:
+        complete = train_model(config, Volume())
+    finally:
+        leave()
+    print("trained. Next: ./lab eval SUITE --policy minivla" if complete else "stopped and saved; " + LONG)
+    return 0 if complete else 130
+
+
+if __name__ == "__main__":
+    endings.run(main)

@@ -1,0 +1,299 @@
+"""mini-VLA on demonstrations of two dots: what it learns, that a run goes on to the bit, and what it is served as."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from services.ws_mdl.minivla import data, heads, train
+from services.ws_mdl.minivla.config import Config
+from services.ws_mdl.minivla.data import Scaling, as_input, augmented, chosen, load, small
+from services.ws_mdl.minivla.policy import PICTURE, load_policy, newest
+from tests.running import running
+from vla_common.volume import Volume
+from vla_contract import Observation, PolicyClient
+from vla_datasets import libero
+from vla_datasets.errors import DatasetError
+from vla_datasets.writing import Writer
+from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.stopping import StopSignal
+
+SIZE, STEPS = 32, 12
+FEW = {"epochs": 70, "episodes": 6, "state": False, "draws": 8, "lrate": 4e-3, "batch_size": 36}
+COLOURS = {"red": (255, 0, 0), "blue": (0, 0, 255)}
+CAMERAS = tuple(libero.CAMERAS)
+
+
+def scene(places, hand) -> np.ndarray:
+    """Returns a grey picture with a red and a blue dot and a white hand; places in pixels (x, y)."""
+    picture = np.full((SIZE, SIZE, 3), 90, np.uint8)
+    for (x, y), colour in zip([*places, hand], [*COLOURS.values(), (255, 255, 255)], strict=True):
+        picture[max(0, y - 3) : y + 3, max(0, x - 3) : x + 3] = colour
+    return picture
+
+
+def episode(rng: np.random.Generator, which: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns pictures, states and actions of a hand that goes to one of two dots and closes there."""
+    hand, places = rng.uniform(6, 26, 2), rng.uniform(6, 26, (2, 2))
+    pictures, states, actions = [], [], []
+    for _ in range(STEPS):
+        delta = np.clip((places[which] - hand) / 4, -1, 1)
+        pictures.append(scene(places.astype(int), hand.astype(int)))
+        states.append([*(hand / SIZE), 0, 0, 0, 0, 0, 0])
+        actions.append([*delta, 0, 0, 0, 0, float(np.abs(delta).max() > 0.3)])
+        hand = hand + 3 * delta
+    return np.stack(pictures), np.array(states, np.float32), np.array(actions, np.float32)
+
+
+def write(folder, episodes: int, fps: int = 20, cameras=CAMERAS, spoil=lambda columns: None):
+    """Writes demonstrations, the two tasks in turn."""
+    writer = Writer(folder, libero.ROBOT, fps, libero.features(cameras, SIZE), libero.modality(cameras))
+    rng = np.random.default_rng(0)
+    for number in range(episodes):
+        pictures, states, actions = episode(rng, number % 2)
+        columns = {libero.STATE: states, libero.ACTION: actions}
+        spoil(columns)
+        films = {libero.video_key(camera): pictures for camera in cameras}
+        writer.add(columns, films, f"Go to the {list(COLOURS)[number % 2]} dot")
+    writer.finish()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dots(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("datasets") / "dots", 16)
+
+
+def config(dots, **changes) -> Config:
+    given = {"data": str(dots), "size": "tiny", "epochs": 4, "warmup": 4, "draws": 2, "chunk": 4, "ema": 0.9}
+    return Config(**given | {"device": "cpu", "precision": "fp32", "lrate": 2e-3, "batch_size": 32} | changes)
+
+
+def weights(volume: Volume, name: str = "dots") -> dict:
+    path, files = newest(volume.path("checkpoints") / "minivla", name)
+    return files.load(path)
+
+
+@pytest.fixture(scope="module")
+def trained(dots, tmp_path_factory) -> Volume:
+    volume = Volume(tmp_path_factory.mktemp("volume"))
+    assert train.train_model(config(dots, **FEW, save_every=1000), volume)
+    return volume
+
+
+# --- data ----------------------------------------------------------------------------------------------------
+
+
+def test_a_chunk_ends_with_its_episode(dots):
+    found = load(config(dots))
+    index = torch.tensor([0, STEPS - 2, STEPS])
+    actions, real = found.chunks(index, 4)
+    assert real.tolist() == [[True] * 4, [True, True, False, False], [True] * 4]
+    assert torch.equal(actions[0], found.action[:4]) and torch.equal(actions[1, 3], found.action[STEPS - 1])
+
+
+def test_what_is_loaded_is_what_was_written(dots):
+    found = load(config(dots))
+    rng = np.random.default_rng(0)
+    first = [episode(rng, number % 2) for number in range(2)]
+    assert found.pictures.shape == (16 * STEPS, 2, 3, SIZE, SIZE) and found.pictures.dtype == torch.uint8
+    action = found.learned.action.undo(found.action[STEPS : 2 * STEPS]).numpy()
+    assert np.allclose(action, first[1][2], atol=1e-5)
+    assert np.allclose(found.learned.state.undo(found.state[:STEPS]).numpy(), first[0][1], atol=1e-5)
+    far = found.pictures[:STEPS, 0].permute(0, 2, 3, 1).int() - torch.from_numpy(first[0][0]).int()
+    assert far.abs().float().mean() < 12  # what H.264's halved colours cost
+    assert found.words.shape[0] == 2 and not torch.equal(found.words[0], found.words[1])
+    assert found.task.tolist() == [number % 2 for number in range(16) for _ in range(STEPS)]
+
+
+def test_numbers_that_never_change_are_0_and_come_back():
+    x = np.array([[0.0, 5.0], [2.0, 5.0]], np.float32)
+    scaling = Scaling.of_range(x)
+    assert scaling(torch.from_numpy(x)).tolist() == [[-1, 0], [1, 0]]
+    assert torch.equal(scaling.undo(scaling(torch.from_numpy(x))), torch.from_numpy(x))
+
+
+def test_fewer_episodes_are_as_many_of_each_task(dots):
+    found = data.open_dataset(dots)
+    some = chosen(found.episodes, 5)
+    assert [one.index for one in some] == [0, 1, 2, 3, 4] and len(chosen(found.episodes, 0)) == 16
+    with pytest.raises(DatasetError, match="17 episodes were asked for; the data set has 16"):
+        chosen(found.episodes, 17)
+
+
+def test_pictures_are_shifted_and_nothing_else_is_lost():
+    picture = torch.arange(2 * 3 * SIZE * SIZE).reshape(1, 2, 3, SIZE, SIZE).remainder(256).to(torch.uint8)
+    seen = augmented(picture.expand(8, -1, -1, -1, -1), torch.Generator().manual_seed(0))
+    assert seen.shape == (8, 2, 3, SIZE, SIZE) and seen.min() >= -1 and seen.max() <= 1
+    assert len({one.numpy().tobytes() for one in seen}) > 1
+    again = augmented(picture.expand(8, -1, -1, -1, -1), torch.Generator().manual_seed(0))
+    assert torch.equal(seen, again)
+    assert as_input(torch.tensor([0, 255], dtype=torch.uint8)).tolist() == [-1, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"fps": 10}, "10 steps a second; mini-VLA learns from LIBERO's 20"),
+        ({"cameras": CAMERAS[:1]}, "no pictures observation.images.wrist_image"),
+        ({"spoil": lambda columns: columns[libero.ACTION].__setitem__((3, 0), np.nan)}, "action holds a NaN"),
+    ],
+)
+def test_data_of_another_kind_is_refused_in_words(tmp_path, changes, words):
+    with pytest.raises(DatasetError, match=words):
+        load(config(write(tmp_path / "other", 2, **changes)))
+
+
+def test_a_robot_with_other_numbers_is_refused(tmp_path):
+    writer = Writer(tmp_path / "arm", "so100", 20, {"action": {"dtype": "float32", "shape": [6]}})
+    writer.add({"action": np.zeros((4, 6), np.float32)}, {}, "wave")
+    writer.finish()
+    with pytest.raises(DatasetError, match=r"observation.state is missing; expected LIBERO's \[8\] numbers"):
+        load(config(tmp_path / "arm"))
+
+
+# --- heads ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", heads.HEADS)
+def test_a_head_that_predicts_rightly_gives_the_chunk(name):
+    """With the true answer in place of the network, sampling ends at the chunk that training asks for."""
+    head, chunk = heads.HEADS[name](), torch.rand(3, 4, 7) * 2 - 1
+    noise = torch.randn(3, 4, 7)
+
+    def right(x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        if name == "diffusion":
+            ab = head.schedule.ab_t[(time * heads.TIMESTEPS).round().long()][:, None, None]
+            return (x - ab.sqrt() * chunk) / (1 - ab).sqrt()
+        return noise - chunk if name == "flow" else chunk
+
+    assert torch.allclose(head.sample(right, noise, 10), chunk, atol=2e-3)
+
+
+def test_training_pairs_hold_the_chunk_and_the_noise():
+    chunk, noise = torch.rand(5, 4, 7), torch.randn(5, 4, 7)
+    draw = torch.tensor([0.0, 0.25, 0.5, 0.75, 0.999])
+    x, time, wanted = heads.Flow().training_pair(chunk, noise, draw)
+    assert torch.allclose(x - time[:, None, None] * wanted, chunk, atol=1e-5)
+    x, time, wanted = heads.Diffusion().training_pair(chunk, noise, draw)
+    assert torch.equal(wanted, noise) and time.min() > 0 and time.max() == 1
+    assert not heads.Regression().training_pair(chunk, noise, draw)[0].any()
+
+
+# --- training ------------------------------------------------------------------------------------------------
+
+
+class StopAfter(StopSignal):
+    """Asks to stop after some batches."""
+
+    def __init__(self, batches: int) -> None:
+        self.left = batches
+
+    @property
+    def asked(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def test_a_run_that_is_stopped_anywhere_goes_on_to_the_bit(dots):
+    machine, found, whole = Machine(torch.device("cpu")), load(config(dots)), config(dots, epochs=2)
+    straight = train.get_training(whole, machine, found)
+    for _ in range(2):
+        assert train.train_epoch(straight, StopAfter(10**6))
+    broken = train.get_training(whole, machine, found)
+    assert not train.train_epoch(broken, StopAfter(3))
+    resumed = train.get_training(whole, machine, found)
+    train.restore(resumed, train.state_of(broken), "here")
+    while resumed.epoch < 2:
+        train.train_epoch(resumed, StopAfter(10**6))
+    ours, theirs = resumed.averaged.state_dict(), straight.averaged.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert resumed.global_step == straight.global_step
+
+
+def test_two_processes_take_the_step_of_one(dots):
+    """Their shares of a batch add up to its loss and its gradient."""
+    found = load(config(dots))
+    index = torch.arange(8)
+
+    def part(rank: int, world: int):
+        run = train.get_training(config(dots), Machine(torch.device("cpu"), None, rank, world), found)
+        loss = train.loss_of(run, index)
+        loss.backward()
+        return loss.detach(), [p.grad for p in run.nn_model.parameters()]
+
+    whole, halves = part(0, 1), [part(rank, 2) for rank in range(2)]
+    assert torch.allclose(halves[0][0] + halves[1][0], whole[0], rtol=1e-5)
+    for grad, first, second in zip(whole[1], halves[0][1], halves[1][1], strict=True):
+        assert torch.allclose(first + second, grad, atol=1e-5)
+
+
+def test_other_settings_and_other_data_are_refused(dots, trained, tmp_path):
+    with pytest.raises(ValueError, match="was trained with chunk 4; asked for is chunk 8"):
+        train.train_model(config(dots, **FEW, chunk=8), trained)
+    other = write(tmp_path / "dots", 6, spoil=lambda columns: columns[libero.STATE].__iadd__(1))
+    with pytest.raises(ValueError, match="learned from dots"):
+        train.train_model(config(other, **FEW), trained)
+
+
+# --- served --------------------------------------------------------------------------------------------------
+
+
+def errors(policy, blind: bool = False, deaf: bool = False) -> float:
+    """Returns how far its first two numbers are from the demonstrator's, as a mean over the demonstrations."""
+    rng, wrong = np.random.default_rng(0), []
+    for number in range(6):
+        pictures, states, actions = episode(rng, number % 2)
+        for step in range(0, STEPS - 4, 2):
+            picture = np.zeros_like(pictures[step]) if blind else pictures[step]
+            large = picture.repeat(PICTURE // SIZE, 0).repeat(PICTURE // SIZE, 1)
+            told = f"Go to the {list(COLOURS)[(number + deaf) % 2]} dot"
+            [chunk] = policy.act([Observation(dict.fromkeys(CAMERAS, large), states[step], told, f"s{number}", step)])
+            wrong.append(np.abs(chunk.actions[0, :2] - actions[step, :2]).mean())
+    return float(np.mean(wrong))
+
+
+@pytest.fixture(scope="module")
+def policy(trained):
+    return load_policy(*newest(trained.path("checkpoints") / "minivla", ""), "cpu", 5, 4, 0)
+
+
+def test_it_learns_from_the_pictures_and_the_words(policy):
+    """Where it was shown what to do it does that; in the dark, or told the other dot, it does not."""
+    seeing = errors(policy)
+    assert seeing < 0.8 * errors(policy, blind=True) and seeing < 0.8 * errors(policy, deaf=True)
+
+
+def test_an_answer_depends_on_the_observation_alone(policy):
+    scenes = [policy.example(level) for level in (0, 120)]
+    scenes[1] = replace(scenes[1], session="other", instruction="go to the blue dot")
+    together, alone = policy.act(scenes), [policy.act([one])[0] for one in scenes]
+    for one, other in zip(together, alone, strict=True):
+        assert np.allclose(one.actions, other.actions, atol=1e-4)
+    assert not np.allclose(alone[0].actions, alone[1].actions, atol=1e-3)
+    assert policy.act([replace(scenes[0], step=8)])[0].actions.tolist() != alone[0].actions.tolist()
+
+
+def test_it_is_served_and_says_what_it_learned_from(policy):
+    with running(policy) as service, PolicyClient(service.url) as client:
+        info = client.info()
+        assert (info.name, info.profile, info.horizon, info.cameras) == ("minivla", "minivla", 4, CAMERAS)
+        assert info.details["data"] == "dots" and info.details["demonstrations"] == "6"
+        assert info.checkpoint.repo == "minivla/dots" and info.details["denoising_steps"] == "5"
+        picture = np.zeros((PICTURE, PICTURE, 3), np.uint8)
+        chunk = client.act(Observation(dict.fromkeys(CAMERAS, picture), None, "go", "s", 0))
+        assert chunk.actions.shape == (4, 7) and 0 <= chunk.actions[:, 6].min() <= chunk.actions[:, 6].max() <= 1
+
+
+def test_without_a_trained_one_it_says_how_to_get_one(tmp_path):
+    with pytest.raises(ValueError, match=r"no mini-VLA was trained yet; ./lab train minivla --data NAME"):
+        newest(tmp_path, "")
+    (tmp_path / "goal").mkdir()
+    with pytest.raises(ValueError, match=r"no mini-VLA 'gaol' was trained \(there are: goal\)"):
+        newest(tmp_path, "gaol")
+
+
+def test_pictures_of_any_size_become_the_networks():
+    assert small(np.full((2, 128, 128, 3), 7, np.uint8), 32).eq(7).all()
+    assert small(np.zeros((1, 32, 32, 3), np.uint8), 32).shape == (1, 3, 32, 32)
