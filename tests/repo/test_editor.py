@@ -27,8 +27,16 @@ LAUNCH = {one["name"]: one for one in read(".vscode/launch.json")["configuration
 CONTAINERS = {path.parent.name: path for path in (ROOT / ".devcontainer").glob("*/devcontainer.json")}
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_every_service_can_be_debugged_as_compose_runs_it(name):
+DEBUGGED = [name.removeprefix("service ") for name in LAUNCH if name.startswith("service ")]
+
+
+def test_the_labs_own_services_can_be_debugged():
+    """One that is added elsewhere, with its folder and its block in compose.yaml, need not touch the editor's files."""
+    assert len(DEBUGGED) >= 13 and set(DEBUGGED) <= set(SERVICES)
+
+
+@pytest.mark.parametrize("name", DEBUGGED)
+def test_a_service_is_debugged_as_compose_runs_it(name):
     one, service = LAUNCH[f"service {name}"], SERVICES[name]
     assert (one["module"], one["python"]) == (service.command[2], interpreter(service.environment_name))
     here = [re.sub(r"^(http://)[a-z]\w*:|^0\.0\.0\.0$", r"\g<1>127.0.0.1:", word) for word in service.command[3:]]
