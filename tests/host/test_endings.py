@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -103,7 +104,9 @@ def test_what_a_set_up_starts_while_it_is_interrupted_ends_too(copy_clone, tmp_p
     clone = copy_clone(tmp_path / "clone")
     busy = tmp_path / "python"
     starting = ': > "$3/empty"; mkdir "$3/bin"; for n in $(seq 100); do timeout 60 tail -f "$3/empty" & done; wait'
-    busy.write_text(f'#!/bin/sh\nif [ "$2" = venv ]; then {starting}; else exec {sys.executable} "$@"; fi\n')
+    busy.write_text(
+        f'#!/bin/sh\nif [ "$2" = venv ]; then {starting}; else exec {shlex.quote(sys.executable)} "$@"; fi\n'
+    )
     busy.chmod(0o755)
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen([clone / "lab"], env={**CLEAN, "VLALAB_PYTHON": str(busy)}, **quiet)
