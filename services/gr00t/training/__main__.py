@@ -228,9 +228,9 @@ def main() -> int:
     settings = tyro.cli(Finetune, prog="python -m services.gr00t.training", description=__doc__)
     machine = choose_machine(settings.device, settings.precision)
     with StopSignal() as stop:
-        trainer = train(settings, Volume(), machine, stop)
+        steps = train(settings, Volume(), machine, stop).step  # and no trainer stays, see `leave`
     leave()
-    return 0 if trainer.step >= settings.max_steps else INTERRUPTED
+    return 0 if steps >= settings.max_steps else INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,6 +85,11 @@ def choose_machine(device: str = "auto", precision: str = "auto") -> Machine:
 
 
 def leave() -> None:
-    """Parts from the other processes of torchrun. Without it their threads may be cut off at exit, which aborts."""
+    """Parts from the other processes of torchrun. Without it their threads may be cut off at exit, which aborts.
+
+    No model of several processes may be left by then: were its reducer the last to hold the process group, it would
+    wait for the group's thread with Python's lock held, and that thread may be waiting for the lock.
+    """
     if distributed.is_initialized():
+        gc.collect()  # such a model is part of cycles
         distributed.destroy_process_group()
