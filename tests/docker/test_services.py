@@ -97,3 +97,19 @@ def test_the_network_reaches_a_service_with_a_token_only(up):
     info = f"http://{address}:{up.ports['random']}/v1/info"
     assert [get(info)[0], get(info, "another")[0], get(info, "a-token-of-the-tests")[0]] == [401, 401, 200]
     up("down", "random")
+
+
+def test_a_students_notebooks_lie_on_the_volume_and_changes_outlast_the_container(up):
+    """A fresh home gets copies; what a student has changed is theirs after the service was restarted."""
+    up("up", "libero_notebook", *RUNTIME)
+    shipped = {path.name: path.read_bytes() for path in (paths.ROOT / "services/libero/notebooks").glob("*.ipynb")}
+    home = up.volume / "notebooks" / "libero"
+    assert shipped and {path.name: path.read_bytes() for path in home.glob("*.ipynb")} == shipped
+    mine = next(iter(sorted(home.glob("*.ipynb"))))
+    assert (mine.stat().st_uid, mine.stat().st_gid) == USER
+    mine.write_bytes(changed := shipped[mine.name].replace(b"LIBERO", b"my LIBERO", 1))
+    up("restart", "libero_notebook")
+    assert mine.read_bytes() == changed and len(list(home.glob("*.ipynb"))) == len(shipped)
+    assert get(url(up, "libero_notebook", "/api"))[0] == 200
+    assert get(url(up, "libero_notebook", "/api/contents"))[0] == 403  # without the token
+    up("down", "libero_notebook")
