@@ -63,7 +63,6 @@ class Learned:
     action: Scaling
     state: Scaling
     tokenizer: str  # JSON
-    suites: tuple[str, ...] = ()
 
     def stored(self) -> dict[str, Any]:
         """Returns plain values for a weights file."""
@@ -73,8 +72,7 @@ class Learned:
     def of(cls, stored: dict[str, Any]) -> Learned:
         """Returns what `stored` was made of."""
         scalings = {name: Scaling(**{k: tuple(v) for k, v in stored[name].items()}) for name in ("action", "state")}
-        names = {name: tuple(stored[name]) for name in ("cameras", "suites")}
-        return cls(**{**stored, **scalings, **names})
+        return cls(**{**stored, **scalings, "cameras": tuple(stored["cameras"])})
 
 
 @dataclass

@@ -12,16 +12,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 import tyro
+from tokenizers import Tokenizer
 from torch import Tensor, distributed
 
 from services.ws_mdl.diffusion.train import average
 from services.ws_mdl.minivla.config import SIZES, Config, config_from, refuse_drift, run_folder, tensorboard_folder
 from services.ws_mdl.minivla.data import Demonstrations, Learned, augmented, load
-from services.ws_mdl.minivla.heads import HEADS
+from services.ws_mdl.minivla.heads import HEADS, Diffusion, Flow, Regression
 from services.ws_mdl.minivla.model import MiniVLA, Shape
 from vla_common import endings
 from vla_common.volume import Volume, shown
@@ -52,6 +54,10 @@ class Training:
     order: Tensor | None = None  # of the steps in it
     global_step: int = 0
 
+    @cached_property
+    def head(self) -> Diffusion | Flow | Regression:
+        return HEADS[self.config.head]()
+
     @property
     def batches_per_epoch(self) -> int:
         return -(-len(self.data) // self.config.batch_size)
@@ -75,8 +81,6 @@ def shape_of(config: Config, learned: Learned, vocabulary: int) -> Shape:
 
 def get_training(config: Config, machine: Machine, data: Demonstrations) -> Training:
     """Returns a run before its first batch; its weights depend on the seed alone."""
-    from tokenizers import Tokenizer
-
     vocabulary = Tokenizer.from_str(data.learned.tokenizer).get_vocab_size()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -109,18 +113,18 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
     noise = torch.randn((len(index), config.draws, *chunk.shape[1:]), generator=run.generator)
     draw = torch.rand((len(index), config.draws), generator=run.generator)
     mine = slice(run.machine.rank, None, run.machine.world)
+    count = int(real.sum()) * config.draws  # of all processes
     parts = (pictures, data.words[data.task[index]], data.state[index], chunk, real, noise, draw)
     pictures, words, state, chunk, real, noise, draw = (one[mine].to(device) for one in parts)
 
     chunk, real = (one.repeat_interleave(config.draws, 0) for one in (chunk, real))
-    x, time_, wanted = HEADS[config.head]().training_pair(chunk.cpu(), noise.flatten(0, 1).cpu(), draw.flatten().cpu())
+    x, time_, wanted = run.head.training_pair(chunk.cpu(), noise.flatten(0, 1).cpu(), draw.flatten().cpu())
     with run.machine.autocast():
         memory = run.nn_model.observe(pictures, words, data.pad, state)
         memory.tokens, memory.mask = (one.repeat_interleave(config.draws, 0) for one in (memory.tokens, memory.mask))
         predicted = run.nn_model.denoise(x.to(device), time_.to(device), memory)
     wrong = (predicted.float() - wanted.to(device)).square().mean(-1)
-    total = data.chunks(index, config.chunk)[1].sum() * config.draws  # of all processes
-    return (wrong * real).sum() / total.to(device)
+    return (wrong * real).sum() / count
 
 
 def train_step(run: Training, index: Tensor) -> Tensor:
