@@ -113,10 +113,18 @@ class Done:
     stdout: str = ""
 
 
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 60) -> object:
-    """Returns the first true value of a condition; fails the test when it does not come true in time."""
+def wait_until(
+    condition: Callable[[], object], what: str, timeout_s: float = 60, process: subprocess.Popen | None = None
+) -> object:
+    """Returns the first true value of a condition; fails the test when it does not come true in time.
+
+    process: without which it never will; what it printed is told when it has ended.
+    """
     deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
+    while True:
+        ended = process is not None and process.poll() is not None
+        if found := condition():
+            return found
+        assert not ended, f"ended before {what}:\n{process.stdout.read()}"
         assert time.monotonic() < deadline, f"waited {timeout_s:.0f} s for {what}"
         time.sleep(0.2)
-    return found

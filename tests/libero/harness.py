@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from vla_evaluation.store.records import StoreError
@@ -26,12 +26,17 @@ ENVIRONMENT = {
 TIMEOUT_S = 120.0
 
 
-def wait_for(condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S):
-    """Returns the first true value of `condition`."""
+def wait_for(condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S, ended: Callable[[], str] = str):
+    """Returns the first true value of `condition`.
+
+    `ended` returns what a process said that has ended and without which nothing will come true any more, or "".
+    """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
+        words = ended()  # first: what a process did last counts
         if value := condition():
             return value
+        assert not words, f"{what} did not happen before the end of:\n{words}"
         time.sleep(0.05)
     raise AssertionError(f"{what} did not happen within {timeout_s:g} s")
 
@@ -40,7 +45,8 @@ class PolicyService:
     """tests/libero/scripted_policy.py on a port of its own; it can be killed and started again on that port."""
 
     def __init__(self, log: Path, *options: str):
-        self.log, self.options = log, options
+        self.gate = log.with_suffix(".gate")
+        self.log, self.options = log, (*options, "--gate", str(self.gate))
         self.port = 0
         self.start()
 
@@ -62,6 +68,24 @@ class PolicyService:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def hold(self, episode: int) -> None:
+        """Answers nothing from mid-episode on in that episode, and so keeps it there, until `release` or `hold`."""
+        new = self.gate.with_suffix(".new")
+        new.write_text(str(episode))
+        new.replace(self.gate)
+
+    def release(self) -> None:
+        self.gate.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def holding(self, episode: int) -> Iterator[None]:
+        """Holds that episode from here on, and releases at the end what is held then."""
+        self.hold(episode)
+        try:
+            yield
+        finally:
+            self.release()
 
     def kill(self) -> None:
         self.process.kill()
@@ -123,13 +147,20 @@ class Evaluation:
             return [tuple(row) for row in store.db.execute(sql)]
         return []
 
+    def wait_for(self, condition: Callable[[], object], what: str):
+        """As `wait_for`, no longer than the evaluator lives."""
+        return wait_for(condition, what, ended=lambda: "" if self.process.poll() is None else self.output or "nothing")
+
     def wait_mid_episode(self, done: int = 1, steps: int = 3) -> str:
-        """Waits until `done` episodes are finished and another is under way; returns the name of its worker."""
+        """Waits until `done` episodes are finished and another is under way; returns the name of its worker.
+
+        The policy has to hold that episode: one that goes on may be over before anybody has looked.
+        """
         sql = (
             f"SELECT worker FROM episodes WHERE status = 'leased' AND steps >= {steps} "
             f"AND (SELECT COUNT(*) FROM episodes WHERE status = 'done') >= {done}"
         )
-        return wait_for(lambda: self.peek(sql), "an episode under way")[0][0]
+        return self.wait_for(lambda: self.peek(sql), "an episode under way")[0][0]
 
     def workers(self) -> dict[str, int]:
         """Returns the process ids of this run's workers by name."""

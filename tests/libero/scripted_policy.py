@@ -1,6 +1,6 @@
 """A tiny policy service for tests: a deterministic wave of small movements, no model, no pictures unless asked.
 
-`python tests/libero/scripted_policy.py --port 0 [--chunk 4] [--camera agentview] [--delay-ms 5] …`
+`python tests/libero/scripted_policy.py --port 0 [--chunk 4] [--camera agentview] [--delay-ms 5] [--oracle] …`
 """
 
 import argparse
@@ -14,9 +14,11 @@ sys.path[:0] = [str(ROOT), *(str(ROOT / "shared" / name) for name in ("common", 
 
 import numpy as np  # noqa: E402
 
+from services.libero.oracle.policy import OraclePolicy  # noqa: E402
 from vla_contract import ActionChunk, InvalidObservation, Policy, PolicyInfo, serve  # noqa: E402
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STATE, OSC_POSE  # noqa: E402
 
+HELD_AT = 3  # steps
 GRIPPERS = {"libero": GRIPPER_CLOSES, "openvla": GRIPPER_OPENS}
 
 
@@ -54,11 +56,9 @@ class WavePolicy(Policy):
         return chunk
 
     def is_bad(self, observation) -> bool:
-        """Whether this is one of the episodes that --bad-episode names: sessions are run.task.episode.attempt.token."""
+        """Whether this is one of the episodes that --bad-episode names."""
         o = self.options
-        if not o.bad_episode or observation.step < o.bad_at:
-            return False
-        return int(observation.session.split(".")[-3]) in o.bad_episode
+        return observation.step >= o.bad_at and any(is_of(observation, episode) for episode in o.bad_episode)
 
     def chunk(self, instruction: str, step: int) -> ActionChunk:
         return ActionChunk(np.stack([self.action(instruction, step + k) for k in range(self.options.chunk)]))
@@ -71,6 +71,28 @@ class WavePolicy(Policy):
         if step == self.options.nan_at:
             action[0] = np.nan
         return action
+
+
+def is_of(observation, episode: int | str) -> bool:
+    """Whether an observation is of that episode: sessions are run.task.episode.attempt.token."""
+    return observation.session.split(".")[-3:-2] == [str(episode)]
+
+
+def gated(policy: Policy, gate: Path) -> Policy:
+    """Returns a policy that gives no answer past some steps of the episode that `gate` names, as long as it does."""
+    act = policy.act
+
+    def wait_and_act(observations):
+        while any(o.step >= HELD_AT and is_of(o, named(gate)) for o in observations):
+            time.sleep(0.01)
+        return act(observations)
+
+    policy.act = wait_and_act
+    return policy
+
+
+def named(gate: Path) -> str:
+    return gate.read_text() if gate.exists() else ""
 
 
 def main() -> None:
@@ -89,8 +111,11 @@ def main() -> None:
     parser.add_argument("--bad-episode", type=int, action="append", default=[])
     parser.add_argument("--bad-at", type=int, default=5)
     parser.add_argument("--token")
+    parser.add_argument("--oracle", action="store_true")
+    parser.add_argument("--gate", type=Path, default=Path("none"))
     options = parser.parse_args()
-    serve(WavePolicy(options), port=options.port, token=options.token, max_wait_ms=0)
+    policy = OraclePolicy() if options.oracle else WavePolicy(options)
+    serve(gated(policy, options.gate), port=options.port, token=options.token, max_wait_ms=0)
 
 
 if __name__ == "__main__":

@@ -53,9 +53,10 @@ def check(run: Evaluation, undisturbed: dict) -> list:
 
 
 def test_a_worker_killed_in_mid_episode(policy, flags, undisturbed, tmp_path):
-    with Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
+    with policy.holding(1), Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
         name = run.wait_mid_episode()
         os.kill(run.workers()[name], signal.SIGKILL)
+        policy.release()
         output = run.end()
         [fault] = check(run, undisturbed)
         assert fault.status == "lost" and "killed by SIGKILL" in fault.error
@@ -63,9 +64,10 @@ def test_a_worker_killed_in_mid_episode(policy, flags, undisturbed, tmp_path):
 
 
 def test_a_worker_that_hangs_is_replaced_and_its_late_report_is_ignored(policy, flags, undisturbed, tmp_path):
-    with Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
+    with policy.holding(1), Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
         name = run.wait_mid_episode()
         os.kill(run.workers()[name], signal.SIGSTOP)
+        policy.release()
         run.end()
         [fault] = check(run, undisturbed)
         assert fault.status == "lost" and "heartbeat" in fault.error
@@ -77,7 +79,7 @@ FAULTS = {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "libero" / "faults
 def test_a_worker_that_hangs_while_it_starts_is_replaced(policy, flags, undisturbed, tmp_path):
     """No lease is held then; what ended it is said as it was, and not taken for a lack of memory."""
     with Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags, "--start-timeout-s", "20") as run:
-        [worker] = wait_for(run.workers, "a worker").values()
+        [worker] = run.wait_for(run.workers, "a worker").values()
         os.kill(worker, signal.SIGSTOP)
         output = run.end()
         assert check(run, undisturbed) == []
@@ -111,9 +113,10 @@ def test_workers_that_never_start_end_the_run_with_words(policy, flags, tmp_path
 def test_a_clock_that_jumps_leaves_a_healthy_run_alone(policy, flags, undisturbed, tmp_path):
     ahead = tmp_path / "ahead"
     ahead.write_text("0")
-    command = ("--policy-url", policy.url, *flags)
-    with Evaluation(tmp_path / "runs", "run", *command, **FAULTS, TEST_CLOCK_FILE=str(ahead)) as run:
+    command, clock = ("--policy-url", policy.url, *flags), {"TEST_CLOCK_FILE": str(ahead)}
+    with policy.holding(0), Evaluation(tmp_path / "runs", "run", *command, **FAULTS, **clock) as run:
         run.wait_mid_episode(done=0)
+        policy.release()
         for jump in (40, -40, 3600, -3600, 40):
             ahead.write_text(str(jump))
             time.sleep(0.7)
@@ -128,8 +131,9 @@ def test_a_clock_that_jumps_leaves_a_healthy_run_alone(policy, flags, undisturbe
 @pytest.mark.parametrize("with_workers", [False, True], ids=["the evaluator", "all of it"])
 def test_a_run_that_was_paused_goes_on(with_workers, policy, flags, undisturbed, tmp_path):
     """As by `docker pause`: who could not look must not take for dead who could not move."""
-    with Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
+    with policy.holding(0), Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
         run.wait_mid_episode(done=0)
+        policy.release()
         paused = [run.process.pid, *(run.workers().values() if with_workers else ())]
         for number, pause_s in ((signal.SIGSTOP, 8.0), (signal.SIGCONT, 0.0)):
             for process in paused:
@@ -142,11 +146,13 @@ def test_a_run_that_was_paused_goes_on(with_workers, policy, flags, undisturbed,
 def test_the_policy_killed_and_restarted_in_mid_run(flags, undisturbed, tmp_path):
     with (
         PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--delay-ms", "30") as service,
+        service.holding(1),
         Evaluation(tmp_path, "run", "--policy-url", service.url, "--act-timeout-s", "1", *flags[:-2]) as run,
     ):
         run.wait_mid_episode()
         service.kill()
-        wait_for(lambda: run.peek("SELECT 1 FROM episodes WHERE status = 'error'"), "the worker's notice")
+        service.release()
+        run.wait_for(lambda: run.peek("SELECT 1 FROM episodes WHERE status = 'error'"), "the worker's notice")
         service.start()
         run.end()
         [fault] = check(run, undisturbed)
@@ -155,7 +161,7 @@ def test_the_policy_killed_and_restarted_in_mid_run(flags, undisturbed, tmp_path
 
 def test_the_evaluator_killed_and_resumed_with_the_same_command(policy, flags, undisturbed, tmp_path):
     command = ("--policy-url", policy.url, *flags)
-    with Evaluation(tmp_path, "run", *command) as run:
+    with policy.holding(1), Evaluation(tmp_path, "run", *command) as run:
         run.wait_mid_episode()
         assert run.workers()
         run.kill()
@@ -169,7 +175,7 @@ def test_the_evaluator_killed_and_resumed_with_the_same_command(policy, flags, u
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(policy, flags, undisturbed, tmp_path):
-    with Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
+    with policy.holding(1), Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
         run.wait_mid_episode()
         run.process.send_signal(signal.SIGINT)
         output = run.end(code=130)
@@ -248,7 +254,7 @@ def test_a_policy_that_goes_away_is_never_taken_for_a_policy_error(flags, undist
     with PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--delay-ms", "30") as service:
         command = ("--policy-url", service.url, "--policy-errors", "fail", "--policy-timeout-s", "2", "--retries", "0",
                    "--act-timeout-s", "1", *flags[:-2])  # fmt: skip
-        with Evaluation(tmp_path, "run", *command) as run:
+        with service.holding(1), Evaluation(tmp_path, "run", *command) as run:
             run.wait_mid_episode()
             service.kill()
             run.end(code=1)
@@ -271,12 +277,13 @@ def small_disk(tmp_path):
 
 
 def test_a_disk_that_fills_up_in_mid_run(policy, flags, undisturbed, small_disk):
-    with Evaluation(small_disk, "run", "--policy-url", policy.url, *flags) as run:
+    with policy.holding(1), Evaluation(small_disk, "run", "--policy-url", policy.url, *flags) as run:
         run.wait_mid_episode()
         filler = small_disk / "filler"
         with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
             while True:
                 file.write(b"x" * 4096)
+        policy.release()
         output = run.end(code=1)
         assert run.workers() == {} and "--resume run" in output
         assert "free some" in output, output
@@ -291,7 +298,7 @@ def test_a_disk_that_fills_up_in_mid_run(policy, flags, undisturbed, small_disk)
 def test_a_policy_that_stays_away_ends_the_run_and_loses_nothing(flags, undisturbed, tmp_path):
     with PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--delay-ms", "30") as service:
         command = ("--policy-url", service.url, "--policy-timeout-s", "2", "--act-timeout-s", "1", *flags[:-2])
-        with Evaluation(tmp_path, "run", *command) as run:
+        with service.holding(1), Evaluation(tmp_path, "run", *command) as run:
             run.wait_mid_episode()
             service.kill()
             output = run.end(code=1)

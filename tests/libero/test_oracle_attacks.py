@@ -13,7 +13,7 @@ import pytest
 
 from services.libero.oracle.policy import MAX_EPISODES, OraclePolicy
 from services.libero.simulator.suites import init_states, load_suite
-from tests.libero.harness import Evaluation, wait_for
+from tests.libero.harness import Evaluation, PolicyService, wait_for
 from tests.libero.mutations import mutated
 from tests.libero.test_policies import asked, served, state_at
 from vla_contract import InvalidObservation, PolicyRefused, SessionLost, UnknownSession
@@ -88,14 +88,16 @@ def metrics(url: str) -> str:
 
 
 def test_a_run_that_is_interrupted_leaves_no_session_behind(libero_assets, tmp_path):
-    with served(tmp_path / "log.txt", "oracle") as client:
-        arguments = ("--policy-url", client.base_url, "--assets", str(libero_assets), "--video", "none")
-        with Evaluation(tmp_path / "runs", "stopped", *arguments, "--tasks", "8", "--workers", "1") as run:
+    with PolicyService(tmp_path / "log.txt", "--oracle") as service, service.holding(0):
+        arguments = ("--policy-url", service.url, "--assets", str(libero_assets), "--video", "none",
+                     "--tasks", "8", "--workers", "1", "--lease-s", "6")  # fmt: skip
+        with Evaluation(tmp_path / "runs", "stopped", *arguments) as run:
             run.wait_mid_episode(done=0)
             os.kill(next(iter(run.workers().values())), signal.SIGKILL)  # it cannot say that its session has ended
+            service.release()
             run.process.send_signal(signal.SIGINT)
             run.process.wait(60)
-        wait_for(lambda: "vla_sessions 0.0" in metrics(client.base_url), "the session's end", 30)
+        wait_for(lambda: "vla_sessions 0.0" in metrics(service.url), "the session's end", 30)
 
 
 def test_sessions_that_nobody_ends_are_bounded():

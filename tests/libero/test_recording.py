@@ -12,7 +12,6 @@ from services.libero.benchmark import BENCHMARK
 from services.libero.simulator import suites
 from tests.libero.harness import PolicyService, Recording
 from tests.libero.test_faults import small_disk  # noqa: F401  a fixture
-from tests.libero.test_oracle_episodes import oracle  # noqa: F401  a fixture
 from tests.libero.test_sharding import small_stock
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
 from vla_evaluation import recording
@@ -216,10 +215,15 @@ def test_attempts_have_an_end_and_fewer_may_be_wanted(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def flags(libero_assets, oracle):  # noqa: F811
-    url = oracle.base_url
+def oracle(tmp_path_factory):
+    with PolicyService(tmp_path_factory.mktemp("oracle") / "log.txt", "--oracle") as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def flags(libero_assets, oracle):
     settings = ("--tasks", "0", "--episodes", str(KEPT), "--noise", "0.2", "--max-steps", "110", "--lease-s", "6")
-    return ("--assets", str(libero_assets), "--workers", "1", "--policy-url", url, *settings)
+    return ("--assets", str(libero_assets), "--workers", "1", "--policy-url", oracle.url, *settings)
 
 
 @pytest.fixture(scope="module")
@@ -285,17 +289,20 @@ def test_processes_draw_the_same_in_order(recorded):
     assert alone[0][1]["robot0_eye_in_hand"][0] == episodes[0].steps
 
 
-def test_killed_in_the_middle_it_goes_on_to_the_same(flags, recorded, tmp_path):
+def test_killed_in_the_middle_it_goes_on_to_the_same(oracle, flags, recorded, tmp_path):
     """A worker by kill -9, all of it by Ctrl-C and by kill -9, each time the same command; then with nothing to do."""
-    with Recording(tmp_path, "hurt", *flags) as run:
-        name = run.wait_mid_episode(done=0)
-        os.kill(run.workers()[name], signal.SIGKILL)
-        run.wait_mid_episode(done=1)
-        run.process.send_signal(signal.SIGINT)
-        assert "not complete, nothing lost; the same command goes on" in run.end(code=130)
-    with Recording(tmp_path, "hurt", *flags) as run:
-        run.wait_mid_episode(done=1)
-        run.kill()
+    with oracle.holding(0):
+        with Recording(tmp_path, "hurt", *flags) as run:
+            name = run.wait_mid_episode(done=0)
+            os.kill(run.workers()[name], signal.SIGKILL)
+            oracle.hold(1)
+            run.wait_mid_episode(done=1)
+            run.process.send_signal(signal.SIGINT)
+            oracle.hold(2)
+            assert "not complete, nothing lost; the same command goes on" in run.end(code=130)
+        with Recording(tmp_path, "hurt", *flags) as run:
+            run.wait_mid_episode(done=2)
+            run.kill()
     with Recording(tmp_path, "hurt", *flags) as run:
         assert "(goes on)" in run.end()
     assert_same(content(run.folder), content(recorded))
@@ -303,13 +310,14 @@ def test_killed_in_the_middle_it_goes_on_to_the_same(flags, recorded, tmp_path):
         assert f"{KEPT} demonstrations kept" in run.end()
 
 
-def test_a_full_disk_is_told_and_loses_nothing(flags, recorded, small_disk):  # noqa: F811
-    with Recording(small_disk, "run", *flags) as run:
+def test_a_full_disk_is_told_and_loses_nothing(oracle, flags, recorded, small_disk):  # noqa: F811
+    with oracle.holding(1), Recording(small_disk, "run", *flags) as run:
         run.wait_mid_episode(done=1)
         filler = small_disk / "filler"
         with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
             while True:
                 file.write(b"x" * 4096)
+        oracle.release()
         assert "free some" in (output := run.end(code=1)) and "the same command goes on" in output
     filler.unlink()
     with Recording(small_disk, "run", *flags) as run:
