@@ -94,6 +94,7 @@ class Service:
     model: Model | None = None
     benchmark: Benchmark | None = None
     notebooks: bool = False  # JupyterLab, for the notebooks of its folder
+    draws: bool = False  # headless OpenGL is looked after before it starts
     labs: tuple[str, ...] = ()  # of the course: folders beside the manifest, each with a config.py
     recording: str = ""  # the variable that names the run which it plays back
     variables: Mapping[str, str] = field(default_factory=dict)  # its own that .env.example does not explain

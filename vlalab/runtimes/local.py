@@ -114,6 +114,8 @@ def start(
     if service.health and service.ports and not supervised.check_url(service):
         raise LabError(f"compose.yaml: '{service_name}' has the health check {service.health.test}, not the contract's")
     env = venvs.ensure(service.environment_name)
+    if (about := manifests.services().get(service_name)) and about.draws:
+        gl.ensure()
     command, environment = resolve(service, env)
     gpu, visible = gpus.visible(service_name, known)
     record = {

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from vla_evaluation.store.records import Lease
+    from vla_evaluation.store.runstore import RunStore
 
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
@@ -36,3 +44,28 @@ def name_once(draft: Path, final: Path) -> None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final)) from error
         os.rename(draft, final)
     sync(final.parent)
+
+
+def save_episode(
+    store: RunStore,
+    folder: Path,
+    lease: Lease,
+    result: Mapping,
+    arrays: Mapping[str, np.ndarray],
+    now: Callable[[], float],
+    **finishing: object,
+) -> bool:
+    """Stores a leased episode's result and a file of its arrays in a run's folder, both or neither; False if the lease
+    was lost. `finishing` are further settings of `RunStore.finish`.
+    """
+    name = f"{lease.task:02d}-{lease.episode:02d}.npz"
+    final, partial = folder / "episodes" / name, folder / "episodes" / f".{name}.{lease.token}"
+    try:
+        with open(partial, "wb") as file:
+            np.savez_compressed(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        told = {**result, "recording": f"episodes/{name}"}
+        return store.finish(lease, told, now(), lambda: publish(partial, final), **finishing)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -247,18 +247,7 @@ class Worker:
     def store_with(self, lease: Lease, result: dict, arrays: dict[str, np.ndarray], **finishing: object) -> bool:
         """Stores a result and a file of its arrays, as `save`."""
         self.enter(Phase.SAVING, SAVE_S)
-        name = f"{lease.task:02d}-{lease.episode:02d}.npz"
-        final, partial = self.folder / "episodes" / name, self.folder / "episodes" / f".{name}.{lease.token}"
-        try:
-            with open(partial, "wb") as file:
-                np.savez_compressed(file, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            result = {**result, "recording": f"episodes/{name}"}
-            now = self.clock.now()
-            return self.store.finish(lease, result, now, lambda: files.publish(partial, final), **finishing)
-        finally:
-            partial.unlink(missing_ok=True)
+        return files.save_episode(self.store, self.folder, lease, result, arrays, self.clock.now, **finishing)
 
 
 def is_answer(error: PolicyUnavailable) -> bool:

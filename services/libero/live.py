@@ -1,0 +1,8 @@
+"""`python -m services.libero.live --port 8006`: LIBERO to look at and to drive; see `vla_evaluation.live`."""
+
+from services.libero.benchmark import BENCHMARK
+from vla_common import endings
+from vla_evaluation.live.serving import main
+
+if __name__ == "__main__":
+    endings.run(main, BENCHMARK, f"python -m {__spec__.name}")

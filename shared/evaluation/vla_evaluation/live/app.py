@@ -1,0 +1,280 @@
+"""The service over HTTP: JSON for what people do, and one request per picture.
+
+A reader asks for what is newer than it has, and is answered as soon as there is something: so nothing is ever queued,
+a slow reader gets fewer pictures and none that are old, and each draws only what it will see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from vla_contract import ContractError, PolicyClient
+from vla_contract.protocol.problems import Problem
+from vla_contract.server.auth import TokenCheck
+from vla_contract.server.exchange import Answer, Endpoint, Request
+from vla_contract.server.metrics import Metrics
+from vla_evaluation import provenance
+from vla_evaluation.benchmark import Benchmark
+from vla_evaluation.live import controls, opening
+from vla_evaluation.live.session import Session
+
+JSON, BINARY, FILM = "application/json", "application/octet-stream", "video/mp4"
+BODY_BYTES = 16 * 2**10
+NEWS_S = 10.0  # a request for a picture waits so long at most
+LOOK_S = 1.0  # between two looks at what sessions take
+POLICY_S = 1.0  # for a policy to say that it is there
+REMEMBERED = 64  # sessions that have ended, for whoever asks what became of one
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What sessions may take. idle_s: without any request; undriven_s: looked at, with nothing done."""
+
+    sessions: int = 8
+    idle_s: float = 120.0
+    undriven_s: float = 1800.0
+    memory_gb: float = 4.0
+
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            if value <= 0:
+                raise ValueError(f"{name} is {value}; expected more than 0")
+
+
+@dataclass(eq=False)
+class Sessions:
+    """All sessions, by id; the ones that ended last stay until others take their place."""
+
+    benchmark: Benchmark
+    work: Path
+    policies: Mapping[str, str]
+    limits: Limits
+    token: str | None = None
+    all: dict[str, Session] = field(default_factory=dict)
+    opened: int = 0
+
+    def live(self) -> list[Session]:
+        """Returns those whose process runs."""
+        return [one for one in self.all.values() if not one.is_over]
+
+    async def open(self, asked: Mapping[str, Any]) -> Session:
+        """Returns a new session. ValueError for what there is not, Problem (503) where there is no room."""
+        wanted = await asyncio.to_thread(self.read, asked)
+        self.require_room()
+        session = Session(wanted)
+        self.all[session.id] = session
+        variables = self.benchmark.worker_variables(self.opened)
+        self.opened += 1
+        await session.start(self.benchmark.module, self.work, variables)
+        for one in [one for one in self.all.values() if one.is_over][:-REMEMBERED]:
+            del self.all[one.id]
+        return session
+
+    def read(self, asked: Mapping[str, Any]) -> opening.Opening:
+        """Returns what is asked for. ValueError for what there is not."""
+        return self.judged(opening.read(self.benchmark, self.policies, asked))
+
+    def judged(self, wanted: opening.Opening) -> opening.Opening:
+        """Returns it. ValueError for an init state that its task does not have."""
+        if wanted.init is not None:
+            states = self.benchmark.init_states(self.benchmark.tasks(wanted.suite)[wanted.task])
+            opening.whole("start.init", wanted.init, len(states))
+        return wanted
+
+    def require_room(self) -> None:
+        """Raises Problem (503) where one more session would be too many, or its memory is not free."""
+        if (count := len(self.live())) >= self.limits.sessions:
+            raise Problem.retry_after("busy", f"{count} sessions run already; close one, or try again later", 10.0)
+        if (free := provenance.free_memory_gb()) < self.benchmark.worker_gb:
+            needed = self.benchmark.worker_gb
+            raise Problem.retry_after("busy", f"a session needs {needed:g} GB of memory, {free:.1f} GB are free", 10.0)
+
+    def find(self, name: str) -> Session:
+        """Returns a session. Problem (404) for none."""
+        if name not in self.all:
+            raise Problem("not-found", "this session is not known here (any more); open a new one")
+        session = self.all[name]
+        session.used = time.monotonic()
+        return session
+
+    async def watch(self) -> None:
+        """Ends, for as long as it runs, sessions that nobody uses and those that take too much."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for session in self.live():
+                if why := self.over(session):
+                    await session.end(why)
+
+    def over(self, session: Session) -> str:
+        """Returns why a session has to end; empty where it may go on."""
+        now, limits = time.monotonic(), self.limits
+        if now - session.used > limits.idle_s:
+            return f"closed, since nobody looked at it for {limits.idle_s:g} s; start anew"
+        if now - session.driven > limits.undriven_s:
+            return f"closed, since nothing was done in it for {limits.undriven_s / 60:g} minutes; start anew"
+        if session.rss_bytes() > limits.memory_gb * 1e9:
+            return f"closed, since it took more than {limits.memory_gb:g} GB of memory; start anew"
+        return ""
+
+    async def close(self) -> None:
+        """Ends all."""
+        await asyncio.gather(*(one.end("the service was stopped") for one in self.live()))
+
+
+class Handlers:
+    """What the routes do: each gets the path's and the query's words, and the request."""
+
+    def __init__(self, sessions: Sessions):
+        self.sessions, self.of = sessions, sessions.benchmark
+
+    async def about(self, path: Mapping, query: Mapping, request: Request) -> Answer:
+        return _json(await asyncio.to_thread(self.describe))
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what can be opened here."""
+        of, sessions = self.of, self.sessions
+        suites = {suite: [task.instruction for task in of.tasks(suite)] for suite in of.suites}
+        return {
+            "benchmark": of.name,
+            "suites": suites,
+            "action": [asdict(part) for part in of.action],
+            "control_hz": of.control_hz,
+            "policies": list(sessions.policies),
+            "sessions": len(sessions.live()),
+            "limits": asdict(sessions.limits),
+        }
+
+    async def policies(self, path: Mapping, query: Mapping, request: Request) -> Answer:
+        """Answers which policies are there now, and which of them can be asked for actions."""
+        named = self.sessions.policies
+        found = await asyncio.gather(*(asyncio.to_thread(self.is_ready, url) for url in named.values()))
+        return _json({"policies": [{"name": name, "ready": ready} for name, ready in zip(named, found, strict=True)]})
+
+    def is_ready(self, url: str) -> bool:
+        """Returns whether a policy answers what it is."""
+        try:
+            with PolicyClient(url, self.sessions.token, POLICY_S, POLICY_S, retries=0) as client:
+                return bool(client.info())
+        except ContractError:
+            return False
+
+    async def open(self, path: Mapping, query: Mapping, request: Request) -> Answer:
+        session = await self.sessions.open(_read(request))
+        return _json({"id": session.id}, 201)
+
+    async def frame(self, path: Mapping, query: Mapping, request: Request) -> Answer:
+        """Answers with what is newer than number `after`, within NEWS_S, else with what there is."""
+        session = self.sessions.find(path["id"])
+        after, episode, have = (_number(query, name) for name in ("after", "episode", "have"))
+        await session.news(after, NEWS_S)
+        session.used = time.monotonic()
+        return Answer(session.message(episode, have), BINARY)
+
+    async def do(self, path: Mapping, query: Mapping, request: Request) -> Answer:
+        session, asked = self.sessions.find(path["id"]), _read(request)
+        command = controls.checked(asked, self.of.action, bool(session.opening.policy))
+        if command["do"] == "close":
+            await session.end("closed")
+            return _json({"done": "close"})
+        if command["do"] == "reset" and command["start"] is not None:
+            wanted = await asyncio.to_thread(self.sessions.judged, session.opening.starting(command["start"]))
+            command["start"] = {"drawn": wanted.drawn} if wanted.init is None else {"init": wanted.init}
+        if session.is_over:
+            raise ValueError(f"this session is over: {session.state['reason']}")
+        session.driven = time.monotonic()
+        session.tell(command)
+        return _json({"done": command["do"]})
+
+    async def film(self, path: Mapping, query: Mapping, request: Request) -> Answer:
+        _, blob = await self.sessions.find(path["id"]).ask("film")
+        return Answer(blob, FILM)
+
+    async def keep(self, path: Mapping, query: Mapping, request: Request) -> Answer:
+        answer, _ = await self.sessions.find(path["id"]).ask("keep")
+        return _json({"kept": answer["kept"]})
+
+    async def ready(self, path: Mapping, query: Mapping, request: Request) -> Answer:
+        return _json({"status": "ready", "sessions": len(self.sessions.live())})
+
+
+Handler = Callable[[Mapping, Mapping, Request], Awaitable[Answer]]
+
+
+class Routed:
+    """An `Endpoint` whose handler gets the path's and the query's words, and whose ValueErrors are the sender's."""
+
+    def __init__(self, handler: Handler, **settings: Any):
+        self.handler, self.settings = handler, settings
+
+    async def __call__(self, scope, receive, send) -> None:
+        query = {name: values[-1] for name, values in parse_qs(scope["query_string"].decode("latin-1")).items()}
+        handler = partial(self.answer, scope.get("path_params", {}), query)
+        await Endpoint(handler=handler, **self.settings)(scope, receive, send)
+
+    async def answer(self, path: Mapping, query: Mapping, request: Request) -> Answer:
+        try:
+            return await self.handler(path, query, request)
+        except ValueError as error:
+            raise Problem("bad-request", str(error)) from error
+
+
+def create_app(sessions: Sessions, check: TokenCheck) -> Starlette:
+    """Returns the application; its sessions end with it."""
+    handlers, metrics = Handlers(sessions), Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette):
+        watching = asyncio.create_task(sessions.watch())
+        yield
+        watching.cancel()
+        await sessions.close()
+
+    routes = []
+    for method, path, handler, guard in (
+        ("GET", "/v1/simulator", handlers.about, check),
+        ("GET", "/v1/policies", handlers.policies, check),
+        ("POST", "/v1/sessions", handlers.open, check),
+        ("GET", "/v1/sessions/{id}/frame", handlers.frame, check),
+        ("POST", "/v1/sessions/{id}/do", handlers.do, check),
+        ("POST", "/v1/sessions/{id}/film", handlers.film, check),
+        ("POST", "/v1/sessions/{id}/keep", handlers.keep, check),
+        ("GET", "/livez", handlers.ready, None),
+        ("GET", "/readyz", handlers.ready, None),
+    ):
+        types = (JSON,) if method == "POST" else ()
+        routed = Routed(handler, route=path, metrics=metrics, token=guard, media_types=types, max_body_bytes=BODY_BYTES)
+        routes.append(Route(path, routed, methods=[method]))
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+def _json(value: Mapping[str, Any], status: int = 200) -> Answer:
+    return Answer(json.dumps(value, ensure_ascii=False).encode(), JSON, status)
+
+
+def _read(request: Request) -> dict[str, Any]:
+    try:
+        value = json.loads(request.body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("the body is no JSON; expected an object") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"the body is {str(value)[:80]}; expected a JSON object")
+    return value
+
+
+def _number(query: Mapping[str, str], name: str) -> int:
+    text = query.get(name, "0")
+    if not text.isdecimal() or len(text) > 12:
+        raise ValueError(f"{name} is {text[:40]!r}; expected a whole number from 0")
+    return int(text)

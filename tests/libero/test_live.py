@@ -1,0 +1,352 @@
+"""The simulator as a service: real MuJoCo in sessions' own processes, over real HTTP, with a real oracle."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import av
+import httpx
+import numpy as np
+import pytest
+import uvicorn
+
+from services.libero.benchmark import BENCHMARK
+from services.libero.oracle.policy import OraclePolicy
+from services.libero.policies.random_policy import RandomPolicy
+from tests.libero.harness import wait_for
+from tests.running import running
+from vla_contract.server.auth import TokenCheck
+from vla_contract.server.serving import address, listen, uvicorn_config
+from vla_evaluation.config import EvalConfig
+from vla_evaluation.live import controls, opening, wire
+from vla_evaluation.live.app import Limits, Sessions, create_app
+from vla_evaluation.live.serving import read_policies
+from vla_evaluation.plan import make_plan, specify
+from vla_evaluation.recording import Demonstrations
+from vla_evaluation.recording.tape import seed_of
+from vla_evaluation.rollout import digest, run_episode
+
+SHORT = {"suite": "libero_goal", "task": 7}  # turn on the stove: 42 steps of the oracle
+START = 5
+TOKEN = "a-token-of-the-tests"
+STILL = [0.0] * 6 + [-1.0]
+
+
+class Client:
+    """What a page does: asks for news, and tells what a person does."""
+
+    def __init__(self, url: str, sessions: Sessions):
+        self.http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60)
+        self.sessions, self.asked = sessions, 0
+
+    def open(self, **asked) -> str:
+        answer = self.http.post("/v1/sessions", json={**SHORT, **asked})
+        assert answer.status_code == 201, answer.text
+        return answer.json()["id"]
+
+    def do(self, session: str, do: str, **more) -> httpx.Response:
+        return self.http.post(f"/v1/sessions/{session}/do", json={"do": do, **more})
+
+    def look(self, session: str, after: int = 0) -> tuple[dict, bytes]:
+        self.asked += 1
+        data = self.http.get(f"/v1/sessions/{session}/frame", params={"after": after}).content
+        head, rest = wire.LENGTHS.unpack(data[:8])
+        assert len(data) == 8 + head + rest
+        return httpx.Response(200, content=data[8 : 8 + head]).json(), data[8 + head :]
+
+    def until(self, session: str, what, timeout_s: float = 120.0) -> dict:
+        """Returns the first news of which `what` holds."""
+        news, end = {"number": 0}, time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            news, self.pictures = self.look(session, news["number"])
+            if what(news):
+                return news
+            assert news["state"] not in ("failed", "gone"), news
+        raise AssertionError(f"it did not happen within {timeout_s:g} s: {news}")
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    with running(OraclePolicy(), inline=True) as policy:
+        yield policy.url
+
+
+@pytest.fixture(scope="module")
+def volume(tmp_path_factory, libero_assets):
+    folder, before = tmp_path_factory.mktemp("live") / "volume", os.environ.get("VLALAB_VOLUME")
+    (folder / "demonstrations").mkdir(parents=True)
+    names = {"VLALAB_VOLUME": str(folder), "VLALAB_LIBERO_ASSETS": str(libero_assets)}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in names.items():
+            patch.setenv(name, value)
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        yield folder
+    assert os.environ.get("VLALAB_VOLUME") == before
+
+
+@pytest.fixture(scope="module")
+def client(volume, oracle, tmp_path_factory):
+    """The service on a port, in a thread, with a policy that is there, one that will go, and one that is not."""
+    with running(RandomPolicy(seed=0)) as other, contextlib.ExitStack() as stack:
+        policies = {"oracle": oracle, "random": other.url, "absent": "http://127.0.0.1:1"}
+        sessions = Sessions(BENCHMARK, tmp_path_factory.mktemp("work"), policies, Limits(sessions=2))
+        listener = stack.enter_context(listen("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn_config(create_app(sessions, TokenCheck(TOKEN)), "warning"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        wait_for(lambda: server.started, "the service's start")
+        found = Client(address(listener), sessions)
+        found.other = other
+        yield found
+        server.should_exit = True
+        thread.join(30)
+        assert not any(one.rss_bytes() for one in sessions.all.values()), "a session's process outlived the service"
+
+
+@pytest.fixture(scope="module")
+def solved(client):
+    """A session of the oracle whose episode has ended, and its last news; nobody looked while it ran."""
+    session = client.open(policy="oracle", start={"drawn": START})
+    client.do(session, "speed", speed=0)
+    client.until(session, lambda news: news["state"] == "running")
+    wait_for(lambda: not news_is_new(client, session), "the episode's end")
+    return session, client.until(session, lambda news: news["state"] == "ended")
+
+
+def news_is_new(client: Client, session: str) -> bool:
+    """Returns whether the oracle was asked since: it is busy while the episode runs."""
+    before = busy(client)
+    time.sleep(0.3)
+    return busy(client) != before
+
+
+def busy(client: Client) -> str:
+    metrics = httpx.get(f"{client.sessions.policies['oracle']}/metrics").text
+    return "".join(line for line in metrics.splitlines() if 'route="/v1/act"' in line)
+
+
+# --- a policy drives ----------------------------------------------------------------------------------------
+
+
+def test_an_oracles_episode_is_the_evaluations_to_the_bit(solved, client, libero_env, oracle):
+    """Looking on changes nothing: the same actions and the same last state as the rollout alone has."""
+    from vla_contract import PolicyClient
+
+    _, news = solved
+    assert news["success"] and news["reason"] == "solved" and news["policy"] == "oracle" and news["policy_ms"] > 0
+    task = BENCHMARK.tasks(SHORT["suite"])[SHORT["task"]]
+    libero_env.load_task(task, seed_of(0, task.index, START))
+    plan = make_plan(BENCHMARK, EvalConfig(SHORT["suite"]))
+    with PolicyClient(oracle) as policy:
+        spec = specify(plan, policy.info())
+        record = run_episode(libero_env, 0, libero_env.start(0), act=policy.act, spec=spec, session="alone")
+    assert np.allclose(record.actions, news["actions"], atol=1e-4) and news["step"] == record.steps
+    kept = client.http.post(f"/v1/sessions/{solved[0]}/keep", json={}).json()["kept"]
+    (one,) = Demonstrations(client.sessions.work.parent / "none" if not kept else folder_of(kept)).episodes
+    assert digest(one.actions) == digest(record.actions)
+    assert digest(one.arrays["end"]) == record.end_hash
+
+
+def folder_of(name: str):
+    from vla_common.volume import Volume
+
+    return Volume().demonstrations / name
+
+
+def test_who_does_not_look_gets_no_queue_of_pictures(solved, client):
+    """Of 42 steps few were drawn, and what is told last is the newest."""
+    _, news = solved
+    assert news["number"] <= client.asked + 2 < news["step"]
+
+
+def test_both_cameras_are_told_upright(solved, client):
+    news, pictures = client.look(solved[0])
+    first, second = news["pictures"].values()
+    assert list(news["pictures"]) == list(BENCHMARK.cameras[:2]) and first + second == len(pictures)
+    for data in (pictures[:first], pictures[first:]):
+        assert data[:3] == b"\xff\xd8\xff"
+
+
+def test_the_film_shows_both_cameras(solved, client, tmp_path):
+    film = client.http.post(f"/v1/sessions/{solved[0]}/film", json={})
+    assert film.headers["content-type"] == "video/mp4"
+    (tmp_path / "film.mp4").write_bytes(film.content)
+    with av.open(str(tmp_path / "film.mp4")) as container:
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    assert frames[0].shape == (256, 512, 3) and len(frames) > solved[1]["step"] / 2
+
+
+def test_a_demonstration_is_kept_once_and_a_full_disk_is_said_and_passes(solved, client, volume):
+    session, _ = solved
+    folder = volume / "demonstrations"
+    again = client.http.post(f"/v1/sessions/{session}/keep", json={})
+    assert again.status_code == 400 and "kept already" in again.json()["detail"]
+    client.do(session, "reset")
+    client.until(session, lambda news: news["episode"] == 2 and news["state"] == "ended")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no right to mount a small file system")
+    full = client.http.post(f"/v1/sessions/{session}/keep", json={})
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+    assert full.status_code == 400 and "free some space" in full.json()["detail"]
+    kept = client.http.post(f"/v1/sessions/{session}/keep", json={}).json()["kept"]
+    assert [one.task for one in Demonstrations(folder / kept).episodes] == [7, 7]
+
+
+def test_nothing_is_kept_of_a_start_that_evaluates(solved, client):
+    session, _ = solved
+    assert client.do(session, "reset", start={"init": 0}).status_code == 200
+    news = client.until(session, lambda news: news["start"] == {"init": 0} and news["state"] == "ended")
+    assert news["success"] and "start of the evaluation" in news["not_kept"]
+    refused = client.http.post(f"/v1/sessions/{session}/keep", json={})
+    assert refused.status_code == 400 and "drawn start" in refused.json()["detail"]
+
+
+# --- a person drives ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def driven(client):
+    """A session that a person drives, with a policy at hand that is there at first."""
+    session = client.open(policy="random", start={"drawn": 1})
+    client.do(session, "drive", driver="person")
+    client.until(session, lambda news: news["state"] == "running" and news["driver"] == "person")
+    return session
+
+
+def test_a_persons_action_moves_the_arm_and_nothing_else_does(driven, client):
+    before = client.until(driven, lambda news: news["robot"])
+    client.do(driven, "act", action=[0, 0, 40.0, 0, 0, 0, -1])  # beyond the range: it is clipped
+    after = client.until(driven, lambda news: news["step"] > before["step"] + controls.SETTLE_STEPS)
+    assert after["robot"][2] > before["robot"][2] + 0.01, "the hand has not risen"
+    assert max(map(max, after["actions"])) <= 1.0 and after["by_person"] > 0
+    still = client.until(driven, lambda news: news["actions"][-1][:6] == [0] * 6)
+    assert still["driver"] == "person"
+
+
+def test_a_person_pauses_steps_and_says_other_words(driven, client):
+    client.do(driven, "pause")
+    paused = client.until(driven, lambda news: news["state"] == "paused")
+    client.do(driven, "step")
+    stepped = client.until(driven, lambda news: news["step"] == paused["step"] + 1)
+    assert stepped["state"] == "paused"
+    client.do(driven, "instruct", instruction="<b>dance</b>")
+    news = client.until(driven, lambda news: news["instruction"] == "<b>dance</b>")
+    assert news["task_instruction"] == "turn on the stove"
+    client.do(driven, "finish")
+    ended = client.until(driven, lambda news: news["state"] == "ended")
+    assert not ended["success"] and "finished" in ended["reason"] and "solved" in ended["not_kept"]
+
+
+def test_a_policy_that_goes_away_is_said_and_a_person_takes_over(driven, client):
+    client.do(driven, "instruct", instruction="")
+    client.do(driven, "reset")
+    client.do(driven, "drive", driver="policy")
+    client.until(driven, lambda news: news["state"] == "running" and news["policy_ms"])
+    client.other.app.state.engine.stop()
+    news = client.until(driven, lambda news: news["state"] == "trouble")
+    assert "stopping" in news["reason"] or "not" in news["reason"], news["reason"]
+    client.do(driven, "drive", driver="person")
+    client.do(driven, "act", action=STILL)
+    on = client.until(driven, lambda on: on["state"] == "running" and on["step"] > news["step"])
+    assert on["driver"] == "person" and not on["reason"]
+
+
+# --- sessions -----------------------------------------------------------------------------------------------
+
+
+def test_more_sessions_than_there_is_room_for(driven, solved, client):
+    assert len(client.sessions.live()) == 2
+    refused = client.http.post("/v1/sessions", json=SHORT)
+    assert refused.status_code == 503 and "2 sessions run already" in refused.json()["detail"]
+
+
+def test_a_killed_simulator_is_said_and_harms_no_other(driven, solved, client):
+    os.kill(client.sessions.all[driven].process.pid, 9)
+    wait_for(lambda: client.look(driven)[0]["state"] == "gone", "the news")
+    assert "was killed (SIGKILL" in client.look(driven)[0]["reason"]
+    assert client.do(driven, "play").status_code == 400
+    assert client.look(solved[0])[0]["state"] == "ended"
+    absent = client.open(policy="absent")  # there is room again; its policy is not there
+    news = wait_for(lambda: (found := client.look(absent)[0])["state"] == "failed" and found, "the news")
+    assert "refused" in news["reason"]
+
+
+def test_a_session_that_nobody_uses_or_that_takes_too_much_is_closed(solved, client):
+    session = client.sessions.all[solved[0]]
+    assert client.sessions.over(session) == ""
+    limits, client.sessions.limits = client.sessions.limits, Limits(memory_gb=0.001)
+    assert "GB of memory" in client.sessions.over(session)
+    client.sessions.limits = limits
+    session.driven -= 7200
+    assert "nothing was done in it for 30 minutes" in client.sessions.over(session)
+    session.used -= 7200
+    wait_for(lambda: session.is_over, "the session's end")
+    assert "nobody looked" in client.look(solved[0])[0]["reason"] and not session.rss_bytes()
+
+
+# --- requests -----------------------------------------------------------------------------------------------
+
+
+def test_the_token_is_asked_for_and_a_session_has_to_be_known(client):
+    bare = httpx.Client(base_url=client.http.base_url)
+    for method, route in (("GET", "/v1/simulator"), ("POST", "/v1/sessions"), ("GET", "/v1/sessions/x/frame")):
+        assert bare.request(method, route).status_code == 401
+    assert bare.get("/readyz").status_code == bare.get("/livez").status_code == 200
+    assert client.http.get("/v1/sessions/x/frame").status_code == 404
+    as_form = client.http.post("/v1/sessions", content=b"{}", headers={"Content-Type": "text/plain"})
+    assert as_form.status_code == 415, "what another site's form can send is not taken"
+    assert client.http.post("/v1/sessions", json={"suite": "x" * 20_000}).status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"suite": "libero_goall"}, "did you mean 'libero_goal'"),
+        ({"task": 10}, "0 to 9"),
+        ({"policy": "http://169.254.169.254"}, "none of this service's"),
+        ({"start": {"init": 50}}, "0 to 49"),
+        ({"start": {"file": "/etc/passwd"}}, "expected {'init'"),
+    ],
+)
+def test_what_cannot_be_opened_is_said(asked, said, client):
+    answer = client.http.post("/v1/sessions", json={**SHORT, **asked})
+    assert answer.status_code == 400 and said in answer.json()["detail"]
+
+
+def test_what_can_be_opened_is_told(client):
+    about = client.http.get("/v1/simulator").json()
+    assert about["suites"].keys() == set(BENCHMARK.suites) and len(about["suites"]["libero_90"]) == 90
+    assert about["policies"] == ["oracle", "random", "absent"]
+    ready = {one["name"]: one["ready"] for one in client.http.get("/v1/policies").json()["policies"]}
+    assert ready["oracle"] and not ready["absent"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        {}, {"do": "begin"}, {"do": "speed", "speed": -1}, {"do": "speed", "speed": float("nan")},
+        {"do": "act", "action": [0] * 6}, {"do": "act", "action": [True] * 7}, {"do": "act", "action": [1e9] * 7},
+        {"do": "drive", "driver": "policy"}, {"do": "instruct", "instruction": "x" * 501}, {"do": "film"},
+    ],
+)  # fmt: skip
+def test_commands_that_make_no_sense(command):
+    with pytest.raises(ValueError):
+        controls.checked(command, BENCHMARK.action, has_policy=False)
+
+
+def test_policies_are_a_list_of_names_and_addresses():
+    assert read_policies("a=http://a:1, b=https://b/x") == {"a": "http://a:1", "b": "https://b/x"}
+    for bad in ("http://a:1", "a=file:///etc", "a b=http://c"):
+        with pytest.raises(ValueError, match="name=http"):
+            read_policies(bad)
+
+
+def test_a_new_start_is_drawn_where_none_is_named():
+    first = opening.read(BENCHMARK, {}, SHORT)
+    assert first.init is None and first.drawn != opening.read(BENCHMARK, {}, SHORT).drawn
+    assert first.starting({"init": 3}).init == 3
