@@ -31,11 +31,13 @@ def find() -> str | None:
 
 
 class Browser:
-    """One browser, with one page at first. `requests` holds every address that the page asked for."""
+    """One browser, with one page at first. `requests` holds every address that the page asked for, `errors` what its
+    scripts failed with, `complaints` what else the console shows as an error: a refused script, a missing file.
+    """
 
     def __init__(self, width: int = 1280, height: int = 900):
         self._profile = tempfile.TemporaryDirectory(prefix="vlalab-chromium-", ignore_cleanup_errors=True)
-        self._number, self._rest, self.requests, self.errors = 0, b"", [], []
+        self._number, self._rest, self.requests, self.errors, self.complaints = 0, b"", [], [], []
         self._pid, self._to, self._from = _start([f"--user-data-dir={self._profile.name}"])
         self.tab(width, height)
 
@@ -47,7 +49,7 @@ class Browser:
         target = self._call("Target.createTarget", {"url": "about:blank"})["targetId"]
         attached = self._call("Target.attachToTarget", {"targetId": target, "flatten": True})
         self._session = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Network", "DOM"):
+        for domain in ("Page", "Runtime", "Network", "DOM", "Log"):
             self.do(f"{domain}.enable")
         self.resize(width, height)
 
@@ -163,6 +165,11 @@ class Browser:
             self.requests.append(event["params"]["request"]["url"])
         elif event.get("method") == "Runtime.exceptionThrown":
             self.errors.append(event["params"]["exceptionDetails"])
+        elif event.get("method") == "Log.entryAdded" and event["params"]["entry"]["level"] == "error":
+            entry = event["params"]["entry"]
+            self.complaints.append(f"{entry['text']} {entry.get('url', '')}")
+        elif event.get("method") == "Runtime.consoleAPICalled" and event["params"]["type"] == "error":
+            self.complaints.append(str(event["params"]["args"]))
 
     def _next(self, end: float, method: str) -> dict:
         while b"\0" not in self._rest:

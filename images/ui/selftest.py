@@ -19,13 +19,15 @@ def check_page() -> str:
     from fastapi.testclient import TestClient
 
     from services.ui.app import create_app
-    from services.ui.link import PolicyLink
+    from services.ui.ask.link import PolicyLink
 
     link = PolicyLink("http://127.0.0.1:9")  # nobody listens there: the page is in order all the same
     client = TestClient(create_app(link))
-    ready, page = client.get("/readyz"), client.get("/")
+    ready, page = client.get("/readyz"), client.get("/ask/")
+    first = client.get("/")
     link.close()
     expect(ready.status_code == 200, f"/readyz answers {ready.status_code}: {ready.text[:200]}")
+    expect(first.status_code == 200 and "/ask/" in first.text, f"the overview answers {first.status_code}")
     expect(page.status_code == 200 and "gradio" in page.text, f"the page answers {page.status_code}")
     return f"a page of {len(page.content) / 1e3:.0f} kB; {ready.json()['policy'][:60]}"
 

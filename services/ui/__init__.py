@@ -1,1 +1,1 @@
-"""The web page: a picture and an instruction in, the numbers of the policy's action out."""
+"""The lab's pages: one folder each, in a site that gives them navigation, login, words and look (`site/`)."""

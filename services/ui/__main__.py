@@ -54,7 +54,7 @@ def run(settings: Server) -> None:
 
     Raises ValueError for a bad setting, or none where one is needed, OSError for a port that is taken.
     """
-    from services.ui.link import PolicyLink
+    from services.ui.ask.link import PolicyLink
     from vla_contract.server.auth import token_for
     from vla_contract.server.serving import address, listen, uvicorn_config
 

@@ -1,42 +1,54 @@
-"""The page as an application: request filter and password before it, probes beside it, nothing from the internet."""
+"""The site as an application: every page's routes, the guard before them, probes beside them."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
-from collections.abc import Callable
+import importlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
-import gradio as gr
 from fastapi import FastAPI
-from gradio.routes import App
 from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 
-from services.ui import images, page
-from services.ui.link import PolicyLink
-from services.ui.loading import Loading
-from services.ui.request_filter import RequestFilter
-from services.ui.uploads import Uploads
+from services.ui.ask import mounting
+from services.ui.ask.link import PolicyLink
+from services.ui.site.guard import Guard
+from services.ui.site.site import Site
+from services.ui.site.upstream import Away
+
+PAGES = ("ask",)  # folders here, in the order of the navigation; each but Gradio's has a routes.py
+REDIRECTS = {"/ask": "/ask/", "/favicon.ico": "/static/site/icon.svg"}
 
 
-def create_app(link: PolicyLink, password: str | None = None) -> FastAPI:
-    """Returns the application: `/livez` and `/readyz` for all, the page for those who know the password, if any.
+def create_app(link: PolicyLink, password: str | None = None, services: Mapping[str, str] | None = None) -> FastAPI:
+    """Returns the application: `/livez` and `/readyz` for all, the pages for those who know the password, if any.
 
-    `/readyz` answers 200 as soon as the page serves, and says whether the policy answers: a page whose policy is away
-    is in order, and tells its users so.
+    services: addresses of the lab's services by name, as far as pages ask them. `/readyz` answers 200 as soon as the
+    pages are served, and says whether the policy answers: a page whose policy is away is in order, and says so.
     """
-    app, gradio_app = mounted(link, password)
-    functions = {number: len(function.inputs) for number, function in gradio_app.get_blocks().fns.items()}
-    app.add_middleware(Loading)
-    app.add_middleware(RequestFilter, uploads=Uploads.of_gradio(), logged_in=login(gradio_app), functions=functions)
+    site = Site(PAGES, services or {}, password)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await site.close()
+
+    app = FastAPI(title="vla-lab", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    app.add_exception_handler(Away, lambda request, error: site.away(request, error))
+    _add_probes(app, link)
+    for path, to in REDIRECTS.items():
+        app.add_route(path, _leads(to))
+    app.router.routes.extend(site.routes())
+    for page in ("overview", *PAGES):
+        if page != "ask":
+            app.router.routes.extend(importlib.import_module(f"services.ui.{page}.routes").routes(site))
+    mounting.mount(app, link, site.navigation)
+    app.add_middleware(Guard, login=site.login, ask=site.ask_to_log_in)
     return app
 
 
-def mounted(link: PolicyLink, password: str | None) -> tuple[FastAPI, App]:
-    """Returns the application without its request filter, and Gradio's part of it."""
-    pages = {"docs_url": None, "redoc_url": None, "openapi_url": None}
-    app = FastAPI(title="vla-lab page", **pages)
-
+def _add_probes(app: FastAPI, link: PolicyLink) -> None:
     @app.get("/livez")
     async def livez() -> dict[str, str]:
         return {"status": "alive"}
@@ -47,41 +59,9 @@ def mounted(link: PolicyLink, password: str | None) -> tuple[FastAPI, App]:
         said = f"{status.info.name} answers" if status.info else f"{status.trouble.title}: {status.trouble.detail}"
         return {"status": "ready", "policy": said}
 
-    blocks = page.build(link)
-    blocks.has_launched = True  # else Gradio checks no path: a mounted page is never launched
-    gr.mount_gradio_app(
-        app,
-        blocks,
-        path="/",
-        auth=check(password) if password else None,
-        footer_links=[],
-        run_history=False,  # Gradio's own offers to keep it on a hub
-        show_error=False,
-        max_file_size=images.MAX_FILE_BYTES,
-        ssr_mode=False,
-        mcp_server=False,
-        pwa=False,
-        allowed_paths=[str(page.EXAMPLES)],
-        theme=page.theme(),
-        css=page.css(),
-        js=page.script(),
-    )
-    return app, app.routes[-1].app
 
+def _leads(to: str):
+    def lead(request: Request) -> Response:
+        return RedirectResponse(to, 307)
 
-def login(gradio_app: App) -> Callable[[Request], bool]:
-    """Returns a function that tells whether a request comes from somebody who gave the password, if there is one."""
-    names = [f"access-token-{gradio_app.cookie_id}", f"access-token-unsecure-{gradio_app.cookie_id}"]
-    return lambda request: (
-        gradio_app.auth is None or any(request.cookies.get(name) in gradio_app.tokens for name in names)
-    )
-
-
-def check(password: str) -> Callable[[str, str], bool]:
-    """Returns a function that tells whether a login's password is right, whoever the user says to be."""
-    expected = _digest(password)
-    return lambda user, given: hmac.compare_digest(_digest(given), expected)
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
+    return lead

@@ -47,7 +47,7 @@ def gradio(draw: random.Random, secret: Path) -> Body:
         value = draw.choice(
             (str(secret), quote(str(secret), safe=""), f"..{secret}", "x", "http://127.0.0.1:1/", "a" * 2000)
         )
-        return Body(base + value, b"", "", "get", draw.choice(("GET", "GET", "HEAD", "POST")))
+        return Body(f"/ask{base}{value}", b"", "", "get", draw.choice(("GET", "GET", "HEAD", "POST")))
     words = [*file_words(secret), *(value for value in HOSTILE if not isinstance(value, bytes))]
     data = {"data": [draw.choice(words) for _ in range(draw.randrange(4))], "fn_index": draw.choice((0, 1, 2, -1, 99,
     "a")),
@@ -65,7 +65,7 @@ def gradio(draw: random.Random, secret: Path) -> Body:
     "reset", "cancel",
                          "component_server", "queue/push", "login", "app_id", "process_recording", "api/"))  # fmt: skip
     media = draw.choice((JSON, JSON, JSON, "multipart/form-data", "multipart/form-data; boundary=x", "text/plain"))
-    return Body(f"/gradio_api/{route}", text, media, f"gradio {route}")
+    return Body(f"/ask/gradio_api/{route}", text, media, f"gradio {route}")
 
 
 def stranger(draw: random.Random, secret: Path) -> Body:

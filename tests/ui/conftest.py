@@ -37,7 +37,7 @@ def serve_policy(stack):
 @pytest.fixture
 def link_to(stack):
     """Returns a function that makes the page's link to a policy's address."""
-    from services.ui.link import PolicyLink
+    from services.ui.ask.link import PolicyLink
 
     def make(url, **settings):
         link = PolicyLink(url, **settings)
@@ -49,13 +49,14 @@ def link_to(stack):
 
 @pytest.fixture
 def serve_page(stack, link_to):
-    """Returns a function that serves the page over a policy's address and gives the page's."""
+    """Returns a function that serves the site over a policy's address and gives that of the page which asks it."""
     from serving import serving
 
     from services.ui.app import create_app
 
     def make(policy_url, password=None, **settings):
-        return stack.enter_context(serving(create_app(link_to(policy_url, **settings), password)))
+        app = create_app(link_to(policy_url, **settings), password)
+        return f"{stack.enter_context(serving(app))}/ask"
 
     return make
 

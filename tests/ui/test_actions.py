@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from services.ui import actions
+from services.ui.ask import actions
 from vla_contract import Part, PolicyInfo
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, OSC_POSE
 

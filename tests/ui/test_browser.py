@@ -250,14 +250,14 @@ def test_the_password_opens_the_page(serve_policy, serve_page, open_page):
     shown.until("document.body.innerText.includes('VLALAB_TOKEN')")
     assert not shown.js("!!document.querySelector('#ask')")
     shown.until("document.querySelectorAll('input').length >= 2")
-    shown.type("input:not([type=password])", "student")
+    shown.type("input[name=username]", "student")
     shown.type("input[type=password]", "open-sesame")
     shown.js("[...document.querySelectorAll('button')].find(b => /log ?in/i.test(b.innerText)).click()")
     shown.until("!!document.querySelector('#policy .vl-good')")
 
 
 def test_pictures_of_the_examples_are_small_and_what_libero_shows():
-    from services.ui import page
+    from services.ui.ask import page
 
     for path, instruction in page.examples():
         assert Image.open(path).size == (256, 256) and 5 < len(instruction) < 100

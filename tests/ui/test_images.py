@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from serving import ENVIRONMENT
 
-from services.ui import images
+from services.ui.ask import images
 from vla_evaluation.pictures import transforms
 
 
@@ -93,7 +93,7 @@ def test_libero_pictures_take_the_evaluations_own_steps():
 
 
 def test_the_page_takes_of_the_evaluation_the_transforms_alone():
-    show = "import sys, services.ui.images; print(*sorted(name for name in sys.modules if 'vla_' in name))"
+    show = "import sys, services.ui.ask.images; print(*sorted(name for name in sys.modules if 'vla_' in name))"
     command = [sys.executable, "-c", show]
     shown = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout.split()
     assert shown == ["vla_evaluation", "vla_evaluation.pictures", "vla_evaluation.pictures.transforms"]

@@ -5,7 +5,7 @@ from fastapi import FastAPI
 from policies import GatedLoader, SeeingPolicy, SlowPolicy, broken_loader
 from serving import nobody, serving
 
-from services.ui import asking, link, views
+from services.ui.ask import asking, link, views
 from vla_contract.protocol.parts import HAND_STATE, OSC_POSE
 from vla_contract.protocol.problems import KINDS
 

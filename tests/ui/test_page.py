@@ -16,7 +16,7 @@ from PIL import Image
 from policies import KEYS, PickyPolicy, SeeingPolicy
 from serving import ENVIRONMENT, address_of, nobody, program
 
-from services.ui import asking, page
+from services.ui.ask import asking, page
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "open-sesame"
@@ -62,7 +62,7 @@ def test_the_seven_numbers_are_the_policys(serve_policy, serve_page, client, pic
 
 
 def test_the_parts_of_the_latency_add_up_to_the_round_trip(serve_policy, serve_page, client, picture):
-    from services.ui.views import split
+    from services.ui.ask.views import split
 
     raw = ask(client(serve_page(serve_policy(SeeingPolicy()))), picture)[3]
     timings = json.loads(raw)["timings_ms"]
@@ -139,7 +139,7 @@ def test_a_file_that_was_not_uploaded_is_not_read(serve_policy, serve_page, tmp_
     policy = SeeingPolicy()
     url = serve_page(serve_policy(policy)) + "/gradio_api"
     way = {"session_hash": "by-hand", "fn_index": ask_index(url)}
-    for path in ("/etc/hostname", str(ROOT / "services" / "ui" / "page.py")):
+    for path in ("/etc/hostname", str(ROOT / "services" / "ui" / "app.py")):
         data = [{"path": path, "meta": {"_type": "gradio.FileData"}}, "open it", "libero_goal", False]
         refused = httpx.post(f"{url}/queue/join", json={"data": data, **way})
         assert refused.status_code == 403
@@ -170,9 +170,10 @@ def test_the_page_asks_for_its_password(serve_policy, serve_page, client, pictur
 
 def test_the_probes_need_no_password_and_tell_of_the_policy(serve_policy, serve_page):
     url = serve_page(serve_policy(SeeingPolicy()), password=TOKEN)
+    url = url.removesuffix("/ask")
     assert httpx.get(f"{url}/livez").json() == {"status": "alive"}
     assert httpx.get(f"{url}/readyz").json() == {"status": "ready", "policy": "seeing answers"}
-    away = httpx.get(f"{serve_page(nobody())}/readyz")
+    away = httpx.get(f"{serve_page(nobody()).removesuffix('/ask')}/readyz")
     assert away.status_code == 200 and "No policy answers" in away.json()["policy"]
 
 
@@ -189,7 +190,7 @@ def test_the_page_follows_the_policy(serve_policy, link_to):
 
 
 def test_the_policys_identity_is_shown(serve_policy):
-    from services.ui.views import identity
+    from services.ui.ask.views import identity
     from vla_contract import Checkpoint
 
     policy = SeeingPolicy(
@@ -247,7 +248,7 @@ def test_it_starts_where_only_tmp_can_be_written_and_stops_when_told(tmp_path):
         assert [path.stat().st_mode & 0o077 for path in tmp_path.glob("vlalab-ui-*")] == [0], (
             "nobody else reads uploads"
         )
-        assert httpx.get(f"{url}/config").status_code == 401, "beyond loopback the page has a password"
+        assert httpx.get(f"{url}/ask/config").status_code == 401, "beyond loopback the page has a password"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         assert not list(tmp_path.glob("vlalab-ui-*")), "uploads are gone with the page"

@@ -10,28 +10,27 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.ui import images
-from services.ui.uploads import Uploads
+from services.ui.ask import images
+from services.ui.ask.uploads import Uploads
+from services.ui.site.bodies import Refused, read
 
-LOGIN = Path(__file__).parent / "login.html"
+PLACE = "/ask"  # where Gradio is mounted; what lies elsewhere passes
 FILE = "/gradio_api/file="
 CALL = ("data", "fn_index", "session_hash", "trigger_id", "event_data")
 META = {"_type": "gradio.FileData"}
-MAX_JSON_BYTES = 64 * 2**10  # an instruction has at most 4096 characters
 MAX_DEPTH = 32
 MAX_UPLOAD_BYTES = images.MAX_FILE_BYTES + 64 * 2**10  # with the form around it
 UPLOADS_AT_ONCE = 8
-JSON_S, UPLOAD_S = 30.0, 120.0  # for the whole body to arrive
+UPLOAD_S = 120.0  # for the whole body to arrive
 ID = r"[A-Za-z0-9_-]{1,64}"
 NAME = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}"  # of a file that comes with Gradio; `..` is none
 
@@ -43,8 +42,7 @@ class Route:
     method: str
     path: str  # a regular expression for the whole of it
     query: tuple[str, ...] = ()
-    before_login: bool = False
-    body: str = ""  # what it carries: nothing, "form", "json" or "upload"
+    body: str = ""  # what it carries: nothing, "json" or "upload"
 
     def fits(self, method: str, path: str) -> bool:
         """Returns whether a request takes this route."""
@@ -52,9 +50,8 @@ class Route:
 
 
 ROUTES = (
-    Route("GET", "/(livez|readyz)", before_login=True),
-    Route("POST", "/login", before_login=True, body="form"),
-    Route("GET", "/"),
+    Route("POST", "/login"),  # the site answers it; gradio_client asks here
+    Route("GET", "/", ("language",)),  # the navigation's
     Route("HEAD", "/"),
     Route("GET", r"/(theme\.css|favicon\.ico|manifest\.json)", ("v",)),
     Route("GET", f"/(assets|static)/({NAME}/){{0,8}}{NAME}"),
@@ -68,30 +65,20 @@ ROUTES = (
 )
 
 
-class Refused(Exception):
-    """A request that is not let in: the status and the sentence it is answered with."""
-
-    def __init__(self, status: int, why: str):
-        super().__init__(why)
-        self.status, self.why = status, why
-
-
 class RequestFilter:
-    """ASGI middleware that lets in what `ROUTES` lists, to those for whom `logged_in` is true.
+    """ASGI middleware that lets in what `ROUTES` lists of what lies below `PLACE`. Logins are the site's.
 
     functions: number of each of the page's functions -> how many values it takes.
     """
 
-    def __init__(
-        self, app: ASGIApp, uploads: Uploads, logged_in: Callable[[Request], bool], functions: Mapping[int, int]
-    ):
-        self._app, self._uploads, self._logged_in, self._functions = app, uploads, logged_in, functions
+    def __init__(self, app: ASGIApp, uploads: Uploads, functions: Mapping[int, int]):
+        self._app, self._uploads, self._functions = app, uploads, functions
         self._uploading = asyncio.Semaphore(UPLOADS_AT_ONCE)
-        self._bodies = {"": self._as_it_is, "form": self._form, "json": self._json, "upload": self._upload}
+        self._bodies = {"": self._app, "json": self._json, "upload": self._upload}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, or passes it on."""
-        if scope["type"] == "lifespan":
+        if scope["type"] == "lifespan" or not scope["path"].startswith(f"{PLACE}/"):
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             await self._let_in(scope, receive, send)
@@ -100,21 +87,16 @@ class RequestFilter:
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            route = _route(scope)
-            if not route.before_login and not self._logged_in(Request(scope)):
-                await _login(scope["path"])(scope, receive, send)
-                return
+            path = scope["path"].removeprefix(PLACE)
+            route = _route(scope["method"], path)
             inside = {**scope, "query_string": _query(scope["query_string"], route.query)}
-            if scope["path"].startswith(FILE):
-                inside["path"], send = self._file(scope["path"]), _inert(send)
+            if path.startswith(FILE):
+                inside["path"], send = PLACE + FILE + self._upload_at(path.removeprefix(FILE)), _inert(send)
             await self._bodies[route.body](inside, receive, send)
         except Refused as refused:
             headers = {"Retry-After": "1"} if refused.status == 503 else None
             answer = JSONResponse({"detail": refused.why}, refused.status, headers)
             await answer(scope, receive, send)  # uvicorn drops the body
-
-    def _file(self, path: str) -> str:
-        return FILE + self._upload_at(path.removeprefix(FILE))
 
     def _upload_at(self, path: object) -> str:
         found = self._uploads.find(path)
@@ -122,16 +104,10 @@ class RequestFilter:
             raise Refused(403, "no such upload; it is kept for an hour, so upload the picture again")
         return found
 
-    async def _as_it_is(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
-
-    async def _form(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, _replay(await _read(receive), receive), send)
-
     async def _json(self, scope: Scope, receive: Receive, send: Send) -> None:
         if Request(scope).headers.get("content-type", "").split(";")[0].strip() != "application/json":
             raise Refused(415, "the body is no JSON by its Content-Type; expected application/json")
-        body = self._cleaned(await _read(receive))
+        body = self._cleaned(await read(receive))
         headers = [
             (name, value) for name, value in scope["headers"] if name not in (b"content-length", b"transfer-encoding")
         ]
@@ -185,38 +161,11 @@ class RequestFilter:
         return {name: self._clean(item, depth + 1) for name, item in value.items()}
 
 
-def _route(scope: Scope) -> Route:
-    route = next((route for route in ROUTES if route.fits(scope["method"], scope["path"])), None)
+def _route(method: str, path: str) -> Route:
+    route = next((route for route in ROUTES if route.fits(method, path)), None)
     if route is None:
         raise Refused(404, "the page has no such route")
     return route
-
-
-def _login(path: str) -> Response:
-    """Returns what somebody gets who has not logged in: our own form, since Gradio's tells the page's functions."""
-    if path == "/":
-        return FileResponse(LOGIN, headers={"Cache-Control": "no-store"})
-    return JSONResponse({"detail": "not logged in; the password is the lab's token (VLALAB_TOKEN)"}, 401)
-
-
-async def _read(receive: Receive) -> bytes:
-    try:
-        return await asyncio.wait_for(_collect(receive), JSON_S)
-    except asyncio.TimeoutError:
-        raise Refused(408, f"the body did not arrive within {JSON_S:g} s") from None
-
-
-async def _collect(receive: Receive) -> bytes:
-    body, more = bytearray(), True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Refused(400, "the sender has gone")
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > MAX_JSON_BYTES:
-            raise Refused(413, f"the body is too large; expected at most {MAX_JSON_BYTES} bytes")
-    return bytes(body)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

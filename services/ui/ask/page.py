@@ -11,8 +11,8 @@ from pathlib import Path
 import gradio as gr
 from gradio.data_classes import ImageData
 
-from services.ui import asking, images, views
-from services.ui.link import PolicyLink
+from services.ui.ask import asking, images, views
+from services.ui.ask.link import PolicyLink
 from vla_contract import PolicyInfo
 
 HERE = Path(__file__).parent

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from services.ui import actions, images, views
-from services.ui.link import PolicyLink, Trouble
+from services.ui.ask import actions, images, views
+from services.ui.ask.link import PolicyLink, Trouble
 from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyError, PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from html import escape
 
-from services.ui.actions import GRIPPERS, Number, Spec, unit_of
-from services.ui.link import PolicyStatus, Trouble
+from services.ui.ask.actions import GRIPPERS, Number, Spec, unit_of
+from services.ui.ask.link import PolicyStatus, Trouble
 from vla_contract import ActionChunk, PolicyInfo
 
 STAGES = {  # the server's stages in their order; what is left of the round trip is the way there and back

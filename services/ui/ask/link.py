@@ -8,7 +8,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from services.ui import advice
+from services.ui.ask import advice
 from vla_contract import (
     ActionChunk,
     Observation,

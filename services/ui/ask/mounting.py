@@ -1,0 +1,48 @@
+"""The page in the site: Gradio below `/ask`, its request filter before it, nothing from the internet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import gradio as gr
+from fastapi import FastAPI
+from gradio.routes import App
+from starlette.requests import Request
+
+from services.ui.ask import images, page
+from services.ui.ask.link import PolicyLink
+from services.ui.ask.loading import Loading
+from services.ui.ask.request_filter import PLACE, RequestFilter
+from services.ui.ask.uploads import Uploads
+
+
+def mount(app: FastAPI, link: PolicyLink, navigation: Callable[[Request], str]) -> None:
+    """Adds the page over a policy to an application, with the filter that every request below PLACE passes."""
+    functions = unfiltered(app, link).get_blocks().fns.items()
+    app.add_middleware(Loading, navigation=navigation)
+    counts = {number: len(function.inputs) for number, function in functions}
+    app.add_middleware(RequestFilter, uploads=Uploads.of_gradio(), functions=counts)
+
+
+def unfiltered(app: FastAPI, link: PolicyLink) -> App:
+    """Adds the page without its filter; returns Gradio's part of the application."""
+    blocks = page.build(link)
+    blocks.has_launched = True  # else Gradio checks no path: a mounted page is never launched
+    gr.mount_gradio_app(
+        app,
+        blocks,
+        path=PLACE,
+        root_path=PLACE,  # else it forgets where it is when it names an upload
+        footer_links=[],
+        run_history=False,  # Gradio's own offers to keep it on a hub
+        show_error=False,
+        max_file_size=images.MAX_FILE_BYTES,
+        ssr_mode=False,
+        mcp_server=False,
+        pwa=False,
+        allowed_paths=[str(page.EXAMPLES)],
+        theme=page.theme(),
+        css=page.css(),
+        js=page.script(),
+    )
+    return app.routes[-1].app

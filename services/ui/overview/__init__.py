@@ -1,0 +1,1 @@
+"""The first page: what the lab has, and where it is."""

@@ -1,0 +1,137 @@
+"""The site: pages by their folders, drawn with one frame, in the language of who asks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+import jinja2
+from markupsafe import Markup
+from starlette.datastructures import URL
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from services.ui.site import words
+from services.ui.site.bodies import Refused, read
+from services.ui.site.login import KEPT_S, Login
+from services.ui.site.upstream import Away, Upstream
+
+FOLDER = Path(__file__).resolve().parents[1]
+
+
+class Site:
+    """What a page is given: drawing, words, the login, and the lab's other services by name.
+
+    pages: the folders of the pages, in the order of the navigation.
+    """
+
+    def __init__(self, pages: tuple[str, ...], services: Mapping[str, str], token: str | None):
+        self.pages, self.login = pages, Login(token)
+        self.services = {name: Upstream(name, url, token) for name, url in services.items()}
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(FOLDER),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+
+    def render(self, request: Request, template: str, status: int = 200, **values: object) -> Response:
+        """Returns a page: `values` in a template, "runs/list.html.j2" for example, whose folder is the page."""
+        return HTMLResponse(self._drawn(request, template, **values), status, {"cache-control": "no-store"})
+
+    def navigation(self, request: Request) -> str:
+        """Returns the navigation alone, for a page that has a frame of its own."""
+        return self._drawn(request, "site/nav.html.j2", page=request.url.path.split("/")[1])
+
+    def away(self, request: Request, error: Away) -> Response:
+        """Returns a page that says that a service does not answer, and how to start it."""
+        return self.render(request, "site/away.html.j2", status=error.status or 502, error=error)
+
+    def ask_to_log_in(self, request: Request, wrong: bool = False) -> Response:
+        """Returns the login for a person, a sentence for a program."""
+        if "text/html" not in request.headers.get("accept", "") and request.url.path != "/":
+            detail = "that is not the lab's token" if wrong else "not logged in"
+            return JSONResponse(
+                {"detail": f"{detail}; the password is the lab's token (VLALAB_TOKEN)"}, 400 if wrong else 401
+            )
+        then = request.url.path if request.method == "GET" else "/"
+        return self.render(request, "site/login.html.j2", status=400 if wrong else 401, wrong=wrong, then=then)
+
+    def routes(self) -> list[BaseRoute]:
+        """Returns the site's own routes: the login, and the files of every page's `static/`."""
+        files = [
+            Mount(f"/static/{path.parent.name}", StaticFiles(directory=path))
+            for path in sorted(FOLDER.glob("*/static"))
+        ]
+        begin = functools.partial(_log_in, self)
+        return [
+            *files,
+            Route("/login", begin, methods=["POST"]),
+            Route("/ask/login", begin, methods=["POST"]),
+            Route("/logout", functools.partial(_log_out, self), methods=["POST"]),
+        ]
+
+    async def close(self) -> None:
+        """Closes the connections to other services."""
+        for service in self.services.values():
+            await service.close()
+
+    def _drawn(self, request: Request, template: str, **values: object) -> str:
+        language = words.language_of(request)
+        page = template.split("/")[0]
+        shown = {
+            "t": functools.partial(words.say, language),
+            "language": language,
+            "languages": words.LANGUAGES,
+            "other_language": lambda code: _with_language(request.url, code),
+            "pages": self.pages,
+            "page": page,
+            "texts": {**words.of_page(language, "site"), **words.of_page(language, page)},
+            "logged_in": self.login.is_logged_in(request),
+            "code": _code,
+        }
+        return self._templates.get_template(template).render({**shown, **values})
+
+
+def _with_language(url: URL, code: str) -> str:
+    changed = url.include_query_params(language=code)
+    return f"{changed.path}?{changed.query}"
+
+
+def _code(text: str) -> Markup:
+    """Returns a text with what stands between backticks as code."""
+    parts = text.split("`")
+    return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
+
+
+async def _log_in(site: Site, request: Request) -> Response:
+    try:
+        body = await read(request.receive)
+    except Refused as refused:
+        return JSONResponse({"detail": refused.why}, refused.status)
+    form = dict(parse_qsl(body.decode("utf-8", "replace")))
+    session = site.login.begin(form.get("password", ""))
+    if session is None:
+        return site.ask_to_log_in(request, wrong=True)
+    person = "text/html" in request.headers.get("accept", "")
+    answer = RedirectResponse(_inside(form.get("then", "")), 303) if person else JSONResponse({"success": True})
+    answer.set_cookie(site.login.cookie, session, max_age=int(KEPT_S), httponly=True, samesite="strict")
+    return answer
+
+
+async def _log_out(site: Site, request: Request) -> Response:
+    site.login.end(request)
+    answer = RedirectResponse("/", 303)
+    answer.delete_cookie(site.login.cookie)
+    return answer
+
+
+def _inside(path: str) -> str:
+    """Returns a path of this site as it is, and "/" for whatever would lead a browser elsewhere."""
+    plain = path.isascii() and path.isprintable() and path.startswith("/") and not set(path) & set("\\")
+    return path if plain and not path.startswith("//") else "/"

@@ -1,0 +1,52 @@
+"""The site's texts: one table per language and page, `<page>/words.<language>.json`."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from starlette.requests import Request
+
+LANGUAGES = {"en": "English", "ko": "한국어"}
+COOKIE, CHOSEN = "vlalab-language", "language"  # a cookie, and what an address that changes it is asked with
+YEAR_S = 365 * 86400
+FOLDER = Path(__file__).resolve().parents[1]
+
+
+def language_of(request: Request) -> str:
+    """Returns the language to answer in: the one just chosen, the one chosen before, or the browser's first known."""
+    for chosen in (request.query_params.get(CHOSEN), request.cookies.get(COOKIE)):
+        if chosen in LANGUAGES:
+            return chosen
+    wanted = (one.split(";")[0].strip()[:2].lower() for one in request.headers.get("accept-language", "").split(","))
+    return next((one for one in wanted if one in LANGUAGES), "en")
+
+
+def chosen_by(request: Request) -> bytes | None:
+    """Returns the Set-Cookie value that keeps the language which a request chooses; None where it chooses none."""
+    chosen = request.query_params.get(CHOSEN)
+    cookie = f"{COOKIE}={chosen}; Max-Age={YEAR_S}; Path=/; HttpOnly; SameSite=Strict"
+    return cookie.encode() if chosen in LANGUAGES else None
+
+
+@functools.cache
+def table(language: str) -> Mapping[str, str]:
+    """Returns all texts of a language by "page.name"."""
+    found = {}
+    for path in sorted(FOLDER.glob(f"*/words.{language}.json")):
+        words = json.loads(path.read_text(encoding="utf-8"))
+        found |= {f"{path.parent.name}.{name}": text for name, text in words.items()}
+    return found
+
+
+def say(language: str, name: str, **values: object) -> str:
+    """Returns the text of a name like "runs.title", with its {places} filled. KeyError for one that no table has."""
+    text = table(language)[name]
+    return text.format(**values) if values else text
+
+
+def of_page(language: str, page: str) -> dict[str, str]:
+    """Returns a page's texts by their names, as its scripts use them."""
+    return {name[len(page) + 1 :]: text for name, text in table(language).items() if name.startswith(f"{page}.")}

@@ -1,0 +1,182 @@
+"""The site around the pages: login, requests from other sites, languages, what a browser may load; in a browser too."""
+
+import json
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from serving import nobody, serving
+
+from services.ui.app import PAGES
+from services.ui.site import words
+from services.ui.site.login import MAX_SESSIONS, Login
+from tests import axe, browser
+
+TOKEN = "open-sesame"
+UI = Path(words.__file__).resolve().parents[1]
+PERSON = {"Accept": "text/html,*/*"}
+in_a_browser = [
+    pytest.mark.outside,
+    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the site's browser tests"),
+]
+
+
+@pytest.fixture(scope="module")
+def sites():
+    """The site over nobody, without a token and with one."""
+    from contextlib import ExitStack
+
+    from services.ui.app import create_app
+    from services.ui.ask.link import PolicyLink
+
+    with ExitStack() as entered:
+        link = PolicyLink(nobody())
+        entered.callback(link.close)
+        yield {token: entered.enter_context(serving(create_app(link, token))) for token in (None, TOKEN)}
+
+
+@pytest.fixture(scope="module")
+def url(sites):
+    return sites[None]
+
+
+@pytest.fixture
+def logged_in(sites):
+    with httpx.Client(base_url=sites[TOKEN]) as client:
+        assert client.post("/login", data={"password": TOKEN}).status_code == 200
+        yield client
+
+
+def test_the_login_leads_back_and_its_cookie_is_for_this_site_alone(sites):
+    with httpx.Client(base_url=sites[TOKEN], headers=PERSON) as client:
+        shown = client.get("/")
+        assert shown.status_code == 401 and 'name="password"' in shown.text and "<nav" in shown.text
+        wrong = client.post("/login", data={"password": "a guess", "then": "/"})
+        assert wrong.status_code == 400 and 'role="alert"' in wrong.text
+        right = client.post("/login", data={"password": TOKEN, "then": "/ask"})
+        assert (right.status_code, right.headers["location"]) == (303, "/ask")
+        cookie = right.headers["set-cookie"]
+        assert "HttpOnly" in cookie and re.search("SameSite=strict", cookie, re.IGNORECASE)
+        assert client.get("/").status_code == 200
+        client.post("/logout")
+        assert client.get("/").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "then", ["//evil.example", "https://evil.example", "/\\evil.example", "", "/a\r\nb: c", "evil"]
+)
+def test_the_login_leads_nowhere_else(sites, then):
+    answer = httpx.post(f"{sites[TOKEN]}/login", data={"password": TOKEN, "then": then}, headers=PERSON)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+
+
+def test_a_program_sends_the_token_itself(sites):
+    for value, status in ((f"Bearer {TOKEN}", 200), ("Bearer a-bad-guess", 401), ("", 401)):
+        assert httpx.get(f"{sites[TOKEN]}/", headers={"Authorization": value}).status_code == status
+
+
+def test_logins_do_not_fill_the_memory():
+    login = Login(TOKEN)
+    for _ in range(MAX_SESSIONS + 10):
+        login.begin(TOKEN)
+    assert len(login._until) == MAX_SESSIONS
+
+
+@pytest.mark.parametrize(
+    ("headers", "refused"),
+    [
+        ({"Sec-Fetch-Site": "cross-site"}, True),
+        ({"Sec-Fetch-Site": "same-site"}, True),
+        ({"Origin": "http://evil.example"}, True),
+        ({"Origin": "null"}, True),
+        ({"Sec-Fetch-Site": "same-origin"}, False),
+        ({}, False),
+    ],
+)
+def test_another_site_changes_nothing(logged_in, url, headers, refused):
+    """With a login and without: on loopback there may be no token, and other sites' pages all the same."""
+    for path in ("/login", "/ask/gradio_api/run/predict", "/ask/gradio_api/upload", "/logout"):
+        assert (logged_in.post(path, headers=headers).status_code == 403) == refused, path
+        assert (httpx.post(url + path, headers=headers).status_code == 403) == refused, path
+
+
+def test_every_answer_keeps_the_page_in(url):
+    for path in ("/", "/nothing", "/static/site/site.css", "/readyz"):
+        policy = httpx.get(url + path).headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'") and "unsafe" not in policy and "http" not in policy
+    assert httpx.get(f"{url}/ask/").headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["/static/site/%2e%2e/site.py", "/static/site/", "/static/"])
+def test_only_what_lies_in_static_is_handed_out(url, path):
+    assert httpx.get(url + path).status_code == 404
+
+
+# --- words ---------------------------------------------------------------------------------------------------
+
+
+def test_both_languages_have_the_same_words_and_places():
+    english, korean = words.table("en"), words.table("ko")
+    assert set(english) == set(korean) and len(english) > 10
+    for name, text in english.items():
+        assert sorted(re.findall(r"\{\w+\}", text)) == sorted(re.findall(r"\{\w+\}", korean[name])), name
+        assert text.count("`") == korean[name].count("`"), name
+
+
+def test_every_word_that_a_template_or_a_script_uses_is_there():
+    used = {f"{page}.{word}" for page in PAGES for word in ("nav", "about")}
+    for path in UI.rglob("*.j2"):
+        used |= set(re.findall(r"""\bt\(\s*"([\w.]+)\"""", path.read_text()))
+    for path in UI.glob("*/static/*.js"):
+        names = re.findall(r"""\bsay\("(\w+)\"""", path.read_text())
+        pages = (path.parent.parent.name, "site")
+        used |= {next((f"{p}.{n}" for p in pages if f"{p}.{n}" in words.table("en")), f"{path}: {n}") for n in names}
+    assert used - set(words.table("en")) == set()
+
+
+def test_the_language_is_the_browsers_until_one_is_chosen(url):
+    with httpx.Client(base_url=url) as client:
+        assert '<html lang="en">' in client.get("/").text
+        assert '<html lang="ko">' in client.get("/", headers={"Accept-Language": "fr, ko-KR;q=0.9"}).text
+        assert '<html lang="ko">' in client.get("/?language=ko").text
+        assert '<html lang="ko">' in client.get("/").text, "it was chosen"
+        assert "물어보기" in client.get("/ask/").text
+        client.get("/ask/?language=en")
+        assert '<html lang="en">' in client.get("/?language=tlh").text
+
+
+def test_what_somebody_sends_is_text(sites):
+    path = "/<script>alert(1)</script>"
+    assert "<script>alert" not in httpx.get(sites[TOKEN] + path, headers=PERSON).text
+    assert "<script>alert" not in httpx.get(f"{sites[TOKEN]}/?language=<script>alert(1)", headers=PERSON).text
+    assert json.loads(re.search(r'id="texts">(.*?)</script>', httpx.get(sites[None]).text)[1])["log_in"] == "Log in"
+
+
+# --- in a browser --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", [pytest.param(name, marks=in_a_browser) for name in ("light", "dark")])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_login_and_overview_are_for_everyone(sites, stack, width, scheme):
+    shown = stack.enter_context(browser.Browser(width=width))
+    shown.scheme(scheme)
+    shown.go(sites[TOKEN])
+    shown.until("!!document.querySelector('input[type=password]')")
+    assert axe.violations(shown) == []
+    shown.js("1")
+    assert all("401" in one for one in shown.complaints), "as it has to be"
+    shown.complaints.clear()
+    shown.type("input[type=password]", TOKEN)
+    shown.press("Enter")
+    shown.until("!!document.querySelector('.cards a')")
+    shown.click(".vlab-side a[lang=ko]")
+    shown.until("document.documentElement.lang == 'ko' && !!document.querySelector('.cards a')")
+    assert axe.violations(shown) == [] and shown.js("document.documentElement.scrollWidth") <= width
+    shown.click(".cards a[href='/ask/']")
+    shown.until("!!document.querySelector('#ask') && !!document.querySelector('header.vlab a[aria-current]')")
+    assert shown.errors == [] and shown.complaints == []
+    assert {urlsplit(each).netloc for each in shown.requests if each.startswith("http")} == {
+        urlsplit(sites[TOKEN]).netloc
+    }
