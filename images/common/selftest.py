@@ -116,18 +116,27 @@ def check_imports(modules: Sequence[str]) -> str:
     return f"{len(modules)} modules"
 
 
-def check_torch(version: str, cuda: str) -> str:
-    """Checks torch's version and the CUDA it was built with, and that numpy and torch share memory."""
+def check_torch(env: str, version: str, cuda: str) -> str:
+    """Checks torch's version, and the CUDA and GPUs it was built for; and that numpy and torch share memory."""
     import numpy as np
     import torch
 
     expect(torch.__version__.split("+")[0] == version, f"torch is {torch.__version__}, expected {version}")
     expect(torch.version.cuda == cuda, f"torch {version} is built for CUDA {torch.version.cuda}, expected {cuda}")
+    stated, built = _architectures(env), torch._C._cuda_getArchFlags().split()  # get_arch_list() needs a GPU
+    expect(stated == built, f"images/{env}/manifest.yaml says {stated}; this torch was built for {built}")
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     tensor = torch.from_numpy(array)  # raises where torch was built against another numpy
     tensor += 1
     expect(float(array[0, 0]) == 1.0 and float((tensor @ tensor.T).sum()) > 0, "torch and numpy do not share memory")
     return f"torch {torch.__version__}, CUDA {cuda}, numpy {np.__version__}, {_gpu(torch)}"
+
+
+def _architectures(env: str) -> list[str]:
+    """Returns what the manifest says, by which the host tool tells whether a GPU is too new."""
+    text = (IMAGES / env / "manifest.yaml").read_text()
+    found = re.search(r"(?m)^torch:.*architectures: \[(.*?)\]", text)
+    return found[1].replace(",", " ").split() if found else []
 
 
 def _gpu(torch) -> str:

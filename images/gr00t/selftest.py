@@ -46,7 +46,7 @@ if __name__ == "__main__":
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     one_thread()
     dependencies = {
-        "torch": lambda: check_torch("2.5.1", "12.4"),
+        "torch": lambda: check_torch("gr00t", "2.5.1", "12.4"),
         "attention": check_attention,
         "imports": lambda: check_imports(MODULES),
     }

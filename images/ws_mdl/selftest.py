@@ -64,7 +64,7 @@ def check_transformer() -> str:
 if __name__ == "__main__":
     one_thread()
     dependencies = {
-        "torch": lambda: check_torch("2.6.0", "12.4"),
+        "torch": lambda: check_torch("ws_mdl", "2.6.0", "12.4"),
         "attention": check_attention,
         "imports": lambda: check_imports(MODULES),
         "training": check_training,

@@ -174,7 +174,7 @@ def test_a_task_passes_every_flag_the_evaluator_has(task, config):
     theirs = {name for name, field in fields.items() if "ClassVar" not in field.type}
     tasks = cli.load_tasks()
     ours = {name.replace("-", "_") for name in cli.Lab(tasks)._arguments(task)}
-    hosts_own = {"policy", "runtime", "dry_run", "gpu"}
+    hosts_own = {"policy", "runtime", "dry_run", "gpu", "no_check"}
     set_by_host = {"policy_url", "token", "run_dir", "lease_s"}
     assert ours - hosts_own == theirs - set_by_host
 
@@ -342,7 +342,18 @@ def test_the_contracts_folders_build_on_each_other():
         assert not reached & above.get(name.split("/")[3], set()), name
 
 
-HOST_TOOL = ["host", "description", "environments", "engine", "runtimes", "bundles", "commands", "testing", "tasks"]
+HOST_TOOL = [
+    "host",
+    "description",
+    "environments",
+    "engine",
+    "runtimes",
+    "bundles",
+    "doctor",
+    "commands",
+    "testing",
+    "tasks",
+]
 
 
 def test_the_host_tools_packages_build_on_each_other():

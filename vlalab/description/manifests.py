@@ -34,6 +34,14 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Torch:
+    """The torch of an environment: what a GPU and its driver have to be for it. Its self-test holds it to the build."""
+
+    cuda: str  # as torch.version.cuda says it
+    architectures: tuple[str, ...]  # torch.cuda.get_arch_list()
+
+
+@dataclass(frozen=True)
 class Environment:
     """An environment: `images/<env>/manifest.yaml`."""
 
@@ -45,6 +53,8 @@ class Environment:
     tested_first: bool = False  # its tests take longest
     default: bool = False  # made where no name is given; benchmarks run in it unless they name another
     stages: Mapping[str, Stage] = field(default_factory=dict)
+    torch: Torch | None = None
+    renderer: str = ""  # the module that prints who draws
 
 
 @dataclass(frozen=True)

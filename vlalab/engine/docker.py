@@ -38,21 +38,36 @@ def available() -> str | None:
 def _probe(path: str, host: str, context: str) -> str | None:
     cli = shutil.which("docker", path=path)
     if cli is None:
-        return f"no docker command is on PATH; {INSTALL}"
+        return no_command()
     try:
         asked = subprocess.run(
             [cli, "version", "--format", "{{json .}}"], capture_output=True, text=True, stdin=subprocess.DEVNULL,
             timeout=PROBE_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return f"the Docker engine did not answer within {PROBE_S:.0f} s; restart it: sudo systemctl restart docker"
+        return silent(PROBE_S)
     except OSError as error:
         return f"{cli} cannot be run ({error.strerror}); {INSTALL}"
-    if "podman" in asked.stderr.lower():
+    return why_unfit(asked.returncode, asked.stdout, asked.stderr, cli)
+
+
+def no_command() -> str:
+    """Returns what is said where there is no docker command."""
+    return f"no docker command is on PATH; {INSTALL}"
+
+
+def silent(seconds: float) -> str:
+    """Returns what is said of an engine that does not answer."""
+    return f"the Docker engine did not answer within {seconds:.0f} s; restart it: sudo systemctl restart docker"
+
+
+def why_unfit(code: int, out: str, err: str, cli: str) -> str | None:
+    """Returns why an engine cannot be used and what to do, by what `docker version` said as JSON; else None."""
+    if "podman" in err.lower():
         return f"the docker command here is podman's, which lacks what Compose and the builds need; {INSTALL}"
-    if asked.returncode != 0:
-        return _why_no_answer(asked.stderr.strip(), cli)
-    found = (json.loads(asked.stdout).get("Server") or {}).get("Version", "")
+    if code != 0:
+        return _why_no_answer(err.strip(), cli)
+    found = (json.loads(out).get("Server") or {}).get("Version", "")
     if version(found) < ENGINE:
         return f"the Docker engine is version {found}; {_dotted(ENGINE)} or newer is needed: {INSTALL}"
     return None
@@ -108,13 +123,18 @@ def require(*plugins: str) -> None:
 @functools.cache
 def plugin_problem(plugin: str) -> str | None:
     """Returns what is wrong with a CLI plugin ("buildx" or "compose") and what to do, or None."""
+    asked = subprocess.run(["docker", plugin, "version"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return plugin_lack(plugin, asked.returncode, asked.stdout)
+
+
+def plugin_lack(plugin: str, code: int, out: str) -> str | None:
+    """Returns what is wrong with a CLI plugin by what `docker PLUGIN version` said, or None."""
     need = _dotted(PLUGINS[plugin])
     fix = f"sudo apt-get install docker-{plugin}-plugin (Docker's packages) or docker-{plugin} (Debian, Ubuntu)"
-    asked = subprocess.run(["docker", plugin, "version"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if asked.returncode != 0:
+    if code != 0:
         return f"docker has no {plugin} plugin; {need} or newer is needed: {fix}"
-    if version(asked.stdout) < PLUGINS[plugin]:
-        return f"docker {plugin} is version {_dotted(version(asked.stdout))}; {need} or newer is needed: {fix}"
+    if version(out) < PLUGINS[plugin]:
+        return f"docker {plugin} is version {_dotted(version(out))}; {need} or newer is needed: {fix}"
     return None
 
 
@@ -246,9 +266,12 @@ def failure(args: Sequence[str], words: str) -> str:
     return f"`{shlex.join(command(args))}` failed:\n  {last}" + (f"\n{hint}" if hint else "")
 
 
-def why_no_gpu() -> str:
-    """Returns why containers here get no GPU, and the fix: snap Docker, Docker Desktop, or no toolkit."""
-    about = info()
+def why_no_gpu(about: Mapping | None = None) -> str:
+    """Returns why containers get no GPU, and the fix: snap Docker, Docker Desktop, or no toolkit.
+
+    about: what `docker info` says; default: this machine's.
+    """
+    about = info() if about is None else about
     if "Docker Desktop" in about.get("OperatingSystem", ""):
         return "Docker Desktop's containers run in a virtual machine without the GPU: docker context use default"
     if "/snap/" in about.get("DockerRootDir", ""):
@@ -276,8 +299,13 @@ def has_nvidia_runtime() -> bool:
 
 def has_nvidia_cdi() -> bool:
     """Returns whether the engine found GPUs of NVIDIA's as CDI devices; others' devices are no use here."""
-    devices = info().get("DiscoveredDevices") or ()
-    return any(str(device.get("ID", "")).startswith("nvidia.com/gpu=") for device in devices)
+    return bool(cdi_devices(info()))
+
+
+def cdi_devices(about: Mapping) -> list[str]:
+    """Returns NVIDIA's GPUs among the CDI devices that `docker info` tells."""
+    names = (str(device.get("ID", "")) for device in about.get("DiscoveredDevices") or ())
+    return [name for name in names if name.startswith("nvidia.com/gpu=")]
 
 
 def is_rootless() -> bool:

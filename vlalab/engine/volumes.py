@@ -61,9 +61,9 @@ def prepare() -> None:
         say(line)
 
 
-def require_writable() -> None:
-    """Raises LabError where the caller could not write to the volume, or make it."""
-    root = paths.volume()
+def require_writable(root: Path | None = None) -> None:
+    """Raises LabError where the caller could not write to the volume (`root`), or make it."""
+    root = root or paths.volume()
     there = _nearest(root)
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         raise LabError(f"{_whose(root, there)} cannot be written to; set VLALAB_VOLUME to a folder that can")

@@ -6,14 +6,9 @@ standard library only, and is loaded by its path.
 
 from __future__ import annotations
 
-import importlib.util
+from vlalab.host import borrowed
 
-from vlalab.host.paths import COMMON
-
-_SPEC = importlib.util.spec_from_file_location("vlalab_endings", COMMON / "vla_common" / "endings.py")
-assert _SPEC and _SPEC.loader
-_module = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(_module)
+_module = borrowed.module("shared/common/vla_common/endings.py")
 
 CLOSED_PIPE: int = _module.CLOSED_PIPE
 INTERRUPTED: int = _module.INTERRUPTED

@@ -10,7 +10,7 @@ from vlalab.description import manifests
 from vlalab.engine import building, cleaning
 from vlalab.environments import locks, venvs
 from vlalab.host.console import LabError
-from vlalab.tasks.flags import DRY_RUN, RUNTIME, Flag, finish, flags_of, task, word, words
+from vlalab.tasks.flags import DRY_RUN, NO_CHECK, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.values import Number, OneOf, Several, Text
 from vlalab.testing import plan, schedule
 
@@ -45,6 +45,32 @@ def test(parts: list[str], quick: bool, minutes: float | None, seed: int | None,
 
 
 @task(
+    "what is wrong here",
+    words(
+        "names",
+        "environments to look at closely, by their own self-tests",
+        Several(OneOf(tuple(manifests.environments())), "ENV …"),
+    ),
+    Flag("json", "print one JSON object (docs/doctor.md) instead of the table", default=False),
+    Flag("fix", "mend what is safe to mend, and ask before the rest", default=False),
+    Flag("yes", "with --fix: mend all of it without asking", default=False),
+    Flag("offline", "this machine has no network: do not look for one", default=False),
+)
+def doctor(names: list[str], json: bool, fix: bool, yes: bool, offline: bool) -> None:
+    """Examine machine, Docker, GPUs, network and clone: what is wrong, what it means, what to type.
+
+    ./lab doctor                 everything that is known within seconds
+    ./lab doctor openvla libero  these environments too, from inside: versions, kernels, a drawn scene
+    ./lab doctor --fix           set modes and owners right, and offer the other commands
+    """
+    from vlalab.commands import examining
+
+    if yes and not fix:
+        raise LabError("--yes says yes to what --fix would ask; give both")
+    finish(examining.doctor(names, json, fix, yes, offline))
+
+
+@task(
     "build images",
     words("names", "environments, or all; default: all", NAMES),
     Flag("no-cache", "build every layer anew", default=False),
@@ -65,6 +91,7 @@ def test(parts: list[str], quick: bool, minutes: float | None, seed: int | None,
     Flag("arg", "further build arguments as NAME=VALUE,… (docs/images.md)", default=""),
     Flag("progress", "line, plain (everything) or tty", OneOf(building.PROGRESS), default="line"),
     DRY_RUN.but(help="print the command, build nothing"),
+    NO_CHECK,
 )
 def build(names: list[str], arg: str, **options: object) -> None:
     """Build images from their locks; ends with each one's size.

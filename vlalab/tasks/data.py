@@ -9,7 +9,7 @@ from vlalab.commands import evaluation, programs
 from vlalab.description import datasets, manifests
 from vlalab.host.console import LabError
 from vlalab.tasks import evaluate
-from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word
+from vlalab.tasks.flags import DRY_RUN, GPU, NO_CHECK, RUNTIME, Flag, finish, flags_of, task, word
 from vlalab.tasks.serve import FOLDER_NAME, MODELS, SUITE
 from vlalab.tasks.values import Checked, Like, Number, OneOf, Several
 
@@ -90,6 +90,7 @@ def assets(what: str, verify: bool, runtime: str, dry_run: bool) -> None:
     GPU,
     RUNTIME,
     DRY_RUN,
+    NO_CHECK,
 )
 def record(suite: str, policy: str | None, gpu: str | None, runtime: str, dry_run: bool, **recorders: object) -> None:
     """Record demonstrations to learn from, on starts that no evaluation uses; ends with how many were kept.

@@ -10,7 +10,7 @@ from vlalab.commands import suites as several
 from vlalab.description import manifests
 from vlalab.description import runs as runs_there
 from vlalab.host.console import LabError, agreed
-from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
+from vlalab.tasks.flags import DRY_RUN, GPU, NO_CHECK, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.serve import CHECKPOINT, FOLDER_NAME
 from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, OneRun, Ranges, Several, Text
 
@@ -100,6 +100,7 @@ NAMED = "its name, the beginning of it, latest, or its folder"
     GPU,
     RUNTIME,
     DRY_RUN,
+    NO_CHECK,
     name="eval",
 )
 def evaluate(suite: list[str], policy: str, gpu: str | None, runtime: str, dry_run: bool, **evaluators: object) -> None:

@@ -121,16 +121,25 @@ class LabTask(Task):
 def _reading(body: Callable[..., None], flags: tuple[Flag, ...], name: str) -> Callable[..., None]:
     """Returns the function that Invoke calls: it reads and checks every flag before the task's own begins.
 
-    After a task that went well it says what is useful next.
+    One with NO_CHECK among its flags is begun after the doctor's few checks for it. After a task that went well it says
+    what is useful next.
     """
 
     @functools.wraps(body)
     def run(c: Context, **typed: object) -> None:
         given = {flag.variable: flag.read(typed.get(flag.variable)) for flag in flags}
+        if not given.pop(NO_CHECK.variable, True) and not given.get(DRY_RUN.variable):
+            _examine(name, given)
         body(**given)
         following.tell(name, given)
 
     return run
+
+
+def _examine(name: str, given: dict[str, object]) -> None:
+    from vlalab.commands import examining  # what a task without checks need not load
+
+    examining.require(name, given)
 
 
 def task(short: str, *flags: Flag, name: str = "", more: More = dict) -> Callable[[Callable[..., None]], LabTask]:
@@ -169,6 +178,7 @@ RUNTIME = Flag(
     OneOf(("auto", "docker", "local")),
     default="auto",
 )
+NO_CHECK = Flag("no-check", "begin without the doctor's few checks", default=False)
 DRY_RUN = Flag("dry-run", "print the commands, change nothing", default=False)
 
 

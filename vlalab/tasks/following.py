@@ -47,6 +47,7 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "notebook": lambda given: f"./lab down {manifests.notebooks()[str(given['env'])]}",
     "tensorboard": "./lab down tensorboard",
     "test": EVALUATE,
+    "doctor": lambda given: EVALUATE if given["names"] else f"./lab doctor {HOME}",
     "build": lambda given: f"./lab up {_service_of(given)} --runtime docker",
     "bundle": lambda given: f"./lab restore {_file(given)} (on the other machine)",
     "restore": EVALUATE,

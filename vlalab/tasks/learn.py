@@ -8,7 +8,7 @@ from pathlib import Path
 from vlalab.commands import course, lifecycle, programs
 from vlalab.description import manifests, runs, service_settings
 from vlalab.host.console import LabError, unknown
-from vlalab.tasks.flags import DEVICE, DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
+from vlalab.tasks.flags import DEVICE, DRY_RUN, GPU, NO_CHECK, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.serve import FOLDER_NAME, MODELS, print_addresses
 from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several
 
@@ -59,6 +59,7 @@ ONLY_DIFFUSION = word("lab", "diffusion", OneOf(("diffusion",)))
     GPU,
     RUNTIME,
     DRY_RUN,
+    NO_CHECK,
     more=lambda: {f"train {lab} --set takes:": course.rows(lab, HAVE_FLAGS) for lab in course.LABS},
 )
 def train(
@@ -139,6 +140,7 @@ def _robot(label: str, text: str) -> str:
     GPU,
     RUNTIME,
     DRY_RUN,
+    NO_CHECK,
 )
 def finetune(
     model: str, dataset: str | None, gpus: int, gpu: str | None, runtime: str, dry_run: bool, **trainers: object

@@ -6,7 +6,7 @@ from vlalab.commands import addresses, lacking, lifecycle, overview, programs
 from vlalab.description import checkpoints, compose, manifests, service_settings
 from vlalab.host.console import LabError, unknown
 from vlalab.runtimes.running import Instance
-from vlalab.tasks.flags import DRY_RUN, GPU, RUNTIME, Flag, finish, flags_of, task, word, words
+from vlalab.tasks.flags import DRY_RUN, GPU, NO_CHECK, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several
 
 NAMES = Several(shown="SERVICE …")
@@ -35,6 +35,7 @@ def print_addresses(instances: list[Instance]) -> None:
     GPU,
     RUNTIME,
     DRY_RUN,
+    NO_CHECK,
     more=lambda: {"Services:": [(name, one.about) for name, one in manifests.services().items()]},
 )
 def up(

@@ -1,0 +1,167 @@
+"""Every recorded machine: the checks say of it what is true of it, in words that name the cause, and how to mend it.
+
+machines/workstation.json is one on which all is well; the others say what is different from it, and what is expected.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vlalab.doctor import registry, running, telling
+from vlalab.doctor.machine import Recorded
+from vlalab.doctor.types import FAIL, GROUPS, PASS, SKIP, VERDICTS, WARN, Case, Check, Finding, ok
+from vlalab.host import paths
+
+MACHINES = Path(__file__).parent / "machines"
+NAMES = sorted(path.stem for path in MACHINES.glob("*.json"))
+PARTS = ("files", "commands", "programs", "disks", "answers", "variables")
+# What looks at this very clone, its environments, its volume or the processes that run here.
+OF_THIS_CLONE = {
+    "egl", "renderer", "clone", "clone-owner", "locks", "environments", "images", "settings", "state", "ports",
+    "volume", "volume-owner", "checkpoints", "gpu-in-container",
+}  # fmt: skip
+
+
+def recorded(name: str) -> Recorded:
+    """Returns a recorded machine; a value of null takes something away."""
+    here = json.loads((MACHINES / f"{name}.json").read_text())
+    base = json.loads((MACHINES / f"{here['like']}.json").read_text()) if "like" in here else {}
+    parts = {part: {**base.get(part, {}), **here.get(part, {})} for part in PARTS}
+    kept = {part: {key: value for key, value in found.items() if value is not None} for part, found in parts.items()}
+    more = {part: here.get(part, base.get(part)) for part in ("nvml", "open_ports", "time")}
+    return Recorded(**kept, **{part: value for part, value in more.items() if value is not None})
+
+
+def expected(name: str) -> dict[str, str]:
+    return json.loads((MACHINES / f"{name}.json").read_text()).get("expect", {})
+
+
+def examined(name: str) -> dict[str, Finding]:
+    chosen = [one for one in registry.checks() if one.id not in OF_THIS_CLONE]
+    case = Case(recorded(name), volume=Path("/srv/lab/volume"))
+    return {one.check.id: one.finding for one in running.run(chosen, case)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recorded_machine_is_seen_for_what_it_is(name):
+    found = examined(name)
+    for check, says in expected(name).items():
+        verdict, _, words = says.partition(": ")
+        assert found[check].verdict == verdict, found[check]
+        assert words in found[check].text, found[check]
+    named = {check for check, says in expected(name).items() if not says.startswith((PASS, SKIP))}
+    related = {
+        "disk-full": {"docker-disk"},
+        "inodes": {"disk-clone"},
+        "gpu-lost": set(),
+        "clock-alone": {"network-hub"},
+    }
+    others = {check for check, one in found.items() if one.verdict in (WARN, FAIL)} - named - related.get(name, set())
+    assert not others, {check: found[check] for check in others}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_is_wrong_has_a_way_out(name):
+    for check, one in examined(name).items():
+        assert one.verdict in VERDICTS and one.why and "\n" not in one.text, check
+        if one.verdict in (WARN, FAIL):
+            assert one.fix or one.hint, (check, one)
+        assert "secret" not in one.text
+
+
+def test_many_kinds_of_machines_are_recorded():
+    assert len(NAMES) > 50 and expected("workstation") == {}
+    asked = {check for name in NAMES for check in expected(name)}
+    silent = {one.id for one in registry.checks()} - OF_THIS_CLONE - asked
+    assert silent <= {"docker-runtime", "docker-group", "network-registry", "one-gpu"}
+
+
+def test_checks_are_data():
+    checks = registry.checks()
+    assert len({one.id for one in checks}) == len(checks) > 40
+    for one in checks:
+        assert one.group in GROUPS and one.title and one.meaning.endswith(".") and one.severity in VERDICTS
+        assert one.fix or one.severity == PASS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_check_says_worse_than_its_severity(name):
+    worst = {one.id: VERDICTS.index(one.severity) for one in registry.checks()}
+    for check, one in examined(name).items():
+        assert VERDICTS.index(one.verdict) <= max(worst[check], VERDICTS.index(SKIP)), check
+
+
+# --- environments -------------------------------------------------------------------------------------------
+
+
+def test_what_concerns_no_environment_that_was_asked_for_does_not_apply():
+    with_torch = {one.id for one in registry.checks() if one.needs == "torch"}
+    case = Case(recorded("driver-old"), environments=("ui",), volume=Path("/srv/lab/volume"))
+    results = running.run([one for one in registry.checks() if one.id in with_torch], case)
+    assert {one.finding.verdict for one in results} == {SKIP} and telling.code(results) == 0
+
+
+def test_only_environments_that_were_asked_for_are_named():
+    case = Case(recorded("driver-old"), environments=("openvla",))
+    (found,) = running.run(registry.named(["nvidia-version"]), case)
+    assert found.finding.verdict == FAIL and "gr00t" not in found.finding.why and "openvla" in found.finding.why
+
+
+# --- side by side -------------------------------------------------------------------------------------------
+
+
+def check(id: str, probe, **more) -> Check:
+    return Check(id, id, "Something.", FAIL, "mend it", probe, "host", **more)
+
+
+def test_a_check_that_breaks_or_hangs_spoils_no_other(tmp_path):
+    import threading
+
+    never = threading.Event()
+    checks = [
+        check("breaks", lambda case: 1 / 0),
+        check("hangs", lambda case: never.wait() and ok(""), limit_s=0.2),
+        check("well", lambda case: ok("fine")),
+    ]
+    results = {one.check.id: one for one in running.run(checks, Case(Recorded()))}
+    never.set()
+    assert list(results) == ["breaks", "hangs", "well"]
+    assert (
+        results["breaks"].error == "ZeroDivisionError: division by zero" and results["breaks"].finding.verdict == WARN
+    )
+    assert results["hangs"].finding.why == "not told in time: no answer within 0.2 s"
+    assert results["well"].finding == ok("fine") and not results["well"].error
+
+
+# --- telling ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "code"), [("workstation", 0), ("mig", 1), ("driver-mismatch", 2)])
+def test_the_exit_code_is_the_worst_finding(name, code):
+    chosen = [one for one in registry.checks() if one.id not in OF_THIS_CLONE]
+    results = running.run(chosen, Case(recorded(name), volume=Path("/srv/lab/volume")))
+    assert telling.code(results) == code
+    told = telling.as_json(results, (), 1.0)
+    assert (told["schema"], told["exit_code"], told["verdict"]) == (1, code, telling.SAID[code])
+    json.dumps(told)
+    assert set(told["checks"][0]) == {
+        "id", "group", "title", "verdict", "why", "fix", "hint", "meaning", "severity", "facts", "error", "seconds",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_table_fits_its_width_and_ends_with_what_to_do(width):
+    chosen = [one for one in registry.checks() if one.id not in OF_THIS_CLONE]
+    results = running.run(chosen, Case(recorded("driver-mismatch"), volume=Path("/srv/lab/volume")))
+    lines = telling.lines(results, 1.0, width)
+    assert all(len(line) <= width for line in lines if not line.startswith("   $ "))
+    assert lines[-4:-2] == ["   $ sudo reboot", ""] or "   $ sudo reboot" in lines
+    assert lines[-1].startswith("not usable: ") and "What to do:" in lines
+
+
+def test_every_field_of_the_json_is_documented():
+    page = (paths.ROOT / "docs/doctor.md").read_text()
+    told = telling.as_json(running.run([check("well", lambda case: ok("fine"))], Case(Recorded())), (), 1.0)
+    for field in (*told, *told["checks"][0]):
+        assert f"`{field}`" in page, field

@@ -1,0 +1,46 @@
+"""docs/doctor.md held against the checks: its table is theirs, and what it names as a place is there."""
+
+import ast
+import re
+
+import pytest
+
+from vlalab.doctor import page, registry
+from vlalab.host import paths
+
+TEXT = page.PAGE.read_text()
+ROWS = [line for line in TEXT.split("## What goes wrong")[1].split("\n## ")[0].splitlines() if line.startswith("| ")][
+    1:
+]
+
+
+def test_the_table_of_checks_is_the_checks():
+    assert page.written(TEXT) == TEXT, "run: .venv/bin/python -m vlalab.doctor.page"
+
+
+def test_everything_that_goes_wrong_on_real_machines_has_a_place():
+    assert len(ROWS) == 28
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_place_that_is_named_is_there(row):
+    places = re.findall(r"`([^`]+)`", row.split("|")[2])
+    assert places
+    for place in places:
+        path, _, name = place.partition(":")
+        if "/" in path:
+            defined = ast.walk(ast.parse((paths.ROOT / path).read_text()))
+            assert name in {getattr(node, "name", "") for node in defined}, place
+        elif place != "shm_size":
+            assert registry.named([place]), place
+
+
+def test_the_checks_before_a_task_are_those_of_tasks_that_ask():
+    from vlalab import cli
+    from vlalab.tasks.flags import NO_CHECK
+
+    tasks = cli.Lab(cli.load_tasks()).namespace.tasks
+    asking = {name for name, task in tasks.items() if NO_CHECK in task.flags}
+    assert {task for one in registry.checks() for task in one.before} == asking
+    for name in asking:
+        assert f"`{name}`" in TEXT.split("## Before other tasks")[1].split("\n## ")[0]

@@ -1,0 +1,94 @@
+"""`./lab doctor`, and the few checks that a task asks for before it begins."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from vlalab.commands import course, lifecycle
+from vlalab.description import compose, gpus, manifests
+from vlalab.doctor import mending, registry, running, selftests, telling
+from vlalab.doctor.types import FAIL, Case, Result
+from vlalab.host.console import LabError, require_known, status
+
+BEFORE_S = 1.8  # what a task waits for its checks
+
+
+def doctor(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: bool) -> int:
+    """Examines machine and clone, and each named environment by its own self-test; returns the exit code."""
+    require_known("environment", names, manifests.environments())
+    case, began = Case(environments=tuple(names), offline=offline), time.monotonic()
+    results = examine(case)
+    if fix and (done := mending.mend(results, yes)):
+        fresh = {
+            one.check.id: one
+            for one in running.run(registry.named(done), Case(environments=case.environments, offline=offline))
+        }
+        results = [fresh.get(one.check.id, one) for one in results]
+    seconds = time.monotonic() - began
+    if in_json:
+        print(json.dumps(telling.as_json(results, names, seconds), indent=1, default=str))
+    else:
+        _show(telling.lines(results, seconds))
+    return telling.code(results)
+
+
+def examine(case: Case) -> list[Result]:
+    """Returns what every check found, and the self-test of each environment that was named."""
+    results = running.run(registry.checks(), case)
+    for name in case.environments:
+        with status(f"self-test of {name}"):
+            results += selftests.run(name, case)
+    return results
+
+
+def _show(lines: Sequence[str]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False, soft_wrap=True)
+    for line in lines:
+        text = Text(line)
+        for verdict, mark in telling.MARKS.items():
+            if line.startswith(f"  {mark} "):
+                text.stylize(telling.COLOURS[verdict], 2, 2 + len(mark))
+        text.stylize("bold", 0, len(line) if line and not line.startswith((" ", "What")) and line.isalpha() else 0)
+        console.print(text)
+
+
+# --- before a task ------------------------------------------------------------------------------------------
+
+Given = Mapping[str, object]  # a task's flags, read
+
+
+# Task → the services that it is going to use; what concerns none of their environments is not asked.
+USES: dict[str, Callable[[Given], Sequence[str]]] = {
+    "up": lambda given: lifecycle.in_order([name for name in given["names"] if name in compose.read()]),
+    "train": lambda given: [course.SERVICE],
+    "finetune": lambda given: [str(given["model"])],
+}
+
+
+def require(task: str, given: Given) -> None:
+    """Raises LabError with the first thing that a task cannot go on with; a check that is late stops nothing."""
+    services = list(USES.get(task, lambda given: [])(given))
+    known = compose.read()
+    environments = tuple(dict.fromkeys(known[name].environment_name for name in services))
+    chosen = [one for one in registry.before(task) if one.group != "nvidia" or not _on_cpu(services, given)]
+    for one in running.run(chosen, Case(environments=environments), BEFORE_S):
+        if one.finding.verdict == FAIL:
+            cpu = ", or run on the CPU with --gpu none" if one.check.group == "nvidia" else ""
+            raise LabError(f"{one.finding.text}{cpu}\n  ./lab doctor says more; --no-check begins all the same")
+
+
+def _on_cpu(services: Sequence[str], given: Given) -> bool:
+    """Returns whether a task leaves GPUs alone: by a flag, or because every service of its is told so."""
+    if given.get("gpu") or given.get("device") == "cpu":
+        return given.get("gpu") == "none" or given.get("device") == "cpu"
+    known = compose.environment_variables()
+    return known.get("CUDA_VISIBLE_DEVICES") == "" or (
+        bool(services)
+        and all(gpus.chosen(name, known) == "none" for name in services if name in compose.gpu_services())
+    )

@@ -1,0 +1,240 @@
+"""Docker: whether an engine answers, of which kind it is, and what of it loses GPUs, disk or addresses."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from vlalab.doctor.checks.host import FULL, TIGHT
+from vlalab.doctor.machine import RUN_S
+from vlalab.doctor.types import FAIL, PASS, WARN, Case, Check, Finding, fail, ok, refused, skip, warn
+from vlalab.engine import docker
+from vlalab.host.memory import spell
+
+NONE = "no engine answers"
+PROBE = ("docker", "version", "--format", "{{json .}}")
+ABOUT = ("docker", "info", "--format", "{{json .}}")
+
+
+def about(case: Case) -> dict:
+    """Returns what `docker info` says; nothing where no engine answers."""
+    said = case.machine.run(*ABOUT) if _lack(case) is None else None
+    return said.json() if said and said.code == 0 else {}
+
+
+def _lack(case: Case) -> str | None:
+    """Returns why the engine cannot be used, as every refusal says it; None where it can."""
+    try:
+        said = case.machine.run(*PROBE)
+    except TimeoutError:
+        return docker.silent(RUN_S)
+    if said is None:
+        return docker.no_command()
+    return docker.why_unfit(said.code, said.out, said.err, case.machine.which("docker") or "")
+
+
+def engine(case: Case) -> Finding:
+    """Asks the engine for its version."""
+    if case.machine.which("docker") is None:
+        return skip("no docker command: services run as processes")
+    if lack := _lack(case):
+        return refused(WARN, lack)
+    said = case.machine.run(*PROBE)
+    version = (said.json() if said else {})["Server"]["Version"]
+    return ok(f"version {version}", facts={"version": version})
+
+
+def _plugin(case: Case, name: str) -> Finding:
+    if _lack(case):
+        return skip(NONE)
+    said = case.machine.run("docker", name, "version")
+    if problem := docker.plugin_lack(name, said.code if said else 1, said.out if said else ""):
+        return refused(WARN, problem)
+    return ok(f"version {'.'.join(map(str, docker.version(said.out)))}")
+
+
+def compose(case: Case) -> Finding:
+    """Asks for Compose's version."""
+    return _plugin(case, "compose")
+
+
+def buildx(case: Case) -> Finding:
+    """Asks for buildx's version: BuildKit's command line."""
+    return _plugin(case, "buildx")
+
+
+def packaging(case: Case) -> Finding:
+    """Tells Docker's own packages from snap's, and an engine from Docker Desktop's virtual machine."""
+    info, path = about(case), case.machine.which("docker")
+    if path is None:
+        return skip("no docker command")
+    if "Docker Desktop" in info.get("OperatingSystem", ""):
+        return warn(
+            "Docker Desktop's containers run in a virtual machine, which has no GPU", fix="docker context use default"
+        )
+    if "/snap/" in path or "/snap/" in info.get("DockerRootDir", ""):
+        return warn(
+            "Docker is snap's, which cannot reach a GPU's driver nor folders outside of homes",
+            fix="sudo snap remove docker",
+            hint="then install Docker's own packages",
+        )
+    return ok(info.get("OperatingSystem") or path) if info else skip(NONE)
+
+
+def rootless(case: Case) -> Finding:
+    """Tells whose root a container's is; rootless engines hand out GPUs without cgroups only."""
+    info = about(case)
+    if not info:
+        return skip(NONE)
+    if not any("rootless" in option for option in info.get("SecurityOptions") or ()):
+        return ok("the engine runs as root; containers run as the caller")
+    settings = case.machine.read("/etc/nvidia-container-runtime/config.toml")
+    if settings is not None and not re.search(r"(?m)^\s*no-cgroups\s*=\s*true", settings):
+        return warn(
+            "rootless, and NVIDIA's runtime wants cgroups, which a user may not set",
+            fix="sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place",
+        )
+    return ok("rootless: root in a container is you")
+
+
+def cgroups(case: Case) -> Finding:
+    """Finds the setting under which a reload of systemd takes GPUs from running containers."""
+    info = about(case)
+    if not info:
+        return skip(NONE)
+    driver = info.get("CgroupDriver", "")
+    if "nvidia" not in (info.get("Runtimes") or {}):
+        return ok(f"{driver}, and no NVIDIA runtime that it could take GPUs from") if driver else skip("not told")
+    if driver != "systemd" or docker.cdi_devices(info):
+        return ok(f"{driver}: a reload of systemd leaves containers their GPUs")
+    links = [name for name in case.machine.names("/dev/char") if name.startswith("195:")]
+    if links:
+        return ok("systemd, with the GPUs' links under /dev/char")
+    return warn(
+        "cgroup driver systemd: after `systemctl daemon-reload` running containers lose their GPUs",
+        fix="sudo nvidia-ctk system create-dev-char-symlinks --create-all",
+        hint="at every boot (docs/doctor.md)",
+    )
+
+
+def group(case: Case) -> Finding:
+    """Tells who is in group docker, which is as good as root."""
+    found = re.search(r"(?m)^docker:[^:]*:\d+:(.*)$", case.machine.read("/etc/group") or "")
+    if not found:
+        return skip("there is no group docker")
+    members = [name for name in found[1].split(",") if name]
+    return ok(f"as good as root: {', '.join(members)}" if members else "nobody is in it", facts={"members": members})
+
+
+def routes(text: str) -> Iterator[tuple[str, ipaddress.IPv4Network]]:
+    """Yields (interface, network) of /proc/net/route, where numbers are hexadecimal and little-endian."""
+    for line in text.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) < 8 or fields[1] == "00000000":
+            continue
+        destination, mask = (bytes.fromhex(fields[at])[::-1] for at in (1, 7))
+        yield fields[0], ipaddress.ip_network((destination, str(ipaddress.ip_address(mask))), strict=False)
+
+
+def addresses(case: Case) -> Finding:
+    """Finds networks of Docker's that hide one of the machine's: a VPN's or a lab's that cannot be reached any more."""
+    known = list(routes(case.machine.read("/proc/net/route") or ""))
+    ours = [(name, net) for name, net in known if name == "docker0" or name.startswith("br-")]
+    if not ours:
+        return skip("Docker has no network here")
+    for name, net in ours:
+        for other, theirs in known:
+            if other not in (name, *(one for one, _ in ours)) and net.overlaps(theirs):
+                return warn(
+                    f"Docker's network {net} ({name}) overlaps {theirs} of {other}, which containers cannot reach",
+                    hint='choose another in /etc/docker/daemon.json ("default-address-pools"), then',
+                    fix="sudo systemctl restart docker",
+                )
+    return ok(", ".join(str(net) for _, net in ours))
+
+
+def store(case: Case) -> Finding:
+    """Measures where the engine keeps images."""
+    place = about(case).get("DockerRootDir", "")
+    disk = case.machine.disk(place) if place else None
+    if disk is None:
+        return skip(f"{place} is not on this machine" if place else NONE)
+    shown, more = f"{spell(disk.free)} free at {place}", {"fix": "./lab clean", "hint": "see what can be freed"}
+    if disk.free < FULL:
+        return fail(f"{shown}: no image can be built or pulled", **more)
+    return warn(f"{shown}; an image takes up to 8 GB", **more) if disk.free < 2 * TIGHT else ok(shown)
+
+
+def project(case: Case) -> Finding:
+    """Finds containers of another clone under this one's project name: either one's `up` would replace the other's."""
+    name = case.machine.variables.get("VLALAB_PROJECT")
+    if not name:
+        return ok("this clone has a project of its own")
+    if not about(case):
+        return skip(NONE)
+    label = "com.docker.compose.project"
+    said = case.machine.run(
+        "docker", "ps", "--all", "--filter", f"label={label}={name}", "--format", "{{json .Labels}}"
+    )
+    folders = set(re.findall(rf"{label}\.working_dir=([^,\"]+)", said.out if said else "")) - {str(case.root)}
+    if folders:
+        return warn(
+            f"project {name} (VLALAB_PROJECT) is also that of {sorted(folders)[0]}: each replaces the other's",
+            hint="name another in .env, or none",
+        )
+    return ok(f"project {name} is this clone's alone")
+
+
+def runtimes(case: Case) -> Finding:
+    """Tells the engine's default runtime."""
+    info = about(case)
+    if not info:
+        return skip(NONE)
+    default = info.get("DefaultRuntime", "runc")
+    if default not in ("runc", "nvidia", "crun", "io.containerd.runc.v2"):
+        return warn(
+            f"default runtime {default}; runc, crun and nvidia are known to work", hint="see /etc/docker/daemon.json"
+        )
+    return ok(f"{default}; images ask for no GPU of themselves" if default == "nvidia" else default)
+
+
+def daemon_file(case: Case) -> Finding:
+    """Reads /etc/docker/daemon.json: with a mistake in it the engine does not start."""
+    text = case.machine.read("/etc/docker/daemon.json")
+    if text is None:
+        return skip("/etc/docker/daemon.json is not there")
+    try:
+        json.loads(text or "{}")
+    except ValueError as error:
+        return fail(f"/etc/docker/daemon.json is no JSON ({error}): the engine will not start", hint="correct it")
+    return ok(str(Path("/etc/docker/daemon.json")))
+
+
+CHECKS = (
+    Check("docker-engine", "engine", "Without one, services run as local processes.", WARN,
+          "sudo systemctl start docker", engine),
+    Check("docker-settings", "engine's settings", "An engine with a broken file does not start.", FAIL,
+          "sudo editor /etc/docker/daemon.json", daemon_file),
+    Check("docker-compose", "Compose", "Containers of services are started by it.", WARN,
+          "sudo apt-get install docker-compose-plugin", compose),
+    Check("docker-buildx", "buildx", "Images are built by it.", WARN,
+          "sudo apt-get install docker-buildx-plugin", buildx),
+    Check("docker-packaging", "packaging", "snap's and Desktop's containers see no GPU.", WARN,
+          "sudo snap remove docker", packaging),
+    Check("docker-rootless", "rootless", "A rootless engine needs NVIDIA's runtime without cgroups.", WARN,
+          "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place", rootless),
+    Check("docker-cgroups", "cgroup driver", "A reload of systemd takes GPUs from running containers.", WARN,
+          "sudo nvidia-ctk system create-dev-char-symlinks --create-all", cgroups, needs="torch"),
+    Check("docker-runtime", "default runtime", "Another default runtime may start containers differently.", WARN,
+          "sudo editor /etc/docker/daemon.json", runtimes),
+    Check("docker-group", "group docker", "Who is in it can be root on this machine.", PASS, "", group),
+    Check("docker-addresses", "address pools", "A network behind Docker's own cannot be reached.", WARN,
+          "sudo editor /etc/docker/daemon.json", addresses),
+    Check("docker-disk", "disk of the images", "A build or a pull ends in the middle.", FAIL, "./lab clean", store,
+          before=("build",)),
+    Check("docker-project", "Compose project", "Two clones with one project replace each other's containers.", WARN,
+          "VLALAB_PROJECT in .env", project),
+)  # fmt: skip

@@ -1,0 +1,259 @@
+"""What a machine says of itself, as texts: files and the output of programs. Checks ask this one or a recorded one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+RUN_S = 3.0  # how long a program may take
+FETCH_S = 3.0
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a program printed, and its exit code."""
+
+    code: int
+    out: str = ""
+    err: str = ""
+
+    def json(self) -> dict:
+        """Returns the object that it printed, an empty one where it printed something else."""
+        try:
+            found = json.loads(self.out)
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A file system: bytes, and the share of its inodes that is free (1.0 where it counts none)."""
+
+    total: int
+    free: int
+    free_inodes: float = 1.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A web server's answer, or why there is none; `date`: its clock, in seconds since the epoch."""
+
+    status: int = 0
+    error: str = ""
+    date: float | None = None
+
+
+class Machine(Protocol):
+    """Where checks have their texts from."""
+
+    variables: Mapping[str, str]
+
+    def which(self, program: str) -> str | None:
+        """Returns the path of a program, links resolved, None where there is none."""
+
+    def run(self, *words: str) -> Said | None:
+        """Returns what a program said, None where there is none. Raises TimeoutError."""
+
+    def read(self, path: str) -> str | None:
+        """Returns a file's text, None where it is not there or closed to the caller."""
+
+    def names(self, folder: str) -> list[str]:
+        """Returns what lies in a folder, sorted; nothing where it is not there."""
+
+    def disk(self, path: str) -> Disk | None:
+        """Returns the file system that a path lies, or would lie, on."""
+
+    def gpus(self) -> dict[str, Any]:
+        """Returns what NVIDIA's library says: {"error": NAME} or {"driver": …, "devices": […]} (doctor/nvml.py)."""
+
+    def fetch(self, url: str) -> Answer:
+        """Returns the answer to a HEAD request, through the proxy that the variables name."""
+
+    def connects(self, host: str, port: int) -> bool:
+        """Returns whether something listens there."""
+
+    def now(self) -> float:
+        """Returns the time, in seconds since the epoch."""
+
+
+class Live:
+    """This machine. What was asked once is not asked again."""
+
+    def __init__(self, variables: Mapping[str, str] | None = None) -> None:
+        self.variables = dict(os.environ if variables is None else variables)
+        self._guard = threading.Lock()
+        self._known: dict[tuple, Any] = {}
+        self._locks: dict[tuple, threading.Lock] = {}
+
+    def _once(self, ask: Any, *words: Any) -> Any:
+        key = (ask.__name__, *words)
+        with self._guard:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            if key not in self._known:
+                self._known[key] = ask(*words)
+            return self._known[key]
+
+    def which(self, program: str) -> str | None:
+        found = shutil.which(program, path=self.variables.get("PATH", os.defpath))
+        return os.path.realpath(found) if found else None
+
+    def run(self, *words: str) -> Said | None:
+        return self._once(self._run, *words)
+
+    def _run(self, *words: str) -> Said | None:
+        found = shutil.which(words[0], path=self.variables.get("PATH", os.defpath))
+        if found is None:
+            return None
+        try:
+            done = subprocess.run(
+                [found, *words[1:]], capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
+                timeout=RUN_S, env=self.variables,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{words[0]} did not answer within {RUN_S:g} s") from None
+        except OSError as error:
+            return Said(126, err=f"{found} cannot be run: {error.strerror}")
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def read(self, path: str) -> str | None:
+        try:
+            return Path(path).read_text(errors="replace")
+        except OSError:
+            return None
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return sorted(os.listdir(folder))
+        except OSError:
+            return []
+
+    def disk(self, path: str) -> Disk | None:
+        place = Path(path).absolute()
+        try:
+            there = next(one for one in (place, *place.parents) if one.exists())
+            found = os.statvfs(there)
+        except (OSError, StopIteration):
+            return None
+        share = found.f_favail / found.f_files if found.f_files else 1.0
+        return Disk(found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail, share)
+
+    def gpus(self) -> dict[str, Any]:
+        return self._once(self._gpus)
+
+    def _gpus(self) -> dict[str, Any]:
+        # A process of its own: a driver that hangs or crashes takes nothing along.
+        said = self._run(sys.executable, "-I", "-m", "vlalab.doctor.nvml")
+        return (said.json() if said else {}) or {"error": "NoAnswer"}
+
+    def fetch(self, url: str) -> Answer:
+        return self._once(self._fetch, url)
+
+    def _fetch(self, url: str) -> Answer:
+        import ssl
+        import urllib.error
+        import urllib.request
+        from email.utils import parsedate_to_datetime
+
+        try:
+            context = ssl.create_default_context(cafile=self.variables.get("SSL_CERT_FILE") or None)
+            proxies = urllib.request.ProxyHandler(_proxies(self.variables, urlsplit(url).hostname or ""))
+            opener = urllib.request.build_opener(proxies, urllib.request.HTTPSHandler(context=context))
+            with opener.open(urllib.request.Request(url, method="HEAD"), timeout=FETCH_S) as answer:
+                status, headers = answer.status, answer.headers
+        except urllib.error.HTTPError as error:  # it answers, if only to refuse
+            status, headers = error.code, error.headers
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            return Answer(error=str(getattr(reason, "strerror", None) or reason))
+        date = headers.get("Date")
+        return Answer(status, date=parsedate_to_datetime(date).timestamp() if date else None)
+
+    def connects(self, host: str, port: int) -> bool:
+        import socket
+
+        try:
+            socket.create_connection((host, port), timeout=FETCH_S / 2).close()
+        except (OSError, UnicodeError):
+            return False
+        return True
+
+    def now(self) -> float:
+        return time.time()
+
+
+def _proxies(variables: Mapping[str, str], host: str) -> dict[str, str]:
+    """Returns urllib's proxies for a host, by the variables that pip, uv and curl read."""
+    named = {
+        kind: variables.get(f"{kind}_proxy") or variables.get(f"{kind.upper()}_PROXY") for kind in ("http", "https")
+    }
+    beside = (variables.get("no_proxy") or variables.get("NO_PROXY") or "").replace(" ", "").split(",")
+    if "*" in beside or any(one and host.endswith(one.lstrip(".")) for one in beside):
+        return {}
+    return {kind: url for kind, url in named.items() if url}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A machine as texts that were written down; what it does not say is not there."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    commands: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # command line → code, out, err
+    programs: Mapping[str, str] = field(default_factory=dict)  # beside those of the commands → their paths
+    disks: Mapping[str, list] = field(default_factory=dict)  # path → total, free, share of free inodes
+    nvml: Mapping[str, Any] = field(default_factory=lambda: {"error": "LibraryNotFound"})
+    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # host → an Answer
+    open_ports: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    time: float = 1_800_000_000.0
+
+    def which(self, program: str) -> str | None:
+        if program in self.programs:
+            return self.programs[program]
+        return f"/usr/bin/{program}" if any(line.split()[0] == program for line in self.commands) else None
+
+    def run(self, *words: str) -> Said | None:
+        if self.which(words[0]) is None:
+            return None
+        said = self.commands.get(" ".join(words), {"code": 1, "err": "not recorded"})
+        if said.get("hangs"):
+            raise TimeoutError(f"{words[0]} did not answer within {RUN_S:g} s")
+        out = said.get("out", "")
+        return Said(said.get("code", 0), out if isinstance(out, str) else json.dumps(out), said.get("err", ""))
+
+    def read(self, path: str) -> str | None:
+        return self.files.get(path)
+
+    def names(self, folder: str) -> list[str]:
+        below = [
+            path[len(folder.rstrip("/")) + 1 :] for path in self.files if path.startswith(f"{folder.rstrip('/')}/")
+        ]
+        return sorted({path.split("/")[0] for path in below})
+
+    def disk(self, path: str) -> Disk | None:
+        above = [one for one in self.disks if Path(path).is_relative_to(one)]
+        return Disk(*self.disks[max(above, key=len)]) if above else None
+
+    def gpus(self) -> dict[str, Any]:
+        return dict(self.nvml)
+
+    def fetch(self, url: str) -> Answer:
+        found = self.answers.get(urlsplit(url).hostname or "", {"error": "Name or service not known"})
+        return Answer(**found)
+
+    def connects(self, host: str, port: int) -> bool:
+        return f"{host}:{port}" in self.open_ports
+
+    def now(self) -> float:
+        return self.time

@@ -1,0 +1,98 @@
+"""How results are told: a table for people, JSON for programs, an exit code for both."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import textwrap
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from vlalab.doctor.types import FAIL, PASS, SKIP, VERDICTS, WARN, Result
+
+SCHEMA = 1
+CODES = {PASS: 0, SKIP: 0, WARN: 1, FAIL: 2}
+SAID = {0: "usable", 1: "usable, with warnings", 2: "not usable"}
+MARKS = {PASS: "ok", WARN: "WARN", FAIL: "FAIL"}
+COLOURS = {PASS: "green", WARN: "yellow", FAIL: "bold red"}
+WIDEST = 110
+
+
+def code(results: Sequence[Result]) -> int:
+    """Returns 0 where all is usable, 1 with warnings, 2 where something is not."""
+    return max((CODES[one.finding.verdict] for one in results), default=0)
+
+
+def as_json(results: Sequence[Result], environments: Sequence[str], seconds: float) -> dict[str, Any]:
+    """Returns what `--json` prints; docs/doctor.md explains every field."""
+    return {
+        "schema": SCHEMA,
+        "host": platform.node(),
+        "environments": list(environments),
+        "exit_code": code(results),
+        "verdict": SAID[code(results)],
+        "seconds": round(seconds, 2),
+        "checks": [_row(one) for one in results],
+    }
+
+
+def _row(one: Result) -> dict[str, Any]:
+    check, finding = one.check, one.finding
+    return {
+        "id": check.id, "group": check.group, "title": check.title, "verdict": finding.verdict, "why": finding.why,
+        "fix": finding.fix, "hint": finding.hint, "meaning": check.meaning, "severity": check.severity,
+        "facts": dict(finding.facts), "error": one.error, "seconds": round(one.seconds, 2),
+    }  # fmt: skip
+
+
+def lines(results: Sequence[Result], seconds: float, width: int = 0) -> list[str]:
+    """Returns the table: what, verdict, why in a line; below it what is to be mended, and how."""
+    width = width or min(shutil.get_terminal_size((100, 24)).columns, WIDEST)
+    title = max((len(one.check.title) for one in results), default=0)
+    rows: list[str] = []
+    for group, some in groupby(results, key=lambda one: one.check.group):
+        rows += ["", group, *_group(list(some), title, width)]
+    return [*rows[1:], "", *_mending(results, width), *textwrap.wrap(_sum(results, seconds), width)]
+
+
+def _group(results: Sequence[Result], title: int, width: int) -> list[str]:
+    shown = [
+        f"  {MARKS[one.finding.verdict]:<5}{one.check.title:<{title}}  {one.finding.why}"
+        for one in results
+        if one.finding.verdict != SKIP
+    ]
+    idle = [one for one in results if one.finding.verdict == SKIP]
+    rows = [row if len(row) <= width else row[: width - 1] + "…" for row in shown]
+    for why in dict.fromkeys(one.finding.why for one in idle):
+        titles = ", ".join(one.check.title for one in idle if one.finding.why == why)
+        rows += textwrap.wrap(f"{why}: {titles}", width, initial_indent="  -    ", subsequent_indent="       ")
+    return rows
+
+
+def _mending(results: Sequence[Result], width: int) -> list[str]:
+    bad = sorted(
+        (one for one in results if one.finding.verdict in (WARN, FAIL)),
+        key=lambda one: -VERDICTS.index(one.finding.verdict),
+    )
+    rows: list[str] = []
+    for number, one in enumerate(bad, 1):
+        why = f"{number}. {one.check.title} ({one.check.id}): {one.finding.why}"
+        rows += textwrap.wrap(why, width, subsequent_indent="   ", break_long_words=False, break_on_hyphens=False)
+        if one.finding.hint:
+            rows += textwrap.wrap(
+                one.finding.hint,
+                width,
+                initial_indent="   ",
+                subsequent_indent="   ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        rows += [f"   $ {one.finding.fix}"] if one.finding.fix else []
+    return ["What to do:", *rows, ""] if rows else []
+
+
+def _sum(results: Sequence[Result], seconds: float) -> str:
+    count = {verdict: sum(one.finding.verdict == verdict for one in results) for verdict in VERDICTS}
+    parts = [f"{count[PASS]} passed", f"{count[WARN]} warned", f"{count[FAIL]} failed", f"{count[SKIP]} do not apply"]
+    return f"{SAID[code(results)]}: {', '.join(parts)}, in {seconds:.1f} s"
