@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-RUN_S = 3.0  # how long a program may take
+RUN_S = 5.0  # how long a program may take
 FETCH_S = 3.0
 
 

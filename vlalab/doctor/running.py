@@ -7,8 +7,10 @@ import time
 from collections.abc import Sequence
 from queue import Queue
 
-from vlalab.doctor.types import SKIP, Case, Check, Finding, Result, skip, warn
+from vlalab.doctor.types import Case, Check, Result, skip, warn
 from vlalab.host.console import LabError
+
+NOT_ASKED = "not for what was asked"
 
 
 def run(checks: Sequence[Check], case: Case, limit_s: float | None = None) -> list[Result]:
@@ -39,7 +41,7 @@ def _limit(check: Check, case: Case) -> float:
 def _one(check: Check, case: Case) -> Result:
     began = time.monotonic()
     try:
-        finding, error = check.probe(case) if check.concerns(case) else skip("not for what was asked"), ""
+        finding, error = check.probe(case) if check.concerns(case) else skip(NOT_ASKED), ""
     except LabError as known:
         finding, error = warn(known.text), known.text
     except TimeoutError as late:
@@ -53,8 +55,3 @@ def _one(check: Check, case: Case) -> Result:
 def _late(check: Check, limit: float) -> Result:
     text = f"no answer within {limit:g} s"
     return Result(check, warn(f"not told in time: {text}"), limit, text)
-
-
-def skipped(finding: Finding) -> bool:
-    """Returns whether a finding says that its check does not apply."""
-    return finding.verdict == SKIP

@@ -19,7 +19,9 @@ def run(name: str, case: Case) -> list[Result]:
     if not command:
         return [
             _result(
-                name, "self-test", Finding(SKIP, "neither its image nor its environment is there", f"./lab env {name}")
+                name,
+                "self-test",
+                Finding(SKIP, "neither its image nor its environment is of this lock", f"./lab env {name}"),
             )
         ]
     try:

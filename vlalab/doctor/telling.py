@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from vlalab.doctor.running import NOT_ASKED
 from vlalab.doctor.types import FAIL, PASS, SKIP, VERDICTS, WARN, Result
 
 SCHEMA = 1
@@ -52,7 +53,8 @@ def lines(results: Sequence[Result], seconds: float, width: int = 0) -> list[str
     title = max((len(one.check.title) for one in results), default=0)
     rows: list[str] = []
     for group, some in groupby(results, key=lambda one: one.check.group):
-        rows += ["", group, *_group(list(some), title, width)]
+        found = _group(list(some), title, width)
+        rows += ["", group, *found] if found else []
     return [*rows[1:], "", *_mending(results, width), *textwrap.wrap(_sum(results, seconds), width)]
 
 
@@ -64,7 +66,7 @@ def _group(results: Sequence[Result], title: int, width: int) -> list[str]:
     ]
     idle = [one for one in results if one.finding.verdict == SKIP]
     rows = [row if len(row) <= width else row[: width - 1] + "…" for row in shown]
-    for why in dict.fromkeys(one.finding.why for one in idle):
+    for why in dict.fromkeys(one.finding.why for one in idle if one.finding.why != NOT_ASKED):
         titles = ", ".join(one.check.title for one in idle if one.finding.why == why)
         rows += textwrap.wrap(f"{why}: {titles}", width, initial_indent="  -    ", subsequent_indent="       ")
     return rows
@@ -81,7 +83,7 @@ def _mending(results: Sequence[Result], width: int) -> list[str]:
         rows += textwrap.wrap(why, width, subsequent_indent="   ", break_long_words=False, break_on_hyphens=False)
         if one.finding.hint:
             rows += textwrap.wrap(
-                one.finding.hint,
+                one.finding.hint + ":" * bool(one.finding.fix),
                 width,
                 initial_indent="   ",
                 subsequent_indent="   ",

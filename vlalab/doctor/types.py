@@ -94,7 +94,7 @@ class Check:
     group: str = ""
     needs: str = ""  # "torch" or "gl": it concerns environments with that alone
     before: tuple[str, ...] = ()  # tasks that ask for it before they begin
-    limit_s: float = 4.0
+    limit_s: float = 6.0
     named_limit_s: float = 0.0  # where an environment was named, if it looks closer then
 
     def concerns(self, case: Case) -> bool:

@@ -22,7 +22,8 @@ def egl(case: Case) -> Finding:
         if may:  # eval does it itself
             return warn(lack, fix=PACKAGES.removeprefix("sudo "), hint="the first evaluation installs it")
         return fail(lack, fix=PACKAGES)
-    return ok(f"{gl.egl_devices()} EGL devices")
+    count = gl.egl_devices()
+    return ok(f"{count} device{'s' * (count != 1)} to draw on")
 
 
 def vendors(case: Case) -> Finding:
@@ -78,7 +79,7 @@ CHECKS = (
     Check("egl-drivers", "EGL's drivers", "Without NVIDIA's file a GPU draws nothing.", WARN,
           f"sudo cp images/ENV/10_nvidia.json {VENDORS}/", vendors, needs="gl"),
     Check("renderer", "renderer", "Drawing on the CPU beside an idle GPU costs hours.", FAIL, PACKAGES, renderer,
-          needs="gl", limit_s=6.0),
+          needs="gl", limit_s=8.0),
     Check("one-gpu", "shared GPU", "Some drivers abort when one GPU draws and computes.", WARN,
           "./lab eval SUITE --render cpu", one_gpu, needs="gl"),
 )  # fmt: skip

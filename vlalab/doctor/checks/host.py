@@ -159,6 +159,6 @@ CHECKS = (
           before=("up", "eval", "record", "train", "finetune")),
     Check("disk-clone", "disk of the clone", "An environment cannot be made.", FAIL, "./lab clean --venvs", clone_disk),
     Check("clock", "clock", "With a wrong clock no certificate holds, and runs are out of order.", FAIL,
-          "sudo timedatectl set-ntp true", clock, limit_s=5.0),
+          "sudo timedatectl set-ntp true", clock),
     Check("ulimits", "open files", "A process that opens more files than it may ends.", WARN, "ulimit -n 4096", limits),
 )  # fmt: skip

@@ -1,0 +1,368 @@
+"""Setups that are broken on purpose on this very machine: the doctor finds each, and says how to mend it."""
+
+import contextlib
+import hashlib
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vlalab.commands import examining
+from vlalab.doctor import mending, registry, running
+from vlalab.doctor.machine import Disk, Live
+from vlalab.doctor.types import FAIL, PASS, SKIP, WARN, Case, Finding, Result
+from vlalab.environments import venvs
+from vlalab.host import paths
+from vlalab.host.console import LabError
+
+
+def look(check: str, machine: Live | None = None, **case) -> Finding:
+    (found,) = running.run(registry.named([check]), Case(machine or Live(), **case))
+    assert not found.error, found.error
+    return found.finding
+
+
+def wrong(found: Finding, verdict: str, words: str, fix: str = "") -> None:
+    assert found.verdict == verdict and words in found.text and fix in found.fix, found
+
+
+@pytest.fixture
+def clone(fresh_clone, tmp_path) -> Path:
+    """A clone of a test's own: hard links would be written through."""
+    return Path(shutil.copytree(fresh_clone, tmp_path / "vla lab", symlinks=True))
+
+
+@pytest.fixture
+def volume(tmp_path) -> Path:
+    (tmp_path / "volume" / "runs").mkdir(parents=True)
+    return tmp_path / "volume"
+
+
+# --- the volume ---------------------------------------------------------------------------------------------
+
+
+def test_a_volume_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "file").write_text("")
+    wrong(look("volume", volume=tmp_path / "file" / "volume"), FAIL, "cannot be written to; set VLALAB_VOLUME")
+
+
+def test_a_volume_of_another_owner(volume, monkeypatch):
+    assert look("volume-owner", volume=volume).verdict in (PASS, FAIL)  # root's own default is 1000
+    monkeypatch.setenv("VLALAB_UID", str(volume.stat().st_uid + 1))
+    wrong(look("volume-owner", volume=volume), FAIL, "services run as", f"sudo chown {volume.stat().st_uid + 1}:")
+    assert look("volume-owner", volume=volume / "none").verdict == SKIP
+
+
+@pytest.mark.parametrize(("size", "verdict"), [(900_000_000, FAIL), (4_000_000_000, WARN), (None, PASS)])
+def test_a_disk_that_is_full(tmp_path, size, verdict):
+    """A small file system where one may be mounted, else what such a one would say."""
+    if size is None:
+        size = 60_000_000_000
+    with small_disk(tmp_path / "small", size) as machine:
+        assert look("disk-volume", machine, volume=tmp_path / "small" / "volume").verdict == verdict
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: int):
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if os.geteuid() == 0 and shutil.which("mount") and subprocess.run(mount, capture_output=True).returncode == 0:
+        try:
+            yield Live()
+        finally:
+            subprocess.run(["umount", str(folder)], check=True)
+        return
+
+    class Small(Live):
+        def disk(self, path: str) -> Disk:
+            return Disk(size, size)
+
+    yield Small()
+
+
+# --- checkpoints --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkpoint(volume) -> Path:
+    folder = volume / "checkpoints" / "openvla-tiny"
+    folder.mkdir(parents=True)
+    content = {"config.json": b'{"model_type": "openvla"}', "model.safetensors": bytes(range(256)) * 64}
+    for name, data in content.items():
+        (folder / name).write_bytes(data)
+    files = {name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)} for name, data in content.items()}
+    (folder / "checkpoint.json").write_text(json.dumps({"repo": "random-tiny", "revision": "seed-0", "files": files}))
+    return folder
+
+
+def test_a_checkpoint_that_is_whole(checkpoint, volume):
+    assert look("checkpoints", volume=volume) == Finding(PASS, "1 as their manifests say")
+
+
+def test_a_checkpoint_with_a_flipped_byte(checkpoint, volume):
+    data = bytearray((checkpoint / "model.safetensors").read_bytes())
+    data[1000] ^= 1
+    (checkpoint / "model.safetensors").write_bytes(data)
+    found = look("checkpoints", volume=volume)
+    wrong(found, FAIL, "model.safetensors has another sha256", "./lab checkpoint openvla --tiny --name openvla-tiny")
+    assert f"rm -f {checkpoint}/model.safetensors" in found.fix
+
+
+def test_a_checkpoint_that_lacks_a_file(checkpoint, volume):
+    (checkpoint / "model.safetensors").unlink()
+    wrong(look("checkpoints", volume=volume), FAIL, "model.safetensors is missing or of another size")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"files": {"config.json": {}}}'])
+def test_a_checkpoint_whose_manifest_is_damaged(checkpoint, volume, text):
+    (checkpoint / "checkpoint.json").write_text(text)
+    wrong(look("checkpoints", volume=volume), FAIL, "checkpoint.json cannot be read")
+
+
+# --- the clone ----------------------------------------------------------------------------------------------
+
+
+def test_a_lock_that_was_edited(clone):
+    lock = clone / "images/ui/requirements.lock"
+    lock.write_text(lock.read_text().replace("numpy==", "numpy==1", 1))
+    wrong(look("locks", root=clone), FAIL, "images/ui/requirements.lock was changed by hand", "./lab lock ui")
+
+
+def test_requirements_that_were_changed_without_a_lock(clone):
+    with (clone / "images/ui/requirements.in").open("a") as file:
+        file.write("one-more-package\n")
+    wrong(look("locks", root=clone, environments=("ui",)), FAIL, "made from other requirements", "./lab lock ui")
+    assert look("locks", root=clone, environments=("libero",)).verdict == PASS
+
+
+def test_half_a_clone(clone):
+    (clone / "compose.yaml").unlink()
+    wrong(look("clone", root=clone), FAIL, "lacks compose.yaml", "checkout -- .")
+
+
+def test_an_environment_whose_python_is_gone(clone):
+    env = venvs.named("ui", clone)
+    env.python.parent.mkdir(parents=True)
+    env.python.symlink_to("/nowhere/python3")
+    wrong(look("environments", root=clone), FAIL, "the Python of environment ui does not run", "./lab env ui")
+
+
+def test_an_environment_of_another_lock(clone):
+    env = venvs.named("ui", clone)
+    env.python.parent.mkdir(parents=True)
+    env.python.symlink_to(sys.executable)
+    wrong(look("environments", root=clone), WARN, "environment ui is of another lock", "./lab env ui")
+    (env.venv / ".stamp").write_text(env.stamp())
+    assert look("environments", root=clone).verdict == PASS
+
+
+def test_a_secret_that_others_can_read_and_its_mending(clone):
+    (clone / ".env").write_text("VLALAB_TOKEN=abcdefgh\n")
+    (clone / ".env").chmod(0o644)
+    (found,) = running.run(registry.named(["settings"]), Case(root=clone))
+    wrong(found.finding, FAIL, "mode 644 lets others read it", "chmod 600")
+    assert mending.mend([found]) == ["settings"], "it is safe, and asks nobody"
+    assert look("settings", root=clone) == Finding(PASS, "1 settings in .env, mode 600")
+
+
+def test_a_setting_that_means_nothing(clone):
+    (clone / ".env").write_text("VLALAB_VOLUM=/srv\n")
+    wrong(look("settings", root=clone), WARN, "did you mean VLALAB_VOLUME?")
+
+
+def test_notes_that_others_may_write_to(tmp_path, monkeypatch):
+    (tmp_path / "state").mkdir(mode=0o777)
+    (tmp_path / "state").chmod(0o777)
+    monkeypatch.setenv("VLALAB_STATE", str(tmp_path / "state"))
+    wrong(look("state"), FAIL, "may be written to by others; the lab's state must lie in folders of yours alone")
+
+
+def test_a_port_that_another_process_has(monkeypatch):
+    code = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    try:
+        port = other.stdout.readline().strip()
+        monkeypatch.setenv("VLALAB_ORACLE_PORT", port)
+        found = look("ports")
+        taken = {one["service"]: one for one in found.facts["taken"]}
+        assert found.verdict == WARN and taken["oracle"]["port"] == int(port)
+        only = {f"VLALAB_{name.upper()}_PORT": "1" for name in taken if name != "oracle"}
+        for name, value in only.items():
+            monkeypatch.setenv(name, value)
+        wrong(look("ports"), WARN, f"port {port} of oracle is taken by", f"ss -ltnp 'sport = :{port}'")
+        assert f"(pid {other.pid})" in look("ports").why
+    finally:
+        other.communicate("\n")
+
+
+# --- Docker -------------------------------------------------------------------------------------------------
+
+VERSION = '{"Server": {"Version": "27.5.1"}}'
+
+
+@pytest.mark.parametrize(
+    ("words", "says", "fix"),
+    [
+        (
+            "Cannot connect to the daemon at unix:///run/x.sock. Is it there?",
+            "no Docker engine answers",
+            "systemctl start",
+        ),
+        ("permission denied while trying to connect to its socket", "no permission for the Docker engine", ""),
+    ],
+)
+def test_an_engine_that_does_not_answer_is_told_in_the_words_of_the_refusal(speaking, words, says, fix):
+    from vlalab.engine import docker
+
+    speaking(f"echo '{words}' >&2; exit 1")
+    found = look("docker-engine")
+    wrong(found, WARN, says, fix)
+    assert found.text == docker.available()
+
+
+def test_an_image_that_is_older_than_its_lock(speaking):
+    image = {"Id": "sha256:1", "RepoTags": ["vla-lab/ui:dev"], "Created": "2026-01-02T03:04:05Z", "Size": 1,
+             "Config": {"Labels": {"vla-lab.lock": "0" * 64}}}  # fmt: skip
+    speaking(f"""case "$1" in
+version) echo '{VERSION}';;
+info) echo '{{"DockerRootDir": "/var/lib/docker"}}';;
+image) echo '{json.dumps([image])}'; echo 'Error: No such image' >&2; exit 1;;
+esac""")
+    wrong(look("images"), WARN, "was built from another lock", "./lab build ui")
+
+
+def test_a_program_that_hangs_is_told_and_stops_nothing(speaking, monkeypatch):
+    monkeypatch.setattr("vlalab.doctor.machine.RUN_S", 0.3)
+    speaking("sleep 30")
+    wrong(look("docker-engine"), WARN, "did not answer within", "sudo systemctl restart docker")
+
+
+# --- network, clock, limits ---------------------------------------------------------------------------------
+
+
+def test_a_proxy_at_which_nobody_answers():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        variables = {**os.environ, "HTTPS_PROXY": f"http://anna:secret@127.0.0.1:{port}"}
+        assert look("network-proxy", Live(variables)).verdict == PASS
+    found = look("network-proxy", Live(variables))
+    wrong(found, FAIL, f"the proxy 127.0.0.1:{port} (HTTPS_PROXY) does not answer", "unset HTTPS_PROXY")
+    assert "secret" not in found.text
+
+
+def test_certificates_that_are_not_there(tmp_path):
+    machine = Live({**os.environ, "SSL_CERT_FILE": str(tmp_path / "lab.pem")})
+    wrong(look("network-authority", machine), FAIL, "SSL_CERT_FILE names", "unset SSL_CERT_FILE")
+
+
+def test_a_clock_that_is_years_behind():
+    class Past(Live):
+        def now(self) -> float:
+            return 1e9
+
+    wrong(look("clock", Past(), offline=True), FAIL, "days behind this clone's own files", "sudo timedatectl")
+
+
+def test_too_few_open_files():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+        wrong(look("ulimits"), WARN, "a process may open 512 files", "ulimit -n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+# --- mending ------------------------------------------------------------------------------------------------
+
+
+def result(fix: str, verdict: str = WARN, safe: bool = False) -> Result:
+    (check,) = registry.named(["settings"])
+    return Result(check, Finding(verdict, "something", fix, safe=safe), 0.0)
+
+
+def test_what_is_not_safe_waits_for_a_yes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: SIM115  a pipe's end
+    mark = tmp_path / "done"
+    assert mending.mend([result(f"touch '{mark}'")]) == [] and not mark.exists()
+    assert f"touch '{mark}' (--yes)" in capsys.readouterr().err
+    assert mending.mend([result(f"touch '{mark}'", PASS)], yes=True) == [] and not mark.exists()
+    assert mending.mend([result(f"touch '{mark}'")], yes=True) == ["settings"] and mark.exists()
+
+
+@pytest.mark.parametrize(
+    "fix", ["./lab restore FILE", "unset HTTPS_PROXY", "ulimit -n 4096", "./lab up SERVICE --gpu none", ""]
+)
+def test_what_is_no_whole_command_is_never_typed(fix):
+    assert mending.mend([result(fix)], yes=True) == []
+
+
+# --- before a task, and as a command ------------------------------------------------------------------------
+
+
+def test_a_task_stops_with_the_doctors_words(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "file" / "volume"))
+    with pytest.raises(LabError) as refusal:
+        examining.require("up", {"names": ["oracle"]})
+    assert look("volume").text in str(refusal.value) and "--no-check" in str(refusal.value)
+    examining.require("build", {"names": ["ui"]})
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "asked"),
+    [
+        ("up", {"names": ["openvla"], "gpu": None}, True),
+        ("up", {"names": ["oracle"], "gpu": None}, False),
+        ("up", {"names": ["openvla"], "gpu": "none"}, False),
+        ("train", {"lab": "transformer", "gpu": None, "device": "auto"}, True),
+        ("train", {"lab": "transformer", "gpu": None, "device": "cpu"}, False),
+        ("finetune", {"model": "gr00t", "gpu": None, "device": "auto"}, True),
+        ("eval", {}, False),
+    ],
+)
+def test_a_driver_that_is_too_old_stops_only_what_would_use_it(task, given, asked, monkeypatch):
+    old = {"driver": "470.1", "cuda": [11, 4], "devices": [{"index": 0, "name": "A", "capability": [8, 0]}]}
+    monkeypatch.setattr(Live, "gpus", lambda self: old)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if not asked:
+        examining.require(task, given)
+        return
+    with pytest.raises(LabError, match=r"driver 470.1 is too old .*or run on the CPU with --gpu none"):
+        examining.require(task, given)
+
+
+def test_a_gpu_that_dotenv_takes_from_a_service_is_not_asked_about(monkeypatch):
+    monkeypatch.setattr(Live, "gpus", lambda self: {"error": "LibRmVersionMismatch"})
+    monkeypatch.setenv("VLALAB_OPENVLA_GPU", "none")
+    examining.require("up", {"names": ["openvla"], "gpu": None})
+
+
+def lab(*words: str, **variables: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-X", "utf8", "-I", "-m", "vlalab", *words]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables}, cwd=paths.ROOT)
+
+
+def test_the_command_prints_json_and_its_exit_code(tmp_path):
+    done = lab("doctor", "--json", "--offline", VLALAB_VOLUME=str(tmp_path / "volume"))
+    told = json.loads(done.stdout)
+    assert told["schema"] == 1 and told["exit_code"] == done.returncode
+    assert [one["id"] for one in told["checks"]] == [one.id for one in registry.checks()]
+    assert {one["error"] for one in told["checks"] if "answer" not in one["error"]} <= {""}, (
+        "late is what a check may be"
+    )
+
+
+def test_up_is_refused_before_anything_begins_and_no_check_goes_on(tmp_path):
+    (tmp_path / "file").write_text("")
+    variables = {"VLALAB_VOLUME": str(tmp_path / "file" / "volume")}
+    done = lab("up", "oracle", "--runtime", "local", **variables)
+    assert done.returncode == 1 and "cannot be written to" in done.stderr and "./lab doctor says more" in done.stderr
+    assert "runtime local" not in done.stderr
+    done = lab("up", "oracle", "--runtime", "local", "--no-check", **variables)
+    assert done.returncode == 1 and "cannot be written to" in done.stderr and "./lab doctor" not in done.stderr
