@@ -1,5 +1,6 @@
 """`status`: rows for what runs and what does not, memory from the kernel, GPUs from nvidia-smi."""
 
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from vlalab.commands import overview
 from vlalab.description import compose, gpus
 from vlalab.engine import images
 from vlalab.environments import venvs
-from vlalab.host import memory
+from vlalab.host import memory, paths
 from vlalab.host.processes import identify
 from vlalab.runtimes import local
 from vlalab.runtimes.contained import Container
@@ -145,3 +146,21 @@ def test_a_local_instance_has_a_row_too(tmp_path, answering):
     )  # fmt: skip
     row = overview._row(found, LIBERO, facts(found))
     assert row[:3] == ["local", "up 0 s", "healthy"] and row[4] == "1" and row[6] == found.url
+
+
+def test_json_says_what_the_table_says(monkeypatch, tmp_path):
+    """Every field is documented, and a service that is down has the same ones."""
+    up = container(state="running", restarts=2)
+    gone = container(service="random", container="vla-lab-random-1", id="def", state="exited", exit_code=137)
+    used = {10: {"0": 2048}, 11: {"0": 1024, "1": 5}}
+    monkeypatch.setattr(memory, "belongs_to_container", lambda pid, identity: identity == "abc")
+    monkeypatch.setattr(overview, "gather", lambda: facts(up, gone, used=used))
+    told = overview.as_json()
+    one = {row["name"]: row for row in told["services"]}
+    assert told["schema"] == 1 and json.dumps(told)
+    assert (one["oracle"]["state"], one["oracle"]["health"], one["oracle"]["restarts"]) == ("up", "healthy", 2)
+    assert one["oracle"]["gpu_memory"] == {"0": 3072, "1": 5} and one["oracle"]["image_fits"] is None
+    assert one["random"]["state"] == "ended with code 137" and one["random"]["health"] is None
+    assert one["ui"]["state"] == "down" and one["ui"].keys() == one["oracle"].keys() and "libero" not in one
+    page = (paths.ROOT / "docs/doctor.md").read_text().split("status --json`")[1]
+    assert [field for field in (*told, *one["ui"]) if f"`{field}`" not in page] == []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -22,6 +25,7 @@ from vlalab.runtimes.local import Instance
 
 COLUMNS = ("service", "runtime", "state", "health", "image or environment", "GPU", "memory", "URL")
 PLAIN_WIDTH = 160
+SCHEMA = 1  # of what --json prints
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,63 @@ def show() -> None:
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
     reason = docker.available()
     print(f"\nvolume {paths.volume()}   docker: {reason or 'an engine answers'}")
+
+
+def as_json() -> dict[str, Any]:
+    """Returns the same as one object; docs/doctor.md explains every field."""
+    now, services = gather(), compose.read()
+    return {
+        "schema": SCHEMA,
+        "host": platform.node(),
+        "volume": str(paths.volume()),
+        "docker": docker.available(),
+        "services": [
+            one
+            for name, service in services.items()
+            for one in [_told(found, service, now) for found in now.running if found.service == name]
+            or ([] if service.role == "job" else [_down(name, service, now)])
+        ],
+    }
+
+
+def _down(name: str, service: compose.Service, now: Snapshot) -> dict[str, Any]:
+    told = dict.fromkeys(("runtime", "health", "since", "restarts", "private", "memory", "gpus", "gpu_memory", "url"))
+    return {"name": name, "service": name, "role": service.role, "state": "down", **told, **_from(service, now)}
+
+
+def _told(found: Container | Instance, service: compose.Service, now: Snapshot) -> dict[str, Any]:
+    """Returns what is known of one that runs, or ended without being taken away; None for what is not known."""
+    ended = isinstance(found, Container) and not found.is_up
+    size = memory.of_container(found.pid) if isinstance(found, Container) else None
+    if isinstance(found, Instance) and found.child:
+        size = memory.of_session(found.child.pid)
+    return {
+        "name": found.name,
+        "service": found.service,
+        "role": service.role,
+        "state": "up" if found.is_up else f"ended with code {found.exit_code}" if ended else "starting",
+        "runtime": found.runtime,
+        "health": ("healthy" if now.healthy[found.name] else "not ready") if found.is_up else None,
+        "since": found.started_at,
+        "restarts": found.restarts,
+        "private": found.attached,
+        "memory": size,
+        "gpus": found.gpu,
+        "gpu_memory": _used(found, now),
+        "url": found.url,
+        **_from(service, now),
+    }
+
+
+def _from(service: compose.Service, now: Snapshot) -> dict[str, Any]:
+    """Returns what it is started from: its environment, and whether an image or a local one is of the lock."""
+    name = service.environment_name
+    env, image = venvs.named(name), now.images.get(name)
+    return {
+        "environment": name,
+        "image_fits": image.fits() if image else None,
+        "environment_fits": env.is_ready() if env.python.exists() else None,
+    }
 
 
 def _row(found: Container | Instance, service: compose.Service, now: Snapshot) -> list[str]:
@@ -107,13 +168,19 @@ def _environment(service: compose.Service) -> str:
 
 def _gpu(found: Container | Instance, now: Snapshot) -> str:
     """Returns the GPUs a service uses with the memory it takes there, else those it may use."""
-    used: dict[str, int] = {}
-    for pid, by_device in now.gpu_memory.items():
-        if found.owns(pid):
-            used = {device: used.get(device, 0) + mib for device, mib in by_device.items()}
-    if used:
+    if used := _used(found, now):
         return ", ".join(f"{device}: {mib / 1024:.1f} GiB" for device, mib in sorted(used.items()))
     return found.gpu
+
+
+def _used(found: Container | Instance, now: Snapshot) -> dict[str, int]:
+    """Returns the MiB that a service takes, by the GPU's number."""
+    used: dict[str, int] = defaultdict(int)
+    for pid, by_device in now.gpu_memory.items():
+        if found.owns(pid):
+            for device, mib in by_device.items():
+                used[device] += mib
+    return dict(used)
 
 
 def _memory(found: Container | Instance) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from json import dumps
+
 from vlalab.commands import addresses, lacking, lifecycle, overview, programs
 from vlalab.description import checkpoints, compose, manifests, service_settings
 from vlalab.host.console import LabError, unknown
@@ -81,10 +83,15 @@ def restart(names: list[str], dry_run: bool) -> None:
     print_addresses(lifecycle.restart(names, dry_run))
 
 
-@task("what is up, and where")
-def status() -> None:
+@task(
+    "what is up, and where", Flag("json", "print one JSON object (docs/doctor.md) instead of the table", default=False)
+)
+def status(json: bool) -> None:
     """Show what is up in both runtimes: health, image, GPU and memory in use, and where."""
-    overview.show()
+    if json:
+        print(dumps(overview.as_json(), indent=1))
+    else:
+        overview.show()
 
 
 @task(
