@@ -11,6 +11,7 @@ SHARED = [str(ROOT / "shared" / name) for name in ("common", "contract", "modelk
 for entry in (str(ROOT), *SHARED):
     if entry not in sys.path:
         sys.path.insert(0, entry)
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported: tests share their cores with others
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may depend on a model hub, so none may reach it
 
 

@@ -418,6 +418,11 @@ def test_tests_in_an_image_take_no_gpu_unasked(engine, monkeypatch, tmp_path):
     assert words[words.index("--gpus") + 1] == '"device=0,1"'
 
 
+def test_tests_in_an_image_compute_with_as_many_threads_as_their_part(engine, tmp_path):
+    words = inside.command("libero", images.found(["libero"])["libero"], tmp_path)
+    assert words[words.index("OMP_NUM_THREADS") - 1] == "--env", "docker takes the value from its own environment"
+
+
 def test_a_service_without_a_use_for_it_never_gets_one(engine, monkeypatch):
     monkeypatch.setattr(gpus, "count", lambda: 2)
     monkeypatch.setattr(docker, "has_gpu_runtime", lambda: True)

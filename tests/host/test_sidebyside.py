@@ -37,6 +37,23 @@ def test_independent_parts_run_at_the_same_time(tmp_path):
     assert [result.passed for result in sidebyside.run(jobs, 2)] == [1, 1]
 
 
+def telling_threads(done) -> list[Result]:
+    """A part that counts the threads its processes are to compute with."""
+    said = subprocess.run(["sh", "-c", "echo $OMP_NUM_THREADS"], capture_output=True, text=True, check=True).stdout
+    return [Result("threads", passed=int(said))]
+
+
+@pytest.mark.parametrize("given", [None, "7"])
+def test_parts_side_by_side_share_the_cores_unless_told_otherwise(given, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    results = sidebyside.run([Job("a", telling_threads), Job("b", telling_threads)], 3)
+    assert [result.passed for result in results] == [int(given or 2)] * 2
+    assert (sidebyside.threads(1), sidebyside.threads(99)) == (8, 1)
+
+
 def alternating(name: str):
     """Returns a part that prints ten lines, by itself and by a process that it starts, with pauses in between."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from vlalab.description import compose, gpus
 from vlalab.engine import building, docker, images, volumes
 from vlalab.host import paths
+from vlalab.testing.sidebyside import THREADS
 
 HOME = "/opt/vla-lab"  # where an image keeps the code
 CODE = ("services", "lessons", *paths.SHARED)
@@ -33,7 +34,7 @@ def command(name: str, image: images.Image, report: Path, more: Sequence[str] = 
         "--tmpfs", "/tmp:rw,exec,mode=1777", "--tmpfs", "/volume:rw,mode=1777",
         "--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "PYTHONUNBUFFERED=1",
         "--env", "PYTHONPATH=" + ":".join((HOME, *(f"{HOME}/{part}" for part in paths.SHARED))),  # as the images
-        "--env", "NVIDIA_VISIBLE_DEVICES=void", *gpu_flags(name),
+        "--env", "NVIDIA_VISIBLE_DEVICES=void", *gpu_flags(name), "--env", THREADS,  # where it is set here
         "--volume", f"{report}:/report",
         *mounts(name, image),
         image.reference, "python", "-m", "pytest", *tests, f"tests/{name}",

@@ -21,6 +21,7 @@ from vlalab.testing.results import Result, read_record, write_record
 
 MEMORY_GB = 5.0  # of a part: an evaluation's workers, or the models of a service's tests
 POLL_S = 0.1
+THREADS = "OMP_NUM_THREADS"  # variable: threads of torch's and numpy's libraries in one process
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ def at_once() -> int:
     return max(1, min(len(os.sched_getaffinity(0)), int(free_kib * 1024 / 1e9 / MEMORY_GB)))
 
 
+def threads(most: int) -> int:
+    """Returns how many threads a process of a part computes with where `most` parts run at a time."""
+    return max(1, len(os.sched_getaffinity(0)) // most)
+
+
 def at_once_waiting() -> int:
     """Returns how many tests that mostly wait for processes run at a time: one more, where more than one may."""
     most = at_once()
@@ -48,7 +54,8 @@ def at_once_waiting() -> int:
 def run(jobs: Sequence[Job], most: int) -> list[Result]:
     """Returns the results of all jobs in their order, at most `most` of them running at a time.
 
-    A job that dies counts as one failure. One job alone runs in this process, on its terminal.
+    A job that dies counts as one failure. One job alone runs in this process, on its terminal. Several share the cores:
+    threads that wait for each other on cores where others compute take three times the processor time.
     """
     if len(jobs) == 1:
         return jobs[0].run([])
@@ -91,7 +98,7 @@ class _Lanes:
             running = sum(process.is_alive() for process in self.processes.values())
             if running < most and job.name not in self.processes and job.after <= self._ended_names():
                 done = [result for other in self.jobs if self.ended(other) for result in self.results(other)]
-                arguments = (job, done, self.output(job), self._record(job), die_with_parent())
+                arguments = (job, done, self.output(job), self._record(job), die_with_parent(), threads(most))
                 self.processes[job.name] = get_context("fork").Process(target=_child, args=arguments)
                 self.processes[job.name].start()
 
@@ -111,8 +118,11 @@ class _Lanes:
         return self.folder / f"{job.name}.jsonl"
 
 
-def _child(job: Job, done: Sequence[Result], output: Path, record: Path, die_with_parent: Callable[[], None]) -> None:
+def _child(
+    job: Job, done: Sequence[Result], output: Path, record: Path, die_with_parent: Callable[[], None], threads: int
+) -> None:
     die_with_parent()
+    os.environ.setdefault(THREADS, str(threads))
     _print_into(output)
     write_record(record, job.run(done))
 
