@@ -41,6 +41,4 @@ def bins(tokens: Sequence[int], codec: ActionCodec, stats: Mapping[str, Any]) ->
         return table(changed, codec, stats)
 
     which = Dropdown(options=[(name, number) for number, name in enumerate(NAMES)])
-    return viewer(
-        draw, which=which, bin=IntSlider(description="bin (-1: its own)", min=-1, max=codec.bins - 2, value=-1)
-    )
+    return viewer(draw, which=which, bin=IntSlider(description="bin (-1: own)", min=-1, max=codec.bins - 2, value=-1))

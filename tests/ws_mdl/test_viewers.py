@@ -79,7 +79,8 @@ def test_lines_are_drawn_for_the_chosen_kind_layer_and_head(run):
     for control, value in ((head, 1), (layer, 0), (kind, "decoder")):
         control.value = value
         drawn.add(screen.value)
-    assert len(drawn) == 4 and "decoder attention, layer 0" in screen.value
+    assert len(drawn) == 4 and "decoder attention, layer 0: words on the left" in screen.value
+    assert "head 1" in screen.value and "head 0" not in screen.value, "whose colour is whose"
     assert screen.value.count("<line") == 6, "three words, of which none looks ahead"
 
 

@@ -67,7 +67,7 @@ def unit_of(part: Part) -> str:
     """Returns a part's unit as it is shown."""
     if part.convention in GRIPPERS:
         return f"{GRIPPERS[part.convention][1]:+g} = open"
-    factor, base = _scale(part)
+    factor, base = scale(part)
     if factor == 1.0:
         return base
     return f"× {factor * 100:g} cm" if base == "m" else f"× {factor:g} {base}"
@@ -102,13 +102,13 @@ def _within(name: str, value: float, part: Part, means: str, share: float) -> Nu
 
 
 def _meaning(value: float, part: Part) -> str:
-    factor, base = _scale(part)
+    factor, base = scale(part)
     if base == "m":
         return f"{value * factor * 1e3:+.1f} mm"
     return f"{math.degrees(value * factor):+.1f}°" if base == "rad" else ""
 
 
-def _scale(part: Part) -> tuple[float, str]:
+def scale(part: Part) -> tuple[float, str]:
     """Returns how many of which unit 1.0 is: (0.05, "m") for "0.05 m"."""
     factor, _, base = part.unit.partition(" ")
     try:

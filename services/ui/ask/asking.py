@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from services.ui.ask import actions, images, views
+from services.ui.ask import actions, images, motion, views
 from services.ui.ask.link import PolicyLink, Trouble
 from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyError, PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
@@ -34,7 +34,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Answer:
-    """The page's pieces: an action's numbers (or the error), the chunk, the latency, all of it as JSON."""
+    """The page's pieces: numbers and motion (or the error), the chunk, the latency, all of it as JSON."""
 
     numbers: str
     chunk: str = ""
@@ -132,8 +132,9 @@ def _images(form: Form, info: PolicyInfo) -> dict[str, np.ndarray]:
 
 def _show(answer: ActionChunk, info: PolicyInfo, observation: Observation) -> Answer:
     spec = actions.spec(info, observation.unnorm_key)
+    numbers = views.numbers(actions.numbers(answer.actions[0], spec), spec)
     return Answer(
-        numbers=views.numbers(actions.numbers(answer.actions[0], spec), spec),
+        numbers=numbers + motion.drawn(motion.motion(answer, spec)),
         chunk=views.chunk(answer, spec),
         latency=views.latency(answer.timings_ms),
         raw=_json(answer, info, observation),

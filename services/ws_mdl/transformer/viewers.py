@@ -31,7 +31,8 @@ def attention(view: View) -> VBox:
         chosen = range(heads) if head < 0 else [head]
         colours = [drawing.COLOURS[one % len(drawing.COLOURS)] for one in chosen]
         label = f"{kind} attention, layer {layer}: words on the left look at words on the right"
-        return drawing.lines_between(weights[layer][list(chosen)].numpy(), left, right, colours, label)
+        lines = drawing.lines_between(weights[layer][list(chosen)].numpy(), left, right, colours, label)
+        return drawing.titled(label, drawing.legend([f"head {one}" for one in chosen], colours) + lines)
 
     return viewer(
         draw,

@@ -104,6 +104,14 @@ def titled(title: str, drawing: str) -> str:
     return f'<div style="{INK};font-size:13px;margin:4px 0">{escape(title)}</div>{drawing}'
 
 
+def legend(names: Sequence[str], colours: Sequence[str]) -> str:
+    """Returns each name behind a square of its colour."""
+    square = "display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.3em;background:"
+    named = zip(names, colours, strict=True)
+    items = "".join(f'<span><i style="{square}{colour}"></i>{escape(name)}</span>' for name, colour in named)
+    return f'<div style="{INK};display:flex;flex-wrap:wrap;gap:2px 12px;font-size:13px">{items}</div>'
+
+
 def film(frames: Sequence[np.ndarray], frame_ms: int = 100, scale: int = 1) -> bytes:
     """Returns uint8 frames [h, w, 3] as a GIF that repeats; its last frame stays for a second."""
     size = (frames[0].shape[1] * scale, frames[0].shape[0] * scale)

@@ -1,0 +1,159 @@
+"""The motion that a chunk asks for, drawn: the gripper's path from above and from the side, its turning, the fingers.
+
+Which numbers these are follows from the parts that the policy names; a robot without such parts has no drawing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+
+from services.ui.ask.actions import GRIPPERS, Spec, scale
+from vla_contract import ActionChunk, Part
+
+SIDE, ROOM = 200, 26  # pixels of a panel, and of its margin on each side
+AXES = ("x", "y", "z")
+COLOURS = ("#0d9488", "#c2570c", "#7c3aed")  # of x, y and z, on light and on dark
+OPEN, CLOSED = "none", "currentColor"  # how a place is filled
+
+
+@dataclass(frozen=True)
+class Motion:
+    """What a chunk does, from where the robot is: row 0 is now, row n what n actions have asked for.
+
+    path   float [T + 1, 3] in `length`, "mm" or the policy's own unit; None: no part is a position of three numbers
+    turn   float [T + 1, 3] in degrees about each axis, steps summed; None: no part is such steps
+    opened bool of every action; None: no part is a gripper whose sense is known
+    """
+
+    path: np.ndarray | None
+    turn: np.ndarray | None
+    opened: Sequence[bool] | None
+    length: str = "mm"
+
+
+def motion(answer: ActionChunk, spec: Spec) -> Motion:
+    """Returns the motion of a chunk. Absolute positions begin at the first one; deltas are summed."""
+    position, turning = (_columns(spec, word, 3) for word in ("position", "rotation"))
+    fingers = next((n for n, (_, part) in enumerate(spec.numbers) if part.convention in GRIPPERS), None)
+    actions = np.asarray(answer.actions, np.float64)
+    path, length = (None, "mm") if position is None else _path(actions, *position)
+    turns = turning is not None and "delta" in turning[1].name and scale(turning[1])[1] == "rad"
+    turn = np.degrees(_path(actions, *turning)[0]) if turns else None
+    opened = None if fingers is None else [_opens(one, spec.numbers[fingers][1]) for one in actions[:, fingers]]
+    return Motion(path, turn, opened, length)
+
+
+def _columns(spec: Spec, word: str, size: int) -> tuple[slice, Part] | None:
+    """Returns where the part of so many numbers lies whose name has that word."""
+    parts = [part for _, part in spec.numbers]
+    place = next((n for n, part in enumerate(parts) if word in part.name and part.size == size), None)
+    return None if place is None else (slice(place, place + size), parts[place])
+
+
+def _path(actions: np.ndarray, where: slice, part: Part) -> tuple[np.ndarray, str]:
+    factor, base = scale(part)
+    steps = actions[:, where] * factor * (1e3 if base == "m" else 1.0)
+    if "delta" in part.name:
+        steps = np.concatenate((np.zeros((1, 3)), np.cumsum(steps, axis=0)))
+    else:
+        steps = np.concatenate((steps[:1], steps)) - steps[0]
+    return steps, "mm" if base == "m" else base
+
+
+def _opens(value: float, part: Part) -> bool:
+    closed, opened = GRIPPERS[part.convention]
+    return abs(value - opened) <= abs(value - closed)
+
+
+# --- words and panels -----------------------------------------------------------------------------------------
+
+
+def drawn(found: Motion) -> str:
+    """Returns the motion as HTML: a sentence and panels; nothing for a robot of which too little is known."""
+    panels = []
+    if found.path is not None:
+        panels += [_plan(found, 1, 0, "from above"), _plan(found, 1, 2, "from behind")]
+    if found.turn is not None:
+        panels.append(_curves(found.turn))
+    if not panels:
+        return ""
+    said = f'<p class="vl-quiet">{escape(said_of(found))}</p>'
+    return f'<h3>Motion</h3>{said}<div class="vl-motion">{"".join(panels)}</div>'
+
+
+def said_of(found: Motion) -> str:
+    """Returns the whole of a motion in a sentence."""
+    words = []
+    if found.path is not None:
+        words.append(f"moves {_along(found.path[-1], f' {found.length}')}")
+    if found.turn is not None:
+        words.append(f"turns about {_along(found.turn[-1], '°')}")
+    if found.opened is not None:
+        words.append(f"gripper {_fingers(found.opened)}")
+    count = len(found.path if found.path is not None else found.turn) - 1
+    return f"In {count} action{'s' * (count > 1)}: {'; '.join(words)}."
+
+
+def _along(values: np.ndarray, unit: str) -> str:
+    ends = zip(AXES, values, strict=True)
+    return ", ".join(f"{axis} {round(value, 1) + 0:+.1f}{unit}" for axis, value in ends)  # + 0: no -0.0
+
+
+def _fingers(opened: Sequence[bool]) -> str:
+    words = ["open" if opened[0] else "closed"]
+    for step in range(1, len(opened)):
+        if opened[step] != opened[step - 1]:
+            words.append(f"{'opens' if opened[step] else 'closes'} at action {step + 1}")
+    return ", ".join(words)
+
+
+def _plan(found: Motion, across: int, up: int, name: str) -> str:
+    """Returns the path in the plane of two axes. Across is y to the left, as one looks along x; up is x or z."""
+    points = np.stack((-found.path[:, across], found.path[:, up]), axis=1)
+    reach = np.abs(found.path).max() or 1.0  # both planes have one scale
+    places = SIDE / 2 + points * [1, -1] * (SIDE / 2 - ROOM) / reach
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    opened = found.opened or [True] * (len(places) - 1)
+    dots = "".join(
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{OPEN if is_open else CLOSED}" stroke="currentColor"/>'
+        for (x, y), is_open in zip(places[1:], opened, strict=True)
+    )
+    start = f'<rect x="{SIDE / 2 - 4}" y="{SIDE / 2 - 4}" width="8" height="8" fill="{COLOURS[0]}"/>'
+    path = f'<polyline points="{line}" fill="none" stroke="{COLOURS[0]}" stroke-width="2"/>'
+    names = _word(SIDE / 2, 12, f"+{AXES[up]}") + _word(12, SIDE / 2, f"+{AXES[across]}")
+    return _panel(_cross() + path + start + dots + names, f"{name}; the edge is {reach:.3g} {found.length} away")
+
+
+def _curves(turn: np.ndarray) -> str:
+    """Returns the angles over the actions, one line for each axis."""
+    reach = np.abs(turn).max() or 1.0
+    across = np.linspace(ROOM, SIDE - ROOM, len(turn))
+    lines = ""
+    for axis, colour, values in zip(AXES, COLOURS, turn.T, strict=True):
+        heights = SIDE / 2 - values * (SIDE / 2 - ROOM) / reach
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, heights, strict=True))
+        lines += f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        lines += _word(SIDE - ROOM + 10, heights[-1], axis)
+    return _panel(_cross(False) + lines, f"turned, action by action; the edge is {math.ceil(reach)}°")
+
+
+def _cross(both: bool = True) -> str:
+    middle, end = SIDE / 2, SIDE - ROOM
+    lines = f'<line x1="{ROOM}" y1="{middle}" x2="{end}" y2="{middle}"/>'
+    lines += f'<line x1="{middle}" y1="{ROOM}" x2="{middle}" y2="{end}"/>' if both else ""
+    return f'<g stroke="currentColor" stroke-opacity="0.35">{lines}</g>'
+
+
+def _word(x: float, y: float, text: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" dominant-baseline="central">{escape(text)}</text>'
+
+
+def _panel(parts: str, caption: str) -> str:
+    size = f'viewBox="0 0 {SIDE} {SIDE}" fill="currentColor"'
+    picture = f'<svg {size} role="img" aria-label="{escape(caption)}">{parts}</svg>'
+    return f"<figure>{picture}<figcaption>{escape(caption)}</figcaption></figure>"
