@@ -42,6 +42,11 @@ IN_UTF8 = "in utf-8; save the file, or name things, in UTF-8\n"
         ("raise OSError('own words')", 1, "error: own words\n"),
         ("open('/nowhere/at/all')", 1, "error: /nowhere/at/all: No such file or directory\n"),
         ("raise KeyboardInterrupt", 130, "error: stopped; the same command begins again, or goes on where it can\n"),
+        (
+            "raise ImportError('a module') from KeyboardInterrupt()",
+            130,
+            "error: stopped; the same command begins again, or goes on where it can\n",
+        ),
         ("raise MemoryError", 1, "error: there is not enough memory; end what else runs here\n"),
         ("'\\udce9'.encode()", 1, f"error: '\\udce9' cannot be written {IN_UTF8}"),
         ("b'\\xb0\\xa1'.decode()", 1, f"error: b'\\xb0\\xa1' is no text {IN_UTF8}"),

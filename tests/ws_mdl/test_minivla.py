@@ -212,6 +212,32 @@ def test_a_run_that_is_stopped_anywhere_goes_on_to_the_bit(dots):
     assert resumed.global_step == straight.global_step
 
 
+def test_as_many_epochs_as_the_minutes_hold_and_a_run_that_goes_on_keeps_them(dots, tmp_path, capsys):
+    volume, asked = Volume(tmp_path), {"episodes": 2, "draws": 1}
+    assert train.train_model(config(dots, **asked, minutes=0.005, save_every=1), volume)
+    epochs = weights(volume)["epoch"]
+    capsys.readouterr()
+    assert epochs >= 1 and train.train_model(config(dots, **asked, minutes=0.005), volume)
+    assert f"{epochs} epochs in 0.005 minutes" in capsys.readouterr().out and weights(volume)["epoch"] == epochs
+    with pytest.raises(ValueError, match="was trained with minutes 0.005; asked for is minutes 9"):
+        train.train_model(config(dots, **asked, minutes=9), volume)
+
+
+@pytest.mark.parametrize("without", ["words", "pictures"])
+def test_a_network_can_be_built_deaf_or_blind_to_compare_with(dots, without):
+    found = load(config(dots))
+    run = train.get_training(config(dots, **{without: False}), Machine(torch.device("cpu")), found)
+    train.train_step(run, torch.arange(8))
+    network = run.nn_model.eval()
+    seen = as_input(torch.stack([found.pictures[0], found.pictures[0], found.pictures[5 * STEPS]]))
+    words = found.words[[0, 1, 0]]
+    with torch.inference_mode():
+        memory = network.observe(seen, words, found.pad, found.state[[0, 0, 0]])
+        same, told, shown = network.denoise(torch.zeros(3, 4, 7), torch.ones(3), memory)
+    assert torch.allclose(same, told, atol=1e-5) == (without == "words")
+    assert torch.allclose(same, shown, atol=1e-5) == (without == "pictures")
+
+
 def test_two_processes_take_the_step_of_one(dots):
     """Their shares of a batch add up to its loss and its gradient."""
     found = load(config(dots))

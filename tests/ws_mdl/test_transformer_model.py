@@ -144,6 +144,20 @@ def test_fused_and_explicit_attention_agree(dtype, masked):
     assert mask is None or (weights.masked_select(~mask.expand_as(weights)) == 0).all()
 
 
+def test_attention_that_learns_in_bf16_has_the_gradients_of_float32():
+    """On a CPU it takes another way than the fused kernel."""
+    given, mask = [torch.randn(2, H, 5, 8) for _ in range(3)], some_mask(2, 5, 5)
+    grads = []
+    for dtype in (torch.float32, torch.bfloat16):
+        leaves = [one.clone().to(dtype).requires_grad_() for one in given]
+        out, weights = lab.attention(*leaves, mask)
+        assert weights is None
+        out.square().sum().backward()
+        grads.append([one.grad.float() for one in leaves])
+    for exact, rounded in zip(*grads, strict=True):
+        torch.testing.assert_close(exact, rounded, atol=5e-2, rtol=5e-2)
+
+
 def test_dropout_in_attention_keeps_the_mean():
     query, mask = torch.randn(1, 1, 4, 8), causal_mask(4)[None]
     without, _ = lab.attention(query, query, query, mask)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from vlalab.commands import lacking
@@ -46,6 +46,7 @@ class Request:
     program: tuple[str, ...] = ()  # the first words to the job, where it is not to evaluate
     module: str = ""
     checkpoint: str | None = None  # for a policy that is started
+    own: Mapping[str, str] = field(default_factory=dict)  # its variables; given, it is started whatever else is up
 
     def __post_init__(self) -> None:
         if self.suite is not None:
@@ -141,7 +142,7 @@ def run(request: Request, typed: str) -> int:
     if not request.names_url:
         check_policy("--policy", request.policy)
     running = [found for found in both.instances() if found.role == "policy" and not found.attached]
-    healthy = [found for found in running if found.is_healthy()]
+    healthy = [found for found in running if found.is_healthy() and not request.own]
     runtime, line = _runtime(request, healthy, services)
     choice = _choice(request, runtime, healthy, policies())
     say(f"{line}; {choice.why}")
@@ -253,7 +254,8 @@ def _settings(service: str, request: Request) -> dict[str, str]:
     named = compose.environment_variables().get(service_settings.variable(service, "CHECKPOINT"))
     suite = None if named else request.suite
     found = service_settings.merged({}, service_settings.from_flags(service, suite, request.checkpoint, request.gpu))
-    return found if request.suite else checkpoints.complete([service], [service], {service: found})[service]
+    found = found if request.suite else checkpoints.complete([service], [service], {service: found})[service]
+    return {**found, **request.own}
 
 
 @contextmanager

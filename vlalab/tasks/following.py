@@ -38,6 +38,7 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "export": "./lab bench gr00t",
     "verify": lambda given: f"./lab up {given['model']} --checkpoint {_verified(given)}",
     "train": lambda given: _after_training(given),
+    "learn": lambda given: f"./lab report learn-{given['name'] or given['suite']} --serve",
     "finetune": lambda given: _after_finetuning(given),
     "translate": lambda given: _after_translating(given),
     "sample": lambda given: f"./lab score diffusion{_name(given)}",

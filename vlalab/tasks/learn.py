@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import zipfile
 from pathlib import Path
 
-from vlalab.commands import course, lifecycle, programs
+from vlalab.commands import course, learning, lifecycle, programs
 from vlalab.description import manifests, runs, service_settings
 from vlalab.host.console import LabError, unknown
 from vlalab.tasks.flags import DEVICE, DRY_RUN, GPU, NO_CHECK, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.serve import FOLDER_NAME, MODELS, print_addresses
-from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several
+from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Ranges, Several
 
 CORPORA = ("default", "opus_books", "lemon-mint", "reverse")  # by name; anything else may be a file
 
@@ -22,6 +24,7 @@ def _trained(lab: str) -> Flag:
 
 DATA = ("digits", "sprites", "mnist")
 SIZES = tuple(course.settings("transformer")["size"].choices)
+MINIVLA_SIZES = tuple(course.settings("minivla")["size"].choices)
 PAIR = Like(r"[a-z]{2,}-[a-z]{2,}", "two languages, as in en-it", "en-it")
 PRELOAD = Like(r"\d+", "latest, none, or an epoch such as 7", "WHICH", ("latest", "none"))
 HAVE_FLAGS = ("corpus", "pair", "size", "data", "context", "epochs", "name", "preload", "device")
@@ -78,6 +81,36 @@ def train(
     flags = [*flags_of(trainers), *course.flags(lab, set)]
     _refuse_what_minivla_lacks(lab, trainers)
     _run_on(gpus, course.SERVICE, course.module(lab, "train"), flags, runtime, dry_run, gpu)
+
+
+@task(
+    "demos to a policy",
+    word("suite", " or ".join(manifests.suites()), OneOf(tuple(manifests.suites()))),
+    Flag("minutes", "for demonstrations and training together", Number("(0, inf)", float), default=90),
+    Flag("size", "of mini-VLA: tiny, small or base", OneOf(MINIVLA_SIZES), default="small"),
+    Flag("name", "of recording, data set and model", FOLDER_NAME, otherwise="the suite's"),
+    Flag("demonstrations", "how many", Number("[1, inf)"), otherwise="what a third of the minutes gives, 200 at most"),
+    Flag("tasks", "which tasks: numbers, ranges or names", Ranges(names=True), otherwise="all"),
+    Flag("trials", "episodes per task in the evaluation", Number("[1, 50]"), default=10),
+    Flag("set", "further settings of `train minivla`", Several(shown="NAME=VALUE,…"), default=()),
+    Flag("workers", "simulator processes", Number("[1, inf)"), otherwise="one per core"),
+    GPU,
+    RUNTIME,
+    DRY_RUN,
+    name="learn",
+)
+def learn_suite(suite: str, name: str | None, demonstrations: int | None, workers: int | None, gpu: str | None,
+                runtime: str, dry_run: bool, set: list[str], **asked: object) -> None:  # fmt: skip
+    """Record demonstrations, train mini-VLA on them, evaluate it. Ctrl-C stops; the same command goes on.
+
+    ./lab learn libero_object
+    ./lab learn libero_goal --minutes 30 --tasks 0-2 --name three
+    """
+    course.flags("minivla", set)
+    count = demonstrations or learning.demonstrations(asked["minutes"], workers or learning.cores())
+    plan = learning.Plan(suite=suite, name=name or suite, demonstrations=count, settings=list(set), **asked)
+    typed = shlex.join(["./lab", *sys.argv[1:]])
+    finish(learning.run(learning.Learning(learning.begun(plan), workers, gpu, runtime, dry_run, typed)))
 
 
 def _run_on(

@@ -14,7 +14,7 @@ from vla_common.volume import Volume, make_own_folder
 ALLOWED = {
     "epochs": "[1, inf)", "batch_size": "[1, inf)", "chunk": "[1, 64]", "draws": "[1, inf)", "save_every": "[1, inf)",
     "keep": "[0, inf)", "warmup": "[0, inf)", "episodes": "[0, inf)", "ema": "[0, 1]", "lrate": "(0, inf)",
-    "weight_decay": "[0, inf)",
+    "weight_decay": "[0, inf)", "minutes": "[0, inf)",
 }  # fmt: skip
 # size: pixels of a picture's edge, then width and layers of the network
 SIZES = {
@@ -32,14 +32,17 @@ class Config:
     size: Literal["tiny", "small", "base"] = "small"  # of the network and of its pictures
     cameras: Literal["both", "front", "wrist"] = "both"  # of the data set's first two
     state: bool = True  # tell the network where the hand is
+    words: bool = True  # tell it the instruction; without, it is deaf: to compare with
+    pictures: bool = True  # show it the pictures; without, it is blind: to compare with
     head: Literal["diffusion", "flow", "regression"] = "diffusion"  # what the action head learns
     chunk: int = 16  # actions that are predicted together
     episodes: int = 0  # of the data set to learn from, 0 for all; each task's first ones
 
     epochs: int = 40  # passes over all steps of all episodes
-    batch_size: int = 64  # observations
-    draws: int = 4  # noisy chunks of each observation in a batch
-    lrate: float = 5e-4  # after the warm-up it falls like a cosine to 0
+    minutes: float = 0  # above 0: as many epochs as this machine seems to do in that time, measured at the start
+    batch_size: int = 128  # observations
+    draws: int = 2  # noisy chunks of each observation in a batch
+    lrate: float = 8e-4  # after the warm-up it falls like a cosine to 0
     warmup: int = 200  # batches
     weight_decay: float = 1e-4  # AdamW's, of matrices and convolutions
     ema: float = 0.999  # of the averaged weights that act; 0: none
@@ -72,8 +75,8 @@ class Config:
 
 # What a run's weights depend on: a resumed run must not differ in it.
 FIXED = (
-    "size", "cameras", "state", "head", "chunk", "episodes", "epochs", "batch_size", "draws", "lrate", "warmup",
-    "weight_decay", "seed",
+    "size", "cameras", "state", "words", "pictures", "head", "chunk", "episodes", "epochs", "minutes", "batch_size",
+    "draws", "lrate", "warmup", "weight_decay", "seed",
 )  # fmt: skip
 
 

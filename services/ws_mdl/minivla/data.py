@@ -197,12 +197,12 @@ def as_input(pictures: Tensor) -> Tensor:
 
 
 def augmented(pictures: Tensor, generator: torch.Generator) -> Tensor:
-    """Returns uint8 [B, C, 3, s, s] shifted by up to a sixteenth and brighter or darker, as float32 in [-1, 1].
+    """Returns uint8 [B, C, 3, s, s] shifted by up to a 32nd of its edge and brighter or darker, as float32 in [-1, 1].
 
     A camera's shift stands for a hand and objects that lie a little differently.
     """
     b, c, _, side, _ = pictures.shape
-    far = max(1, side // 16)
+    far = max(1, side // 32)
     shift = torch.randint(-far, far + 1, (2, b * c, 1), generator=generator)
     rows, columns = (torch.arange(side) + shift).clamp(0, side - 1)  # each (B C, side)
     flat = pictures.flatten(0, 1)

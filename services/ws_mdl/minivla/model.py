@@ -6,7 +6,6 @@ the line: B observations of C cameras and L words make S tokens of d_model numbe
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import torch
@@ -26,20 +25,20 @@ from services.ws_mdl.transformer.model import (
     PositionalEncoding,
 )
 
-HALVINGS = 4  # of a picture in the stem: a token stands for 16 × 16 pixels
+PATCH = 16  # pixels of a picture's edge that a token stands for: what the stem's strides make together
 
 
 @dataclass(frozen=True)
 class Shape:
     """What a network is built for."""
 
-    cameras: int
+    cameras: int  # 0: it is shown nothing
     side: int  # pixels of a picture's edge, a multiple of 16
     state: int  # numbers of the robot's state, 0: it is not told
     action: int  # numbers of an action
     chunk: int  # actions at a time
     vocabulary: int
-    words: int = 48  # most words of an instruction
+    words: int = 48  # most words of an instruction, 0: it is told none
     d_model: int = 128
     layers: int = 3  # of the encoder
     head_layers: int = 2  # of the denoiser
@@ -55,22 +54,22 @@ class Memory:
 
 
 class Stem(nn.Module):
-    """One camera's picture becomes tokens: four convolutions, each of which halves it."""
+    """One camera's picture becomes tokens: a convolution that quarters it, and two of which each halves it.
+
+    Most of a step's time goes into what is large, so the first one leaves little of the picture's size.
+    """
 
     def __init__(self, side: int, d_model: int) -> None:
         super().__init__()
-        widths = (3, 32, 64, 96, d_model)
         self.layers = nn.Sequential()
-        for before, width in itertools.pairwise(widths):
+        for before, width, stride in ((3, 32, 4), (32, 64, 2), (64, d_model, 2)):
             self.layers += nn.Sequential(
-                nn.Conv2d(before, width, kernel_size=3, stride=2, padding=1), nn.GroupNorm(8, width), nn.GELU()
+                nn.Conv2d(before, width, 2 * stride, stride, stride // 2), nn.GroupNorm(8, width), nn.GELU()
             )
-        self.places = nn.Parameter(torch.randn((side >> HALVINGS) ** 2, d_model) * 0.02)
+        self.places = nn.Parameter(torch.randn((side // PATCH) ** 2, d_model) * 0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.layers(
-            x.contiguous(memory_format=torch.channels_last)
-        )  # (B, 3, side, side) -> (B, d, side/16, side/16)
+        x = self.layers(x.contiguous(memory_format=torch.channels_last))  # (B, d_model, side / 16, side / 16)
         return x.flatten(2).transpose(1, 2) + self.places  # (B, places, d_model)
 
 
@@ -81,8 +80,8 @@ class MiniVLA(nn.Module):
         super().__init__()
         self.shape, d = shape, shape.d_model
         self.stems = nn.ModuleList(Stem(shape.side, d) for _ in range(shape.cameras))
-        self.embed = InputEmbeddings(d, shape.vocabulary)
-        self.pos = PositionalEncoding(d, shape.words, 0.0)
+        self.embed = InputEmbeddings(d, shape.vocabulary) if shape.words else None
+        self.pos = PositionalEncoding(d, max(1, shape.words), 0.0)
         self.state = EmbedFC(shape.state, d) if shape.state else None
         self.encoder = Encoder(d, nn.ModuleList(encoder_block(d, shape.h) for _ in range(shape.layers)))
         self.action_in = nn.Linear(shape.action, d)
@@ -90,15 +89,18 @@ class MiniVLA(nn.Module):
         self.time = EmbedFC(1, d)
         self.decoder = Decoder(d, nn.ModuleList(decoder_block(d, shape.h) for _ in range(shape.head_layers)))
         self.action_out = nn.Linear(d, shape.action)
-        nn.init.normal_(self.embed.embedding.weight, std=d**-0.5)  # times √d_model in its forward: 1
+        if self.embed is not None:
+            nn.init.normal_(self.embed.embedding.weight, std=d**-0.5)  # times √d_model in its forward: 1
 
     def observe(self, pictures: Tensor, words: Tensor, pad: int, state: Tensor) -> Memory:
         """Returns the memory of pictures [B, C, 3, side, side] in [-1, 1], word ids [B, L], padded, and states."""
         seen = [stem(pictures[:, camera]) for camera, stem in enumerate(self.stems)]  # each (B, places, d_model)
-        told = [] if self.state is None else [self.state(state).unsqueeze(1)]  # (B, 1, d_model)
-        tokens = torch.cat([*seen, *told, self.pos(self.embed(words))], dim=1)  # (B, S, d_model)
+        felt = [] if self.state is None else [self.state(state).unsqueeze(1)]  # (B, 1, d_model)
+        told = [] if self.embed is None else [self.pos(self.embed(words))]  # (B, L, d_model)
+        tokens = torch.cat([*seen, *felt, *told], dim=1)  # (B, S, d_model)
         mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)  # (B, S)
-        mask[:, tokens.shape[1] - words.shape[1] :] = words != pad
+        if told:
+            mask[:, tokens.shape[1] - words.shape[1] :] = words != pad
         mask = mask[:, None, None]  # (B, 1, 1, S)
         return Memory(self.encoder(tokens, mask), mask)
 

@@ -93,7 +93,7 @@ class MiniVLAPolicy(Policy):
         """Returns the network's memory of observations."""
         side = SIZES[self.config.size]["side"]
         seen = [small(np.stack([one.images[c] for one in observations]), side) for c in self.learned.cameras]
-        words = data.encode(self.tokenizer, [one.instruction for one in observations])[:, : self.nn_model.shape.words]
+        words = data.encode(self.tokenizer, [one.instruction for one in observations])[:, : train.WORDS]
         state = torch.zeros(len(observations), 0)
         if self.config.state:
             state = self.learned.state(torch.from_numpy(np.stack([one.state for one in observations])).float())

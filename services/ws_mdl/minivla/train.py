@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -36,6 +36,8 @@ from vla_modelkit.training.weights import State, WeightFiles
 PREFIX = "minivla"
 LONG = "Ctrl-C saves, and the same command goes on"
 CLIP = 1.0  # of the gradient's norm
+WORDS = 48  # most words of an instruction
+PACE = 12  # batches to measure the pace by, after a third as many that are not counted
 
 
 @dataclass
@@ -70,11 +72,12 @@ class Training:
 def shape_of(config: Config, learned: Learned, vocabulary: int) -> Shape:
     """Returns what the network of a run is built for."""
     return Shape(
-        cameras=len(learned.cameras),
+        cameras=len(learned.cameras) if config.pictures else 0,
         state=len(learned.state.offset) if config.state else 0,
         action=len(learned.action.offset),
         chunk=config.chunk,
         vocabulary=vocabulary,
+        words=WORDS if config.words else 0,
         **SIZES[config.size],
     )
 
@@ -236,10 +239,14 @@ def save(run: Training, files: WeightFiles) -> None:
 def train_model(config: Config, volume: Volume) -> bool:
     """Trains a run to its end or until it is stopped, and saves it; returns whether it is complete."""
     machine = choose_machine(config.device, config.precision)
-    run = get_training(config, machine, loaded(config, machine))
-    files = WeightFiles(run_folder(config, volume), PREFIX)
+    data, files = loaded(config, machine), WeightFiles(run_folder(config, volume), PREFIX)
     say = print if machine.is_main else lambda *_, **__: None
-    if found := files.load_chosen(config.preload):
+    found = files.load_chosen(config.preload)
+    if config.minutes:
+        config = replace(config, epochs=found[1]["config"]["epochs"] if found else fitting(config, machine, data))
+        say(f"{config.epochs} epochs in {config.minutes:g} minutes", flush=True)
+    run = get_training(config, machine, data)
+    if found:
         refuse_drift(config, found[1]["config"], found[0])
         restore(run, found[1], found[0])
         say(f"going on from {found[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
@@ -252,6 +259,19 @@ def train_model(config: Config, volume: Volume) -> bool:
             if not whole or stop.asked or run.epoch % config.save_every == 0 or run.epoch == config.epochs:
                 save(run, files)
     return run.epoch >= config.epochs
+
+
+def fitting(config: Config, machine: Machine, data: Demonstrations) -> int:
+    """Returns how many epochs this machine does in the configuration's minutes, by a trial that is thrown away."""
+    trial = get_training(config, machine, data)
+    generator = torch.Generator().manual_seed(config.seed)
+    for number in range(PACE + PACE // 3):
+        if number == PACE // 3:
+            started = time.monotonic()
+        train_step(trial, torch.randint(len(data), (config.batch_size,), generator=generator)).item()
+    batch_s = (time.monotonic() - started) / PACE
+    [ms] = machine.sums(round(1000 * batch_s))  # all processes must come to one number
+    return max(1, int(60_000 * config.minutes / (ms / machine.world) / trial.batches_per_epoch))
 
 
 def loaded(config: Config, machine: Machine) -> Demonstrations:

@@ -78,7 +78,7 @@ def tell(found: Ending, prefix: str) -> int:
 
 def ending(error: BaseException, known: tuple[type[Exception], ...] = ()) -> Ending | None:
     """Returns how a program ends with this error, None for one that is a mistake of its own."""
-    if isinstance(error, KeyboardInterrupt):
+    if _is_interrupt(error):
         return Ending("stopped; the same command begins again, or goes on where it can", INTERRUPTED)
     if isinstance(error, BrokenPipeError) and any(map(_has_no_reader, (sys.stdout, sys.stderr))):
         return Ending("", CLOSED_PIPE)
@@ -93,6 +93,13 @@ def ending(error: BaseException, known: tuple[type[Exception], ...] = ()) -> End
     if isinstance(error, MemoryError):
         return Ending(str(error) or "there is not enough memory; end what else runs here", 1)
     return None
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Returns whether it is Ctrl-C, or what a compiled module makes of one while it is imported."""
+    while isinstance(error, ImportError):
+        error = error.__cause__
+    return isinstance(error, KeyboardInterrupt)
 
 
 def is_full_disk(error: Exception) -> bool:

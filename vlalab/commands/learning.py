@@ -1,0 +1,227 @@
+"""`learn SUITE`: demonstrations, a data set, training and an evaluation, one after the other.
+
+Each of the four goes on by itself where it was stopped; here is only kept which are finished, and what was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+from vlalab.commands import course, evaluation, programs
+from vlalab.commands.evaluation import INTERRUPTED, Request
+from vlalab.description import manifests, service_settings
+from vlalab.engine import volumes
+from vlalab.host import paths
+from vlalab.host.console import LabError, say
+
+MODEL = "minivla"
+NOISE = 0.2  # on what the oracle does: so that demonstrations show how to recover
+PICTURE = 128  # pixels of the films; mini-VLA's profile sends as many
+PER_MINUTE = 6  # demonstrations that a core records and draws, at least
+SHARE = 1 / 3  # of the minutes, for the demonstrations
+MOST = 200  # demonstrations that are made without being asked for more
+LEAST = 0.1  # of the minutes is left for training, however long the demonstrations took
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked for: a run that goes on must not differ in it."""
+
+    suite: str
+    name: str
+    minutes: float
+    size: str
+    tasks: str | None
+    demonstrations: int
+    trials: int
+    settings: list[str] = field(default_factory=list)  # of the trainer: NAME=VALUE
+
+    @property
+    def run_id(self) -> str:
+        """The evaluation's name."""
+        return f"learn-{self.name}"
+
+
+@dataclass
+class Progress:
+    """What is finished, as it lies on the volume."""
+
+    plan: Plan
+    finished: list[str] = field(default_factory=list)
+    spent_s: float = 0.0  # on demonstrations and their films
+    train_minutes: float = 0.0  # chosen when training begins, and kept
+
+    @property
+    def path(self) -> Path:
+        """The file that it is kept in."""
+        return paths.volume() / "logs" / "learn" / f"{self.plan.name}.json"
+
+    def save(self) -> None:
+        """Writes it, whole or not at all."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        volumes.give(self.path.parent)
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps(asdict(self), indent=1))
+        volumes.give(new)
+        os.replace(new, self.path)
+
+
+def begun(plan: Plan) -> Progress:
+    """Returns how far a plan is. Raises LabError where another one was begun under its name."""
+    progress = Progress(plan)
+    try:
+        stored = json.loads(progress.path.read_text())
+        before = Plan(**stored.pop("plan"))
+    except FileNotFoundError:
+        return progress
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise LabError(f"{paths.shown(progress.path)} cannot be read ({error}); give another --name") from error
+    differ = [one.name for one in fields(Plan) if getattr(before, one.name) != getattr(plan, one.name)]
+    if differ:
+        theirs, asked = (", ".join(f"{name} {getattr(of, name)}" for name in differ) for of in (before, plan))
+        raise LabError(f"{plan.name} was begun with {theirs}; asked for is {asked}; give another --name to start anew")
+    return Progress(plan, **stored)
+
+
+def demonstrations(minutes: float, workers: int) -> int:
+    """Returns how many demonstrations a third of the minutes gives, 200 at most."""
+    return min(MOST, max(1, int(minutes * SHARE * PER_MINUTE * workers)))
+
+
+@dataclass(frozen=True)
+class Learning:
+    """The four stages, and how they are run."""
+
+    progress: Progress
+    workers: int | None
+    gpu: str | None
+    runtime: str
+    dry_run: bool
+    typed: str  # the command line, to say what goes on
+
+    @property
+    def plan(self) -> Plan:
+        return self.progress.plan
+
+    def stages(self) -> dict[str, tuple[str, Callable[[], int]]]:
+        """Returns each stage by name: where its result lies on the volume, and what does it."""
+        name = self.plan.name
+        return {
+            "record": (f"demonstrations/{name}", self.record),
+            "dataset": (f"datasets/{name}", self.draw),
+            "train": (f"checkpoints/{MODEL}/{name}", self.train),
+            "evaluate": (f"runs/{self.plan.run_id}", self.evaluate),
+        }
+
+    def run(self) -> int:
+        """Runs what is not finished; returns the exit code of the first stage that did not end well, else 0."""
+        stages = self.stages()
+        for number, (name, (place, job)) in enumerate(stages.items(), 1):
+            finished = name in self.progress.finished and (paths.volume() / place).exists()
+            say(f"stage {number} of {len(stages)}, {name}{': finished' if finished else ''}")
+            if not finished and (code := self._stage(name, job)):
+                how = "stopped" if code == INTERRUPTED else "not complete"
+                say(f"{how} in stage {name}; this goes on:\n  {self.typed}")
+                return code
+        if not self.dry_run:
+            self.tell()
+        return 0
+
+    def _stage(self, name: str, job: Callable[[], int]) -> int:
+        code = INTERRUPTED
+        started = time.monotonic()
+        try:
+            code = job()
+        finally:
+            if name in ("record", "dataset"):
+                self.progress.spent_s += time.monotonic() - started
+            if code == 0:
+                self.progress.finished = [*self.progress.finished, name]
+            if not self.dry_run:
+                self.progress.save()
+        return code
+
+    def record(self) -> int:
+        """Has the oracle demonstrate."""
+        plan = self.plan
+        flags = ["--name", plan.name, "--episodes", str(plan.demonstrations), "--noise", str(NOISE), *self._tasks()]
+        fallback = manifests.benchmarks()[manifests.job_of(plan.suite)].fallback
+        return evaluation.run(self._request(fallback, flags, ("record",)), self.typed)
+
+    def draw(self) -> int:
+        """Draws what was recorded, as a data set."""
+        job = manifests.job_of(self.plan.suite)
+        makes = manifests.benchmarks()[job].datasets
+        flags = [self.plan.name, "--format", "lerobot", "--size", str(PICTURE)]
+        flags += ["--workers", str(self.workers)] if self.workers else []
+        return programs.run_module(job, makes, flags, self.runtime, self.dry_run)
+
+    def train(self) -> int:
+        """Trains for what is left of the minutes."""
+        plan, progress = self.plan, self.progress
+        if not progress.train_minutes:
+            left = plan.minutes - progress.spent_s / 60
+            progress.train_minutes = round(max(left, LEAST * plan.minutes), 2)
+        flags = ["--data", plan.name, "--name", plan.name, "--size", plan.size]
+        flags += ["--minutes", f"{progress.train_minutes:g}", *course.flags(MODEL, plan.settings)]
+        return programs.run_module(
+            course.SERVICE, course.module(MODEL, "train"), flags, self.runtime, self.dry_run, self.gpu
+        )
+
+    def evaluate(self) -> int:
+        """Evaluates what was trained, with a service of its own."""
+        there = (paths.volume() / "runs" / self.plan.run_id).exists()
+        flags = ["--trials", str(self.plan.trials), *self._tasks()]
+        flags += ["--resume" if there else "--run-id", self.plan.run_id]
+        own = {service_settings.variable(MODEL, "NAME"): self.plan.name}
+        return evaluation.run(self._request(MODEL, flags, own=own), self.typed)
+
+    def _tasks(self) -> list[str]:
+        return ["--tasks", self.plan.tasks] if self.plan.tasks else []
+
+    def _request(
+        self, policy: str, flags: list[str], program: tuple[str, ...] = (), own: dict | None = None
+    ) -> Request:
+        flags = [*flags, "--workers", str(self.workers)] if self.workers else flags
+        return Request(
+            self.plan.suite, policy, self.runtime, tuple(flags), self.dry_run, self.gpu, program, own=own or {}
+        )
+
+    def tell(self) -> None:
+        """Says how good it is, and where all of it lies."""
+        job = manifests.job_of(self.plan.suite)
+        programs.run_module(job, evaluation.RUNS, ["table", self.plan.run_id], self.runtime)
+        run, curves = paths.volume() / "runs" / self.plan.run_id, paths.volume() / "logs" / "tensorboard" / MODEL
+        films = sorted(run.rglob("*.mp4"))
+        print(f"\nlearned: {self.plan.name}, {self.plan.demonstrations} demonstrations of {self.plan.suite}")
+        print(f"films    {len(films)} in {paths.shown(films[0].parent if films else run)}")
+        print(f"curve    {paths.shown(curves / self.plan.name)} (./lab tensorboard shows it)")
+        print(f"report   ./lab report {self.plan.run_id}")
+
+
+def estimate(plan: Plan, workers: int) -> str:
+    """Returns what a plan will do and how long that may take, in a line."""
+    recording = plan.demonstrations / (PER_MINUTE * workers)
+    training = max(plan.minutes - recording, LEAST * plan.minutes)
+    return (
+        f"{plan.demonstrations} demonstrations in up to {recording:.0f} min, then about {training:.0f} min training; "
+        f"the evaluation comes after these {plan.minutes:g} min"
+    )
+
+
+def cores() -> int:
+    """Returns how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def run(learning: Learning) -> int:
+    """Does all of it, with an estimate first; returns the exit code."""
+    if not learning.dry_run:
+        volumes.require_writable()
+    say(estimate(learning.plan, learning.workers or cores()))
+    return learning.run()
