@@ -62,8 +62,8 @@ class Machine(Protocol):
     def which(self, program: str) -> str | None:
         """Returns the path of a program, links resolved, None where there is none."""
 
-    def run(self, *words: str) -> Said | None:
-        """Returns what a program said, None where there is none. Raises TimeoutError."""
+    def run(self, *words: str, limit_s: float = RUN_S) -> Said | None:
+        """Returns what a program said, None where there is none. Raises TimeoutError after `limit_s`."""
 
     def read(self, path: str) -> str | None:
         """Returns a file's text, None where it is not there or closed to the caller."""
@@ -109,20 +109,20 @@ class Live:
         found = shutil.which(program, path=self.variables.get("PATH", os.defpath))
         return os.path.realpath(found) if found else None
 
-    def run(self, *words: str) -> Said | None:
-        return self._once(self._run, *words)
+    def run(self, *words: str, limit_s: float = RUN_S) -> Said | None:
+        return self._once(self._run, limit_s, *words)
 
-    def _run(self, *words: str) -> Said | None:
+    def _run(self, limit_s: float, *words: str) -> Said | None:
         found = shutil.which(words[0], path=self.variables.get("PATH", os.defpath))
         if found is None:
             return None
         try:
             done = subprocess.run(
                 [found, *words[1:]], capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
-                timeout=RUN_S, env=self.variables,
+                timeout=limit_s, env=self.variables,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise TimeoutError(f"{words[0]} did not answer within {RUN_S:g} s") from None
+            raise TimeoutError(f"{words[0]} did not answer within {limit_s:g} s") from None
         except OSError as error:
             return Said(126, err=f"{found} cannot be run: {error.strerror}")
         return Said(done.returncode, done.stdout, done.stderr)
@@ -154,7 +154,7 @@ class Live:
 
     def _gpus(self) -> dict[str, Any]:
         # A process of its own: a driver that hangs or crashes takes nothing along.
-        said = self._run(sys.executable, "-I", "-m", "vlalab.doctor.nvml")
+        said = self._run(RUN_S, sys.executable, "-I", "-m", "vlalab.doctor.nvml")
         return (said.json() if said else {}) or {"error": "NoAnswer"}
 
     def fetch(self, url: str) -> Answer:
@@ -223,12 +223,12 @@ class Recorded:
             return self.programs[program]
         return f"/usr/bin/{program}" if any(line.split()[0] == program for line in self.commands) else None
 
-    def run(self, *words: str) -> Said | None:
+    def run(self, *words: str, limit_s: float = RUN_S) -> Said | None:
         if self.which(words[0]) is None:
             return None
         said = self.commands.get(" ".join(words), {"code": 1, "err": "not recorded"})
         if said.get("hangs"):
-            raise TimeoutError(f"{words[0]} did not answer within {RUN_S:g} s")
+            raise TimeoutError(f"{words[0]} did not answer within {limit_s:g} s")
         out = said.get("out", "")
         return Said(said.get("code", 0), out if isinstance(out, str) else json.dumps(out), said.get("err", ""))
 

@@ -11,6 +11,7 @@ from vlalab.doctor.types import Case, Check, Result, skip, warn
 from vlalab.host.console import LabError
 
 NOT_ASKED = "not for what was asked"
+AGAIN = "look again when the machine is less busy"
 
 
 def run(checks: Sequence[Check], case: Case, limit_s: float | None = None) -> list[Result]:
@@ -45,7 +46,7 @@ def _one(check: Check, case: Case) -> Result:
     except LabError as known:
         finding, error = warn(known.text), known.text
     except TimeoutError as late:
-        finding, error = warn(f"not told in time: {late}"), str(late)
+        finding, error = warn(f"not told in time: {late}", hint=AGAIN), str(late)
     except Exception as mistake:  # any: a check must never take the others along
         error = f"{type(mistake).__name__}: {mistake}"
         finding = warn(f"the check itself broke ({error})", hint="report it with ./lab doctor --json")
@@ -54,4 +55,4 @@ def _one(check: Check, case: Case) -> Result:
 
 def _late(check: Check, limit: float) -> Result:
     text = f"no answer within {limit:g} s"
-    return Result(check, warn(f"not told in time: {text}"), limit, text)
+    return Result(check, warn(f"not told in time: {text}", hint=AGAIN), limit, text)

@@ -18,7 +18,9 @@ def gpu_inside(case: Case) -> Finding:
     built = [name for name in with_torch if name in images.found(with_torch)]
     if not built:
         return skip("its image is not built")
-    said = case.machine.run("docker", "run", "--rm", "--gpus", "all", images.reference(built[0]), "nvidia-smi", "-L")
+    said = case.machine.run(
+        "docker", "run", "--rm", "--gpus", "all", images.reference(built[0]), "nvidia-smi", "-L", limit_s=28.0
+    )
     if said is None or said.code != 0:
         words = (said.err if said else "").strip().splitlines() or ["it says nothing"]
         return fail(

@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from vlalab.doctor.checks.host import FULL, TIGHT
 from vlalab.doctor.machine import RUN_S
 from vlalab.doctor.types import FAIL, PASS, WARN, Case, Check, Finding, fail, ok, refused, skip, warn
 from vlalab.engine import docker
 from vlalab.host.memory import spell
 
 NONE = "no engine answers"
+LAYER, IMAGE = 10**9, 10**10  # bytes: below the first nothing is built, below the second not every image
 PROBE = ("docker", "version", "--format", "{{json .}}")
 ABOUT = ("docker", "info", "--format", "{{json .}}")
 
@@ -163,9 +163,9 @@ def store(case: Case) -> Finding:
     if disk is None:
         return skip(f"{place} is not on this machine" if place else NONE)
     shown, more = f"{spell(disk.free)} free at {place}", {"fix": "./lab clean", "hint": "see what can be freed"}
-    if disk.free < FULL:
+    if disk.free < LAYER:
         return fail(f"{shown}: no image can be built or pulled", **more)
-    return warn(f"{shown}; an image takes up to 8 GB", **more) if disk.free < 2 * TIGHT else ok(shown)
+    return warn(f"{shown}; an image takes up to 8 GB", **more) if disk.free < IMAGE else ok(shown)
 
 
 def project(case: Case) -> Finding:

@@ -47,7 +47,9 @@ def renderer(case: Case) -> Finding:
     env, module = venvs.named(name, case.root), manifests.environment(name).renderer
     if not module or not env.is_ready():
         return skip("its environment is not made yet", fix=f"./lab env {name}")
-    said = case.machine.run("env", f"PYTHONPATH={paths.python_path()}", str(env.python), "-m", module, "auto")
+    said = case.machine.run(
+        "env", f"PYTHONPATH={paths.python_path()}", str(env.python), "-m", module, "auto", limit_s=7.0
+    )
     return named(said.out if said and said.code == 0 else "", bool(devices(case)), (said.err if said else "").strip())
 
 
