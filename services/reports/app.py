@@ -1,4 +1,4 @@
-"""The application: a list of runs, their reports with films that seek, and nothing else; it answers GET and HEAD."""
+"""The application: runs and their reports with films that seek, for people and as JSON; it answers GET and HEAD."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from services.reports import files
+from services.reports import api, files
+from services.reports.stores import Stores
 from vla_contract.server.auth import ASK_PERSON, TokenCheck, bearer
 from vla_evaluation.report.page import FOLDER, templates
 
@@ -67,6 +68,7 @@ def create_app(root: Path, check: TokenCheck) -> Callable:
     routes = [
         *(Route(probe, lambda request: PlainTextResponse("ready\n")) for probe in PROBES),
         Route("/", overview),
+        *api.routes(Stores(root)),
         Route("/curves/{name}.png", curve),
         Route("/{run}", run),
         Route("/{run}/", run),

@@ -79,6 +79,11 @@ def resolve(root: Path, asked: str) -> str:
         raise Missing(f"run {asked!r} {error}") from error
 
 
+def names_of_runs(root: Path) -> list[str]:
+    """Returns the names of the folders that hold a run."""
+    return [name for name, when in _began(root).items() if when is not None]
+
+
 def listed(root: Path) -> list[Listed]:
     """Returns the volume's runs, the latest first."""
     began = [(when, name) for name, when in _began(root).items() if when is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -31,18 +32,31 @@ class Server(Serving):
 
     policy_url: str  # address of the policy, for example http://127.0.0.1:8000
     port: int = 7860  # 0: any free one, named in the log
+    services: str = (
+        "reports=http://127.0.0.1:8090,simulator=http://127.0.0.1:8006"  # whom the pages ask: name=address, by commas
+    )
     timeout_s: float = 120.0  # longest wait for an answer of the policy
 
     def __post_init__(self):
         super().__post_init__()
         if not 0 < self.timeout_s <= 3600:
             raise ValueError(f"timeout_s is {self.timeout_s}; expected seconds > 0, at most 3600")
+        self.addresses()
+
+    def addresses(self) -> dict[str, str]:
+        """Returns the services by name. Raises ValueError for what is no address."""
+        pairs = [pair.strip().partition("=") for pair in self.services.split(",") if pair.strip()]
+        for name, _, url in pairs:
+            if not re.fullmatch(r"https?://[^\s/]+/?", url):
+                raise ValueError(f"services has {name}={url}; expected for example reports=http://127.0.0.1:8090")
+        return {name: url for name, _, url in pairs}
 
 
 def main() -> None:
     """Serves the page until it is told to stop."""
     os.environ.update(OFF)  # before Gradio is imported: it reports to its makers otherwise
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel("WARNING")  # a line for every question to another service
     settings = tyro.cli(Server, prog="python -m services.ui")
     with tempfile.TemporaryDirectory(prefix="vlalab-ui-") as uploads:  # this user's alone, and gone with the page
         os.environ["GRADIO_TEMP_DIR"] = uploads
@@ -65,7 +79,7 @@ def run(settings: Server) -> None:
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again at its end: go on, and clean up
     logging.getLogger("uvicorn.error").addFilter(not_cut_off)
-    config = uvicorn_config(create_app(link, token), "info")
+    config = uvicorn_config(create_app(link, token, settings.addresses()), "info")
     config.timeout_graceful_shutdown = 1  # every open page holds a connection that does not end by itself
     with listen(settings.host, settings.port) as listener, suppress(KeyboardInterrupt):
         log.info("the page is at %s, over the policy at %s", address(listener), link.url)

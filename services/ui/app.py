@@ -17,7 +17,11 @@ from services.ui.site.guard import Guard
 from services.ui.site.site import Site
 from services.ui.site.upstream import Away
 
-PAGES = ("ask",)  # folders here, in the order of the navigation; each but Gradio's has a routes.py
+PAGES = ("ask", "runs")  # folders here, in the order of the navigation; each but Gradio's has a routes.py
+SERVICES = {
+    "reports": "http://127.0.0.1:8090",
+    "simulator": "http://127.0.0.1:8006",
+}  # whom pages ask, where nothing else is said
 REDIRECTS = {"/ask": "/ask/", "/favicon.ico": "/static/site/icon.svg"}
 
 
@@ -27,7 +31,7 @@ def create_app(link: PolicyLink, password: str | None = None, services: Mapping[
     services: addresses of the lab's services by name, as far as pages ask them. `/readyz` answers 200 as soon as the
     pages are served, and says whether the policy answers: a page whose policy is away is in order, and says so.
     """
-    site = Site(PAGES, services or {}, password)
+    site = Site(PAGES, {**SERVICES, **(services or {})}, password)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -207,7 +207,13 @@ def test_with_a_token_nothing_but_the_probes_answers_without_it(volume):
 
     with serving(volume, VLALAB_TOKEN=TOKEN) as url:
         inside = ("report.html", "videos/00-00.mp4", "")
-        for path in ("/", "/curves/small-en-it.png", *(f"/goal-one/{name}" for name in inside)):
+        for path in (
+            "/",
+            "/api/runs",
+            "/api/runs/goal-one",
+            "/curves/small-en-it.png",
+            *(f"/goal-one/{name}" for name in inside),
+        ):
             assert ask(url, path)[0] == 401
             assert "VLALAB_TOKEN" in ask(url, path)[1]["www-authenticate"]
             for wrong in (basic("a guess"), "Basic no base64!", "Bearer", "Bearer x", "\xff"):
@@ -221,6 +227,22 @@ def test_with_a_token_nothing_but_the_probes_answers_without_it(volume):
 def test_beyond_loopback_it_needs_a_token(volume, words, variables):
     with pytest.raises(AssertionError, match="VLALAB_TOKEN"), serving(volume, *words, **variables):
         pass
+
+
+def test_runs_are_told_as_json(url):
+    rows = {row["name"]: row for row in json.loads(ask(url, "/api/runs")[2])["runs"]}
+    assert set(rows) == {"goal-one", "goal-two", "object-bare", "object-damaged"}
+    one, two = rows["goal-one"], rows["goal-two"]
+    assert (one["state"], one["done"], one["rate"], two["state"], two["done"]) == ("complete", 20, 1.0, "stopped", 7)
+    assert one["interval"] == pytest.approx([0.8389, 1.0], abs=1e-4)
+    whole = json.loads(ask(url, "/api/runs/goal-one")[2])
+    assert [task["done"] for task in whole["tasks"]] == [2] * 10 and len(whole["episodes"]) == 20
+    assert whole["tasks"][0]["instruction"] == "open the middle drawer of the cabinet"
+    assert whole["episodes"][0]["film"] == "00-00.mp4"
+    pairs = json.loads(ask(url, "/api/compare?a=goal-one&b=goal-two")[2])
+    assert (len(pairs["pairs"]), pairs["p_value"], pairs["left_out"]) == (7, 1.0, 13)
+    assert b"did you mean" in ask(url, "/api/runs/goal-ome")[2] and ask(url, "/api/runs/..%2f..")[0] == 404
+    assert ask(url, "/api/runs/led-away")[0] == ask(url, "/api/compare?a=/etc/passwd&b=x")[0] == 404
 
 
 def test_an_empty_volume_says_how_to_make_a_run(tmp_path):

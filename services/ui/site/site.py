@@ -94,8 +94,19 @@ class Site:
             "texts": {**words.of_page(language, "site"), **words.of_page(language, page)},
             "logged_in": self.login.is_logged_in(request),
             "code": _code,
+            "named": functools.partial(words.named, language),
+            "clock": clock,
         }
         return self._templates.get_template(template).render({**shown, **values})
+
+
+def clock(seconds: float | None) -> str:
+    """Returns a time as minutes and seconds, with hours where there are any; a dash for None."""
+    if seconds is None:
+        return "–"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _with_language(url: URL, code: str) -> str:

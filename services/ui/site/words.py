@@ -41,10 +41,15 @@ def table(language: str) -> Mapping[str, str]:
     return found
 
 
-def say(language: str, name: str, **values: object) -> str:
+def say(language: str, name: str, /, **values: object) -> str:
     """Returns the text of a name like "runs.title", with its {places} filled. KeyError for one that no table has."""
     text = table(language)[name]
     return text.format(**values) if values else text
+
+
+def named(language: str, kind: str, value: str) -> str:
+    """Returns the word for a value of some kind ("runs.state", "complete"); the value itself where there is none."""
+    return table(language).get(f"{kind}_{value.replace(' ', '_')}", value)
 
 
 def of_page(language: str, page: str) -> dict[str, str]:

@@ -66,6 +66,11 @@ class StoreReader:
             if problem != "ok":
                 raise sqlite3.DatabaseError(f"malformed: {problem}")
 
+    def scalar(self, sql: str, *values):
+        """Returns the first value of what a query gives, None where it gives nothing."""
+        with self._reading():
+            return self._scalar(sql, *values)
+
     def close(self) -> None:
         self.db.close()
 

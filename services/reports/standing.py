@@ -1,0 +1,139 @@
+"""How a run stands, from its store: one row for a list of runs, everything for a page about one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vla_evaluation.report.data import STAGES
+from vla_evaluation.report.stats import Rate
+from vla_evaluation.store.records import Finished
+from vla_evaluation.store.runstore import RunStore
+
+QUIET_S = 180.0  # an evaluator that has given no sign for so long is taken for killed
+LAST_FAULTS = 50
+
+
+def row(name: str, store: RunStore) -> dict[str, Any]:
+    """Returns what a list says of a run; rates and intervals run from 0 to 1, times are s since 1970."""
+    identity, counts = store.meta("identity"), store.counts()
+    planned, done, good = (sum(one[key] for one in counts.values()) for key in ("planned", "done", "successes"))
+    policy = identity["policy"]
+    return {
+        "name": name,
+        "suite": store.suite,
+        "policy": policy["name"],
+        "checkpoint": (policy.get("checkpoint") or {}).get("repo", ""),
+        "profile": identity["profile"],
+        "assets": identity["assets"]["kind"],
+        "created": store.meta("created", 0.0),
+        "state": state(store, done == planned, time.time()),
+        **figures(Rate(good, done), planned),
+        "policy_errors": sum(one["policy_errors"] for one in counts.values()),
+    }
+
+
+def figures(rate: Rate, planned: int) -> dict[str, Any]:
+    """Returns a rate and its 95 % Wilson interval as JSON types."""
+    return {
+        "planned": planned,
+        "done": rate.trials,
+        "successes": rate.successes,
+        "rate": rate.value if rate.trials else None,
+        "interval": list(rate.interval),
+    }
+
+
+def state(store: RunStore, complete: bool, now: float) -> str:
+    """Returns "complete", "running", "not started", or how the last invocation ended: "stopped" where it was killed."""
+    invocations = store.invocations()
+    if not invocations:
+        return "not started"
+    last = invocations[-1]
+    if last["ended"] is None:
+        return "running" if now - _last_sign(store, last["started"]) < QUIET_S else "stopped"
+    return "complete" if complete else last["outcome"] or "stopped"
+
+
+def _last_sign(store: RunStore, started: float) -> float:
+    """Returns when an evaluator that has not ended was last heard of: a lease is renewed while it is at work."""
+    sql = """SELECT MAX(at) FROM (SELECT MAX(expires_at) AS at FROM episodes WHERE status = 'leased'
+             UNION SELECT MAX(ended_at) FROM episodes UNION SELECT MAX(at) FROM workers)"""
+    return max(started, store.scalar(sql) or 0.0)
+
+
+def standing(name: str, store: RunStore) -> dict[str, Any]:
+    """Returns how a run stands at this moment: totals, tasks, workers, pace and faults."""
+    about, counts, faults = store.described(), store.counts(), store.faults()
+    tasks = [
+        {
+            "task": task,
+            "instruction": about["tasks"][task]["instruction"],
+            **figures(Rate(count["successes"], count["done"]), count["planned"]),
+            **{key: count[key] for key in ("leased", "pending", "broken", "policy_errors", "steps")},
+        }
+        for task, count in counts.items()
+    ]
+    return {
+        **row(name, store),
+        "tasks": tasks,
+        "steps": sum(count["steps"] for count in counts.values()),
+        "workers": store.workers(),
+        "faults": [vars(fault) for fault in faults[-LAST_FAULTS:]],
+        "fault_count": len(faults),
+        **pace(store, counts, time.time()),
+    }
+
+
+def pace(store: RunStore, counts: Mapping[int, Mapping[str, int]], now: float) -> dict[str, Any]:
+    """Returns the last invocation's seconds, steps per second, and the seconds left at its pace (None: unknown)."""
+    invocations = store.invocations()
+    if not invocations:
+        return {"seconds": 0.0, "steps_per_s": 0.0, "left_s": None}
+    last = invocations[-1]
+    until = last["ended"] or min(now, _last_sign(store, last["started"]))
+    seconds = max(until - last["started"], 1e-9)
+    sql = "SELECT COALESCE(SUM(steps), 0) FROM episodes WHERE session = ? AND status IN ('done', 'leased')"
+    fresh = store.done_by_invocation().get(last["id"], 0)
+    left = sum(count["planned"] - count["done"] for count in counts.values())
+    return {
+        "seconds": seconds,
+        "steps_per_s": store.scalar(sql, last["id"]) / seconds,
+        "left_s": seconds / fresh * left if fresh and last["ended"] is None else None,
+    }
+
+
+def finished(store: RunStore) -> list[dict[str, Any]]:
+    """Returns every finished episode: outcome, length, seconds, and its film where there is one."""
+    return [episode(one) for one in store.finished()]
+
+
+def episode(one: Finished) -> dict[str, Any]:
+    """Returns a finished episode as JSON types; film and still are file names in the run's folder of videos."""
+    result = one.result
+    return {
+        "task": one.task,
+        "episode": one.episode,
+        "attempt": one.attempt,
+        "success": one.success,
+        "steps": one.steps,
+        "worker": one.worker,
+        "seconds": result.get("timings_ms", {}).get("total", 0.0) / 1e3,
+        "policy_error": result.get("policy_error"),
+        "film": Path(result["video"]).name if result.get("video") else None,
+        "still": Path(result["still"]).name if result.get("still") else None,
+    }
+
+
+def report(store: RunStore) -> dict[str, Any]:
+    """Returns what a finished run's page tells beside its standing: identity, and where the time of a step went."""
+    identity, episodes = store.meta("identity"), store.finished()
+    steps = max(sum(one.steps for one in episodes), 1)
+    spent = {key: sum(one.result.get("timings_ms", {}).get(key, 0.0) for one in episodes) for key, _, _ in STAGES}
+    return {
+        "identity": identity,
+        "invocations": store.invocations(),
+        "stages": [{"name": words, "ms_per_step": spent[key] / steps} for key, words, _ in STAGES if spent[key] > 0],
+    }

@@ -1,0 +1,100 @@
+"""The stores of the volume's runs, opened to read, and what was read of them, kept until they change."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from services.reports import files, standing
+from vla_common import anchored
+from vla_contract.protocol.errors import did_you_mean
+from vla_evaluation.runs.folders import STORE
+from vla_evaluation.store.records import StoreError, as_damage
+from vla_evaluation.store.runstore import RunStore
+
+FRESH_S = 0.5  # many browsers watch a run; its store is read once
+KEPT = 4096
+Got = TypeVar("Got")
+
+
+class Stores:
+    """Reads stores below a volume's root. Safe to share between threads."""
+
+    def __init__(self, root: Path):
+        self._root, self._lock = root, threading.Lock()
+        self._rows: dict[str, tuple[tuple, float, dict[str, Any]]] = {}
+        self._standings: dict[str, tuple[float, dict[str, Any]]] = {}
+
+    def read(self, name: str, what: Callable[[RunStore], Got]) -> Got:
+        """Returns what a function reads in a run's store. Raises Missing, and StoreError for a damaged one."""
+        with self._open(name) as store:
+            return what(store)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns a row per run, the latest first; one of a damaged store has its name, its state and why."""
+        found = [self._row(name) for name in files.names_of_runs(self._root)]
+        return sorted(found, key=lambda row: (-row["created"], row["name"]))
+
+    def standing(self, name: str) -> dict[str, Any]:
+        """Returns how a run stands; what was read in the last half second counts."""
+        with self._lock:
+            at, known = self._standings.get(name, (0.0, {}))
+            if time.monotonic() - at < FRESH_S and known:
+                return known
+            known = self.read(name, lambda store: standing.standing(name, store))
+            if len(self._standings) > 64:
+                self._standings.clear()
+            self._standings[name] = time.monotonic(), known
+            return known
+
+    def _row(self, name: str) -> dict[str, Any]:
+        mark = self._mark(name)
+        was, at, row = self._rows.get(name, (None, 0.0, {}))
+        still = row.get("state") != "running" or time.monotonic() - at < standing.QUIET_S / 2
+        if was == mark and still:
+            return row
+        try:
+            row = self.read(name, lambda store: standing.row(name, store))
+        except (StoreError, files.Missing) as error:
+            row = {"name": name, "state": "damaged", "why": str(error), "created": _changed(mark)}
+        if len(self._rows) > KEPT:
+            self._rows.clear()
+        self._rows[name] = mark, time.monotonic(), row
+        return row
+
+    def _mark(self, name: str) -> tuple:
+        """Returns what changes when a store does: sizes and times of its file and its log."""
+        try:
+            with anchored.folder(self._root, "runs", name) as folder:
+                return tuple(_status(folder, file) for file in (STORE, f"{STORE}-wal"))
+        except OSError:
+            return ()
+
+    @contextmanager
+    def _open(self, name: str) -> Iterator[RunStore]:
+        try:
+            os.close(files.open_file(self._root, "runs", name, STORE))  # a plain file below the root, behind no link
+        except files.Missing:
+            known = files.names_of_runs(self._root)
+            raise files.Missing(f"run {name!r} not found{did_you_mean(name, known)}") from None
+        path = self._root / "runs" / name / STORE
+        with as_damage(path), RunStore(path, readonly=True, check=False) as store:
+            yield store
+
+
+def _status(folder: int, name: str) -> tuple[int, int]:
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return (0, 0)
+    return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else (0, 0)
+
+
+def _changed(mark: tuple) -> float:
+    return mark[0][1] / 1e9 if mark else 0.0

@@ -1,0 +1,26 @@
+"""Tables for spreadsheets."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from starlette.responses import Response
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would calculate when a text begins so
+
+
+def as_csv(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Response:
+    """Returns a CSV file of that name as an answer; a text that a spreadsheet would run as a formula is quoted."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(columns)
+    writer.writerows([_plain(row.get(column)) for column in columns] for row in rows)
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    return Response(out.getvalue(), headers=headers, media_type="text/csv; charset=utf-8")
+
+
+def _plain(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else "" if value is None else value

@@ -1,0 +1,272 @@
+"""The pages about runs, over the real service `reports` and real stores: a list, one as it goes, two compared."""
+
+import csv
+import io
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from serving import ENVIRONMENT, nobody, serving
+
+from services.ui.runs import leaderboard
+from tests import axe, browser
+from tests.ports import free_ports
+from vla_common import healthcheck
+from vla_evaluation.config import config_hash
+from vla_evaluation.store.runstore import RunStore
+
+ROOT = Path(__file__).resolve().parents[2]
+FILM = ROOT / "services" / "ui" / "ask" / "examples"
+WORDS = ("open the drawer", "<b>put</b> the bowl on the plate")
+in_a_browser = [
+    pytest.mark.outside,
+    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the pages' browser tests"),
+]
+
+
+def identity(policy="vla", suite="libero_goal"):
+    return {
+        "suite": suite, "tasks": [0, 1], "episodes": "0-4", "profile": "openvla", "seed": 0, "max_steps": 300,
+        "policy": {"name": policy, "checkpoint": None}, "assets": {"kind": "kit", "digest": "d"}, "versions": {},
+    }  # fmt: skip
+
+
+def begun(root: Path, name: str, now: float = 0.0, **about) -> RunStore:
+    """Returns the store of a run that was just begun: two tasks, five episodes each."""
+    folder = root / "runs" / name
+    (folder / "videos").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    plan = [(task, episode) for task in range(2) for episode in range(5)]
+    told = {"tasks": [{"instruction": words} for words in WORDS], "profile": {}, "assets": {"advice": ""}}
+    meta = {"identity": identity(**about), "created": now, "about": told}
+    found = identity(**about)
+    store = RunStore.create(
+        folder / "run.sqlite", suite=found["suite"], config_hash=config_hash(found), plan=plan, meta=meta
+    )
+    store.begin_invocation(now, {})
+    return store
+
+
+def finish(store: RunStore, now: float, success) -> None:
+    """Finishes the run's next episode; success: by task and episode. The first of a task has a film."""
+    lease = store.lease("worker-0", 1, now, 60.0)
+    result = {
+        "success": success(lease.task, lease.episode),
+        "steps": 100,
+        "start_hash": f"{lease.task}.{lease.episode}",
+    }
+    if lease.episode == 0:
+        result |= {"video": f"videos/{lease.task:02d}-00.mp4", "still": f"videos/{lease.task:02d}-00.jpg"}
+        (store.path.parent / result["video"]).write_bytes(bytes(range(256)) * 8)
+        still = next(FILM.glob("*/*.jpg"))
+        (store.path.parent / result["still"]).write_bytes(still.read_bytes())
+    store.finish(lease, result, now)
+
+
+def complete(root: Path, name: str, success, **about) -> None:
+    with begun(root, name, **about) as store:
+        for _ in range(10):
+            finish(store, 30.0, success)
+        store.end_invocation(1, 60.0, "complete")
+
+
+@pytest.fixture(scope="module")
+def volume(tmp_path_factory):
+    root = tmp_path_factory.mktemp("lab") / "volume"
+    complete(root, "goal-vla-1", lambda task, episode: episode != 3)
+    complete(root, "goal-oracle-1", lambda task, episode: (task, episode) != (0, 1), policy="oracle")
+    complete(root, "object-vla-1", lambda task, episode: True, suite="libero_object")
+    (root / "runs" / "broken-1").mkdir()
+    for name in ("run.sqlite", "config.json"):
+        (root / "runs" / "broken-1" / name).write_text("no store")
+    (root / "runs" / "goal-vla-1" / "report.html").write_text("<script>fetch('/logout', {method: 'POST'})</script>")
+    return root
+
+
+@pytest.fixture(scope="module")
+def reports(volume):
+    """The address of the service over that volume."""
+    (port,) = free_ports(1)
+    env = {**ENVIRONMENT, "VLALAB_VOLUME": str(volume), "VLALAB_TOKEN": ""}
+    command = [sys.executable, "-m", "services.reports", "--port", str(port)]
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 120
+        while not healthcheck.check(f"http://127.0.0.1:{port}", 2.0)[0]:
+            assert process.poll() is None and time.monotonic() < end, "the service does not get ready"
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def site_over(reports: str, stack) -> str:
+    from services.ui.app import create_app
+    from services.ui.ask.link import PolicyLink
+
+    link = PolicyLink(nobody())
+    stack.callback(link.close)
+    return stack.enter_context(serving(create_app(link, services={"reports": reports})))
+
+
+@pytest.fixture(scope="module")
+def url(reports):
+    from contextlib import ExitStack
+
+    with ExitStack() as entered:
+        yield site_over(reports, entered)
+
+
+def test_the_list_has_every_run_and_keeps_to_its_filters(url):
+    page = httpx.get(f"{url}/runs").text
+    for name in ("goal-vla-1", "goal-oracle-1", "object-vla-1", "broken-1"):
+        assert name in page
+    left = httpx.get(f"{url}/runs?policy=vla&suite=libero_goal").text
+    assert 'href="/runs/goal-vla-1"' in left and 'href="/runs/goal-oracle-1"' not in left
+    assert "No run fits" in httpx.get(f"{url}/runs?policy=nobody").text
+
+
+def test_a_run_is_shown_with_its_tasks_films_and_their_filters(url):
+    page = httpx.get(f"{url}/runs/goal-vla-1").text
+    assert "80.0 %" in page and "&lt;b&gt;put&lt;/b&gt; the bowl" in page and "<b>put</b>" not in page
+    assert page.count("<video") == 2
+    assert httpx.get(f"{url}/runs/goal-vla-1?task=1&outcome=success").text.count("<video") == 1
+    assert httpx.get(f"{url}/runs/goal-vla-1?outcome=failure").text.count("<video") == 0
+
+
+def test_a_film_passes_through_in_parts(url, volume):
+    whole = (volume / "runs/goal-vla-1/videos/00-00.mp4").read_bytes()
+    answer = httpx.get(f"{url}/runs/goal-vla-1/videos/00-00.mp4", headers={"Range": "bytes=100-199"})
+    assert (answer.status_code, answer.content) == (206, whole[100:200])
+    assert answer.headers["content-range"] == f"bytes 100-199/{len(whole)}"
+
+
+def test_a_report_cannot_act_in_the_name_of_who_looks_at_it(url):
+    answer = httpx.get(f"{url}/runs/goal-vla-1/report.html")
+    assert answer.status_code == 200 and "sandbox allow-scripts" in answer.headers["content-security-policy"]
+    assert "allow-same-origin" not in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("path", ["/runs/nothing", "/runs/%2e%2e", "/runs/a%2fb", "/runs/goal-vla-1/videos/%2e%2e"])
+def test_what_is_not_there_is_a_page_that_says_so(url, path):
+    answer = httpx.get(url + path)
+    assert answer.status_code == 404 and "Traceback" not in answer.text
+
+
+def test_a_damaged_run_says_why(url):
+    answer = httpx.get(f"{url}/runs/broken-1")
+    assert answer.status_code == 409 and "the file is damaged" in answer.text
+
+
+def test_two_runs_are_compared_and_the_episodes_that_differ_are_shown(url):
+    page = httpx.get(f"{url}/runs/compare?a=goal-vla-1&b=goal-oracle-1").text
+    shown = set(zip(*[iter(_attributes(page, "data-task", "data-episode"))] * 2, strict=True))
+    assert shown == {("0", "1"), ("0", "3"), ("1", "3")}
+    assert "p = 1" in page and "+10.0" in page
+    every = httpx.get(f"{url}/runs/compare?a=goal-vla-1&b=goal-oracle-1&show=all").text
+    assert every.count("data-episode=") == 10 and every.count("<video") == 4
+
+
+def _attributes(page: str, *names: str) -> list[str]:
+    import re
+
+    return [
+        value for pair in re.findall('pair" ' + " ".join(f'{name}="(\\d+)"' for name in names), page) for value in pair
+    ]
+
+
+def test_runs_that_cannot_be_paired_say_why(url):
+    answer = httpx.get(f"{url}/runs/compare?a=goal-vla-1&b=object-vla-1")
+    assert answer.status_code == 200 and "suite: libero_goal and libero_object" in answer.text
+
+
+def test_tables_are_had_as_csv(url):
+    rows = list(csv.DictReader(io.StringIO(httpx.get(f"{url}/runs.csv").text)))
+    assert {row["name"]: row["rate"] for row in rows}["goal-vla-1"] == "0.8"
+    episodes = list(csv.DictReader(io.StringIO(httpx.get(f"{url}/runs/goal-vla-1/episodes.csv").text)))
+    assert len(episodes) == 10 and episodes[3]["success"] == "False"
+
+
+def test_a_cell_is_no_formula():
+    from services.ui.site.tables import as_csv
+
+    assert b"'=HYPERLINK" in as_csv("a.csv", ["a"], [{"a": '=HYPERLINK("http://x")'}]).body
+
+
+def test_the_leaderboard_takes_complete_runs_the_largest_first():
+    run = {"checkpoint": "", "profile": "p", "assets": "kit", "state": "complete", "created": 1.0}
+    runs = [
+        {**run, "name": "small", "policy": "a", "suite": "s", "done": 5, "rate": 1.0},
+        {**run, "name": "large", "policy": "a", "suite": "s", "done": 50, "rate": 0.5},
+        {**run, "name": "going", "policy": "a", "suite": "t", "done": 50, "rate": 0.9, "state": "running"},
+        {**run, "name": "other", "policy": "a", "suite": "t", "done": 5, "rate": 0.7, "assets": "official"},
+    ]
+    suites, lines = leaderboard.lines(runs)
+    assert suites == ["s", "t"] and [line.assets for line in lines] == ["official", "kit"]
+    assert lines[1].cells == {"s": runs[1]} and lines[1].mean == 0.5
+
+
+def test_without_the_service_the_page_says_how_to_start_it(stack):
+    answer = httpx.get(f"{site_over(nobody(), stack)}/runs")
+    assert answer.status_code == 502 and "<code>./lab up reports</code>" in answer.text
+
+
+def test_what_is_read_is_as_new_as_the_store(url, volume):
+    with begun(volume, "growing", now=time.time()) as store:
+        try:
+            for count in range(3):
+                assert f">{count}/10<" in _row(httpx.get(f"{url}/runs").text, "growing")
+                finish(store, time.time(), lambda task, episode: True)
+        finally:
+            import shutil
+
+            shutil.rmtree(store.path.parent)
+
+
+def _row(page: str, name: str) -> str:
+    return next(row for row in page.split("<tr>") if f'href="/runs/{name}"' in row)
+
+
+# --- in a browser --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [pytest.param(400, marks=in_a_browser), 1280])
+def test_the_numbers_of_a_run_that_is_under_way_move(width, url, volume, stack):
+    name = f"running-{width}"
+    store = stack.enter_context(begun(volume, name, now=time.time()))
+    shown = stack.enter_context(browser.Browser(width=width))
+    shown.go(f"{url}/runs/{name}")
+    figure = "document.querySelector('#standing [data-figure=done]').textContent"
+    shown.until(f"{figure} == '0'")
+    for count in range(1, 4):
+        finish(store, time.time(), lambda task, episode: task == 0)
+        shown.until(f"{figure} == '{count}'")
+    assert shown.js("document.querySelector('tr[data-task=\"0\"] [data-figure=done]').textContent") != "0"
+    assert axe.violations(shown) == [] and shown.js("document.documentElement.scrollWidth") <= width
+    for _ in range(7):
+        finish(store, time.time(), lambda task, episode: task == 0)
+    store.end_invocation(1, time.time(), "complete")
+    shown.until("document.querySelector('#standing').dataset.state == 'complete'")
+    assert "50.0" in shown.js("document.querySelector('#standing [data-figure=rate]').textContent")
+    assert shown.errors == [] and shown.complaints == []
+
+
+@pytest.mark.parametrize("scheme", [pytest.param(name, marks=in_a_browser) for name in ("light", "dark")])
+def test_lists_comparison_and_leaderboard_are_for_everyone(scheme, url, stack):
+    shown = stack.enter_context(browser.Browser(width=1280))
+    shown.scheme(scheme)
+    for width, language in ((1280, "en"), (400, "ko")):
+        shown.resize(width, 900)
+        for path in ("/runs", "/runs/compare?a=goal-vla-1&b=goal-oracle-1", "/runs/leaderboard", "/runs/goal-vla-1"):
+            shown.go(f"{url}{path}{'&' if '?' in path else '?'}language={language}")
+            shown.until(f"location.href.includes('{path}') && document.readyState == 'complete'")
+            assert shown.js("document.documentElement.lang") == language
+            assert axe.violations(shown) == [], path
+            assert shown.js("document.documentElement.scrollWidth") <= width, path
+    assert shown.errors == [] and shown.complaints == []
+    assert {urlsplit(each).netloc for each in shown.requests if each.startswith("http")} == {urlsplit(url).netloc}
