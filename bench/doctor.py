@@ -28,7 +28,8 @@ TASKS = {
     "record": {},
     "train": {"gpu": None, "device": None},
     "finetune": {"model": "gr00t", "gpu": None, "device": None},
-    "build": {},
+    "learn": {"gpu": None},
+    "build": {"names": ["openvla"]},
 }
 
 

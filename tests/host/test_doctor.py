@@ -328,15 +328,18 @@ def test_a_task_stops_with_the_doctors_words(tmp_path, monkeypatch):
         ("train", {"lab": "transformer", "gpu": None, "device": "auto"}, True),
         ("train", {"lab": "transformer", "gpu": None, "device": "cpu"}, False),
         ("finetune", {"model": "gr00t", "gpu": None, "device": "auto"}, True),
+        ("learn", {"suite": "libero_goal", "gpu": None}, True),
+        ("build", {"names": ["openvla"]}, False),
         ("eval", {}, False),
     ],
 )
-def test_a_driver_that_is_too_old_stops_only_what_would_use_it(task, given, asked, monkeypatch):
+def test_a_driver_that_is_too_old_stops_only_what_would_use_it(task, given, asked, monkeypatch, capsys):
     old = {"driver": "470.1", "cuda": [11, 4], "devices": [{"index": 0, "name": "A", "capability": [8, 0]}]}
     monkeypatch.setattr(Live, "gpus", lambda self: old)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if not asked:
         examining.require(task, given)
+        assert ("driver 470.1 is too old" in capsys.readouterr().err) == (task == "build")
         return
     with pytest.raises(LabError, match=r"driver 470.1 is too old .*or run on the CPU with --gpu none"):
         examining.require(task, given)

@@ -97,6 +97,7 @@ def train(
     GPU,
     RUNTIME,
     DRY_RUN,
+    NO_CHECK,
     name="learn",
 )
 def learn_suite(suite: str, name: str | None, demonstrations: int | None, workers: int | None, gpu: str | None,

@@ -270,12 +270,12 @@ def cdi(case: Case) -> Finding:
 
 CHECKS = (
     Check("nvidia-driver", "driver", "Models run on a GPU only while its driver answers.", FAIL, "sudo reboot", driver,
-          needs="torch", before=("up", "train", "finetune")),
+          needs="torch", before=("up", "train", "finetune", "learn")),
     Check("nvidia-version", "driver's version", "CUDA refuses a driver that is older than it.", FAIL,
-          INSTALL, driver_version,
-          needs="torch", before=("up", "train", "finetune")),
+          INSTALL, driver_version, needs="torch", before=("up", "train", "finetune", "learn", "build")),
     Check("nvidia-architecture", "GPU's generation", "torch has no machine code for a GPU that is newer than it.", FAIL,
-          "./lab up SERVICE --gpu none", architecture, needs="torch", before=("up", "train", "finetune")),
+          "./lab up SERVICE --gpu none", architecture, needs="torch",
+          before=("up", "train", "finetune", "learn", "build")),
     Check("nvidia-memory", "GPU's memory", "Memory that a dead program holds is missing to all others.", WARN,
           "sudo fuser -v /dev/nvidia*", gpu_memory, needs="torch"),
     Check("nvidia-persistence", "persistence", "Without it the first use of a GPU takes seconds.", WARN,

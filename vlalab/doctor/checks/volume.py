@@ -138,10 +138,10 @@ def _digest(path: Path, deadline: float) -> str | None:
 
 CHECKS = (
     Check("volume", "volume", "Everything that is made lies on it.", FAIL, "VLALAB_VOLUME in .env", writable,
-          before=("up", "eval", "record", "train", "finetune")),
+          before=("up", "eval", "record", "train", "finetune", "learn")),
     Check("volume-mounted", "volume's mount", "A disk that is not mounted is written past.", FAIL,
           "sudo mount /PLACE", mounted,
-          before=("up", "eval", "record", "train", "finetune")),
+          before=("up", "eval", "record", "train", "finetune", "learn")),
     Check("volume-owner", "volume's owner", "Services cannot write into another's folders.", FAIL,
           "sudo chown UID:GID FOLDER", owner),
     Check("checkpoints", "checkpoints", "A damaged file is a model that answers nonsense.", FAIL,
