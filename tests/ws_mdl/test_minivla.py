@@ -66,7 +66,16 @@ def dots(tmp_path_factory):
 
 
 def config(dots, **changes) -> Config:
-    given = {"data": str(dots), "size": "tiny", "epochs": 4, "warmup": 4, "draws": 2, "chunk": 4, "ema": 0.9}
+    given = {
+        "data": str(dots),
+        "size": "tiny",
+        "epochs": 4,
+        "warmup": 4,
+        "draws": 2,
+        "chunk": 4,
+        "ema": 0.9,
+        "head": "diffusion",
+    }
     return Config(**given | {"device": "cpu", "precision": "fp32", "lrate": 2e-3, "batch_size": 32} | changes)
 
 
@@ -289,6 +298,16 @@ def test_it_learns_from_the_pictures_and_the_words(policy):
     """Where it was shown what to do it does that; in the dark, or told the other dot, it does not."""
     seeing = errors(policy)
     assert seeing < 0.8 * errors(policy, blind=True) and seeing < 0.8 * errors(policy, deaf=True)
+
+
+def test_it_can_be_told_something_else_to_see_whether_it_listens(trained):
+    found = newest(trained.path("checkpoints") / "minivla", "")
+    plain, told = load_policy(*found, "cpu", 5, 4, 0), load_policy(*found, "cpu", 5, 4, 0, "go to the blue dot")
+    sent = replace(plain.example(120), instruction="Go to the red dot")
+    meant = replace(sent, instruction="Go to the blue dot")
+    heard, tokens = told.observe([sent]).tokens, plain.observe([meant]).tokens
+    assert torch.equal(heard, tokens) and not torch.equal(heard, plain.observe([sent]).tokens)
+    assert told.info().details["told"] == "go to the blue dot" and "told" not in plain.info().details
 
 
 def test_an_answer_depends_on_the_observation_alone(policy):

@@ -25,6 +25,8 @@ class ServiceSettings(Serving):
     """Observations that are computed together."""
     seed: int = 0
     """Of the noise that every chunk begins as."""
+    told: str = ""
+    """An instruction in place of every one that is sent: how much does it listen?"""
 
 
 def prepare(settings: ServiceSettings) -> tuple[Callable[[], Policy], dict[str, float]]:
@@ -32,7 +34,7 @@ def prepare(settings: ServiceSettings) -> tuple[Callable[[], Policy], dict[str, 
     from services.ws_mdl.minivla.policy import load_policy, newest
 
     path, files = newest(Volume().path("checkpoints") / "minivla", settings.name)
-    chosen = (settings.device, settings.denoising_steps, settings.max_batch, settings.seed)
+    chosen = (settings.device, settings.denoising_steps, settings.max_batch, settings.seed, settings.told)
     return lambda: load_policy(path, files, *chosen), {}
 
 

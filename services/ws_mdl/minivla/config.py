@@ -34,14 +34,14 @@ class Config:
     state: bool = True  # tell the network where the hand is
     words: bool = True  # tell it the instruction; without, it is deaf: to compare with
     pictures: bool = True  # show it the pictures; without, it is blind: to compare with
-    head: Literal["diffusion", "flow", "regression"] = "diffusion"  # what the action head learns
+    head: Literal["diffusion", "flow", "regression"] = "regression"  # what the action head learns
     chunk: int = 16  # actions that are predicted together
     episodes: int = 0  # of the data set to learn from, 0 for all; each task's first ones
 
     epochs: int = 40  # passes over all steps of all episodes
     minutes: float = 0  # above 0: as many epochs as this machine seems to do in that time, measured at the start
-    batch_size: int = 128  # observations
-    draws: int = 2  # noisy chunks of each observation in a batch
+    batch_size: int = 64  # observations
+    draws: int = 2  # noisy chunks of each observation in a batch; of regression always one
     lrate: float = 8e-4  # after the warm-up it falls like a cosine to 0
     warmup: int = 200  # batches
     weight_decay: float = 1e-4  # AdamW's, of matrices and convolutions

@@ -37,6 +37,7 @@ class MiniVLAPolicy(Policy):
     steps: int = 10  # of denoising
     max_batch: int = 16
     seed: int = 0
+    told: str = ""  # in place of every instruction
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self):
@@ -66,7 +67,7 @@ class MiniVLAPolicy(Policy):
         known, config = self.learned, self.config
         learned = {"data": known.data, "data_digest": known.digest, "demonstrations": str(known.demonstrations)}
         trained = {"size": config.size, "head": config.head, "epochs": str(config.epochs)}
-        acts = {"denoising_steps": str(self.steps), "seed": str(self.seed)}
+        acts = {"denoising_steps": str(self.steps), "seed": str(self.seed)} | ({"told": self.told} if self.told else {})
         return learned | {"learned_from": known.source or "unknown"} | trained | acts | versions(("torch",))
 
     def example(self, level: int = 0) -> Observation:
@@ -93,7 +94,7 @@ class MiniVLAPolicy(Policy):
         """Returns the network's memory of observations."""
         side = SIZES[self.config.size]["side"]
         seen = [small(np.stack([one.images[c] for one in observations]), side) for c in self.learned.cameras]
-        words = data.encode(self.tokenizer, [one.instruction for one in observations])[:, : train.WORDS]
+        words = data.encode(self.tokenizer, [self.told or one.instruction for one in observations])[:, : train.WORDS]
         state = torch.zeros(len(observations), 0)
         if self.config.state:
             state = self.learned.state(torch.from_numpy(np.stack([one.state for one in observations])).float())
@@ -113,7 +114,9 @@ def newest(runs: Path, name: str) -> tuple[Path, WeightFiles]:
     raise ValueError(f"{what}; ./lab train minivla --data NAME trains one")
 
 
-def load_policy(path: Path, files: WeightFiles, device: str, steps: int, max_batch: int, seed: int) -> MiniVLAPolicy:
+def load_policy(
+    path: Path, files: WeightFiles, device: str, steps: int, max_batch: int, seed: int, told: str = ""
+) -> MiniVLAPolicy:
     """Returns the policy of a weights file."""
     state = files.load(path)
     if "learned" not in state:
@@ -121,4 +124,4 @@ def load_policy(path: Path, files: WeightFiles, device: str, steps: int, max_bat
     nn_model, config, learned = train.model_from(state)
     checkpoint = Checkpoint(f"minivla/{path.parent.name}", path.stem)
     chosen = choose_device(device)
-    return MiniVLAPolicy(nn_model, config, learned, checkpoint, steps, max_batch, seed, chosen)
+    return MiniVLAPolicy(nn_model, config, learned, checkpoint, steps, max_batch, seed, told, chosen)

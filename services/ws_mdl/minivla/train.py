@@ -61,6 +61,11 @@ class Training:
         return HEADS[self.config.head]()
 
     @property
+    def draws(self) -> int:
+        """Chunks of each observation in a batch: without noise they would all be one."""
+        return 1 if self.config.head == "regression" else self.config.draws
+
+    @property
     def batches_per_epoch(self) -> int:
         return -(-len(self.data) // self.config.batch_size)
 
@@ -110,21 +115,22 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
 
     All random numbers are drawn for the whole batch, then each process takes its rows: two make what one would.
     """
-    config, data, device = run.config, run.data, run.machine.device
-    chunk, real = data.chunks(index, config.chunk)
+    data, device = run.data, run.machine.device
+    draws = run.draws
+    chunk, real = data.chunks(index, run.config.chunk)
     pictures = augmented(data.pictures[index], run.generator)
-    noise = torch.randn((len(index), config.draws, *chunk.shape[1:]), generator=run.generator)
-    draw = torch.rand((len(index), config.draws), generator=run.generator)
+    noise = torch.randn((len(index), draws, *chunk.shape[1:]), generator=run.generator)
+    draw = torch.rand((len(index), draws), generator=run.generator)
     mine = slice(run.machine.rank, None, run.machine.world)
-    count = int(real.sum()) * config.draws  # of all processes
+    count = int(real.sum()) * draws  # of all processes
     parts = (pictures, data.words[data.task[index]], data.state[index], chunk, real, noise, draw)
     pictures, words, state, chunk, real, noise, draw = (one[mine].to(device) for one in parts)
 
-    chunk, real = (one.repeat_interleave(config.draws, 0) for one in (chunk, real))
+    chunk, real = (one.repeat_interleave(draws, 0) for one in (chunk, real))
     x, time_, wanted = run.head.training_pair(chunk.cpu(), noise.flatten(0, 1).cpu(), draw.flatten().cpu())
     with run.machine.autocast():
         memory = run.nn_model.observe(pictures, words, data.pad, state)
-        memory.tokens, memory.mask = (one.repeat_interleave(config.draws, 0) for one in (memory.tokens, memory.mask))
+        memory.tokens, memory.mask = (one.repeat_interleave(draws, 0) for one in (memory.tokens, memory.mask))
         predicted = run.nn_model.denoise(x.to(device), time_.to(device), memory)
     wrong = (predicted.float() - wanted.to(device)).square().mean(-1)
     return (wrong * real).sum() / count
