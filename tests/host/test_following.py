@@ -18,7 +18,7 @@ TASKS = {task.name: task for group in tasks.GROUPS.values() for task in group}
 GIVEN = {
     "run": "latest", "names": ["ui", "oracle"], "model": "openvla", "lab": "transformer", "name": None, "b": "latest",
     "venvs": False, "benchmark": "sim", "quick": True, "check": False, "sentence": "A door.", "pictures": False,
-    "source": "goal", "policy": "oracle", "dataset": "goal", "env": "gr00t",
+    "source": "goal", "policy": "oracle", "dataset": "goal", "env": "gr00t", "suite": "libero_goal",
 }  # fmt: skip
 
 
