@@ -207,7 +207,7 @@ def test_both_sides_name_the_same_system_packages():
 
 
 def test_every_environment_has_a_lock():
-    assert set(paths.image_names()) | {"host", "contract"} == set(locks.all_locks())
+    assert set(paths.image_names()) | {"host", "contract", "admin"} == set(locks.all_locks())
     for lock in locks.all_locks().values():
         assert locks.problems(lock) == []
 

@@ -22,15 +22,16 @@ from vlalab.environments import pythons
 from vlalab.environments.downloads import Downloads
 from vlalab.host import owners
 from vlalab.host.console import LabError, Status, say, status, unknown
-from vlalab.host.paths import ROOT, image_names, python_path
+from vlalab.host.paths import ADMIN, ROOT, image_names, python_path
 from vlalab.host.processes import die_with_parent
 
 VERSIONS = ("3.10", "3.11")  # in the order of preference; every lock serves both
+ADMIN_GB = 0.1
 
 
 @dataclass(frozen=True)
 class Environment:
-    """One environment on this machine: the folder images/<name>, and what its lock makes of it."""
+    """One environment on this machine: the folder images/<name> (or admin), and what its lock makes of it."""
 
     name: str
     folder: Path
@@ -77,7 +78,18 @@ class Environment:
 
     def needed_gb(self) -> float:
         """Returns what making it takes: uv's cache and the environment, where they cannot share files."""
-        return manifests.environment(self.name, self.folder.parent).venv_gb * 2
+        gb = ADMIN_GB if self.is_admins else manifests.environment(self.name, self.folder.parent).venv_gb
+        return gb * 2
+
+    @property
+    def is_admins(self) -> bool:
+        """Whether it is the one without an image."""
+        return self.name == ADMIN.name
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The Pythons it may be made with, in the order of preference: the newer one has the newer Ansible."""
+        return VERSIONS[::-1] if self.is_admins else VERSIONS
 
     def _read_stamp(self) -> str:
         try:
@@ -88,9 +100,9 @@ class Environment:
 
 def named(name: str, root: Path = ROOT) -> Environment:
     """Returns the environment of that name. Raises LabError when images/ has no such folder or no lock."""
-    env = Environment(name, root / "images" / name)
+    env = Environment(name, root / name if name == ADMIN.name else root / "images" / name)
     if not env.lock.exists():
-        raise LabError(unknown("environment", name, image_names()))
+        raise LabError(unknown("environment", name, [*image_names(), ADMIN.name]))
     return env
 
 
@@ -178,20 +190,20 @@ def _check_space(env: Environment) -> None:
 
 def _interpreter(env: Environment) -> str:
     """Returns a Python for an environment: one that whoever reads the clone can run, where there is one."""
-    there = [found for version in VERSIONS if (found := pythons.find(version, env.folder))]
+    there = [found for version in env.versions if (found := pythons.find(version, env.folder))]
     for found in there:
         if owners.serves(found, env.folder):
             return found
     lack = f"{there[0]} is closed to others, who can read {env.folder}" if there else "none is installed"
-    say(f"needs Python {' or '.join(VERSIONS)}: {lack}; asking uv to download {VERSIONS[0]}")
-    if found := pythons.download(VERSIONS[0], env.folder):
+    say(f"needs Python {' or '.join(env.versions)}: {lack}; asking uv to download {env.versions[0]}")
+    if found := pythons.download(env.versions[0], env.folder):
         return found
     if there:
         say(f"going on with {there[0]}: nobody else can use this environment")
         return there[0]
     raise LabError(
-        f"environment '{env.name}' needs Python {' or '.join(VERSIONS)}; none is installed and uv could not download "
-        "one. Install it (Debian 12: apt-get install python3.11; Ubuntu 22.04: apt-get install python3.10; "
+        f"environment '{env.name}' needs Python {' or '.join(env.versions)}; none is installed and uv could not "
+        "download one. Install it (Debian 12: apt-get install python3.11; Ubuntu 22.04: apt-get install python3.10; "
         "elsewhere: pyenv install 3.10) and call again"
     )
 

@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Each holds one package.
 SHARED = tuple(f"shared/{name}" for name in ("common", "contract", "modelkit", "datasets", "evaluation", "notebooks"))
 COMMON = ROOT / SHARED[0]
+ADMIN = ROOT / "admin"  # an environment without an image: Ansible and Fabric, for who looks after machines
 CLONES_VOLUME = ROOT / "shared" / "volume"
 
 

@@ -56,6 +56,9 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "bench": lambda given: f"./lab bench {_next_benchmark(given)} (results: bench/RESULTS.md)",
     "env": lambda given: f"./lab up {_service_of(given)}",
     "lock": lambda given: _after_locking(given),
+    "host": lambda given: f"./lab fleet doctor --hosts {_names(given)}" if given["hosts"] else "./lab doctor",
+    "fleet": "./lab fleet status (who serves what)",
+    "support": "tar tzf ARCHIVE (look before you send it)",
 }
 
 
@@ -64,6 +67,10 @@ def tell(task: str, given: Given) -> None:
     if task in AFTER and sys.stderr.isatty() and not given.get("dry_run"):
         after = AFTER[task]
         say(f"next: {after if isinstance(after, str) else after(given)}")
+
+
+def _names(given: Given) -> str:
+    return ",".join(one.name for one in given["hosts"])
 
 
 def _recorded() -> str:

@@ -1,0 +1,147 @@
+"""`./lab fleet` against real SSH servers of this machine: one is off, one is slow, one is strange, the rest answer."""
+
+import getpass
+import json
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import ssh_server
+from vlalab.commands import fleet, machines
+from vlalab.commands.machines import Machine
+from vlalab.host.console import LabError
+
+USABLE = {"schema": 1, "exit_code": 0, "checks": [{"verdict": "pass", "why": "all is well", "fix": ""}]}
+SICK = {"schema": 1, "exit_code": 2, "checks": [
+    {"verdict": "warn", "why": "little memory", "fix": ""},
+    {"verdict": "fail", "why": "the driver is too old", "fix": "sudo apt-get install nvidia-driver"},
+]}  # fmt: skip
+
+pytestmark = pytest.mark.skipif(ssh_server.SSHD is None, reason="no sshd here (openssh-server)")
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    """Two servers whose keys are known, a third whose is not; HOME is where the client's key and that list lie."""
+    with ssh_server.running(tmp_path_factory.mktemp("fleet"), ["one", "two", "strange"], ("strange",)) as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def home(servers, tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("HOME", str(servers[0].key.parent.parent / "home"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+
+
+def lab(folder: Path, script: str) -> str:
+    """Makes a folder with a `lab` that runs `script`; returns it."""
+    folder.mkdir()
+    (folder / "lab").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "lab").chmod(0o755)
+    return str(folder)
+
+
+def saying(folder: Path, answer: dict) -> str:
+    (folder.with_suffix(".json")).write_text(json.dumps(answer))
+    return lab(folder, f"[ \"$*\" = 'doctor --json' ] || exit 9\ncat '{folder}.json'\nexit {answer['exit_code']}")
+
+
+def at(name: str, port: int, root: str = "/no/such/folder") -> Machine:
+    return Machine(name, "127.0.0.1", getpass.getuser(), port, None, root)
+
+
+def rows(capsys) -> dict[str, dict]:
+    told = json.loads(capsys.readouterr().out)
+    assert (told["schema"], told["task"]) == (1, "doctor")
+    return {row["machine"]: row for row in told["machines"]}
+
+
+def test_a_dead_a_slow_and_a_strange_machine_spoil_no_others_row(servers, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(fleet, "CONNECT_S", 2.0)
+    well = saying(tmp_path / "päth with space", USABLE)
+    ill = saying(tmp_path / "ill", SICK)
+    hangs = lab(tmp_path / "hangs", "sleep 600")
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections and never says a word
+        asked = [
+            at("off", ssh_server.free_port()), at("silent", silent.getsockname()[1]), at("well", servers[0].port, well),
+            at("ill", servers[1].port, ill), at("hangs", servers[0].port, hangs), at("bare", servers[1].port),
+            at("strange", servers[2].port, well),
+        ]  # fmt: skip
+        code = fleet.run("doctor", asked, parallel=8, timeout_s=6.0, as_json=True)
+    found = rows(capsys)
+    assert code == 2 and list(found) == [one.name for one in asked]
+    assert {name for name, row in found.items() if row["verdict"] == "pass"} == {"well"}
+    assert found["well"]["answer"] == USABLE and found["ill"]["answer"] == SICK
+    assert found["ill"]["what"] == "the driver is too old (and 1 more)"
+    assert found["ill"]["fix"] == "sudo apt-get install nvidia-driver"
+    assert "nothing answers at port" in found["off"]["what"] and "no answer within 2 s" in found["silent"]["what"]
+    assert "no end within 6 s" in found["hangs"]["what"]
+    assert found["bare"]["what"] == "no lab lies there" and "./lab host setup --hosts bare" in found["bare"]["fix"]
+    assert "host key is not known" in found["strange"]["what"]
+    assert found["strange"]["fix"] == f"ssh -p {servers[2].port} {getpass.getuser()}@127.0.0.1"
+
+
+def test_a_key_that_changed_is_refused(servers, tmp_path, capsys):
+    known = Path(os.environ["HOME"]) / ".ssh" / "known_hosts"
+    before = known.read_text()
+    known.write_text(before + f"[127.0.0.1]:{servers[2].port} {servers[0].key.with_suffix('.pub').read_text()}")
+    try:
+        assert fleet.run("doctor", [at("swapped", servers[2].port)], 1, 30.0, as_json=True) == 2
+    finally:
+        known.write_text(before)
+    assert "another than the known one" in rows(capsys)["swapped"]["what"]
+
+
+def test_with_a_limit_they_take_turns_and_the_table_keeps_their_order(servers, tmp_path, capsys):
+    asked = [at(f"gpu{n:02}", servers[n % 2].port, saying(tmp_path / str(n), USABLE)) for n in range(6)]
+    assert fleet.run("doctor", asked, parallel=2, timeout_s=60.0, as_json=False) == 0
+    table = capsys.readouterr().out
+    assert [line.split()[:2] for line in table.splitlines()[1:7]] == [[f"gpu{n:02}", "pass"] for n in range(6)]
+    assert "6 of 6 machines are well" in table
+
+
+def test_pull_brings_a_clone_up_to_date_and_its_environments_with_it(servers, tmp_path, capsys):
+    def git(*words: str, cwd: Path) -> str:
+        who = ("-c", "user.name=lab", "-c", "user.email=lab@localhost")
+        return subprocess.run(["git", *who, *words], cwd=cwd, check=True, capture_output=True, text=True).stdout.strip()
+
+    origin, clone = tmp_path / "origin", tmp_path / "clone"
+    lab(origin, 'echo "$@" >> made')
+    git("init", "-q", "-b", "main", cwd=origin)
+    git("add", "lab", cwd=origin)
+    git("commit", "-q", "-m", "one", cwd=origin)
+    git("clone", "-q", str(origin), str(clone), cwd=tmp_path)
+    (clone / "images" / "libero" / ".venv").mkdir(parents=True)
+    git("commit", "-q", "--allow-empty", "-m", "two", cwd=origin)
+    machine = [at("one", servers[0].port, str(clone))]
+    assert fleet.run("pull", machine, 1, 60.0, as_json=False) == 0
+    assert " → " in capsys.readouterr().out
+    assert git("rev-parse", "HEAD", cwd=clone) == git("rev-parse", "HEAD", cwd=origin)
+    assert (clone / "made").read_text() == "--version\nenv libero\n"
+    assert fleet.run("pull", machine, 1, 60.0, as_json=False) == 0
+    assert "is at " in capsys.readouterr().out
+    git("commit", "-q", "--allow-empty", "-m", "own work", cwd=clone)
+    git("commit", "-q", "--allow-empty", "-m", "three", cwd=origin)
+    assert fleet.run("pull", machine, 1, 60.0, as_json=False) == 2
+    assert "fast-forward" in capsys.readouterr().out
+
+
+def test_an_inventory_says_who_they_are(servers, tmp_path, capsys):
+    inventory = tmp_path / "machines.yaml"
+    user, root = getpass.getuser(), saying(tmp_path / "lab", USABLE)
+    inventory.write_text(
+        "lab:\n"
+        f"  vars: {{ansible_host: 127.0.0.1, ansible_user: {user}, lab_root: {root}}}\n"
+        f"  hosts: {{gpu02: {{ansible_port: {servers[1].port}}}, gpu01: {{ansible_port: {servers[0].port}}}}}\n"
+    )
+    found = machines.chosen([], str(inventory))
+    assert [(one.name, one.port, one.root) for one in found] == [
+        ("gpu01", servers[0].port, root), ("gpu02", servers[1].port, root)
+    ]  # fmt: skip
+    assert fleet.run("doctor", found, 4, 60.0, as_json=True) == 0
+    (tmp_path / "empty.yaml").write_text("all:\n")
+    with pytest.raises(LabError, match="names no machine"):
+        machines.of_file(tmp_path / "empty.yaml")

@@ -1,0 +1,162 @@
+"""`support`: one archive to attach to a question, of what somebody who helps asks for first, and without secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+
+from vlalab.description import compose
+from vlalab.engine import building, docker
+from vlalab.environments import locks, venvs
+from vlalab.host import paths, secrets
+from vlalab.host.console import LabError, say, status
+from vlalab.runtimes import both, contained, logs
+
+MODE = 0o600
+LONGEST = 200_000  # bytes of a log: its end
+DOCTOR_S = 120.0
+PREFIXES = ("VLALAB_", "DOCKER_", "COMPOSE_", "NVIDIA_", "CUDA_", "HF_", "UV_", "PIP_", "MUJOCO_", "LC_")
+SHOWN = {"PATH", "LANG", "HOME", "USER", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"}
+README = """What is in here, made by `./lab support` on {when}:
+
+{names}
+
+Values that are secret, or look so, were replaced by {hidden}: tokens, passwords, keys, headers of authorization. Other
+things that programs print are as they were, addresses and names of users and machines too: look before you send it.
+"""
+
+
+def write(target: Path | None, root: Path = paths.ROOT) -> Path:
+    """Writes the archive, for its owner alone, says what is in it and returns where it lies.
+
+    A part that cannot be had is replaced by the reason. Raises LabError where the file is there or cannot be written.
+    """
+    path = target or Path.cwd() / f"vla-lab-support-{platform.node() or 'host'}-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz"
+    descriptor = _open(path)
+    with os.fdopen(descriptor, "wb") as file, status("gathering"):
+        parts = gather(root)
+        with tarfile.open(fileobj=file, mode="w:gz") as archive:
+            for name, text in {"README.txt": _readme(parts), **parts}.items():
+                _add(archive, name, text)
+    for name, text in parts.items():
+        print(f"{name:<28} {len(text.encode()):>8} bytes")
+    say(f"{sum(text.count(secrets.HIDDEN) for text in parts.values())} secrets were removed; the file is yours alone")
+    return path
+
+
+def gather(root: Path) -> dict[str, str]:
+    """Returns the archive's files by name, their secrets removed."""
+    known = _secrets(root)
+    parts: dict[str, Callable[[], str]] = {
+        "doctor.json": lambda: _own(root, "doctor", "--json"),
+        "status.json": lambda: _own(root, "status", "--json"),
+        "versions.json": lambda: json.dumps(versions(), indent=1),
+        "compose.yaml": compose_config,
+        "variables.txt": lambda: variables(root),
+        **{f"logs/{name}.log": (lambda name=name: _end_of(name)) for name in logs.names()},
+        **{f"logs/{one.name}-container.log": (lambda one=one: _of_container(one)) for one in contained.everything()},
+    }
+    return {name: secrets.removed(_or_reason(make), known) for name, make in parts.items()}
+
+
+def versions() -> dict[str, object]:
+    """Returns what runs here: system, Python, the lab's commit, engine, driver, environments and how fit they are."""
+    engine = docker.available()
+    environments = {name: venvs.named(name) for name in paths.image_names()}
+    return {
+        "system": Path("/etc/os-release").read_text() if Path("/etc/os-release").exists() else platform.platform(),
+        "kernel": platform.release(),
+        "python": sys.version,
+        "lab": {"commit": building.commit(), "root": str(paths.ROOT), "volume": str(paths.volume())},
+        "docker": engine or json.loads(docker.run(["version", "--format", "{{json .}}"]).stdout),
+        "nvidia": _words(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv"]),
+        "environments": {name: "ready" if one.is_ready() else "not ready" for name, one in environments.items()},
+        "locks": {name: one.inputs_hash() for name, one in locks.all_locks().items()},
+    }
+
+
+def compose_config() -> str:
+    """Returns every service with its variables filled in: by Compose where there is an engine, else by our reader."""
+    if docker.available() is None:
+        return docker.compose(["--profile", "*", "config"]).stdout
+    given = compose.environment_variables()
+    return yaml.safe_dump({"services": {name: compose.filled(name, given) for name in compose.names()}})
+
+
+def variables(root: Path) -> str:
+    """Returns .env, and the variables of the shell that change anything here."""
+    file = root / ".env"
+    dotenv = file.read_text(errors="replace") if file.exists() else "(there is none)\n"
+    chosen = {n: v for n, v in os.environ.items() if n.startswith(PREFIXES) or n.upper() in SHOWN}
+    return f"# .env\n{dotenv}\n# the shell\n" + "".join(f"{name}={chosen[name]}\n" for name in sorted(chosen))
+
+
+def _secrets(root: Path) -> set[str]:
+    """Returns the secret values that are known: of the shell, of .env, and of what is up."""
+    try:
+        known = secrets.values(compose.environment_variables(root))
+    except LabError:  # a .env that nobody can read; what looks like a secret is removed all the same
+        known = secrets.values(os.environ)
+    return known.union(*(secrets.values(one.started_with()) for one in both.instances()))
+
+
+def _or_reason(make: Callable[[], str]) -> str:
+    try:
+        return make()
+    except (LabError, OSError, ValueError, subprocess.SubprocessError) as error:
+        return f"(could not be had: {error})\n"
+
+
+def _own(root: Path, *words: str) -> str:
+    """Returns what a task of the lab prints; after it what it says, where it fails."""
+    asked = subprocess.run(
+        [root / "lab", *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=DOCTOR_S
+    )
+    return asked.stdout or asked.stderr
+
+
+def _words(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"(no answer: {error})"
+
+
+def _end_of(name: str) -> str:
+    places = (logs.place(name), logs.place(name, attached=True))
+    path = next(path for path in places if path.exists())
+    return path.read_bytes()[-LONGEST:].decode(errors="replace")
+
+
+def _of_container(found: contained.Container) -> str:
+    done = docker.run(["logs", "--tail", "2000", found.container], check=False)
+    return (done.stdout + done.stderr)[-LONGEST:]
+
+
+def _readme(parts: dict[str, str]) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M:%S %z")
+    return README.format(when=when, names="\n".join(f"  {name}" for name in parts), hidden=secrets.HIDDEN)
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE)
+    except OSError as error:
+        raise LabError(f"cannot write {path} ({error.strerror}); name another file: --out FILE") from error
+
+
+def _add(archive: tarfile.TarFile, name: str, text: str) -> None:
+    data = text.encode()
+    entry = tarfile.TarInfo(f"vla-lab-support/{name}")
+    entry.size, entry.mode, entry.mtime = len(data), MODE, int(time.time())
+    archive.addfile(entry, io.BytesIO(data))

@@ -1,0 +1,101 @@
+"""Tasks of who looks after machines: make one ready, ask several, gather what a question needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vlalab.commands import fleet as fleets
+from vlalab.commands import hosting, machines
+from vlalab.commands import support as supporting
+from vlalab.commands.machines import VARIABLE
+from vlalab.description import compose
+from vlalab.host import paths
+from vlalab.host.console import require_known
+from vlalab.tasks.flags import Flag, finish, task, word
+from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several
+
+USER = Like(r"[a-z_][a-z0-9_-]{0,31}", "a user's name: a-z, 0-9, '_' and '-'", "NAME")
+FOLDER = Like(r"/[^\n\"\\]*[^\n\"\\/]", "a folder's absolute path, as /srv/vla-lab", "FOLDER")
+HOSTS = Flag("hosts", "machines, as gpu01 or anna@gpu01:2222", Several(Checked(machines.read)), default=())
+INVENTORY = Flag("inventory", "file that names them, as Ansible has it", Existing(shown="FILE"))
+LAB = Flag("lab", "where the lab lies there", FOLDER, otherwise=f"what the inventory says, else {machines.INSTALL}")
+
+
+def _service(label: str, text: str) -> str:
+    require_known(label, [text], [name for name, one in compose.read().items() if one.role != "job"])
+    return text
+
+
+@task(
+    "make a machine ready",
+    word("action", "setup", OneOf(("setup",))),
+    HOSTS.but(otherwise="this machine"),
+    INVENTORY,
+    Flag("check", "Ansible's dry run: show what would change, change nothing", default=False),
+    Flag("only", f"some of the steps {', '.join(hosting.STEPS)}", Several(OneOf(hosting.STEPS)), otherwise="all"),
+    Flag(
+        "with",
+        "driver: install NVIDIA's where none works; rootless: an engine for each user, instead of group docker, "
+        "which is as good as root",
+        Several(OneOf(hosting.EXTRAS)),
+        default=(),
+    ),
+    Flag("engine", "Docker's packages, the distribution's, or none", OneOf(hosting.ENGINES), otherwise="docker"),
+    Flag("user", "who works with the lab; made where missing", Several(USER), default=()),
+    Flag("volume", "shared folder, in which every user has one of their own", FOLDER),
+    Flag("boot", "services that start with the machine, as the first user's", Several(Checked(_service)), default=()),
+    Flag("ca-bundle", "certificate (PEM) of this network's authority, to be trusted there", Existing(shown="FILE")),
+    Flag("from", "address that the lab is cloned from", otherwise="this clone's origin"),
+    LAB.but(otherwise=f"{machines.INSTALL}, and on this machine this clone"),
+    Flag("ask-password", "ask for sudo's password", default=False),
+    Flag("set", "further settings of admin/defaults.yaml", Several(shown="NAME=VALUE,…"), default=()),
+)
+def host(
+    action: str,
+    hosts: list,
+    inventory: str | None,
+    check: bool,
+    only: list[str] | None,
+    ask_password: bool,
+    **given: object,
+) -> None:
+    """Make a bare Debian or Ubuntu machine ready; run again it changes nothing.
+
+    ./lab host setup --check                             this machine; change nothing yet
+    ./lab host setup --user anna,ben --volume /srv/vla-lab --boot oracle,ui
+    ./lab host setup --hosts gpu01,gpu02 --with driver --ask-password
+    """
+    values = hosting.values(given)
+    finish(hosting.set_up(hosting.Setup(list(hosts), inventory, values, only or [], check, ask_password)))
+
+
+@task(
+    "ask several machines",
+    word("action", ", ".join(fleets.COMMANDS), OneOf(tuple(fleets.COMMANDS))),
+    HOSTS,
+    INVENTORY.but(otherwise=f"variable {VARIABLE}"),
+    LAB,
+    Flag("parallel", "how many are asked at once", Number("[1, 256]"), default=fleets.PARALLEL),
+    Flag("timeout", "seconds that one may take", Number("(0, inf)", float), otherwise="60; 1800 to pull and restart"),
+    Flag("json", "print JSON instead of a table", default=False),
+)
+def fleet(
+    action: str, hosts: list, inventory: str | None, lab: str | None, parallel: int, timeout: float | None, json: bool
+) -> None:
+    """Ask several machines over SSH at once. Ends with 0: all well, 1: warnings, 2: one failed or gave no answer.
+
+    ./lab fleet doctor --hosts gpu01,gpu02
+    ./lab fleet status --inventory machines.yaml --json
+    ./lab fleet pull --inventory machines.yaml     git pull, then the environments that are there
+    """
+    chosen = machines.chosen(list(hosts), inventory, lab)
+    finish(fleets.run(action, chosen, parallel, timeout or fleets.timeout_s(action), json))
+
+
+@task("archive for a question", Flag("out", "the file to write", otherwise="one beside you"))
+def support(out: str | None) -> None:
+    """Gather what somebody who helps asks for: the doctor's findings, versions, settings, logs; no secrets.
+
+    ./lab support
+    """
+    print(paths.shown(supporting.write(Path(out).expanduser().absolute() if out else None)))
