@@ -12,10 +12,8 @@ for entry in (ROOT, *(ROOT / "shared" / name for name in ("common", "contract", 
     if str(entry) not in sys.path:
         sys.path.insert(0, str(entry))
 
-LONGEST = (
-    "test_faults",
-    "test_evaluate",
-)  # where files run side by side, nothing is to wait for these alone at the end
+# Where files run side by side, nothing is to wait for one of these alone at the end.
+LONGEST = ("test_faults", "test_evaluate", "test_recording")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,7 +23,7 @@ ENVIRONMENT = {
     ),
     "PYTHONUNBUFFERED": "1",
 }
-TIMEOUT_S = 120.0
+TIMEOUT_S = 300.0  # of a machine that is very busy; who waits for a process that has ended fails at once
 
 
 def wait_for(condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S, ended: Callable[[], str] = str):

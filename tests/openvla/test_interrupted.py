@@ -13,6 +13,13 @@ import pytest
 from vla_modelkit.checkpoint import RECORD, changed_files, read_record
 
 MAKE = [sys.executable, "-m", "services.openvla.checkpoints", "--tiny"]
+HELD = """
+import pathlib, sys, time
+pathlib.Path.rename = lambda *_: time.sleep(600)
+sys.argv = ["checkpoints", "--tiny"]
+from services.openvla import checkpoints
+checkpoints.main(checkpoints.CheckpointSettings, checkpoints.get)
+"""
 SMALL = 'mount -t tmpfs -o size=20m none "$VLALAB_VOLUME" && exec "$@"'
 IN_A_SMALL_DISK = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", SMALL, "sh"]
 
@@ -27,12 +34,13 @@ def is_whole(folder: Path) -> bool:
 
 
 def test_one_that_was_interrupted_is_made_again(tmp_path):
-    process = subprocess.Popen(
-        MAKE, env={**os.environ, "VLALAB_VOLUME": str(tmp_path)}, stderr=subprocess.PIPE, text=True
-    )
+    """Killed when it is written and not yet put in place, where it is held."""
+    variables = {**os.environ, "VLALAB_VOLUME": str(tmp_path)}
+    process = subprocess.Popen([sys.executable, "-c", HELD], env=variables, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("checkpoints/.*.draft/*")):
-        assert process.poll() is None and time.monotonic() < deadline
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.communicate()
