@@ -3,9 +3,10 @@
 On small random checkpoints on a CPU (tiny: Python takes most of the time; mid: arithmetic does). What is measured:
 - one action, observation to numbers, both sides in turns: ours in fp32 and bf16, upstream's as it loads itself (bf16);
 - a batch of eight against one at a time;
-- the seven exported modules, torch beside onnxruntime.
+- the seven exported modules, torch beside onnxruntime;
+- fine-tuning's samples per second on one thread, from films to a batch: bench/parts/gr00t_loading.py.
 
-    PYTHONPATH=.:shared/common:shared/contract:shared/modelkit python bench/gr00t.py [--quick]
+    PYTHONPATH=.:shared/common:shared/contract:shared/modelkit:shared/datasets python bench/gr00t.py [--quick]
 
 VLALAB_GR00T_SOURCE names the checkout of Isaac-GR00T whose code is the other side; without one that is left out, and
 said.
@@ -30,6 +31,7 @@ import numpy as np
 import torch
 
 from bench.common import figure, interleaved, median_ms
+from bench.parts.gr00t_loading import loading
 from services.gr00t.checkpoint import tiny
 from services.gr00t.checkpoint.config import load_config
 from services.gr00t.checkpoint.folder import CheckpointFolder, find
@@ -63,6 +65,7 @@ def main() -> None:
             batched(ours["fp32"], sizes, max(3, rounds // 4))
             print(f"\n{size}: the exported modules")
             modules(found, Path(folder) / f"{size}-onnx", rounds)
+        loading(find(str(Path(folder) / "tiny")), Path(folder))
 
 
 def upstream(found: CheckpointFolder, sizes: Layout) -> dict[str, Policy]:

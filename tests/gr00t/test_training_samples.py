@@ -1,19 +1,25 @@
 """Training samples of a real data set: what they hold, where upstream pads, and which data sets are refused."""
 
 import json
+import re
 import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torchvision.transforms import v2
 
 from services.gr00t.checkpoint import tokenizer
 from services.gr00t.processing.prompt import Prompts
+from services.gr00t.training import colours
+from services.gr00t.training.__main__ import prepare
 from services.gr00t.training.robot import robot_of
-from services.gr00t.training.samples import Samples, collate, order
+from services.gr00t.training.samples import Places, Samples, collate, loader, order
 from services.gr00t.training.settings import Finetune
 from tests.gr00t import robots
+from vla_common.volume import Volume
+from vla_datasets import films
 from vla_datasets.lerobot import LeRobotDataset
 
 HEAD = SimpleNamespace(horizon=16, state_dim=64, action_dim=32)
@@ -137,6 +143,10 @@ def test_a_known_tags_other_sizes_are_refused(broken, tiny_checkpoints):
         samples_of(broken, base, "gr1_arms_only")
 
 
+def film_of(folder):
+    return LeRobotDataset(folder).video_path(1, "observation.images.wrist")
+
+
 MARK = '{"task_index": 0, "task": "<image-1>"}\n{"task_index": 1, "task": "go"}\n'
 FAULTS = {
     "no modality": (lambda folder: (folder / "meta/modality.json").unlink(), "no meta/modality.json"),
@@ -168,6 +178,11 @@ FAULTS = {
         lambda folder: (folder / "meta/episodes.jsonl").write_text('{"episode_index": 0, "tasks": [], "length": 11}\n'),
         "has 12 rows; episodes.jsonl says 11",
     ),
+    "film": (lambda folder: film_of(folder).unlink(), "is missing; expected a film"),
+    "short film": (
+        lambda folder: films.write(film_of(folder), np.zeros((5, robots.SIDE, robots.SIDE, 3), np.uint8), robots.FPS),
+        "has 5 frames; its episode has 12 steps",
+    ),
     "empty": (lambda folder: (folder / "meta/episodes.jsonl").write_text(""), "no episode with a step"),
 }  # fmt: skip
 
@@ -178,6 +193,15 @@ def test_a_faulty_data_set_is_refused_in_words(broken, base, fault):
     damage(broken)
     with pytest.raises(ValueError, match=words):
         samples_of(broken, base)
+
+
+def test_a_refused_data_set_comes_with_the_command_that_names_all_faults(broken, base, tmp_path):
+    film_of(broken).unlink()
+    settings = Finetune(str(broken), base=str(base.folder))
+    with pytest.raises(
+        ValueError, match=f"is missing.*\n.*./lab data gr00t --dataset {re.escape(str(broken))} --check"
+    ):
+        prepare(settings, Volume(tmp_path))
 
 
 def test_a_nan_is_refused_with_its_row(tmp_path, base):
@@ -212,3 +236,53 @@ def test_settings_that_make_no_sense_are_refused(changes, words):
 
 def test_a_result_is_called_after_its_data_set():
     assert Finetune("/data/cups").chosen_name == "gr00t-cups"
+
+
+# --- pictures -----------------------------------------------------------------------------------------------
+
+
+def with_torchvision(frames, seed):
+    """Returns what torchvision's own transforms, which upstream uses, make of frames uint8 [V, H, W, 3]."""
+    size = tuple(int(side * 0.95) for side in frames.shape[1:3])
+    resize = v2.Resize((224, 224), v2.InterpolationMode.BILINEAR, antialias=True)
+    colours = v2.ColorJitter(brightness=0.3, contrast=0.4, saturation=0.5, hue=0.08)
+    torch.manual_seed(seed)
+    made = v2.Compose([v2.RandomCrop(size), resize, colours])(
+        torch.from_numpy(frames).permute(0, 3, 1, 2).float() / 255
+    )
+    return (made.permute(0, 2, 3, 1) * 255).to(torch.uint8)
+
+
+@pytest.mark.parametrize("size", [(256, 256), (240, 320), (64, 64), (12, 12)])
+def test_pictures_are_torchvisions_bit_for_bit(size):
+    """Noise, smooth colours, grey, black and white; where greys and equal channels divide by nothing."""
+    rows, columns = np.indices(size) / (np.array(size) - 1).reshape(2, 1, 1)
+    smooth = np.stack([rows, columns, 1 - rows], -1) * 255
+    noise = np.random.default_rng(0).integers(0, 256, (*size, 3))
+    grey = np.repeat(noise[..., :1], 3, -1)
+    edges = np.where(noise > 127, 255, 0)
+    frames = np.stack([smooth, noise, grey, edges]).astype(np.uint8)
+    for seed in range(12):
+        made = colours.changed(list(frames.transpose(0, 3, 1, 2)), 224, seed)
+        assert torch.equal(made, with_torchvision(frames, seed)), seed
+
+
+def test_kept_films_change_no_sample_and_stay_within_their_room(toy, base, samples):
+    kept, frames = samples_of(toy, base), len(samples) * 2
+    film = robots.LENGTH * robots.SIDE**2 * 3
+    assert samples.frames.bytes == frames * robots.SIDE**2 * 3 == 4 * film
+    assert kept.frames.keep(int(2.5 * film)) == 2 * film
+    for _ in range(2):  # decoded, and from memory
+        for place in range(24):
+            assert torch.equal(kept[place][0], samples[place][0])
+
+
+def test_kept_films_are_shared_by_the_processes_that_read(toy, base, samples):
+    kept = samples_of(toy, base)
+    kept.frames.keep(kept.frames.bytes)
+    batches = list(loader(kept, Places(0, 3, 8), workers=2))
+    assert torch.equal(
+        torch.cat([one.pictures for one in batches]), torch.stack([samples[place][0] for place in range(24)])
+    )
+    kept.frames.films = None  # nothing is decoded any more
+    assert all(torch.equal(kept[place][0], samples[place][0]) for place in range(24))

@@ -85,6 +85,13 @@ def test_an_address_that_nobody_answers_at_is_told_at_once_with_how_long_it_is_w
     assert f"nobody answers at http://127.0.0.1:{port}; waiting up to 5 s for it" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["oracle", "replay"])
+def test_a_policy_of_the_simulator_is_not_asked_about_recorded_data(name):
+    request = Request(None, name, "local", ("--dataset", "cups"), module="services.libero.offline")
+    with pytest.raises(LabError, match=f"'{name}' works from the simulator, .*name another: .*gr00t"):
+        evaluation.run(request, f"./lab offline {name} --dataset cups")
+
+
 @pytest.mark.parametrize("code", [0, 1, 2, 130])
 def test_the_exit_code_is_passed_on(code):
     assert supervise([sys.executable, "-c", f"raise SystemExit({code})"], {}) == code

@@ -145,6 +145,8 @@ def run(request: Request, typed: str) -> int:
     healthy = [found for found in running if found.is_healthy() and not request.own]
     runtime, line = _runtime(request, healthy, services)
     choice = _choice(request, runtime, healthy, policies())
+    if request.module:
+        _refuse_simulated(choice)
     say(f"{line}; {choice.why}")
     plays = [*services[request.job].command, *request.program, request.suite]
     command = [*(["python", "-m", request.module] if request.module else plays), "--policy-url"]
@@ -167,6 +169,17 @@ def run(request: Request, typed: str) -> int:
         outcome.append(code)
         _explain(code, watch, typed if request.program or request.module else resume_line(typed))
     return code
+
+
+def _refuse_simulated(choice: PolicyChoice) -> None:
+    """Raises LabError for a policy that cannot be asked about recorded data."""
+    name = choice.instance.service if choice.instance else choice.service
+    known = manifests.services()
+    if name and known[name].simulated:
+        others = ", ".join(one for one in policies() if not known[one].simulated)
+        raise LabError(
+            f"policy '{name}' works from the simulator, which no data set has; name another: {others}, or a URL"
+        )
 
 
 def _tell_of_waiting(request: Request) -> None:

@@ -7,7 +7,7 @@ import sys
 
 from vlalab.commands import evaluation, programs, viewing
 from vlalab.commands import suites as several
-from vlalab.description import manifests
+from vlalab.description import datasets, manifests
 from vlalab.description import runs as runs_there
 from vlalab.host.console import LabError, agreed
 from vlalab.tasks.flags import DRY_RUN, GPU, NO_CHECK, RUNTIME, Flag, finish, flags_of, task, word, words
@@ -131,7 +131,7 @@ def _refuse_two_of(given: dict[str, object], one: str, other: str, what: str) ->
         raise LabError(f"{flags} both {what}; give one of them")
 
 
-DATASET = Flag("dataset", "a name under datasets/ on the volume, or a path", Existing(folder="datasets"))
+DATASET = Flag("dataset", "a name under datasets/ on the volume, or a path", Checked(datasets.dataset, "NAME"))
 POLICY = word(
     "policy",
     "a service's name or a URL; auto: the policy service that is up",

@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 from vlalab.commands import course, learning, lifecycle, programs
-from vlalab.description import manifests, runs, service_settings
+from vlalab.description import datasets, manifests, runs, service_settings
 from vlalab.host.console import LabError, unknown
 from vlalab.tasks.flags import DEVICE, DRY_RUN, GPU, NO_CHECK, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.serve import FOLDER_NAME, MODELS, print_addresses
@@ -107,10 +107,9 @@ def learn_suite(suite: str, name: str | None, demonstrations: int | None, worker
     ./lab learn libero_object
     ./lab learn libero_goal --minutes 30 --tasks 0-2 --name three
     """
+    course.flags("minivla", set)
     count = demonstrations or learning.demonstrations(asked["minutes"], workers or learning.cores())
-    plan = learning.Plan(
-        suite=suite, name=name or suite, demonstrations=count, settings=learning.settings(set), **asked
-    )
+    plan = learning.Plan(suite=suite, name=name or suite, demonstrations=count, settings=list(set), **asked)
     typed = shlex.join(["./lab", *sys.argv[1:]])
     finish(learning.run(learning.Learning(learning.begun(plan), workers, gpu, runtime, dry_run, typed)))
 
@@ -150,7 +149,7 @@ def _robot(label: str, text: str) -> str:
 @task(
     "fine-tune a policy",
     word("model", " or ".join(TRAINED), OneOf(tuple(TRAINED))),
-    Flag("dataset", "its name under datasets/ on the volume, or a path", Existing(folder="datasets", shown="NAME")),
+    Flag("dataset", "its name under datasets/ on the volume, or a path", Checked(datasets.dataset, "NAME")),
     Flag(
         "base",
         "the checkpoint to begin with",
@@ -168,6 +167,12 @@ def _robot(label: str, text: str) -> str:
     Flag("lora-dropout", "of the adapters' input", Number("[0, 1)", float), otherwise="0.1"),
     Flag("save-steps", "a state to go on from is saved so often", Number("[1, inf)"), otherwise="1000"),
     Flag("keep", "how many of these states stay", Number("[1, inf)"), otherwise="2"),
+    Flag(
+        "frames-gb",
+        "memory for films that were decoded once; 0: none, -1: half of what is free",
+        Number("[-1, inf)", float),
+        otherwise="-1",
+    ),
     Flag("resume", "refuse to begin anew; the same command goes on in any case", default=False),
     Flag("force", "train although it is not expected to fit into memory", default=False),
     Flag("gpus", "processes, one per GPU", Number("[1, inf)"), default=1),

@@ -5,6 +5,7 @@ Ctrl-C saves and stops; the same command goes on and ends with the same bits as 
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from dataclasses import dataclass
@@ -16,11 +17,12 @@ import tyro
 
 from services.gr00t.checkpoint import tokenizer
 from services.gr00t.checkpoint.config import ModelConfig, load_config
+from services.gr00t.checkpoint.embodiment import embodiment
 from services.gr00t.checkpoint.folder import CheckpointFolder, find
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.service.loading import require_room
 from services.gr00t.training import memory, network, result
-from services.gr00t.training.robot import Robot, robot_of
+from services.gr00t.training.robot import NEW, Robot, robot_of
 from services.gr00t.training.samples import Places, Samples, loader
 from services.gr00t.training.settings import BASES, Finetune, digest_of
 from services.gr00t.training.trainer import Trainer, learning_rate
@@ -77,10 +79,16 @@ def prepare(settings: Finetune, volume: Volume) -> Job:
     base = find(settings.base or _usual_base(volume), volume)
     config = load_config(base.folder)
     dataset = LeRobotDataset(find_dataset(settings.dataset, volume))
-    robot = robot_of(dataset, settings.embodiment, base)
-    require_room(robot.layout, config)
-    prompts = Prompts(tokenizer.load(base.folder), len(robot.embodiment.cameras), config.patches)
-    samples = Samples(dataset, robot, prompts, config.head, config.vision["image_size"], settings.seed)
+    if settings.embodiment != NEW:
+        embodiment(settings.embodiment)
+    try:
+        robot = robot_of(dataset, settings.embodiment, base)
+        require_room(robot.layout, config)
+        prompts = Prompts(tokenizer.load(base.folder), len(robot.embodiment.cameras), config.patches)
+        samples = Samples(dataset, robot, prompts, config.head, config.vision["image_size"], settings.seed)
+    except ValueError as error:
+        check = f"./lab data gr00t --dataset {shlex.quote(settings.dataset)} --check"
+        raise ValueError(f"{error}\nall that a data set lacks: {check}") from error
     job = Job(settings, base, config, dataset, robot, samples, volume)
     if (job.target / "config.json").is_file() and job.target.resolve() == base.folder.resolve():
         raise ValueError(f"the result would replace its own base, {base.folder.name}; give another --name")
@@ -112,8 +120,10 @@ def train(settings: Finetune, volume: Volume, machine: Machine, stop: object) ->
         raise ValueError(f"{shown(job.folder)} has no training state to go on from; leave --resume out to begin")
     _require_disk(job, trainer)
     curves = make_own_folder(volume.path("logs") / "tensorboard" / "finetune" / settings.chosen_name)
+    kept = _keep_films(job, trainer)
     if machine.is_main:
         _greet(job, trainer, path, curves)
+        print(kept, flush=True)
     with Curves(curves if machine.is_main else None, trainer.step) as board:
         _learn(job, trainer, board, stop)
     if machine.is_main:
@@ -199,6 +209,19 @@ def _require_memory(job: Job, machine: Machine) -> None:
     free = free_bytes(machine.device)
     if free is not None:
         needed.refuse(job.settings, free, str(machine.device))
+
+
+def _keep_films(job: Job, trainer: Trainer) -> str:
+    """Makes room for decoded films, where frames are to be read more than once; returns what that means in words."""
+    settings, frames, world = job.settings, job.samples.frames, trainer.machine.world
+    left = (settings.max_steps - trainer.step) * settings.batch_size * world
+    if left <= len(job.samples):
+        return "films: each frame is read once at most, so none is kept in memory"
+    free = free_bytes(torch.device("cpu")) or 0
+    most = free / 2 / world if settings.frames_gb < 0 else settings.frames_gb * 1e9 / world
+    kept, whole = frames.keep(int(most)), frames.bytes
+    rest = "" if kept == whole else "; the others are decoded again for every sample (--frames-gb)"
+    return f"films: {kept / 1e9:.2f} of {whole / 1e9:.2f} GB stay in memory when they were decoded once{rest}"
 
 
 def _require_disk(job: Job, trainer: Trainer) -> None:

@@ -1,7 +1,6 @@
 """Training samples: (episode, step) to what the network takes, the same in any process and at any time.
 
-Rows are read once, when training begins; films stay open. A frame costs what lies between it and its key frame: two at
-most in films that the lab writes, up to 250 in others, which are as slow here as with upstream. What is drawn for a
+Rows are read once, when training begins; films are decoded once where memory has room (`frames`). What is drawn for a
 sample (order, crop, colours, noise, the flow's time) follows from seed and place in the run alone, so a run that goes
 on needs no state of a generator, and several processes see what one would.
 
@@ -18,17 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from torchvision.transforms import v2
 
 from services.gr00t.processing.numbers import Channel
-from services.gr00t.processing.pictures import CROP
 from services.gr00t.processing.prompt import Prompts
+from services.gr00t.training import colours
+from services.gr00t.training.frames import Frames
 from services.gr00t.training.robot import Robot, column_of, language_column, video_key
-from vla_datasets.films import Films
 from vla_datasets.lerobot import LeRobotDataset
 
-OPEN_FILMS = 256  # per process
-JITTER = {"brightness": 0.3, "contrast": 0.4, "saturation": 0.5, "hue": 0.08}
 TIME = 0.999  # the flow's time is (TIME - x) / TIME, x of a Beta(1.5, 1) distribution
 OUTSIDE = 1e-3  # of a part's range: how far a value may lie beyond its statistics, which are rounded
 
@@ -149,11 +145,9 @@ class Samples(Dataset):
         for text in {text for one in self.episodes for text in one.prompts}:
             prompts.ids(text)  # refuses what cannot stand in a prompt
         self.ends = np.cumsum([len(one.states) for one in self.episodes])
-        self.keys = [video_key(dataset, name) for name in robot.embodiment.cameras.values()]
-        self.films, (height, width) = Films(OPEN_FILMS), robot.layout.image_hw
-        crop = v2.RandomCrop((int(height * CROP), int(width * CROP)))
-        resize = v2.Resize((side, side), v2.InterpolationMode.BILINEAR, antialias=True)
-        self.change = v2.Compose([crop, resize, v2.ColorJitter(**JITTER)])
+        keys = [video_key(dataset, name) for name in robot.embodiment.cameras.values()]
+        self.frames, self.side = Frames(dataset, keys, robot.layout.image_hw), side
+        self.frames.require()
 
     def __len__(self) -> int:
         return int(self.ends[-1])
@@ -164,26 +158,12 @@ class Samples(Dataset):
         number = order(len(self), self.seed, place // len(self))[place % len(self)]
         at = int(np.searchsorted(self.ends, number, side="right"))
         episode, step = self.episodes[at], int(number - (self.ends[at - 1] if at else 0))
-        pictures = self.pictures(episode.index, step, int(draw.integers(2**63)))
+        pictures = colours.changed(self.frames.at(episode.index, step), self.side, int(draw.integers(2**63)))
         state = _wide(episode.states[step], self.head.state_dim)
         actions = _wide(episode.actions[step : step + self.head.horizon], self.head.action_dim)
         noise = draw.standard_normal(actions.shape, np.float32)
         time = (TIME - draw.beta(1.5, 1.0)) / TIME
         return pictures, self.prompts.ids(episode.prompts[step]), state, actions, noise, np.float32(time)
-
-    def pictures(self, episode: int, step: int, seed: int) -> Tensor:
-        """Returns uint8 [V, S, S, 3], all cropped and coloured alike; `seed` says how."""
-        frames = np.concatenate([self._frame(episode, key, step) for key in self.keys])
-        pixels = torch.from_numpy(frames).permute(0, 3, 1, 2).float() / 255
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(seed)
-            changed = self.change(pixels)
-        return (changed.permute(0, 2, 3, 1) * 255).to(torch.uint8)
-
-    def _frame(self, episode: int, key: str, step: int) -> np.ndarray:  # [1, H, W, 3]
-        if self.dataset.features[key]["dtype"] == "image":
-            return self.dataset.frames(episode, key, [step])
-        return self.films[self.dataset.video_path(episode, key)].frames([step])
 
 
 @lru_cache(maxsize=2)

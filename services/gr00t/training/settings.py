@@ -46,6 +46,8 @@ class Finetune:
     """Steps between two points of a curve."""
     workers: int = -1
     """Processes that read data, per training process; -1: four with a GPU, none on a CPU."""
+    frames_gb: float = -1.0
+    """Memory for films that were decoded once; -1: half of what is free; 0: none."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"

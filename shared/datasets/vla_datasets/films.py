@@ -134,6 +134,14 @@ class Films:
         return {"most": self.most, "_open": OrderedDict(), "_process": -1}
 
 
+def frame_count(path: Path) -> int:
+    """Returns how many frames a film has: as its container says at once, else counted."""
+    with _told(path), av.open(str(path)) as container:
+        if container.streams.video and container.streams.video[0].frames:
+            return container.streams.video[0].frames
+    return len(Film(path))
+
+
 def none_called(key: str, name: str, known: Sequence[str]) -> DatasetError:
     """Returns the error for pictures that a data set does not have."""
     return DatasetError(f"{name} has no pictures {key!r}; it has {', '.join(known) or 'none'}")
