@@ -53,6 +53,14 @@ class Upstream:
         except ValueError as error:
             raise Away(self.name, f"what answers at {self.url} is no {self.name} of this lab", 502) from error
 
+    async def status(self, path: str, timeout_s: float) -> tuple[int | None, str]:
+        """Returns the status and the first words that a path answers; None and nothing where nobody does in time."""
+        try:
+            answer = await self._http.get(path, timeout=timeout_s)
+        except httpx.HTTPError:
+            return None, ""
+        return answer.status_code, "" if answer.is_success else _detail(answer)
+
     async def passed(self, request: Request, path: str) -> Response:
         """Returns the service's answer to this request, streamed: parts of films, and events."""
         asked = {name: value for name, value in request.headers.items() if name in PASSED}

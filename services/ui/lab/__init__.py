@@ -1,0 +1,1 @@
+"""The lab: which services answer, what they say of themselves, and the machine beneath."""
