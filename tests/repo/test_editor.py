@@ -39,7 +39,7 @@ def test_the_labs_own_services_can_be_debugged():
 def test_a_service_is_debugged_as_compose_runs_it(name):
     one, service = LAUNCH[f"service {name}"], SERVICES[name]
     assert (one["module"], one["python"]) == (service.command[2], interpreter(service.environment_name))
-    here = [re.sub(r"^(http://)[a-z]\w*:|^0\.0\.0\.0$", r"\g<1>127.0.0.1:", word) for word in service.command[3:]]
+    here = [re.sub(r"((?:^|=)http://)[a-z]\w*:|^0\.0\.0\.0$", r"\g<1>127.0.0.1:", word) for word in service.command[3:]]
     here = [word.removesuffix(":") for word in here]
     assert one["args"] == [word or "${input:run}" for word in here]
 

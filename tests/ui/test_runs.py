@@ -139,6 +139,14 @@ def test_a_run_is_shown_with_its_tasks_films_and_their_filters(url):
     assert httpx.get(f"{url}/runs/goal-vla-1?outcome=failure").text.count("<video") == 0
 
 
+def test_a_long_list_is_turned_over():
+    from services.ui.runs.routes import ROWS, _start, _turns
+
+    assert _turns(0, ROWS) == {} and _turns(0, ROWS + 1) == {"older": ROWS}
+    assert _turns(ROWS, 3 * ROWS) == {"newer": 0, "older": 2 * ROWS} and _turns(2 * ROWS, 3 * ROWS) == {"newer": ROWS}
+    assert [_start(asked, 5) for asked in ("", "3", "99", "-1", "x", "9" * 50)] == [0, 3, 4, 0, 0, 0]
+
+
 def test_a_film_passes_through_in_parts(url, volume):
     whole = (volume / "runs/goal-vla-1/videos/00-00.mp4").read_bytes()
     answer = httpx.get(f"{url}/runs/goal-vla-1/videos/00-00.mp4", headers={"Range": "bytes=100-199"})

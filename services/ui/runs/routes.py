@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +20,7 @@ FILTERS = ("policy", "suite", "state")
 OUTCOMES = ("failure", "success")
 SHOWN = ("differ", "failed", "all")  # of a comparison's pairs
 MOST_FILMS = 60
+ROWS = 100  # of the list at a time: a browser draws thousands slowly
 RUN_COLUMNS = (
     "name", "suite", "policy", "checkpoint", "profile", "assets", "state", "planned", "done", "successes", "rate",
     "low", "high", "policy_errors",
@@ -35,7 +37,12 @@ def routes(site: Site) -> list[BaseRoute]:
         chosen = {name: request.query_params.get(name, "") for name in FILTERS}
         known = {name: sorted({str(run[name]) for run in runs if name in run}) for name in FILTERS}
         shown = [run for run in runs if all(run.get(name) == value for name, value in chosen.items() if value)]
-        return site.render(request, "runs/list.html.j2", runs=shown, count=len(runs), chosen=chosen, known=known)
+        start = _start(request.query_params.get("from", ""), len(shown))
+        turns = {word: urlencode({**chosen, "from": at}) for word, at in _turns(start, len(shown)).items()}
+        return site.render(
+            request, "runs/list.html.j2", runs=shown[start : start + ROWS], start=start, left=len(shown),
+            count=len(runs), chosen=chosen, known=known, turns=turns,
+        )  # fmt: skip
 
     async def listed_csv(request: Request) -> Response:
         runs = (await reports.json("/api/runs"))["runs"]
@@ -105,6 +112,17 @@ def _name(request: Request, part: str = "name") -> str:
     if not re.fullmatch(NAME, name):
         raise Away("reports", f"{name[:80]!r} is no name that the lab gives", 404)
     return name
+
+
+def _start(asked: str, count: int) -> int:
+    """Returns which row a list begins with: the one asked for, as far as there is one."""
+    return min(int(asked), max(count - 1, 0)) if asked.isdecimal() and len(asked) < 10 else 0
+
+
+def _turns(start: int, count: int) -> dict[str, int]:
+    """Returns where the part before a list's shown one begins, and the one after, where there are any."""
+    before = {"newer": max(start - ROWS, 0)} if start else {}
+    return before | ({"older": start + ROWS} if start + ROWS < count else {})
 
 
 def _pairs_with(run: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -1,0 +1,160 @@
+"""How fast the lab's pages are on loopback: first content in a browser, a list of 500 runs, 20 people at once.
+
+PYTHONPATH=.:shared/common:shared/contract:shared/evaluation python bench/ui.py [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+
+from bench.common import figure
+from tests import browser
+from tests.ports import free_ports
+from vla_evaluation.config import config_hash
+from vla_evaluation.store.runstore import RunStore
+
+ENVIRONMENT = "ui"
+ROOT = Path(__file__).resolve().parents[1]
+PEOPLE = 20
+PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+IDENTITY = {
+    "suite": "libero_goal", "tasks": list(range(10)), "episodes": "0-1", "profile": "openvla",
+    "policy": {"name": "vla", "checkpoint": None}, "assets": {"kind": "kit"},
+}  # fmt: skip
+
+
+def main() -> None:
+    """Prints what each page takes and the FIGURE lines."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a fifth of the runs and of the rounds")
+    quick = parser.parse_args().quick
+    runs, rounds = (100, 3) if quick else (500, 15)
+    with ExitStack() as entered:
+        place = Path(entered.enter_context(tempfile.TemporaryDirectory(prefix="vlalab-bench-ui-")))
+        make_runs(place / "runs", runs)
+        url = entered.enter_context(served(place))
+        cold, warm = listed(url, rounds)
+        print(f"list of {runs} runs: {cold:.0f} ms when the service has just started, then {warm:.0f} ms")
+        paints = first_contents(url, rounds) if browser.find() else {}
+        print("first content: " + ", ".join(f"{path} {ms:.0f} ms" for path, ms in paints.items()))
+        answers, errors = people(url, rounds)
+        print(f"{PEOPLE} people at once: {answers} answers, {errors} errors")
+        figure(f"ui-list-{runs}-runs", warm, "ms", "<=300")
+        for path, ms in paints.items():
+            figure(f"ui-first-content-{path.strip('/') or 'overview'}", ms, "ms", "<=1000")
+        figure(f"ui-errors-of-{PEOPLE}-people", errors, "errors", "<=0")
+
+
+def make_runs(root: Path, count: int) -> None:
+    """Writes so many complete runs: one is made, the others are copies of it."""
+    first = root / "libero_goal-vla-1"
+    first.mkdir(parents=True)
+    (first / "config.json").write_text("{}")
+    plan = [(task, episode) for task in range(10) for episode in range(2)]
+    told = {"tasks": [{"instruction": f"task {task}"} for task in range(10)], "profile": {}, "assets": {"advice": ""}}
+    meta = {"identity": IDENTITY, "created": 1.0, "about": told}
+    made = {"suite": "libero_goal", "config_hash": config_hash(IDENTITY)}
+    with RunStore.create(first / "run.sqlite", **made, plan=plan, meta=meta) as store:
+        store.begin_invocation(0.0)
+        for _ in plan:
+            lease = store.lease("worker-0", 1, 0.0, 60.0)
+            store.finish(lease, {"success": lease.episode == 0, "steps": 100}, 30.0)
+        store.end_invocation(1, 60.0, "complete")
+    for number in range(2, count + 1):
+        shutil.copytree(first, root / f"libero_goal-vla-{number}")
+
+
+@contextmanager
+def served(volume: Path) -> Iterator[str]:
+    """Serves the pages over the service `reports` on that volume; gives the address once both answer."""
+    reports, pages = (f"http://127.0.0.1:{port}" for port in free_ports(2))
+    variables = {**os.environ, "VLALAB_VOLUME": str(volume), "VLALAB_TOKEN": ""}
+    addresses = ["--policy-url", "http://127.0.0.1:9", "--services", f"reports={reports}"]
+    programs = {reports: ["services.reports"], pages: ["services.ui", *addresses]}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", *words, "--port", url.rpartition(":")[2]],
+            cwd=ROOT, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        for url, words in programs.items()
+    ]  # fmt: skip
+    try:
+        for url in programs:
+            wait_for(url)
+        yield pages
+    finally:
+        for process in started:
+            process.terminate()
+            process.wait()
+
+
+def wait_for(url: str, seconds: float = 180.0) -> None:
+    """Returns as soon as a service is ready. Raises TimeoutError."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if httpx.get(f"{url}/readyz").status_code == 200:
+                return
+        except httpx.HTTPError:
+            time.sleep(0.2)
+    raise TimeoutError(f"{url} did not get ready in {seconds:g} s")
+
+
+def listed(url: str, rounds: int) -> tuple[float, float]:
+    """Returns how long the list takes (ms) the first time, and the median of those after."""
+    took = []
+    with httpx.Client(base_url=url, timeout=60.0) as client:
+        for _ in range(rounds + 1):
+            began = time.perf_counter()
+            client.get("/runs").raise_for_status()
+            took.append(1e3 * (time.perf_counter() - began))
+    return took[0], statistics.median(took[1:])
+
+
+def first_contents(url: str, rounds: int) -> dict[str, float]:
+    """Returns the median time to a page's first content in a browser whose cache is warm (ms), by path."""
+    with browser.Browser() as shown:
+        return {
+            path: statistics.median(paint(shown, url + path) for _ in range(rounds)) for path in ("/", "/runs", "/ask/")
+        }
+
+
+def paint(shown: browser.Browser, address: str) -> float:
+    """Returns when a page that is opened anew shows something (ms)."""
+    shown.go("about:blank")
+    shown.go(address)
+    return shown.until(f"location.href == {address!r} && {PAINT}", 60.0)
+
+
+def people(url: str, rounds: int) -> tuple[int, int]:
+    """Returns how many answers people who look at runs at once had, and how many errors; each watches one run too."""
+
+    def look(number: int) -> list[int]:
+        name = f"libero_goal-vla-{number + 1}"
+        with (
+            httpx.Client(base_url=url, timeout=120.0) as client,
+            client.stream("GET", f"/runs/{name}/events") as events,
+        ):
+            paths = ("/", "/runs", f"/runs/{name}", "/static/site/site.css")
+            return [events.status_code, *(client.get(path).status_code for _ in range(rounds) for path in paths)]
+
+    with ThreadPoolExecutor(PEOPLE) as pool:
+        statuses = [status for found in pool.map(look, range(PEOPLE)) for status in found]
+    return len(statuses), sum(status != 200 for status in statuses)
+
+
+if __name__ == "__main__":
+    main()
