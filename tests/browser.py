@@ -21,7 +21,7 @@ KEYS = {  # by what DevTools calls its code: key, number, and the text that it t
     "Tab": ("Tab", 9, ""), "Enter": ("Enter", 13, "\r"), "Space": (" ", 32, " "), "Escape": ("Escape", 27, ""),
     "End": ("End", 35, ""), "Home": ("Home", 36, ""), "ArrowLeft": ("ArrowLeft", 37, ""),
     "ArrowUp": ("ArrowUp", 38, ""), "ArrowRight": ("ArrowRight", 39, ""), "ArrowDown": ("ArrowDown", 40, ""),
-    "KeyN": ("n", 78, "n"), "KeyP": ("p", 80, "p"),
+    "KeyN": ("n", 78, "n"), "KeyP": ("p", 80, "p"), "KeyQ": ("q", 81, "q"),
 }  # fmt: skip
 
 

@@ -17,7 +17,8 @@ from services.ui.site.guard import Guard
 from services.ui.site.site import Site
 from services.ui.site.upstream import Away
 
-PAGES = ("ask", "runs", "lab")  # folders here, in the order of the navigation; each but Gradio's has a routes.py
+# folders here, in the order of the navigation; each but Gradio's has a routes.py
+PAGES = ("ask", "simulator", "runs", "lab")
 SERVICES = {
     "reports": "http://127.0.0.1:8090",
     "simulator": "http://127.0.0.1:8006",

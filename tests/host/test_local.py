@@ -262,12 +262,13 @@ def test_another_services_name_becomes_its_address(lab, monkeypatch):
     env = venvs.ensure("tiny")
     page = compose.read(variables={"VLALAB_UI_POLICY": "http://oracle:8001"})["ui"]
     command, _ = local.resolve(page, env)
-    assert command[-1] == "http://127.0.0.1:8001"
+    asked = command.index("--policy-url") + 1
+    assert command[asked] == "http://127.0.0.1:8001"
     lab()
     found = local.wait_ready("small", 60)
     monkeypatch.setattr(local, "instance", lambda name: found if name == "oracle" else None)
     command, variables = local.resolve(replace(page, environment={"A": "http://oracle:8001/x", "B": "http://x:1"}), env)
-    assert command[-1] == found.url
+    assert command[asked] == found.url
     assert (variables["A"], variables["B"]) == (f"{found.url}/x", "http://x:1")
 
 

@@ -25,6 +25,7 @@ from vla_evaluation.config import EvalConfig
 from vla_evaluation.live import controls, opening, wire
 from vla_evaluation.live.app import Limits, Sessions, create_app
 from vla_evaluation.live.serving import read_policies
+from vla_evaluation.live.session import Session
 from vla_evaluation.plan import make_plan, specify
 from vla_evaluation.recording import Demonstrations
 from vla_evaluation.recording.tape import seed_of
@@ -172,7 +173,7 @@ def test_both_cameras_are_told_upright(solved, client):
 
 
 def test_the_film_shows_both_cameras(solved, client, tmp_path):
-    film = client.http.post(f"/v1/sessions/{solved[0]}/film", json={})
+    film = client.http.get(f"/v1/sessions/{solved[0]}/film")
     assert film.headers["content-type"] == "video/mp4"
     (tmp_path / "film.mp4").write_bytes(film.content)
     with av.open(str(tmp_path / "film.mp4")) as container:
@@ -279,6 +280,7 @@ def test_a_killed_simulator_is_said_and_harms_no_other(driven, solved, client):
 def test_a_session_that_nobody_uses_or_that_takes_too_much_is_closed(solved, client):
     session = client.sessions.all[solved[0]]
     assert client.sessions.over(session) == ""
+    assert client.sessions.over(Session(session.opening)) == "", "one that is being started is left alone"
     limits, client.sessions.limits = client.sessions.limits, Limits(memory_gb=0.001)
     assert "GB of memory" in client.sessions.over(session)
     client.sessions.limits = limits

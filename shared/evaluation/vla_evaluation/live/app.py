@@ -74,10 +74,14 @@ class Sessions:
         wanted = await asyncio.to_thread(self.read, asked)
         self.require_room()
         session = Session(wanted)
-        self.all[session.id] = session
+        self.all[session.id] = session  # it counts from here on
         variables = self.benchmark.worker_variables(self.opened)
         self.opened += 1
-        await session.start(self.benchmark.module, self.work, variables)
+        try:
+            await session.start(self.benchmark.module, self.work, variables)
+        except BaseException:
+            del self.all[session.id]
+            raise
         for one in [one for one in self.all.values() if one.is_over][:-REMEMBERED]:
             del self.all[one.id]
         return session
@@ -120,6 +124,8 @@ class Sessions:
     def over(self, session: Session) -> str:
         """Returns why a session has to end; empty where it may go on."""
         now, limits = time.monotonic(), self.limits
+        if session.process is None:  # it is being started
+            return ""
         if now - session.used > limits.idle_s:
             return f"closed, since nobody looked at it for {limits.idle_s:g} s; start anew"
         if now - session.driven > limits.undriven_s:
@@ -248,7 +254,7 @@ def create_app(sessions: Sessions, check: TokenCheck) -> Starlette:
         ("POST", "/v1/sessions", handlers.open, check),
         ("GET", "/v1/sessions/{id}/frame", handlers.frame, check),
         ("POST", "/v1/sessions/{id}/do", handlers.do, check),
-        ("POST", "/v1/sessions/{id}/film", handlers.film, check),
+        ("GET", "/v1/sessions/{id}/film", handlers.film, check),
         ("POST", "/v1/sessions/{id}/keep", handlers.keep, check),
         ("GET", "/livez", handlers.ready, None),
         ("GET", "/readyz", handlers.ready, None),

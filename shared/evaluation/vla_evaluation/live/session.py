@@ -35,6 +35,7 @@ class Session:
         self.used = self.driven = time.monotonic()
         self.number, self.pictures, self.actions = 0, b"", []
         self.state: dict[str, Any] = {"state": "starting", "reason": "the simulator is starting", "episode": 0}
+        self.process: asyncio.subprocess.Process | None = None
         self._news, self._jobs, self._numbers = asyncio.Event(), {}, itertools.count(1)
         self._why = ""  # it was ended by the service
 

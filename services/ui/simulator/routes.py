@@ -1,0 +1,68 @@
+"""The page of the simulator, and its way to the service: the token is added here, and nothing else gets through."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from services.ui.site.bodies import Refused, read
+from services.ui.site.site import Site
+from services.ui.site.upstream import Away
+
+SLOW_S = 60.0  # a demonstration is written while others are
+API = "/simulator/api"
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    """Returns the page's routes. A session's id, which cannot be guessed, is the browser tab's own."""
+    service = site.services["simulator"]
+
+    async def page(request: Request) -> Response:
+        return site.render(request, "simulator/simulator.html.j2", about=await service.json("/v1/simulator"))
+
+    async def policies(request: Request) -> Response:
+        return await _answer(service.json("/v1/policies"))
+
+    async def open_session(request: Request) -> Response:
+        return await _posted(request, "/v1/sessions")
+
+    async def tell(request: Request) -> Response:
+        return await _posted(request, _path(request))
+
+    async def passed(request: Request) -> Response:
+        return await service.passed(request, f"{_path(request)}?{request.url.query}")
+
+    async def _posted(request: Request, path: str) -> Response:
+        try:
+            body: Any = json.loads(await read(request.receive) or b"{}")
+        except Refused as error:
+            return JSONResponse({"detail": error.why}, error.status)
+        except (ValueError, RecursionError):
+            return JSONResponse({"detail": "the body is no JSON"}, 400)
+        return await _answer(service.json(path, "POST", json=body, timeout=SLOW_S))
+
+    return [
+        Route("/simulator", page),
+        Route(f"{API}/policies", policies),
+        Route(f"{API}/sessions", open_session, methods=["POST"]),
+        *(Route(f"{API}/sessions/{{id}}/{what}", passed) for what in ("frame", "film")),
+        *(Route(f"{API}/sessions/{{id}}/{what}", tell, methods=["POST"]) for what in ("do", "keep")),
+    ]
+
+
+def _path(request: Request) -> str:
+    """Returns the service's path for a request about a session."""
+    return f"/v1/sessions/{quote(request.path_params['id'], safe='')}/{request.url.path.rpartition('/')[2]}"
+
+
+async def _answer(asked: Any) -> Response:
+    """Returns the service's JSON, or in words why there is none."""
+    try:
+        return JSONResponse(await asked)
+    except Away as error:
+        return JSONResponse({"detail": error.why}, error.status or 502)

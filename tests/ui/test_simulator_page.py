@@ -1,0 +1,219 @@
+"""The simulator's page: in a real browser over real MuJoCo, and what it says where there is no simulator."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from serving import ROOT, nobody, serving
+
+from services.ui.app import create_app
+from services.ui.ask.link import PolicyLink
+from tests import axe, browser
+
+LIBERO = ROOT / "images/libero/.venv/bin/python"
+TOKEN = "open-sesame"
+WAIT_S = 240.0  # for a scene to stand, on two busy cores
+API = "/simulator/api"
+IN_A_BROWSER = [
+    pytest.mark.outside,
+    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the page's browser tests"),
+    pytest.mark.skipif(not LIBERO.exists(), reason="environment 'libero' is not made: ./lab env libero"),
+]
+
+
+def browsing(test):
+    """Marks a test that needs a browser and a simulator, which no image has together."""
+    for mark in IN_A_BROWSER:
+        test = mark(test)
+    return test
+
+
+@contextlib.contextmanager
+def site(simulator: str, token: str | None = None):
+    """The site's address over that simulator, and over no policy."""
+    link = PolicyLink(nobody())
+    with contextlib.closing(link), serving(create_app(link, token, {"simulator": simulator})) as url:
+        yield url
+
+
+# --- without a simulator ------------------------------------------------------------------------------------
+
+
+def test_without_a_simulator_the_page_says_how_to_start_one():
+    with site(nobody()) as url, httpx.Client(base_url=url) as client:
+        shown = client.get("/simulator", headers={"Accept": "text/html"})
+        assert shown.status_code == 502 and "./lab up simulator" in shown.text
+        for method, path in (("GET", "policies"), ("POST", "sessions"), ("GET", "sessions/x/frame")):
+            answer = client.request(method, f"{API}/{path}")
+            assert answer.status_code == 502 and "does not answer" in answer.json()["detail"]
+        assert client.post(f"{API}/sessions", content=b"{").status_code == 400
+        assert client.post(f"{API}/sessions", content=b"x" * 100_000).status_code == 413
+        from_elsewhere = client.post(f"{API}/sessions", json={}, headers={"Sec-Fetch-Site": "cross-site"})
+        assert from_elsewhere.status_code == 403
+
+
+def test_nothing_of_it_is_there_without_the_token():
+    with site(nobody(), TOKEN) as url, httpx.Client(base_url=url) as client:
+        for method, path in (("GET", "policies"), ("POST", "sessions"), ("POST", "sessions/x/do")):
+            assert client.request(method, f"{API}/{path}").status_code == 401
+
+
+# --- in a browser -------------------------------------------------------------------------------------------
+
+
+class Program:
+    """A program of the libero environment on a port of its own, with its log."""
+
+    def __init__(self, log: Path, *words: str, **variables: str):
+        self.log = log
+        shared = (ROOT / "shared" / name for name in ("common", "contract", "evaluation", "datasets"))
+        env = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *shared)))}
+        with open(log, "w") as output:
+            command = [str(LIBERO), "-m", *words, "--port", "0"]
+            self.process = subprocess.Popen(command, env=env, cwd=ROOT, stdout=output, stderr=output)
+        self.url = self.await_address()
+
+    def await_address(self) -> str:
+        end = time.monotonic() + WAIT_S
+        while not (found := re.search(r"listening on (\S+)", self.log.read_text())):
+            assert self.process.poll() is None and time.monotonic() < end, self.log.read_text()
+            time.sleep(0.1)
+        return found[1]
+
+    def children(self) -> list[int]:
+        """Returns the processes that it has started: its sessions."""
+        found = []
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                fields = status.read_text().rpartition(")")[2].split()
+                if fields[1] == str(self.process.pid) and fields[0] != "Z":
+                    found.append(int(status.parent.name))
+        return found
+
+    def end(self, how: int = signal.SIGTERM) -> None:
+        self.process.send_signal(how)
+        self.process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """An oracle, a simulator that may ask it, the site over both, and a browser that looks at the page."""
+    folder = tmp_path_factory.mktemp("simulator")
+    oracle = Program(folder / "oracle.txt", "services.libero.policies", "oracle")
+    policies = f"oracle={oracle.url}"
+    simulator = Program(
+        folder / "simulator.txt", "services.libero.live", "--policies", policies, VLALAB_VOLUME=str(folder / "volume")
+    )
+    try:
+        with site(simulator.url) as url, browser.Browser() as shown:
+            shown.go(f"{url}/simulator")
+            yield oracle, simulator, url, shown
+            assert shown.errors == []
+            hosts = {urlsplit(asked).netloc for asked in shown.requests if asked.startswith("http")}
+            assert hosts == {urlsplit(url).netloc}, "the page asked somebody else"
+    finally:
+        simulator.end()
+        oracle.end(signal.SIGKILL)
+        assert simulator.children() == []
+
+
+def state(shown: browser.Browser, *names: str) -> str:
+    """Returns the page's state once it is one of these."""
+    at = "document.querySelector('#state').dataset.state"
+    return shown.until(f"{list(names)}.includes({at}) && {at}", WAIT_S)
+
+
+def choose(shown: browser.Browser, **values: str) -> None:
+    for name, value in values.items():
+        field = f"document.querySelector('[name={name}]')"
+        shown.until(f"[...{field}.options].some((one) => one.value === {value!r})")
+        shown.js(f"{field}.value = {value!r}; {field}.dispatchEvent(new Event('change', {{bubbles: true}}))")
+
+
+@browsing
+def test_an_oracles_episode_ends_in_success(parts):
+    *_, shown = parts
+    choose(shown, suite="libero_goal", policy="oracle")
+    choose(shown, task="7")
+    shown.js("document.querySelector('#speed').value = '0'")
+    shown.click("#opening button")
+    assert state(shown, "ended", "failed", "gone") == "ended"
+    assert "Solved in" in shown.until("document.querySelector('#told .good').innerText")
+    steps = shown.js("Number(document.querySelector('#at-step').textContent)")
+    assert 20 < steps < 300 and shown.js("document.querySelector('#latency').textContent").endswith("ms")
+    canvases = "[...document.querySelectorAll('#cameras canvas')]"
+    assert shown.js(f"{canvases}.map((one) => [one.width, Number(one.dataset.step)])") == [[256, steps]] * 2
+    ink = "(one) => new Set(one.getContext('2d').getImageData(0, 0, 256, 256).data).size > 50"
+    assert shown.js(f"{canvases}.every({ink})"), "a picture is plain"
+    points = (
+        "[...document.querySelectorAll('.trace polyline')].map((one) => one.getAttribute('points').split(' ').length)"
+    )
+    assert shown.js(points) == [min(steps, 200)] * 7
+
+
+@browsing
+@pytest.mark.parametrize("language", ["en", "ko"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_axe_finds_nothing_and_nothing_is_wider_than_the_window(parts, width, language):
+    _, _, url, shown = parts
+    shown.resize(width, 900)
+    shown.go(f"{url}/simulator?language={language}")
+    assert state(shown, "ended") == "ended", "a page that is loaded anew shows its session"
+    for scheme in ("light", "dark"):
+        shown.scheme(scheme)
+        assert axe.violations(shown) == []
+    assert shown.js("document.documentElement.scrollWidth <= innerWidth")
+    shown.go(f"{url}/simulator?language=en")
+    shown.resize(1280, 900)
+
+
+@browsing
+def test_other_words_are_said_to_be_others_and_stay_text(parts):
+    *_, shown = parts
+    state(shown, "ended")
+    shown.js("document.querySelector('#instruction').value = ''")
+    shown.type("#instruction", "<img src=x onerror=alert(1)>")
+    shown.click("#words button")
+    assert "turn on the stove" in shown.until("document.querySelector('#other-words').innerText")
+    assert shown.js("document.querySelectorAll('main img').length") == 0
+    shown.click("#own-words")
+    shown.until("document.querySelector('#other-words').hidden")
+
+
+@browsing
+def test_a_policy_that_died_is_said_and_a_persons_keys_move_the_arm(parts):
+    oracle, _, _, shown = parts
+    oracle.end(signal.SIGKILL)
+    shown.click("#again")
+    assert state(shown, "trouble") == "trouble"
+    assert "refused" in shown.until("document.querySelector('#told [role=alert]').innerText")
+    shown.click("[name=driver][value=person]")
+    state(shown, "waiting")
+    assert shown.until("document.activeElement.id") == "pad"
+    hand = "document.querySelector('#hand').textContent.split(/\\s+/).map(Number)"
+    before = shown.until(f"{hand}.length === 3 && {hand}")
+    for _ in range(3):  # a tap is a stride upwards
+        shown.press("KeyQ")
+    rises = f"{hand}[2] > {before[2]} + 0.004"
+    assert shown.until(rises, WAIT_S)
+    assert shown.js("document.querySelector('#told').innerText") == ""
+
+
+@browsing
+def test_a_killed_simulator_is_said_and_the_page_recovers(parts):
+    _, simulator, _, shown = parts
+    (session,) = simulator.children()
+    os.kill(session, signal.SIGKILL)
+    assert state(shown, "gone") == "gone"
+    assert "SIGKILL" in shown.js("document.querySelector('#told [role=alert]').innerText")
+    choose(shown, policy="")
+    shown.click("#anew")
+    assert state(shown, "waiting", "failed") == "waiting"
+    assert shown.js("document.querySelector('#told').innerText") == ""
