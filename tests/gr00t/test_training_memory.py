@@ -5,29 +5,24 @@ from dataclasses import replace
 import pytest
 import torch
 
-from services.gr00t.checkpoint.config import TEXT, VISION, Blocks, HeadConfig, ModelConfig
+from services.gr00t.checkpoint.config import N1_5
 from services.gr00t.checkpoint.tiny import MID
 from services.gr00t.model.gr00t import Gr00t
 from services.gr00t.model.loading import shapes
 from services.gr00t.training import memory, network
 from services.gr00t.training.settings import Finetune
 
-PUBLISHED = ModelConfig(
-    VISION,
-    {**TEXT, "num_hidden_layers": 12},
-    HeadConfig(Blocks(16, 32, 48), Blocks(4, 32, 64), 2048, 1536, 1024, 1024, 32, 64, 32, 16, 32, 1024, 1000, 4),
-)
 LM_HEAD = 2048 * 151680  # upstream loads it and uses it not
 
 
 @pytest.fixture(scope="module")
 def whole():
-    return shapes(PUBLISHED)
+    return shapes(N1_5)
 
 
 @pytest.fixture(scope="module")
 def published():
-    return memory.Memory(PUBLISHED, views=2)
+    return memory.Memory(N1_5, views=2)
 
 
 def giga(count):
@@ -37,7 +32,7 @@ def giga(count):
 def test_the_arithmetic_gives_the_published_sizes(whole):
     full, frozen = network.counts(whole, Finetune("d"))
     around, rest = network.counts(whole, Finetune("d", tune_diffusion_model=False))
-    one, kept = network.counts(shapes(network.one_robot(PUBLISHED)), Finetune("d"))
+    one, kept = network.counts(shapes(network.one_robot(N1_5)), Finetune("d"))
     assert giga(memory.weight_bytes(full, frozen + LM_HEAD)) == 20.4
     assert giga(memory.weight_bytes(around, frozen + LM_HEAD, rest - frozen)) == 13.8
     assert giga(memory.weight_bytes(one, kept, full - one)) == 16.1
@@ -93,5 +88,5 @@ def test_what_cannot_fit_is_refused_with_what_would(published):
 
 
 def test_in_float32_it_takes_more_for_what_is_frozen(published):
-    plain = memory.Memory(PUBLISHED, 2, bf16=False)
+    plain = memory.Memory(N1_5, 2, bf16=False)
     assert plain.estimate(Finetune("d")).weights > published.estimate(Finetune("d")).weights

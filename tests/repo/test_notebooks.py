@@ -13,7 +13,7 @@ NAMES = {
     "ws_mdl": ["L1_Sampling", "L2_Training", "L3_Context", "L4_FastSampling", "MNIST", "Tformer_Tutorial"],
     "libero": ["01_LIBERO", "02_OpenVLA_on_LIBERO"],
     "openvla": ["01_Action_Tokens"],
-    "gr00t": ["0_load_dataset", "1_inference"],
+    "gr00t": ["0_load_dataset", "1_inference", "2_finetuning"],
 }
 
 

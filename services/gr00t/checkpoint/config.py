@@ -90,6 +90,13 @@ class ModelConfig:
         return (self.vision["image_size"] // self.vision["patch_size"]) ** 2
 
 
+N1_5 = ModelConfig(  # as published
+    VISION,
+    {**TEXT, "num_hidden_layers": 12},
+    HeadConfig(Blocks(16, 32, 48), Blocks(4, 32, 64), 2048, 1536, 1024, 1024, 32, 64, 32, 16, 32, 1024, 1000, 4),
+)
+
+
 def load_config(folder: Path) -> ModelConfig:
     """Returns the network that a folder's config.json describes.
 

@@ -25,7 +25,6 @@ from vla_modelkit.checkpoint import SINGLE
 from vla_modelkit.getting import record_random
 
 LOUD = ("embed_tokens", "q_proj", "k_proj", "to_q", "to_k")  # names of what is scaled up
-GAIN = 4.0
 HORIZON = 16  # actions in a chunk: N1.5 was trained so
 ROTATIONS = {"eef_rotation": "euler_angles_rpy", "eef_rotation_delta": "euler_angles_rpy"}
 SIZES = {  # of made-up robots; others have one number
@@ -38,7 +37,11 @@ SIZES = {  # of made-up robots; others have one number
 
 @dataclass(frozen=True)
 class TinySpec:
-    """Shape of a random checkpoint: width and layers of the language model, the vision tower and the head."""
+    """Shape of a random checkpoint: width and layers of the language model, the vision tower and the head.
+
+    dropout: of the head, upstream's. gain: how much louder than usual what LOUD names is; a base that is to learn much
+    in few steps has 1, since such attention moves slowly, and no dropout.
+    """
 
     text: int = 64
     text_layers: int = 2
@@ -47,6 +50,8 @@ class TinySpec:
     dit: int = 32
     dit_layers: int = 2
     mixer_layers: int = 2
+    dropout: float = 0.2
+    gain: float = 4.0
 
     def eagle(self) -> dict[str, Any]:
         """Returns what our record holds of the backbone."""
@@ -64,7 +69,12 @@ class TinySpec:
 
     def config(self) -> dict[str, Any]:
         """Returns config.json."""
-        blocks = {"dropout": 0.2, "final_dropout": True, "num_attention_heads": 4, "positional_embeddings": None}
+        blocks = {
+            "dropout": self.dropout,
+            "final_dropout": True,
+            "num_attention_heads": 4,
+            "positional_embeddings": None,
+        }
         dit = {
             **blocks, "num_layers": self.dit_layers, "attention_head_dim": self.dit // 4,
             "cross_attention_dim": self.text, "interleave_self_attention": True, "norm_type": "ada_norm",
@@ -115,16 +125,16 @@ def write(folder: Path, name: str, seed: int = 0, side: int = 256, spec: TinySpe
     (folder / METADATA).parent.mkdir(exist_ok=True)
     (folder / METADATA).write_text(json.dumps({one.tag: metadata(one, side)}, indent=1))
     write_tokenizer(folder)
-    save_file(tensors(spec.model(), seed), str(folder / SINGLE), metadata={"format": "pt"})
+    save_file(tensors(spec.model(), seed, spec.gain), str(folder / SINGLE), metadata={"format": "pt"})
     (folder / SINGLE).chmod(0o644)  # as other files: a container may run as another user
 
 
-def tensors(config: ModelConfig, seed: int) -> dict[str, torch.Tensor]:
+def tensors(config: ModelConfig, seed: int, gain: float = TINY.gain) -> dict[str, torch.Tensor]:
     """Returns name -> bf16 tensor of a whole random model."""
     from services.gr00t.model.loading import shapes
 
     draw = np.random.RandomState(seed)
-    return {name: _random(name, shape, draw) for name, shape in shapes(config).items()}
+    return {name: _random(name, shape, draw, gain) for name, shape in shapes(config).items()}
 
 
 def metadata(one: Embodiment, side: int) -> dict[str, Any]:
@@ -150,7 +160,7 @@ def metadata(one: Embodiment, side: int) -> dict[str, Any]:
     }
 
 
-def _random(name: str, shape: tuple[int, ...], draw: np.random.RandomState) -> torch.Tensor:
+def _random(name: str, shape: tuple[int, ...], draw: np.random.RandomState, gain: float) -> torch.Tensor:
     noise = torch.from_numpy(draw.standard_normal(shape).astype(np.float32))
     per_robot = name.endswith((".W", ".b"))
     fan_in = shape[-2] if per_robot and len(shape) == 3 else int(np.prod(shape[1:])) if len(shape) > 1 else 1
@@ -162,7 +172,7 @@ def _random(name: str, shape: tuple[int, ...], draw: np.random.RandomState) -> t
         value = 0.1 * noise
     else:
         value = noise * fan_in**-0.5
-    return (value * (GAIN if any(part in name for part in LOUD) else 1.0)).to(torch.bfloat16)
+    return (value * (gain if any(part in name for part in LOUD) else 1.0)).to(torch.bfloat16)
 
 
 def _statistics(size: int, low: float, high: float) -> dict[str, list[float]]:
