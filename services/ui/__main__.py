@@ -35,20 +35,22 @@ class Server(Serving):
     services: str = (
         "reports=http://127.0.0.1:8090,simulator=http://127.0.0.1:8006"  # whom the pages ask: name=address, by commas
     )
+    policies: str = ""  # other policies that can be asked while they are up: name=address, by commas
     timeout_s: float = 120.0  # longest wait for an answer of the policy
 
     def __post_init__(self):
         super().__post_init__()
         if not 0 < self.timeout_s <= 3600:
             raise ValueError(f"timeout_s is {self.timeout_s}; expected seconds > 0, at most 3600")
-        self.addresses()
+        for name in ("services", "policies"):
+            self.addresses(name)
 
-    def addresses(self) -> dict[str, str]:
-        """Returns the services by name. Raises ValueError for what is no address."""
-        pairs = [pair.strip().partition("=") for pair in self.services.split(",") if pair.strip()]
+    def addresses(self, setting: str) -> dict[str, str]:
+        """Returns addresses by name, of "services" or "policies". Raises ValueError for what is no address."""
+        pairs = [pair.strip().partition("=") for pair in getattr(self, setting).split(",") if pair.strip()]
         for name, _, url in pairs:
             if not re.fullmatch(r"https?://[^\s/]+/?", url):
-                raise ValueError(f"services has {name}={url}; expected for example reports=http://127.0.0.1:8090")
+                raise ValueError(f"{setting} has {name}={url}; expected for example reports=http://127.0.0.1:8090")
         return {name: url for name, _, url in pairs}
 
 
@@ -74,17 +76,20 @@ def run(settings: Server) -> None:
 
     token = token_for(settings.host)  # it will be typed as a password: no shorter than what a policy takes
     link = PolicyLink(settings.policy_url, token, settings.timeout_s)
+    named = settings.addresses("policies").items()
+    others = {name: PolicyLink(url, token, settings.timeout_s) for name, url in named}
     # Gradio takes seconds to import: not before the settings are known to be good.
     from services.ui.app import create_app
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again at its end: go on, and clean up
     logging.getLogger("uvicorn.error").addFilter(not_cut_off)
-    config = uvicorn_config(create_app(link, token, settings.addresses()), "info")
+    config = uvicorn_config(create_app(link, token, settings.addresses("services"), others), "info")
     config.timeout_graceful_shutdown = 1  # every open page holds a connection that does not end by itself
     with listen(settings.host, settings.port) as listener, suppress(KeyboardInterrupt):
         log.info("the page is at %s, over the policy at %s", address(listener), link.url)
         uvicorn.Server(config).run(sockets=[listener])
-    link.close()
+    for one in (link, *others.values()):
+        one.close()
 
 
 def not_cut_off(record: logging.LogRecord) -> bool:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from services.ui.ask import mounting
+from services.ui.ask.choice import Choice
 from services.ui.ask.link import PolicyLink
 from services.ui.site.guard import Guard
 from services.ui.site.site import Site
@@ -26,10 +27,16 @@ SERVICES = {
 REDIRECTS = {"/ask": "/ask/", "/favicon.ico": "/static/site/icon.svg"}
 
 
-def create_app(link: PolicyLink, password: str | None = None, services: Mapping[str, str] | None = None) -> FastAPI:
+def create_app(
+    link: PolicyLink,
+    password: str | None = None,
+    services: Mapping[str, str] | None = None,
+    others: Mapping[str, PolicyLink] | None = None,
+) -> FastAPI:
     """Returns the application: `/livez` and `/readyz` for all, the pages for those who know the password, if any.
 
-    services: addresses of the lab's services by name, as far as pages ask them. `/readyz` answers 200 as soon as the
+    services: addresses of the lab's services by name, as far as pages ask them. others: policies that can be asked
+    instead of `link`'s, and beside it. `/readyz` answers 200 as soon as the
     pages are served, and says whether the policy answers: a page whose policy is away is in order, and says so.
     """
     site = Site(PAGES, {**SERVICES, **(services or {})}, password)
@@ -48,7 +55,7 @@ def create_app(link: PolicyLink, password: str | None = None, services: Mapping[
     for page in ("overview", *PAGES):
         if page != "ask":
             app.router.routes.extend(importlib.import_module(f"services.ui.{page}.routes").routes(site))
-    mounting.mount(app, link, site.navigation)
+    mounting.mount(app, Choice(link, others), site.navigation)
     app.add_middleware(Guard, login=site.login, ask=site.ask_to_log_in)
     return app
 

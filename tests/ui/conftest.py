@@ -54,8 +54,9 @@ def serve_page(stack, link_to):
 
     from services.ui.app import create_app
 
-    def make(policy_url, password=None, **settings):
-        app = create_app(link_to(policy_url, **settings), password)
+    def make(policy_url, password=None, others=None, **settings):
+        links = {name: link_to(url, **settings) for name, url in (others or {}).items()}
+        app = create_app(link_to(policy_url, **settings), password, others=links)
         return f"{stack.enter_context(serving(app))}/ask"
 
     return make

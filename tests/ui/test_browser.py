@@ -140,6 +140,21 @@ def test_an_error_is_a_card_with_words(serve_policy, serve_page, open_page, pict
     assert "Traceback" not in shown.js("document.body.innerText")
 
 
+@pytest.mark.parametrize("width", [400, 1280])
+def test_two_policies_that_are_chosen_answer_side_by_side(width, serve_policy, serve_page, open_page):
+    others = {"seeing": serve_policy(SeeingPolicy()), "far": serve_policy(FarPolicy(unnorm_keys=()))}
+    shown = open_page(serve_page(others["seeing"], others=others), width=width)
+    for name in others:
+        shown.click("#policies input")
+        shown.click(f"#policies [role=option][aria-label='{name}']")
+    choose_example(shown, "put the bowl on the plate")
+    shown.click("#ask")
+    shown.until("document.querySelectorAll('#numbers section').length == 2")
+    assert shown.js("[...document.querySelectorAll('#numbers h2')].map(name => name.innerText)") == list(others)
+    assert shown.js("document.querySelectorAll('#numbers section svg').length") == 6
+    assert axe.violations(shown) == [] and shown.errors == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1280])
 def test_everyone_can_read_the_page(width, scheme, serve_policy, serve_page, open_page):

@@ -17,6 +17,7 @@ from policies import KEYS, PickyPolicy, SeeingPolicy
 from serving import ENVIRONMENT, address_of, nobody, program
 
 from services.ui.ask import asking, page
+from services.ui.ask.choice import Choice
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "open-sesame"
@@ -140,7 +141,7 @@ def test_a_file_that_was_not_uploaded_is_not_read(serve_policy, serve_page, tmp_
     url = serve_page(serve_policy(policy)) + "/gradio_api"
     way = {"session_hash": "by-hand", "fn_index": ask_index(url)}
     for path in ("/etc/hostname", str(ROOT / "services" / "ui" / "app.py")):
-        data = [{"path": path, "meta": {"_type": "gradio.FileData"}}, "open it", "libero_goal", False]
+        data = [{"path": path, "meta": {"_type": "gradio.FileData"}}, "open it", "libero_goal", False, []]
         refused = httpx.post(f"{url}/queue/join", json={"data": data, **way})
         assert refused.status_code == 403
         said = refused.text + httpx.post(f"{url}/run/predict", json={"data": data, **way}).text
@@ -203,7 +204,7 @@ def test_the_policys_identity_is_shown(serve_policy):
 
 
 def test_examples_outlive_the_cleaning_of_uploads(link_to):
-    built = page.build(link_to(nobody()))
+    built = page.build(Choice(link_to(nobody())))
     assert len(page.examples()) >= 3 and all(Path(path).is_file() for path, _ in page.examples())
     kept = {path for block in built.blocks.values() for path in block.keep_in_cache}
     delete_files_created_by_app(built, None)
@@ -211,7 +212,7 @@ def test_examples_outlive_the_cleaning_of_uploads(link_to):
 
 
 def test_nothing_is_reported_to_gradios_makers(link_to):
-    built = page.build(link_to(nobody()))
+    built = page.build(Choice(link_to(nobody())))
     assert built.analytics_enabled is False
     assert not any(Path(page.__file__).parent.glob("*.pyi")), "Gradio has written beside the source"
 

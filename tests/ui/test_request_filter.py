@@ -198,7 +198,7 @@ def test_a_device_does_not_hang_it(attacked):
     """`/dev/zero` never ends; the page must not begin to read it, nor a pipe that nobody writes to."""
     os.mkfifo(attacked.secret.parent / "pipe")
     for path in ("/dev/zero", str(attacked.secret.parent / "pipe")):
-        body = {"data": [{"path": path, "meta": META}, "x", None, False], "session_hash": SESSION}
+        body = {"data": [{"path": path, "meta": META}, "x", None, False, []], "session_hash": SESSION}
         for fn_index in (3, 4, 5):
             for way in ("queue/join", "run/predict"):
                 attacked("POST", f"/gradio_api/{way}", json={**body, "fn_index": fn_index})
@@ -335,14 +335,15 @@ def test_gradio_itself_checks_paths_too(serve_policy, link_to, tmp_path):
     from policies import SeeingPolicy
 
     from services.ui.ask import mounting
+    from services.ui.ask.choice import Choice
 
     secret = tmp_path / "shadow"
     secret.write_text(SECRET)
-    gradio_app = mounting.unfiltered(FastAPI(), link_to(serve_policy(SeeingPolicy())))
+    gradio_app = mounting.unfiltered(FastAPI(), Choice(link_to(serve_policy(SeeingPolicy()))))
     with TestClient(gradio_app) as client:
         for fn_index in gradio_app.get_blocks().fns:
             file = {"path": str(secret), "meta": META}
-            body = {"data": [file] * 4, "fn_index": fn_index, "session_hash": SESSION}
+            body = {"data": [file] * 5, "fn_index": fn_index, "session_hash": SESSION}
             assert "shadow" not in client.post("/gradio_api/run/predict", json=body).text
     folder = Path(gradio_app.uploaded_file_dir)
     assert not [path for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]

@@ -103,8 +103,8 @@ def needs(name: str, path: Path = FILE, variables: Mapping[str, str] | None = No
     return order
 
 
-def _names(service: Service, other: str) -> bool:
-    return any(f"//{other}:" in word for word in service.words())
+def _names(service: Service, other: str) -> int:
+    return sum(f"//{other}:" in word for word in service.words())
 
 
 def names() -> list[str]:

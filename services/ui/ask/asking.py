@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -57,6 +59,15 @@ def ask(link: PolicyLink, form: Form) -> Answer:
         return Answer(unusable(error))
     except (FormError, InvalidObservation) as error:
         return Answer(views.trouble(Trouble("Not asked yet", _sentence(error), "Then ask again.")))
+
+
+def ask_several(links: Mapping[str, PolicyLink], forms: Sequence[Form]) -> Answer:
+    """Returns the answers of several policies, each to its form, side by side; they are asked at the same time."""
+    with ThreadPoolExecutor(len(links)) as pool:
+        answers = dict(zip(links, pool.map(ask, links.values(), forms), strict=True))
+    columns = {name: one.numbers + one.chunk + one.latency for name, one in answers.items()}
+    raw = ",\n".join(f"{json.dumps(name)}: {one.raw or 'null'}" for name, one in answers.items())
+    return Answer(views.side_by_side(columns), raw=f"{{\n{raw}\n}}")
 
 
 def unusable(error: images.ImageError) -> str:

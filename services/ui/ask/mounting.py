@@ -10,23 +10,23 @@ from gradio.routes import App
 from starlette.requests import Request
 
 from services.ui.ask import images, page
-from services.ui.ask.link import PolicyLink
+from services.ui.ask.choice import Choice
 from services.ui.ask.loading import Loading
 from services.ui.ask.request_filter import PLACE, RequestFilter
 from services.ui.ask.uploads import Uploads
 
 
-def mount(app: FastAPI, link: PolicyLink, navigation: Callable[[Request], str]) -> None:
-    """Adds the page over a policy to an application, with the filter that every request below PLACE passes."""
-    functions = unfiltered(app, link).get_blocks().fns.items()
+def mount(app: FastAPI, choice: Choice, navigation: Callable[[Request], str]) -> None:
+    """Adds the page over policies to an application, with the filter that every request below PLACE passes."""
+    functions = unfiltered(app, choice).get_blocks().fns.items()
     app.add_middleware(Loading, navigation=navigation)
     counts = {number: len(function.inputs) for number, function in functions}
     app.add_middleware(RequestFilter, uploads=Uploads.of_gradio(), functions=counts)
 
 
-def unfiltered(app: FastAPI, link: PolicyLink) -> App:
+def unfiltered(app: FastAPI, choice: Choice) -> App:
     """Adds the page without its filter; returns Gradio's part of the application."""
-    blocks = page.build(link)
+    blocks = page.build(choice)
     blocks.has_launched = True  # else Gradio checks no path: a mounted page is never launched
     gr.mount_gradio_app(
         app,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from abc import ABCMeta
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gradio as gr
 from gradio.data_classes import ImageData
 
 from services.ui.ask import asking, images, views
+from services.ui.ask.choice import Choice
 from services.ui.ask.link import PolicyLink
 from vla_contract import PolicyInfo
 
@@ -70,19 +71,20 @@ class Inputs:
     instruction: gr.Textbox
     unnorm_key: gr.Dropdown
     as_libero: gr.Checkbox
+    policies: gr.Dropdown
     examples: gr.Examples
 
     def components(self) -> list[gr.components.Component]:
-        """Returns them in the order of `asking.Form`."""
-        return [self.picture, self.instruction, self.unnorm_key, self.as_libero]
+        """Returns them in the order of `asking.Form`; then whom to ask."""
+        return [self.picture, self.instruction, self.unnorm_key, self.as_libero, self.policies]
 
     def of_the_policy(self) -> list[gr.components.Component]:
         """Returns those that some policies have and others not."""
         return [self.unnorm_key, self.as_libero]
 
 
-def build(link: PolicyLink) -> gr.Blocks:
-    """Returns the page over a policy; building it asks nobody."""
+def build(choice: Choice) -> gr.Blocks:
+    """Returns the page over policies; building it asks nobody."""
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=KEEP_UPLOADS_S, fill_width=True) as page:
         with gr.Row(elem_classes="vl-top"):
             gr.Markdown(INTRO, elem_classes="vl-intro")
@@ -95,14 +97,18 @@ def build(link: PolicyLink) -> gr.Blocks:
                 answer = _answer()
                 _html("about", "<h3>The policy</h3>")
                 identity = _html("identity", views.identity(None))
-        _wire_look(page, link, refresh, inputs, [banner, identity, *inputs.of_the_policy(), submit])
-        _wire_ask(link, inputs, submit, answer)
-        _wire_picture(link, inputs)
+        _wire_look(page, choice, refresh, inputs, [banner, identity, *inputs.of_the_policy(), submit])
+        _wire_ask(choice, inputs, submit, answer)
+        _wire_picture(choice, inputs)
     page.queue(default_concurrency_limit=AT_ONCE, max_size=256)
     return page
 
 
 def _form() -> tuple[Inputs, gr.Button]:
+    policies = gr.Dropdown(
+        label="Policies", info="Those that are up; several answer side by side", choices=[], value=[], multiselect=True,
+        allow_custom_value=True, visible=False, elem_id="policies",
+    )  # fmt: skip
     picture = Upload(
         label="Picture", sources=["upload", "clipboard"], height=300, elem_id="picture", buttons=[], format="png",
         placeholder="# Drop a picture here\nor click to choose one",
@@ -124,7 +130,7 @@ def _form() -> tuple[Inputs, gr.Button]:
         examples(), inputs=[picture, instruction], visible_columns=[0], label="Examples", elem_id="examples",
         api_visibility="private",
     )  # fmt: skip
-    return Inputs(picture, said, instruction, key, as_libero, shown), submit
+    return Inputs(picture, said, instruction, key, as_libero, policies, shown), submit
 
 
 def _html(name: str, value: str = "") -> gr.HTML:
@@ -140,34 +146,50 @@ def _answer() -> list[gr.components.Component]:
     return [numbers, chunk, latency, raw]
 
 
-def _wire_look(page: gr.Blocks, link: PolicyLink, refresh: gr.Button, inputs: Inputs, shown: list) -> None:
-    """Looks at the policy when the page opens, every few seconds, and when asked to.
+def _wire_look(page: gr.Blocks, choice: Choice, refresh: gr.Button, inputs: Inputs, shown: list) -> None:
+    """Looks at the policies when the page opens, every few seconds, and when asked to.
 
     What it last saw stands in the page itself. Gradio's State would be a session, and a session holds a connection
     open: a browser has six for an address, so a sixth tab would show "Loading..." for good.
     """
 
-    def look(seen: str, key: str | None) -> list:
-        return look_again(link, seen, key)
+    def look(seen: str, key: str | None, names: list[str] | None) -> list:
+        return [*look_again(_first(choice, names), seen, key), *offer(choice, names)]
 
-    def look_afresh(key: str | None) -> list:
-        return look_again(link, "", key)
+    def look_afresh(key: str | None, names: list[str] | None) -> list:
+        return look("", key, names)
 
-    def as_libero(key: str | None) -> bool:
-        info = link.status().info
+    def as_libero(key: str | None, names: list[str] | None) -> bool:
+        info = _first(choice, names).status().info
         return info is not None and asking.libero_is_usual(info, key)
 
-    seen, key = gr.Textbox("", visible=False), inputs.unnorm_key
-    page.load(look_afresh, key, [seen, *shown], **QUIET)
-    refresh.click(look_afresh, key, [seen, *shown], **QUIET)
-    gr.Timer(LOOK_EVERY_S).tick(look, [seen, key], [seen, *shown], **QUIET)
-    key.input(as_libero, key, inputs.as_libero, **QUIET)
+    seen, given = gr.Textbox("", visible=False), [inputs.unnorm_key, inputs.policies]
+    shown = [seen, *shown, inputs.policies]
+    for look_now in (page.load, refresh.click, inputs.policies.input):
+        look_now(look_afresh, given, shown, **QUIET)
+    gr.Timer(LOOK_EVERY_S).tick(look, [seen, *given], shown, **QUIET)
+    inputs.unnorm_key.input(as_libero, given, inputs.as_libero, **QUIET)
 
 
-def _wire_ask(link: PolicyLink, inputs: Inputs, submit: gr.Button, answer: list) -> None:
-    def ask(picture: str | None, instruction: str, unnorm_key: str | None, as_libero: bool):
-        """Asks the policy for its next actions."""
-        got = asking.ask(link, asking.Form(picture, instruction, unnorm_key, as_libero))
+def _first(choice: Choice, names: Sequence[str] | None) -> PolicyLink:
+    return next(iter(choice.chosen(names).values()))
+
+
+def offer(choice: Choice, names: Sequence[str] | None) -> list[dict]:
+    """Returns an update of whom to choose from: who is up, or was chosen; hidden where that is one."""
+    known = [name for name in names or () if name in choice.links]
+    offered = [name for name in choice.links if name in {*choice.up(), *known}]
+    return [gr.update(choices=offered, visible=len(offered) > 1)]
+
+
+def _wire_ask(choice: Choice, inputs: Inputs, submit: gr.Button, answer: list) -> None:
+    def ask(picture: str | None, instruction: str, unnorm_key: str | None, as_libero: bool, policies: list[str] | None):
+        """Asks the policies that are chosen for their next actions; by default the page's own."""
+        links, form = choice.chosen(policies), asking.Form(picture, instruction, unnorm_key, as_libero)
+        if len(links) == 1:
+            got = asking.ask(*links.values(), form)
+        else:
+            got = asking.ask_several(links, [fitted(form, link.status().info) for link in links.values()])
         return got.numbers, got.chunk, got.latency, got.raw
 
     gr.on(
@@ -176,17 +198,24 @@ def _wire_ask(link: PolicyLink, inputs: Inputs, submit: gr.Button, answer: list)
     )  # fmt: skip
 
 
-def _wire_picture(link: PolicyLink, inputs: Inputs) -> None:
+def fitted(form: asking.Form, info: PolicyInfo | None) -> asking.Form:
+    """Returns a form of several policies for one of them: with a key of its own where it does not have the form's."""
+    if info is None or not info.unnorm_keys:
+        return form
+    return replace(form, unnorm_key=_chosen(form.unnorm_key, list(info.unnorm_keys), info.suites))
+
+
+def _wire_picture(choice: Choice, inputs: Inputs) -> None:
     """Looks at what is uploaded at once, and lets an example choose the key of its suite."""
 
-    def example_key(instruction: str) -> list:
-        return choose_for(link.status().info, suite_of(instruction))
+    def example_key(instruction: str, names: list[str] | None) -> list:
+        return choose_for(_first(choice, names).status().info, suite_of(instruction))
 
     picture, said = inputs.picture, inputs.said
     picture.upload(look_at, picture, [picture, said], show_progress="hidden", api_visibility="private")
     picture.clear(lambda: "", None, said, **QUIET)
     loaded = inputs.examples.load_input_event
-    loaded.then(example_key, inputs.instruction, [*inputs.of_the_policy(), said], **QUIET)
+    loaded.then(example_key, [inputs.instruction, inputs.policies], [*inputs.of_the_policy(), said], **QUIET)
 
 
 def look_at(path: str | None) -> tuple:

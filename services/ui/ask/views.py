@@ -99,6 +99,12 @@ def latency(timings_ms: Mapping[str, float]) -> str:
     return f'{title}<div class="vl-stack">{bar}</div><ul class="vl-legend">{legend}</ul>{told}'
 
 
+def side_by_side(columns: Mapping[str, str]) -> str:
+    """Returns several answers' HTML beside each other, below each other where there is little room, by name."""
+    sections = "".join(f"<section><h2>{escape(name)}</h2>{html}</section>" for name, html in columns.items())
+    return f'<div class="vl-several">{sections}</div>'
+
+
 def split(timings_ms: Mapping[str, float]) -> dict[str, float]:
     """Returns the round trip in parts (ms) that add up to it: the server's stages, and the network with this page."""
     parts = {stage: float(timings_ms[stage]) for stage in STAGES if stage in timings_ms}
