@@ -117,6 +117,15 @@ def test_demonstrations_follow_from_the_minutes():
     assert counts == [1, 24, 200]
 
 
+@pytest.mark.parametrize(
+    ("typed", "words"), [("epochs=3", "--set epochs makes no sense"), ("chunks=3", "did you mean 'chunk'")]
+)
+def test_settings_that_are_unknown_or_follow_from_the_plan_are_refused(typed, words):
+    assert learning.settings(["head=flow"]) == ["head=flow"]
+    with pytest.raises(LabError, match=words):
+        learning.settings([typed])
+
+
 def test_the_policy_it_starts_is_the_one_that_was_trained():
     own = {"VLALAB_MINIVLA_NAME": "mine"}
     assert evaluation._settings("minivla", Request("libero_object", "minivla", own=own)) == own

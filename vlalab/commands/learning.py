@@ -25,6 +25,7 @@ PICTURE = 128  # pixels of the films; mini-VLA's profile sends as many
 PER_MINUTE = 6  # demonstrations that a core records and draws, at least
 SHARE = 1 / 3  # of the minutes, for the demonstrations
 MOST = 200  # demonstrations that are made without being asked for more
+DECIDED = ("data", "name", "size", "minutes", "epochs", "preload")  # of the trainer's settings
 LEAST = 0.1  # of the minutes is left for training, however long the demonstrations took
 
 
@@ -86,6 +87,17 @@ def begun(plan: Plan) -> Progress:
         theirs, asked = (", ".join(f"{name} {getattr(of, name)}" for name in differ) for of in (before, plan))
         raise LabError(f"{plan.name} was begun with {theirs}; asked for is {asked}; give another --name to start anew")
     return Progress(plan, **stored)
+
+
+def settings(typed: list[str]) -> list[str]:
+    """Returns the trainer's settings. Raises LabError for unknown ones, and for those that follow from the plan."""
+    course.flags(MODEL, typed)
+    for one in typed:
+        if (name := one.partition("=")[0].replace("_", "-")) in DECIDED:
+            raise LabError(
+                f"learn --set {name} makes no sense: it follows from --name, --size and --minutes; leave it out"
+            )
+    return list(typed)
 
 
 def demonstrations(minutes: float, workers: int) -> int:

@@ -107,9 +107,10 @@ def learn_suite(suite: str, name: str | None, demonstrations: int | None, worker
     ./lab learn libero_object
     ./lab learn libero_goal --minutes 30 --tasks 0-2 --name three
     """
-    course.flags("minivla", set)
     count = demonstrations or learning.demonstrations(asked["minutes"], workers or learning.cores())
-    plan = learning.Plan(suite=suite, name=name or suite, demonstrations=count, settings=list(set), **asked)
+    plan = learning.Plan(
+        suite=suite, name=name or suite, demonstrations=count, settings=learning.settings(set), **asked
+    )
     typed = shlex.join(["./lab", *sys.argv[1:]])
     finish(learning.run(learning.Learning(learning.begun(plan), workers, gpu, runtime, dry_run, typed)))
 
