@@ -234,7 +234,7 @@ def test_a_volume_that_is_closed_to_the_caller_is_told_before_anything_is_made(t
     told = {"VLALAB_VOLUME": str(tmp_path / place), "VLALAB_STATE": str(tmp_path / "state")}
     done = subprocess.run(**without_roots_powers(command(*words, "--runtime", "local", **told)), capture_output=True)
     (tmp_path / "volume").chmod(0o700)
-    last = done.stderr.splitlines()[-1]
+    last = done.stderr[done.stderr.rindex("lab: ") :]
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert last.startswith(f"lab: the volume {tmp_path / place}") and "set VLALAB_VOLUME to a folder" in last
     assert "installing" not in done.stderr

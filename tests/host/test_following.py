@@ -19,6 +19,7 @@ GIVEN = {
     "run": "latest", "names": ["ui", "oracle"], "model": "openvla", "lab": "transformer", "name": None, "b": "latest",
     "venvs": False, "benchmark": "sim", "quick": True, "check": False, "sentence": "A door.", "pictures": False,
     "source": "goal", "policy": "oracle", "dataset": "goal", "env": "gr00t", "suite": "libero_goal",
+    "hosts": [],
 }  # fmt: skip
 
 

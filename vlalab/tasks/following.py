@@ -58,7 +58,7 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "lock": lambda given: _after_locking(given),
     "host": lambda given: f"./lab fleet doctor --hosts {_names(given)}" if given["hosts"] else "./lab doctor",
     "fleet": "./lab fleet status (who serves what)",
-    "support": "tar tzf ARCHIVE (look before you send it)",
+    "support": "./lab doctor",
 }
 
 

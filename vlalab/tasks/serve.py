@@ -87,7 +87,11 @@ def restart(names: list[str], dry_run: bool) -> None:
     "what is up, and where", Flag("json", "print one JSON object (docs/doctor.md) instead of the table", default=False)
 )
 def status(json: bool) -> None:
-    """Show what is up in both runtimes: health, image, GPU and memory in use, and where."""
+    """Show what is up in both runtimes: health, image, GPU and memory in use, and where.
+
+    ./lab status
+    ./lab status --json
+    """
     if json:
         print(dumps(overview.as_json(), indent=1))
     else:
