@@ -9,10 +9,10 @@ from pathlib import Path
 from tests.docker.packages import Unavailable
 from vlalab.engine import docker
 
-# The most in use at one time, in GB: while gr00t and ws_mdl are built, as the first ones, with their cache of unpacked
+# The most in use at one time, in GB: while gr00t and ws_mdl are built, beside libero and ui, with their cache of unpacked
 # wheels (`./lab build` itself then asks for 20.5).
 # vfs has no layers but copies: every layer holds all of those below it.
-NEED_GB = {"overlay2": 23.0, "overlayfs": 23.0, "btrfs": 23.0, "zfs": 23.0}
+NEED_GB = {"overlay2": 25.0, "overlayfs": 25.0, "btrfs": 25.0, "zfs": 25.0}
 NEED_AS_COPIES_GB = 90.0
 
 
