@@ -78,7 +78,7 @@ class Browser:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def until(self, expression: str, timeout_s: float = 30.0):
+    def until(self, expression: str, timeout_s: float = 90.0):
         """Returns an expression's value as soon as it is true. Raises TimeoutError with what the page shows.
 
         An expression that fails is not true yet: a page that is being loaded has no body.

@@ -243,7 +243,7 @@ def _row(page: str, name: str) -> str:
 # --- in a browser --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [pytest.param(400, marks=in_a_browser), 1280])
+@pytest.mark.parametrize("width", [pytest.param(width, marks=in_a_browser) for width in (400, 1280)])
 def test_the_numbers_of_a_run_that_is_under_way_move(width, url, volume, stack):
     name = f"running-{width}"
     store = stack.enter_context(begun(volume, name, now=time.time()))

@@ -1,7 +1,7 @@
 // When the machine's network changes (a container starts, a VPN comes up) a browser drops what it is just loading.
 // Gradio would say "Loading..." for good; so a page that lost a part of itself is loaded again, a few times.
 (() => {
-  const TRIES = 5, PAUSE_MS = 1000, MEANWHILE_MS = 60000;
+  const TRIES = 8, PAUSE_MS = 1000, MEANWHILE_MS = 60000;
   let told = false;
   const lost = () => {
     if (told) return;
