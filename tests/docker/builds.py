@@ -16,7 +16,7 @@ from tests.docker.lab import Lab
 from vlalab.engine import bake, building, docker, images
 
 # Built at one time. Not all: each group's cache goes before the next one comes, and images that nothing but their own
-# tests needs go before the last one does. libero comes first: its own tests take longest, and run while others are built.
+# tests needs go before the last one does. libero comes first: its own tests take longest.
 # gr00t and ws_mdl have twelve wheels in common, which come once.
 GROUPS = (("libero", "ui"), ("gr00t", "ws_mdl"), ("openvla",))
 KEPT = ("libero", "openvla", "ui")  # for the tests of services
