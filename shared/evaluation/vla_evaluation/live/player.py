@@ -216,9 +216,9 @@ class Player:
         if steps == self._passed:
             return
         self.step, self.state, self.reason = steps, "running", ""
-        self.controls.wait(self.controls.goes, self.offer)
-        self._passed = steps
         self.pace()
+        self.controls.wait(self.controls.goes, self.offer)  # last: who is told of a pause finds no step done after it
+        self._passed = steps
 
     def pace(self) -> None:
         """Waits until it is time for the step, at the speed that was asked for."""
