@@ -68,9 +68,10 @@ class Frames:
 
     def _frame(self, episode: int, key: str, step: int) -> np.ndarray:
         number, kept = self._kept.get((episode, key), (0, None))
-        if kept is None or self._states[number] == TAKEN:
+        state = TAKEN if kept is None else self._states[number]  # once: another process may change it at any moment
+        if state == TAKEN:
             return self._read(episode, key, [step])[0]
-        if self._states[number] == EMPTY:
+        if state == EMPTY:
             self._states[number] = TAKEN  # two processes at once write the same
             self._fill(episode, key, kept)
             self._states[number] = THERE
