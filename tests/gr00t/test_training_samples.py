@@ -1,5 +1,6 @@
 """Training samples of a real data set: what they hold, where upstream pads, and which data sets are refused."""
 
+import itertools
 import json
 import re
 import shutil
@@ -14,6 +15,7 @@ from services.gr00t.checkpoint import tokenizer
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.training import colours
 from services.gr00t.training.__main__ import prepare
+from services.gr00t.training.frames import EMPTY, TAKEN
 from services.gr00t.training.robot import robot_of
 from services.gr00t.training.samples import Places, Samples, collate, loader, order
 from services.gr00t.training.settings import Finetune
@@ -286,3 +288,23 @@ def test_kept_films_are_shared_by_the_processes_that_read(toy, base, samples):
     )
     kept.frames.films = None  # nothing is decoded any more
     assert all(torch.equal(kept[place][0], samples[place][0]) for place in range(24))
+
+
+class Taken:
+    """States of films, each of which another process takes at the moment after it was looked at."""
+
+    def __init__(self):
+        self.seen = itertools.cycle([EMPTY, TAKEN])
+
+    def __getitem__(self, _):
+        return next(self.seen)
+
+    def __setitem__(self, _, state):
+        pass
+
+
+def test_a_film_that_is_taken_meanwhile_is_not_read_before_it_is_whole(toy, base, samples):
+    kept = samples_of(toy, base)
+    kept.frames.keep(kept.frames.bytes)
+    kept.frames._states = Taken()
+    assert torch.equal(kept[0][0], samples[0][0])
