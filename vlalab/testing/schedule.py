@@ -18,7 +18,7 @@ from vlalab.testing.results import Result, print_sum, skipped
 from vlalab.testing.sidebyside import Job
 
 QUICK = ("lint", "host", "contract")
-FIRST = "all tests take about 30 min on two cores, and the downloads besides; ./lab test --quick takes a few"
+FIRST = "all tests take about 35 min on two cores, and the downloads besides; ./lab test --quick takes a few"
 LONGEST = ("docker", *(name for name, one in plan.ENVIRONMENTS.items() if one.tested_first))
 UNTIMED, TIMED = ("faults", "planted"), ("requests",)  # families of the attack
 
