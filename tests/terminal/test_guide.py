@@ -59,13 +59,17 @@ def flags(command: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def student(shared_terminal, tmp_path_factory):
-    """A terminal whose volume has what looks like checkpoints, and a folder with a small corpus."""
+    """A terminal whose volume has what looks like checkpoints and a data set, and a folder with a small corpus."""
     folder = tmp_path_factory.mktemp("student")
-    for name in ("openvla-tiny", "openvla-7b-finetuned-libero-goal"):
+    for name in ("openvla-tiny", "openvla-7b-finetuned-libero-goal", "gr00t-goal-oracle"):
         checkpoint = shared_terminal.volume / "checkpoints" / name
         checkpoint.mkdir(parents=True)
-        (checkpoint / "config.json").write_text('{"model_type": "openvla"}')
+        family = "gr00t_n1_5" if name.startswith("gr00t") else "openvla"
+        (checkpoint / "config.json").write_text(f'{{"model_type": "{family}"}}')
         (checkpoint / "model.safetensors").touch()
+    meta = shared_terminal.volume / "datasets/goal-oracle/meta"
+    meta.mkdir(parents=True)
+    (meta / "info.json").write_text("{}")
     (folder / "letters.tsv").write_text("".join(f"a b {n % 7}\t{n % 7} b a\n" for n in range(40)))
     return shared_terminal, folder
 

@@ -10,7 +10,7 @@ from services.libero.datasets import convert, sources
 from services.libero.datasets.config import DatasetConfig
 from vla_common import endings
 from vla_common.volume import Volume, VolumeError, shown
-from vla_datasets import hdf5, program, recoding, version3
+from vla_datasets import hdf5, marks, program, recoding, version3
 from vla_datasets.errors import DatasetError
 from vla_datasets.opening import find, open_dataset
 from vla_evaluation.evaluate import choose_workers
@@ -24,7 +24,12 @@ def main() -> int:
     """Does what the flags say; returns the exit code."""
     config = tyro.cli(DatasetConfig, prog="dataset")
     if not config.makes:
-        return program.read(find(config.source), config.check, config.show, config.write_stats)
+        found = find(config.source)
+        if any(config.marks):
+            print(marks.mark(open_dataset(found), *config.marks))
+            if not (config.check or config.show or config.write_stats):
+                return 0
+        return program.read(found, config.check, config.show, config.write_stats)
     made = make(config)
     return program.read(made, config.check, config.show) if config.check or config.show else 0
 

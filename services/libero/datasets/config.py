@@ -9,7 +9,7 @@ import tyro
 
 from services.libero.benchmark import CAMERAS
 from vla_contract.protocol.errors import did_you_mean
-from vla_evaluation.config import require_folder_name
+from vla_evaluation.config import parse_ranges, require_folder_name
 
 LEAST, MOST = 32, 1024  # pixels: what an even size of a film may be
 
@@ -41,7 +41,14 @@ class DatasetConfig:
     write_stats: bool = False
     """Write its stats.json anew from its rows."""
 
+    bad: str = ""
+    """Mark these episodes as bad, "3,7-9": training leaves them out."""
+    good: str = ""
+    """Take that back."""
+
     def __post_init__(self):
+        if self.makes and any(self.marks):
+            raise ValueError("--bad and --good mark episodes of a data set that is there; leave --format out")
         if self.name is not None:
             require_folder_name("name", self.name)
         if not LEAST <= self.size <= MOST or self.size % 2:
@@ -58,6 +65,12 @@ class DatasetConfig:
     def camera_names(self) -> tuple[str, ...]:
         """The cameras, each once."""
         return tuple(dict.fromkeys(name.strip() for name in self.cameras.split(",") if name.strip()))
+
+    @property
+    def marks(self) -> tuple[list[int], list[int]]:
+        """The episodes to mark as bad, and those to mark no longer."""
+        bad, good = (parse_ranges(text) if text else [] for text in (self.bad, self.good))
+        return bad, good
 
     @property
     def makes(self) -> bool:

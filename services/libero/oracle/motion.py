@@ -46,11 +46,6 @@ def closing_axis(yaw: float) -> np.ndarray:
     return np.array([-np.sin(yaw), np.cos(yaw), 0.0])
 
 
-def yaw_of(rot: np.ndarray) -> float:
-    """Returns the yaw in (-pi, pi] of a hand that points down: `orientation(yaw_of(rot))` is `rot` made level."""
-    return float(np.arctan2(-rot[0, 0], rot[1, 0]))
-
-
 def nearest_yaw(yaw: float, current: float = 0.0) -> float:
     """Returns `yaw` or `yaw + pi`, whichever is nearer to `current`: the gripper is the same turned by half a turn."""
     return current + (yaw - current + np.pi / 2) % np.pi - np.pi / 2

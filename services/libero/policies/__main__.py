@@ -11,9 +11,9 @@ import tyro
 
 from vla_common import endings
 from vla_common.serving import Serving
+from vla_common.versions import lock_hash
 from vla_common.volume import Volume
 from vla_contract import Policy, serve
-from vla_evaluation.provenance import lock_hash
 from vla_evaluation.runs.folders import RunRefused, find_run
 
 

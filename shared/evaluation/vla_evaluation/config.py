@@ -29,7 +29,7 @@ class RunConfig:
     run_dir: Path | None = None
     """Folder of all such runs; default: theirs on the shared volume."""
     workers: int | None = None
-    """Simulator processes; default: one per core, fewer if memory is short."""
+    """Simulator processes here; default: one per core, fewer if memory is short; 0, with --listen: others' alone."""
     tasks: str | None = None
     """Which tasks: indices, ranges or names, as in "0,2-4"; default: all."""
     seed: int | None = None
@@ -65,7 +65,7 @@ class RunConfig:
 
     def __post_init__(self):
         least = {
-            "workers": 1,
+            "workers": 0,
             "max_steps": 1,
             "execute": 1,
             "retries": 0,
@@ -75,6 +75,8 @@ class RunConfig:
             "act_timeout_s": 0.1,
         }
         self.require(least)
+        if self.workers == 0 and not getattr(self, "listen", None):
+            raise ValueError("--workers 0 leaves all to machines that join, which takes --listen; expected 1 or more")
 
     def require(self, least: Mapping[str, float]) -> None:
         """Raises ValueError for a field that is below its bound."""
@@ -102,6 +104,8 @@ class EvalConfig(RunConfig):
     """Which episodes get a video; sample: each task's first success and first three failures."""
     policy_errors: Literal["stop", "fail"] = "stop"
     """What an answer that cannot be executed does: stop the run, or end its episode as not successful."""
+    listen: str | None = None
+    """Where other machines may join, as in "0.0.0.0:8100"; beyond this machine with a token only."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -53,7 +53,11 @@ def _is_like(other: Mapping, identity: Mapping) -> bool:
 def _pace(store: RunStore) -> float | None:
     """Returns the seconds per episode and worker over the invocations of this machine that came to an orderly end."""
     done, here = store.done_by_invocation(), provenance.machine()
-    ended = [one for one in store.invocations() if one["ended"] and one["notes"].get("machine") == here]
+    ended = [
+        one
+        for one in store.invocations()
+        if one["ended"] and one["notes"].get("machine") == here and not one["notes"].get("hosts")
+    ]
     episodes = sum(done.get(one["id"], 0) for one in ended)
     if episodes < SURE_AFTER:
         return None

@@ -10,17 +10,21 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from vla_common.counts import plural
 from vla_common.volume import Volume, require_space, shown
 from vla_contract import ContractError, PolicyClient, PolicyInfo
-from vla_evaluation import provenance, report
+from vla_contract.server.auth import require_token_beyond_loopback
+from vla_evaluation import hosts, provenance, report
 from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark
 from vla_evaluation.config import EvalConfig, RunConfig, parse_args, token_of
+from vla_evaluation.coordinator.app import Coordinator, coordinating, read_address
+from vla_evaluation.coordinator.calls import Held
 from vla_evaluation.estimate import earlier
 from vla_evaluation.pictures import video
 from vla_evaluation.plan import Plan, describe, identify, make_job, make_plan, specify
@@ -31,7 +35,8 @@ from vla_evaluation.store.reading import NEXT_SESSION
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.terminal import one_line, say
 from vla_evaluation.workers.clock import InvocationClock
-from vla_evaluation.workers.supervisor import Patience, RunFailed, Supervisor
+from vla_evaluation.workers.job import Job
+from vla_evaluation.workers.supervisor import Patience, RunFailed, Supervisor, worker_names
 
 POLL_S = 0.5  # often enough for a person, rare enough to leave the cores to the workers
 EPISODE_BYTES = 500_000  # states and actions, with some video
@@ -112,35 +117,84 @@ def work(run: Run, plan: Plan, workers: int, worker: str) -> None:
     invocation = run.store.begin_invocation(clock.now(), notes)
     patience = Patience(config.retries, config.lease_s, config.start_timeout_s)
     wanted = partial(video.wanted, config.video)
-    variables = plan.benchmark.worker_variables
     supervisor = Supervisor(
-        run.folder, run.store, invocation, clock, workers, patience, wanted, token_of(config), variables, worker
+        run.folder,
+        run.store,
+        invocation,
+        clock,
+        worker_names(workers),
+        patience,
+        wanted,
+        token_of(config),
+        plan.benchmark.worker_variables,
+        worker,
     )
     outcome = "failed"
     try:
-        with make_progress({task.index: task.instruction for task in plan.tasks}, run.store.counts()) as progress:
-            supervisor.start()
-            while not supervisor.finished():
-                for line in supervisor.step():
-                    progress.say(line)
-                progress.update(supervisor.counts, run.store.workers())
-                time.sleep(POLL_S)
-            progress.update(supervisor.counts, {})
+        with joinable(run, plan, clock, invocation) as coordinator:
+            look_after(supervisor, {task.index: task.instruction for task in plan.tasks}, coordinator)
         outcome = "complete"
     except Interrupted:
         outcome = "interrupted"
+        raise
+    finally:
+        with suppress(StoreError):  # a full disk has been told already
+            run.store.end_invocation(invocation, clock.now(), outcome)
+
+
+def look_after(
+    supervisor: Supervisor, names: Mapping[int, str], coordinator: Coordinator | None = None, poll_s: float = POLL_S
+) -> None:
+    """Keeps the workers at it until all is done, and shows how far it is; the machines of a coordinator are waited for.
+
+    RunFailed or Interrupted end it early, the workers with it.
+    """
+    store = supervisor.store
+    try:
+        with make_progress(names, supervisor.counts) as progress:
+            supervisor.start()
+            while not supervisor.finished() or (coordinator and coordinator.hosts_left()):
+                for line in supervisor.step():
+                    progress.say(line)
+                machines = hosts.line(coordinator.shares(store)) if coordinator else ""
+                progress.update(supervisor.counts, store.workers(), machines)
+                time.sleep(poll_s)
+            progress.update(supervisor.counts, {})
+    except Interrupted:
         say("stopping: saving what is finished (Ctrl-C again ends at once)")
         raise
     finally:
         signal.signal(signal.SIGINT, lambda *_: supervisor.kill())
         supervisor.stop()
-        with suppress(StoreError):  # a full disk has been told already
-            run.store.end_invocation(invocation, clock.now(), outcome)
+
+
+@contextmanager
+def joinable(run: Run, plan: Plan, clock: InvocationClock, invocation: int) -> Iterator[Coordinator | None]:
+    """Lets other machines join where --listen says so; yields what they are coordinated by."""
+    at = getattr(plan.config, "listen", None)  # a recording cannot be joined
+    if at is None:
+        yield None
+        return
+    job = Job.from_json(run.store.meta("job"))
+    about = {"run": run.id, "identity": run.store.meta("identity"), "job": job.to_json()}
+    left = sum(row["planned"] - row["done"] for row in run.store.counts().values())
+    about |= {"worker_gb": plan.benchmark.worker_gb, "episodes": left}
+    coordinator = Coordinator(Held(run.folder, job, clock, invocation), about)
+    with coordinating(at, token_of(plan.config), coordinator):
+        say(f"other machines join by: ./lab eval --join {coordinator.url}")
+        try:
+            yield coordinator
+        finally:
+            coordinator.end(
+                "the run was stopped or is complete; where episodes are left, join it again once it goes on"
+            )
 
 
 def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
     """Runs an evaluation to its report; returns the exit code."""
-    plan = make_plan(benchmark, config)  # what cannot be run is said before a policy is waited for
+    if config.listen:  # what cannot be run is said before a policy is waited for
+        require_token_beyond_loopback(read_address(config.listen)[0], token_of(config))
+    plan = make_plan(benchmark, config)
     info = reach_policy(config)
     if (profile := choose_profile(info, benchmark, config.profile)) != plan.profile.name:
         plan = make_plan(benchmark, config, profile)
@@ -169,6 +223,7 @@ def carry_out(run: Run, plan: Plan, info: PolicyInfo, assets: Assets) -> int:
     undrawn = len(run.store.undrawn(NEXT_SESSION, partial(video.wanted, plan.config.video)))
     require_space(run.folder, left * EPISODE_BYTES)
     workers = choose_workers(plan.config.workers, left + undrawn, plan.benchmark.worker_gb)
+    workers = max(workers, min(undrawn, 1))  # where episodes are left to other machines, films of earlier ones are not
     print_header(run, plan, info, assets, left, workers)
     if undrawn:
         say(f"{plural(undrawn, 'video')} of earlier invocations to draw")
@@ -217,10 +272,6 @@ def in_words(error: Exception, place: Path) -> str:
     return one_line(error) if isinstance(error, ContractError) else str(error)
 
 
-def plural(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: int, workers: int) -> None:
     total = len(plan.units)
     say(f"run {run.id} in {shown(run.folder)}{' (resumed)' if run.resumed else ''}")
@@ -235,7 +286,7 @@ def announce(run: Run, left: int, workers: int) -> None:
     """Prints the drift that is allowed, and about how long what is left takes where an earlier run tells."""
     for line in run.drift:
         say(f"drift allowed: {line}")
-    known = earlier(run.folder.parent, run.store.meta("identity")) if left else None
+    known = earlier(run.folder.parent, run.store.meta("identity")) if left and workers else None
     if known and (line := known.announcement(left, workers)):
         say(line)
 
@@ -271,9 +322,13 @@ def guarded(job: Callable[[], int]) -> int:
 
 
 def main(benchmark: Benchmark, arguments: list[str]) -> int:
-    """Evaluates as the arguments say; returns the exit code. The word `record` first: records."""
+    """Evaluates as the arguments say; returns the exit code. The words `record` and `join` come first: see there."""
     if arguments[:1] == ["record"]:
         from vla_evaluation.recording import record  # here: it is made of what this module has
 
         return record.main(benchmark, arguments[1:])
+    if arguments[:1] == ["join"]:
+        from vla_evaluation.coordinator import join
+
+        return join.main(benchmark, arguments[1:])
     return guarded(lambda: evaluate(benchmark, parse_args(arguments, benchmark.suites)))

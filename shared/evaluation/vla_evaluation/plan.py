@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vla_common.versions import lock_hash, versions
 from vla_contract import PolicyInfo
 from vla_contract.protocol.errors import did_you_mean, nearest
 from vla_evaluation import provenance
@@ -105,15 +106,21 @@ def specify(plan: Plan, info: PolicyInfo) -> RunSpec:
 
 def identify(plan: Plan, spec: RunSpec, assets: Assets, worker: str = provenance.WORKER) -> dict:
     """Returns everything that an episode's outcome depends on, as JSON types; a run never mixes two of these."""
-    benchmark = plan.benchmark
     return {
         **spec.to_json(),
         "tasks": [task.index for task in plan.tasks],
         "episodes": show_ranges(plan.episodes),
+        **of_machine(plan.benchmark, spec, assets, worker),
+    }
+
+
+def of_machine(benchmark: Benchmark, spec: RunSpec, assets: Assets, worker: str = provenance.WORKER) -> dict:
+    """Returns what of an identity is a machine's own."""
+    return {
         "assets": {"kind": assets.kind, "digest": assets.digest},
-        "versions": provenance.versions(benchmark.packages),
+        "versions": versions(benchmark.packages, "absent"),
         "code": provenance.code_digest(benchmark, worker),
-        "lock": provenance.lock_hash(),
+        "lock": lock_hash(),
         "off_lock": provenance.off_lock(),
         # what no policy sees changes nothing
         "renderer": benchmark.renderer(spec.render) if spec.cameras else None,

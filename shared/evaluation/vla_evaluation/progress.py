@@ -32,6 +32,7 @@ class Totals:
     steps_per_s: float
     left_s: float | None
     policy_errors: int = 0
+    machines: str = ""  # who does how much, where several do
 
     @property
     def parts(self) -> list[str]:
@@ -39,7 +40,8 @@ class Totals:
         rate = f"{100 * self.successes / self.done:.1f} %" if self.done else "–"
         rate += f" ({self.policy_errors} policy errors)" if self.policy_errors else ""
         pace = f"{self.steps_per_s:.0f} steps/s"
-        return [f"{self.done}/{self.planned} episodes", f"success {rate}", pace, f"{show_seconds(self.left_s)} left"]
+        parts = [f"{self.done}/{self.planned} episodes", f"success {rate}", pace, f"{show_seconds(self.left_s)} left"]
+        return [*parts, self.machines] if self.machines else parts
 
     @property
     def line(self) -> str:
@@ -65,7 +67,7 @@ class Pace:
         left = show_seconds(totals.left_s)
         return f"this will take about {left} more; Ctrl-C keeps what is finished, --resume goes on"
 
-    def totals(self, counts: Mapping[int, Mapping[str, int]], now: float) -> Totals:
+    def totals(self, counts: Mapping[int, Mapping[str, int]], now: float, machines: str = "") -> Totals:
         planned, done, successes, steps = (
             sum(row[key] for row in counts.values()) for key in ("planned", "done", "successes", "steps")
         )
@@ -73,7 +75,8 @@ class Pace:
         fresh = done - self.done_before
         left = elapsed / fresh * (planned - done) if fresh else None
         pace = max(0, steps - self.steps_before) / elapsed
-        return Totals(planned, done, successes, pace, left, sum(row.get("policy_errors", 0) for row in counts.values()))
+        policy_errors = sum(row.get("policy_errors", 0) for row in counts.values())
+        return Totals(planned, done, successes, pace, left, policy_errors, machines)
 
 
 class PlainProgress:
@@ -93,9 +96,9 @@ class PlainProgress:
     def say(self, line: str) -> None:
         say(line, self.out)
 
-    def update(self, counts, workers: Mapping[str, str]) -> None:
+    def update(self, counts, workers: Mapping[str, str], machines: str = "") -> None:
         now = time.monotonic()
-        totals = self.pace.totals(counts, now)
+        totals = self.pace.totals(counts, now, machines)
         if line := self.pace.told_once(totals):
             self.say(line)
         finished = totals.done == totals.planned
@@ -124,8 +127,8 @@ class LiveProgress:
     def say(self, line: str) -> None:
         self.console.print(plain(line), highlight=False, markup=False)
 
-    def update(self, counts, workers: Mapping[str, str]) -> None:
-        totals = self.pace.totals(counts, time.monotonic())
+    def update(self, counts, workers: Mapping[str, str], machines: str = "") -> None:
+        totals = self.pace.totals(counts, time.monotonic(), machines)
         if line := self.pace.told_once(totals):
             self.say(line)
         self.live.update(self.table(counts, workers, totals), refresh=True)

@@ -2,56 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import re
 import shutil
 import subprocess
-import sys
 import sysconfig
-from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from vla_common.versions import LOCK, ROOT
 from vla_evaluation import imports
 from vla_evaluation.benchmark import Benchmark
 
-ROOT = Path(__file__).resolve().parents[3]
-
-
-def _lock() -> Path:
-    """Returns the lock of this environment: beside its folder or, in an image, the only one that there is."""
-    beside, all_locks = Path(sys.prefix).parent / "requirements.lock", [*ROOT.glob("images/*/requirements.lock")]
-    return all_locks[0] if len(all_locks) == 1 and not beside.is_file() else beside
-
-
-LOCK = _lock()
 SITE = Path(sysconfig.get_path("purelib"))
 WORKER = "vla_evaluation.workers.worker"  # what an episode does and what the policy is shown
-
-
-def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Returns the versions of Python and of the packages that simulation and pictures depend on."""
-    found = {"python": platform.python_version()}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "absent"
-    return found
 
 
 def code_digest(benchmark: Benchmark, worker: str = WORKER) -> str:
     """Returns 16 hex digits over the source of every module that a worker is made of: a change in one is drift."""
     return imports.code_digest((worker, benchmark.module), benchmark.uncounted)
-
-
-def lock_hash() -> str | None:
-    """Returns the sha256 of this environment's lock: $VLALAB_LOCK_HASH in an image, else the file's own."""
-    if os.environ.get("VLALAB_LOCK_HASH"):
-        return os.environ["VLALAB_LOCK_HASH"]
-    return hashlib.sha256(LOCK.read_bytes()).hexdigest() if LOCK.is_file() else None
 
 
 def off_lock(lock: Path = LOCK) -> list[str]:

@@ -7,15 +7,12 @@ a slow reader gets fewer pictures and none that are old, and each draws only wha
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -23,14 +20,15 @@ from starlette.routing import Route
 from vla_contract import ContractError, PolicyClient
 from vla_contract.protocol.problems import Problem
 from vla_contract.server.auth import TokenCheck
-from vla_contract.server.exchange import Answer, Endpoint, Request
+from vla_contract.server.exchange import Answer, Request
 from vla_contract.server.metrics import Metrics
 from vla_evaluation import provenance
 from vla_evaluation.benchmark import Benchmark
 from vla_evaluation.live import controls, opening
 from vla_evaluation.live.session import Session
+from vla_evaluation.routed import JSON, Routed, read, told
 
-JSON, BINARY, FILM = "application/json", "application/octet-stream", "video/mp4"
+BINARY, FILM = "application/octet-stream", "video/mp4"
 BODY_BYTES = 16 * 2**10
 NEWS_S = 10.0  # a request for a picture waits so long at most
 LOOK_S = 1.0  # between two looks at what sessions take
@@ -146,7 +144,7 @@ class Handlers:
         self.sessions, self.of = sessions, sessions.benchmark
 
     async def about(self, path: Mapping, query: Mapping, request: Request) -> Answer:
-        return _json(await asyncio.to_thread(self.describe))
+        return told(await asyncio.to_thread(self.describe))
 
     def describe(self) -> dict[str, Any]:
         """Returns what can be opened here."""
@@ -166,7 +164,7 @@ class Handlers:
         """Answers which policies are there now, and which of them can be asked for actions."""
         named = self.sessions.policies
         found = await asyncio.gather(*(asyncio.to_thread(self.is_ready, url) for url in named.values()))
-        return _json({"policies": [{"name": name, "ready": ready} for name, ready in zip(named, found, strict=True)]})
+        return told({"policies": [{"name": name, "ready": ready} for name, ready in zip(named, found, strict=True)]})
 
     def is_ready(self, url: str) -> bool:
         """Returns whether a policy answers what it is."""
@@ -177,8 +175,8 @@ class Handlers:
             return False
 
     async def open(self, path: Mapping, query: Mapping, request: Request) -> Answer:
-        session = await self.sessions.open(_read(request))
-        return _json({"id": session.id}, 201)
+        session = await self.sessions.open(read(request))
+        return told({"id": session.id}, 201)
 
     async def frame(self, path: Mapping, query: Mapping, request: Request) -> Answer:
         """Answers with what is newer than number `after`, within NEWS_S, else with what there is."""
@@ -189,11 +187,11 @@ class Handlers:
         return Answer(session.message(episode, have), BINARY)
 
     async def do(self, path: Mapping, query: Mapping, request: Request) -> Answer:
-        session, asked = self.sessions.find(path["id"]), _read(request)
+        session, asked = self.sessions.find(path["id"]), read(request)
         command = controls.checked(asked, self.of.action, bool(session.opening.policy))
         if command["do"] == "close":
             await session.end("closed")
-            return _json({"done": "close"})
+            return told({"done": "close"})
         if command["do"] == "reset" and command["start"] is not None:
             wanted = await asyncio.to_thread(self.sessions.judged, session.opening.starting(command["start"]))
             command["start"] = {"drawn": wanted.drawn} if wanted.init is None else {"init": wanted.init}
@@ -201,7 +199,7 @@ class Handlers:
             raise ValueError(f"this session is over: {session.state['reason']}")
         session.driven = time.monotonic()
         session.tell(command)
-        return _json({"done": command["do"]})
+        return told({"done": command["do"]})
 
     async def film(self, path: Mapping, query: Mapping, request: Request) -> Answer:
         _, blob = await self.sessions.find(path["id"]).ask("film")
@@ -209,31 +207,10 @@ class Handlers:
 
     async def keep(self, path: Mapping, query: Mapping, request: Request) -> Answer:
         answer, _ = await self.sessions.find(path["id"]).ask("keep")
-        return _json({"kept": answer["kept"]})
+        return told({"kept": answer["kept"]})
 
     async def ready(self, path: Mapping, query: Mapping, request: Request) -> Answer:
-        return _json({"status": "ready", "sessions": len(self.sessions.live())})
-
-
-Handler = Callable[[Mapping, Mapping, Request], Awaitable[Answer]]
-
-
-class Routed:
-    """An `Endpoint` whose handler gets the path's and the query's words, and whose ValueErrors are the sender's."""
-
-    def __init__(self, handler: Handler, **settings: Any):
-        self.handler, self.settings = handler, settings
-
-    async def __call__(self, scope, receive, send) -> None:
-        query = {name: values[-1] for name, values in parse_qs(scope["query_string"].decode("latin-1")).items()}
-        handler = partial(self.answer, scope.get("path_params", {}), query)
-        await Endpoint(handler=handler, **self.settings)(scope, receive, send)
-
-    async def answer(self, path: Mapping, query: Mapping, request: Request) -> Answer:
-        try:
-            return await self.handler(path, query, request)
-        except ValueError as error:
-            raise Problem("bad-request", str(error)) from error
+        return told({"status": "ready", "sessions": len(self.sessions.live())})
 
 
 def create_app(sessions: Sessions, check: TokenCheck) -> Starlette:
@@ -263,20 +240,6 @@ def create_app(sessions: Sessions, check: TokenCheck) -> Starlette:
         routed = Routed(handler, route=path, metrics=metrics, token=guard, media_types=types, max_body_bytes=BODY_BYTES)
         routes.append(Route(path, routed, methods=[method]))
     return Starlette(routes=routes, lifespan=lifespan)
-
-
-def _json(value: Mapping[str, Any], status: int = 200) -> Answer:
-    return Answer(json.dumps(value, ensure_ascii=False).encode(), JSON, status)
-
-
-def _read(request: Request) -> dict[str, Any]:
-    try:
-        value = json.loads(request.body)
-    except (ValueError, RecursionError) as error:
-        raise ValueError("the body is no JSON; expected an object") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"the body is {str(value)[:80]}; expected a JSON object")
-    return value
 
 
 def _number(query: Mapping[str, str], name: str) -> int:

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from vla_common.counts import plural
 from vla_common.volume import Volume, require_space, shown
 from vla_contract import PolicyInfo
 from vla_evaluation import evaluate
 from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark
 from vla_evaluation.config import RunConfig
-from vla_evaluation.evaluate import plural
 from vla_evaluation.plan import Plan, choose_tasks, describe, identify, make_job, specify
 from vla_evaluation.recording import worker
 from vla_evaluation.recording.config import RecordConfig, parse_args

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from vla_evaluation import hosts
 from vla_evaluation.config import parse_ranges
 from vla_evaluation.report.stats import Rate
 from vla_evaluation.store.records import Fault, Finished
@@ -60,6 +61,7 @@ class Summary:
     steps: int
     requests: int
     faults: list[Fault]
+    hosts: list[hosts.Share]  # what each machine did
     invocations: list[dict]
     published: list[PublishedFigure]
     notice: str  # what the assets are, where a reader must know; empty: nothing
@@ -102,6 +104,7 @@ class Summary:
 
     def rows(self) -> list[dict]:
         """Returns one JSON-able row per finished episode."""
+        known = hosts.known_hosts(self.invocations)
         return [
             {
                 "suite": self.suite,
@@ -110,6 +113,8 @@ class Summary:
                 "episode": e.episode,
                 "attempt": e.attempt,
                 "worker": e.worker,
+                "host": hosts.host_of(e.worker, known),
+                "renderer": self.identity.get("renderer"),
                 **e.result,
             }
             for task in self.tasks
@@ -137,6 +142,7 @@ class Summary:
             "requests": self.requests,
             "seconds": round(self.seconds, 3),
             "ms_per_step": {words: round(ms, 4) for words, _, ms, _ in self.stages()},
+            "hosts": [share.to_json() for share in self.hosts],
             "faults": [vars(fault) for fault in self.faults],
             "provenance": {**self.identity, "sessions": self.invocations},
         }
@@ -175,6 +181,7 @@ def load(folder: Path, store: RunStore) -> Summary:
         steps=sum(e.steps for e in finished),
         requests=sum(e.result.get("requests", 0) for e in finished),
         faults=store.faults(),
+        hosts=hosts.shares(store.by_worker(), hosts.known_hosts(invocations)),
         invocations=invocations,
         notice=about["assets"].get("notice", ""),
         advice=about["assets"]["advice"],

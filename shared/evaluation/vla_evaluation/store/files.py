@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from vla_evaluation.coordinator.remote import RemoteStore
     from vla_evaluation.store.records import Lease
     from vla_evaluation.store.runstore import RunStore
 
@@ -47,7 +48,7 @@ def name_once(draft: Path, final: Path) -> None:
 
 
 def save_episode(
-    store: RunStore,
+    store: RunStore | RemoteStore,
     folder: Path,
     lease: Lease,
     result: Mapping,
@@ -66,6 +67,6 @@ def save_episode(
             file.flush()
             os.fsync(file.fileno())
         told = {**result, "recording": f"episodes/{name}"}
-        return store.finish(lease, told, now(), lambda: publish(partial, final), **finishing)
+        return store.finish_with(lease, told, now(), partial, final, **finishing)
     finally:
         partial.unlink(missing_ok=True)

@@ -123,6 +123,24 @@ class StoreReader:
             rows = self.db.execute(f"SELECT {LEASE}, worker FROM episodes WHERE status = 'leased'").fetchall()
         return {row["worker"]: Lease(*tuple(row)[:-1]) for row in rows}
 
+    def by_token(self, token: str) -> Lease | None:
+        """Returns the lease with that token whose episode is under way or done, None where there is none (any more)."""
+        with self._reading():
+            return self._by_token(token)
+
+    def _by_token(self, token: str) -> Lease | None:
+        sql = f"SELECT {LEASE} FROM episodes WHERE token = ? AND status IN ('leased', 'done')"
+        row = self.db.execute(sql, (token,)).fetchone()
+        return None if row is None else Lease(*tuple(row))
+
+    def ended_as(self, lease: Lease, status: str) -> bool:
+        """Returns whether this very lease has ended so: its holder says it again, having heard no answer."""
+        sql = (
+            f"SELECT 1 FROM episodes WHERE {EPISODE_KEY} AND attempt = :attempt AND token = :token AND status = :status"
+        )
+        with self._reading():
+            return bool(self._scalar(sql, {**lease.__dict__, "status": status}))
+
     def is_last_try_of_policy(self, lease: Lease, retries: int) -> bool:
         """Returns whether no retry is left in this invocation and the policy's own errors ended all tries before."""
         with self._reading():
@@ -148,6 +166,17 @@ class StoreReader:
         for row in rows:
             row["broken"] = row["planned"] - row["done"] - row["leased"] - row["pending"]
         return {row.pop("task"): row for row in rows}
+
+    def by_worker(self, invocation: int | None = None) -> list[dict]:
+        """Returns what each worker did, in one invocation or in each: episodes that it finished, their steps and ms,
+        and faults.
+        """
+        sql = f"""SELECT worker, SUM(status = 'done') AS episodes, SUM(CASE status WHEN 'done' THEN steps ELSE 0 END)
+                  AS steps, SUM(CASE status WHEN 'done' THEN json_extract(result, '$.timings_ms.total') END) AS ms,
+                  SUM(status IN ('error', 'lost')) AS faults FROM episodes WHERE worker IS NOT NULL
+                  {"" if invocation is None else "AND session = :session"} GROUP BY session, worker"""
+        with self._reading():
+            return [dict(row) for row in self.db.execute(sql, {"session": invocation})]
 
     def open(self) -> bool:
         """Returns whether any episode is still pending or under way."""

@@ -18,6 +18,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from vla_evaluation.store import files
 from vla_evaluation.store.reading import EPISODE_KEY, FAULT_OF_INVOCATION, LAST_DRAWN, StoreReader
@@ -62,17 +63,30 @@ class RunStore(StoreReader):
         return cls(path)
 
     @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Puts all writes inside into one transaction, which reaches the disk once; each still is undone by itself."""
+        with self._reading(), self._block("BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"):
+            yield
+
+    @contextmanager
     def _writing(self) -> Iterator[None]:
-        """One write transaction; rolled back whatever goes wrong inside."""
-        with self._reading():
-            self.db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self.db.execute("COMMIT")
-            except BaseException:
-                if self.db.in_transaction:
-                    self.db.execute("ROLLBACK")
-                raise
+        """One write transaction, or its place in a batch; rolled back whatever goes wrong inside."""
+        own = "BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"
+        place = "SAVEPOINT one", "RELEASE one", "ROLLBACK TO one; RELEASE one"
+        with self._reading(), self._block(*(place if self.db.in_transaction else own)):
+            yield
+
+    @contextmanager
+    def _block(self, begin: str, end: str, undo: str) -> Iterator[None]:
+        self.db.execute(begin)
+        try:
+            yield
+            self.db.execute(end)
+        except BaseException:
+            if self.db.in_transaction:  # a full disk has ended it already
+                for statement in undo.split("; "):
+                    self.db.execute(statement)
+            raise
 
     # --- what is known of the run -------------------------------------------------------------------------
 
@@ -106,6 +120,12 @@ class RunStore(StoreReader):
                    HAVING SUM(status IN ('done', 'pending', 'leased')) = 0"""
             )
         return invocation
+
+    def note(self, invocation: int, more: Mapping[str, object]) -> None:
+        """Adds to what is noted of an invocation."""
+        with self._writing():
+            sql = "UPDATE sessions SET notes = json_patch(notes, ?) WHERE id = ?"
+            self.db.execute(sql, (json.dumps(more), invocation))
 
     def end_invocation(self, invocation: int, now: float, outcome: str) -> None:
         with self._writing():
@@ -141,15 +161,24 @@ class RunStore(StoreReader):
     # --- leases -----------------------------------------------------------------------------------------
 
     def lease(
-        self, worker: str, invocation: int, now: float, lease_s: float, prefer_task: int | None = None
+        self,
+        worker: str,
+        invocation: int,
+        now: float,
+        lease_s: float,
+        prefer_task: int | None = None,
+        token: str | None = None,
     ) -> Lease | None:
         """Returns the next episode for `worker`, or None when none is pending.
 
         Episodes of the worker's own task come first, so that it keeps its environment; a worker without one goes
-        to the task that has the fewest workers on it.
+        to the task that has the fewest workers on it. Who may have to ask twice brings a token, random: for the same
+        one it is the same lease.
         """
-        token = secrets.token_hex(8)
+        repeated, token = token is not None, token or secrets.token_hex(8)
         with self._writing():
+            if repeated and (lease := self._by_token(token)):
+                return lease
             task = self._next_task(prefer_task)
             if task is None:
                 return None
@@ -213,6 +242,10 @@ class RunStore(StoreReader):
             if held and wanted is not None:
                 self._plan(lease.task, *wanted)
         return held
+
+    def finish_with(self, lease: Lease, result: dict, now: float, draft: Path, final: Path, **finishing: Any) -> bool:
+        """As `finish`, with a file that gets its final name then. `finishing`: further settings of `finish`."""
+        return self.finish(lease, result, now, lambda: files.publish(draft, final), **finishing)
 
     def release(self, lease: Lease) -> bool:
         """Gives a lease back unused: the same attempt becomes pending again (a clean stop is no fault)."""

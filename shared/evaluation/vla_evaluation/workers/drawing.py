@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from vla_evaluation.benchmark import Benchmark, Task
+from vla_evaluation.coordinator.remote import RemoteStore
 from vla_evaluation.pictures import video
 from vla_evaluation.store.reading import LOCKED_S
 from vla_evaluation.store.records import Lease
@@ -28,7 +29,7 @@ class VideoMaker:
     """Draws into one run's folder; `check_stop` raises Stop where the worker was told to end."""
 
     folder: Path
-    store: RunStore
+    store: RunStore | RemoteStore
     job: Job
     benchmark: Benchmark
     vitals: Vitals

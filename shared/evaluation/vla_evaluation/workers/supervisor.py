@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vla_evaluation.coordinator.remote import RemoteStore
 from vla_evaluation.store.records import Fault
 from vla_evaluation.store.runstore import RunStore
 from vla_evaluation.workers.clock import InvocationClock
@@ -94,10 +95,10 @@ class Supervisor:
     def __init__(
         self,
         folder: Path,
-        store: RunStore,
+        store: RunStore | RemoteStore,
         invocation: int,
         clock: InvocationClock,
-        workers: int,
+        names: Sequence[str],
         patience: Patience,
         wanted: Callable[[bool, int], bool],
         token: str | None,
@@ -112,7 +113,7 @@ class Supervisor:
         if token:
             self.environment["VLALAB_TOKEN"] = token
         self.children: dict[str, Child] = {}
-        self.names = [f"worker-{number}" for number in range(workers)]
+        self.names = names  # of the workers, in the run: no other machine has the same
         self.deaths, self.done_at_death = 0, 0
         self.renewed = time.monotonic()
         self.counts = store.counts()  # as of the last step
@@ -224,6 +225,11 @@ class Supervisor:
         """Ends the workers at once."""
         for child in self.children.values():
             child.process.kill()
+
+
+def worker_names(count: int, machine: str = "") -> list[str]:
+    """Returns the names of a machine's workers; the one that holds the run needs none of its own."""
+    return [f"{machine}.worker-{number}" if machine else f"worker-{number}" for number in range(count)]
 
 
 def episodes_left(counts: dict[int, dict[str, int]]) -> bool:

@@ -31,11 +31,11 @@ from vla_contract import (
 from vla_evaluation import benchmark
 from vla_evaluation.actions import PolicyFault
 from vla_evaluation.benchmark import Environment
+from vla_evaluation.coordinator.remote import open_store
 from vla_evaluation.rollout import Record, run_episode
 from vla_evaluation.store import files
 from vla_evaluation.store.reading import LOCKED_S
 from vla_evaluation.store.records import Lease, StoreError
-from vla_evaluation.store.runstore import RunStore
 from vla_evaluation.terminal import one_line, say
 from vla_evaluation.workers.clock import InvocationClock
 from vla_evaluation.workers.drawing import SAVE_S, VideoMaker
@@ -58,7 +58,7 @@ class Worker:
 
     def __init__(self, folder: Path, name: str, invocation: int, clock: InvocationClock, vitals: Vitals):
         self.folder, self.name, self.invocation, self.clock, self.vitals = folder, name, invocation, clock, vitals
-        self.store = RunStore(folder / "run.sqlite", check=False)
+        self.store = open_store(folder, os.environ.get("VLALAB_TOKEN"))
         self.job = self.job_type.from_json(self.store.meta("job"))
         self.benchmark = benchmark.load(self.job.benchmark)
         self.tasks = {task.index: task for task in self.benchmark.tasks(self.job.spec.suite)}

@@ -1,0 +1,65 @@
+"""What several benchmarks measure against: an application in a process of its own, and programs of an environment."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = [str(ROOT), *(str(ROOT / "shared" / name) for name in ("common", "contract", "evaluation", "datasets"))]
+VARIABLES = {**os.environ, "PYTHONPATH": os.pathsep.join(SHARED)}
+
+
+@contextmanager
+def served(make_app: Callable, *arguments: object, timeout_s: float = 60.0) -> Iterator[tuple[str, int]]:
+    """Serves `make_app(*arguments)` in a process of its own; yields address and pid once it is ready."""
+    from vla_contract import PolicyClient
+
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(there, make_app, arguments), daemon=True)
+    process.start()
+    there.close()  # so that a server that dies first is an EOFError here, and no wait without end
+    try:
+        url = here.recv()
+        with PolicyClient(url) as client:
+            client.wait_ready(timeout_s)
+        yield url, process.pid
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _serve(pipe, make_app: Callable, arguments: tuple) -> None:
+    import uvicorn
+
+    from vla_contract.server.serving import address, listen, uvicorn_config
+
+    app = make_app(*arguments)
+    with listen("127.0.0.1", 0) as listener:
+        pipe.send(address(listener))
+        uvicorn.Server(uvicorn_config(app, "warning")).run(sockets=[listener])
+
+
+@contextmanager
+def program(log: Path, python: str | Path, *words: str, said: str = "listening on", **variables: str) -> Iterator[str]:
+    """Runs `python -m WORDS --port 0`; yields the address that it says it has. RuntimeError where it says none."""
+    command, env = [str(python), "-m", *words, "--port", "0"], {**VARIABLES, **variables}
+    with open(log, "w") as output:
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output)
+    try:
+        end = time.monotonic() + 300.0
+        while not (found := re.search(rf"{said} (http://[\w.:]+)", log.read_text())):
+            if process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"{words[0]} did not start:\n{log.read_text()}")
+            time.sleep(0.1)
+        yield found[1]
+    finally:
+        process.terminate()
+        process.wait()

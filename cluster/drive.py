@@ -1,0 +1,168 @@
+"""What the lab asks of Ray: `check` its token, `nodes`, and `place`, which has workers join an evaluator's run.
+
+stdin: {"address", "node", "url", "token", "workers"}; stdout: lines for a person, or one of JSON
+(`nodes`). Exit codes: 0 done, 1 no machine can take part, 3 Ray is not there, as the last line says.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+
+import ray
+from ray._raylet import GcsClient
+from ray.exceptions import RayError
+
+WORDS = 600  # characters of what a machine said last
+REFUSED = 2  # the exit code of `eval --join` where this machine must not take part
+MOST = 1000  # workers that wait for room, where nobody said how many
+TRIES = 3  # of a machine on which workers keep ending
+GIB = 2**30
+OUT = os.fdopen(os.dup(1), "w")  # Ray prints news of its own for people who know Ray
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+ANSWER_S = 5.0
+
+
+def work(url: str, token: str | None) -> dict:
+    """Joins a run from the machine that Ray has chosen, by that machine's own lab; returns how that ended.
+
+    This function is sent to the machine; all else there is the machine's own.
+    """
+    lab = os.environ.get("VLALAB_LAB")
+    told = {
+        "node": ray.get_runtime_context().get_node_id(),
+        "host": f"{os.uname().nodename} ({ray.util.get_node_ip_address()})",
+    }
+    if not lab:
+        why = "its Ray was not started by ./lab cluster; set VLALAB_LAB to its ./lab where Ray is started there"
+        return {**told, "code": 2, "words": why}
+    command = [lab, "eval", "--join", url, "--workers", "1"]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    kept.pop("PYTHONPATH", None)
+
+    def end_with_parent() -> None:
+        ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG: it gives its episode back
+
+    done = subprocess.run(
+        command, env={**kept, **({"VLALAB_TOKEN": token} if token else {})}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", preexec_fn=end_with_parent,
+    )  # fmt: skip
+    return {**told, "code": done.returncode, "words": done.stdout.strip()[-WORDS:]}
+
+
+def connect(asked: dict) -> None:
+    """Connects to a cluster that this machine is part of."""
+    ray.init(
+        address=asked["address"], log_to_driver=False, logging_level=logging.CRITICAL, namespace="vla-lab",
+        **({"_node_ip_address": asked["node"]} if asked.get("node") else {}),
+    )  # fmt: skip
+
+
+def nodes() -> list[dict]:
+    """Returns the machines of the cluster, the head first: name, address, whether alive, and what they offer."""
+    found = [
+        {
+            "node": one["NodeID"],
+            "host": one["NodeManagerHostname"],
+            "address": one["NodeManagerAddress"],
+            "alive": one["Alive"],
+            "cores": one["Resources"].get("CPU", 0),
+            "gpus": one["Resources"].get("GPU", 0),
+            "memory_gb": round(one["Resources"].get("memory", 0) / 1e9, 1),
+            "is_head": "node:__internal_head__" in one["Resources"],
+        }
+        for one in ray.nodes()
+    ]
+    return sorted(found, key=lambda one: (not one["is_head"], one["host"], one["address"]))
+
+
+def run_at(asked: dict) -> dict:
+    """Returns what an evaluator says of its run, once it listens: it waits for its policy first."""
+    headers = {"Authorization": f"Bearer {asked['token']}"} if asked["token"] else {}
+    request = urllib.request.Request(f"{asked['url']}/v1/run", headers=headers)
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+                return json.load(answer)
+        except OSError:
+            time.sleep(0.2)
+
+
+class Placing:
+    """The workers of one run: asked for, placed by Ray, asked for again where one ended before its time."""
+
+    def __init__(self, asked: dict, run: dict):
+        self.asked, self.shunned, self.ends = asked, {}, {}
+        self.task = ray.remote(num_cpus=1, memory=int(run["worker_gb"] * GIB), max_retries=-1)(work)
+        count = min(asked["workers"] or MOST, max(1, run["episodes"]))
+        self.waiting = [self.submit() for _ in range(count)]
+
+    def submit(self):
+        """Asks Ray for one more worker, on no machine that cannot take part."""
+        where = {"label_selector": {"ray.io/node-id": f"!in({','.join(self.shunned)})"}} if self.shunned else {}
+        return self.task.options(name="worker", **where).remote(self.asked["url"], self.asked["token"])
+
+    def run(self) -> int:
+        """Looks after the workers until none is wanted any more; returns the exit code."""
+        while self.waiting:
+            done, self.waiting = ray.wait(self.waiting, num_returns=1, timeout=1.0)
+            for one in done:
+                try:
+                    again = self.is_to_replace(ray.get(one))
+                except RayError as error:
+                    say(f"a worker was lost ({str(error).splitlines()[0]}); asking for another")
+                    again = True
+                if again:
+                    self.waiting.append(self.submit())
+            if self.shunned and not [
+                one for one in nodes() if one["alive"] and one["cores"] and one["node"] not in self.shunned
+            ]:
+                say("no machine of the cluster can take part")
+                return 1
+        return 0
+
+    def is_to_replace(self, ended: dict) -> bool:
+        """Returns whether another worker is to take the place of one that ended before the work did."""
+        node, code = ended["node"], ended["code"]
+        if code == 0:
+            return False
+        self.ends[node] = self.ends.get(node, 0) + 1
+        if (code == REFUSED or self.ends[node] >= TRIES) and node not in self.shunned:
+            self.shunned[node] = ended["words"]
+            say(f"{ended['host']} takes no part: {ended['words'].rpartition('error: ')[2]}")
+        time.sleep(0.5)
+        return True
+
+
+def say(text: str) -> None:
+    """Prints what a person is to read; one line each."""
+    print(" ".join(text.split())[:WORDS], file=OUT, flush=True)
+
+
+def main(what: str) -> int:
+    """Does what the first word says; returns the exit code."""
+    asked = json.load(sys.stdin)
+    try:
+        GcsClient(address=asked["address"])  # a wrong token is told at once: what follows tries for long
+        if what == "check":
+            return 0
+        connect(asked)
+        if what == "nodes":
+            print(json.dumps(nodes()), file=OUT)
+            return 0
+        return Placing(asked, run_at(asked)).run()
+    except (RayError, ConnectionError, RuntimeError, ValueError) as error:
+        say(str(error) or type(error).__name__)
+        return 3
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,192 @@
+"""The store behind HTTP, call by call: each may be repeated, and nothing but an episode's own files is taken."""
+
+import hashlib
+import json
+import secrets
+import urllib.error
+import urllib.request
+from dataclasses import asdict, replace
+
+import pytest
+
+from vla_evaluation.coordinator.app import Coordinator, coordinating
+from vla_evaluation.coordinator.calls import Held
+from vla_evaluation.coordinator.remote import Joined, RemoteStore
+from vla_evaluation.runs.folders import FOLDERS
+from vla_evaluation.store.records import StoreError
+from vla_evaluation.store.runstore import RunStore
+from vla_evaluation.workers.clock import InvocationClock
+
+RESULT = {"success": True, "steps": 7}
+
+
+class Rules:
+    """What of a job the calls look at."""
+
+    lease_s, retries = 30.0, 1
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run of three episodes whose evaluator listens, and the store itself."""
+    for name in FOLDERS:
+        (tmp_path / "run" / name).mkdir(parents=True)
+    plan = [(0, episode) for episode in range(3)]
+    store = RunStore.create(tmp_path / "run/run.sqlite", suite="suite", config_hash="c" * 16, plan=plan, meta={})
+    clock = InvocationClock.start()
+    held = Held(tmp_path / "run", Rules(), clock, store.begin_invocation(clock.now()))
+    with store, coordinating("127.0.0.1:0", None, Coordinator(held, {})) as coordinator:
+        yield coordinator, store
+
+
+@pytest.fixture
+def remote(run, tmp_path):
+    (tmp_path / "far/videos").mkdir(parents=True)
+    joined = Joined(run[0].url, run[0].run.invocation, "two", secrets.token_hex(8), 2.0, {})
+    with_store = RemoteStore(tmp_path / "far", joined, None)
+    yield with_store
+    with_store.close()
+
+
+def leased(remote):
+    return remote.lease("two.worker-0", 0, 0.0, 0.0, None)
+
+
+def drafted(remote, content=b"an episode"):
+    path = remote.folder / "draft.npz"
+    path.write_bytes(content)
+    return path
+
+
+def twice(remote, name, /, **sent):
+    first, second = remote.call(name, **sent), remote.call(name, **sent)
+    assert first == second
+    return first
+
+
+def test_every_call_may_be_repeated(run, remote):
+    coordinator, store = run
+    assert twice(remote, "join", name="two", workers=1, machine={"cores": 2}) == {"name": "two"}
+    one = twice(remote, "lease", worker="two.worker-0", prefer_task=None, token="7" * 16)
+    assert one["episode"] == 0 and store.counts()[0]["leased"] == 1
+    assert twice(remote, "heartbeat", lease=one, steps=3)
+    twice(remote, "say", worker="two.worker-0", status="at it")
+    assert twice(remote, "fail", lease=one, error="no answer", by_policy=False)
+    assert [fault.error for fault in store.faults()] == ["no answer"] and store.counts()[0]["pending"] == 3
+    other = leased(remote)
+    assert remote.finish_with(other, RESULT, 0.0, drafted(remote), None)
+    assert twice(remote, "finish", lease=asdict(other), result=RESULT)
+    assert remote.finish_with(other, RESULT, 0.0, drafted(remote, b"another"), None)
+    assert [(row.task, row.episode) for row in store.finished()] == [(0, other.episode)]
+    third = leased(remote)
+    assert remote.call("release", lease=asdict(third)) and not remote.call("release", lease=asdict(third))
+    assert store.counts()[0]["pending"] == 2
+    twice(remote, "leave")
+    assert coordinator.hosts_left() == []
+
+
+def test_counts_are_those_of_this_moment_for_who_changes_them(run, remote):
+    assert remote.counts()[0]["pending"] == 3
+    lease = leased(remote)
+    assert remote.counts()[0]["leased"] == 1 and remote.counts() == run[1].counts()
+    assert remote.finish_with(lease, RESULT, 0.0, drafted(remote), None)
+    assert remote.counts()[0]["done"] == 1 and remote.counts() == run[1].counts()
+
+
+def test_prometheus_gets_states_and_shares(run, remote):
+    remote.call("join", name="two", workers=1, machine={})
+    assert remote.finish_with(leased(remote), RESULT, 0.0, drafted(remote), None)
+    page = urllib.request.urlopen(f"{run[0].url}/metrics", timeout=30).read().decode()
+    for line in (
+        'vla_run_episodes{state="done"} 1.0', 'vla_run_episodes{state="pending"} 2.0', "vla_run_machines 1.0",
+        'vla_machine_episodes{host="two"} 1.0', 'vla_machine_steps{host="two"} 7.0',
+        'vla_machine_faults{host="two"} 0.0', 'vla_requests_total{route="/v1/files",status="200"} 1.0',
+    ):  # fmt: skip
+        assert line in page.splitlines()
+
+
+def test_files_come_under_names_that_the_run_makes(run, remote):
+    coordinator, _ = run
+    lease, folder = leased(remote), coordinator.run.folder
+    assert remote.finish_with(lease, RESULT, 0.0, drafted(remote), None)
+    assert (folder / "episodes/00-00.npz").read_bytes() == b"an episode"
+    for name in ("film.mp4", "still.jpg"):
+        (remote.folder / "videos" / name).write_bytes(name.encode())
+    remote.add_to_result(lease, {"video": "videos/film.mp4", "still": "videos/still.jpg", "video_frames": 2})
+    assert (folder / "videos/00-00.mp4").read_bytes() == b"film.mp4"
+    assert not [*remote.folder.glob("videos/*")]
+    assert {path.name for path in folder.rglob("*.*") if "sqlite" not in path.name} == {
+        "00-00.npz", "00-00.mp4", "00-00.jpg",
+    }  # fmt: skip
+
+
+def test_a_lease_that_is_lost_takes_nothing(run, remote):
+    coordinator, store = run
+    lease = leased(remote)
+    assert [fault.status for fault in remote.take_back("two.worker-0", 0.0, 0, "it is gone")] == ["lost"]
+    assert not remote.heartbeat(lease, 0.0, 0.0)
+    assert not remote.finish_with(lease, RESULT, 0.0, drafted(remote), None)
+    assert not store.finished() and not [*(coordinator.run.folder / "episodes").iterdir()]
+
+
+def test_an_episode_without_its_file_is_refused(run, remote):
+    lease = leased(remote)
+    with pytest.raises(StoreError, match="was not sent before"):
+        remote.call("finish", lease=asdict(lease), result=RESULT)
+    assert run[1].counts()[0]["leased"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "sent", "words"),
+    [
+        ("lease", {"worker": 3, "token": "7" * 16}, "worker is '3'; expected text"),
+        ("lease", {"worker": "w", "token": "short"}, "expected 16 to 64 hexadecimal"),
+        ("lease", {"worker": "w", "token": "../../../../outside"}, "expected 16 to 64 hexadecimal"),
+        ("heartbeat", {"lease": {"task": "../x"}}, "config_hash is"),
+        ("finish", {"lease": None}, "lease is 'None'; expected an object"),
+        ("meta", {}, "there is no call 'meta'; these are: join"),
+    ],
+)
+def test_nonsense_is_refused_in_words(remote, name, sent, words):
+    with pytest.raises(StoreError, match=words):
+        remote.call(name, **sent)
+
+
+def test_a_task_that_leads_elsewhere_reaches_no_file(run, remote):
+    """Paths are made of the lease in the store, not of what is sent."""
+    lease = leased(remote)
+    for changed in (replace(lease, task=7), replace(lease, episode=2)):
+        assert not remote.finish_with(changed, RESULT, 0.0, drafted(remote), None)
+    assert not run[1].finished() and not [*run[0].run.folder.glob("*/*.npz")]
+
+
+def test_a_damaged_file_and_another_invocation(run, remote):
+    lease = leased(remote)
+    query = (
+        f"kind=episode&token={lease.token}&invocation={run[0].run.invocation}&sha256={hashlib.sha256(b'a').hexdigest()}"
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        headers = {"Content-Type": "application/octet-stream"}
+        urllib.request.urlopen(urllib.request.Request(f"{run[0].url}/v1/files?{query}", b"b", headers), timeout=30)
+    assert refused.value.code == 400 and "SHA-256" in json.load(refused.value)["detail"]
+    remote.joined = replace(remote.joined, invocation=99)
+    with pytest.raises(StoreError, match="begun anew since; join it again"):
+        remote.open()
+    run[0].end("the run was stopped")
+    with pytest.raises(StoreError, match="the run was stopped"):
+        remote.open()
+
+
+def test_a_batch_is_one_transaction_in_which_each_is_undone_by_itself(run):
+    _, store = run
+    with store.batch():
+        first = store.lease("a", 1, 0.0, 30.0)
+        with pytest.raises(RuntimeError), store._writing():
+            store.db.execute("DELETE FROM episodes")
+            raise RuntimeError
+        assert store.finish(first, RESULT, 1.0)
+    assert store.counts()[0]["done"] == 1 and store.counts()[0]["planned"] == 3
+    with pytest.raises(RuntimeError), store.batch():
+        store.lease("b", 1, 0.0, 30.0)
+        raise RuntimeError
+    assert store.counts()[0]["leased"] == 0

@@ -1,0 +1,254 @@
+"""Machines that join a run, over real HTTP: every episode once and the same, whoever does it and whatever goes away."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from tests.libero.harness import ENVIRONMENT, ROOT, Evaluation, PolicyService, results, wait_for
+
+EPISODES = 3
+PLAN = [(0, episode) for episode in range(EPISODES)]
+
+
+@pytest.fixture(scope="module")
+def flags(libero_assets):
+    return (
+        "--assets", str(libero_assets), "--tasks", "0", "--trials", str(EPISODES), "--max-steps", "12",
+        "--workers", "1", "--lease-s", "6", "--listen", "127.0.0.1:0",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory):
+    """Two of the same, so that each machine's episode can be held by itself."""
+    folder = tmp_path_factory.mktemp("policies")
+    with PolicyService(folder / "a.txt") as one, PolicyService(folder / "b.txt") as other:
+        yield one, other
+
+
+@pytest.fixture(scope="module")
+def undisturbed(policies, flags, tmp_path_factory):
+    with Evaluation(tmp_path_factory.mktemp("calm"), "calm", "--policy-url", policies[0].url, *flags) as run:
+        run.end()
+        return results(run.folder)
+
+
+class Machine(Evaluation):
+    """A machine that joins, in a volume of its own; `folder` is where its workers work."""
+
+    def __init__(self, volume, url, assets, *arguments, **variables):
+        self.folder, self.log = volume, volume / "joined.txt"
+        volume.mkdir()
+        command = [sys.executable, "-m", "services.libero", "join", url, "--assets", str(assets), "--workers", "1"]
+        environment = {**ENVIRONMENT, "VLALAB_VOLUME": str(volume), **variables}
+        with open(self.log, "w") as output:
+            self.process = subprocess.Popen(
+                [*command, "--name", "two", *arguments],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+
+class Wire:
+    """Connections that go on to an address, until somebody cuts the wire."""
+
+    def __init__(self, port: int):
+        self.port, self.is_cut, self.refused, self.open = port, False, 0, []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self):
+        self.is_cut = True
+        for one in self.open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)  # closing alone leaves one open that a thread reads from
+            one.close()
+
+    def _accept(self):
+        while True:
+            near, _ = self.listener.accept()
+            if self.is_cut:
+                self.refused += 1
+                near.close()
+                continue
+            far = socket.create_connection(("127.0.0.1", self.port))
+            self.open += [near, far]
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    def _carry(self, one, other):
+        try:
+            while data := one.recv(65536):
+                other.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for end in (one, other):
+                end.close()
+
+
+def address(run: Evaluation) -> str:
+    told = run.wait_for(lambda: run.output.partition("--join ")[2].partition("\n"), "its address")
+    run.wait_for(lambda: "\n" in run.output.partition("--join ")[2], "the whole of its address")
+    return told and run.output.partition("--join ")[2].split()[0]
+
+
+def doing(run: Evaluation, episode: int, who: Evaluation | None = None) -> str:
+    """Waits, no longer than `who` lives, until somebody has that episode; returns its worker."""
+    sql = f"SELECT worker FROM episodes WHERE status = 'leased' AND episode = {episode}"
+    return (who or run).wait_for(lambda: run.peek(sql), f"episode {episode} under way")[0][0]
+
+
+def done(run: Evaluation) -> dict:
+    return dict(run.peek("SELECT episode, worker FROM episodes WHERE status = 'done'"))
+
+
+@pytest.fixture
+def held(policies, flags, tmp_path, stack):
+    """A run whose own worker is held in episode 0, and its address; the second policy is for who joins."""
+    policies[0].hold(0)
+    stack.callback(policies[0].release)
+    run = stack.enter_context(Evaluation(tmp_path / "runs", "run", "--policy-url", policies[0].url, *flags))
+    assert doing(run, 0) == "worker-0"
+    return run, address(run)
+
+
+@pytest.fixture
+def an_hour_ahead(tmp_path):
+    """The variable that makes every Python of a machine, its workers' too, tell the time of another clock."""
+    (tmp_path / "ahead").mkdir()
+    (tmp_path / "ahead/sitecustomize.py").write_text("import time\nnow = time.time\ntime.time = lambda: now() + 3600\n")
+    variables = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "ahead"), ENVIRONMENT["PYTHONPATH"]])}
+    command = [sys.executable, "-c", "import time; print(time.time())"]
+    told = subprocess.check_output(command, env={**ENVIRONMENT, **variables})
+    assert float(told) > time.time() + 3000
+    return variables
+
+
+def test_a_machine_does_its_share_films_too(policies, held, undisturbed, libero_assets, tmp_path, stack, an_hour_ahead):
+    """Its clock is an hour ahead, which no row shows: the evaluator's is the only one."""
+    run, url = held
+    machine = stack.enter_context(
+        Machine(tmp_path / "two", url, libero_assets, "--policy-url", policies[1].url, **an_hour_ahead)
+    )
+    machine.wait_for(lambda: len(done(run)) == EPISODES - 1, "what the other machine does")
+    policies[0].release()
+    assert "has no work left" in machine.end()
+    run.end()
+    assert results(run.folder) == undisturbed and sorted(undisturbed) == PLAN
+    assert done(run) == {0: "worker-0", 1: "two.worker-0", 2: "two.worker-0"}
+    assert {path.name for path in run.folder.glob("episodes/*")} == {f"00-0{k}.npz" for k in range(EPISODES)}
+    assert len([*run.folder.glob("videos/*.mp4")]) == len([*run.folder.glob("videos/*.jpg")]) == EPISODES
+    assert not [*machine.folder.rglob("*.npz"), *machine.folder.rglob("*.mp4")]
+    latest = run.peek("SELECT MAX(ended_at), MAX(leased_at), MAX(expires_at) FROM episodes")[0]
+    assert max(latest) < time.time() + 600
+    hosts = run.peek("SELECT json_extract(notes, '$.hosts.two.workers') FROM sessions")
+    assert hosts == [(1,)]
+    shown = json.loads((run.folder / "summary.json").read_text())["hosts"]
+    assert [(one["host"], one["episodes"], one["workers"], one["faults"]) for one in shown] == [
+        ("evaluator", 1, 1, 0), ("two", 2, 1, 0),
+    ]  # fmt: skip
+    assert all(one["steps_per_s"] > 0 for one in shown)
+    rows = [json.loads(line) for line in (run.folder / "episodes.jsonl").read_text().splitlines()]
+    assert [row["host"] for row in rows] == ["evaluator", "two", "two"] and all("renderer" in row for row in rows)
+    assert "<dt>two</dt><dd>2 episodes, 1 worker" in (run.folder / "report.html").read_text()
+    assert re.search(r"evaluator \d at \d+ steps/s \+ two 2 at \d+ steps/s", run.output)
+
+
+def test_a_machine_that_differs_is_refused_with_both_sides(held, libero_assets, tmp_path, stack):
+    run, url = held
+
+    def refusal(name, where=url, *arguments, **variables):
+        return stack.enter_context(Machine(tmp_path / name, where, libero_assets, *arguments, **variables))
+
+    other_lock = refusal("lock", VLALAB_LOCK_HASH="f" * 64)
+    nobody = refusal("nobody", "http://127.0.0.1:9")
+    no_evaluator = refusal("policy", "http://" + url.rpartition("/")[2] + "/v1")
+    far_policy = refusal("far", url, "--policy-url", "http://127.0.0.1:9")
+    said = other_lock.end(2)
+    assert "must not join" in said and f'→ "{"f" * 64}"' in said and "lock:" in said
+    assert "nobody answers at http://127.0.0.1:9" in nobody.end(2)
+    assert "is no evaluator that can be joined" in no_evaluator.end(2)
+    assert "not reached from here at http://127.0.0.1:9" in far_policy.end(2)
+    assert run.peek("SELECT DISTINCT worker FROM episodes WHERE worker IS NOT NULL") == [("worker-0",)]
+
+
+def test_a_machine_that_dies_gives_its_episode_back(policies, held, undisturbed, libero_assets, tmp_path, stack):
+    run, url = held
+    with policies[1].holding(1):
+        machine = stack.enter_context(Machine(tmp_path / "two", url, libero_assets, "--policy-url", policies[1].url))
+        assert doing(run, 1, machine) == "two.worker-0"
+        os.kill(machine.process.pid, signal.SIGKILL)
+    policies[0].release()
+    run.end()
+    assert results(run.folder) == undisturbed
+    assert run.peek("SELECT episode, worker FROM episodes WHERE status = 'lost'") == [(1, "two.worker-0")]
+
+
+def test_a_wire_that_is_cut_for_a_while_costs_nothing(policies, held, undisturbed, libero_assets, tmp_path, stack):
+    run, url = held
+    wire = Wire(int(url.rpartition(":")[2]))
+    with policies[1].holding(1):
+        machine = stack.enter_context(
+            Machine(tmp_path / "two", wire.url, libero_assets, "--policy-url", policies[1].url)
+        )
+        assert doing(run, 1, machine) == "two.worker-0"
+        wire.cut()
+    wait_for(lambda: wire.refused >= 4, "calls in vain")
+    assert machine.process.poll() is None
+    wire.is_cut = False
+    machine.wait_for(lambda: len(done(run)) == EPISODES - 1, "what the other machine does")
+    policies[0].release()
+    machine.end()
+    run.end()
+    assert results(run.folder) == undisturbed
+
+
+def test_an_evaluator_that_dies_is_missed_and_its_run_goes_on(
+    policies, held, flags, undisturbed, libero_assets, tmp_path, stack
+):
+    run, url = held
+    with policies[1].holding(1):
+        machine = stack.enter_context(
+            Machine(tmp_path / "two", url, libero_assets, "--policy-url", policies[1].url, "--patience-s", "2")
+        )
+        assert doing(run, 1, machine) == "two.worker-0"
+        run.kill()
+        said = machine.end(1)
+    assert "has not answered for 2 s" in said and "join it again" in said and "Traceback" not in said
+    policies[0].release()
+    with Evaluation(tmp_path / "runs", "run", "--policy-url", policies[0].url, *flags) as again:
+        again.end()
+    assert results(run.folder) == undisturbed
+
+
+def test_a_token_is_asked_for(policies, flags, libero_assets, tmp_path, stack):
+    token = "a-token-of-the-lab"
+    policies[0].hold(0)
+    stack.callback(policies[0].release)
+    with Evaluation(tmp_path / "runs", "run", "--policy-url", policies[0].url, *flags, VLALAB_TOKEN=token) as run:
+        url = address(run)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{url}/v1/run", timeout=30)
+        assert refused.value.code == 401
+        machine = stack.enter_context(Machine(tmp_path / "two", url, libero_assets, "--token", "another-token"))
+        assert "wants another token" in machine.end(2)
+    open_to_all = [flag if flag != "127.0.0.1:0" else "0.0.0.0:0" for flag in flags]
+    with Evaluation(tmp_path / "runs", "open", "--policy-url", policies[0].url, *open_to_all) as run:
+        assert "no token protects it" in run.end(2)

@@ -1,0 +1,132 @@
+"""A real cluster of Ray's, two machines of one core each on this one, and an evaluation that is spread over it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.ports import free_ports
+from tests.terminal.conftest import Terminal
+
+SHORT = (
+    "eval", "libero_goal", "--policy", "oracle", "--tasks", "0", "--trials", "4", "--max-steps", "12",
+    "--video", "none",
+)  # fmt: skip
+
+
+class Machine(Terminal):
+    """A machine of the cluster: a state of its own, and the home and volume that all of them have."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__(folder)
+        (folder / "home").mkdir(exist_ok=True)
+        self.state = str(folder / name)
+        self.variables |= {"VLALAB_STATE": self.state, "HOME": str(folder / "home"), "RAY_AUTH_TOKEN": None}
+
+    def joining(self) -> set[int]:
+        """Returns the processes of `eval --join` that Ray started on this machine, and none of their own children."""
+        mine = os.fsencode(f"VLALAB_STATE={self.state}")
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                if mine in (path / "environ").read_bytes() and b"--join" in (path / "cmdline").read_bytes():
+                    found[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+        return {parent for pid, parent in found.items() if parent not in found}
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cluster")
+    one, two = Machine(folder, "one"), Machine(folder, "two")
+    address = f"127.0.0.2:{free_ports(1)[0]}"
+    host, port = address.split(":")
+    try:
+        one.done("cluster", "start", "--host", host, "--port", port, "--cpus", "1")
+        two.done("cluster", "join", address, "--host", "127.0.0.3", "--cpus", "1")
+        yield one, two, address
+    finally:
+        for machine in (two, one):
+            machine("cluster", "stop").wait()
+
+
+def rows(volume: Path, run: str) -> list[tuple]:
+    """Returns what each episode of a run did, in order."""
+    keys = ("task", "episode", "success", "steps", "start_hash", "end_hash", "actions_hash")
+    found = [json.loads(line) for line in (volume / "runs" / run / "episodes.jsonl").read_text().splitlines()]
+    return [tuple(row[key] for key in keys) for row in found]
+
+
+def test_its_machines_are_listed(machines):
+    _, two, address = machines
+    told = json.loads(two.done("cluster", "status", "--json", columns=2000).text.splitlines()[0])
+    assert told["head"] == address
+    assert [(row["address"], row["cores"]) for row in told["nodes"]] == [("127.0.0.2", 1.0), ("127.0.0.3", 1.0)]
+
+
+def test_a_run_on_two_machines_has_the_rows_of_one_also_where_a_worker_is_killed(machines):
+    one, two, _ = machines
+    one.done(*SHORT, "--workers", "1", "--run-id", "alone")
+    with one(*SHORT, "--cluster", "--workers", "2", "--run-id", "spread") as run:
+        deadline = time.monotonic() + 300
+        while not (placed := two.joining()):
+            assert time.monotonic() < deadline and run.process.poll() is None, run.transcript
+            time.sleep(0.05)
+        for pid in placed:
+            os.kill(pid, signal.SIGKILL)
+        assert run.wait() == 0, run.transcript
+    assert "2 machines, 2 cores" in run.transcript
+    assert rows(one.volume, "spread") == rows(one.volume, "alone")
+    assert len(rows(one.volume, "alone")) == 4
+
+
+def test_a_machine_is_in_one_cluster_and_needs_its_token(machines, tmp_path):
+    _, two, address = machines
+    assert f"is in the cluster at {address} already" in two.done("cluster", "join", address, code=1).transcript
+    stranger = Machine(tmp_path, "stranger")
+    assert "copy ~/.ray/auth_token" in stranger.done("cluster", "join", address, code=1, columns=300).transcript
+    other = stranger.done("cluster", "join", address, code=1, columns=300, RAY_AUTH_TOKEN="f" * 64)
+    assert "the cluster has another token" in other.transcript and "Traceback" not in other.transcript
+    outside = stranger.done(*SHORT, "--cluster", address, code=1, columns=300, RAY_AUTH_TOKEN="f" * 64)
+    assert "the cluster has another token" in outside.transcript
+
+
+def listening(machine: Machine) -> set[str]:
+    """Returns the addresses, as the kernel's table has them, at which processes of that machine's Ray listen."""
+    mine = os.fsencode(f"VLALAB_STATE={machine.state}")
+    sockets = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mine in (path / "environ").read_bytes():
+                sockets |= {os.readlink(one) for one in (path / "fd").iterdir()}
+    rows = [row.split() for name in ("tcp", "tcp6") for row in Path("/proc/net", name).read_text().splitlines()[1:]]
+    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+
+
+def test_without_a_host_nothing_listens_beyond_this_machine(tmp_path):
+    alone = Machine(tmp_path, "alone")
+    port = str(free_ports(1)[0])
+    try:
+        alone.done("cluster", "start", "--port", port, "--cpus", "1")
+        assert listening(alone) and listening(alone) <= {"0100007F", "0000000000000000FFFF00000100007F"}
+        assert "is its own machine's alone" in alone.done("cluster", "join", f"localhost:{port}", code=1).transcript
+    finally:
+        alone("cluster", "stop").wait()
+
+
+def test_one_that_stays_leaves_when_it_is_told_to_end(machines):
+    one, _, address = machines
+    guest = Machine(one.volume.parent, "guest")
+    with guest("cluster", "join", address, "--host", "127.0.0.4", "--cpus", "0", "--stay") as joining:
+        joining.wait_for("is a node of the cluster")
+        assert listening(guest)
+        joining.process.send_signal(signal.SIGTERM)
+        assert joining.wait() == 0, joining.transcript
+    assert not listening(guest)

@@ -1,0 +1,342 @@
+"""`cluster`: Ray on the lab's machines, a head and its nodes, each kept by a supervisor as a local service is.
+
+Ray knows which machines there are and starts processes on them; what these do is the lab's own affair (`placing`). Who
+has Ray's token may run anything as the user who started it, so without --host nothing beyond this machine reaches it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vlalab.environments import venvs
+from vlalab.environments.venvs import exclusive
+from vlalab.host import paths, state
+from vlalab.host.console import LabError, say, status
+from vlalab.runtimes import local, logs, records, supervised
+from vlalab.runtimes.supervised import Instance
+
+NAME = paths.CLUSTER.name
+PORT = 6379  # Ray's own
+HERE = "127.0.0.1"  # the one address that Ray keeps to; at any other it listens on all of the machine's
+WORKERS_PORTS = range(10002, 20000)  # Ray's, for its processes
+HEAD, HOST = "VLALAB_CLUSTER_HEAD", "VLALAB_CLUSTER_HOST"  # of the state file
+STARTED = "Ray runtime started."
+START_S, ANSWER_S, STOP_S = 120.0, 3.0, 15.0
+STORE_BYTES = 80_000_000  # Ray's store of objects, of which nothing here makes use; it takes 30 % of the memory else
+PLAIN_WIDTH = 120
+DRIVE = paths.CLUSTER / "drive.py"
+TOKEN = Path("~/.ray/auth_token")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a machine offers; None: all that Ray finds."""
+
+    cpus: int | None = None
+    gpus: int | None = None
+
+    def words(self) -> list[str]:
+        """Returns Ray's flags."""
+        given = {"--num-cpus": self.cpus, "--num-gpus": self.gpus}
+        return [f"{flag}={value}" for flag, value in given.items() if value is not None]
+
+
+@dataclass(frozen=True)
+class Member:
+    """This machine's part in a cluster: where the head is, and which address Ray knows this machine by."""
+
+    head: str
+    node: str | None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is this machine alone."""
+        return self.head.startswith(f"{HERE}:")
+
+
+# --- what runs here -----------------------------------------------------------------------------------------
+
+
+def _state_path(make: bool = True) -> Path:
+    return state.folder(NAME, make=make) / f"{NAME}.json"  # not among the services'
+
+
+def there() -> Instance | None:
+    """Returns what runs of a cluster on this machine for this caller: a head or a node."""
+    found = supervised.load(_state_path(make=False))
+    return found and replace(found, stop_grace_s=STOP_S)
+
+
+def member() -> Member | None:
+    """Returns this machine's part in a cluster, None where it has none."""
+    if there() is None or (record := records.read(_state_path(make=False))) is None:
+        return None
+    return Member(record.variables[HEAD], record.variables[HOST])
+
+
+def variables(closed: bool) -> dict[str, str]:
+    """Returns what Ray is told: a token is asked for everywhere, nothing is reported, files lie in one's own folder."""
+    return {
+        **os.environ,
+        "RAY_AUTH_MODE": "token",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # workers give their episodes back when they are told to end
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers draw on the GPU without asking Ray for one
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0" if closed else "1",  # how one says that 127.0.0.1 is meant
+        "RAY_ROTATION_MAX_BYTES": "10000000",
+        "RAY_ROTATION_BACKUP_COUNT": "1",
+        "RAY_TMPDIR": str(_folder(make=False)),
+        "VLALAB_LAB": str(paths.ROOT / "lab"),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _folder(make: bool = True) -> Path:
+    """Returns the folder of Ray's sockets and logs; its path has to be short (unix(7): 107 bytes)."""
+    return state.short_folder(NAME, make=make) / "r"  # Ray opens it to all
+
+
+def _python() -> str:
+    return str(venvs.ensure(NAME).python)
+
+
+def require_token(make: bool) -> None:
+    """Sees to it that Ray finds its token. Raises LabError where there is none and none is to be made."""
+    if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH") or TOKEN.expanduser().is_file():
+        return
+    if not make:
+        raise LabError(f"this machine lacks the cluster's token: copy {TOKEN} from its head to {TOKEN} here")
+    place = TOKEN.expanduser()
+    try:
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state.write(place, secrets.token_hex(32))
+    except OSError as error:
+        raise LabError(
+            f"cannot write {place} ({error.strerror}); set RAY_AUTH_TOKEN to 64 random characters"
+        ) from error
+
+
+# --- start and join -----------------------------------------------------------------------------------------
+
+
+def start(host: str | None, port: int, offer: Offer) -> None:
+    """Starts the head of a cluster, and says how others join."""
+    where = _address(host) if host else HERE
+    if port in WORKERS_PORTS:
+        raise LabError(f"--port {port} is among those that Ray's workers take; expected one below {WORKERS_PORTS[0]}")
+    with _alone():
+        _require_free(where, port)
+        require_token(make=True)
+        words = ["--head", f"--node-ip-address={where}", f"--port={port}", "--include-dashboard=false"]
+        _launch([*words, *offer.words()], Member(f"{where}:{port}", where))
+    say(f"the cluster's head is at {where}:{port}")
+    if where == HERE:
+        say("it is this machine's alone (--host ADDRESS lets others join); ./lab eval SUITE --cluster uses it")
+    else:
+        say(f"other machines, which need its token ({TOKEN}), join by: ./lab cluster join {where}:{port}")
+
+
+def join(head: str, host: str | None, offer: Offer) -> None:
+    """Makes this machine a node of a cluster. Raises LabError for a head that gives no answer, or keeps to itself."""
+    address = read_head(head)
+    if address.startswith(f"{HERE}:"):
+        raise LabError(f"the head at {address} is its own machine's alone; start it there with --host ADDRESS")
+    require_answer(address)
+    own = _address(host) if host else towards(address)
+    with _alone():
+        require_token(make=False)
+        _ask("check", Member(address, own))
+        _launch([f"--address={address}", f"--node-ip-address={own}", *offer.words()], Member(address, own))
+    say(f"this machine ({own}) is a node of the cluster at {address}")
+
+
+def _alone():
+    if found := there():
+        raise LabError(f"this machine is in the cluster at {_head_of(found)} already; leave it by: ./lab cluster stop")
+    return exclusive(state.folder() / f".{NAME}.lock", "another call is starting the cluster")
+
+
+def _head_of(found: Instance) -> str:
+    return found.variables[HEAD]
+
+
+def _launch(words: list[str], here: Member) -> None:
+    """Starts Ray under a supervisor and waits until it runs."""
+    python = _python()
+    shutil.rmtree(_folder(), ignore_errors=True)
+    own = [f"--temp-dir={_folder()}", f"--object-store-memory={STORE_BYTES}", "--include-log-monitor=false"]
+    plain = ["--disable-usage-stats", "--log-style=record", "--log-color=false"]
+    record = {
+        "name": NAME, "service": NAME, "attached": False, "started_at": time.time(), "gpu": "", "placed": {},
+        "variables": {HEAD: here.head, HOST: here.node},
+    }  # fmt: skip
+    spec = {
+        "command": [python, "-m", "ray.scripts.scripts", "start", "--block", *words, *own, *plain],
+        "environment": variables(here.is_closed),
+        "folder": str(paths.ROOT),
+        "restart": "unless-stopped",
+        "stop_grace_s": STOP_S,
+        "log_path": str(logs.place(NAME, make=True)),
+        "record": record,
+    }
+    with status("starting Ray"):
+        found = local.launch(spec, _state_path(), {})
+        try:
+            _await(found)
+        except BaseException:
+            stop()
+            raise
+
+
+def _await(found: Instance) -> None:
+    """Waits until Ray runs. Raises LabError, with what it said, where it ended instead."""
+    end = time.monotonic() + START_S
+    while STARTED not in found.last_words(200):
+        now = there()
+        if now is None or now.restarts or now.last_exit is not None or time.monotonic() > end:
+            raise LabError(f"Ray did not start: {in_words(found.last_words(200))}\nits log: {found.log_path}")
+        time.sleep(0.2)
+
+
+def in_words(said: str) -> str:
+    """Returns the sentence that tells why Ray gave up, of all that it printed."""
+    if "InvalidAuthToken" in said or "Unauthenticated" in said:
+        return f"the cluster has another token; copy its head's {TOKEN} here, and try again"
+    if "Version mismatch" in said:
+        _, _, both = said.partition("Version mismatch")
+        versions = "; here: ".join(" ".join(line.split()) for line in both.splitlines() if "Ray:" in line)
+        return f"the cluster runs another Ray or Python ({versions}); bring both to one commit and one Python"
+    return logs.cause(said) or "it said nothing"
+
+
+def stay() -> None:
+    """Waits until this machine's part ends by itself; leaves the cluster when this process is told to end."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # as Slurm and Kubernetes tell it
+    try:
+        while there():
+            time.sleep(1.0)
+    finally:
+        stop()
+
+
+def stop() -> bool:
+    """Ends this machine's part in a cluster; returns whether it had any."""
+    found = there()
+    if found:
+        found.stop()
+    shutil.rmtree(_folder(make=False).parent, ignore_errors=True)
+    return found is not None
+
+
+# --- addresses ----------------------------------------------------------------------------------------------
+
+
+def read_head(text: str) -> str:
+    """Returns "address:port" of HEAD[:PORT]. Raises LabError for what is no address."""
+    host, _, port = text.rpartition(":") if ":" in text else (text, "", str(PORT))
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise LabError(f"'{text}' is no address of a cluster's head; expected HOST[:PORT], as gpu01:{PORT}")
+    return f"{_address(host)}:{port}"
+
+
+def _address(host: str) -> str:
+    """Returns the IPv4 address of a name. Raises LabError where nobody knows it."""
+    try:
+        return socket.gethostbyname(host)
+    except OSError as error:
+        why = error.strerror or error
+        raise LabError(f"nobody knows '{host}' ({why}); expected an address in the cluster's network") from error
+
+
+def require_answer(head: str) -> None:
+    """Raises LabError where nobody listens at a head's address: Ray itself would try for a minute."""
+    host, _, port = head.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise LabError(
+            f"no cluster answers at {head} ({why}); start its head there: ./lab cluster start --host {host}"
+        ) from error
+
+
+def towards(head: str) -> str:
+    """Returns the address by which others reach this machine, on its way to the head."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        way.connect((head.rpartition(":")[0], 9))  # sends nothing
+        return way.getsockname()[0]
+
+
+def _require_free(host: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise LabError(f"--host {host} is no address of this machine; `ip address` lists them") from error
+            raise LabError(f"port {port} at {host} is taken by another program; choose one with --port") from error
+
+
+# --- asking Ray ---------------------------------------------------------------------------------------------
+
+
+def joined(address: str | None) -> Member:
+    """Returns this machine's part in the cluster at that address, else in the one it runs. Raises LabError for none."""
+    here = member()
+    if address is None:
+        if here is None:
+            raise LabError("this machine is in no cluster: ./lab cluster start, or ./lab cluster join HEAD")
+        return here
+    head = read_head(address)
+    require_answer(head)
+    return here if here and here.head == head else Member(head, None)
+
+
+def command(what: str) -> list[str]:
+    """Returns the command that asks Ray."""
+    return [_python(), str(DRIVE), what]
+
+
+def nodes(here: Member) -> list[dict]:
+    """Returns the machines of a cluster, as drive.py tells them. Raises LabError where Ray gives no answer."""
+    require_answer(here.head)
+    require_token(make=False)
+    return json.loads(_ask("nodes", here).splitlines()[-1])
+
+
+def _ask(what: str, here: Member) -> str:
+    """Returns what drive.py answers. Raises LabError, in words, where Ray refuses."""
+    told = json.dumps({"address": here.head, "node": here.node})
+    done = subprocess.run(command(what), input=told, env=variables(here.is_closed), capture_output=True, text=True)
+    if done.returncode != 0:
+        raise LabError(f"the cluster at {here.head} gives no answer: {in_words(done.stdout + done.stderr)}")
+    return done.stdout
+
+
+def show(as_json: bool) -> None:
+    """Prints the machines of the cluster that this one is in."""
+    here = joined(None)
+    found = [one for one in nodes(here) if one["alive"]]
+    if as_json:
+        print(json.dumps({"head": here.head, "nodes": found}))
+        return
+    from rich.console import Console  # here, for it takes a fifth of the tool's start
+    from rich.table import Table
+
+    table = Table("machine", "address", "cores", "GPUs", "memory", "", box=None, pad_edge=False)
+    for one in found:
+        cells = (one["host"], one["address"], f"{one['cores']:g}", f"{one['gpus']:g}", f"{one['memory_gb']:g} GB")
+        table.add_row(*cells, "head" if one["is_head"] else "")
+    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
