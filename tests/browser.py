@@ -17,6 +17,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
     "--force-prefers-reduced-motion", "--remote-debugging-pipe",
 )  # fmt: skip
+LEFT = ("target navigated or closed", "Execution context was destroyed", "Cannot find default execution context")
 KEYS = {  # by what DevTools calls its code: key, number, and the text that it types
     "Tab": ("Tab", 9, ""), "Enter": ("Enter", 13, "\r"), "Space": (" ", 32, " "), "Escape": ("Escape", 27, ""),
     "End": ("End", 35, ""), "Home": ("Home", 36, ""), "ArrowLeft": ("ArrowLeft", 37, ""),
@@ -81,16 +82,26 @@ class Browser:
     def until(self, expression: str, timeout_s: float = 90.0):
         """Returns an expression's value as soon as it is true. Raises TimeoutError with what the page shows.
 
-        An expression that fails is not true yet: a page that is being loaded has no body.
+        An expression that fails is not true yet: a page that is being loaded has no body. Nor is one that the browser
+        gives up because it leaves for another page meanwhile.
         """
         expression = f"(() => {{ try {{ return {expression} }} catch {{ return false }} }})()"
         end = time.monotonic() + timeout_s
-        while not (value := self.js(expression)):
+        while not (value := self._staying(expression)):
             if time.monotonic() > end:
-                shown = self.js("document.body?.innerText.slice(0, 2000)")
+                shown = self._staying("document.body?.innerText.slice(0, 2000)")
                 raise TimeoutError(f"{expression} did not become true in {timeout_s:g} s; the page shows:\n{shown}")
             time.sleep(0.05)
         return value
+
+    def _staying(self, expression: str):
+        """Returns an expression's value, or None where the page was left before it had one."""
+        try:
+            return self.js(expression)
+        except RuntimeError as error:
+            if not any(words in str(error) for words in LEFT):
+                raise
+            return None
 
     def click(self, selector: str) -> None:
         """Clicks an element where it is, as a hand would, as soon as it can be seen and holds still."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import tyro
 import uvicorn
 
 from services.reports.app import create_app
+from services.reports.stores import Stores
 from vla_common import endings
 from vla_common.serving import Serving
 from vla_common.volume import Volume
@@ -17,6 +19,7 @@ from vla_contract.server.auth import TokenCheck, token_for
 from vla_contract.server.serving import address, listen, uvicorn_config
 
 log = logging.getLogger("services.reports")
+READ_S = 10.0  # at most, for every run's row to be read once: then nobody waits for the list
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,13 @@ def main() -> None:
     """Serves until SIGINT or SIGTERM."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     asked = tyro.cli(Server, prog="python -m services.reports")
-    app = create_app(Volume().root, TokenCheck(token_for(asked.host)))
+    stores = Stores(Volume().root)
+    app = create_app(Volume().root, TokenCheck(token_for(asked.host)), stores)
     listener = listen(asked.host, asked.port)
     log.info("listening on %s", address(listener))
+    reading = threading.Thread(target=stores.rows, daemon=True)
+    reading.start()
+    reading.join(READ_S)
     with listener, suppress(KeyboardInterrupt):  # uvicorn raises it again after the orderly end
         uvicorn.Server(uvicorn_config(app, "info")).run(sockets=[listener])
 

@@ -15,6 +15,8 @@ from starlette.routing import Route
 from services.reports import standing
 from services.reports.files import NAME, Missing
 from services.reports.stores import Stores
+from vla_common import endings
+from vla_datasets.errors import DatasetError
 from vla_evaluation.report.compare import Comparison, Unpaired, compare
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.store.runstore import RunStore
@@ -60,7 +62,7 @@ def routes(stores: Stores) -> list[Route]:
 
 
 def told(endpoint):
-    """Returns an endpoint whose errors are JSON: 404 for what is not there, 409 for a store that cannot be read."""
+    """Returns an endpoint whose errors are JSON: 404 for what is not there, 409: it cannot be read, 507: no space."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -69,8 +71,12 @@ def told(endpoint):
             return await run_in_threadpool(endpoint, request)
         except Missing as error:
             return JSONResponse({"detail": str(error)}, 404)
-        except StoreError as error:
+        except (StoreError, DatasetError) as error:
             return JSONResponse({"detail": str(error)}, 409)
+        except OSError as error:  # of writing marks
+            full = endings.is_full_disk(error)
+            why = "no space left; free some, and mark it again" if full else error.strerror or error
+            return JSONResponse({"detail": f"the volume takes no marks: {why}"}, 507 if full else 503)
 
     return answer
 

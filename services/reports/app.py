@@ -1,8 +1,7 @@
-"""The application: runs and their reports with films that seek, for people and as JSON; it answers GET and HEAD."""
+"""The application: runs, their reports with films that seek, and data sets, for people and as JSON."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -10,10 +9,12 @@ from urllib.parse import quote
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from services.reports import api, files
+from services.reports import api, data, files
+from services.reports.open_file import OpenFile
+from services.reports.sets import Sets
 from services.reports.stores import Stores
 from vla_contract.server.auth import ASK_PERSON, TokenCheck, bearer
 from vla_evaluation.report.page import FOLDER, templates
@@ -29,23 +30,8 @@ HEADERS = [  # a report is a file that others may have written: it gets pictures
 ]  # fmt: skip
 
 
-class OpenFile(FileResponse):
-    """An open file as an answer, whole or the ranges asked for; it closes the descriptor when it was sent."""
-
-    def __init__(self, descriptor: int, name: str):
-        self.descriptor = descriptor
-        kind = files.MEDIA[Path(name).suffix]
-        super().__init__(f"/proc/self/fd/{descriptor}", stat_result=os.fstat(descriptor), media_type=kind)
-
-    async def __call__(self, scope, receive, send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            os.close(self.descriptor)
-
-
-def create_app(root: Path, check: TokenCheck) -> Callable:
-    """Returns the ASGI application over the volume at `root`."""
+def create_app(root: Path, check: TokenCheck, stores: Stores) -> Callable:
+    """Returns the ASGI application over the volume at `root`, whose runs `stores` reads."""
 
     def overview(request: Request) -> Response:
         page = templates(Path(__file__).parent, FOLDER).get_template("overview.html.j2")
@@ -68,7 +54,8 @@ def create_app(root: Path, check: TokenCheck) -> Callable:
     routes = [
         *(Route(probe, lambda request: PlainTextResponse("ready\n")) for probe in PROBES),
         Route("/", overview),
-        *api.routes(Stores(root)),
+        *api.routes(stores),
+        *data.routes(Sets(root)),
         Route("/curves/{name}.png", curve),
         Route("/{run}", run),
         Route("/{run}/", run),

@@ -39,9 +39,16 @@ class Listed:
 
 def open_file(root: Path, *names: str) -> int:
     """Returns a descriptor, for reading, of a plain file below `root`. Raises Missing for anything else."""
-    shown = "/".join(names)
     if not all(NAME.fullmatch(name) for name in names):
-        raise Missing(f"{shown!r} belongs to no report")
+        raise Missing(f"{'/'.join(names)!r} belongs to no report")
+    return open_plain(root, *names)
+
+
+def open_plain(root: Path, *names: str) -> int:
+    """Returns what `open_file` does, of a name with any letters; none may be "..". Raises Missing."""
+    shown = "/".join(names)
+    if ".." in names:
+        raise Missing(f"{shown!r} leads elsewhere")
     try:
         with anchored.folder(root, *names[:-1]) as around:
             descriptor = os.open(names[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=around)
@@ -92,7 +99,7 @@ def listed(root: Path) -> list[Listed]:
 
 def curves(root: Path) -> list[str]:
     """Returns the trained Transformers that have a curve."""
-    return [name for name in _names(root, "checkpoints", "transformer") if _is_there(root, *curve(name))]
+    return [name for name in names(root, "checkpoints", "transformer") if _is_there(root, *curve(name))]
 
 
 def curve(name: str) -> tuple[str, ...]:
@@ -132,7 +139,7 @@ def _said(summary: dict) -> tuple[str, str]:
 
 def _began(root: Path) -> dict[str, float | None]:
     """Returns when each run was made; None for a folder that holds no run."""
-    return {name: _made(root, name) for name in _names(root, "runs")}
+    return {name: _made(root, name) for name in names(root, "runs")}
 
 
 def _made(root: Path, name: str) -> float | None:
@@ -144,7 +151,7 @@ def _made(root: Path, name: str) -> float | None:
     return statuses[1].st_mtime if all(stat.S_ISREG(each.st_mode) for each in statuses) else None
 
 
-def _names(root: Path, *folders: str) -> list[str]:
+def names(root: Path, *folders: str) -> list[str]:
     try:
         with anchored.folder(root, *folders) as around:
             inside = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=around)  # O_PATH lists nothing

@@ -93,7 +93,8 @@ def _status(folder: int, name: str) -> tuple[int, int]:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
         return (0, 0)
-    return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else (0, 0)
+    # reading makes an empty log: that is no change
+    return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) and found.st_size else (0, 0)
 
 
 def _changed(mark: tuple) -> float:

@@ -36,6 +36,7 @@ class Server(Serving):
         "reports=http://127.0.0.1:8090,simulator=http://127.0.0.1:8006"  # whom the pages ask: name=address, by commas
     )
     policies: str = ""  # other policies that can be asked while they are up: name=address, by commas
+    steward: str = ""  # folder in which this machine answers the page Lab: its socket, and the secret for it
     timeout_s: float = 120.0  # longest wait for an answer of the policy
 
     def __post_init__(self):
@@ -83,7 +84,7 @@ def run(settings: Server) -> None:
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again at its end: go on, and clean up
     logging.getLogger("uvicorn.error").addFilter(not_cut_off)
-    config = uvicorn_config(create_app(link, token, settings.addresses("services"), others), "info")
+    config = uvicorn_config(create_app(link, token, settings.addresses("services"), others, settings.steward), "info")
     config.timeout_graceful_shutdown = 1  # every open page holds a connection that does not end by itself
     with listen(settings.host, settings.port) as listener, suppress(KeyboardInterrupt):
         log.info("the page is at %s, over the policy at %s", address(listener), link.url)

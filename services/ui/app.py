@@ -19,7 +19,7 @@ from services.ui.site.site import Site
 from services.ui.site.upstream import Away
 
 # folders here, in the order of the navigation; each but Gradio's has a routes.py
-PAGES = ("ask", "simulator", "runs", "lab")
+PAGES = ("ask", "simulator", "runs", "data", "lab")
 SERVICES = {
     "reports": "http://127.0.0.1:8090",
     "simulator": "http://127.0.0.1:8006",
@@ -32,14 +32,16 @@ def create_app(
     password: str | None = None,
     services: Mapping[str, str] | None = None,
     others: Mapping[str, PolicyLink] | None = None,
+    steward: str = "",
 ) -> FastAPI:
     """Returns the application: `/livez` and `/readyz` for all, the pages for those who know the password, if any.
 
     services: addresses of the lab's services by name, as far as pages ask them. others: policies that can be asked
-    instead of `link`'s, and beside it. `/readyz` answers 200 as soon as the
-    pages are served, and says whether the policy answers: a page whose policy is away is in order, and says so.
+    instead of `link`'s, and beside it. steward: the folder in which the machine answers the page Lab. `/readyz` answers
+    200 as soon as the pages are served, and says whether the policy answers: a page whose policy is away is in order,
+    and says so.
     """
-    site = Site(PAGES, {**SERVICES, **(services or {})}, password)
+    site = Site(PAGES, {**SERVICES, **(services or {})}, password, steward)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

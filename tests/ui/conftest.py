@@ -62,6 +62,17 @@ def serve_page(stack, link_to):
     return make
 
 
+@pytest.fixture
+def small_disk(stack, tmp_path) -> Path:
+    """A file system of 1 MB, this user's alone, where this machine lets us mount one."""
+    from tests.mounts import small
+
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    stack.enter_context(small(folder))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def picture(tmp_path_factory) -> Path:
     """A photograph-like PNG of 320×240."""

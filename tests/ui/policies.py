@@ -6,8 +6,9 @@ import time
 import numpy as np
 
 from vla_contract import ActionChunk, Observation, Policy, PolicyInfo
-from vla_contract.protocol.parts import GRIPPER_OPENS, OSC_POSE
+from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STATE, OSC_POSE
 
+WRIST = "robot0_eye_in_hand"
 KEYS = ("bridge_orig", "libero_goal")
 OPENVLA = (*OSC_POSE, GRIPPER_OPENS)
 
@@ -47,6 +48,18 @@ class FarPolicy(SeeingPolicy):
         return ActionChunk(np.tile(action, (self._info.horizon, 1)))
 
 
+class HandPolicy(SeeingPolicy):
+    """Needs both of LIBERO's cameras and the hand's state: answers with where the hand is, and the wrist's colours."""
+
+    def __init__(self, **info):
+        given = {"name": "hand", "cameras": ("agentview", WRIST), "state": HAND_STATE, "unnorm_keys": ()}
+        super().__init__(**{**given, "image_hw": (64, 64), **info})
+
+    def answer(self, observation):
+        colours = observation.images[WRIST].mean(axis=(0, 1)) / 255
+        return ActionChunk(np.array([[*observation.state[:3], *colours, 1.0]], np.float32))
+
+
 class SlowPolicy(SeeingPolicy):
     """Takes its time for every answer but the warm-up's."""
 
@@ -83,3 +96,17 @@ class GatedLoader:
 def broken_loader():
     """Fails to load."""
     raise RuntimeError("weights.safetensors is 3 bytes long; expected 15 GB")
+
+
+class WaitingPolicy(SeeingPolicy):
+    """Drives LIBERO's arm, and waits before the given episode of those that it is asked in until `gate` is set."""
+
+    def __init__(self, episode: int):
+        super().__init__(name="waiting", unnorm_keys=(), action=(*OSC_POSE, GRIPPER_CLOSES))
+        self.episode, self.begun, self.gate = episode, 0, threading.Event()
+
+    def answer(self, observation):
+        self.begun += observation.step == 0 and observation.session != "warm-up"
+        if self.begun > self.episode:
+            self.gate.wait(300)
+        return super().answer(observation)

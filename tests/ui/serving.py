@@ -16,8 +16,31 @@ from fastapi import FastAPI
 from vla_contract.server.serving import address, listen, uvicorn_config
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = (ROOT / "shared" / name for name in ("common", "contract", "evaluation"))
+SHARED = (ROOT / "shared" / name for name in ("common", "contract", "evaluation", "datasets"))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *SHARED)))}
+
+
+POLICY = """
+import sys
+from policies import SeeingPolicy
+from serving import serving
+from vla_contract.server.app import create_app
+with serving(create_app(SeeingPolicy(unnorm_keys=())), int(sys.argv[1])) as url:
+    print(url, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def killed(port: int = 0) -> Iterator[str]:
+    """Serves a policy from a process of its own, which is killed when the block ends; gives the address."""
+    env = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join((ENVIRONMENT["PYTHONPATH"], str(Path(__file__).parent)))}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", POLICY, str(port)], env=env, text=True, **pipes) as process:
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
 
 
 @contextmanager

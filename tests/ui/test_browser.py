@@ -5,10 +5,11 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from PIL import Image
-from policies import FarPolicy, GatedLoader, SeeingPolicy
-from serving import nobody, serving
+from policies import WRIST, FarPolicy, GatedLoader, HandPolicy, SeeingPolicy
+from serving import killed, nobody, serving
 
 from tests import axe, browser
+from tests.mounts import fill
 from vla_contract.server.app import create_app
 
 pytestmark = [
@@ -155,6 +156,58 @@ def test_two_policies_that_are_chosen_answer_side_by_side(width, serve_policy, s
     assert judged(shown) == [] and shown.errors == []
 
 
+def test_the_page_is_in_korean_for_who_reads_the_site_so(serve_policy, serve_page, open_page):
+    shown = open_page(serve_page(serve_policy(HandPolicy())) + "/?language=ko", width=400)
+    shown.until(
+        "document.querySelector('#policy')?.innerText.includes('준비됨') && !!document.querySelector('#picture-2')"
+    )
+    shown.until("!document.querySelector('#ask').disabled && document.querySelector('#ask').innerText == '물어보기'")
+    assert shown.js("document.documentElement.lang") == "ko"
+    shown.click("#ask")
+    shown.until("document.querySelector('#numbers [role=alert]')?.innerText.includes('그림이 없습니다')")
+    assert f"카메라 {WRIST}의 그림이 없습니다" in shown.js("document.querySelector('#numbers').innerText")
+    shown.click("#examples button[title='put the bowl on the plate']")
+    shown.until("!!document.querySelector('#picture-2 img')?.naturalWidth")
+    shown.click("#ask")
+    shown.until(f"{VALUES}.length == 7 && document.querySelector('#numbers').innerText.includes('움직임')")
+    assert "행동 1개: 이동 x" in shown.js("document.querySelector('#numbers').innerText")
+    assert shown.js("document.querySelector('#instruction textarea').value") == "put the bowl on the plate"
+    assert judged(shown) == [] and shown.errors == []
+
+
+@pytest.mark.parametrize("width", [400, 1920])
+def test_a_policy_with_two_cameras_and_a_state_has_fields_for_them(
+    width, serve_policy, serve_page, open_page, picture, tmp_path
+):
+    hand, seeing = HandPolicy(), SeeingPolicy(unnorm_keys=())
+    others = {"hand": serve_policy(hand), "seeing": serve_policy(seeing)}
+    shown = open_page(serve_page(others["hand"], others=others), width=width)
+    state = "document.querySelector('#state textarea')"
+    shown.until(f"{state}.value.includes('position (m): ') && !!document.querySelector('#picture-2')")
+    shown.until("!document.querySelector('#ask').disabled")
+    choose_example(shown, "put the bowl on the plate")
+    shown.until("!!document.querySelector('#picture-2 img')?.naturalWidth")
+    shown.click("#ask")
+    shown.until(f"{VALUES}.length == 7")
+    asked = hand.asked[-1]
+    assert list(asked.images) == ["agentview", WRIST] and np.allclose(asked.state[:3], [-0.2071, 0.0019, 1.1786])
+    assert np.allclose(shown.js(VALUES)[:3], asked.state[:3], atol=1e-4)
+    Image.new("RGB", (80, 60), (255, 0, 0)).save(tmp_path / "red.png")
+    shown.click("#picture-2 [aria-label='Remove Image']")
+    shown.upload("#picture-2 input[type=file]", tmp_path / "red.png")
+    shown.until("document.querySelector('#picture-2 img')?.naturalWidth == 80")
+    shown.js(f"{state}.focus(), {state}.select()")
+    shown.do("Input.insertText", text="position (m): 0.25 0 1\nrotation (rad): 0 0 0\nfingers (m): 0 0")
+    for name in others:
+        shown.click("#policies input")
+        shown.click(f"#policies [role=option][aria-label='{name}']")
+    shown.click("#ask")
+    shown.until("document.querySelectorAll('#numbers section').length == 2")
+    assert shown.js(VALUES)[:6] == [0.25, 0, 1, 1, 0, 0], "the state and the picture that were given by hand"
+    assert judged(shown) == [] and shown.errors == []
+    assert shown.js("document.documentElement.scrollWidth") <= width
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1280])
 def test_everyone_can_read_the_page(width, scheme, serve_policy, serve_page, open_page):
@@ -228,6 +281,47 @@ def test_what_is_no_picture_leaves_no_broken_one_behind(serve_policy, serve_page
     assert shown.js(broken) == []
 
 
+TOAST = "[...document.querySelectorAll('.toast-wrap')].map(box => box.innerText).join()"
+
+
+def test_what_cannot_be_taken_gets_words_and_the_page_goes_on(stack, serve_page, open_page, picture, tmp_path):
+    with open(tmp_path / "huge.png", "wb") as file:
+        file.truncate(200 * 2**20)
+    Image.new("1", (20_000, 20_000)).save(tmp_path / "bomb.png")
+    (tmp_path / "drawing.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
+    (tmp_path / "cut.png").write_bytes(picture.read_bytes()[:5000])
+    with killed() as url:
+        shown = open_page(serve_page(url))
+        shown.until("!document.querySelector('#ask').disabled")
+        shown.upload("#picture input[type=file]", tmp_path / "huge.png")
+        shown.until(f"{TOAST}.includes('maximum allowed size of 20.0 Mb')")
+        for name, words in {"bomb.png": "40 megapixels", "drawing.svg": "upload PNG", "cut.png": "be read"}.items():
+            shown.upload("#picture input[type=file]", tmp_path / name)
+            shown.until(f"document.querySelector('#picture-said')?.innerText.includes({words!r})")
+            shown.until("!!document.querySelector('#picture input[type=file]')")
+        fill_and_ask(shown, picture, "go")
+    shown.click("#ask")
+    shown.until("document.querySelector('#numbers [role=alert]')?.innerText.includes('No policy answers')")
+    stack.enter_context(killed(int(url.rpartition(":")[2])))
+    shown.until("!!document.querySelector('#policy .vl-good') && !document.querySelector('#ask').disabled")
+    shown.click("#ask")
+    shown.until(f"{VALUES}.length == 7")
+    assert shown.errors == []
+
+
+def test_a_full_disk_is_said_and_passes(serve_policy, serve_page, open_page, picture, small_disk, monkeypatch):
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(small_disk))
+    shown = open_page(serve_page(serve_policy(SeeingPolicy(unnorm_keys=()))))
+    shown.until("!document.querySelector('#ask').disabled")
+    (small_disk / "others").mkdir()
+    filler = fill(small_disk / "others")
+    shown.upload("#picture input[type=file]", picture)
+    shown.until(f"{TOAST}.includes('507: the machine of this page has no room')")
+    assert [path.name for path in small_disk.iterdir() if path.is_file()] == [], "a part of it is left"
+    filler.unlink()
+    assert len(fill_and_ask(shown, picture, "go")) == 7
+
+
 def test_a_value_beyond_its_range_is_drawn_as_such(serve_policy, serve_page, open_page, picture):
     shown = open_page(serve_page(serve_policy(FarPolicy(suites=("libero_goal",)))), width=400)
     fill_and_ask(shown, picture, "put the bowl on the plate")
@@ -272,7 +366,7 @@ def test_the_password_opens_the_page(serve_policy, serve_page, open_page):
 
 
 def test_pictures_of_the_examples_are_small_and_what_libero_shows():
-    from services.ui.ask import page
+    from services.ui.ask import moments
 
-    for path, instruction in page.examples():
+    for path, instruction in moments.examples():
         assert Image.open(path).size == (256, 256) and 5 < len(instruction) < 100

@@ -1,13 +1,53 @@
-"""The page about the lab: which services answer, and that it starts nothing."""
+"""The page about the lab: what it shows, whom it lets start things, and real services started on it in a browser."""
 
+import json
+import os
+import signal
+import subprocess
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingMixIn, UnixStreamServer
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from policies import GatedLoader, SeeingPolicy
-from serving import nobody, serving
+from serving import ROOT, nobody, serving
 
+from services.ui.lab.routes import routes
+from services.ui.site import words
+from services.ui.site.guard import Guard
+from services.ui.site.site import Site
 from tests import axe, browser
+from tests.ports import free_ports
+
+TOKEN = "open-sesame"
+HOST_TOOL, LIBERO = ROOT / ".venv/bin/python", ROOT / "images/libero/.venv/bin/python"
+SECRET = "of-the-steward"
+UP = {
+    "name": "oracle", "service": "oracle", "state": "up", "health": "healthy", "since": 1.0,
+    "restarts": 2, "private": False, "memory": 3e9, "gpus": "0", "gpu_memory": {"0": 2048},
+    "url": "http://127.0.0.1:8101", "runtime": "docker",
+    "environment": "libero", "lock": "0123456789ab", "image_fits": False, "environment_fits": None,
+}  # fmt: skip
+DOWN = {**dict.fromkeys(UP), "name": "random", "service": "random", "state": "down", "environment": "libero",
+        "lock": "0123456789ab", "environment_fits": True}  # fmt: skip
+GPU = {"index": 0, "name": "H<100>", "used": 20e9, "memory": 80e9}
+STATUS = {"host": "gpu01", "docker": None, "commit": "c0ffee" * 6, "gpus": [GPU],
+          "services": [{**UP, "name": "oracle-7", "private": True}, UP, DOWN]}  # fmt: skip
+FAILED = {"service": "random", "what": "start", "began": 1.0, "ended": 3.0, "code": 1, "output": "<i>no weights</i>"}
+CHECK = {"id": "disk", "title": "Disk", "verdict": "pass", "why": "100 GB", "hint": "", "fix": ""}
+DOCTOR = {"running": False, "at": 5.0, "error": "", "told": {"verdict": "not usable", "checks": [
+    CHECK, {**CHECK, "id": "clock", "verdict": "fail", "why": "<b>1970</b>", "fix": "sudo timedatectl"}]}}  # fmt: skip
+TELLS = {
+    "GET /status": (200, {"status": STATUS, "error": "", "actions": [FAILED]}),
+    "GET /doctor": (200, DOCTOR), "POST /doctor": (200, {**DOCTOR, "running": True}),
+    "POST /services/random/start": (409, {"detail": "random is being started"}),
+    "GET /services/oracle/log": (200, {"log": "ready"}),
+}  # fmt: skip
 
 in_a_browser = [
     pytest.mark.outside,
@@ -36,15 +76,199 @@ def test_every_service_is_told_with_what_to_type(lab):
         ("oracle", "starting", "logs"),
         ("reports", "away", "up"),
     ):
-        row = page.split(f'data-service="{name}"')[1].split("</tr>")[0]
+        row = page.split(f'<tr id="row-{name}"')[1].split("</tr>")[0]
         assert f'data-state="{state}"' in row and f"./lab {command} {name}" in row
     assert "&lt;b&gt;cuda:0&lt;/b&gt;" in page and "<b>cuda:0</b>" not in page
 
 
-def test_nothing_of_it_starts_or_stops_anything(lab):
-    for path in ("/lab", "/lab/state"):
-        assert {httpx.request(method, lab + path).status_code for method in ("POST", "PUT", "DELETE")} == {405}
-    assert "<form" not in httpx.get(f"{lab}/lab/state").text
+class Answers(ThreadingMixIn, UnixStreamServer):
+    """A steward that tells what a test says, on a real socket."""
+
+    daemon_threads = True
+
+
+@contextmanager
+def steward(folder: Path, tells: dict):
+    """Answers in that folder while the block runs; gives a list of what was asked."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(f"{self.command} {self.path}")
+            known = self.headers["authorization"] == f"Bearer {SECRET}"
+            status, told = tells.get(asked[-1], (404, {"detail": "no such route"})) if known else (401, {})
+            body = json.dumps(told).encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    (folder / "secret").write_text(SECRET)
+    opened = os.open(folder, os.O_PATH)
+    with Answers(f"/proc/self/fd/{opened}/socket", Handler) as server:
+        threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
+        yield asked
+        server.shutdown()
+    os.close(opened)
+
+
+def without_gradio(folder: Path | str, token: str | None, reports: str) -> FastAPI:
+    """Returns the site of the one page, behind its guard; what this page needs not takes long to make."""
+    site = Site(("lab",), {"reports": reports}, token, str(folder))
+    app = FastAPI()
+    app.router.routes.extend([*site.routes(), *routes(site)])
+    app.add_middleware(Guard, login=site.login, ask=site.ask_to_log_in)
+    return app
+
+
+@pytest.fixture
+def site(stack):
+    """Returns a function that serves the page over a folder and gives a client that has logged in."""
+
+    def make(folder: Path | str, token: str | None = TOKEN) -> httpx.Client:
+        url = stack.enter_context(serving(without_gradio(folder, token, nobody())))
+        client = stack.enter_context(httpx.Client(base_url=url, timeout=60.0))
+        client.headers["Authorization"] = f"Bearer {token}"
+        return client
+
+    return make
+
+
+def row_of(client: httpx.Client, name: str) -> str:
+    return client.get("/lab/state").text.split(f'<tr id="row-{name}"')[1].split("</tr>")[0]
+
+
+def test_nothing_starts_or_stops_without_the_token(site, tmp_path):
+    """Without one in the lab everybody looks and nobody does anything; with one, who has not logged in does not."""
+    paths = ("/lab/doctor", "/lab/services/random/start", "/lab/services/oracle/stop")
+    with steward(tmp_path, TELLS) as asked:
+        open_to_all, closed = site(tmp_path, None), site(tmp_path)
+        del closed.headers["Authorization"]
+        for client, status in ((open_to_all, 403), (closed, 401)):
+            assert {client.post(path).status_code for path in paths} == {status}
+            assert client.get("/lab/services/oracle/log").status_code == status
+        assert asked == []
+        page = open_to_all.get("/lab/state").text
+        assert "gpu01" in page and "<button" not in page and "no weights" not in page and "VLALAB_TOKEN" in page
+        assert (
+            "./lab down oracle" in row_of(open_to_all, "oracle")
+            and "<button" not in open_to_all.get("/lab/doctor").text
+        )
+        for path in ("/lab", "/lab/state"):
+            assert {open_to_all.request(method, path).status_code for method in ("POST", "PUT", "DELETE")} == {405}
+        assert set(asked) == {"GET /status", "GET /doctor"}
+
+
+def test_another_sites_page_starts_nothing_with_a_persons_login(site, tmp_path):
+    with steward(tmp_path, TELLS) as asked:
+        headers = {"Sec-Fetch-Site": "cross-site"}
+        assert site(tmp_path).post("/lab/services/random/start", headers=headers).status_code == 403 and asked == []
+
+
+def test_it_shows_what_the_machine_knows_of_its_services(site, tmp_path):
+    with steward(tmp_path, TELLS):
+        client = site(tmp_path)
+        up, down, page = row_of(client, "oracle"), row_of(client, "random"), client.get("/lab/state").text
+    assert 'data-state="ready"' in up and "8101" in up and "3.0 GB" in up and "0: 2.0 GiB" in up and "docker" in up
+    assert "2× restarted" in up and "of another lock" in up and 'data-do="stop"' in up
+    assert 'data-state="down"' in down and 'data-do="start"' in down and "lock</span>" not in down
+    assert "H&lt;100&gt;" in page and "20.0" in page and "80.0 GB" in page and "c0ffee" in page
+    assert '<details id="done-random-1" data-code="1" open>' in page and "&lt;i&gt;no weights" in page
+
+
+def test_the_doctors_table_has_what_is_wrong_first(site, tmp_path):
+    with steward(tmp_path, TELLS):
+        client = site(tmp_path)
+        page = client.get("/lab/doctor").text
+        assert client.post("/lab/doctor").json()["running"] is True
+    assert page.index('data-check="clock"') < page.index("<details") < page.index('data-check="disk"')
+    assert "&lt;b&gt;1970" in page and "sudo timedatectl" in page and "not usable" in page
+
+
+def test_what_the_steward_refuses_is_told_in_its_words_and_no_name_is_a_path(site, tmp_path):
+    with steward(tmp_path, TELLS) as asked:
+        client = site(tmp_path)
+        refused = client.post("/lab/services/random/start")
+        assert (refused.status_code, refused.json()) == (409, {"detail": "random is being started"})
+        assert client.get("/lab/services/oracle/log").json() == {"log": "ready"}
+        client.post("/lab/services/%2e%2e%3fx%23/start")
+        assert asked[-1] == "POST /services/..%3Fx%23/start"
+
+
+@pytest.mark.parametrize(("there", "why"), [("", "none"), ("/dev/null", "none"), ("empty", "gone"), ("left", "gone")])
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_where_nobody_answers_the_page_says_so_and_shows_what_answers(site, tmp_path, there, why, language):
+    folder = tmp_path / there if there and not there.startswith("/") else there
+    if there in ("empty", "left"):
+        folder.mkdir()
+    if there == "left":  # it was killed
+        with steward(folder, TELLS):
+            pass
+    client = site(folder)
+    client.headers["Accept-Language"] = language
+    page, told = client.get("/lab/state").text, words.table(language)[f"lab.alone_{why}"]
+    assert told.split("`")[0] in page.replace("&#39;", "'") and 'data-service="reports" data-state="away"' in page
+    assert "<button" not in page and client.get("/lab/doctor").text == ""
+    refused = client.post("/lab/services/reports/start")
+    assert refused.status_code == 502 and refused.json()["detail"] == told.replace("`", "")
+
+
+@pytest.fixture
+def started(stack, tmp_path):
+    """A steward of this clone, which starts real services, with state and volume of its own; and the site over it."""
+    own = {"VLALAB_STATE": tmp_path / "state", "VLALAB_VOLUME": tmp_path / "volume", "VLALAB_TOKEN": TOKEN}
+    (port,) = free_ports(1)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLALAB_", "PYTHONPATH"))}
+    environment = {**kept, **{name: str(value) for name, value in own.items()}, "VLALAB_REPORTS_PORT": str(port)}
+    (folder := tmp_path / "steward").mkdir()
+    (tmp_path / "volume").mkdir()
+    command = [HOST_TOOL, "-m", "vlalab.steward", folder, "local"]
+    process = subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL)
+    stack.callback(process.wait)
+    stack.callback(process.send_signal, signal.SIGTERM)
+    stack.callback(subprocess.run, [ROOT / "lab", "down"], env=environment, capture_output=True)
+    return stack.enter_context(serving(without_gradio(folder, TOKEN, f"http://127.0.0.1:{port}")))
+
+
+@pytest.mark.outside
+@pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the pages' browser tests")
+@pytest.mark.skipif(not LIBERO.exists(), reason="environment 'libero' is not made: ./lab env libero")
+@pytest.mark.skipif(not HOST_TOOL.exists(), reason="the host tool is not made: ./lab")
+def test_a_service_is_started_looked_at_and_stopped_by_keys(started, stack):
+    shown = stack.enter_context(browser.Browser(width=1280))
+    shown.go(f"{started}/lab")
+    shown.type("input[type=password]", TOKEN)
+    shown.press("Enter")
+
+    def press(selector: str) -> None:
+        shown.until(f"!!document.querySelector({selector!r})")
+        shown.js(f"document.querySelector({selector!r}).focus()")
+        shown.press("Enter")
+
+    def becomes(name: str, state: str) -> None:
+        shown.until(f"document.querySelector('#row-{name}').dataset.state == {state!r}", 240.0)
+
+    press("#do-reports[data-do=start]")
+    becomes("reports", "ready")
+    assert shown.until("document.querySelector('#open-reports').href").startswith("http://127.0.0.1:")
+    press("#log-reports")
+    shown.until("document.querySelector('#log-text').textContent.includes(' started ')")
+    assert shown.js("document.activeElement.id") == "log-text"
+    press("#do-replay[data-do=start]")  # which run it is to play back nobody has said
+    assert "VLALAB_REPLAY_RUN" in shown.until("document.querySelector('#done details[open] pre').textContent", 240.0)
+    press("#do-reports[data-do=stop]")
+    becomes("reports", "down")
+    shown.js("window.scrollTo(0, 0)")
+    shown.scheme("dark")
+    for width in (400, 1920):
+        shown.resize(width, 900)
+        assert axe.violations(shown) == [] and shown.js("document.documentElement.scrollWidth") <= width
+    assert shown.errors == [] and [one for one in shown.complaints if "401" not in one] == []
 
 
 @pytest.mark.parametrize("width", [pytest.param(400, marks=in_a_browser), pytest.param(1280, marks=in_a_browser)])

@@ -16,7 +16,7 @@ from PIL import Image
 from policies import KEYS, PickyPolicy, SeeingPolicy
 from serving import ENVIRONMENT, address_of, nobody, program
 
-from services.ui.ask import asking, page
+from services.ui.ask import asking, moments, page
 from services.ui.ask.choice import Choice
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,10 +205,10 @@ def test_the_policys_identity_is_shown(serve_policy):
 
 def test_examples_outlive_the_cleaning_of_uploads(link_to):
     built = page.build(Choice(link_to(nobody())))
-    assert len(page.examples()) >= 3 and all(Path(path).is_file() for path, _ in page.examples())
+    assert len(moments.examples()) >= 3 and all(Path(path).is_file() for path, _ in moments.examples())
     kept = {path for block in built.blocks.values() for path in block.keep_in_cache}
     delete_files_created_by_app(built, None)
-    assert len(kept) >= len(page.examples()) and all(Path(path).is_file() for path in kept)
+    assert len(kept) >= len(moments.examples()) and all(Path(path).is_file() for path in kept)
 
 
 def test_nothing_is_reported_to_gradios_makers(link_to):

@@ -4,6 +4,8 @@ They go to a process of its own, logged in and not, with a token set and none, a
 serves: what counts is that the secret is in no answer and in no file of the page, and that the probes go on.
 """
 
+import contextlib
+import functools
 import http.server
 import json
 import os
@@ -12,6 +14,7 @@ import stat
 import threading
 import time
 from contextlib import contextmanager, suppress
+from itertools import cycle, islice
 from pathlib import Path
 
 import httpx
@@ -23,6 +26,19 @@ SECRET = "root:$6$the-planted-secret:19000:0:99999:7:::"
 META = {"_type": "gradio.FileData"}
 SESSION = "attacker01"
 HOW = ["no token", "logged in", "not logged in"]
+
+
+@functools.cache
+def values_taken() -> list[int]:
+    """Returns how many values the page's functions take, up to the one that looks at an upload: others are like it."""
+    from services.ui.ask import page
+    from services.ui.ask.choice import Choice
+    from services.ui.ask.link import PolicyLink
+
+    with contextlib.closing(PolicyLink(nobody())) as link:
+        functions = list(page.build(Choice(link)).fns.values())
+    names = [function.api_name for function in functions]
+    return [len(function.inputs) for function in functions[: names.index("look_at") + 1]]
 
 
 class Page:
@@ -61,9 +77,9 @@ class Page:
         return self.http.post("/gradio_api/upload", files={"files": (name, data)}).json()[0]
 
     def ask(self, *data) -> None:
-        """Sends values through every way that leads to a function, to those that take fewer as well."""
-        for fn_index in range(7):
-            body = {"data": list(data[: (1, 1, 1, 2, 1, 4, 4)[fn_index]]), "session_hash": SESSION}
+        """Sends values through every way that leads to a function, again from the first to those that take more."""
+        for fn_index, count in enumerate(values_taken()):
+            body = {"data": list(islice(cycle(data), count)), "session_hash": SESSION}
             if self("POST", "/gradio_api/queue/join", json={**body, "fn_index": fn_index}) == 200:
                 self("GET", "/gradio_api/queue/data", params={"session_hash": SESSION})
             self("POST", "/gradio_api/run/predict", json={**body, "fn_index": fn_index})

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shutil
 import subprocess
 import sys
 import time
@@ -10,8 +11,10 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from policies import WaitingPolicy
 from serving import ENVIRONMENT, nobody, serving
 
+from services.reports.stores import Stores
 from services.ui.runs import leaderboard
 from tests import axe, browser
 from tests.ports import free_ports
@@ -20,6 +23,7 @@ from vla_evaluation.config import config_hash
 from vla_evaluation.store.runstore import RunStore
 
 ROOT = Path(__file__).resolve().parents[2]
+LIBERO = ROOT / "images/libero/.venv/bin/python"
 FILM = ROOT / "services" / "ui" / "ask" / "examples"
 WORDS = ("open the drawer", "<b>put</b> the bowl on the plate")
 in_a_browser = [
@@ -140,11 +144,11 @@ def test_a_run_is_shown_with_its_tasks_films_and_their_filters(url):
 
 
 def test_a_long_list_is_turned_over():
-    from services.ui.runs.routes import ROWS, _start, _turns
+    from services.ui.site.paging import ROWS, start, turns
 
-    assert _turns(0, ROWS) == {} and _turns(0, ROWS + 1) == {"older": ROWS}
-    assert _turns(ROWS, 3 * ROWS) == {"newer": 0, "older": 2 * ROWS} and _turns(2 * ROWS, 3 * ROWS) == {"newer": ROWS}
-    assert [_start(asked, 5) for asked in ("", "3", "99", "-1", "x", "9" * 50)] == [0, 3, 4, 0, 0, 0]
+    assert turns(0, ROWS) == {} and turns(0, ROWS + 1) == {"older": ROWS}
+    assert turns(ROWS, 3 * ROWS) == {"newer": 0, "older": 2 * ROWS} and turns(2 * ROWS, 3 * ROWS) == {"newer": ROWS}
+    assert [start(asked, 5) for asked in ("", "3", "99", "-1", "x", "9" * 50)] == [0, 3, 4, 0, 0, 0]
 
 
 def test_a_film_passes_through_in_parts(url, volume):
@@ -231,9 +235,18 @@ def test_what_is_read_is_as_new_as_the_store(url, volume):
                 assert f">{count}/10<" in _row(httpx.get(f"{url}/runs").text, "growing")
                 finish(store, time.time(), lambda task, episode: True)
         finally:
-            import shutil
-
             shutil.rmtree(store.path.parent)
+
+
+def test_a_run_that_stays_as_it_is_is_read_once(volume, tmp_path):
+    """Also one that nobody has read yet, although reading leaves an empty log beside it."""
+    (copy := tmp_path / "runs" / "goal").mkdir(parents=True)
+    for name in ("run.sqlite", "config.json"):
+        shutil.copy(volume / "runs" / "goal-vla-1" / name, copy / name)
+    stores = Stores(tmp_path)
+    rows = stores.rows()
+    stores.read = None
+    assert stores.rows() == rows and rows[0]["state"] == "complete"
 
 
 def _row(page: str, name: str) -> str:
@@ -264,11 +277,41 @@ def test_the_numbers_of_a_run_that_is_under_way_move(width, url, volume, stack):
     assert shown.errors == [] and shown.complaints == []
 
 
+@pytest.mark.outside
+@pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the pages' browser tests")
+@pytest.mark.skipif(not LIBERO.exists(), reason="environment 'libero' is not made: ./lab env libero")
+def test_the_numbers_of_a_real_evaluation_move(url, volume, stack, serve_policy, tmp_path):
+    """An evaluator with its worker in MuJoCo, over real HTTP; after two of three episodes the policy waits for us."""
+    policy = WaitingPolicy(2)
+    words = ["libero_goal", "--policy-url", serve_policy(policy), "--run-dir", volume / "runs", "--run-id", "real"]
+    few = ["--tasks", "0", "--episodes", "0-2", "--max-steps", "5", "--workers", "1", "--video", "none"]
+    with open(tmp_path / "said.txt", "w") as said:
+        command = [LIBERO, "-m", "services.libero", *words, *few]
+        evaluator = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=said, stderr=said)
+    stack.callback(evaluator.wait)
+    stack.callback(evaluator.kill)
+    end = time.monotonic() + 300
+    while httpx.get(f"{url}/runs/real").status_code != 200:
+        assert evaluator.poll() is None and time.monotonic() < end, (tmp_path / "said.txt").read_text()
+        time.sleep(0.2)
+    shown = stack.enter_context(browser.Browser())
+    shown.go(f"{url}/runs/real")
+    figure = "document.querySelector('#standing [data-figure={}]').textContent"
+    shown.until(
+        f"{figure.format('done')} == '2' && document.querySelector('#standing').dataset.state == 'running'", 300
+    )
+    assert shown.js("document.querySelectorAll('#workers li').length") == 1
+    policy.gate.set()
+    shown.until("document.querySelector('#standing').dataset.state == 'complete'", 300)
+    assert shown.js(figure.format("done")) == "3" and "0.0" in shown.js(figure.format("rate"))
+    assert shown.errors == [] and shown.complaints == []
+
+
 @pytest.mark.parametrize("scheme", [pytest.param(name, marks=in_a_browser) for name in ("light", "dark")])
 def test_lists_comparison_and_leaderboard_are_for_everyone(scheme, url, stack):
     shown = stack.enter_context(browser.Browser(width=1280))
     shown.scheme(scheme)
-    for width, language in ((1280, "en"), (400, "ko")):
+    for width, language in ((1280, "en"), (400, "ko"), (1920, "en")):
         shown.resize(width, 900)
         for path in ("/runs", "/runs/compare?a=goal-vla-1&b=goal-oracle-1", "/runs/leaderboard", "/runs/goal-vla-1"):
             shown.go(f"{url}{path}{'&' if '?' in path else '?'}language={language}")

@@ -1,6 +1,7 @@
 """The simulator's page: in a real browser over real MuJoCo, and what it says where there is no simulator."""
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ from serving import ROOT, nobody, serving
 from services.ui.app import create_app
 from services.ui.ask.link import PolicyLink
 from tests import axe, browser
+from tests.mounts import fill, small
 
 LIBERO = ROOT / "images/libero/.venv/bin/python"
 TOKEN = "open-sesame"
@@ -71,12 +73,12 @@ def test_nothing_of_it_is_there_without_the_token():
 class Program:
     """A program of the libero environment on a port of its own, with its log."""
 
-    def __init__(self, log: Path, *words: str, **variables: str):
+    def __init__(self, log: Path, *words: str, port: int = 0, **variables: str):
         self.log = log
         shared = (ROOT / "shared" / name for name in ("common", "contract", "evaluation", "datasets"))
         env = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *shared)))}
         with open(log, "w") as output:
-            command = [str(LIBERO), "-m", *words, "--port", "0"]
+            command = [str(LIBERO), "-m", *words, "--port", str(port)]
             self.process = subprocess.Popen(command, env=env, cwd=ROOT, stdout=output, stderr=output)
         self.url = self.await_address()
 
@@ -108,9 +110,11 @@ def parts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("simulator")
     oracle = Program(folder / "oracle.txt", "services.libero.policies", "oracle")
     policies = f"oracle={oracle.url}"
-    simulator = Program(
-        folder / "simulator.txt", "services.libero.live", "--policies", policies, VLALAB_VOLUME=str(folder / "volume")
-    )
+    (folder / "tmp").mkdir()
+    words = ("services.libero.live", "--policies", policies)
+    places = {"VLALAB_VOLUME": str(folder / "volume"), "TMPDIR": str(folder / "tmp")}
+    simulator = Program(folder / "simulator.txt", *words, **places)
+    simulator.again = functools.partial(Program, folder / "again.txt", *words, **places)
     try:
         with site(simulator.url) as url, browser.Browser() as shown:
             shown.go(f"{url}/simulator")
@@ -160,7 +164,7 @@ def test_an_oracles_episode_ends_in_success(parts):
 
 @browsing
 @pytest.mark.parametrize("language", ["en", "ko"])
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("width", [400, 1280, 1920])
 def test_axe_finds_nothing_and_nothing_is_wider_than_the_window(parts, width, language):
     _, _, url, shown = parts
     shown.resize(width, 900)
@@ -172,6 +176,28 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_window(parts, width, la
     assert shown.js("document.documentElement.scrollWidth <= innerWidth")
     shown.go(f"{url}/simulator?language=en")
     shown.resize(1280, 900)
+
+
+@browsing
+def test_a_full_disk_keeps_neither_film_nor_demonstration_and_says_so(parts):
+    _, simulator, _, shown = parts
+    state(shown, "ended")
+    volume = simulator.log.parent / "volume"
+    (volume / "demonstrations").mkdir(exist_ok=True)
+    (work,) = (simulator.log.parent / "tmp").glob("vlalab-live-*")
+    said = "document.querySelector('#told').innerText"
+    with small(volume / "demonstrations", "64k"):
+        shown.click("#keep")
+        assert "free some space" in shown.until(f"!!document.querySelector('#told [role=alert]') && {said}")
+    with small(work, "4k"):
+        fill(work)
+        shown.click("#film")
+        assert "o space left" in shown.until(f"{said}.includes('o space left') && {said}")
+    shown.do("Browser.setDownloadBehavior", behavior="deny")
+    shown.click("#film")
+    shown.until(f"{said}.includes('The film is saved')")
+    shown.click("#keep")
+    shown.until(f"{said}.includes('libero_goal-oracle-live')")
 
 
 @browsing
@@ -217,3 +243,19 @@ def test_a_killed_simulator_is_said_and_the_page_recovers(parts):
     shown.click("#anew")
     assert state(shown, "waiting", "failed") == "waiting"
     assert shown.js("document.querySelector('#told').innerText") == ""
+
+
+@browsing
+def test_a_killed_service_is_said_and_so_is_that_its_sessions_are_gone(parts):
+    _, simulator, url, shown = parts
+    shown.go(f"{url}/simulator?language=ko")
+    state(shown, "waiting")
+    simulator.end(signal.SIGKILL)
+    said = "document.querySelector('#told [role=alert]')?.innerText"
+    shown.until(f"{said}.includes('시뮬레이터가 응답하지 않습니다')")
+    again = simulator.again(port=int(simulator.url.rpartition(":")[2]))
+    try:
+        assert state(shown, "gone") == "gone" and shown.until("!!document.querySelector('#anew')")
+        assert "이 세션은 (더 이상) 없습니다" in shown.js(said), "what the service says, in the page's language"
+    finally:
+        again.end()

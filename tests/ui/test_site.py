@@ -136,6 +136,27 @@ def test_every_word_that_a_template_or_a_script_uses_is_there():
     assert used - set(words.table("en")) == set()
 
 
+def test_what_services_say_is_said_in_korean_where_it_is_a_sentence_of_theirs():
+    root = UI.parents[1]
+    folders = (root / "shared/evaluation/vla_evaluation/live", root / "services/reports", UI / "site")
+    written = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
+    plain = re.sub(r"\{[^{}]*\}", "{}", written)
+    for english, korean in words.said_table("ko").items():
+        assert english in plain, f"no service says {english!r} any more"
+        values = [str(place) for place in range(english.count("{}"))]
+        assert words.said("ko", english.format(*values)) == korean.format(*values) != english
+        assert words.said("en", english) == english
+    assert words.said("ko", "whatever else") == "whatever else"
+
+
+def test_the_page_that_asks_still_says_what_is_put_into_korean():
+    written = "".join(path.read_text() for path in (UI / "ask").glob("*.py")).lower()
+    for english, korean in words.said_table("ko", "ask").items():
+        pieces = [piece.strip(" .;").lower() for piece in english.split("{}")]
+        assert [piece for piece in pieces if piece not in written] == [], english
+        assert set(re.findall(r"\{\d\}", korean)) <= {f"{{{place}}}" for place in range(english.count("{}"))}, english
+
+
 def test_the_language_is_the_browsers_until_one_is_chosen(url):
     with httpx.Client(base_url=url) as client:
         assert '<html lang="en">' in client.get("/").text
@@ -173,7 +194,9 @@ def test_login_and_overview_are_for_everyone(sites, stack, width, scheme):
     shown.until("!!document.querySelector('.cards a')")
     shown.click(".vlab-side a[lang=ko]")
     shown.until("document.documentElement.lang == 'ko' && !!document.querySelector('.cards a')")
-    assert axe.violations(shown) == [] and shown.js("document.documentElement.scrollWidth") <= width
+    for wide in (1920, width):
+        shown.resize(wide, 900)
+        assert axe.violations(shown) == [] and shown.js("document.documentElement.scrollWidth") <= wide
     shown.click(".cards a[href='/ask/']")
     shown.until("!!document.querySelector('#ask') && !!document.querySelector('header.vlab a[aria-current]')")
     assert shown.errors == [] and shown.complaints == []

@@ -16,7 +16,7 @@ from vlalab.engine import docker, guard, images, reservations, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, say
 from vlalab.host.processes import identify, supervise
-from vlalab.runtimes import logs, moved, running
+from vlalab.runtimes import logs, moved, running, steward
 from vlalab.runtimes.contained import GUARDS, OWNER, Container, everything, instance, left_behind
 from vlalab.runtimes.contained import NAME as NAME
 from vlalab.runtimes.contained import instances as instances
@@ -57,6 +57,8 @@ def _variables(given: Mapping[str, str] | None = None) -> dict[str, str]:
 def _on_volume(name: str, value: str) -> str:
     """Returns a value whose path on this machine's volume has become the container's."""
     volume = str(paths.volume())
+    if name == steward.FOLDER:  # mounted from where it is
+        return value
     if value == volume or value.startswith(volume + "/"):
         return MOUNT + value[len(volume) :]
     if value.startswith("/") and not value.startswith(MOUNT + "/") and Path(value).exists():

@@ -137,7 +137,7 @@ def start(
         "record": record,
     }
     logs.sweep()
-    return _launch(spec, supervised.state_path(name), {one: known.get(one, "") for one in held.names_of(service_name)})
+    return launch(spec, supervised.state_path(name), {one: known.get(one, "") for one in held.names_of(service_name)})
 
 
 def _ports_in_use(but: str) -> dict[str, str]:
@@ -165,7 +165,7 @@ def start_command(service_name: str, variables: Mapping[str, str] | None = None,
     return shlex.join(resolve(service, venvs.named(service.environment_name))[0])
 
 
-def _launch(spec: dict, state_path: Path, settings: Mapping[str, str]) -> Instance:
+def launch(spec: dict, state_path: Path, settings: Mapping[str, str]) -> Instance:
     """Starts a supervisor. Its environment is where `settings`, a token among them, can be read again: by its user."""
     log_path = Path(spec["log_path"])
     try:

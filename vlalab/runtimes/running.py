@@ -10,6 +10,7 @@ from vlalab.host.console import LabError
 from vlalab.runtimes import logs
 
 READY_TIMEOUT_S = 900.0  # a large checkpoint is read from a slow disk
+POLL_S = (0.2, 1.0)  # to look takes processes, of an engine's command: less often the longer it takes
 
 
 class Instance(Protocol):
@@ -65,15 +66,16 @@ def wait_ready(
 
     Raises LabError, with the end of its log, when it ended, or was not ready in time; the caller stops it then.
     """
-    deadline = time.monotonic() + timeout_s
+    began = time.monotonic()
     found = last = find()
     while True:
         if found is None or found.restarts:
             raise LabError(failed(name, "ended before it was ready", last))
         if found.is_healthy():
             return found
-        if time.monotonic() > deadline:
+        waited_s = time.monotonic() - began
+        if waited_s > timeout_s:
             raise LabError(failed(name, f"was not ready within {timeout_s:.0f} s", found))
         on_wait()
-        time.sleep(0.2)
+        time.sleep(min(max(POLL_S[0], waited_s / 20), POLL_S[1]))
         last, found = found, find()

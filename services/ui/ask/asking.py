@@ -7,16 +7,18 @@ import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from services.ui.ask import actions, images, motion, views
+from services.ui.ask import actions, images, motion, needs, views
 from services.ui.ask.link import PolicyLink, Trouble
+from services.ui.ask.needs import Needs
 from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyError, PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
 
 log = logging.getLogger("services.ui")
+CROPPED = (None, "openvla")  # the protocols whose pictures are cut: others show all of them
 CROP_AREA = 0.9  # of LIBERO's protocol: the middle that OpenVLA's LIBERO checkpoints are shown
 
 
@@ -26,12 +28,26 @@ class FormError(ValueError):
 
 @dataclass(frozen=True)
 class Form:
-    """What somebody filled in."""
+    """What somebody filled in.
 
-    picture: str | None  # a file's path
+    picture   a file's path: what the policy's first camera saw
+    state     as `needs.filled_in` writes it
+    more      further pictures, one for each of `needed.more`
+    needed    what the page has fields for; of several policies, what they need together
+    """
+
+    picture: str | None
     instruction: str
     unnorm_key: str | None
     as_libero: bool
+    state: str = ""
+    more: tuple[str | None, ...] = ()
+    needed: Needs = field(default_factory=Needs)
+
+    def pictures(self, info: PolicyInfo) -> dict[str, str | None]:
+        """Returns the path of each camera's picture that a policy needs; None: not uploaded."""
+        further = self.needed.pictures(self.more)
+        return {name: further.get(name) if place else self.picture for place, name in enumerate(info.cameras)}
 
 
 @dataclass(frozen=True)
@@ -85,7 +101,7 @@ def observe(form: Form, info: PolicyInfo) -> Observation:
         raise FormError("\n".join(wrong))
     return Observation(
         images=_images(form, info),
-        state=None,
+        state=needs.numbers(form.state, info.state, form.needed.state),
         instruction=_instruction(form),
         session=f"page-{uuid.uuid4().hex}",
         step=0,
@@ -98,7 +114,7 @@ def libero_size(info: PolicyInfo) -> tuple[int, int] | None:
 
     OpenVLA takes a picture of any size and names its model's among the details.
     """
-    if not any(name.startswith("libero") for name in (*info.unnorm_keys, *info.suites)):
+    if info.profile not in CROPPED or not any(name.startswith("libero") for name in (*info.unnorm_keys, *info.suites)):
         return None
     side = str(info.details.get("image_size", ""))
     return info.image_hw or ((int(side), int(side)) if side.isdigit() else None)
@@ -112,15 +128,29 @@ def libero_is_usual(info: PolicyInfo, unnorm_key: str | None) -> bool:
 def _wrong(form: Form, info: PolicyInfo) -> list[str]:
     """Returns a sentence for each thing that the policy needs and the form does not hold."""
     key, said = _key(form), []
-    if info.cameras and not form.picture:
+    lacking = [camera for camera, path in form.pictures(info).items() if not path]
+    if info.cameras and info.cameras[0] in lacking:
         said.append("The picture is missing; upload one or take an example below.")
+    if further := [camera for camera in lacking if camera in info.cameras[1:]]:
+        said.append(_further(further, form.needed))
     if not _instruction(form):
         said.append("The instruction is empty; type what the robot is to do.")
     if key is None and len(info.unnorm_keys) > 1:
         said.append("No unnorm key is chosen; choose whose statistics turn the policy's output into an action.")
     if key is not None and info.unnorm_keys and key not in info.unnorm_keys:
         said.append(f"Unnorm key {key!r} is not one of this policy{did_you_mean(key, info.unnorm_keys)}.")
+    try:
+        needs.numbers(form.state, info.state, form.needed.state)
+    except needs.StateError as error:
+        said.append(str(error))
     return said
+
+
+def _further(cameras: Sequence[str], needed: Needs) -> str:
+    said = f"The picture of camera {', '.join(cameras)} is missing; upload what it would see."
+    if set(cameras) <= set(needed.more[: needs.MORE_PICTURES]):
+        return said
+    return f"{said} The page has fields for {needs.MORE_PICTURES} further cameras: choose fewer policies at once."
 
 
 def _instruction(form: Form) -> str:
@@ -132,13 +162,9 @@ def _key(form: Form) -> str | None:
 
 
 def _images(form: Form, info: PolicyInfo) -> dict[str, np.ndarray]:
-    if not form.picture:
-        return {}
-    camera = info.cameras[0] if info.cameras else "agentview"
-    picture = images.read(form.picture)
-    if form.as_libero and (size := libero_size(info)) is not None:
-        return {camera: images.fit(picture, size, CROP_AREA)}
-    return {camera: images.fit(picture, info.image_hw)}
+    size = libero_size(info) if form.as_libero else None
+    fitted = (size, CROP_AREA) if size is not None else (info.image_hw, None)
+    return {camera: images.fit(images.read(path), *fitted) for camera, path in form.pictures(info).items()}
 
 
 def _show(answer: ActionChunk, info: PolicyInfo, observation: Observation) -> Answer:
@@ -157,6 +183,7 @@ def _json(answer: ActionChunk, info: PolicyInfo, observation: Observation) -> st
         "policy": info.name,
         "instruction": observation.instruction,
         "unnorm_key": observation.unnorm_key,
+        "state": None if observation.state is None else [round(value, 6) for value in observation.state.tolist()],
         "pictures": {name: list(image.shape) for name, image in observation.images.items()},
         "action": [asdict(part) for part in info.action],
         "actions": [[round(value, 6) for value in action] for action in answer.actions.tolist()],

@@ -21,6 +21,7 @@ from vla_contract import (
 from vla_contract.protocol.problems import TYPE_PREFIX
 
 STATUS_TIMEOUT_S = 2.0
+MOST_PICTURES = 4  # cameras of a policy: a robot with two arms has so many
 KEEP_S = 1.0  # many browsers ask; the policy is asked once
 
 
@@ -109,13 +110,11 @@ class PolicyLink:
 
 
 def unsuitable(info: PolicyInfo) -> Trouble | None:
-    """Returns why a page with one picture and one sentence cannot serve this policy, or None where it can."""
+    """Returns why a page with pictures, a sentence and a state cannot serve this policy, or None where it can."""
     if info.needs_privileged:
         what = "the simulator's own state, which no picture can give"
-    elif info.needs_state:
-        what = "the robot's proprioceptive state with every picture"
-    elif len(info.cameras) > 1:
-        what = f"pictures of {len(info.cameras)} cameras ({', '.join(info.cameras)})"
+    elif len(info.cameras) > MOST_PICTURES:
+        what = f"pictures of {len(info.cameras)} cameras ({', '.join(info.cameras)}), and the page has {MOST_PICTURES}"
     else:
         return None
     todo = f"Evaluate it in the simulator instead: `./lab eval libero_goal --policy {info.name}`"

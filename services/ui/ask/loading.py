@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.ui.ask.request_filter import PLACE
+from services.ui.site import words
 
 SCRIPT = f"<script>{Path(__file__).with_suffix('.js').read_text()}</script>"
 LOOK = '<link rel="stylesheet" href="/static/site/nav.css"><link rel="icon" href="/static/site/icon.svg">'
@@ -48,5 +50,15 @@ class Loading:
         await send({"type": "http.response.body", "body": body})
 
     def _begun(self, html: str, request: Request) -> str:
-        html = html.replace(MANIFEST, "").replace("<head>", f"<head>{SCRIPT}{LOOK}", 1)
+        begin = f"<head>{SCRIPT}{LOOK}{_translating(words.language_of(request))}"
+        html = html.replace(MANIFEST, "").replace("<head>", begin, 1)
         return re.sub(r"<body[^>]*>", lambda found: found[0] + self._navigation(request), html, count=1)
+
+
+def _translating(language: str) -> str:
+    """Returns the script that puts the page into a language; nothing for the one that it is written in."""
+    table = words.said_table(language, "ask")
+    script = Path(__file__).with_name("translating.js").read_text()
+    said = json.dumps(dict(table), ensure_ascii=False).replace("<", "\\u003c")
+    filled = script.replace("SENTENCES", said).replace("LANGUAGE", json.dumps(language))
+    return f"<script>{filled}</script>" if table else ""

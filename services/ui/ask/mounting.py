@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from gradio.routes import App
 from starlette.requests import Request
 
-from services.ui.ask import images, page
+from services.ui.ask import images, moments, page, style
 from services.ui.ask.choice import Choice
 from services.ui.ask.loading import Loading
 from services.ui.ask.request_filter import PLACE, RequestFilter
@@ -40,9 +40,9 @@ def unfiltered(app: FastAPI, choice: Choice) -> App:
         ssr_mode=False,
         mcp_server=False,
         pwa=False,
-        allowed_paths=[str(page.EXAMPLES)],
-        theme=page.theme(),
-        css=page.css(),
-        js=page.script(),
+        allowed_paths=[str(moments.FOLDER)],
+        theme=style.theme(),
+        css=style.css(),
+        js=style.script(),
     )
     return app.routes[-1].app

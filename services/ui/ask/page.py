@@ -2,49 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABCMeta
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import gradio as gr
 from gradio.data_classes import ImageData
 
-from services.ui.ask import asking, images, views
+from services.ui.ask import asking, images, moments, needs, views
 from services.ui.ask.choice import Choice
-from services.ui.ask.link import PolicyLink
+from services.ui.ask.link import MOST_PICTURES, PolicyLink
+from services.ui.ask.needs import Needs
 from vla_contract import PolicyInfo
 
-HERE = Path(__file__).parent
-EXAMPLES = HERE / "examples"
 LOOK_EVERY_S = 3.0
-WEIGHTS = (400, 700)  # the files of weight 600 that Gradio ships hold a few letters only
 KEEP_UPLOADS_S = (600, 3600)  # looks every ten minutes for uploads older than an hour: /tmp may be memory
 QUIET = {"show_progress": "hidden", "queue": False, "api_visibility": "private"}
 AT_ONCE = 16  # questions in flight; the policy batches them
-# Soft's own colours of text reach 2:1 on their grounds; these reach WCAG's 4.5:1 in both modes.
-CONTRAST = {
-    "background_fill_primary": "*neutral_50",
-    "body_text_color_subdued": "*neutral_600",
-    "body_text_color_subdued_dark": "*neutral_300",
-    "block_info_text_color": "*neutral_600",
-    "block_info_text_color_dark": "*neutral_300",
-    "input_placeholder_color": "*neutral_500",
-    "input_placeholder_color_dark": "*neutral_300",
-    "block_label_text_color": "*primary_800",
-    "block_title_text_color": "*primary_800",
-    "block_label_background_fill_dark": "*primary_800",
-    "button_primary_background_fill": "*primary_700",
-    "button_primary_background_fill_dark": "*primary_700",
-    "button_primary_background_fill_hover": "*primary_800",
-    "button_primary_background_fill_hover_dark": "*primary_800",
-    "checkbox_border_color": "*neutral_500",
-    "checkbox_border_color_dark": "*neutral_400",
-    "input_border_color": "*neutral_500",
-    "input_border_color_dark": "*neutral_400",
-    "input_border_width": "1px",
-}
 TITLE = "vla-lab: ask a policy"
 INTRO = "# Ask a policy\nA picture and an instruction go in; the next action of the robot comes out."
 
@@ -72,15 +46,21 @@ class Inputs:
     unnorm_key: gr.Dropdown
     as_libero: gr.Checkbox
     policies: gr.Dropdown
+    state: gr.Textbox
+    more: list[gr.Image]
     examples: gr.Examples
 
     def components(self) -> list[gr.components.Component]:
-        """Returns them in the order of `asking.Form`; then whom to ask."""
-        return [self.picture, self.instruction, self.unnorm_key, self.as_libero, self.policies]
+        """Returns them in the order of `asking.Form`, whom to ask before what few policies need."""
+        return [self.picture, self.instruction, self.unnorm_key, self.as_libero, self.policies, self.state, *self.more]
 
     def of_the_policy(self) -> list[gr.components.Component]:
         """Returns those that some policies have and others not."""
         return [self.unnorm_key, self.as_libero]
+
+    def of_needs(self) -> list[gr.components.Component]:
+        """Returns those that follow what the chosen policies need together."""
+        return [self.picture, self.state, *self.more]
 
 
 def build(choice: Choice) -> gr.Blocks:
@@ -109,10 +89,9 @@ def _form() -> tuple[Inputs, gr.Button]:
         label="Policies", info="Those that are up; several answer side by side", choices=[], value=[], multiselect=True,
         allow_custom_value=True, visible=False, elem_id="policies",
     )  # fmt: skip
-    picture = Upload(
-        label="Picture", sources=["upload", "clipboard"], height=300, elem_id="picture", buttons=[], format="png",
-        placeholder="# Drop a picture here\nor click to choose one",
-    )  # fmt: skip
+    picture = _upload("picture", height=300)
+    with gr.Row(elem_classes="vl-more"):
+        more = [_upload(f"picture-{n}", height=170, min_width=150, visible=False) for n in range(2, MOST_PICTURES + 1)]
     said = _html("picture-said")
     instruction = gr.Textbox(
         label="Instruction", placeholder="put the bowl on the plate", max_length=4096, elem_id="instruction"
@@ -125,12 +104,22 @@ def _form() -> tuple[Inputs, gr.Button]:
         label="Resize and crop the picture as LIBERO's evaluation does", visible=False, elem_id="as-libero",
         info="To the model's size, then the middle 90 % of it: so LIBERO checkpoints were trained",
     )  # fmt: skip
+    state = gr.Textbox(
+        "", label="State of the robot", lines=2, max_lines=12, max_length=4096, visible=False, elem_id="state",
+    )  # fmt: skip
     submit = gr.Button("Ask the policy", variant="primary", interactive=False, elem_id="ask")
     shown = gr.Examples(
-        examples(), inputs=[picture, instruction], visible_columns=[0], label="Examples", elem_id="examples",
+        moments.examples(), inputs=[picture, instruction], visible_columns=[0], label="Examples", elem_id="examples",
         api_visibility="private",
     )  # fmt: skip
-    return Inputs(picture, said, instruction, key, as_libero, policies, shown), submit
+    return Inputs(picture, said, instruction, key, as_libero, policies, state, more, shown), submit
+
+
+def _upload(name: str, **look: object) -> Upload:
+    return Upload(
+        label="Picture", sources=["upload", "clipboard"], elem_id=name, buttons=[], format="png",
+        placeholder="# Drop a picture here\nor click to choose one", **look,
+    )  # fmt: skip
 
 
 def _html(name: str, value: str = "") -> gr.HTML:
@@ -153,26 +142,47 @@ def _wire_look(page: gr.Blocks, choice: Choice, refresh: gr.Button, inputs: Inpu
     open: a browser has six for an address, so a sixth tab would show "Loading..." for good.
     """
 
-    def look(seen: str, key: str | None, names: list[str] | None) -> list:
-        return [*look_again(_first(choice, names), seen, key), *offer(choice, names)]
+    def look(seen: str, key: str | None, names: list[str] | None, state: str) -> list:
+        policy, _, wanted = seen.partition(" ")
+        shown = look_again(_first(choice, names), policy, key)
+        needed = _needed(choice, names)
+        now = needed.digest
+        fields = [gr.skip()] * (2 + needs.MORE_PICTURES) if now == wanted else _fields(needed, state)
+        policy = policy if shown[0] == gr.skip() else shown[0]
+        return [f"{policy} {now}", *shown[1:], *offer(choice, names), *fields]
 
-    def look_afresh(key: str | None, names: list[str] | None) -> list:
-        return look("", key, names)
+    def look_afresh(key: str | None, names: list[str] | None, state: str) -> list:
+        return look("", key, names, state)
 
     def as_libero(key: str | None, names: list[str] | None) -> bool:
         info = _first(choice, names).status().info
         return info is not None and asking.libero_is_usual(info, key)
 
     seen, given = gr.Textbox("", visible=False), [inputs.unnorm_key, inputs.policies]
-    shown = [seen, *shown, inputs.policies]
+    shown = [seen, *shown, inputs.policies, *inputs.of_needs()]
     for look_now in (page.load, refresh.click, inputs.policies.input):
-        look_now(look_afresh, given, shown, **QUIET)
-    gr.Timer(LOOK_EVERY_S).tick(look, [seen, *given], shown, **QUIET)
+        look_now(look_afresh, [*given, inputs.state], shown, **QUIET)
+    gr.Timer(LOOK_EVERY_S).tick(look, [seen, *given, inputs.state], shown, **QUIET)
     inputs.unnorm_key.input(as_libero, given, inputs.as_libero, **QUIET)
 
 
 def _first(choice: Choice, names: Sequence[str] | None) -> PolicyLink:
     return next(iter(choice.chosen(names).values()))
+
+
+def _needed(choice: Choice, names: Sequence[str] | None) -> Needs:
+    return needs.of(link.status().info for link in choice.chosen(names).values())
+
+
+def _fields(needed: Needs, state: str) -> list[dict]:
+    """Returns updates of the picture's name, of the state's field, and of those for further pictures."""
+    named = f"Picture: {', '.join(needed.first)}" if needed.more else "Picture"
+    filled = needs.filled_in(needed.state, state)
+    return [
+        gr.update(label=named),
+        gr.update(visible=bool(needed.state), value=filled, info=needs.explained(needed.state)),
+        *(gr.update(visible=bool(camera), label=f"Picture: {camera}") for camera in needed.offered),
+    ]
 
 
 def offer(choice: Choice, names: Sequence[str] | None) -> list[dict]:
@@ -183,9 +193,15 @@ def offer(choice: Choice, names: Sequence[str] | None) -> list[dict]:
 
 
 def _wire_ask(choice: Choice, inputs: Inputs, submit: gr.Button, answer: list) -> None:
-    def ask(picture: str | None, instruction: str, unnorm_key: str | None, as_libero: bool, policies: list[str] | None):
+    def ask(
+        picture: str | None, instruction: str, unnorm_key: str | None, as_libero: bool,
+        policies: list[str] | None, state: str = "",
+        picture_2: str | None = None, picture_3: str | None = None, picture_4: str | None = None,
+    ):  # fmt: skip
         """Asks the policies that are chosen for their next actions; by default the page's own."""
-        links, form = choice.chosen(policies), asking.Form(picture, instruction, unnorm_key, as_libero)
+        more = (picture_2, picture_3, picture_4)
+        links, needed = choice.chosen(policies), _needed(choice, policies)
+        form = asking.Form(picture, instruction, unnorm_key, as_libero, state, more, needed)
         if len(links) == 1:
             got = asking.ask(*links.values(), form)
         else:
@@ -208,14 +224,23 @@ def fitted(form: asking.Form, info: PolicyInfo | None) -> asking.Form:
 def _wire_picture(choice: Choice, inputs: Inputs) -> None:
     """Looks at what is uploaded at once, and lets an example choose the key of its suite."""
 
-    def example_key(instruction: str, names: list[str] | None) -> list:
-        return choose_for(_first(choice, names).status().info, suite_of(instruction))
+    def example(instruction: str, names: list[str] | None) -> list:
+        key = choose_for(_first(choice, names).status().info, moments.suite_of(instruction))
+        return [*key, *_moment(_needed(choice, names), instruction)]
 
     picture, said = inputs.picture, inputs.said
-    picture.upload(look_at, picture, [picture, said], show_progress="hidden", api_visibility="private")
-    picture.clear(lambda: "", None, said, **QUIET)
+    for one in (picture, *inputs.more):
+        one.upload(look_at, one, [one, said], show_progress="hidden", api_visibility="private")
+        one.clear(lambda: "", None, said, **QUIET)
     loaded = inputs.examples.load_input_event
-    loaded.then(example_key, [inputs.instruction, inputs.policies], [*inputs.of_the_policy(), said], **QUIET)
+    filled = [*inputs.of_the_policy(), said, inputs.state, *inputs.more]
+    loaded.then(example, [inputs.instruction, inputs.policies], filled, **QUIET)
+
+
+def _moment(needed: Needs, instruction: str) -> list:
+    """Returns the state and the further pictures of an example: none of a camera that it knows nothing of."""
+    state = needs.filled_in(needed.state, "", instruction)
+    return [state, *(moments.picture_of(instruction, camera) for camera in needed.offered)]
 
 
 def look_at(path: str | None) -> tuple:
@@ -284,35 +309,3 @@ def _chosen(key: str | None, keys: list[str], suites: tuple[str, ...]) -> str | 
         if len(choice) == 1:
             return choice[0]
     return None
-
-
-def examples() -> list[list[str]]:
-    """Returns the example pictures, each with the instruction that its file is named after."""
-    return [[str(path), _named(path)] for path in sorted(EXAMPLES.glob("*/*.jpg"), key=_named)]
-
-
-def suite_of(instruction: str) -> str | None:
-    """Returns the suite of the example with that instruction: the folder that it lies in."""
-    return next((path.parent.name for path in EXAMPLES.glob("*/*.jpg") if _named(path) == instruction), None)
-
-
-def _named(path: Path) -> str:
-    return path.stem.replace("_", " ")
-
-
-def theme() -> gr.themes.Base:
-    """Returns the page's look; its fonts come with Gradio, so that no browser asks the internet for them."""
-    fonts = [gr.themes.LocalFont("IBM Plex Sans", weights=WEIGHTS), "ui-sans-serif", "system-ui", "sans-serif"]
-    mono = [gr.themes.LocalFont("IBM Plex Mono", weights=WEIGHTS), "ui-monospace", "monospace"]
-    look = gr.themes.Soft(primary_hue="teal", neutral_hue="slate", radius_size="md", font=fonts, font_mono=mono)
-    return look.set(**CONTRAST)
-
-
-def css() -> str:
-    """Returns the page's style sheet."""
-    return (HERE / "page.css").read_text()
-
-
-def script() -> str:
-    """Returns the page's script: it names the buttons of the examples, which show a picture and no word."""
-    return (HERE / "page.js").read_text().replace("NAMES", json.dumps([words for _, words in examples()]))

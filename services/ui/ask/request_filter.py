@@ -16,20 +16,23 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.ui.ask import images
 from services.ui.ask.uploads import Uploads
 from services.ui.site.bodies import Refused, read
+from vla_common import endings
 
 PLACE = "/ask"  # where Gradio is mounted; what lies elsewhere passes
 FILE = "/gradio_api/file="
+UPLOAD = "/gradio_api/upload"
 CALL = ("data", "fn_index", "session_hash", "trigger_id", "event_data")
 META = {"_type": "gradio.FileData"}
 MAX_DEPTH = 32
 MAX_UPLOAD_BYTES = images.MAX_FILE_BYTES + 64 * 2**10  # with the form around it
 UPLOADS_AT_ONCE = 8
+NO_ROOM = "the machine of this page has no room for the picture: its disk is full; upload it again once there is some"
 UPLOAD_S = 120.0  # for the whole body to arrive
 ID = r"[A-Za-z0-9_-]{1,64}"
 NAME = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}"  # of a file that comes with Gradio; `..` is none
@@ -59,7 +62,7 @@ ROUTES = (
     Route("GET", "/gradio_api/info", ("serialize",)),  # gradio_client asks, as for the two above and below
     Route("POST", "/gradio_api/(queue/join|run/predict)", body="json"),
     Route("GET", "/gradio_api/queue/data", ("session_hash",)),
-    Route("POST", "/gradio_api/upload", ("upload_id",), body="upload"),
+    Route("POST", UPLOAD, ("upload_id",), body="upload"),
     Route("GET", "/gradio_api/upload_progress", ("upload_id",)),
     Route("GET", re.escape(FILE) + "/.+"),
 )
@@ -95,7 +98,9 @@ class RequestFilter:
             await self._bodies[route.body](inside, receive, send)
         except Refused as refused:
             headers = {"Retry-After": "1"} if refused.status == 503 else None
-            answer = JSONResponse({"detail": refused.why}, refused.status, headers)
+            shown = scope["path"] == PLACE + UPLOAD  # Gradio's page shows the body of this answer as it is
+            said = PlainTextResponse(refused.why) if shown else JSONResponse({"detail": refused.why})
+            answer = Response(said.body, refused.status, headers, said.media_type)
             await answer(scope, receive, send)  # uvicorn drops the body
 
     def _upload_at(self, path: object) -> str:
@@ -124,7 +129,24 @@ class RequestFilter:
             raise Refused(503, f"{UPLOADS_AT_ONCE} uploads are under way; try again in a moment")
         async with self._uploading:
             await asyncio.to_thread(self._uploads.make_room, UPLOADS_AT_ONCE * MAX_UPLOAD_BYTES)
-            await self._app(scope, _in_time(receive, UPLOAD_S), send)
+            await self._take(scope, _in_time(receive, UPLOAD_S), send)
+
+    async def _take(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Has Gradio keep an upload; its answer waits until it is known that there was room."""
+        answer: list[Message] = []
+
+        async def hold(message: Message) -> None:
+            answer.append(message)
+
+        try:
+            await self._app(scope, receive, hold)
+        except OSError as error:
+            if not endings.is_full_disk(error):
+                raise
+            await asyncio.to_thread(self._uploads.drop_parts)
+            raise Refused(507, NO_ROOM) from None
+        for message in answer:
+            await send(message)
 
     def _cleaned(self, body: bytes) -> bytes:
         """Returns the body written anew, so that nothing is read from it in two ways."""

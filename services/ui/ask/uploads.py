@@ -53,6 +53,12 @@ class Uploads:
                 _remove(path)
                 held, count = held - _taken(status), count - 1
 
+    def drop_parts(self) -> None:
+        """Removes what lies in the folder itself: whole uploads have folders of their own, these were cut off."""
+        for path, _ in self._files():
+            if path.parent == self.folder and path not in self._kept:
+                path.unlink(missing_ok=True)
+
     def _files(self) -> list[tuple[Path, os.stat_result]]:
         found = []
         for folder, _, names in os.walk(self.folder):

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from services.ui.runs import leaderboard
+from services.ui.site import paging
 from services.ui.site.site import Site
 from services.ui.site.tables import as_csv
 from services.ui.site.upstream import Away
@@ -20,7 +21,6 @@ FILTERS = ("policy", "suite", "state")
 OUTCOMES = ("failure", "success")
 SHOWN = ("differ", "failed", "all")  # of a comparison's pairs
 MOST_FILMS = 60
-ROWS = 100  # of the list at a time: a browser draws thousands slowly
 RUN_COLUMNS = (
     "name", "suite", "policy", "checkpoint", "profile", "assets", "state", "planned", "done", "successes", "rate",
     "low", "high", "policy_errors",
@@ -37,10 +37,10 @@ def routes(site: Site) -> list[BaseRoute]:
         chosen = {name: request.query_params.get(name, "") for name in FILTERS}
         known = {name: sorted({str(run[name]) for run in runs if name in run}) for name in FILTERS}
         shown = [run for run in runs if all(run.get(name) == value for name, value in chosen.items() if value)]
-        start = _start(request.query_params.get("from", ""), len(shown))
-        turns = {word: urlencode({**chosen, "from": at}) for word, at in _turns(start, len(shown)).items()}
+        start = paging.start(request.query_params.get("from", ""), len(shown))
+        turns = {word: urlencode({**chosen, "from": at}) for word, at in paging.turns(start, len(shown)).items()}
         return site.render(
-            request, "runs/list.html.j2", runs=shown[start : start + ROWS], start=start, left=len(shown),
+            request, "runs/list.html.j2", runs=shown[start : start + paging.ROWS], start=start, left=len(shown),
             count=len(runs), chosen=chosen, known=known, turns=turns,
         )  # fmt: skip
 
@@ -112,17 +112,6 @@ def _name(request: Request, part: str = "name") -> str:
     if not re.fullmatch(NAME, name):
         raise Away("reports", f"{name[:80]!r} is no name that the lab gives", 404)
     return name
-
-
-def _start(asked: str, count: int) -> int:
-    """Returns which row a list begins with: the one asked for, as far as there is one."""
-    return min(int(asked), max(count - 1, 0)) if asked.isdecimal() and len(asked) < 10 else 0
-
-
-def _turns(start: int, count: int) -> dict[str, int]:
-    """Returns where the part before a list's shown one begins, and the one after, where there are any."""
-    before = {"newer": max(start - ROWS, 0)} if start else {}
-    return before | ({"older": start + ROWS} if start + ROWS < count else {})
 
 
 def _pairs_with(run: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl
@@ -18,19 +19,20 @@ from starlette.staticfiles import StaticFiles
 from services.ui.site import words
 from services.ui.site.bodies import Refused, read
 from services.ui.site.login import KEPT_S, Login
+from services.ui.site.steward import Steward
 from services.ui.site.upstream import Away, Upstream
 
 FOLDER = Path(__file__).resolve().parents[1]
 
 
 class Site:
-    """What a page is given: drawing, words, the login, and the lab's other services by name.
+    """What a page is given: drawing, words, the login, services by name, and the steward.
 
     pages: the folders of the pages, in the order of the navigation.
     """
 
-    def __init__(self, pages: tuple[str, ...], services: Mapping[str, str], token: str | None):
-        self.pages, self.login = pages, Login(token)
+    def __init__(self, pages: tuple[str, ...], services: Mapping[str, str], token: str | None, steward: str = ""):
+        self.pages, self.login, self.steward = pages, Login(token), Steward(steward)
         self.services = {name: Upstream(name, url, token) for name, url in services.items()}
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(FOLDER),
@@ -64,10 +66,7 @@ class Site:
 
     def routes(self) -> list[BaseRoute]:
         """Returns the site's own routes: the login, and the files of every page's `static/`."""
-        files = [
-            Mount(f"/static/{path.parent.name}", StaticFiles(directory=path))
-            for path in sorted(FOLDER.glob("*/static"))
-        ]
+        files = [Mount(f"/static/{path.parent.name}", Kept(directory=path)) for path in sorted(FOLDER.glob("*/static"))]
         begin = functools.partial(_log_in, self)
         return [
             *files,
@@ -94,10 +93,34 @@ class Site:
             "texts": {**words.of_page(language, "site"), **words.of_page(language, page)},
             "logged_in": self.login.is_logged_in(request),
             "code": _code,
+            "said": functools.partial(words.said, language),
+            "sentences": words.said_table(language),
             "named": functools.partial(words.named, language),
             "clock": clock,
+            "static": static,
         }
         return self._templates.get_template(template).render({**shown, **values})
+
+
+class Kept(StaticFiles):
+    """Files that a browser keeps without asking again, where the address tells which state of the file is meant."""
+
+    def file_response(self, full_path, stat_result, scope, status_code=200) -> Response:
+        """Returns the file's answer."""
+        answer = super().file_response(full_path, stat_result, scope, status_code)
+        answer.headers["cache-control"] = "max-age=31536000, immutable" if scope["query_string"] else "no-cache"
+        return answer
+
+
+def static(path: str) -> str:
+    """Returns the address of a page's file, "site/site.css" for example, with a digest of its bytes."""
+    page, _, name = path.partition("/")
+    return f"/static/{path}?{_digest(FOLDER / page / 'static' / name)}"
+
+
+@functools.cache
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
 
 def clock(seconds: float | None) -> str:

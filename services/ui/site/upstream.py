@@ -47,7 +47,7 @@ class Upstream:
         except httpx.HTTPError as error:
             raise Away(self.name, f"{self.name} does not answer at {self.url}") from error
         if answer.is_error:
-            raise Away(self.name, _detail(answer), answer.status_code)
+            raise Away(self.name, detail(answer), answer.status_code)
         try:
             return answer.json()
         except ValueError as error:
@@ -59,7 +59,7 @@ class Upstream:
             answer = await self._http.get(path, timeout=timeout_s)
         except httpx.HTTPError:
             return None, ""
-        return answer.status_code, "" if answer.is_success else _detail(answer)
+        return answer.status_code, "" if answer.is_success else detail(answer)
 
     async def passed(self, request: Request, path: str) -> Response:
         """Returns the service's answer to this request, streamed: parts of films, and events."""
@@ -86,7 +86,8 @@ async def _pieces(answer: httpx.Response) -> AsyncIterator[bytes]:
         await answer.aclose()
 
 
-def _detail(answer: httpx.Response) -> str:
+def detail(answer: httpx.Response) -> str:
+    """Returns a service's own words about an error."""
     try:
         return str(answer.json()["detail"])
     except (ValueError, KeyError, TypeError):

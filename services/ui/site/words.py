@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -55,3 +56,21 @@ def named(language: str, kind: str, value: str) -> str:
 def of_page(language: str, page: str) -> dict[str, str]:
     """Returns a page's texts by their names, as its scripts use them."""
     return {name[len(page) + 1 :]: text for name, text in table(language).items() if name.startswith(f"{page}.")}
+
+
+@functools.cache
+def said_table(language: str, page: str = "site") -> Mapping[str, str]:
+    """Returns what services say (or Gradio's page), which is English, in a language: by the sentence with {} for its
+    values.
+    """
+    path = FOLDER / page / f"said.{language}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def said(language: str, text: str) -> str:
+    """Returns a service's sentence in a language; as it is where the language has none for it."""
+    for english, words in said_table(language).items():
+        pattern = "(.+?)".join(map(re.escape, english.split("{}")))
+        if found := re.fullmatch(pattern, text, re.DOTALL):
+            return words.format(*(said(language, value) for value in found.groups()))
+    return text

@@ -1,5 +1,5 @@
 // The page of the simulator. It asks for the next news as soon as it has shown the last: so nothing is queued anywhere.
-import { say } from "/static/site/texts.js";
+import { said as inWords, say } from "/static/site/texts.js";
 import { Driving } from "/static/simulator/driving.js";
 import { Traces } from "/static/simulator/traces.js";
 
@@ -17,7 +17,7 @@ async function post(path, body = {}) {
     method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
   });
   const found = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Error(found.detail ?? `status ${answer.status}`);
+  if (!answer.ok) throw new Error(inWords(found.detail ?? `status ${answer.status}`));
   return found;
 }
 
@@ -124,7 +124,7 @@ function over(reason) {
   showEmpty(say("empty"));
   showState(head?.state === "failed" ? "failed" : "gone");
   enable({});
-  note("bad", reason, anew());
+  note("bad", inWords(reason), anew());
 }
 
 async function take(news) {
@@ -195,7 +195,7 @@ function show() {
   });
   $("#play").textContent = say(state === "running" ? "pause" : "play");
   $("#play").dataset.do = state === "running" ? "pause" : "play";
-  $("#keep").title = head.not_kept;
+  $("#keep").title = inWords(head.not_kept);
   for (const one of document.querySelectorAll("[name=driver]")) one.checked = one.value === driver;
   if (document.activeElement !== instruction) instruction.value = head.instruction;
   const other = head.instruction !== head.task_instruction;
@@ -210,10 +210,10 @@ function show() {
 }
 
 function showOutcome(state) {
-  if (state === "trouble") return note("bad", `${head.reason}. ${say("trouble_todo")}`);
+  if (state === "trouble") return note("bad", `${inWords(head.reason)}. ${say("trouble_todo")}`);
   if (state === "ended" && head.kept) return note("good", say("kept", { name: head.kept }));
   if (state === "ended" && head.success) return note("good", say("solved", { step: head.step }));
-  if (state === "ended") return note("wait", say("not_solved", { reason: head.reason }));
+  if (state === "ended") return note("wait", say("not_solved", { reason: inWords(head.reason) }));
   if (state !== "starting") note("", "");
 }
 
@@ -226,7 +226,7 @@ async function saveFilm() {
   const answer = await fetch(`${API}/sessions/${session}/film`).catch(() => null);
   button.textContent = say("film");
   button.disabled = false;
-  if (!answer?.ok) return note("bad", (await answer?.json().catch(() => null))?.detail ?? say("lost"));
+  if (!answer?.ok) return note("bad", inWords((await answer?.json().catch(() => null))?.detail ?? say("lost")));
   const link = document.createElement("a");
   link.href = URL.createObjectURL(await answer.blob());
   link.download = `${head.task_instruction.replace(/\W+/g, "_")}.mp4`;

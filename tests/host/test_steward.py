@@ -1,0 +1,311 @@
+"""The page's steward: a real process behind its socket, which starts and stops real services by the lab's commands."""
+
+import json
+import os
+import stat
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+from socket import AF_UNIX, SOCK_STREAM, socket
+from threading import Thread
+
+import pytest
+
+from tests.ports import free_ports
+from vlalab.description import compose, manifests
+from vlalab.environments import venvs
+from vlalab.host import paths, secrets
+from vlalab.runtimes import both, local, logs, steward, supervised
+from vlalab.steward import acting, serving
+from vlalab.steward.acting import Action, Refused, Steward
+
+SECRET = "Tr0ub4dor-and-3"
+LAB = """#!/bin/sh
+cd "$(dirname "$0")"
+echo "$*" >> asked/all
+case "$1" in
+status) echo '{"services": [], "said": "password=SECRET"}';;
+doctor) echo '{"checks": [], "verdict": "usable"}'; exit 1;;
+logs) printf 'VLALAB_TOKEN=SECRET\\nready\\n';;
+*) while [ -e "asked/hold-$2" ]; do sleep 0.02; done
+   [ ! -e "asked/fail-$2" ] || { echo "lab: cannot load the weights; --token SECRET" >&2; exit 1; }
+   echo "$2 is done";;
+esac
+"""
+SERVICE = Path(__file__).with_name("small_service.py")
+ROUTES = [("GET", "/status"), ("GET", "/doctor"), ("POST", "/doctor"), ("GET", "/services/small/log"),
+          ("POST", "/services/small/start"), ("POST", "/services/small/stop")]  # fmt: skip
+NAMES = ("nobody", "", "..", "%2e%2e", "../oracle", "--help", "oracle;id", "$(id)", "oracle%20", "libero", "x" * 5000)
+
+
+class Asked(HTTPConnection):
+    """A connection to a steward in one folder; `ask` returns status and JSON."""
+
+    def __init__(self, folder: Path, secret: str | None = None):
+        super().__init__("steward", timeout=60)
+        self._folder, self._secret = folder, (folder / "secret").read_text() if secret is None else secret
+
+    def connect(self) -> None:
+        self.sock = socket(AF_UNIX, SOCK_STREAM)
+        self.sock.settimeout(60)
+        opened = os.open(self._folder, os.O_PATH)
+        try:
+            self.sock.connect(f"/proc/self/fd/{opened}/socket")
+        finally:
+            os.close(opened)
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict]:
+        try:
+            self.request(method, path, headers={"Authorization": f"Bearer {self._secret}"} | headers)
+            answer = self.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            self.close()
+
+
+def wait_for(condition, seconds: float = 90.0):
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+    return value
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    """A clone whose `lab` says what it was called with, and does what a file named after the service says."""
+    root = tmp_path_factory.mktemp("a clone") / "lab"
+    root.parent.joinpath("asked").mkdir()
+    root.write_text(LAB.replace("SECRET", SECRET))
+    root.chmod(0o755)
+    return root.parent
+
+
+@pytest.fixture
+def served(clone, tmp_path, monkeypatch):
+    """A steward over that clone, behind a real socket; gives its folder."""
+    monkeypatch.setattr(paths, "ROOT", clone)
+    monkeypatch.setattr(serving, "PER_SECOND", 1e6)
+    monkeypatch.chdir(tmp_path)
+    (clone / "asked" / "all").write_text("")
+    with serving.Server("socket", Steward("local"), SECRET + "-of-it") as server:
+        (tmp_path / "secret").write_text(SECRET + "-of-it")
+        Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
+        yield tmp_path
+        server.shutdown()
+
+
+def asked_of(clone: Path) -> list[str]:
+    return (clone / "asked" / "all").read_text().splitlines()
+
+
+def action_of(served: Path, name: str) -> dict:
+    return next(one for one in Asked(served).ask("/status")[1]["actions"] if one["service"] == name)
+
+
+def ended(served: Path, name: str) -> dict:
+    return wait_for(lambda: (one := action_of(served, name))["ended"] and one)
+
+
+# --- who and what is let in ---------------------------------------------------------------------------------
+
+
+def test_no_route_answers_without_its_secret(served, clone):
+    for secret in ("", "another", SECRET):
+        for method, path in ROUTES:
+            assert Asked(served, secret).ask(path, method) == (401, {"detail": "that is not the secret"})
+    assert asked_of(clone) == []
+
+
+def test_only_a_service_of_compose_yaml_reaches_a_command(served, clone):
+    """A job is none of them."""
+    for name in NAMES:
+        for method, what in (("POST", "start"), ("POST", "stop"), ("GET", "log")):
+            status, told = Asked(served).ask(f"/services/{name}/{what}", method)
+            assert status == 404 and len(told["detail"]) < 600, name
+    assert asked_of(clone) == []
+
+
+def test_there_are_no_other_routes(served, clone):
+    for method, path in (
+        ("GET", "/services/oracle/start"), ("POST", "/services/oracle/log"), ("POST", "/services/oracle/shell"),
+        ("POST", "/status"), ("GET", "/"), ("GET", "/services/oracle/start/x"), ("POST", "/./services/oracle/start"),
+        ("POST", "/services/oracle/start?x=1"),
+    ):  # fmt: skip
+        assert Asked(served).ask(path, method)[0] == 404, path
+    assert asked_of(clone) == []
+
+
+def test_a_body_is_refused_and_requests_are_counted(served, clone):
+    for announced in ({"Content-Length": "100000"}, {"Transfer-Encoding": "chunked"}):
+        assert Asked(served).ask("/services/oracle/start", "POST", **announced)[0] == 413
+    rate = serving.Rate(0.0, 3.0)
+    assert [rate.allows() for _ in range(5)] == [True] * 3 + [False] * 2
+    assert asked_of(clone) == []
+
+
+def test_the_page_does_not_stop_itself(served, clone):
+    for what in ("start", "stop"):
+        status, told = Asked(served).ask(f"/services/ui/{what}", "POST")
+        assert status == 409 and "./lab down ui" in told["detail"]
+    assert asked_of(clone) == []
+
+
+def test_a_notebook_outside_a_container_is_a_shell_and_is_not_started(served, clone):
+    for name in manifests.notebooks().values():
+        status, told = Asked(served).ask(f"/services/{name}/start", "POST")
+        assert status == 409 and f"./lab up {name}" in told["detail"]
+    assert asked_of(clone) == []
+
+
+# --- what it does -------------------------------------------------------------------------------------------
+
+
+def test_what_a_page_can_do_a_command_can_do(served, clone):
+    """Each is the command that a person types, in the page's own runtime; nothing else is run."""
+    assert Asked(served).ask("/services/oracle/start", "POST")[1]["code"] is None
+    assert ended(served, "oracle")["output"] == "oracle is done\n"
+    Asked(served).ask("/services/oracle/stop", "POST")
+    wait_for(lambda: action_of(served, "oracle")["what"] == "stop" and action_of(served, "oracle")["ended"])
+    acted = [line for line in asked_of(clone) if not line.startswith("status")]
+    assert acted == ["up oracle --runtime local", "down oracle"]
+
+
+def test_one_action_at_a_time_for_a_service(served, clone):
+    hold = clone / "asked" / "hold-oracle"
+    hold.touch()
+    try:
+        assert Asked(served).ask("/services/oracle/start", "POST")[0] == 200
+        for what in ("start", "stop"):
+            status, told = Asked(served).ask(f"/services/oracle/{what}", "POST")
+            assert status == 409 and "oracle is being started" in told["detail"]
+        assert action_of(served, "oracle")["ended"] is None
+    finally:
+        hold.unlink()
+    assert ended(served, "oracle")["code"] == 0
+    assert [line for line in asked_of(clone) if line.startswith(("up", "down"))] == ["up oracle --runtime local"]
+
+
+def test_so_many_actions_at_once_and_no_more(monkeypatch):
+    desk, names = Steward("local"), acting.lifecycle.long_lived()
+    others = [name for name in names if name != steward.PAGE]
+    desk._actions = {name: Action(name, "start") for name in others[: acting.AT_ONCE]}
+    with pytest.raises(Refused, match="wait until one of them is done") as refused:
+        desk.begin("start", others[acting.AT_ONCE])
+    assert refused.value.status == 429
+
+
+def test_what_failed_is_told_in_its_own_words_and_without_secrets(served, clone, capfd):
+    fail = clone / "asked" / "fail-oracle"
+    fail.touch()
+    try:
+        Asked(served).ask("/services/oracle/start", "POST")
+        told = ended(served, "oracle")
+    finally:
+        fail.unlink()
+    assert told["code"] == 1 and told["output"] == f"lab: cannot load the weights; --token {secrets.HIDDEN}\n"
+    assert SECRET not in wait_for(lambda: (said := capfd.readouterr().err) and "code 1" in said and said)
+
+
+def test_logs_and_tables_come_without_secrets(served):
+    assert Asked(served).ask("/services/oracle/log") == (200, {"log": f"VLALAB_TOKEN={secrets.HIDDEN}\nready\n"})
+    assert Asked(served).ask("/status")[1]["status"]["said"] == f"password={secrets.HIDDEN}"
+
+
+def test_a_long_output_is_kept_at_its_end_from_a_lines_beginning():
+    text = "".join(f"{number} {'x' * 50}\n" for number in range(2000))
+    told = acting.safe(text, ())
+    assert len(told) <= acting.SHOWN and text.endswith(told) and told.split(" ")[0].isdigit()
+
+
+def test_the_doctor_looks_when_it_is_asked_to_and_is_remembered(served, clone):
+    assert Asked(served).ask("/doctor")[1] == {"running": False, "at": None, "told": None, "error": ""}
+    assert Asked(served).ask("/doctor", "POST")[1]["running"] is True
+    told = wait_for(lambda: (one := Asked(served).ask("/doctor")[1])["at"] and one)
+    assert told["told"]["verdict"] == "usable" and not told["running"] and not told["error"]
+    assert asked_of(clone) == ["doctor --json --offline"]
+
+
+def test_what_does_not_answer_is_said(served, clone, monkeypatch):
+    monkeypatch.setattr(paths, "ROOT", clone / "nowhere")
+    told = Asked(served).ask("/status")[1]
+    assert told["status"] is None and "./lab status --json cannot be run" in told["error"]
+
+
+# --- its life -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """A service that stands for the page, described as it is; gives it, started."""
+    folder = tmp_path / "images" / "tiny"
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / ".venv" / "bin" / "python").symlink_to(Path(os.sys.executable))
+    (folder / "requirements.lock").write_text("# nothing\n")
+    (port,) = free_ports(1)
+    body = {
+        "x-local": "tiny",
+        "command": ["python", str(SERVICE), "--host", "127.0.0.1", "--port", str(port)],
+        "environment": {"DATA": "/run/steward", "VLALAB_TOKEN": "${VLALAB_TOKEN:-}"},
+        "volumes": [{"type": "bind", "source": "${VLALAB_STEWARD_FOLDER:-/dev/null}", "target": "/run/steward"}],
+        "ports": [f"${{VLALAB_BIND:-127.0.0.1}}:{port}:{port}"],
+        "healthcheck": {"test": ["CMD", "python", "-m", "vla_common.healthcheck", f"http://127.0.0.1:{port}/readyz"]},
+    }
+    monkeypatch.setattr(venvs, "ensure", lambda name: venvs.Environment(name, folder))
+    monkeypatch.setattr(compose, "FILE", tmp_path / "compose.yaml")
+    compose.FILE.write_text(json.dumps({"services": {"ui": body}}))
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    monkeypatch.delenv(steward.OFF, raising=False)
+    yield lambda: local.start("ui", steward.variables("ui"))
+    steward.dismiss()
+    for found in local.instances():
+        found.stop()
+
+
+def answers() -> bool:
+    try:
+        return Asked(steward.folder()).ask("/services/nobody/log")[0] == 404
+    except OSError:
+        return False
+
+
+def test_it_comes_with_the_page_is_the_callers_alone_and_goes_with_it(page, monkeypatch):
+    monkeypatch.setenv("VLALAB_TOKEN", "0123456789")
+    found = page()
+    assert f"folder {steward.folder()}" in wait_for(lambda: "folder" in found.last_words() and found.last_words())
+    steward.attend(found)
+    wait_for(answers)
+    there = steward.there()
+    private = {path.name: stat.S_IMODE(path.lstat().st_mode) for path in steward.folder().iterdir()}
+    assert private == {"socket": 0o600, "secret": 0o600}
+    assert stat.S_IMODE(steward.folder().parent.stat().st_mode) == 0o700
+    assert [one.name for one in both.instances()] == ["ui"], "it is no service"
+    steward.attend(found)
+    assert steward.there().child == there.child, "the same page keeps it"
+    monkeypatch.setenv(steward.ACTING, "1")
+    steward.dismiss()
+    assert steward.there(), "a command of its own leaves it alone"
+    monkeypatch.delenv(steward.ACTING)
+    before = (steward.folder() / "secret").read_text()
+    monkeypatch.setenv("VLALAB_TOKEN", "9876543210")
+    found.stop()
+    steward.attend(page())
+    wait_for(answers)
+    assert steward.there().supervisor != there.supervisor, "another token is another steward"
+    assert (steward.folder() / "secret").read_text() != before
+    assert before not in logs.place(steward.NAME).read_text()
+    steward.dismiss()
+    assert steward.there() is None and not (steward.folder() / "socket").exists()
+
+
+def test_it_can_be_switched_off_and_comes_back_when_it_was_killed(page, monkeypatch):
+    found = page()
+    steward.attend(found)
+    wait_for(answers)
+    first = steward.there()
+    first.child.send(9)
+    wait_for(lambda: (one := steward.there()) and one.starts == 2 and answers())
+    monkeypatch.setenv(steward.OFF, "off")
+    steward.attend(found)
+    assert steward.there() is None and not first.supervisor.is_alive()
+    assert supervised.instance("ui"), "the page stays"

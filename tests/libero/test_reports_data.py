@@ -1,0 +1,144 @@
+"""Data sets as the service of reports hands them out: what is in one, films, marks, and what it never opens."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from tests import data_sets
+from tests.libero.test_reports import SECRET, TOKEN, ask, serving
+from vla_datasets import libero, marks, program
+from vla_datasets.lerobot import LeRobotDataset
+
+FILM = f"{libero.video_key('agentview')}.mp4"
+
+
+@pytest.fixture(scope="module")
+def volume(tmp_path_factory):
+    """A volume with a set in order, one of HDF5, damaged ones, and planted links."""
+    root = tmp_path_factory.mktemp("lab") / "volume"
+    sets = root / "datasets"
+    data_sets.lerobot(sets / "goal-one")
+    data_sets.hdf5(sets / "goal-hdf5")
+    outside = root.parent / "outside"
+    shutil.copytree(sets / "goal-one", outside)
+    (outside / "meta" / "tasks.jsonl").write_text(json.dumps({"task_index": 0, "task": SECRET.decode()}) + "\n")
+    (sets / "led-away").symlink_to(outside)
+    for name in ("inner", "filmed", "escaping", "cut", "version3"):
+        shutil.copytree(sets / "goal-one", sets / name)
+    (sets / "inner" / "meta" / "tasks.jsonl").unlink()
+    (sets / "inner" / "meta" / "tasks.jsonl").symlink_to(outside / "meta" / "tasks.jsonl")
+    film, rows = (next((sets / "filmed").rglob(f"*0.{kind}")) for kind in ("mp4", "parquet"))
+    for path in (film, rows):
+        path.unlink()
+        path.symlink_to(next(outside.rglob(path.name)))
+    change(sets / "escaping", video_path="../../../outside/{episode_index}.mp4", data_path="/etc/{episode_index}")
+    (sets / "cut" / "meta" / "info.json").write_text("{")
+    change(sets / "version3", codebase_version="v3.0")
+    (sets / "notes.txt").write_text("no data set")
+    os.mkfifo(sets / "pipe.hdf5")
+    return root
+
+
+def change(folder, **facts):
+    path = folder / "meta" / "info.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **facts}))
+
+
+@pytest.fixture(scope="module")
+def url(volume):
+    with serving(volume) as address:
+        yield address
+
+
+def told(url, path="", **headers):
+    status, _, body = ask(url, f"/api/data{path}", **headers)
+    return status, json.loads(body)
+
+
+def mark(url, name, **asked):
+    import http.client
+    from urllib.parse import urlsplit
+
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    kind = asked.pop("kind", "application/json")
+    connection.request("POST", f"/api/data/{name}/marks", json.dumps(asked), {"Content-Type": kind})
+    answer = connection.getresponse()
+    return answer.status, json.loads(answer.read())
+
+
+def test_every_set_is_listed_with_what_is_in_it_or_why_it_cannot_be_read(url):
+    rows = {row["name"]: row for row in told(url)[1]["sets"]}
+    assert set(rows) == {"goal-one", "goal-hdf5", "inner", "filmed", "escaping", "cut", "version3", "pipe.hdf5"}
+    one = rows["goal-one"]
+    assert (one["episodes"], one["tasks"], one["fps"], one["steps"]) == (3, 2, 20, 31) and one["bytes"] > 5000
+    assert one["cameras"] == ["image", "wrist_image"] and one["bad"] == 0
+    assert (rows["goal-hdf5"]["episodes"], rows["goal-hdf5"]["tasks"]) == (3, 2)
+    assert "cannot be read as JSON" in rows["cut"]["why"] and "v3.0" in rows["version3"]["why"]
+    assert "tasks.jsonl" in rows["inner"]["why"] and "pipe.hdf5" in rows["pipe.hdf5"]["why"]
+
+
+def test_an_episode_has_curves_and_films_that_seek(url, volume):
+    status, shown = told(url, "/goal-one/episodes/1")
+    assert (status, shown["steps"], shown["task"]) == (200, 9, data_sets.TASKS[1])
+    names = {line["name"] for chart in shown["charts"] for line in chart["lines"]}
+    assert {*libero.ACTION_NAMES, *libero.STATE_NAMES} <= names
+    path = f"/api/data/goal-one/films/1/{FILM}"
+    status, headers, part = ask(url, path, Range="bytes=4-7")
+    assert (status, part, headers["content-type"]) == (206, b"ftyp", "video/mp4")
+    whole = LeRobotDataset(volume / "datasets" / "goal-one").video_path(1, libero.video_key("agentview"))
+    assert ask(url, path)[2] == whole.read_bytes()
+
+
+@pytest.mark.parametrize("path", [
+    "/led-away", "/led-away/episodes/0", f"/led-away/films/0/{FILM}", "/inner", f"/filmed/films/0/{FILM}",
+    "/filmed/episodes/0", f"/escaping/films/0/{FILM}", "/escaping/episodes/0", "/goal-one/episodes/7", "/goal-hdf5",
+    "/goal-one/films/0/observation.state.mp4", "/goal-one/films/0/..%2f..%2fmeta%2finfo.json.mp4", "/..%2fruns",
+    "/%2e%2e", "/.goal-one.marks.json", "/notes.txt", "/nothing",
+])  # fmt: skip
+def test_what_a_link_or_a_name_leads_to_is_not_handed_out(url, path):
+    status, _, body = ask(url, f"/api/data{path}")
+    assert status in (404, 409) and SECRET not in body and b"Traceback" not in body and b"ftyp" not in body
+
+
+def test_a_mark_is_kept_beside_the_set_and_taken_back(url, volume):
+    folder = volume / "datasets" / "goal-one"
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    assert mark(url, "goal-one", bad=[2, 0]) == (200, {"bad": [0, 2]})
+    assert [one["bad"] for one in told(url, "/goal-one")[1]["episodes_told"]] == [True, False, True]
+    assert marks.read(LeRobotDataset(folder)).bad == (0, 2)
+    assert {row["name"]: row["bad"] for row in told(url)[1]["sets"] if "bad" in row}["goal-one"] == 2
+    assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    assert mark(url, "goal-one", good=[0, 2]) == (200, {"bad": []}) and not marks.path_of(folder).exists()
+
+
+def test_marks_that_make_no_sense_are_refused(url, volume):
+    for asked in ({"bad": [9]}, {"bad": ["x"]}, {"bad": "0"}, {"bad": [True]}, {"bad": [0], "kind": "text/plain"}):
+        assert mark(url, "goal-one", **asked)[0] in (400, 409, 415)
+    assert mark(url, "led-away", bad=[0])[0] == 404 and mark(url, "goal-hdf5", bad=[0])[0] == 409
+    path = marks.path_of(volume / "datasets" / "goal-one")
+    path.symlink_to(volume.parent / "outside" / "meta" / "info.json")
+    assert mark(url, "goal-one", bad=[0])[0] == 409 and told(url, "/goal-one")[1]["marks_trouble"]
+    path.unlink()
+    path.write_text(json.dumps({"of": "another", "bad": [0]}))
+    assert "another set" in told(url, "/goal-one")[1]["marks_trouble"]
+    path.unlink()
+
+
+def test_a_check_s_verdict_is_shown_until_the_set_changes(url, volume, monkeypatch):
+    monkeypatch.setenv("VLALAB_VOLUME", str(volume))
+    assert told(url, "/goal-one")[1]["check"] is None
+    folder = volume / "datasets" / "goal-one"
+    assert program.read(folder, check=True) == 0
+    found = told(url, "/goal-one")[1]["check"]
+    assert (found["lines"], found["grave"], found["is_old"]) == (["no faults"], 0, False)
+    os.utime(folder / "meta" / "info.json", (4e9, 4e9))
+    assert told(url, "/goal-one")[1]["check"]["is_old"]
+
+
+def test_nothing_of_it_is_told_without_the_token(volume):
+    with serving(volume, VLALAB_TOKEN=TOKEN) as address:
+        for path in ("", "/goal-one", "/goal-one/episodes/0", f"/goal-one/films/0/{FILM}"):
+            assert ask(address, f"/api/data{path}")[0] == 401
+        assert ask(address, "/api/data/goal-one/marks", "POST")[0] == 401

@@ -1,0 +1,163 @@
+"""The pages about data sets, over the real service `reports` and a real data set, in a real browser."""
+
+import subprocess
+import time
+from contextlib import ExitStack, suppress
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from serving import ENVIRONMENT, ROOT, nobody, serving
+
+from services.ui.app import create_app
+from services.ui.ask.link import PolicyLink
+from tests import axe, browser
+from tests.mounts import fill, small
+from tests.ports import free_ports
+from vla_common import healthcheck
+
+LIBERO = ROOT / "images/libero/.venv/bin/python"
+TOKEN = "open-sesame"
+MAKE = """
+from pathlib import Path
+from tests import data_sets
+sets = Path({!r}) / "datasets"
+data_sets.lerobot(sets / "goal-one", size=64)
+data_sets.hdf5(sets / "goal-hdf5")
+(sets / "cut" / "meta").mkdir(parents=True)
+(sets / "cut" / "meta" / "info.json").write_text("<b>no JSON</b>")
+"""
+
+
+def test_without_the_service_the_page_says_how_to_start_it(stack):
+    answer = httpx.get(f"{site(nobody(), stack)}/data")
+    assert answer.status_code == 502 and "<code>./lab up reports</code>" in answer.text
+
+
+def test_nothing_is_marked_without_the_token_or_for_another_site(stack):
+    url = site(nobody(), stack, TOKEN)
+    assert httpx.post(f"{url}/data/goal-one/marks", data={"what": "bad", "episode": "0"}).status_code == 401
+    url = site(nobody(), stack)
+    from_elsewhere = {"Sec-Fetch-Site": "cross-site"}
+    assert httpx.post(f"{url}/data/goal-one/marks", headers=from_elsewhere).status_code == 403
+    for form in ({"what": "worse", "episode": "0"}, {"what": "bad", "episode": "-1"}, {}):
+        assert httpx.post(f"{url}/data/goal-one/marks", data=form).status_code == 400
+    assert httpx.post(f"{url}/data/goal-one/marks", content=b"x" * 100_000).status_code == 413
+
+
+def site(reports: str, stack, token: str | None = None) -> str:
+    link = PolicyLink(nobody())
+    stack.callback(link.close)
+    return stack.enter_context(serving(create_app(link, token, services={"reports": reports})))
+
+
+# --- over real data sets ------------------------------------------------------------------------------------
+
+OVER_DATA = [
+    pytest.mark.outside,
+    pytest.mark.skipif(not LIBERO.exists(), reason="environment 'libero' is not made: ./lab env libero"),
+    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the page's browser tests"),
+]
+
+
+def over_data(test):
+    """Marks a test that needs a browser and what reads data sets, which no image has together."""
+    for mark in OVER_DATA:
+        test = mark(test)
+    return test
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """The volume's folder; where this machine lets us mount one, its data sets lie on a small file system."""
+    root = tmp_path_factory.mktemp("lab") / "volume"
+    (root / "datasets").mkdir(parents=True)
+    with ExitStack() as entered:
+        with suppress(pytest.skip.Exception):
+            entered.enter_context(small(root / "datasets", "16m"))
+        yield root
+
+
+@pytest.fixture(scope="module")
+def url(root):
+    """The site over the service `reports` on a volume with a set, one of HDF5 and a damaged one."""
+    subprocess.run([LIBERO, "-c", MAKE.format(str(root))], env=ENVIRONMENT, cwd=ROOT, check=True)
+    (port,) = free_ports(1)
+    env = {**ENVIRONMENT, "VLALAB_VOLUME": str(root), "VLALAB_TOKEN": ""}
+    command = [LIBERO, "-m", "services.reports", "--port", str(port)]
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 120
+        while not healthcheck.check(f"http://127.0.0.1:{port}", 2.0)[0]:
+            assert process.poll() is None and time.monotonic() < end, "the service does not get ready"
+            time.sleep(0.1)
+        with ExitStack() as entered:
+            yield site(f"http://127.0.0.1:{port}", entered)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@over_data
+def test_the_list_tells_what_is_in_a_set_and_what_is_wrong_with_one(url, stack):
+    client = stack.enter_context(httpx.Client(base_url=url, timeout=60.0))
+    page = client.get("/data").text
+    one = page.split('href="/data/goal-one"')[1].split("</tr>")[0]
+    assert ">3<" in one and ">20<" in one and "image, wrist_image" in one
+    assert "./lab dataset goal-hdf5 --format lerobot" in page and "cannot be read as JSON" in page
+    for path in ("/data/nothing", "/data/goal-hdf5", "/data/goal-one/9", "/data/goal-one/films/0/x.mp4"):
+        assert client.get(path).status_code in (404, 409), path
+
+
+@over_data
+def test_a_person_looks_at_an_episode_and_marks_it(url, stack):
+    shown = stack.enter_context(browser.Browser())
+    shown.go(f"{url}/data/goal-one/1?language=en")
+    shown.until("document.querySelectorAll('video').length == 2 && document.querySelector('video').readyState >= 1")
+    assert shown.js("document.querySelectorAll('.curves polyline').length") == 15
+    shown.js("document.querySelector('video').currentTime = 0.25")
+    shown.until("Number(document.querySelector('line.now').getAttribute('x1')) > 0")
+    shown.click("button[name=what][value=bad]")
+    shown.until("!!document.querySelector('button[value=good]')")
+    shown.go(f"{url}/data/goal-one?show=bad")
+    shown.until("document.querySelectorAll('tr[data-episode]').length == 1")
+    shown.click("tr[data-episode] input")
+    shown.click("button[name=what][value=good]")
+    shown.until("location.search == '?show=good' && document.querySelectorAll('tr[data-episode]').length == 3")
+    assert shown.errors == [] and shown.complaints == []
+
+
+@over_data
+def test_a_full_disk_takes_no_mark_and_says_so(url, root, stack):
+    if not (root / "datasets").is_mount():
+        pytest.skip("no right to mount a small file system")
+    shown = stack.enter_context(browser.Browser())
+    shown.go(f"{url}/data/goal-one/2?language=en")
+    shown.until("document.readyState == 'complete' && !!document.querySelector('button[value=bad]')")
+    filler = fill(root / "datasets" / "cut")
+    shown.click("button[name=what][value=bad]")
+    shown.until(
+        "document.querySelector('[role=alert]')?.innerText.includes('the volume takes no marks: no space left')"
+    )
+    filler.unlink()
+    assert not list((root / "datasets").glob(".*.partial")), "a part of it is left"
+    shown.go(f"{url}/data/goal-one/2")
+    shown.click("button[name=what][value=bad]")
+    shown.click("button[name=what][value=good]")
+    shown.until("!!document.querySelector('button[value=bad]')")
+
+
+@over_data
+def test_they_are_for_everyone(url, stack):
+    shown = stack.enter_context(browser.Browser())
+    for scheme, width, language in (("light", 1280, "en"), ("dark", 400, "ko"), ("light", 1920, "ko")):
+        shown.scheme(scheme)
+        shown.resize(width, 900)
+        for path in ("/data", "/data/goal-one", "/data/goal-one/0"):
+            shown.go(f"{url}{path}?language={language}")
+            shown.until(f"location.pathname == '{path}' && document.readyState == 'complete'")
+            shown.until(f"document.documentElement.lang == '{language}'")
+            assert axe.violations(shown) == [], path
+            assert shown.js("document.documentElement.scrollWidth") <= width, path
+    assert shown.errors == [] and shown.complaints == []
+    assert {urlsplit(each).netloc for each in shown.requests if each.startswith("http")} == {urlsplit(url).netloc}
