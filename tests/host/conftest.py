@@ -45,6 +45,7 @@ def fresh_clone(tmp_path_factory) -> Path:
 def state_of_its_own(tmp_path_factory, monkeypatch):
     """What a test starts and notes is nobody else's."""
     monkeypatch.setenv(state.VARIABLE, str(tmp_path_factory.mktemp("state")))
+    monkeypatch.setenv("VLALAB_STEWARD", "off")  # a page that a test starts has none, unless the test is about it
 
 
 @pytest.fixture

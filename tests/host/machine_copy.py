@@ -17,7 +17,8 @@ MAKE = """
 mount -t tmpfs tmpfs "$1" && cd "$1" && mkdir upper work root &&
 mount -t overlay overlay -o lowerdir=/,upperdir=upper,workdir=work root &&
 for one in dev proc sys; do mount --rbind /$one root/$one || exit; done &&
-mount -t tmpfs tmpfs root/run && rm -rf root/etc/apt/sources.list root/etc/apt/sources.list.d/* root/snap/bin/docker &&
+mount -t tmpfs tmpfs root/run && rm -rf root/etc/apt/sources.list root/etc/apt/sources.list.d/* &&
+rm -rf root/snap/bin/docker root/nonexistent &&
 echo ready && exec cat
 """
 

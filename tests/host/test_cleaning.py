@@ -1,6 +1,7 @@
 """`clean`: what it finds, that it asks, and that it takes nothing else."""
 
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -118,11 +119,15 @@ def test_the_engines_sizes(text, size):
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """A root with one environment, and no docker command."""
+    """A root with one environment beside the admins', and no docker command."""
     venv = tmp_path / "images" / "small" / ".venv" / "bin"
     venv.mkdir(parents=True)
-    for name in ("requirements.in", "requirements.lock"):
-        (tmp_path / "images" / "small" / name).write_text("")
+    (tmp_path / "admin" / ".venv").mkdir(parents=True)
+    (tmp_path / "cluster").mkdir()
+    for folder, name in itertools.product(
+        ("images/small", "admin", "cluster"), ("requirements.in", "requirements.lock")
+    ):
+        (tmp_path / folder / name).write_text("")
     (tmp_path / "shared" / "volume" / "runs").mkdir(parents=True)
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -132,8 +137,8 @@ def tree(tmp_path, monkeypatch):
 def test_environments_go_only_when_asked_for_and_the_volume_never(tree, capsys):
     assert cleaning.clean(yes=True) == 0
     assert (tree / "images/small/.venv").exists()
-    assert cleaning.clean(venvs=True, yes=True) == 1
-    assert not (tree / "images/small/.venv").exists()
+    assert cleaning.clean(venvs=True, yes=True) == 2
+    assert not (tree / "images/small/.venv").exists() and not (tree / "admin/.venv").exists()
     assert (tree / "images/small/requirements.lock").exists() and (tree / "shared/volume/runs").exists()
     assert "./lab env small makes it again" in capsys.readouterr().out
 
@@ -146,7 +151,7 @@ def test_an_environment_that_a_program_runs_from_stays(tree, capsys):
         try:
             assert process.stdout.readline() == b"up\n"  # /proc shows no command line while a program is being loaded
             assert cleaning.users_of(tree / "images/small/.venv") == [process.pid]
-            assert cleaning.clean(venvs=True, yes=True) == 0
+            assert cleaning.clean(venvs=True, yes=True) == 1, "the admins' goes"
         finally:
             process.communicate(b"\n")
     assert python.is_symlink()

@@ -9,6 +9,7 @@ import pytest
 from vlalab import cli
 from vlalab.description import environment_file
 from vlalab.host import paths
+from vlalab.host.console import LabError
 from vlalab.host.paths import ROOT
 from vlalab.tasks.flags import flags_of
 
@@ -41,6 +42,29 @@ def test_plain_words_are_gathered(argv, expected):
     assert cli.gather_words(argv, {"up": "names"}, {"--runtime"}) == expected
 
 
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["t", "--set", "a=1", "--set", "b=2"], ["t", "--set", "a=1,b=2"]),
+        (["t", "--set=a=1", "--check", "--set", "b=2"], ["t", "--set=a=1,b=2", "--check"]),
+        (["t", "--one", "--set", "--one"], ["t", "--one", "--set", "--one"]),  # values are missing, which Invoke says
+        (["t", "--one", "-1", "a"], ["t", "--one", "-1", "a"]),
+    ],
+)
+def test_a_list_may_be_typed_in_several_flags(argv, expected):
+    assert cli.join_repeated(argv, {"--set": True, "--one": False}) == expected
+
+
+def test_a_flag_that_is_no_list_is_refused_the_second_time():
+    with pytest.raises(LabError, match=r"--one is given twice, the second time as '3'; give it once"):
+        cli.join_repeated(["t", "--one=2", "--one", "3"], {"--one": False})
+
+
+def test_settings_of_a_second_set_are_read_as_those_of_the_first():
+    done = lab("host", "setup", "--check", "--set", "gpu=no", "--set", "docker_repositry=x")
+    assert done.returncode == 1 and "--set 'docker_repositry' not found; did you mean" in done.stderr, done.stderr
+
+
 def test_the_list_holds_every_task_in_a_days_order():
     narrow = {"COLUMNS": "60"}  # one column
     listed = lab("--list", **narrow).stdout
@@ -51,14 +75,25 @@ def test_the_list_holds_every_task_in_a_days_order():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_help_says_what_a_task_does_and_explains_every_flag(name):
-    shown = lab(name, "--help")
-    assert shown.returncode == 0
-    assert shown.stdout.startswith(f"Usage: ./lab {name}")
-    arguments = cli.Lab(TASKS)._arguments(name)
+def test_help_says_what_a_task_does_and_explains_every_flag(name, capsys):
+    """In this process: a hundred others would start for it."""
+    program = cli.Lab(TASKS)
+    shown = []
+    for words in ((name, "--help"), ("help", name)):
+        with pytest.raises(SystemExit) as ended:
+            program.run(["lab", *words])
+        assert not ended.value.code
+        shown.append(capsys.readouterr().out)
+    assert shown[0].startswith(f"Usage: ./lab {name}")
+    arguments = program._arguments(name)
     assert all(argument.help for argument in arguments.values()), arguments
-    assert not arguments or f"./lab {name}" in shown.stdout.partition("\n")[2], "no example"
-    assert lab("help", name).stdout == shown.stdout
+    assert not arguments or f"./lab {name}" in shown[0].partition("\n")[2], "no example"
+    assert shown[1] == shown[0]
+
+
+def test_help_is_said_by_the_program_itself():
+    shown = lab("eval", "--help")
+    assert shown.returncode == 0 and shown.stdout.startswith("Usage: ./lab eval")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from vlalab.commands import examining
 from vlalab.doctor import mending, registry, running
 from vlalab.doctor.machine import Disk, Live
 from vlalab.doctor.types import FAIL, PASS, SKIP, WARN, Case, Finding, Result
+from vlalab.engine import space
 from vlalab.environments import venvs
 from vlalab.host import paths
 from vlalab.host.console import LabError
@@ -147,6 +148,14 @@ def test_half_a_clone(clone):
     wrong(look("clone", root=clone), FAIL, "lacks compose.yaml", "checkout -- .")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files for others")
+def test_an_environment_of_roots_in_a_clone_of_somebody_elses(clone):
+    (clone / "admin" / ".venv").mkdir()
+    assert look("clone-owner", root=clone).verdict == PASS
+    os.chown(clone, 1234, 1234)
+    wrong(look("clone-owner", root=clone), FAIL, "admin/.venv is root's", "sudo rm -r")
+
+
 def test_an_environment_whose_python_is_gone(clone):
     env = venvs.named("ui", clone)
     env.python.parent.mkdir(parents=True)
@@ -236,6 +245,20 @@ info) echo '{{"DockerRootDir": "/var/lib/docker"}}';;
 image) echo '{json.dumps([image])}'; echo 'Error: No such image' >&2; exit 1;;
 esac""")
     wrong(look("images"), WARN, "was built from another lock", "./lab build ui")
+
+
+def test_a_disk_without_room_for_a_build_is_told_in_the_words_of_the_refusal(speaking, tmp_path, monkeypatch):
+    speaking(f"""case "$1" in
+version) echo '{VERSION}';;
+info) echo '{{"DockerRootDir": "{tmp_path}"}}';;
+image) echo '[]'; echo 'Error: No such image' >&2; exit 1;;
+esac""")
+    monkeypatch.setattr(space, "expected_gb", lambda names: 1e9 * len(names))
+    with pytest.raises(LabError, match="building ui takes up to") as refusal:
+        examining.require("build", {"names": ["ui"]})
+    found = look("docker-disk", environments=("ui",))
+    wrong(found, FAIL, "build fewer at a time, or see what can be freed", "./lab clean")
+    assert found.text.split(" has ")[0] in refusal.value.message  # free bytes may change meanwhile
 
 
 def test_a_program_that_hangs_is_told_and_stops_nothing(speaking):

@@ -8,13 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.host.recorded_machine import Recorded
 from vlalab.doctor import registry, running, telling
-from vlalab.doctor.machine import Recorded
 from vlalab.doctor.types import FAIL, GROUPS, PASS, SKIP, VERDICTS, WARN, Case, Check, Finding, ok
 from vlalab.host import paths
 
 MACHINES = Path(__file__).parent / "machines"
 NAMES = sorted(path.stem for path in MACHINES.glob("*.json"))
+# The JSON's fields and their types, on which other programs count.
+SCHEMA = {"schema": int, "host": str, "environments": list, "exit_code": int, "verdict": str, "seconds": float,
+          "checks": list}  # fmt: skip
+SCHEMA_OF_A_CHECK = {
+    **dict.fromkeys(("id", "group", "title", "verdict", "why", "fix", "hint", "meaning", "severity", "error"), str),
+    "facts": dict, "seconds": float,
+}  # fmt: skip
 PARTS = ("files", "commands", "programs", "disks", "answers", "variables")
 # What looks at this very clone, its environments, its volume or the processes that run here.
 OF_THIS_CLONE = {
@@ -73,8 +80,7 @@ def test_whatever_is_wrong_has_a_way_out(name):
 def test_many_kinds_of_machines_are_recorded():
     assert len(NAMES) > 50 and expected("workstation") == {}
     asked = {check for name in NAMES for check in expected(name)}
-    silent = {one.id for one in registry.checks()} - OF_THIS_CLONE - asked
-    assert silent <= {"docker-runtime", "docker-group", "network-registry", "one-gpu"}
+    assert {one.id for one in registry.checks()} - OF_THIS_CLONE - asked == set()
 
 
 def test_checks_are_data():
@@ -92,6 +98,17 @@ def test_no_check_says_worse_than_its_severity(name):
         assert VERDICTS.index(one.verdict) <= max(worst[check], VERDICTS.index(SKIP)), check
 
 
+@pytest.mark.parametrize(("mounts", "verdict"), [("/ /", FAIL), (r"/ /srv/my\040disk", PASS)])
+def test_a_disk_whose_place_has_a_space_is_looked_for(mounts, verdict):
+    files = {
+        "/etc/fstab": "  # LABEL=old /srv ext4 defaults 0 2\nLABEL=lab /srv/my\\040disk ext4 defaults 0 2\n",
+        "/proc/self/mountinfo": "".join(f"29 1 259:2 / {place} rw - ext4 x rw\n" for place in mounts.split(" ")),
+    }
+    case = Case(Recorded(files=files), volume=Path("/srv/my disk/lab"))
+    (found,) = running.run(registry.named(["volume-mounted"]), case)
+    assert found.finding.verdict == verdict and ("sudo mount '/srv/my disk'" in found.finding.fix) == (verdict == FAIL)
+
+
 # --- environments -------------------------------------------------------------------------------------------
 
 
@@ -106,6 +123,12 @@ def test_only_environments_that_were_asked_for_are_named():
     case = Case(recorded("driver-old"), environments=("openvla",))
     (found,) = running.run(registry.named(["nvidia-version"]), case)
     assert found.finding.verdict == FAIL and "gr00t" not in found.finding.why and "openvla" in found.finding.why
+
+
+@pytest.mark.parametrize(("asked", "verdict"), [((), PASS), (("libero",), PASS), (("libero", "openvla"), WARN)])
+def test_one_gpu_that_is_to_draw_and_to_compute_is_a_warning(asked, verdict):
+    (found,) = running.run(registry.named(["one-gpu"]), Case(recorded("workstation"), environments=asked))
+    assert found.finding.verdict == verdict and ("--render cpu" in found.finding.fix) == (verdict == WARN)
 
 
 # --- side by side -------------------------------------------------------------------------------------------
@@ -144,10 +167,10 @@ def test_the_exit_code_is_the_worst_finding(name, code):
     assert telling.code(results) == code
     told = telling.as_json(results, (), 1.0)
     assert (told["schema"], told["exit_code"], told["verdict"]) == (1, code, telling.SAID[code])
-    json.dumps(told)
-    assert set(told["checks"][0]) == {
-        "id", "group", "title", "verdict", "why", "fix", "hint", "meaning", "severity", "facts", "error", "seconds",
-    }  # fmt: skip
+    assert {field: type(value) for field, value in json.loads(json.dumps(told)).items()} == SCHEMA
+    for row in json.loads(json.dumps(told))["checks"]:
+        assert {field: type(value) for field, value in row.items()} == SCHEMA_OF_A_CHECK
+        assert row["group"] in GROUPS and row["verdict"] in VERDICTS and row["severity"] in VERDICTS
 
 
 @pytest.mark.parametrize("width", [60, 80])

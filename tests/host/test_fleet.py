@@ -129,6 +129,35 @@ def test_pull_brings_a_clone_up_to_date_and_its_environments_with_it(servers, tm
     assert "fast-forward" in capsys.readouterr().out
 
 
+STATUS = {"schema": 1, "services": [
+    {"name": "oracle", "state": "up", "health": "healthy"}, {"name": "ui", "state": "up", "health": "not ready"},
+    {"name": "gr00t", "state": "down", "health": None},
+]}  # fmt: skip
+DOING = """case "$*" in
+"status --json") cat status.json;;
+restart) [ -f broken ] && { echo "lab: 'oracle' ended with code 3" >&2; exit 1; }; echo done > restarted;;
+*) exit 9;;
+esac"""
+
+
+@pytest.mark.parametrize(("verb", "code"), [("status", 1), ("restart", 2)])
+def test_status_and_restart_reach_each_machine_and_a_failure_is_its_own(verb, code, servers, tmp_path, capsys):
+    roots = [lab(tmp_path / name, DOING) for name in ("well", "ill")]
+    for root, services in zip(roots, (STATUS["services"][:1], STATUS["services"]), strict=True):
+        Path(root, "status.json").write_text(json.dumps({**STATUS, "services": services}))
+    Path(roots[1], "broken").touch()
+    asked = [at("well", servers[0].port, roots[0]), at("ill", servers[1].port, roots[1])]
+    assert fleet.run(verb, asked, 2, 120.0, as_json=True) == code
+    told = {row["machine"]: row for row in json.loads(capsys.readouterr().out)["machines"]}
+    assert told["well"]["verdict"] == "pass"
+    if verb == "status":
+        assert told["well"]["what"] == "oracle healthy" and told["well"]["answer"]["schema"] == 1
+        assert told["ill"]["what"] == "oracle healthy, ui not ready"
+        assert told["ill"]["fix"] == "./lab fleet restart --hosts ill"
+    else:
+        assert Path(roots[0], "restarted").exists() and told["ill"]["what"] == "'oracle' ended with code 3"
+
+
 def test_an_inventory_says_who_they_are(servers, tmp_path, capsys):
     inventory = tmp_path / "machines.yaml"
     user, root = getpass.getuser(), saying(tmp_path / "lab", USABLE)

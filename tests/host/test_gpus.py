@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.host.recorded_machine import Recorded
 from vlalab.commands import programs
 from vlalab.description import compose, gpus, service_settings
+from vlalab.doctor import registry, running
+from vlalab.doctor.types import FAIL, Case
 from vlalab.engine import docker, reservations
 from vlalab.host.console import LabError
 from vlalab.runtimes import local
 
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch"
 LOST = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+CARD = {"/sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de", "/sys/bus/pci/devices/0000:01:00.0/class": "0x030000"}
 UUIDS = [f"GPU-0000000{n}-1111-2222-3333-444444444444" for n in range(3)]
 
 
@@ -65,10 +69,18 @@ def test_an_nvidia_smi_that_hangs_is_a_failure(smi, monkeypatch):
 def test_a_broken_driver_is_no_silent_run_on_the_cpu(smi, service):
     smi(f'echo "{LOST}" >&2; exit 9')
     for ask in (gpus.visible, reservations.files):
-        with pytest.raises(LabError, match=rf"couldn't communicate.*--gpu none \({gpus.variable(service)}=none\)"):
+        with pytest.raises(LabError, match=rf"has not loaded it; .*, or .*--gpu none \({gpus.variable(service)}=none"):
             ask(service, {})
         ask(service, {gpus.variable(service): "none"})
         ask("oracle", {})
+
+
+@pytest.mark.parametrize(("error", "words"), [("LibRmVersionMismatch", MISMATCH), ("DriverNotLoaded", LOST)])
+def test_nvidia_smi_and_the_doctor_say_the_same_of_a_driver(error, words):
+    machine = Recorded(files={"/proc/driver/nvidia/version": "", "/proc/modules": "", **CARD}, nvml={"error": error})
+    (found,) = running.run(registry.named(["nvidia-driver"]), Case(machine))
+    assert found.finding.verdict == FAIL and found.finding.fix
+    assert gpus.why_silent(words) == found.finding.text
 
 
 def test_programs_that_need_no_gpu_run_with_a_broken_driver(smi, monkeypatch):

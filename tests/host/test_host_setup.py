@@ -1,25 +1,21 @@
 """`./lab host setup`: the playbook for real, on a copy of this machine, with a package repository of the tests' own."""
 
-import hashlib
 import json
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.host import machine_copy
+from tests.package_repository import DOCKERS, DRAWING, Repository
 from vlalab.commands import hosting, machines
 from vlalab.commands.hosting import Setup
 from vlalab.commands.machines import Machine
-from vlalab.host import paths
+from vlalab.host import gl, paths
 from vlalab.host.console import LabError
 
 NOTHING = {"extras": [], "users": [], "boot": []}
-DOCKERS = ("docker-ce", "docker-ce-cli", "containerd.io", "docker-buildx-plugin", "docker-compose-plugin")
-NVIDIA_CTK = """#!/bin/sh
-mkdir -p /etc/docker && echo '{"runtimes": {"nvidia": "nvidia-container-runtime"}}' > /etc/docker/daemon.json
-"""
 
 
 def playbook(*words: str, values: dict | None = None, **asked: object) -> list[str]:
@@ -35,6 +31,7 @@ def test_the_playbook_is_one(tmp_path):
 def test_every_step_is_a_tag_and_every_setting_has_a_default():
     text = (paths.ADMIN / "setup.yaml").read_text()
     assert re.findall(r"tags: (\w+)", text) == ["always", *hosting.STEPS]
+    assert yaml.safe_load((paths.ADMIN / "defaults.yaml").read_text())["drawing"] == list(gl.PACKAGES)
     given = {"engine": "none", "volume": "/srv/x", "lab": None, "from": None, "ca_bundle": None, "set": ["gpu=no"]}
     found = hosting.values({**given, "with": ["driver"], "user": ["anna"], "boot": []})
     assert found == {
@@ -71,55 +68,6 @@ def copy(tmp_path_factory):
         yield found
 
 
-class Repository:
-    """A repository of packages that hold next to nothing, signed with a key made for it."""
-
-    def __init__(self, folder: Path, release: str) -> None:
-        self.folder, self.home = folder, folder / "gnupg"
-        self.home.mkdir(mode=0o700)
-        self.gpg("--passphrase", "", "--quick-generate-key", "lab tests", "ed25519")
-        (folder / "gpg").write_text(self.gpg("--armor", "--export"))
-        self.fingerprint = re.search(r"fpr:+(\w+):", self.gpg("--with-colons", "--fingerprint"))[1]
-        suite = f"dists/{release}"
-        self.index(f"{suite}/stable/binary-amd64", [self.package(name) for name in DOCKERS], suite)
-        self.index("amd64", [self.package("nvidia-container-toolkit", NVIDIA_CTK)], "amd64")
-
-    def gpg(self, *words: str, **more: object) -> str:
-        line = ["gpg", "--homedir", str(self.home), "--batch", "--yes", "--pinentry-mode", "loopback", *words]
-        return subprocess.run(line, check=True, capture_output=True, text=True, **more).stdout
-
-    def package(self, name: str, program: str = "") -> str:
-        """Makes a package, with a program nvidia-ctk in it where given; returns its entry of an index."""
-        tree = self.folder / "trees" / name
-        (tree / "DEBIAN").mkdir(parents=True)
-        control = f"Package: {name}\nVersion: 1\nArchitecture: amd64\nMaintainer: lab\nDescription: of the tests\n"
-        (tree / "DEBIAN" / "control").write_text(control)
-        if program:
-            (tree / "usr" / "bin").mkdir(parents=True)
-            (tree / "usr" / "bin" / "nvidia-ctk").write_text(program)
-            (tree / "usr" / "bin" / "nvidia-ctk").chmod(0o755)
-        file = self.folder / ("amd64" if program else "pool") / f"{name}.deb"
-        file.parent.mkdir(exist_ok=True)
-        subprocess.run(["dpkg-deb", "--build", "--root-owner-group", tree, file], check=True, capture_output=True)
-        data = file.read_bytes()
-        where = file.name if program else f"pool/{file.name}"  # NVIDIA's repository is a flat one
-        return f"{control}Filename: {where}\nSize: {len(data)}\nSHA256: {hashlib.sha256(data).hexdigest()}\n"
-
-    def index(self, place: str, entries: list[str], release: str) -> None:
-        """Writes the list of packages, and the signed file that vouches for it."""
-        listed, signed = self.folder / place / "Packages", self.folder / release / "InRelease"
-        listed.parent.mkdir(parents=True, exist_ok=True)
-        listed.write_text("\n".join(entries))
-        data = listed.read_bytes()
-        name = listed.relative_to(signed.parent)
-        text = f"Codename: {signed.parent.name}\nComponents: stable\nArchitectures: amd64\n"
-        text += "Date: Thu, 01 Jan 2026 00:00:00 UTC\n"
-        signed.with_name("Release").write_text(
-            f"{text}SHA256:\n {hashlib.sha256(data).hexdigest()} {len(data)} {name}\n"
-        )
-        self.gpg("--clearsign", "--output", str(signed), str(signed.with_name("Release")))
-
-
 @pytest.fixture(scope="module")
 def values(tmp_path_factory, copy):
     """What the runs are told: packages from a repository in a folder, users, a folder, a service."""
@@ -132,7 +80,7 @@ def values(tmp_path_factory, copy):
         **NOTHING, "users": ["vlatest"], "boot": ["oracle"], "volume": "/srv/lab of all", "gpu": "yes",
         "docker_repository": f"file://{place}", "docker_fingerprint": made.fingerprint,
         "nvidia_repository": f"file://{place}", "nvidia_key": f"file://{place}/gpg",
-        "nvidia_fingerprint": made.fingerprint,
+        "nvidia_fingerprint": made.fingerprint, "drawing": [DRAWING],
     }  # fmt: skip
 
 
@@ -173,8 +121,9 @@ def test_a_key_that_is_not_the_expected_one_does_not_stay(copy, values):
 def test_a_run_makes_the_machine_ready_and_a_second_one_changes_nothing(copy, play):
     copy.run("mkdir", "-p", "/opt/lab of all", check=True)
     assert changed(play()) > 0
-    there = copy.run("dpkg-query", "-W", "-f", "${Package} ${Status}\n", *DOCKERS, "nvidia-container-toolkit").stdout
-    assert there.count("install ok installed") == 6
+    wanted = (*DOCKERS, "nvidia-container-toolkit", DRAWING)
+    there = copy.run("dpkg-query", "-W", "-f", "${Package} ${Status}\n", *wanted).stdout
+    assert there.count("install ok installed") == 7
     assert "nvidia-container-runtime" in copy.read("/etc/docker/daemon.json")
     groups = copy.run("id", "-nG", "vlatest", check=True).stdout.split()
     assert "vlalab" in groups
@@ -185,3 +134,14 @@ def test_a_run_makes_the_machine_ready_and_a_second_one_changes_nothing(copy, pl
     assert 'ExecStart="/opt/lab of all/lab" up oracle\n' in unit
     assert "multi-user.target.wants" in copy.run("find", "/etc/systemd/system", "-name", "vla-lab.service").stdout
     assert changed(play()) == 0
+
+
+def test_a_folder_below_a_disk_that_is_not_mounted_is_not_made(copy, play):
+    text = r"LABEL=none /srv/lab\\040of\\040all ext4 nofail 0 2"
+    copy.run("sh", "-c", f"printf '{text}\\n' > /etc/fstab", check=True)
+    try:
+        done = play(only=["volume"])
+    finally:
+        copy.run("rm", "/etc/fstab")
+    assert done.returncode != 0, done.stdout
+    assert "/srv/lab of all is in /etc/fstab and not mounted" in re.sub(r"\s+", " ", done.stdout)

@@ -1,6 +1,7 @@
 """Images: what the engine's records mean, what a build is given, and what stops it before it starts."""
 
 import json
+import re
 import shutil
 import subprocess
 from datetime import datetime, timezone
@@ -8,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 
+from vlalab import cli
 from vlalab.description import manifests
 from vlalab.engine import bake, building, docker, images, space
 from vlalab.engine.building import Options
@@ -270,12 +272,18 @@ def test_what_two_images_share_is_counted_once(speaking):
     assert space.needed_gb(["gr00t", "ws_mdl", "ui"]) == pytest.approx(together + space.REBUILD_GB)
 
 
-def test_a_full_disk_is_told_before_the_build(speaking, tmp_path, monkeypatch):
+def test_a_full_disk_is_told_before_the_build_and_no_check_builds_all_the_same(speaking, tmp_path, monkeypatch, capsys):
     speaking(builder(tmp_path, 0))
     monkeypatch.setattr(space, "expected_gb", lambda names: 1e9 * len(names))
-    space.check(["ui"])  # it is built already: only its last layers are new
-    with pytest.raises(LabError, match=r"takes up to .* GB and .* free; .*\./lab clean"):
-        space.check(["ui"], no_cache=True)
+    run = cli.Lab(cli.load_tasks()).run
+    run(["lab", "build", "ui"])  # it is built already: only its last layers are new
+    with pytest.raises(SystemExit):
+        run(["lab", "build", "ui", "--no-cache"])
+    told = capsys.readouterr()
+    assert told.out.count("built in") == 1
+    assert re.search(r"takes up to .* GB and .* free; .*\./lab clean\n.*--no-check begins", told.err)
+    run(["lab", "build", "ui", "--no-cache", "--no-check"])
+    assert capsys.readouterr().out.count("built in") == 1
 
 
 def test_an_engine_elsewhere_has_no_disk_to_check(speaking):

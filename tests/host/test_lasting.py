@@ -65,7 +65,6 @@ def test_a_test_run_tells_and_notes(monkeypatch, capsys):
 @pytest.mark.parametrize(("is_there", "name"), [(False, "build-ui"), (True, "build-ui-(again)")])
 def test_a_build_tells_and_notes_and_the_first_is_another_than_the_next(is_there, name, monkeypatch, capsys):
     monkeypatch.setattr(docker, "require", lambda plugin: None)
-    monkeypatch.setattr(building.space, "check", lambda names, no_cache: None)
     monkeypatch.setattr(building, "_run", lambda names, args, options: None)
     monkeypatch.setattr(building, "_built", lambda names: [])
     monkeypatch.setattr(images, "found", lambda names=None: {"ui": None} if is_there else {})

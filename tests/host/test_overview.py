@@ -148,6 +148,15 @@ def test_a_local_instance_has_a_row_too(tmp_path, answering):
     assert row[:3] == ["local", "up 0 s", "healthy"] and row[4] == "1" and row[6] == found.url
 
 
+# The fields of a service and their types, on which other programs count; each may be null.
+SCHEMA = {
+    **dict.fromkeys(("name", "service", "role", "state", "health", "runtime", "url", "gpus"), str),
+    **dict.fromkeys(("environment", "lock"), str),
+    **dict.fromkeys(("private", "image_fits", "environment_fits"), bool),
+    "since": float, "image_built": float, "restarts": int, "memory": int, "gpu_memory": dict,
+}  # fmt: skip
+
+
 def test_json_says_what_the_table_says(monkeypatch, tmp_path):
     """Every field is documented, and a service that is down has the same ones."""
     up = container(state="running", restarts=2)
@@ -162,5 +171,11 @@ def test_json_says_what_the_table_says(monkeypatch, tmp_path):
     assert one["oracle"]["gpu_memory"] == {"0": 3072, "1": 5} and one["oracle"]["image_fits"] is None
     assert one["random"]["state"] == "ended with code 137" and one["random"]["health"] is None
     assert one["ui"]["state"] == "down" and one["ui"].keys() == one["oracle"].keys() and "libero" not in one
+    assert {field: type(value) for field, value in told.items() if field != "docker"} == {
+        "schema": int, "host": str, "volume": str, "commit": str, "steward": bool, "gpus": list, "services": list
+    }  # fmt: skip
+    for field, value in one["oracle"].items():
+        assert value is None or isinstance(value, SCHEMA[field]), field
+    assert SCHEMA.keys() == one["oracle"].keys()
     page = (paths.ROOT / "docs/doctor.md").read_text().split("status --json`")[1]
     assert [field for field in (*told, *one["ui"]) if f"`{field}`" not in page] == []

@@ -22,6 +22,10 @@ PLANTED = [
     f"Set-Cookie: session={SECRET}; Path=/",
     f"sent bearer {SECRET} to the hub",
     f"HTTPS_PROXY=http://anna:{SECRET}@proxy.example:3128",
+    f"https_proxy=http://anna:p@{SECRET}@proxy.example:3128/",
+    f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nlQOYBF{SECRET}\n-----END PGP PRIVATE KEY BLOCK-----",
+    f'{{"cookie": "jupyter=2|1:0|{SECRET}; _xsrf={SECRET}", "status": 403}}',
+    f"npm_{'a1B2' * 9}{SECRET}",
     f"cloned from https://{SECRET}@github.com/lab/lab.git",
     f"VLALAB_TOKEN={SECRET}",
     f"export HF_TOKEN='{SECRET} with more'",
@@ -61,6 +65,9 @@ def test_a_value_that_is_known_is_removed_wherever_it_stands():
     known = secrets.values({"VLALAB_TOKEN": SECRET, "HTTP_PROXY": f"http://anna:{SECRET}9@proxy:1", "LANG": "C.UTF-8"})
     assert known == {SECRET, f"{SECRET}9"}
     assert secrets.removed(f"the page said <{SECRET}9>", known) == f"the page said <{secrets.HIDDEN}>"
+    known = secrets.values({"HF_TOKEN": "a/b+c d", "HTTPS_PROXY": "http://anna:p%40ss%2Fword@proxy:1"})
+    for text in ("a/b+c d", "a%2Fb%2Bc%20d", "a%2Fb%2Bc+d", "p@ss/word", "p%40ss%2Fword"):
+        assert secrets.removed(f"<{text}>", known) == f"<{secrets.HIDDEN}>"
     assert secrets.values({"TOKEN": "abc"}) == set()  # too short to be looked for in all other words
 
 

@@ -71,6 +71,7 @@ class Case:
     root: Path = paths.ROOT
     volume: Path = field(default_factory=paths.volume)
     offline: bool = False
+    no_cache: bool = False  # images are going to be built without what is kept of earlier builds
 
     def known(self) -> dict[str, manifests.Environment]:
         """Returns the manifests of the environments in question."""

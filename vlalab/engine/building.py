@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vlalab.description import manifests
-from vlalab.engine import bake, docker, images, space
+from vlalab.engine import bake, docker, images
 from vlalab.environments import venvs
 from vlalab.host import lasting, paths, state
 from vlalab.host.console import LabError, Status, say, status, unknown
@@ -190,7 +190,7 @@ def _existing(given: str, flag: str, test, what: str) -> Path:
 def build(names: Sequence[str], options: Options) -> list[images.Image]:
     """Returns the images that were built, in the order of the names (none or "all": every environment), with a table.
 
-    Raises LabError where one cannot be built, which ends the others too, or where the disk is too full for them.
+    Raises LabError where one cannot be built, which ends the others too.
     """
     chosen = images.choose(names)
     _check_flags(chosen, options)
@@ -199,7 +199,6 @@ def build(names: Sequence[str], options: Options) -> list[images.Image]:
         print(shlex.join(docker.command(args)))
         return []
     docker.require("buildx")
-    space.check(chosen, options.no_cache)
     started, is_again = time.monotonic(), set(chosen) <= images.found(chosen).keys() and not options.no_cache
     with lasting.announced("build", *(["all"] if chosen == images.buildable() else chosen), *(["(again)"] * is_again)):
         _run(chosen, args, options)

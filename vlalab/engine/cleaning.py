@@ -124,16 +124,16 @@ def size_of(text: str) -> float:
 
 
 def _venvs() -> list[Item]:
-    """Returns the environments under images/*/.venv that no program runs from."""
+    """Returns the environments (images/*/.venv, admin/.venv, cluster/.venv) that no program runs from."""
     items = []
-    for name in paths.image_names():
+    for name in (*paths.image_names(), *paths.WITHOUT_IMAGE):
         env = venvs.named(name, paths.ROOT)
         if not env.venv.exists():
             continue
         if pids := users_of(env.venv):
             say(f"the local environment '{name}' stays: processes {', '.join(map(str, pids))} run from it")
             continue
-        then = f"./lab env {name} makes it again"
+        then = ("the next use" if env.is_without_image else f"./lab env {name}") + " makes it again"
         items.append(Item(f"the local environment '{name}'", freed_by(env.venv), then, lambda env=env: _remove(env)))
     return items
 

@@ -34,6 +34,11 @@ def available() -> str | None:
     return _probe(os.environ.get("PATH", ""), os.environ.get("DOCKER_HOST", ""), os.environ.get("DOCKER_CONTEXT", ""))
 
 
+def ask_again() -> None:
+    """Forgets whether an engine answers, in a process that lives longer than a command."""
+    _probe.cache_clear()
+
+
 @functools.lru_cache(maxsize=8)
 def _probe(path: str, host: str, context: str) -> str | None:
     cli = shutil.which("docker", path=path)

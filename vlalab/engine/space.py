@@ -8,21 +8,21 @@ from pathlib import Path
 
 from vlalab.description import manifests
 from vlalab.engine import docker, images
-from vlalab.host.console import LabError
 
 CACHE_FACTOR = 1.6  # a first build also fills the cache of unpacked wheels; the manifests' sizes have a margin
 TOOLS_GB = 1.0  # the distribution's packages and what builds need beside the images
 REBUILD_GB = 1.0
 
 
-def check(names: Sequence[str], no_cache: bool = False) -> None:
-    """Raises LabError where the engine's disk has less than a build of those images takes."""
-    free, need = free_at_engine(), needed_gb(names, no_cache)
-    if free is not None and free / 1e9 < need:
-        raise LabError(
-            f"building {', '.join(names)} takes up to {need:.1f} GB and {docker.info()['DockerRootDir']} has "
-            f"{free / 1e9:.1f} GB free; build fewer at a time, or see what can be freed: ./lab clean"
-        )
+def lack(names: Sequence[str], free: int, place: str, no_cache: bool = False) -> str | None:
+    """Returns what is said where a build of those images takes more than the free bytes at a place; None: it fits."""
+    need = needed_gb(names, no_cache)
+    if free / 1e9 >= need:
+        return None
+    return (
+        f"building {', '.join(names)} takes up to {need:.1f} GB and {place} has {free / 1e9:.1f} GB free; "
+        "build fewer at a time, or see what can be freed: ./lab clean"
+    )
 
 
 def needed_gb(names: Sequence[str], no_cache: bool = False) -> float:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from vlalab.environments import pythons
 from vlalab.host.console import LabError, require_known, status
-from vlalab.host.paths import ADMIN, ROOT, image_names
+from vlalab.host.paths import ROOT, WITHOUT_IMAGE, image_names
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -82,9 +82,9 @@ class Lock:
 
 
 def all_locks(root: Path = ROOT) -> dict[str, Lock]:
-    """Returns every lock by name: the host tool, who looks after machines, the environments, the contract's tests."""
+    """Returns every lock by name: the host tool, the environments, the contract's tests."""
     found = {"host": Lock("host", ".", root=root)}
-    found[ADMIN.name] = Lock(ADMIN.name, ADMIN.name, root=root)
+    found |= {name: Lock(name, name, root=root) for name in WITHOUT_IMAGE if (root / name).is_dir()}
     for name in image_names():
         found[name] = Lock(name, f"images/{name}", contract=True, root=root)
     if (root / "tests/contract/requirements.in").exists():

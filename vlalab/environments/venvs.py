@@ -22,16 +22,16 @@ from vlalab.environments import pythons
 from vlalab.environments.downloads import Downloads
 from vlalab.host import owners
 from vlalab.host.console import LabError, Status, say, status, unknown
-from vlalab.host.paths import ADMIN, ROOT, image_names, python_path
+from vlalab.host.paths import ADMIN, CLUSTER, ROOT, WITHOUT_IMAGE, image_names, python_path
 from vlalab.host.processes import die_with_parent
 
 VERSIONS = ("3.10", "3.11")  # in the order of preference; every lock serves both
-ADMIN_GB = 0.1
+OWN_GB = {ADMIN.name: 0.1, CLUSTER.name: 0.3}  # of those without an image, which have no manifest
 
 
 @dataclass(frozen=True)
 class Environment:
-    """One environment on this machine: the folder images/<name> (or admin), and what its lock makes of it."""
+    """One environment on this machine: the folder images/<name> (or <name>), and what its lock makes of it."""
 
     name: str
     folder: Path
@@ -78,18 +78,18 @@ class Environment:
 
     def needed_gb(self) -> float:
         """Returns what making it takes: uv's cache and the environment, where they cannot share files."""
-        gb = ADMIN_GB if self.is_admins else manifests.environment(self.name, self.folder.parent).venv_gb
+        gb = OWN_GB.get(self.name) or manifests.environment(self.name, self.folder.parent).venv_gb
         return gb * 2
 
     @property
-    def is_admins(self) -> bool:
-        """Whether it is the one without an image."""
-        return self.name == ADMIN.name
+    def is_without_image(self) -> bool:
+        """Whether no image has it: it is made by the tasks that need it."""
+        return self.name in WITHOUT_IMAGE
 
     @property
     def versions(self) -> tuple[str, ...]:
         """The Pythons it may be made with, in the order of preference: the newer one has the newer Ansible."""
-        return VERSIONS[::-1] if self.is_admins else VERSIONS
+        return VERSIONS[::-1] if self.name == ADMIN.name else VERSIONS
 
     def _read_stamp(self) -> str:
         try:
@@ -100,9 +100,9 @@ class Environment:
 
 def named(name: str, root: Path = ROOT) -> Environment:
     """Returns the environment of that name. Raises LabError when images/ has no such folder or no lock."""
-    env = Environment(name, root / name if name == ADMIN.name else root / "images" / name)
+    env = Environment(name, root / name if name in WITHOUT_IMAGE else root / "images" / name)
     if not env.lock.exists():
-        raise LabError(unknown("environment", name, [*image_names(), ADMIN.name]))
+        raise LabError(unknown("environment", name, [*image_names(), *WITHOUT_IMAGE]))
     return env
 
 

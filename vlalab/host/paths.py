@@ -9,7 +9,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # Each holds one package.
 SHARED = tuple(f"shared/{name}" for name in ("common", "contract", "modelkit", "datasets", "evaluation", "notebooks"))
 COMMON = ROOT / SHARED[0]
-ADMIN = ROOT / "admin"  # an environment without an image: Ansible and Fabric, for who looks after machines
+ADMIN = ROOT / "admin"  # Ansible and Fabric, for who looks after machines
+CLUSTER = ROOT / "cluster"  # Ray, for evaluations on many machines
+WITHOUT_IMAGE = (ADMIN.name, CLUSTER.name)  # environments in folders of their own
 CLONES_VOLUME = ROOT / "shared" / "volume"
 
 

@@ -60,6 +60,12 @@ def folder(*names: str, make: bool = True) -> Path:
     return _private(_home(), clone_id(), machine, *names, make=make)
 
 
+def short_folder(name: str, make: bool = True) -> Path:
+    """Returns a folder as `folder` does, with a path short enough for sockets below it, which end with the machine."""
+    own = hashlib.sha256(os.fsencode(folder(make=False))).hexdigest()[:8]
+    return _private(_temporary(), f"{name[:4]}-{own}", make=make)
+
+
 def of_other_clones() -> list[Path]:
     """Returns the folders of this caller and machine for other clones, and for this one where it lay before."""
     if os.environ.get(VARIABLE):
@@ -72,7 +78,12 @@ def of_other_clones() -> list[Path]:
 def _home() -> Path:
     """Returns the caller's folder for the state of all clones."""
     known = (one / "vla-lab" for one in _homes() if _is_callers(one))
-    return next(filter(_can_be_made, known), Path(f"/tmp/vla-lab-{os.geteuid()}"))
+    return next(filter(_can_be_made, known), _temporary())
+
+
+def _temporary() -> Path:
+    """Returns the caller's folder where no other can be had, or where a path has to be short."""
+    return Path(f"/tmp/vla-lab-{os.geteuid()}")
 
 
 def _can_be_made(path: Path) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vlalab.doctor.machine import RUN_S
 from vlalab.doctor.types import FAIL, PASS, WARN, Case, Check, Finding, fail, ok, refused, skip, warn
-from vlalab.engine import docker
+from vlalab.engine import docker, space
 from vlalab.host.memory import spell
 
 NONE = "no engine answers"
@@ -163,6 +163,8 @@ def store(case: Case) -> Finding:
     if disk is None:
         return skip(f"{place} is not on this machine" if place else NONE)
     shown, more = f"{spell(disk.free)} free at {place}", {"fix": "./lab clean", "hint": "see what can be freed"}
+    if case.environments and (text := space.lack(case.environments, disk.free, place, case.no_cache)):
+        return refused(FAIL, text)
     if disk.free < LAYER:
         return fail(f"{shown}: no image can be built or pulled", **more)
     return warn(f"{shown}; an image takes up to 8 GB", **more) if disk.free < IMAGE else ok(shown)

@@ -73,6 +73,13 @@ def one_gpu(case: Case) -> Finding:
     count = len(devices(case))
     if count != 1:
         return skip("no GPU" if not count else f"{count} GPUs")
+    asked = case.known().values() if case.environments else ()
+    if any(one.needs_gl for one in asked) and any(one.torch for one in asked):
+        return warn(
+            "drawing and models share the only GPU, and some drivers abort one of the two",
+            hint="what aborts is started again; where that happens often",
+            fix="./lab eval SUITE --render cpu",
+        )
     return ok("drawing and models share the only GPU; --render cpu parts them")
 
 

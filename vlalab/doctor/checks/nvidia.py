@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from vlalab.description import gpus
 from vlalab.doctor.checks.docker import NONE, about
 from vlalab.doctor.types import FAIL, WARN, Case, Check, Finding, fail, ok, refused, skip, warn
 from vlalab.engine import docker
@@ -90,11 +91,7 @@ def _silent(case: Case, error: str) -> Finding:
     """Returns why NVIDIA's library does not speak."""
     bus, kernels = on_bus(case), loaded(case)
     if error == "LibRmVersionMismatch":
-        return fail(
-            f"the kernel has driver {kernels or 'another'} loaded and the library is of another version: "
-            "it was updated since the machine started",
-            fix="sudo reboot",
-        )
+        return refused(FAIL, gpus.why_silent(error, f"driver {kernels}" if kernels else "another driver"))
     if is_wsl(case):
         return fail(
             "WSL has a GPU, and Windows's driver does not answer",
@@ -112,15 +109,7 @@ def _silent(case: Case, error: str) -> Finding:
         return warn(
             f"a GPU is there ({bus[0]}) and no driver for it: models use the CPU", fix=INSTALL, hint="and restart"
         )
-    if error == "DriverNotLoaded":
-        return fail(
-            "the driver is installed and the kernel has not loaded it",
-            fix="sudo modprobe nvidia",
-            hint="after a new kernel its module has to be built again; Secure Boot may refuse it",
-        )
-    if error == "NoPermission":
-        return fail("the GPU is closed to you: no right to /dev/nvidiactl", fix="sudo chmod 666 /dev/nvidia*")
-    return fail(f"the driver {kernels} does not answer ({error})", fix="sudo reboot")
+    return refused(FAIL, gpus.why_silent(error))
 
 
 def driver_version(case: Case) -> Finding:

@@ -105,6 +105,7 @@ def owner(case: Case) -> Finding:
     """Looks for files of root's in a clone of somebody else's: the owner's next set-up fails on them."""
     whose = case.root.stat().st_uid
     places = [case.root / ".venv", *(case.root / "images" / name / ".venv" for name in case.known())]
+    places += [case.root / name / ".venv" for name in paths.WITHOUT_IMAGE]
     foreign = [one for one in places if one.exists() and one.lstat().st_uid not in (whose,)]
     if foreign and whose != 0:
         return fail(

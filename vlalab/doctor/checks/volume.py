@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 import time
 from pathlib import Path
@@ -28,14 +29,17 @@ def writable(case: Case) -> Finding:
     return ok(f"{case.volume}" + ("" if case.volume.exists() else ", made by the first use"))
 
 
+def _places(table: str, column: int) -> list[str]:
+    """Returns the folders in a column of fstab's or the kernel's table, in which a space is written as \\040."""
+    rows = [line.split() for line in table.splitlines()]
+    words = [row[column] for row in rows if len(row) > column and not row[0].startswith("#")]
+    return [re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), word) for word in words]
+
+
 def mounted(case: Case) -> Finding:
     """Compares /etc/fstab with what is mounted: a disk that is not there would be written past."""
-    wanted = [
-        line.split()[1]
-        for line in (case.machine.read("/etc/fstab") or "").splitlines()
-        if len(line.split()) > 2 and not line.startswith("#")
-    ]
-    there = [line.split()[4] for line in (case.machine.read("/proc/self/mountinfo") or "").splitlines()]
+    wanted = _places(case.machine.read("/etc/fstab") or "", 1)
+    there = _places(case.machine.read("/proc/self/mountinfo") or "", 4)
     above = [place for place in wanted if place != "/" and case.volume.is_relative_to(place)]
     lack = [place for place in above if place not in there]
     if lack:
