@@ -241,7 +241,7 @@ def turned_letters(draw: random.Random, count: int) -> tuple[list[list[int]], li
 if __name__ == "__main__":
     draw = random.Random(0)
     model = Transformer(src_vocab=29, tgt_vocab=29, seq=14)
-    train_model(model, (turned_letters(draw, 64) for _ in range(1500)), d_model=128)
+    train_model(model, (turned_letters(draw, 64) for _ in range(2000)), d_model=128)
     model.eval()
     right = [greedy_decode(model, s, 14) == t for s, t in zip(*turned_letters(draw, 200), strict=True)]
     print(f"{sum(right) / 2:.1f} % of 200 new sentences are turned around without a mistake")

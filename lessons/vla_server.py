@@ -6,33 +6,39 @@ seven numbers}. It lacks what `vla_contract` has: batches, limits, tokens, readi
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import uvicorn
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
+from fastapi import FastAPI, HTTPException
+from pydantic import BaseModel, Field
 
 from lessons.vla import action_of, read_checkpoint
 
+Byte = Annotated[int, Field(ge=0, le=255)]
+Row = Annotated[list[tuple[Byte, Byte, Byte]], Field(min_length=1)]  # of pixels
 
-def app_for(folder: Path) -> Starlette:
+
+class Asked(BaseModel):
+    """A question; what does not fit is answered by FastAPI itself, with status 422 and what was expected."""
+
+    image: list[Row]
+    instruction: str
+    unnorm_key: str
+
+
+def app_for(folder: Path) -> FastAPI:
     """Returns the application: the weights are read once, and each request is answered by them."""
-    weights, config = read_checkpoint(folder)
+    (weights, config), app = read_checkpoint(folder), FastAPI()
 
-    async def act(request: Request) -> JSONResponse:
-        asked = await request.json()
-        try:
-            picture = np.array(asked["image"], np.uint8)
-            given = picture, asked["instruction"], asked["unnorm_key"]
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            return JSONResponse({"error": f"expected image, instruction and unnorm_key: {error}"}, status_code=400)
-        action = await run_in_threadpool(action_of, *given, folder, weights, config)  # others are heard meanwhile
-        return JSONResponse({"action": action.tolist()})
+    @app.post("/act")
+    def act(asked: Asked) -> dict[str, list[float]]:  # not async: it runs in a thread, and others are heard meanwhile
+        if asked.unnorm_key not in config["norm_stats"] or len({len(row) for row in asked.image}) != 1:
+            raise HTTPException(422, f"expected rows of one length, and unnorm_key of {list(config['norm_stats'])}")
+        picture = np.array(asked.image, np.uint8)
+        return {"action": action_of(picture, asked.instruction, asked.unnorm_key, folder, weights, config).tolist()}
 
-    return Starlette(routes=[Route("/act", act, methods=["POST"])])
+    return app
 
 
 if __name__ == "__main__":

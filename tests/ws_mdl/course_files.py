@@ -19,7 +19,7 @@ SENTENCES = {
 SEQ = 16
 
 
-def write_all(folder: Path, epochs: tuple[int, ...] = (0, 10, 29)) -> Path:
+def write_all(folder: Path, epochs: tuple[int, ...] = (0, 10, 20, 29)) -> Path:
     """Returns a folder as a student of the course has it: Transformer, diffusion, data, curves, and notebooks."""
     write_transformer(folder / "Transformer", epochs)
     write_diffusion(folder / "Diffusion")

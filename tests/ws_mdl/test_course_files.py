@@ -57,7 +57,7 @@ def files_below(folder) -> dict[str, bytes]:
 def test_every_file_of_the_course_comes_and_the_originals_stay(course, brought):
     made = set(files_below(brought.root))
     for name in (
-        *(f"checkpoints/transformer/course-en-ko/tmodel_{epoch}.pt" for epoch in ("00", "10", "29")),
+        *(f"checkpoints/transformer/course-en-ko/tmodel_{epoch}.pt" for epoch in ("00", "10", "20", "29")),
         "checkpoints/transformer/course-en-ko/tokenizer_en.json",
         *(f"checkpoints/diffusion/course-model/model_{epoch}.pt" for epoch in ("00", "04", "31")),
         "checkpoints/diffusion/course-l3-context-model/model_31.pt",
@@ -66,7 +66,7 @@ def test_every_file_of_the_course_comes_and_the_originals_stay(course, brought):
     ):
         assert name in made
     assert any(name.startswith("logs/tensorboard/course/Transformer/runs/tmodel/events.out") for name in made)
-    assert len(list(course.rglob("*.pt*"))) == 8
+    assert len(list(course.rglob("*.pt*"))) == 9
 
 
 def test_a_translator_has_the_numbers_of_the_courses_own(course, brought):
@@ -108,8 +108,8 @@ def test_a_noise_predictor_predicts_as_the_courses_does(course, brought, run, he
 
 
 def test_stages_can_be_compared(used, capsys, monkeypatch):
-    translate.main(translate.TranslateCommand(("the door is open",), epoch="0,10,29", device="cpu"))
-    assert [line[:8] for line in capsys.readouterr().out.splitlines()] == ["epoch 00", "epoch 10", "epoch 29"]
+    translate.main(translate.TranslateCommand(("the door is open",), epoch="0,10,20,29", device="cpu"))
+    assert [line[:8] for line in capsys.readouterr().out.splitlines()] == [f"epoch {n}" for n in ("00", 10, 20, 29)]
     runs = {epoch: sampling.open_run("course-model", used, "cpu", epoch) for epoch in (0, 31)}
     path = sampling.save_stages(sampling.Request(steps=2, epoch="0,31", columns=2), runs)
     assert path.name == "stages-epoch0+31-ddim-2-seed0.png" and path.stat().st_size > 1000
@@ -217,7 +217,7 @@ def test_a_wrong_file_is_named_with_the_reason_and_the_others_come(name, tmp_pat
 def test_weights_without_their_tokenizers_are_named(course, tmp_path):
     shutil.copytree(course / "Transformer/weights", tmp_path / "weights")
     found = bring(tmp_path / "weights", "course", Volume(tmp_path / "volume"))
-    assert len(found) == 3 and all("has no tokenizers of" in reason for reason in found)
+    assert len(found) == 4 and all("has no tokenizers of" in reason for reason in found)
 
 
 def archive(path, name: str, data: bytes = b"x", mode: int = 0) -> None:

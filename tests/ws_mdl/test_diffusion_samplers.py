@@ -13,7 +13,6 @@ from services.ws_mdl.diffusion.schedule import (
     cosine_schedule,
     linear_schedule,
     perturb_input,
-    posterior,
     predicted_x0,
 )
 
@@ -53,6 +52,13 @@ class BestGuess:
         """Returns where the deterministic way from x at the last step leads, in closed form."""
         ab = self.schedule.ab_t[-1]
         return self.mean + self.std * (x - ab.sqrt() * self.mean) / (self.std**2 * ab + 1 - ab).sqrt()
+
+
+def posterior(schedule, x0, x, t: int):
+    """Returns mean and variance of x at step t - 1, given x at step t and the clean x0 (Ho et al., equations 6, 7)."""
+    b, a, ab, ab_prev = schedule.b_t[t], schedule.a_t[t], schedule.ab_t[t], schedule.ab_t[t - 1]
+    mean = ab_prev.sqrt() * b / (1 - ab) * x0 + a.sqrt() * (1 - ab_prev) / (1 - ab) * x
+    return mean, (1 - ab_prev) / (1 - ab) * b
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests import data_sets
+
 SMALL = """
 mount -t tmpfs -o size=100k none "$VLALAB_VOLUME" && "$@"
 code=$?; find "$VLALAB_VOLUME" -name "*.pt*"; exit $code
@@ -14,10 +16,20 @@ code=$?; find "$VLALAB_VOLUME" -name "*.pt*"; exit $code
 COURSE = {
     "diffusion": ["--data", "digits", "--epochs", "1", "--n-feat", "8"],
     "transformer": ["--size", "tiny", "--epochs", "1", "--val-sentences", "1", "--corpus"],
+    "minivla": ["--size", "tiny", "--epochs", "1", "--data"],
 }
 
 
-def train(model: str, volume, corpus: list[str]) -> subprocess.CompletedProcess:
+def corpus(folder) -> list[str]:
+    path = folder / "few.tsv"
+    path.write_text("".join(f"one two {n}\tuno due {n}\n" for n in range(200)))
+    return [str(path)]
+
+
+DATA = {"transformer": corpus, "minivla": lambda folder: [str(data_sets.lerobot(folder / "few").folder)]}
+
+
+def train(model: str, volume, data: list[str]) -> subprocess.CompletedProcess:
     """Trains on a disk of 100 kB; behind what training printed stand the weight files that are there."""
     apart = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", SMALL, "sh"]
     command = [
@@ -28,7 +40,7 @@ def train(model: str, volume, corpus: list[str]) -> subprocess.CompletedProcess:
         "--device",
         "cpu",
         *COURSE[model],
-        *corpus,
+        *data,
     ]
     variables = {**os.environ, "VLALAB_VOLUME": str(volume), "PYTHONUTF8": "1"}
     return subprocess.run(command, env=variables, capture_output=True, text=True)
@@ -39,10 +51,8 @@ def test_a_full_disk_ends_training_with_a_sentence_and_no_broken_weights(tmp_pat
     probe = ["unshare", "--user", "--map-root-user", "--mount", "true"]
     if not shutil.which("unshare") or subprocess.run(probe, capture_output=True).returncode != 0:
         pytest.skip("a small disk of its own needs user namespaces, which are not allowed here")
-    corpus = tmp_path / "few.tsv"
-    corpus.write_text("".join(f"one two {n}\tuno due {n}\n" for n in range(200)))
     (tmp_path / "volume").mkdir()
-    done = train(model, tmp_path / "volume", [str(corpus)] if model == "transformer" else [])
+    done = train(model, tmp_path / "volume", DATA.get(model, lambda folder: [])(tmp_path))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Traceback" not in done.stderr and "no space left" in done.stderr.splitlines()[-1]
     assert ".pt" not in done.stdout

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lessons import diffusion as lesson
+from services.ws_mdl import epochs
 from services.ws_mdl.diffusion import data, samplers, schedule, train
 from services.ws_mdl.diffusion.config import Config
 from services.ws_mdl.diffusion.model import ContextUnet
@@ -112,7 +113,7 @@ def test_two_epochs_of_training_lead_to_the_same_network():
     x, context = few.x, torch.nn.functional.one_hot(few.labels, 10).float()
     lesson.train_model(plain, x, context, lesson.linear_schedule(TIMESTEPS, 1e-4, 0.2), epochs=2, batch=8)
     while run.epoch < 2:
-        train.train_epoch(run, Stop())
+        epochs.train_epoch(run, Stop())
     time, context = torch.linspace(0.1, 1, 6)[:, None], torch.eye(10)[:6]
     ours, theirs = (model.eval()(pictures(), time, context) for model in (plain, run.nn_model))
     assert not torch.equal(plain.up0[0].weight, before["up0.0.weight"])

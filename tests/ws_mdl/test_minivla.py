@@ -6,18 +6,22 @@ import numpy as np
 import pytest
 import torch
 
+from services.ws_mdl import epochs
 from services.ws_mdl.minivla import data, heads, train
 from services.ws_mdl.minivla.config import Config
-from services.ws_mdl.minivla.data import Scaling, as_input, augmented, chosen, load, small
+from services.ws_mdl.minivla.data import Learned, Scaling, as_input, augmented, chosen, load
+from services.ws_mdl.minivla.pictures import small
 from services.ws_mdl.minivla.policy import PICTURE, load_policy, newest
 from tests.running import running
 from vla_common.volume import Volume
 from vla_contract import Observation, PolicyClient
-from vla_datasets import libero
+from vla_datasets import libero, marks
 from vla_datasets.errors import DatasetError
+from vla_datasets.opening import open_dataset
 from vla_datasets.writing import Writer
 from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.stopping import StopSignal
+from vla_modelkit.training.weights import WeightFiles
 
 SIZE, STEPS = 32, 12
 FEW = {"epochs": 70, "episodes": 6, "state": False, "draws": 8, "lrate": 4e-3, "batch_size": 36}
@@ -58,6 +62,14 @@ def write(folder, episodes: int, fps: int = 20, cameras=CAMERAS, spoil=lambda co
         writer.add(columns, films, f"Go to the {list(COLOURS)[number % 2]} dot")
     writer.finish()
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def volume_of_its_own(tmp_path_factory):
+    """Decoded pictures are kept on the volume that the environment names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLALAB_VOLUME", str(tmp_path_factory.mktemp("shared")))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +135,17 @@ def test_numbers_that_never_change_are_0_and_come_back():
     assert torch.equal(scaling.undo(scaling(torch.from_numpy(x))), torch.from_numpy(x))
 
 
+def test_what_is_marked_as_bad_is_left_out_and_said(tmp_path):
+    folder = write(tmp_path / "dots", 4)
+    bad = marks.mark(open_dataset(folder), bad=[1])
+    found = load(config(folder, episodes=3))
+    assert len(found) == 3 * STEPS and found.learned.demonstrations == 3
+    assert (found.learned.left_out, found.learned.marks) == (1, bad.digest)
+    assert found.learned == Learned.of(found.learned.stored())
+    with pytest.raises(DatasetError, match="4 episodes were asked for; the data set has 3"):
+        load(config(folder, episodes=4))
+
+
 def test_fewer_episodes_are_as_many_of_each_task(dots):
     found = data.open_dataset(dots)
     some = chosen(found.episodes, 5)
@@ -160,6 +183,15 @@ def test_a_robot_with_other_numbers_is_refused(tmp_path):
     writer.finish()
     with pytest.raises(DatasetError, match=r"observation.state is missing; expected LIBERO's \[8\] numbers"):
         load(config(tmp_path / "arm"))
+
+
+def test_actions_of_another_size_are_refused(tmp_path):
+    features = libero.features((), 0) | {libero.ACTION: {"dtype": "float32", "shape": [6]}}
+    writer = Writer(tmp_path / "six", libero.ROBOT, 20, features)
+    writer.add({libero.STATE: np.zeros((4, 8), np.float32), libero.ACTION: np.zeros((4, 6), np.float32)}, {}, "wave")
+    writer.finish()
+    with pytest.raises(DatasetError, match=r"action is \[6\]; expected LIBERO's \[7\] numbers"):
+        load(config(tmp_path / "six"))
 
 
 # --- heads ---------------------------------------------------------------------------------------------------
@@ -209,13 +241,13 @@ def test_a_run_that_is_stopped_anywhere_goes_on_to_the_bit(dots):
     machine, found, whole = Machine(torch.device("cpu")), load(config(dots)), config(dots, epochs=2)
     straight = train.get_training(whole, machine, found)
     for _ in range(2):
-        assert train.train_epoch(straight, StopAfter(10**6))
+        assert epochs.train_epoch(straight, StopAfter(10**6))
     broken = train.get_training(whole, machine, found)
-    assert not train.train_epoch(broken, StopAfter(3))
+    assert not epochs.train_epoch(broken, StopAfter(3))
     resumed = train.get_training(whole, machine, found)
-    train.restore(resumed, train.state_of(broken), "here")
+    train.restore(resumed, epochs.state_of(broken), "here")
     while resumed.epoch < 2:
-        train.train_epoch(resumed, StopAfter(10**6))
+        epochs.train_epoch(resumed, StopAfter(10**6))
     ours, theirs = resumed.averaged.state_dict(), straight.averaged.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert resumed.global_step == straight.global_step
@@ -267,6 +299,8 @@ def test_two_processes_take_the_step_of_one(dots):
 def test_other_settings_and_other_data_are_refused(dots, trained, tmp_path):
     with pytest.raises(ValueError, match="was trained with chunk 4; asked for is chunk 8"):
         train.train_model(config(dots, **FEW, chunk=8), trained)
+    with pytest.raises(ValueError, match="was trained with size tiny; asked for is size small; give another --name"):
+        train.train_model(config(dots, **FEW, size="small"), trained)
     other = write(tmp_path / "dots", 6, spoil=lambda columns: columns[libero.STATE].__iadd__(1))
     with pytest.raises(ValueError, match="learned from dots"):
         train.train_model(config(other, **FEW), trained)
@@ -337,6 +371,14 @@ def test_without_a_trained_one_it_says_how_to_get_one(tmp_path):
     (tmp_path / "goal").mkdir()
     with pytest.raises(ValueError, match=r"no mini-VLA 'gaol' was trained \(there are: goal\)"):
         newest(tmp_path, "gaol")
+
+
+def test_weights_of_another_lab_are_refused(tmp_path):
+    files = WeightFiles(tmp_path / "unet", train.PREFIX)
+    files.folder.mkdir()
+    files.save(files.path(0), {"model_state_dict": {}, "epoch": 1, "global_step": 1})
+    with pytest.raises(ValueError, match="is no mini-VLA's weights file; train one: ./lab train minivla"):
+        load_policy(files.path(0), files, "cpu", 5, 4, 0)
 
 
 def test_pictures_of_any_size_become_the_networks():

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from services.ws_mdl.transformer import checkpoints
-from services.ws_mdl.transformer.config import Config, get_config, run_folder
+from services.ws_mdl.transformer.config import Config, get_config
 from services.ws_mdl.transformer.dataset import causal_mask
 from services.ws_mdl.transformer.loss import TranslationLoss
 from services.ws_mdl.transformer.model import build_transformer
@@ -46,7 +46,7 @@ def make(volume, corpus):
 
     def trainer(**changes) -> Trainer:
         config = Config(**{**SMALL, "corpus": corpus, "name": "run", **changes})
-        folder = run_folder(config, volume)
+        folder = config.run_folder(volume)
         made = Trainer(config, MACHINE, get_ds(config, folder, MACHINE, volume), folder)
         made.resume()
         return made
@@ -217,7 +217,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(volume, corpus):
     process.send_signal(signal.SIGINT)
     rest = process.stdout.read()
     assert process.wait() == 130 and "the same command goes on from there" in rest, rest
-    newest = checkpoints.load_weights(checkpoints.latest_weights_file_path(volume.root / "checkpoints/transformer/run"))
+    newest = weight_files.load_state(checkpoints.latest_weights_file_path(volume.root / "checkpoints/transformer/run"))
     done = subprocess.run([*command, f"--epochs={newest['epoch'] + 2}"], env=variables, capture_output=True, text=True)
     assert done.returncode == 0 and f"{newest['batches']} batches are done" in done.stdout, done.stderr
 
@@ -242,7 +242,7 @@ def test_two_processes_learn_what_one_learns_with_their_batches_together(volume,
     for pair in zip(batches[::2], batches[1::2], strict=False):
         one.step(list(pair))
     (file,) = checkpoints.files_of(volume.root / "checkpoints/transformer/two").all()
-    for name, value in checkpoints.load_weights(file)["model_state_dict"].items():
+    for name, value in weight_files.load_state(file)["model_state_dict"].items():
         torch.testing.assert_close(weights(one)[name], value, atol=2e-4, rtol=0)
 
 
@@ -311,7 +311,7 @@ def test_weights_files_cannot_run_code(tmp_path):
 
     torch.save({"model_state_dict": {}, "epoch": 0, "global_step": 0, "evil": Evil()}, tmp_path / "tmodel_00.pt")
     with pytest.raises(weight_files.DamagedFileError):
-        checkpoints.load_weights(tmp_path / "tmodel_00.pt")
+        weight_files.load_state(tmp_path / "tmodel_00.pt")
     assert not (tmp_path / "ran").exists()
 
 

@@ -1,17 +1,22 @@
 """The viewers: what they draw is what the model did, and in a real JupyterLab a slider changes the picture."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
 
+from services.ws_mdl.diffusion import sample as sampling
 from services.ws_mdl.diffusion import viewers as diffusion
 from services.ws_mdl.diffusion.config import Config
 from services.ws_mdl.diffusion.data import load
 from services.ws_mdl.diffusion.sample import trained_from
 from services.ws_mdl.diffusion.samplers import sample_ddim
-from services.ws_mdl.diffusion.train import get_training, state_of
-from services.ws_mdl.transformer import viewers
+from services.ws_mdl.diffusion.schedule import SCHEDULES
+from services.ws_mdl.diffusion.train import get_training
+from services.ws_mdl.epochs import state_of
+from services.ws_mdl.transformer import translate, viewers
 from services.ws_mdl.transformer.config import get_config
 from services.ws_mdl.transformer.dataset import Special, padding_mask
 from services.ws_mdl.transformer.decode import beam_search, encode_sources, greedy_decode
@@ -22,6 +27,7 @@ from services.ws_mdl.transformer.visualize import look
 from tests import browser
 from tests.ws_mdl.test_services import AS_ROOT, TOKEN, ask, serving
 from vla_modelkit.training.machine import choose_machine
+from vla_notebooks.page import page
 
 SENTENCE = "a b c d"
 
@@ -104,6 +110,69 @@ def test_every_slider_of_the_diffusion_viewers_changes_the_picture(drawer):
             before, named[name].value = screen.value, value
             assert screen.value != before, name
 
+
+# --- as a page ----------------------------------------------------------------------------------------------
+
+
+def drawings(path: Path) -> list[dict[str, str]]:
+    """Returns what a page holds for each of its viewers."""
+    found = re.findall(r'(?s)<script type="application/json">(.*?)</script>', path.read_text(encoding="utf-8"))
+    return [json.loads(text) for text in found]
+
+
+def test_the_programs_write_a_page_with_every_drawing(run, drawer, tmp_path):
+    translate.draw(run, SENTENCE, "d c")
+    attention, words, tree = drawings(run.path.parent / "pictures" / "looking-in.html")
+    layers, heads = run.config.N, run.config.h
+    assert len(attention) == 3 * layers * (heads + 1) and len(words) >= 1 and len(tree) == 4
+    assert attention["2,0,1"] != attention["0,0,1"] != attention["0,0,2"]
+    out_of_noise, into_noise = drawings(sampling.save_page(drawer, tmp_path))
+    assert len(out_of_noise) == 21 * 1 * 2 * 3 * 3, "t, steps, η, guidance, context"
+    assert len(set(into_noise.values())) == len(into_noise) == 10 * len(SCHEDULES)
+
+
+@pytest.mark.outside
+@pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed to open a page with")
+def test_every_viewer_works_in_a_page_in_light_and_dark_at_400_pixels(run, drawer, tmp_path):
+    view = look(run.model, SENTENCE, "d c", run.tokenizer_src, run.tokenizer_tgt)
+    few = {"steps": (5,), "η": (0.0,), "guidance": (1.0,), "context": (diffusion.NO_CONTEXT, "3")}
+    boxes = {
+        "attention": (viewers.attention(view), {}),
+        "next words": (viewers.next_words(run, SENTENCE), {}),
+        "tree": (viewers.beam_tree(run, SENTENCE), {}),
+        "denoising": (diffusion.denoising(drawer), few),
+        "noising": (diffusion.noising(load("digits").x[3]), {}),
+    }
+    before = [box.children[-1].value for box, _ in boxes.values()]
+    path = tmp_path / "page.html"
+    path.write_text(page("a & b", boxes), encoding="utf-8")
+    assert before == [box.children[-1].value for box, _ in boxes.values()], "the viewers stand where they stood"
+    with browser.Browser(400, 900) as shown:
+        for scheme in ("light", "dark"):
+            shown.go(path.as_uri())
+            shown.scheme(scheme)
+            assert shown.js(PAGE_CONTRAST) > 7 and shown.js("document.documentElement.scrollWidth") <= 400
+            for number in range(len(boxes)):
+                assert shown.js(SLIDE.format(number)) is True, number
+            told = shown.js("[...document.querySelectorAll('output')].map(it => it.textContent)")
+            assert told[0] == "decoder" and "[" not in "".join(told), told
+            assert shown.js("document.documentElement.scrollWidth") <= 400
+
+
+# Every control of a section at its last value draws something else.
+SLIDE = """(() => {{
+  const one = document.querySelectorAll('section')[{}], before = one.querySelector('div').innerHTML
+  for (const it of one.querySelectorAll('input')) it.value = it.max
+  one.dispatchEvent(new Event('input'))
+  const drawn = one.querySelector('div')
+  return drawn.innerHTML !== before && drawn.innerText !== 'undefined' && drawn.querySelector('svg, img') !== null
+}})()"""
+PAGE_CONTRAST = """(() => {
+  const probe = Object.assign(document.body.appendChild(document.createElement('i')), {style: 'color:Canvas'})
+  const light = colour => colour.match(/[0-9.]+/g).slice(0, 3).reduce((sum, v) => sum + Number(v), 0)
+  const [a, b] = [probe, document.querySelector('div')].map(it => light(getComputedStyle(it).color))
+  return Math.abs(a - b) / 60
+})()"""
 
 # --- in JupyterLab ------------------------------------------------------------------------------------------
 

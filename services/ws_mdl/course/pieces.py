@@ -110,7 +110,7 @@ def _translator(
         "course", name=run, corpus=CORPORA.get(languages, "default"), pair=languages, d_model=shapes["d_model"],
         N=shapes["N"], d_ff=shapes["d_ff"], h=HEADS, norm=shapes["norm"], seq=shapes["position table"],
     )  # fmt: skip
-    folder = transformer.runs_folder(volume) / run
+    folder = transformer.Config.runs_folder(volume) / run
     writer = _TranslatorWriter(config, pair)
     parts = {f"tokenizer_{one.language}.json": Part(one) for one in pair}
     for epoch, file in files.items():
@@ -137,11 +137,11 @@ class _TranslatorWriter:
         """Returns what writes the file's state."""
 
         def write(path: Path) -> None:
-            state, config = load_state(file.path), transformer.stored_form(self.config)
+            state, config = load_state(file.path), self.config.stored()
             checkpoints.load_into(self.model, Path(file.name), state, config, "it is no model of the course")
             weights, first = self.model.state_dict(), state["epoch"] + 1
             own = {"model_state_dict": weights, "config": config, "tokenizers": self.fingerprints, "first_epoch": first}
-            checkpoints.save_weights(path, {**state, **own})
+            checkpoints.files_of(path.parent).save(path, {**state, **own})
 
         return write
 
@@ -156,7 +156,7 @@ def _painters(found: Sequence[File], name: str, volume: Volume, refuse: Refuse) 
     for group, files in groups.items():
         run, chosen = f"{name}-{group}", _by_epoch(files, refuse)
         context = "context" in group
-        folder = diffusion.runs_folder(volume) / run
+        folder = diffusion.Config.runs_folder(volume) / run
         parts = {
             WeightFiles(folder, PREFIX).path(epoch).name: Part(file, _painter(file, run, name, context))
             for epoch, file in chosen.items()
@@ -180,7 +180,7 @@ def _painter(file: DiffusionWeights, run: str, name: str, context: bool) -> Call
         weights = nn_model.state_dict()
         state = {
             "model_state_dict": weights, "averaged_state_dict": weights, "epoch": file.epoch + 1, "global_step": 0,
-            "config": diffusion.stored_form(config), "classes": list(classes), "channels": file.channels,
+            "config": config.stored(), "classes": list(classes), "channels": file.channels,
             "height": file.height, "pool": POOL,
         }  # fmt: skip
         torch.save(state, path)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from services.ws_mdl.allowed import check
 from services.ws_mdl.diffusion.schedule import SCHEDULES, Schedule, cosine_schedule, linear_schedule
-from vla_common.volume import Volume, make_own_folder
+from services.ws_mdl.settings import RunSettings
 
 # What its numbers may be; `./lab train --set` reads it too, so it holds literals only.
 ALLOWED = {
@@ -20,8 +18,22 @@ ALLOWED = {
 
 
 @dataclass
-class Config:
+class Config(RunSettings):
     """A training run. The flags of `train diffusion` are these fields."""
+
+    LAB = "diffusion"
+    FIXED = (
+        "data",
+        "context",
+        "n_feat",
+        "schedule",
+        "timesteps",
+        "beta1",
+        "beta2",
+        "batch_size",
+        "keep_context",
+        "seed",
+    )
 
     data: str = "digits"  # digits, sprites, mnist, or a folder with the course's .npy files or MNIST's idx files
     context: bool = False  # tell the network the class of a picture
@@ -51,54 +63,12 @@ class Config:
     def __post_init__(self) -> None:
         if self.name is None:
             self.name = Path(self.data).name + ("-context" if self.context else "")
-        if not re.fullmatch(r"[\w.-]+", self.name):
-            raise ValueError(f"name {self.name!r} cannot name a folder; use letters, digits, '-', '_' and '.'")
         if self.schedule not in SCHEDULES:
             raise ValueError(f"schedule {self.schedule!r} is not known; choose {', '.join(SCHEDULES)}")
-        check(vars(self), ALLOWED)
-        if self.preload not in ("latest", "none") and not self.preload.isdecimal():
-            raise ValueError(f"preload {self.preload!r} is not known; expected latest, none, or an epoch such as 7")
+        self.check(ALLOWED)
 
     def make_schedule(self) -> Schedule:
         """Returns the noise schedule of the run."""
         if self.schedule == "cosine":
             return cosine_schedule(self.timesteps)
         return linear_schedule(self.timesteps, self.beta1, self.beta2)
-
-
-# What a run's weights depend on: a resumed run must not differ in it.
-FIXED = ("data", "context", "n_feat", "schedule", "timesteps", "beta1", "beta2", "batch_size", "keep_context", "seed")
-
-
-def config_from(stored: dict[str, Any]) -> Config:
-    """Returns the configuration that a weights file holds; settings of other versions are left out."""
-    known = {field.name for field in fields(Config)}
-    return Config(**{name: value for name, value in stored.items() if name in known})
-
-
-def stored_form(config: Config) -> dict[str, Any]:
-    """Returns the configuration as plain values for a weights file."""
-    return asdict(config)
-
-
-def refuse_drift(config: Config, stored: dict[str, Any], path: Path) -> None:
-    """Raises ValueError naming both sides where a run would go on under other settings than it began with."""
-    differ = [name for name in FIXED if name in stored and stored[name] != getattr(config, name)]
-    if differ:
-        theirs, ours = (", ".join(f"{n} {side(n)}" for n in differ) for side in (stored.get, vars(config).get))
-        raise ValueError(f"{path} was trained with {theirs}; asked for is {ours}; give another --name to start anew")
-
-
-def runs_folder(volume: Volume) -> Path:
-    """Returns where diffusion runs keep their weights and pictures."""
-    return volume.path("checkpoints") / "diffusion"
-
-
-def run_folder(config: Config, volume: Volume) -> Path:
-    """Returns this run's folder, made if needed."""
-    return make_own_folder(runs_folder(volume) / str(config.name))
-
-
-def tensorboard_folder(config: Config, volume: Volume) -> Path:
-    """Returns where this run's curves go: `./lab up tensorboard` shows all that lies under logs/tensorboard."""
-    return make_own_folder(volume.path("logs") / "tensorboard" / "diffusion" / str(config.name))

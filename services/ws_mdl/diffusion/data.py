@@ -45,6 +45,9 @@ class Pictures:
                 f"{self.name}: {len(self.x)} pictures and {len(self.labels)} labels; expected as many, at least 1"
             )
 
+    def __len__(self) -> int:
+        return len(self.x)
+
     @property
     def height(self) -> int:
         return self.x.shape[2]

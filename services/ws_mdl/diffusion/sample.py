@@ -1,6 +1,7 @@
 """Makes pictures with a trained run: `… -m services.ws_mdl.diffusion.sample --sampler ddim --steps 20 --context hero`.
 
-Writes a grid (PNG), the way from noise to pictures (GIF), the schedule, and with --compare the samplers side by side.
+Writes a grid (PNG), the way from noise to pictures (GIF), the schedule, and with --compare the samplers side by side
+and a page with sliders.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import tyro
 from torch import Tensor
 
 from services.ws_mdl.diffusion import samplers, visualize
-from services.ws_mdl.diffusion.config import Config, config_from, runs_folder
+from services.ws_mdl.diffusion.config import Config
 from services.ws_mdl.diffusion.contexts import contexts_for, names_for
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
 from services.ws_mdl.diffusion.schedule import Schedule
@@ -87,27 +88,27 @@ class Trained:
 
 def newest_run(volume: Volume) -> str:
     """Returns the name of the run whose weights were written last. Raises ValueError where there is none."""
-    files = [path for path in runs_folder(volume).glob(f"*/{PREFIX}_*.pt")]
+    files = [path for path in Config.runs_folder(volume).glob(f"*/{PREFIX}_*.pt")]
     if not files:
-        raise ValueError(f"no trained run under {runs_folder(volume)}; first: ./lab train diffusion")
+        raise ValueError(f"no trained run under {Config.runs_folder(volume)}; first: ./lab train diffusion")
     return max(files, key=lambda path: path.stat().st_mtime).parent.name
 
 
 def open_run(name: str | None, volume: Volume, device: str = "auto", epoch: int | None = None) -> Trained:
     """Returns a trained run by name, else the newest one; after an epoch, else with its newest weights."""
     name = name or newest_run(volume)
-    folder = runs_folder(volume) / name
+    folder = Config.runs_folder(volume) / name
     files = WeightFiles(folder, PREFIX)
     found = files.load_latest() if epoch is None or not files.latest() else files.load_epoch(epoch)
     if found is None:
-        known = ", ".join(sorted({path.parent.name for path in runs_folder(volume).glob(f"*/{PREFIX}_*.pt")}))
+        known = ", ".join(sorted({path.parent.name for path in Config.runs_folder(volume).glob(f"*/{PREFIX}_*.pt")}))
         raise ValueError(f"run '{name}' has no weights in {folder}; trained runs: {known or 'none'}")
     return trained_from(found[1], folder, choose_device(device))
 
 
 def trained_from(state: State, folder: Path, device: torch.device) -> Trained:
     """Returns the run that a weights file holds, on that device."""
-    config = config_from(state["config"])
+    config = Config.of(state["config"])
     nn_model = fused_for_sampling(model_from(state).to(device))
     return Trained(folder, config, tuple(state["classes"]), nn_model, config.make_schedule().to(device), state["epoch"])
 
@@ -174,7 +175,7 @@ def sample_and_save(request: Request, run: Trained) -> list[Path]:
         visualize.save_gif(folder / f"{stem}.gif", intermediate, request.columns, names),
         visualize.save_schedules(folder / "schedule.png", [run.schedule]),
     ]
-    return written + ([save_comparison(request, run, folder)] if request.compare else [])
+    return written + ([save_comparison(request, run, folder), save_page(run, folder)] if request.compare else [])
 
 
 def save_comparison(request: Request, run: Trained, folder: Path) -> Path:
@@ -193,6 +194,23 @@ def save_comparison(request: Request, run: Trained, folder: Path) -> Path:
             x, _ = sample(asked, run, on_step=progress.step_of(asked.sampler))
             shown.append((title, x, names_of(asked, run)))
     return visualize.save_comparison(folder / "samplers.png", shown, request.columns)
+
+
+def save_page(run: Trained, folder: Path) -> Path:
+    """Writes a page with sliders: the way out of noise, and a clean picture's way into it."""
+    from services.ws_mdl.diffusion import viewers  # ipywidgets: not needed for pictures alone
+    from vla_notebooks.page import page
+
+    few = {"steps": (min(20, run.schedule.timesteps),), "η": (0.0, 1.0), "guidance": (0.0, 1.0, 3.0)}
+    few["context"] = (viewers.NO_CONTEXT, *run.classes[:2])
+    clean = viewers.moments(run, *few["steps"])[-1].x[0]
+    shown = {
+        "Out of noise": (viewers.denoising(run, *few["steps"]), few),
+        "Into noise": (viewers.noising(clean, run.schedule.timesteps), {}),
+    }
+    path = folder / "looking-in.html"
+    path.write_text(page(f"What {run.config.name} sees", shown), encoding="utf-8")
+    return path
 
 
 def save_stages(request: Request, runs: Mapping[int, Trained]) -> Path:

@@ -78,10 +78,3 @@ def predicted_x0(schedule: Schedule, x: Tensor, t: int, pred_noise: Tensor) -> T
     """Returns the clean picture that x at step t comes from, if the noise in it is pred_noise."""
     ab = schedule.ab_t[t]
     return (x - (1 - ab).sqrt() * pred_noise) / ab.sqrt()
-
-
-def posterior(schedule: Schedule, x0: Tensor, x: Tensor, t: int) -> tuple[Tensor, Tensor]:
-    """Returns mean and variance of x at step t - 1, given x at step t and the clean x0 (Ho et al., equations 6, 7)."""
-    b, a, ab, ab_prev = schedule.b_t[t], schedule.a_t[t], schedule.ab_t[t], schedule.ab_t[t - 1]
-    mean = ab_prev.sqrt() * b / (1 - ab) * x0 + a.sqrt() * (1 - ab_prev) / (1 - ab) * x
-    return mean, (1 - ab_prev) / (1 - ab) * b

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from services.ws_mdl.allowed import check
-from vla_common.volume import Volume, make_own_folder
+from services.ws_mdl.settings import RunSettings
 
 # What its numbers may be; `./lab train --set` reads it too, so it holds literals only.
 ALLOWED = {
@@ -25,8 +23,14 @@ SIZES = {
 
 
 @dataclass
-class Config:
+class Config(RunSettings):
     """A training run. The flags of `train minivla` are these fields."""
+
+    LAB = "minivla"
+    FIXED = (
+        "size", "cameras", "state", "words", "pictures", "head", "chunk", "episodes", "epochs", "minutes", "batch_size",
+        "draws", "lrate", "warmup", "weight_decay", "seed",
+    )  # fmt: skip
 
     data: str = ""  # a data set's name on the volume, or its folder
     size: Literal["tiny", "small", "base"] = "small"  # of the network and of its pictures
@@ -61,50 +65,9 @@ class Config:
             raise ValueError("no data set was named; --data takes one that `./lab dataset` has made, or a folder")
         if self.name is None:
             self.name = Path(self.data).name
-        if not re.fullmatch(r"[\w.-]+", self.name):
-            raise ValueError(f"name {self.name!r} cannot name a folder; use letters, digits, '-', '_' and '.'")
-        check(vars(self), ALLOWED)
-        if self.preload not in ("latest", "none") and not self.preload.isdecimal():
-            raise ValueError(f"preload {self.preload!r} is not known; expected latest, none, or an epoch such as 7")
+        self.check(ALLOWED)
 
     @property
     def side(self) -> int:
         """Pixels of a picture's edge."""
         return SIZES[self.size]["side"]
-
-
-# What a run's weights depend on: a resumed run must not differ in it.
-FIXED = (
-    "size", "cameras", "state", "words", "pictures", "head", "chunk", "episodes", "epochs", "minutes", "batch_size",
-    "draws", "lrate", "warmup", "weight_decay", "seed",
-)  # fmt: skip
-
-
-def config_from(stored: dict[str, Any]) -> Config:
-    """Returns the configuration that a weights file holds; settings of other versions are left out."""
-    known = {field.name for field in fields(Config)}
-    return Config(**{name: value for name, value in stored.items() if name in known})
-
-
-def refuse_drift(config: Config, stored: dict[str, Any], path: Path) -> None:
-    """Raises ValueError naming both sides where a run would go on under other settings than it began with."""
-    ours = asdict(config)
-    differ = [name for name in FIXED if stored.get(name) != ours[name]]
-    if differ:
-        theirs, asked = (", ".join(f"{name} {side[name]}" for name in differ) for side in (stored, ours))
-        raise ValueError(f"{path} was trained with {theirs}; asked for is {asked}; give another --name to start anew")
-
-
-def runs_folder(volume: Volume) -> Path:
-    """Returns where mini-VLAs keep their weights."""
-    return volume.path("checkpoints") / "minivla"
-
-
-def run_folder(config: Config, volume: Volume) -> Path:
-    """Returns this run's folder, made if needed."""
-    return make_own_folder(runs_folder(volume) / str(config.name))
-
-
-def tensorboard_folder(config: Config, volume: Volume) -> Path:
-    """Returns where this run's curves go: `./lab up tensorboard` shows all that lies under logs/tensorboard."""
-    return make_own_folder(volume.path("logs") / "tensorboard" / "minivla" / str(config.name))

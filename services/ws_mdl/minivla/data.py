@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,11 +10,11 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
-from torch.nn import functional
 
 from services.ws_mdl.minivla.config import Config
+from services.ws_mdl.minivla.pictures import OnEpisode, pictures_of
 from services.ws_mdl.transformer.tokenization import train_tokenizer
-from vla_datasets import libero
+from vla_datasets import libero, marks
 from vla_datasets.errors import DatasetError
 from vla_datasets.opening import find, open_dataset
 
@@ -63,6 +62,8 @@ class Learned:
     action: Scaling
     state: Scaling
     tokenizer: str  # JSON
+    left_out: int = 0  # episodes that were marked as bad
+    marks: str = ""  # digest of which
 
     def stored(self) -> dict[str, Any]:
         """Returns plain values for a weights file."""
@@ -101,23 +102,23 @@ class Demonstrations:
         return self.action[places.minimum(last)], places <= last
 
 
-def load(config: Config, on_episode: Callable[[int, int], None] = lambda done, total: None) -> Demonstrations:
+def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> Demonstrations:
     """Returns a data set of LIBERO's robot. Raises DatasetError for one that is none or that lacks a camera."""
     found = open_dataset(find(config.data))
+    bad = marks.leave_out(found)
     keys = refuse_others(found, config)
     episodes = chosen(found.episodes, config.episodes)
-    columns, pictures, task, ends = [], [], [], []
+    columns, task, ends = [], [], []
     texts = list(dict.fromkeys(one.tasks[0] for one in episodes))
-    for done, one in enumerate(episodes):
+    for one in episodes:
         rows = found.columns(one.index)
-        seen = [small(found.frames(one.index, key), config.side) for key in keys]
-        refuse_uneven(found, one, rows, seen)
+        if {len(rows[libero.STATE]), len(rows[libero.ACTION])} != {one.length}:
+            raise DatasetError(f"{found.name}, episode {one.index} has not as many rows as its set says")
         columns.append((rows[libero.STATE], rows[libero.ACTION]))
-        pictures.append(torch.stack(seen, 1))
         task += [texts.index(one.tasks[0])] * one.length
         ends += [len(ends) + one.length] * one.length
-        on_episode(done + 1, len(episodes))
     state, action = (np.concatenate(part).astype(np.float32) for part in zip(*columns, strict=True))
+    pictures = pictures_of(found, episodes, keys, config.side, on_episode)
     tokenizer = train_tokenizer((text.lower() for text in texts), "word", 1, 8000)
     learned = Learned(
         data=found.name,
@@ -128,9 +129,11 @@ def load(config: Config, on_episode: Callable[[int, int], None] = lambda done, t
         action=Scaling.of_range(action),
         state=Scaling.of_spread(state),
         tokenizer=tokenizer.to_str(),
+        left_out=len(bad.bad),
+        marks=bad.digest,
     )
     return Demonstrations(
-        learned, torch.cat(pictures), learned.state(torch.from_numpy(state)), learned.action(torch.from_numpy(action)),
+        learned, pictures, learned.state(torch.from_numpy(state)), learned.action(torch.from_numpy(action)),
         encode(tokenizer, texts), torch.tensor(task), torch.tensor(ends), tokenizer.token_to_id("[PAD]"),
     )  # fmt: skip
 
@@ -150,13 +153,6 @@ def refuse_others(found: Any, config: Config) -> list[str]:
     return keys
 
 
-def refuse_uneven(found: Any, one: Any, rows: dict[str, np.ndarray], seen: list[Tensor]) -> None:
-    """Raises DatasetError for an episode whose rows and pictures are not as many."""
-    counts = [len(rows[libero.ACTION]), len(rows[libero.STATE]), *map(len, seen)]
-    if set(counts) != {one.length}:
-        raise DatasetError(f"{found.name}, episode {one.index}: {counts} rows and pictures; expected {one.length} each")
-
-
 def chosen(episodes: list[Any], count: int) -> list[Any]:
     """Returns `count` episodes (0: all), as many of each task, the first ones."""
     if not count:
@@ -169,13 +165,6 @@ def chosen(episodes: list[Any], count: int) -> list[Any]:
     depth = max(map(len, by_task.values()))
     turns = [of[place] for place in range(depth) for of in by_task.values() if place < len(of)]
     return sorted(turns[:count], key=lambda one: one.index)
-
-
-def small(pictures: np.ndarray, side: int) -> Tensor:
-    """Returns uint8 [n, 3, side, side] of pictures uint8 [n, H, W, 3], averaged over what becomes one pixel."""
-    x = torch.from_numpy(np.ascontiguousarray(pictures)).permute(0, 3, 1, 2).float()
-    x = functional.interpolate(x, (side, side), mode="bilinear", antialias=True, align_corners=False)
-    return x.round().clamp(0, 255).to(torch.uint8)
 
 
 def encode(tokenizer: Tokenizer, texts: list[str]) -> Tensor:

@@ -12,15 +12,16 @@ from tokenizers import Tokenizer
 
 from services.ws_mdl.minivla import data, train
 from services.ws_mdl.minivla.config import SIZES, Config
-from services.ws_mdl.minivla.data import Learned, as_input, small
+from services.ws_mdl.minivla.data import Learned, as_input
 from services.ws_mdl.minivla.heads import HEADS, TIMESTEPS
 from services.ws_mdl.minivla.model import Memory, MiniVLA
+from services.ws_mdl.minivla.pictures import small
+from vla_common.versions import lock_hash, versions
 from vla_contract import ActionChunk, Checkpoint, Observation, Policy, PolicyInfo
 from vla_contract.protocol.parts import GRIPPER_OPENS, HAND_STATE, OSC_POSE
 from vla_modelkit import noise
 from vla_modelkit.devices import choose_device, device_name
 from vla_modelkit.training.weights import WeightFiles
-from vla_modelkit.versions import lock_hash, versions
 
 PROFILE = "minivla"
 PICTURE = 128  # pixels of the pictures that the profile sends
@@ -59,13 +60,15 @@ class MiniVLAPolicy(Policy):
             horizon=self.config.chunk,
             max_batch=self.max_batch,
             profile=PROFILE,
-            lock_hash=lock_hash("ws_mdl"),
+            lock_hash=lock_hash(),
             details=self._details(),
         )
 
     def _details(self) -> dict[str, str]:
         known, config = self.learned, self.config
         learned = {"data": known.data, "data_digest": known.digest, "demonstrations": str(known.demonstrations)}
+        if known.left_out:
+            learned |= {"left_out": f"{known.left_out} marked as bad ({known.marks})"}
         trained = {"size": config.size, "head": config.head, "epochs": str(config.epochs)}
         acts = {"denoising_steps": str(self.steps), "seed": str(self.seed)} | ({"told": self.told} if self.told else {})
         return learned | {"learned_from": known.source or "unknown"} | trained | acts | versions(("torch",))

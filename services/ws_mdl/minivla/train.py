@@ -9,52 +9,46 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 import tyro
 from tokenizers import Tokenizer
 from torch import Tensor, distributed
 
-from services.ws_mdl.diffusion.train import average
-from services.ws_mdl.minivla.config import SIZES, Config, config_from, refuse_drift, run_folder, tensorboard_folder
+from services.ws_mdl.epochs import LONG, EpochRun, average, put_back, train_to_end
+from services.ws_mdl.minivla.config import SIZES, Config
 from services.ws_mdl.minivla.data import Demonstrations, Learned, augmented, load
 from services.ws_mdl.minivla.heads import HEADS, Diffusion, Flow, Regression
 from services.ws_mdl.minivla.model import MiniVLA, Shape
 from vla_common import endings
+from vla_common.counts import plural
 from vla_common.volume import Volume, shown
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine, choose_machine, leave
 from vla_modelkit.training.progress import Progress
-from vla_modelkit.training.stopping import StopSignal
 from vla_modelkit.training.weights import State, WeightFiles
 
 PREFIX = "minivla"
-LONG = "Ctrl-C saves, and the same command goes on"
 CLIP = 1.0  # of the gradient's norm
 WORDS = 48  # most words of an instruction
 PACE = 12  # batches to measure the pace by, after a third as many that are not counted
 
 
-@dataclass
-class Training:
-    """A run in progress: the network, its averaged twin, and everything the next batch depends on."""
+class Training(EpochRun):
+    """A run in progress; its generator draws the order, shifts, times and noise."""
 
     config: Config
     data: Demonstrations
-    machine: Machine
     nn_model: MiniVLA
-    averaged: MiniVLA
-    optim: torch.optim.Optimizer
-    generator: torch.Generator  # of the order, of shifts, times and noise
-    epoch: int = 0  # the one that is next or under way
-    batches: int = 0  # done in it
-    order: Tensor | None = None  # of the steps in it
-    global_step: int = 0
+    unit = "observations"
+
+    def step(self, index: Tensor) -> Tensor:
+        return train_step(self, index)
+
+    def own_state(self) -> State:
+        return {"shape": asdict(self.nn_model.shape), "learned": self.data.learned.stored()}
 
     @cached_property
     def head(self) -> Diffusion | Flow | Regression:
@@ -64,14 +58,6 @@ class Training:
     def draws(self) -> int:
         """Chunks of each observation in a batch: without noise they would all be one."""
         return 1 if self.config.head == "regression" else self.config.draws
-
-    @property
-    def batches_per_epoch(self) -> int:
-        return -(-len(self.data) // self.config.batch_size)
-
-    @property
-    def steps(self) -> int:
-        return self.config.epochs * self.batches_per_epoch
 
 
 def shape_of(config: Config, learned: Learned, vocabulary: int) -> Shape:
@@ -171,43 +157,7 @@ def share(run: Training, loss: Tensor) -> Tensor:
     return flat[0]
 
 
-def train_epoch(run: Training, stop: StopSignal, on_batch=lambda run, loss: None) -> bool:
-    """Trains to the end of the epoch, or of the batch in which a stop was asked for; returns whether it is whole."""
-    if run.order is None:
-        run.order = torch.randperm(len(run.data), generator=run.generator)
-    for index in run.order.split(run.config.batch_size)[run.batches :]:
-        loss = train_step(run, index)
-        run.batches += 1
-        on_batch(run, loss)
-        if asked(run, stop) and run.batches < run.batches_per_epoch:
-            return False
-    run.epoch, run.batches, run.order = run.epoch + 1, 0, None
-    return True
-
-
-def asked(run: Training, stop: StopSignal) -> bool:
-    """Returns whether any process was asked to stop: all of them stop after the same batch."""
-    return any(run.machine.sums(int(stop.asked)))
-
-
 # --- state --------------------------------------------------------------------------------------------------
-
-
-def state_of(run: Training) -> State:
-    """Returns everything that the rest of the run depends on."""
-    return {
-        "model_state_dict": run.nn_model.state_dict(),
-        "averaged_state_dict": run.averaged.state_dict(),
-        "optimizer_state_dict": run.optim.state_dict(),
-        "epoch": run.epoch,
-        "batches": run.batches,
-        "order": run.order,
-        "global_step": run.global_step,
-        "generator": run.generator.get_state(),
-        "config": asdict(run.config),
-        "shape": asdict(run.nn_model.shape),
-        "learned": run.data.learned.stored(),
-    }
 
 
 def restore(run: Training, state: State, path: object) -> None:
@@ -217,26 +167,14 @@ def restore(run: Training, state: State, path: object) -> None:
             f"{path} learned from {state['learned']['data']} ({then}); {run.config.data} now is "
             f"{run.data.learned.digest}; give another --name to start anew"
         )
-    run.nn_model.load_state_dict(state["model_state_dict"])
-    run.averaged.load_state_dict(state["averaged_state_dict"])
-    run.optim.load_state_dict(state["optimizer_state_dict"])
-    run.generator.set_state(state["generator"].cpu())
-    run.epoch, run.batches, run.global_step = state["epoch"], state["batches"], state["global_step"]
-    run.order = None if state["order"] is None else state["order"].cpu()
+    put_back(run, state)
 
 
 def model_from(state: State) -> tuple[MiniVLA, Config, Learned]:
     """Returns the averaged network of a weights file in eval mode, how it was trained and what on."""
     nn_model = MiniVLA(Shape(**state["shape"]))
     nn_model.load_state_dict(state["averaged_state_dict"])
-    return nn_model.eval(), config_from(state["config"]), Learned.of(state["learned"])
-
-
-def save(run: Training, files: WeightFiles) -> None:
-    """Writes the weights file of where the run is."""
-    if run.machine.is_main:
-        path = files.path(run.epoch - 1) if run.batches == 0 else files.path(run.epoch, run.batches)
-        files.save(path, state_of(run), run.config.keep)
+    return nn_model.eval(), Config.of(state["config"]), Learned.of(state["learned"])
 
 
 # --- the whole run ------------------------------------------------------------------------------------------
@@ -245,7 +183,7 @@ def save(run: Training, files: WeightFiles) -> None:
 def train_model(config: Config, volume: Volume) -> bool:
     """Trains a run to its end or until it is stopped, and saves it; returns whether it is complete."""
     machine = choose_machine(config.device, config.precision)
-    data, files = loaded(config, machine), WeightFiles(run_folder(config, volume), PREFIX)
+    data, files = loaded(config, machine), WeightFiles(config.run_folder(volume), PREFIX)
     say = print if machine.is_main else lambda *_, **__: None
     found = files.load_chosen(config.preload)
     if config.minutes:
@@ -253,18 +191,15 @@ def train_model(config: Config, volume: Volume) -> bool:
         say(f"{config.epochs} epochs in {config.minutes:g} minutes", flush=True)
     run = get_training(config, machine, data)
     if found:
-        refuse_drift(config, found[1]["config"], found[0])
+        config.refuse_drift(found[1]["config"], found[0])
         restore(run, found[1], found[0])
         say(f"going on from {found[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
-    about = f"{run.data.learned.demonstrations} demonstrations, {len(run.data)} steps"
+    about = f"{plural(run.data.learned.demonstrations, 'demonstration')}, {plural(len(run.data), 'step')}"
+    if run.data.learned.left_out:
+        about += f" ({run.data.learned.left_out} marked as bad are left out)"
     say(f"{config.name}: {about}, {machine}, weights in {shown(files.folder)}", flush=True)
-    curves = Curves(tensorboard_folder(config, volume) if machine.is_main else None, run.global_step)
-    with StopSignal() as stop, curves, progress_of(run) as advance:
-        while run.epoch < config.epochs and not asked(run, stop):
-            whole = train_epoch(run, stop, lambda run, loss: advance(run, loss, curves))
-            if not whole or stop.asked or run.epoch % config.save_every == 0 or run.epoch == config.epochs:
-                save(run, files)
-    return run.epoch >= config.epochs
+    curves = Curves(config.tensorboard_folder(volume) if machine.is_main else None, run.global_step)
+    return train_to_end(run, files, curves)
 
 
 def fitting(config: Config, machine: Machine, data: Demonstrations) -> int:
@@ -289,27 +224,6 @@ def loaded(config: Config, machine: Machine) -> Demonstrations:
             progress.advance("reading demonstrations")
 
         return load(config, told)
-
-
-@contextmanager
-def progress_of(run: Training, every: int = 10) -> Iterator[Any]:
-    """Yields a function to call after each batch: shows the way to the end, with loss and observations per second."""
-    started, first = time.monotonic(), run.global_step
-    progress = Progress(run.steps, run.global_step, LONG, shown=run.machine.is_main)
-
-    def advance(run: Training, loss: Tensor, curves: Curves) -> None:
-        end_of_epoch = run.batches == run.batches_per_epoch
-        if run.global_step % every and not end_of_epoch:
-            return progress.advance()
-        value = loss.item()
-        pace = (run.global_step - first) * run.config.batch_size / (time.monotonic() - started)
-        progress.advance(f"epoch {run.epoch}", f"loss {value:.4f}", f"{pace:.0f} observations/s")
-        curves.scalars("train", {"loss": value, "rate": run.optim.param_groups[0]["lr"]}, run.global_step)
-        if progress.shown and not progress.live and end_of_epoch:
-            print(f"epoch {run.epoch}: loss {value:.4f}, {pace:.0f} observations/s", flush=True)
-
-    with progress:
-        yield advance
 
 
 def main() -> int:

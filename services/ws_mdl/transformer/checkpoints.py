@@ -10,7 +10,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from services.ws_mdl.transformer.model import Transformer
@@ -30,21 +29,6 @@ def get_weights_file_path(folder: Path, epoch: int, batches: int = 0) -> Path:
 def latest_weights_file_path(folder: Path) -> Path | None:
     """Returns the newest weights file of a run by its number, or None."""
     return files_of(folder).latest()
-
-
-def save_weights(path: Path, state: State, keep: int = 0) -> None:
-    """Writes a state, whole or not at all; see `WeightFiles.save` for what becomes of older ones."""
-    files_of(path.parent).save(path, state, keep)
-
-
-def load_weights(path: Path, device: torch.device | str = "cpu") -> State:
-    """Returns the state in a weights file; nothing in it can run code. Raises DamagedFileError."""
-    return files_of(path.parent).load(path, device)
-
-
-def load_chosen(folder: Path, preload: str, device: torch.device | str = "cpu") -> tuple[Path, State] | None:
-    """Returns what `preload` says: "latest", an epoch's number as in "7", or None for "none"."""
-    return files_of(folder).load_chosen(preload, device)
 
 
 # --- does it fit? -------------------------------------------------------------------------------------------

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from services.ws_mdl import corpora
-from services.ws_mdl.allowed import check
-from vla_common.volume import Volume, make_own_folder
+from services.ws_mdl.settings import RunSettings
 
 # What a size fills in where nothing else is asked for. "base" is the paper's base model; "course" is that model trained
 # as the course trains it: 8 sentences, all padded to seq, at a constant rate, Adam's own betas, no clipping, every
@@ -42,8 +40,10 @@ ALLOWED = {
 
 
 @dataclass
-class Config:
+class Config(RunSettings):
     """A training run. `get_config` makes one; the flags of `train` are these fields."""
+
+    LAB = "transformer"
 
     corpus: str = "default"  # default, opus_books, lemon-mint, reverse, or a .tsv or .jsonl file
     pair: str | None = None  # source and target language, as in en-it; default: the corpus's first pair
@@ -104,13 +104,9 @@ class Config:
         self._check()
 
     def _check(self) -> None:
-        if not re.fullmatch(r"[\w.-]+", self.name):
-            raise ValueError(f"name {self.name!r} cannot name a folder; use letters, digits, '-', '_' and '.'")
-        check(vars(self), ALLOWED)
+        self.check(ALLOWED)
         if self.d_model % self.h != 0:
             raise ValueError(f"d_model {self.d_model} cannot be divided among h = {self.h} heads; choose another h")
-        if self.preload not in ("latest", "none") and not self.preload.isdecimal():
-            raise ValueError(f"preload {self.preload!r} is not known; expected latest, none, or an epoch such as 7")
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -122,29 +118,3 @@ class Config:
 def get_config(size: str = "small", **changes: Any) -> Config:
     """Returns the configuration of a size, with changes: get_config("base", epochs=30, corpus="opus_books")."""
     return Config(size=size, **changes)
-
-
-def config_from(stored: dict[str, Any]) -> Config:
-    """Returns the configuration that a weights file holds; settings of other versions are left out."""
-    known = {field.name for field in fields(Config)}
-    return Config(**{name: value for name, value in stored.items() if name in known})
-
-
-def stored_form(config: Config) -> dict[str, Any]:
-    """Returns the configuration as plain values for a weights file."""
-    return asdict(config)
-
-
-def runs_folder(volume: Volume) -> Path:
-    """Returns where training runs keep their weights and tokenizers."""
-    return volume.path("checkpoints") / "transformer"
-
-
-def run_folder(config: Config, volume: Volume) -> Path:
-    """Returns this run's folder, made if needed."""
-    return make_own_folder(runs_folder(volume) / config.name)
-
-
-def tensorboard_folder(config: Config, volume: Volume) -> Path:
-    """Returns where this run's curves go: `./lab up tensorboard` shows all that lies under logs/tensorboard."""
-    return make_own_folder(volume.path("logs") / "tensorboard" / "transformer" / config.name)

@@ -18,9 +18,10 @@ import tyro
 from matplotlib.figure import Figure
 
 from services.ws_mdl import corpora
+from services.ws_mdl.epochs import LONG
 from services.ws_mdl.transformer import visualize
 from services.ws_mdl.transformer.board import Board
-from services.ws_mdl.transformer.config import Config, get_config, run_folder, tensorboard_folder
+from services.ws_mdl.transformer.config import Config, get_config
 from services.ws_mdl.transformer.dataset import (
     BucketSampler,
     CountSampler,
@@ -41,7 +42,6 @@ from vla_modelkit.training.stopping import StopSignal
 __all__ = ["get_config", "get_ds", "get_model", "run_validation", "train_model"]
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
-LONG = "Ctrl-C saves, and the same command goes on"
 
 
 def get_ds(config: Config, folder: Path, machine: Machine, volume: Volume) -> Data:
@@ -81,11 +81,11 @@ def train_model(config: Config, volume: Volume | None = None) -> Trainer:
     volume = volume or Volume()
     machine = choose_machine(config.device, config.precision)
     with machine.main_first():
-        folder = run_folder(config, volume)
+        folder = config.run_folder(volume)
         data = get_ds(config, folder, machine, volume)
     trainer = Trainer(config, machine, data, folder)
     path = trainer.resume()
-    curves = tensorboard_folder(config, volume) if machine.is_main else None
+    curves = config.tensorboard_folder(volume) if machine.is_main else None
     if machine.is_main:
         _greet(trainer, path, curves)
     with (

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from services.ws_mdl.transformer import checkpoints
-from services.ws_mdl.transformer.config import Config, stored_form
+from services.ws_mdl.transformer.config import Config
 from services.ws_mdl.transformer.dataset import Batch
 from services.ws_mdl.transformer.loss import TranslationLoss
 from services.ws_mdl.transformer.model import Transformer, build_transformer
@@ -140,7 +140,7 @@ class Trainer:
         """Writes the state to the run's folder and returns its file."""
         epoch = self.epoch + 1 if self.batches else self.epoch
         path = checkpoints.get_weights_file_path(self.folder, epoch, self.batches)
-        checkpoints.save_weights(path, self.state(), self.config.keep)
+        checkpoints.files_of(self.folder).save(path, self.state(), self.config.keep)
         return path
 
     def state(self) -> checkpoints.State:
@@ -157,7 +157,7 @@ class Trainer:
             "seconds": self.seconds,
             "history": self.history,
             "points": self.points,
-            "config": stored_form(self.config),
+            "config": self.config.stored(),
             "tokenizers": self.fingerprints(),
             "order": self.order(),
         }
@@ -178,13 +178,13 @@ class Trainer:
 
         Raises ValueError, naming both sides, where it belongs to another model, corpus or vocabulary.
         """
-        found = checkpoints.load_chosen(self.folder, self.config.preload, self.machine.device)
+        found = checkpoints.files_of(self.folder).load_chosen(self.config.preload, self.machine.device)
         if found is None:
             return None
         path, state = found
         self._check(path, state)
         advice = "give the same size and settings, or another --name"
-        checkpoints.load_into(self.model, path, state, stored_form(self.config), advice)
+        checkpoints.load_into(self.model, path, state, self.config.stored(), advice)
         for group in state["optimizer_state_dict"]["param_groups"]:
             group.update(self._adam())  # a file of the course, or of another device, has others
         self.optimizer.load_state_dict(state["optimizer_state_dict"])
@@ -201,7 +201,7 @@ class Trainer:
         return path
 
     def _check(self, path: Path, state: checkpoints.State) -> None:
-        theirs, ours = state.get("config", {}), stored_form(self.config)
+        theirs, ours = state.get("config", {}), self.config.stored()
         for name in ("corpus", "pair", "tokenizer"):
             if theirs.get(name, ours[name]) != ours[name]:
                 raise ValueError(

@@ -14,7 +14,7 @@ import tyro
 from tokenizers import Tokenizer
 
 from services.ws_mdl.transformer import checkpoints, decode
-from services.ws_mdl.transformer.config import Config, config_from, runs_folder, stored_form
+from services.ws_mdl.transformer.config import Config
 from services.ws_mdl.transformer.model import Transformer
 from services.ws_mdl.transformer.tokenization import load_tokenizer
 from services.ws_mdl.transformer.trainer import get_model
@@ -32,7 +32,7 @@ class TranslateCommand:
     epoch: str | None = None  # weights after these epochs, as in 0,10,29; default: the newest
     beam: int = 4  # translations kept at every step; 1 is greedy search
     penalty: float = 0.6  # larger values favour longer translations
-    pictures: bool = False  # draw where each layer and head looks, as PNG in the run's folder
+    pictures: bool = False  # draw where each layer and head looks, as PNG and as a page, in the run's folder
     device: str = "auto"
 
 
@@ -48,14 +48,14 @@ class Trained(NamedTuple):
 
 def find_run(volume: Volume, name: str | None) -> Path:
     """Returns the folder of a run with weights, without a name of the one trained last. Raises ValueError."""
-    found = {path.parent for path in runs_folder(volume).glob("*/tmodel_*.pt")}
+    found = {path.parent for path in Config.runs_folder(volume).glob("*/tmodel_*.pt")}
     if not found:
-        raise ValueError(f"{runs_folder(volume)} holds no trained run; train one: ./lab train transformer")
+        raise ValueError(f"{Config.runs_folder(volume)} holds no trained run; train one: ./lab train transformer")
     if name is None:
         return max(found, key=lambda folder: max(path.stat().st_mtime for path in folder.glob("tmodel_*.pt")))
-    if runs_folder(volume) / name not in found:
+    if Config.runs_folder(volume) / name not in found:
         raise ValueError(f"run {name!r} not found; there are {', '.join(sorted(folder.name for folder in found))}")
-    return runs_folder(volume) / name
+    return Config.runs_folder(volume) / name
 
 
 def load_trained(folder: Path, device: str = "auto", epoch: int | None = None) -> Trained:
@@ -71,10 +71,10 @@ def load_trained(folder: Path, device: str = "auto", epoch: int | None = None) -
     path, state = found
     if "config" not in state:
         raise ValueError(f"{path} does not say its configuration; `train` with the same settings takes it over first")
-    config = config_from(state["config"])
+    config = Config.of(state["config"])
     source, target = (load_tokenizer(folder / f"tokenizer_{language}.json") for language in config.languages)
     model = get_model(config, source.get_vocab_size(), target.get_vocab_size()).to(machine.device)
-    checkpoints.load_into(model, path, state, stored_form(config), "put back the tokenizers it was trained with")
+    checkpoints.load_into(model, path, state, config.stored(), "put back the tokenizers it was trained with")
     return Trained(model.eval(), config, source, target, path)
 
 
@@ -96,8 +96,9 @@ def main(command: TranslateCommand) -> None:
 
 
 def draw(trained: Trained, source: str, target: str) -> None:
-    """Writes a picture for each kind of attention, all layers and heads, and says where."""
-    from services.ws_mdl.transformer import visualize  # matplotlib: not needed for words alone
+    """Writes a picture for each kind of attention, all layers and heads, and a page to choose them; says where."""
+    from services.ws_mdl.transformer import viewers, visualize  # matplotlib, ipywidgets: not needed for words alone
+    from vla_notebooks.page import page
 
     view = visualize.look(trained.model, source, target, trained.tokenizer_src, trained.tokenizer_tgt)
     folder = make_folder(trained.path.parent / "pictures")
@@ -109,6 +110,14 @@ def draw(trained: Trained, source: str, target: str) -> None:
     for name, (weights, queries, keys) in kinds.items():
         figure = visualize.plot_attention(weights, queries, keys, f"{name}: each row looks at the columns")
         print(shown(visualize.save(figure, folder / f"attention_{name}.png")), file=sys.stderr)
+    boxes = {
+        "Who looks where": viewers.attention(view),
+        "The next word": viewers.next_words(trained, source),
+        "The beam's tree": viewers.beam_tree(trained, source),
+    }
+    path = folder / "looking-in.html"
+    path.write_text(page(source, {name: (box, {}) for name, box in boxes.items()}), encoding="utf-8")
+    print(shown(path), file=sys.stderr)
 
 
 if __name__ == "__main__":

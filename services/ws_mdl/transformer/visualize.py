@@ -168,10 +168,10 @@ def save(figure: Figure, path: Path) -> Path:
 
 def main() -> None:
     """Draws the table of positions and the masks into the volume's folder of transformer runs."""
-    from services.ws_mdl.transformer.config import runs_folder
+    from services.ws_mdl.transformer.config import Config
     from vla_common.volume import Volume, make_folder
 
-    folder = make_folder(runs_folder(Volume()) / "pictures")
+    folder = make_folder(Config.runs_folder(Volume()) / "pictures")
     source = torch.tensor([[5] * length + [1] * (12 - length) for length in (12, 9, 7, 4)])
     print(save(plot_positions(sinusoids(100, 128)), folder / "positions.png"))
     print(save(plot_masks(source, pad=1, target_len=12), folder / "masks.png"))

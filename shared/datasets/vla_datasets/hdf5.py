@@ -41,6 +41,8 @@ def opened(path: Path):
 class LiberoFiles:
     """The files of a folder, or one file, with `LeRobotDataset`'s members."""
 
+    left_out = 0
+
     def __init__(self, folder: str | Path):
         self.folder = Path(folder).expanduser().absolute()
         paths = files(self.folder)
@@ -51,6 +53,7 @@ class LiberoFiles:
             self._list(path)
         if not self.episodes:
             raise DatasetError(f"{self.folder} holds no demonstrations; expected data/demo_0 and on in {paths[0].name}")
+        self._listed = tuple(self.episodes)
 
     def _list(self, path: Path) -> None:
         with opened(path) as file:
@@ -112,7 +115,7 @@ class LiberoFiles:
     def columns(self, episode_index: int) -> dict[str, np.ndarray]:
         """Returns observation.state [T, 8], action [T, 7] with the gripper 0 closed and 1 open, and LeRobot's own."""
         path, demo = self._demos[episode_index]
-        length = self.episodes[episode_index].length
+        length, (text, *_) = self._listed[episode_index].length, self._listed[episode_index].tasks
         with opened(path) as file:
             group = file["data"][demo]
             missing = [part for part in PARTS if part not in group["obs"]]
@@ -124,7 +127,7 @@ class LiberoFiles:
             shapes = f"actions {list(actions.shape)}, state {list(state.shape)}"
             raise DatasetError(f"{path}: {demo} has {shapes}; expected [{length}, 7] and [{length}, 8], a Panda's")
         steps = np.arange(length)
-        task = next(i for i, one in self.tasks.items() if one == self.episodes[episode_index].tasks[0])
+        task = next(i for i, one in self.tasks.items() if one == text)
         own = {"timestamp": (steps / libero.FPS).astype(np.float32), "frame_index": steps}
         own |= {"episode_index": np.full(length, episode_index), "task_index": np.full(length, task)}
         return {libero.STATE: state, libero.ACTION: libero.gripper_opens(actions), **own}
@@ -145,6 +148,10 @@ class LiberoFiles:
                 found = np.stack([kept[int(index)] for index in indices])
             drawn_by_opengl = file["data"].attrs.get("macros_image_convention", "opengl") == "opengl"
         return np.ascontiguousarray(found[:, ::-1, ::-1] if drawn_by_opengl else found)
+
+    def pictures_path(self, episode_index: int, video_key: str) -> Path:
+        """Returns the file that an episode's pictures lie in."""
+        return self._demos[episode_index][0]
 
     def statistics(self) -> statistics.Statistics:
         """Returns {feature: {min, max, mean, std, q01, q99}}, float64 [n], of all rows."""

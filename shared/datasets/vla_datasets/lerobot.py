@@ -15,7 +15,7 @@ import numpy as np
 
 from vla_datasets import films, metadata, statistics, tables
 from vla_datasets.errors import DatasetError
-from vla_datasets.metadata import Episode
+from vla_datasets.metadata import Episode, Opener
 
 VERSIONS = ("v2.0", "v2.1")
 NEEDED = ("codebase_version", "fps", "features", "data_path")
@@ -29,15 +29,20 @@ class LeRobotDataset:
     info      info.json as it is: codebase_version, robot_type, fps, chunks_size, total_…, features
     modality  GR00T's modality.json, None where there is none
     source    what the lab knows of a set that it made itself: meta/source.json, else None
+    left_out  how many episodes were taken out of `episodes`
+
+    opener: how files of numbers and of meta/ are opened; open()'s own by default.
     """
 
-    def __init__(self, folder: str | Path):
-        self.folder = Path(folder).expanduser().absolute()
-        self.info = _info(self.folder)
+    left_out = 0
+
+    def __init__(self, folder: str | Path, opener: Opener | None = None):
+        self.folder, self.opener = Path(folder).expanduser().absolute(), opener
+        self.info = _info(self.folder, opener)
         self.modality = self._optional(metadata.MODALITY)
         self.source = self._optional(metadata.SOURCE)
-        self.episodes: list[Episode] = metadata.episodes(self.folder)
-        self.tasks: dict[int, str] = metadata.tasks(self.folder)
+        self.episodes: list[Episode] = metadata.episodes(self.folder, opener)
+        self.tasks: dict[int, str] = metadata.tasks(self.folder, opener)
         self._films, self._columns = films.Films(), OrderedDict()
 
     @property
@@ -77,7 +82,7 @@ class LeRobotDataset:
         """Returns an array [T, …] for each column of an episode. They are kept, and not to be written to."""
         if episode_index not in self._columns:
             path = self.data_path(episode_index)
-            self._columns[episode_index] = tables.columns(tables.read(path), path)
+            self._columns[episode_index] = tables.columns(tables.read(path, self.opener), path)
             if len(self._columns) > KEPT:
                 self._columns.popitem(last=False)
         self._columns.move_to_end(episode_index)
@@ -92,13 +97,25 @@ class LeRobotDataset:
             raise films.none_called(video_key, self.name, self.video_keys)
         return self._films[self.video_path(episode_index, video_key)].frames(indices)
 
+    def pictures_path(self, episode_index: int, video_key: str) -> Path:
+        """Returns the file that an episode's pictures lie in: a film, or the rows themselves."""
+        is_film = self.features[video_key]["dtype"] == "video"
+        return self.video_path(episode_index, video_key) if is_film else self.data_path(episode_index)
+
     def film(self, episode_index: int, video_key: str) -> films.Film:
         """Returns the film of a feature "video" that is none of "image"."""
         return self._films[self.video_path(episode_index, video_key)]
 
     def statistics(self) -> statistics.Statistics:
-        """Returns {feature: {min, max, mean, std, q01, q99}}, float64 [n]: stats.json's, else the rows'."""
-        return self._statistics
+        """Returns {feature: {min, max, mean, std, q01, q99}}, float64 [n]: stats.json's, else the rows'.
+
+        Where episodes are left out, it is of the others' rows.
+        """
+        return self._of_the_rest if self.left_out else self._statistics
+
+    @cached_property
+    def _of_the_rest(self) -> statistics.Statistics:
+        return self.computed_statistics()
 
     @cached_property
     def _statistics(self) -> statistics.Statistics:
@@ -147,7 +164,8 @@ class LeRobotDataset:
         return self.folder / name
 
     def _optional(self, name: str) -> dict[str, Any] | None:
-        return metadata.read_json(self.folder / name) if (self.folder / name).exists() else None
+        path = self.folder / name
+        return metadata.read_json(path, self.opener) if path.exists() else None
 
 
 def incomplete(stated: dict[str, dict[str, list]]) -> list[tuple[str, str]]:
@@ -155,9 +173,9 @@ def incomplete(stated: dict[str, dict[str, list]]) -> list[tuple[str, str]]:
     return [(key, name) for key, one in stated.items() for name in statistics.NAMES if name not in one]
 
 
-def _info(folder: Path) -> dict[str, Any]:
+def _info(folder: Path, opener: Opener | None) -> dict[str, Any]:
     path = folder / metadata.INFO
-    info = metadata.read_json(path)
+    info = metadata.read_json(path, opener)
     version = info.get("codebase_version")
     if version not in VERSIONS:
         what = f"{path}: codebase_version is {version!r}; expected {' or '.join(VERSIONS)}"

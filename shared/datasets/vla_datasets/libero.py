@@ -54,10 +54,8 @@ def modality(cameras: tuple[str, ...]) -> dict[str, Any]:
 
 
 def gripper_opens(actions: np.ndarray) -> np.ndarray:
-    """Returns [T, 7] with the gripper 0 closed and 1 open, for -1 open and 1 closed; as openvla's data loader does."""
-    return np.concatenate([actions[:, :-1], 1 - np.clip(actions[:, -1:], 0, 1)], axis=1)
+    """Returns [T, 7] with the gripper 0 closed and 1 open, for -1 open and 1 closed: for those, openvla's loader's.
 
-
-def gripper_closes(actions: np.ndarray) -> np.ndarray:
-    """Returns [T, 7] with the gripper -1 open and 1 closed, for 0 closed and 1 open."""
-    return np.concatenate([actions[:, :-1], 1 - 2 * actions[:, -1:]], axis=1)
+    The oracle also commands 0, to stay as it is on the way to a drawer's handle; that is 0.5 here.
+    """
+    return np.concatenate([actions[:, :-1], (1 - np.clip(actions[:, -1:], -1, 1)) / 2], axis=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ EPISODES, TASKS, EPISODES_STATS = "meta/episodes.jsonl", "meta/tasks.jsonl", "me
 DATA_PATH = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 VIDEO_PATH = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 CHUNK = 1000  # episodes in a folder
+Opener = Callable[[str, int], int]  # as open() takes one: who must follow no link brings one
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,10 @@ class Episode:
     length: int
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, opener: Opener | None = None) -> dict[str, Any]:
     """Returns a JSON object. Raises DatasetError naming the file."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(_text(path, opener))
     except FileNotFoundError as error:
         raise DatasetError(f"{path} is missing; expected a data set in LeRobot's layout") from error
     except (OSError, ValueError) as error:
@@ -39,10 +40,10 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
+def read_lines(path: Path, opener: Opener | None = None) -> list[tuple[int, dict[str, Any]]]:
     """Returns (row from 1, object) for each line of JSON that is not blank. Raises DatasetError naming file and row."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = _text(path, opener).splitlines()
     except FileNotFoundError as error:
         raise DatasetError(f"{path} is missing; expected a line of JSON for each entry") from error
     except (OSError, ValueError) as error:
@@ -52,6 +53,11 @@ def read_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
         if line.strip():
             found.append((row, _line(path, row, line)))
     return found
+
+
+def _text(path: Path, opener: Opener | None) -> str:
+    with open(path, encoding="utf-8", opener=opener) as file:
+        return file.read()
 
 
 def _line(path: Path, row: int, line: str) -> dict[str, Any]:
@@ -64,9 +70,9 @@ def _line(path: Path, row: int, line: str) -> dict[str, Any]:
     return value
 
 
-def episodes(folder: Path) -> list[Episode]:
+def episodes(folder: Path, opener: Opener | None = None) -> list[Episode]:
     """Returns what episodes.jsonl lists, in its order."""
-    return [_episode(folder / EPISODES, row, one) for row, one in read_lines(folder / EPISODES)]
+    return [_episode(folder / EPISODES, row, one) for row, one in read_lines(folder / EPISODES, opener)]
 
 
 def _episode(path: Path, row: int, one: dict[str, Any]) -> Episode:
@@ -78,10 +84,10 @@ def _episode(path: Path, row: int, one: dict[str, Any]) -> Episode:
     return Episode(index, tuple(tasks), length)
 
 
-def tasks(folder: Path) -> dict[int, str]:
+def tasks(folder: Path, opener: Opener | None = None) -> dict[int, str]:
     """Returns what tasks.jsonl lists: task_index -> instruction."""
     path, found = folder / TASKS, {}
-    for row, one in read_lines(path):
+    for row, one in read_lines(path, opener):
         if type(one.get("task_index")) is not int or not isinstance(one.get("task"), str):
             raise DatasetError(f"{path}, row {row}: {one}; expected task_index, a whole number, and task, a text")
         found[one["task_index"]] = one["task"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_common.volume import require_space
-from vla_datasets import telling
+from vla_datasets import marks, telling
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.writing import OWN, Writer
 
@@ -15,8 +15,13 @@ if TYPE_CHECKING:
 
 
 def recode(dataset: LeRobotDataset | LiberoFiles, folder: Path) -> LeRobotDataset:
-    """Writes `dataset` into `folder`, which must not exist, and returns it: the same numbers, films of short groups."""
+    """Writes `dataset` into `folder`, which must not exist, and returns it: the same numbers, films of short groups.
+
+    Episodes that are marked as bad are left out, and the others numbered anew.
+    """
     require_space(folder, telling.size(dataset.folder))
+    if (bad := marks.leave_out(dataset)).bad:
+        print(f"left out, {bad}")
     modality, robot = dataset.modality, dataset.info.get("robot_type") or "unknown"
     columns = set(_columns(dataset)) - OWN.keys()
     films = [key for key in dataset.video_keys if _has(dataset, key)]

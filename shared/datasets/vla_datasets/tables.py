@@ -16,6 +16,7 @@ import pyarrow.compute as pc  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 from vla_datasets.errors import DatasetError  # noqa: E402
+from vla_datasets.metadata import Opener  # noqa: E402
 
 TYPES = {
     name: getattr(pa, name)()
@@ -23,10 +24,13 @@ TYPES = {
 } | {"bool": pa.bool_(), "float16": pa.float16()}
 
 
-def read(path: Path) -> pa.Table:
+def read(path: Path, opener: Opener | None = None) -> pa.Table:
     """Returns a parquet file's table. Raises DatasetError for a file that is missing or none."""
     try:
-        return pq.read_table(path, partitioning=None)
+        if opener is None:
+            return pq.read_table(path, partitioning=None)
+        with open(path, "rb", opener=opener) as file:
+            return pq.read_table(file)
     except FileNotFoundError as error:
         raise DatasetError(f"{path} is missing; expected an episode's rows") from error
     except (pa.ArrowException, OSError) as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import jinja2
 import numpy as np
 
-from vla_datasets import films, telling
+from vla_datasets import films, marks, telling
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.metadata import Episode
@@ -73,6 +73,7 @@ def render(dataset: LeRobotDataset | LiberoFiles, faults: list | None = None) ->
         shown.append(Shown(episode, clips, charts(dataset, episode)))
     return _template().render(
         dataset=dataset,
+        bad=marks.read(dataset).bad,
         summary=telling.summary(dataset),
         layout=telling.layout(dataset),
         megabytes=telling.size(dataset.folder) / 1e6,

@@ -1,0 +1,167 @@
+"""Training by epochs that can be stopped at any batch and goes on bit for bit, on one process or several.
+
+A lab's `Training` is an `EpochRun`: it says what a step is and what else its weights file holds.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from vla_modelkit.training.board import Curves
+from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.progress import Progress
+from vla_modelkit.training.stopping import StopSignal
+from vla_modelkit.training.weights import State, WeightFiles
+
+LONG = "Ctrl-C saves, and the same command goes on"
+
+
+@dataclass
+class EpochRun(ABC):
+    """A run in progress: the network, its averaged twin, and everything the next batch depends on."""
+
+    config: Any  # a lab's settings
+    data: Any  # has a length
+    machine: Machine
+    nn_model: nn.Module
+    averaged: nn.Module
+    optim: torch.optim.Optimizer
+    generator: torch.Generator  # of the order and of all else that is drawn
+    epoch: int = 0  # the one that is next or under way
+    batches: int = 0  # done in it
+    order: Tensor | None = None  # of the data in it
+    global_step: int = 0
+
+    unit: ClassVar[str]  # what a batch is made of
+
+    @abstractmethod
+    def step(self, index: Tensor) -> Tensor:
+        """Trains on those of the data; returns the loss, still on the device."""
+
+    @abstractmethod
+    def own_state(self) -> State:
+        """Returns what a weights file holds beside what every run's does."""
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return -(-len(self.data) // self.config.batch_size)
+
+    @property
+    def steps(self) -> int:
+        return self.config.epochs * self.batches_per_epoch
+
+
+@torch.no_grad()
+def average(run: EpochRun) -> None:
+    """Moves the averaged weights a little towards the trained ones; in the first steps by more."""
+    weight = min(run.config.ema, (1 + run.global_step) / (10 + run.global_step))
+    theirs, ours = list(run.averaged.parameters()), list(run.nn_model.parameters())
+    torch._foreach_lerp_(theirs, ours, 1 - weight)
+    for averaged, current in zip(run.averaged.buffers(), run.nn_model.buffers(), strict=True):
+        if averaged.is_floating_point():
+            averaged.lerp_(current, 1 - weight)  # the batch norms' own means forget all but the last ten batches
+        else:
+            averaged.copy_(current)
+
+
+# --- state --------------------------------------------------------------------------------------------------
+
+
+def state_of(run: EpochRun) -> State:
+    """Returns everything that the rest of the run depends on."""
+    return {
+        "model_state_dict": run.nn_model.state_dict(),
+        "averaged_state_dict": run.averaged.state_dict(),
+        "optimizer_state_dict": run.optim.state_dict(),
+        "epoch": run.epoch,
+        "batches": run.batches,
+        "order": run.order,
+        "global_step": run.global_step,
+        "generator": run.generator.get_state(),
+        "config": run.config.stored(),
+        **run.own_state(),
+    }
+
+
+def put_back(run: EpochRun, state: State) -> None:
+    """Puts a run where the state was taken."""
+    run.nn_model.load_state_dict(state["model_state_dict"])
+    run.averaged.load_state_dict(state["averaged_state_dict"])
+    run.optim.load_state_dict(state["optimizer_state_dict"])
+    run.generator.set_state(state["generator"].cpu())
+    run.epoch, run.batches, run.global_step = state["epoch"], state["batches"], state["global_step"]
+    run.order = None if state["order"] is None else state["order"].cpu()
+
+
+def save(run: EpochRun, files: WeightFiles) -> None:
+    """Writes the weights file of where the run is."""
+    if run.machine.is_main:
+        path = files.path(run.epoch - 1) if run.batches == 0 else files.path(run.epoch, run.batches)
+        files.save(path, state_of(run), run.config.keep)
+
+
+# --- the whole run ------------------------------------------------------------------------------------------
+
+
+def train_to_end(
+    run: EpochRun, files: WeightFiles, curves: Curves, on_epoch: Callable[[EpochRun], None] = lambda run: None
+) -> bool:
+    """Trains to the last epoch or until it is stopped, and saves; returns whether the run is complete."""
+    config = run.config
+    with StopSignal() as stop, curves, progress_of(run, curves) as advance:
+        while run.epoch < config.epochs and not asked(run, stop):
+            whole = train_epoch(run, stop, advance)
+            if not whole or stop.asked or run.epoch % config.save_every == 0 or run.epoch == config.epochs:
+                save(run, files)
+            if whole:
+                on_epoch(run)
+    return run.epoch >= config.epochs
+
+
+def train_epoch(run: EpochRun, stop: StopSignal, on_batch: Callable[[Tensor], None] = lambda loss: None) -> bool:
+    """Trains to the end of the epoch, or of the batch in which a stop was asked for; returns whether it is whole."""
+    if run.order is None:
+        run.order = torch.randperm(len(run.data), generator=run.generator)
+    for index in run.order.split(run.config.batch_size)[run.batches :]:
+        loss = run.step(index)
+        run.batches += 1
+        on_batch(loss)
+        if asked(run, stop) and run.batches < run.batches_per_epoch:
+            return False
+    run.epoch, run.batches, run.order = run.epoch + 1, 0, None
+    return True
+
+
+def asked(run: EpochRun, stop: StopSignal) -> bool:
+    """Returns whether any process was asked to stop: all of them stop after the same batch."""
+    return any(run.machine.sums(int(stop.asked)))
+
+
+@contextmanager
+def progress_of(run: EpochRun, curves: Curves, every: int = 10) -> Iterator[Callable[[Tensor], None]]:
+    """Yields a function to call with each batch's loss: shows the way to the end, with the loss and the pace."""
+    started, first = time.monotonic(), run.global_step
+    progress = Progress(run.steps, run.global_step, LONG, shown=run.machine.is_main)
+
+    def advance(loss: Tensor) -> None:
+        end_of_epoch = run.batches == run.batches_per_epoch
+        if run.global_step % every and not end_of_epoch:
+            return progress.advance()  # reading the loss waits for the device
+        value = loss.item()
+        pace = (run.global_step - first) * run.config.batch_size / (time.monotonic() - started)
+        figures = f"loss {value:.4f}", f"{pace:.0f} {run.unit}/s"
+        progress.advance(f"epoch {run.epoch}", *figures)
+        curves.scalars("train", {"loss": value, "rate": run.optim.param_groups[0]["lr"]}, run.global_step)
+        if progress.shown and not progress.live and end_of_epoch:
+            print(f"epoch {run.epoch}: {', '.join(figures)}", flush=True)
+
+    with progress:
+        yield advance

@@ -1,0 +1,134 @@
+"""A data set's pictures, decoded once and kept: the next training on the same films begins at once.
+
+They lie as plain bytes in one file below datasets/ on the volume, named by what the films hold, and are mapped, so that
+processes share them. A disk without room for them costs the time, not the training.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from vla_common.volume import Volume, make_own_folder, require_space
+from vla_datasets.errors import DatasetError
+
+FOLDER, LOCK, ENDING = ".pictures", "lock", ".rgb"
+MOST = 5 * 10**9  # bytes that are kept of all data sets: what was used longest ago goes first
+SPARE = 2**28  # bytes that stay free
+HOW = b"1"  # another number where `small` or the order of the bytes changes
+OnEpisode = Callable[[int, int], None]  # done, total
+
+
+def pictures_of(found: Any, episodes: Sequence[Any], keys: Sequence[str], side: int, on_episode: OnEpisode) -> Tensor:
+    """Returns uint8 [N, C, 3, side, side]: each step of the episodes, as the cameras called `keys` show it."""
+    shape = (sum(one.length for one in episodes), len(keys), 3, side, side)
+    path = Volume().path("datasets") / FOLDER / f"{digest(found, episodes, keys, side)}{ENDING}"
+
+    def decoded() -> Iterator[Tensor]:
+        for done, one in enumerate(episodes, 1):
+            yield of_episode(found, one, keys, side)
+            on_episode(done, len(episodes))
+
+    try:
+        if is_kept(path, math.prod(shape)) or keep(path, math.prod(shape), decoded):
+            on_episode(len(episodes), len(episodes))
+            return torch.from_file(str(path), shared=False, size=math.prod(shape), dtype=torch.uint8).view(shape)
+    except OSError as error:
+        print(f"the films are decoded again next time: {error.strerror or error}", flush=True)
+    return torch.cat(list(decoded()))
+
+
+def digest(found: Any, episodes: Sequence[Any], keys: Sequence[str], side: int) -> str:
+    """Returns 32 hex digits of the films' own bytes and of what is taken from them."""
+    what = hashlib.sha256(HOW + repr((side, tuple(keys), [(one.index, one.length) for one in episodes])).encode())
+    for path in dict.fromkeys(found.pictures_path(one.index, key) for one in episodes for key in keys):
+        with suppress(FileNotFoundError), path.open("rb") as file:  # which one is missing is said by who decodes it
+            while part := file.read(2**24):
+                what.update(part)
+    return what.hexdigest()[:32]
+
+
+def is_kept(path: Path, size: int) -> bool:
+    """Returns whether the file is there and whole; from now on it counts as used."""
+    try:
+        whole = path.stat().st_size == size
+    except FileNotFoundError:
+        return False
+    with suppress(OSError):  # of another user, or on a volume that is read only
+        os.utime(path)
+    return whole
+
+
+def keep(path: Path, size: int, parts: Callable[[], Iterator[Tensor]]) -> bool:
+    """Writes the file, whole or not at all; returns False where another process is writing one.
+
+    Raises OSError where there is no room.
+    """
+    draft = make_own_folder(path.parent) / f".{path.name}"
+    with only_one(path.parent) as mine:
+        if not mine:
+            return False
+        make_room(path.parent, size)
+        require_space(path, size + SPARE)
+        try:
+            with draft.open("xb") as file:
+                for part in parts():
+                    file.write(part.numpy().data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+    return True
+
+
+@contextmanager
+def only_one(folder: Path) -> Iterator[bool]:
+    """Yields whether no other process writes in a folder; until the end none will."""
+    with (folder / LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def make_room(folder: Path, size: int) -> None:
+    """Removes drafts that were interrupted, and the files used longest ago until `size` bytes more are `MOST`."""
+    for draft in folder.glob(f".*{ENDING}"):
+        draft.unlink()
+    kept = sorted(folder.glob(f"[!.]*{ENDING}"), key=lambda path: path.stat().st_mtime)
+    total = size + sum(path.stat().st_size for path in kept)
+    for path in kept:
+        if total <= MOST:
+            break
+        total -= path.stat().st_size
+        path.unlink()  # who has it mapped keeps it
+
+
+def of_episode(found: Any, one: Any, keys: Sequence[str], side: int) -> Tensor:
+    """Returns uint8 [T, C, 3, side, side]. Raises DatasetError for films that are not as long as the episode."""
+    seen = [small(found.frames(one.index, key), side) for key in keys]
+    if any(len(pictures) != one.length for pictures in seen):
+        counts = [len(pictures) for pictures in seen]
+        raise DatasetError(f"{found.name}, episode {one.index}: films of {counts} pictures; expected {one.length} each")
+    return torch.stack(seen, 1).contiguous()
+
+
+def small(pictures: np.ndarray, side: int) -> Tensor:
+    """Returns uint8 [n, 3, side, side] of pictures uint8 [n, H, W, 3], averaged over what becomes one pixel."""
+    x = torch.from_numpy(np.ascontiguousarray(pictures)).permute(0, 3, 1, 2).float()
+    x = functional.interpolate(x, (side, side), mode="bilinear", antialias=True, align_corners=False)
+    return x.round().clamp(0, 255).to(torch.uint8)

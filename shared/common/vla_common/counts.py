@@ -1,0 +1,6 @@
+"""A number of things in words."""
+
+
+def plural(number: int, noun: str) -> str:
+    """Returns "1 episode", "2 episodes", "26,957 steps"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

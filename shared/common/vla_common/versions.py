@@ -1,0 +1,40 @@
+"""What computes, in numbers: packages, and the lock they come from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def versions(packages: Iterable[str], absent: str = "") -> dict[str, str]:
+    """Returns versions of Python and of packages; `absent`, else nothing, for those not installed."""
+    found = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = absent
+    return {name: one for name, one in found.items() if one}
+
+
+def _lock() -> Path:
+    """Returns the lock of this environment: beside its folder or, in an image, the only one that there is."""
+    beside, all_locks = Path(sys.prefix).parent / "requirements.lock", [*ROOT.glob("images/*/requirements.lock")]
+    return all_locks[0] if len(all_locks) == 1 and not beside.is_file() else beside
+
+
+LOCK = _lock()
+
+
+def lock_hash() -> str | None:
+    """Returns the sha256 of this environment's lock: $VLALAB_LOCK_HASH in an image, else the file's own."""
+    if os.environ.get("VLALAB_LOCK_HASH"):
+        return os.environ["VLALAB_LOCK_HASH"]
+    return hashlib.sha256(LOCK.read_bytes()).hexdigest() if LOCK.is_file() else None

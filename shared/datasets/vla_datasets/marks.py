@@ -1,0 +1,130 @@
+"""Episodes that a person has marked as bad: training leaves them out.
+
+No layout has a place for that, so it stands in a file of its own beside the data set, `.NAME.marks.json`, with what
+tells the set: marks of another set that had the name are refused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vla_common import anchored
+from vla_common.volume import Volume, shown
+from vla_datasets import metadata
+from vla_datasets.errors import DatasetError
+from vla_datasets.lerobot import LeRobotDataset
+
+if TYPE_CHECKING:
+    from vla_datasets.hdf5 import LiberoFiles
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The episodes of a data set that are marked as bad."""
+
+    bad: tuple[int, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits that change with the marks; empty where nothing is marked."""
+        return hashlib.sha256(json.dumps(self.bad).encode()).hexdigest()[:16] if self.bad else ""
+
+    def __str__(self) -> str:
+        return f"marked as bad: {', '.join(map(str, self.bad)) or 'none'}"
+
+
+def path_of(folder: Path) -> Path:
+    """Returns where a data set's marks are kept."""
+    return folder.with_name(f".{folder.name}.marks.json")
+
+
+def read(dataset: LeRobotDataset | LiberoFiles) -> Marks:
+    """Returns a set's marks. Raises DatasetError for a damaged file, and for marks of another set of that name."""
+    path = path_of(dataset.folder)
+    if not path.exists():
+        return Marks()
+    found = metadata.read_json(path, getattr(dataset, "opener", None))
+    bad = found.get("bad")
+    if not isinstance(bad, list) or not all(type(one) is int for one in bad):
+        raise DatasetError(f"{shown(path)}: bad is no list of episodes; remove the file, and mark them anew")
+    if found.get("of") != _identity(dataset):
+        raise DatasetError(f"{shown(path)} marks episodes of another set that was called {dataset.name}; remove it")
+    return Marks(tuple(sorted(set(bad))))
+
+
+def mark(dataset: LeRobotDataset | LiberoFiles, bad: Iterable[int] = (), good: Iterable[int] = ()) -> Marks:
+    """Marks episodes as bad, or takes that back; returns all marks. Raises DatasetError for an episode there is not."""
+    bad, good = set(bad), set(good)
+    if unknown := sorted((bad | good) - {one.index for one in dataset.episodes}):
+        raise DatasetError(f"{dataset.name} has no episode {unknown[0]}; it has {len(dataset.episodes)}")
+    path = path_of(dataset.folder)
+    with _locked(path.parent) as around:
+        found = Marks(tuple(sorted((set(read(dataset).bad) | bad) - good)))
+        if found.bad:
+            _put(around, path.name, json.dumps({"of": _identity(dataset), "bad": found.bad}) + "\n")
+        else:
+            _remove(path.name, around)
+    return found
+
+
+def leave_out(dataset: LeRobotDataset | LiberoFiles) -> Marks:
+    """Leaves the marked episodes out of an open data set: its statistics are of the others. Returns the marks.
+
+    Raises DatasetError where none is left.
+    """
+    marks = read(dataset)
+    left = [one for one in dataset.episodes if one.index not in marks.bad]
+    if marks.bad and not left:
+        raise DatasetError(f"{dataset.name}: all {len(marks.bad)} episodes are marked as bad; nothing can be learned")
+    dataset.episodes, dataset.left_out = left, len(marks.bad)
+    return marks
+
+
+def _identity(dataset: LeRobotDataset | LiberoFiles) -> str:
+    episodes = [[one.index, one.length, *one.tasks] for one in dataset.episodes]
+    text = json.dumps([episodes, dataset.source], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[int]:
+    """Yields a descriptor of a folder, held by this caller alone; below the volume's root no link leads to it."""
+    root = Volume().root
+    start = root if folder.is_relative_to(root) else folder
+    with anchored.folder(start, *folder.relative_to(start).parts) as entered:
+        around = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=entered)
+        try:
+            fcntl.flock(around, fcntl.LOCK_EX)
+            yield around
+        finally:
+            os.close(around)
+
+
+def _put(around: int, name: str, text: str) -> None:
+    """Writes a file whole or not at all; it belongs to whoever owns the folder."""
+    partial = f"{name}.partial"
+    _remove(partial, around)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=around)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            owner = os.fstat(around)
+            if os.geteuid() == 0:
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+        os.rename(partial, name, src_dir_fd=around, dst_dir_fd=around)
+    except OSError:
+        _remove(partial, around)
+        raise
+
+
+def _remove(name: str, around: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=around)

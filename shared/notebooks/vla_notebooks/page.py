@@ -1,0 +1,75 @@
+"""Viewers as a page: one HTML file that any browser opens, without a kernel, a server or anything from elsewhere."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from ipywidgets import VBox
+from ipywidgets.widgets.widget_description import DescriptionWidget
+
+STYLE = """
+:root { color-scheme: light dark }
+body { font: 15px/1.4 system-ui, sans-serif; max-width: 60rem; margin: 0 auto; padding: 0 1rem 2rem }
+label { display: inline-flex; gap: .5rem; align-items: center; margin: 0 1rem .5rem 0; flex-wrap: wrap }
+select, input { max-width: 100% }
+"""
+SCRIPT = """
+for (const one of document.querySelectorAll('section')) {
+  const drawings = JSON.parse(one.querySelector('script').textContent)
+  const show = () => {
+    const controls = [...one.querySelectorAll('input')]
+    for (const it of controls) it.nextElementSibling.textContent = JSON.parse(it.dataset.names)[it.value]
+    one.querySelector('div').innerHTML = drawings[controls.map(it => it.value).join()]
+  }
+  one.addEventListener('input', show)
+  show()
+}
+"""
+
+
+def page(title: str, viewers: Mapping[str, tuple[VBox, Mapping[str, Sequence[Any]]]]) -> str:
+    """Returns an HTML page with these viewers under their headings, each drawn for all values of its controls.
+
+    viewers: heading -> what `viewer` returned, and for controls with too many values those that the page has.
+    """
+    sections = "".join(_section(heading, *given) for heading, given in viewers.items())
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
+    body = f"<h1>{escape(title)}</h1>{sections}<script>{SCRIPT}</script>"
+    return f'<!doctype html><html lang="en"><head>{head}<style>{STYLE}</style></head><body>{body}</body></html>\n'
+
+
+def _section(heading: str, box: VBox, only: Mapping[str, Sequence[Any]]) -> str:
+    *controls, screen = box.children
+    values = [dict(_values(one, only.get(one.description))) for one in controls]
+    before, drawings = [one.value for one in controls], {}
+    for chosen in itertools.product(*(enumerate(one.values()) for one in values)):
+        for control, (_, value) in zip(controls, chosen, strict=True):
+            control.value = value
+        drawings[",".join(str(number) for number, _ in chosen)] = screen.value
+    for control, value in zip(controls, before, strict=True):
+        control.value = value
+    told = (_control(*given) for given in zip(controls, values, before, strict=True))
+    data = json.dumps(drawings, ensure_ascii=False).replace("</", "<\\/")
+    kept = f'<script type="application/json">{data}</script>'
+    return f"<section><h2>{escape(heading)}</h2>{''.join(told)}<div></div>{kept}</section>"
+
+
+def _values(control: DescriptionWidget, only: Sequence[Any] | None) -> list[tuple[str, Any]]:
+    """Returns what a control may be, with what it is called."""
+    if hasattr(control, "options"):
+        pairs = zip(control._options_labels, control._options_values, strict=True)
+        return [(name, value) for name, value in pairs if only is None or value in only]
+    chosen = only or range(control.min, control.max + 1)
+    return [(f"{value:g}", value) for value in chosen]
+
+
+def _control(control: DescriptionWidget, values: Mapping[str, Any], before: Any) -> str:
+    names = list(values)
+    start = next((number for number, value in enumerate(values.values()) if value == before), 0)
+    slider = f'<input type="range" min="0" max="{len(names) - 1}" value="{start}" '
+    told = f"data-names='{escape(json.dumps(names, ensure_ascii=False), quote=True)}'>"
+    return f"<label>{escape(control.description)} {slider}{told}<output></output></label>"
