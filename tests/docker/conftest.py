@@ -1,8 +1,8 @@
 """The engine, the base image and the images that the docker tests share; and the figures they end with.
 
 Images are built by `./lab build` when the first test wants them; what a build leaves behind is removed when it is done.
-Each image's own tests run beside all that follows. Images that nothing else needs (gr00t, ws_mdl) go before the last
-one is built.
+Each image's own tests run beside all that follows. gr00t and ws_mdl come last, when the services' images are gone:
+nothing but their own tests needs them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.docker import base as base_image
 from tests.docker import disk, hidden
 from tests.docker import engine as engines
 from tests.docker.beside import Beside
-from tests.docker.builds import GROUPS, KEPT, Builds
+from tests.docker.builds import GROUPS, Builds
 from tests.docker.lab import ODD_USER, Lab
 from tests.docker.packages import Unavailable
 from tests.docker.watching import HealthWatch
@@ -39,6 +39,7 @@ ORDER = (
     "test_evaluations",
     "test_traces",
     "test_bundles",
+    "test_gr00t",  # needs one of the last images
 )
 RUNTIME = ("--runtime", "docker")
 USER = ODD_USER if os.geteuid() == 0 else (os.getuid(), os.getgid())  # whom containers run as
@@ -58,11 +59,11 @@ def whose_own_tests(item: pytest.Item) -> str | None:
 
 
 def rank(item: pytest.Item) -> int:
-    """Returns an item's place. The last image comes when services need it, waiting for images' own tests at the end."""
+    """Returns an item's place. What is about the last images comes last, but for waiting for images' own tests."""
     if whose_own_tests(item):
-        return len(ORDER)
-    of_last = item.path.stem == "test_images" and item.name.partition("[")[2].rstrip("]") in GROUPS[-1]
-    return ORDER.index("test_services" if of_last else item.path.stem)
+        return len(ORDER) + 1
+    of_last = item.path.stem == "test_images" and any(name in item.name for name in GROUPS[-1])
+    return len(ORDER) if of_last else ORDER.index(item.path.stem)
 
 
 FIGURES: pytest.StashKey[list[str]] = pytest.StashKey()
@@ -163,7 +164,7 @@ def builds(lab, engine, say, request, tmp_path_factory, beside) -> Iterator[Buil
 @pytest.fixture(scope="session")
 def health(lab, builds, say) -> Iterator[dict[str, list[str]]]:
     """openvla (a tiny checkpoint) and ui are up; the health states they went through, by service."""
-    for name in KEPT:
+    for name in (name for group in GROUPS[:-1] for name in group):
         builds.get(name)
     say("openvla and ui go up")
     lab("checkpoint", "openvla", "--tiny", *RUNTIME)

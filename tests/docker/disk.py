@@ -10,7 +10,7 @@ from tests.docker.packages import Unavailable
 from vlalab.engine import docker
 
 # The most in use at one time, in GB: while gr00t and ws_mdl are built, with their cache of unpacked wheels, beside
-# libero and ui (`./lab build` itself then asks for 20.5).
+# libero (`./lab build` itself then asks for 20.5).
 # vfs has no layers but copies: every layer holds all of those below it.
 NEED_GB = {"overlay2": 25.0, "overlayfs": 25.0, "btrfs": 25.0, "zfs": 25.0}
 NEED_AS_COPIES_GB = 90.0

@@ -36,6 +36,7 @@ class Lab:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLALAB_", "COMPOSE_"))}
         own = {
             "VLALAB_TAG": self.name,
+            "VLALAB_UI_SERVICES": "openvla=http://openvla:8000",  # so that `up ui` brings no others
             "COMPOSE_PROJECT_NAME": f"vlalab-{self.name}",
             "VLALAB_VOLUME": str(self.volume),
             "VLALAB_STATE": str(self.volume.with_name(f"{self.volume.name}-state")),

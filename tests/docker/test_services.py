@@ -1,6 +1,7 @@
 """Services in containers, by the product's own commands: what `up` brings, what a container may, what is open."""
 
 import json
+import platform
 
 import pytest
 
@@ -68,7 +69,18 @@ def test_a_container_has_no_rights_it_does_not_need(up, service):
     assert host["NetworkMode"] not in ("host", "") and host["PidMode"] == "" and host["IpcMode"] != "host"
     assert host["RestartPolicy"]["Name"] == "unless-stopped" and host["ShmSize"] >= 1 << 30
     assert host["LogConfig"]["Config"]["max-size"] and host["LogConfig"]["Config"]["max-file"]
-    assert [mount["Destination"] for mount in record["Mounts"] if mount["Type"] == "bind"] == ["/volume"]
+    seen = {mount["Destination"] for mount in record["Mounts"] if mount["Type"] == "bind"}
+    assert seen == {"/volume", *(["/run/vla-lab-steward"] if service == "ui" else [])}
+
+
+def test_the_page_reaches_its_steward_from_its_container(up):
+    """As a user of its own, without the engine's socket; the machine tells its name, which no container has."""
+    code = (
+        "import asyncio; from services.ui.site.steward import Steward;"
+        "print(asyncio.run(Steward('/run/vla-lab-steward').ask('/status'))['status']['host'])"
+    )
+    asked = docker.run(["exec", up.container("ui")["Id"], "python", "-c", code])
+    assert asked.stdout.strip() == platform.node()
 
 
 @pytest.mark.parametrize("service", UP)

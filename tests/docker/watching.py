@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import subprocess
 import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,30 +16,40 @@ from vlalab.engine import docker
 
 
 class HealthWatch(threading.Thread):
-    """Writes down the health states that a project's containers go through."""
+    """Writes down the health states that a project's containers go through: looks whenever the engine tells of one."""
 
     def __init__(self, lab: Lab):
         super().__init__(daemon=True)
-        self.lab, self.seen, self.ended = lab, {}, threading.Event()
+        self.lab, self.seen = lab, {}
+        own = f"label=com.docker.compose.project=vlalab-{lab.name}"
+        events = ["events", "--since", str(int(time.time())), "--filter", own, "--filter", "type=container"]
+        told_of = [word for event in ("start", "health_status") for word in ("--filter", f"event={event}")]
+        self.events = docker.open_pipe([*events, *told_of], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 
     def run(self) -> None:
-        """Looks five times a second until the block ends."""
-        while not self.ended.wait(0.2):
-            if ids := self.lab.ids():
-                for record in docker.parse_json(docker.run(["inspect", *ids], check=False).stdout):
-                    service = record["Config"]["Labels"]["com.docker.compose.service"]
-                    states = self.seen.setdefault(service, [])
-                    now = (record["State"].get("Health") or {}).get("Status", "none")
-                    if record["State"]["Status"] == "running" and states[-1:] != [now]:
-                        states.append(now)
+        """Looks at every event until the block ends."""
+        for _ in self.events.stdout:
+            self.look()
+
+    def look(self) -> None:
+        """Adds the states that are new."""
+        if ids := self.lab.ids():
+            for record in docker.parse_json(docker.run(["inspect", *ids], check=False).stdout):
+                service = record["Config"]["Labels"]["com.docker.compose.service"]
+                states = self.seen.setdefault(service, [])
+                now = (record["State"].get("Health") or {}).get("Status", "none")
+                if record["State"]["Status"] == "running" and states[-1:] != [now]:
+                    states.append(now)
 
     def __enter__(self):
         self.start()
         return self
 
     def __exit__(self, *_):
-        self.ended.set()
+        self.events.terminate()
         self.join()
+        self.events.wait()
+        self.look()
 
 
 def listening(port: int) -> set[str]:

@@ -1,10 +1,11 @@
-"""Serves the GR00T policy over a model that fails at one instruction: `python dying_service.py KIND PORT`.
+"""Serves the GR00T policy over a model that fails at one instruction.
 
 The network is played; policy and service are the real ones. What is raised are torch's own types with torch's own
 words. A lost device stays lost.
 """
 
-import sys
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from tests.gr00t.harness import info_of, layout_of
 from vla_contract import serve
 
 WORDS = "die"
+LINGER_S = 6.0  # so that a busy machine finds the time to look
 ERRORS = {
     "assert": RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronous"),
     "cublas": RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(handle)`"),
@@ -39,8 +41,9 @@ class Network:
         return np.zeros((len(rows), 2, 32), np.float32)
 
 
-if __name__ == "__main__":
-    kind, port = sys.argv[1], int(sys.argv[2])
+def run(kind: str, port: int, log: Path) -> None:
+    """Serves; what it says goes into `log`."""
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), 2)
     layout = layout_of("libero")
     words = SimpleNamespace(ids=str.split)
-    serve(Gr00tPolicy(Network(kind), words, layout, info_of(layout, 2)), port=port, linger_s=1.0)
+    serve(Gr00tPolicy(Network(kind), words, layout, info_of(layout, 2)), port=port, linger_s=LINGER_S)

@@ -254,30 +254,22 @@ def test_a_robot_of_ones_own_is_a_file_beside_the_weights(tiny_checkpoints, tmp_
     assert set(np.unique(answer["action.hand"])) <= {0.0, 1.0}
 
 
-def test_none_of_what_only_upstream_needs_is_imported(tiny_checkpoints):
-    """The engine answers where neither Isaac-GR00T nor its dependencies can be imported."""
-    program = """
-import sys
-for name in ("gr00t", "diffusers", "albumentations", "pytorch3d", "flash_attn", "timm", "decord", "peft", "cv2"):
-    sys.modules[name] = None
-from services.gr00t.__main__ import ServiceSettings, prepare
-load, _ = prepare(ServiceSettings(checkpoint=sys.argv[1], device="cpu"))
-policy = load()
-print(policy.act([policy.example(9)])[0].actions.shape)
-"""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("VLALAB_GR00T_")}
-    environment["PYTHONPATH"] = ":".join((str(ROOT), *SHARED))
-    command = [sys.executable, "-c", program, str(tiny_checkpoints("libero").folder)]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and "(16, 7)" in done.stdout, done.stderr[-2000:]
+UPSTREAMS = ("gr00t", "diffusers", "albumentations", "pytorch3d", "flash_attn", "timm", "decord", "peft", "cv2")
 
 
 def test_the_program_serves_a_checkpoint_over_http(tiny_checkpoints, tiny_policies, tmp_path):
-    """`python -m services.gr00t`: gets ready, answers on both routes what the policy answers, leaves nothing behind."""
+    """`python -m services.gr00t`: gets ready, answers on both routes what the policy answers, leaves nothing behind.
+
+    All that where neither Isaac-GR00T nor what only it needs can be imported.
+    """
     found, served = tiny_checkpoints("libero"), tiny_policies("libero")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("VLALAB_")}
-    environment |= {"PYTHONPATH": ":".join((str(ROOT), *SHARED, os.environ.get("PYTHONPATH", "")))}
+    (tmp_path / "without").mkdir()
+    none = f"import sys\nsys.modules.update(dict.fromkeys({UPSTREAMS!r}))\n"
+    (tmp_path / "without" / "sitecustomize.py").write_text(none)
+    found_in = (str(tmp_path / "without"), str(ROOT), *SHARED, os.environ.get("PYTHONPATH", ""))
     environment |= {
+        "PYTHONPATH": ":".join(found_in),
         "VLALAB_GR00T_CHECKPOINT": str(found.folder),
         "VLALAB_GR00T_DEVICE": "cpu",
         "VLALAB_LOCK_HASH": "f" * 64,
@@ -297,6 +289,7 @@ def test_the_program_serves_a_checkpoint_over_http(tiny_checkpoints, tiny_polici
             assert info.lock_hash == "f" * 64 and info.checkpoint == served.info().checkpoint
             observation = observe(served.layout, seed=7)
             chunk = client.act(observation)
+            assert chunk.actions.shape == (16, 7)
             assert np.array_equal(chunk.actions, served.act([observation])[0].actions)
         status, _, value = post(url, {"observation": body_of(observation, served.layout)}, {"X-Request-Id": "again"})
         assert status == 200

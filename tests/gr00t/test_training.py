@@ -25,6 +25,8 @@ from tests.running import running
 from vla_common.volume import Volume
 from vla_contract import Observation
 from vla_contract.client.client import PolicyClient
+from vla_datasets import marks
+from vla_datasets.lerobot import LeRobotDataset
 from vla_modelkit.training.machine import Machine
 
 CPU = Machine(torch.device("cpu"))
@@ -125,6 +127,20 @@ def test_merged_adapters_do_what_adapters_did(volume, base):
     changed = {name for name in made if not torch.equal(made[name], base[name])}
     assert all(name.startswith(network.ROWS) or name.split(".")[-2] in network.ADAPTED for name in changed)
     assert any(".attn1.to_q." in name for name in changed) and any(name.startswith(network.ROWS) for name in changed)
+
+
+def test_episodes_marked_as_bad_are_left_out_and_the_result_says_so(volume):
+    settings, folder = Finetune(dataset="toy", name="marked", **QUICK), volume.path("datasets") / "toy"
+    before = program.prepare(settings, volume)
+    bad = marks.mark(LeRobotDataset(folder), bad=[0])
+    try:
+        job = program.prepare(settings, volume)
+    finally:
+        marks.mark(LeRobotDataset(folder), good=[0])
+    assert [one.index for one in job.samples.episodes] == [one.index for one in before.samples.episodes if one.index]
+    made, made_before = job.provenance(1), before.provenance(1)
+    assert (made["left_out"], made["marks"]) == (1, bad.digest) and "marks" not in made_before
+    assert made["data_set"] != made_before["data_set"]
 
 
 def test_the_loss_falls(volume):

@@ -140,4 +140,9 @@ def test_the_server_answers_what_the_lesson_does(server, checkpoints):
     expected = lesson.action_of(picture, words, KEY, checkpoints(), *lesson.read_checkpoint(checkpoints()))
     assert status == 200
     np.testing.assert_allclose(answer["action"], expected)
-    assert ask(server, {"instruction": words})[0] == 400
+    status, answer = ask(server, {"instruction": words})
+    assert status == 422 and "image" in str(answer)
+    status, answer = ask(server, {"image": [[(0, 0, 256)]], "instruction": words, "unnorm_key": "libero"})
+    assert status == 422 and "255" in str(answer)
+    status, answer = ask(server, {"image": picture.tolist(), "instruction": words, "unnorm_key": "libero"})
+    assert status == 422 and KEY in str(answer)

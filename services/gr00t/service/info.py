@@ -11,10 +11,10 @@ from services.gr00t.checkpoint.folder import CheckpointFolder
 from services.gr00t.model.attention import Attention
 from services.gr00t.service.layout import Layout
 from services.gr00t.service.settings import Settings
+from vla_common.versions import lock_hash, versions
 from vla_contract import Observation, PolicyInfo
 from vla_modelkit.checkpoint import identity
 from vla_modelkit.devices import device_name
-from vla_modelkit.versions import lock_hash, versions
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "flash-attn")
 INSTRUCTION = "pick up the cup"  # of the canary
@@ -46,7 +46,7 @@ def policy_info(
         profile=one.profile,
         suites=found.suites,
         max_batch=settings.max_batch,
-        lock_hash=lock_hash("gr00t"),
+        lock_hash=lock_hash(),
         details={
             **layout.details(),
             "engine": settings.engine,

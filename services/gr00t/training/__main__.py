@@ -27,7 +27,9 @@ from services.gr00t.training.samples import Places, Samples, loader
 from services.gr00t.training.settings import BASES, Finetune, digest_of
 from services.gr00t.training.trainer import Trainer, learning_rate
 from vla_common import endings
+from vla_common.counts import plural
 from vla_common.volume import Volume, make_own_folder, require_space, shown
+from vla_datasets import marks
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.opening import find as find_dataset
 from vla_modelkit.checkpoint import changed_files, identity, read_record
@@ -53,6 +55,7 @@ class Job:
     robot: Robot
     samples: Samples
     volume: Volume
+    bad: marks.Marks
 
     @property
     def folder(self) -> Path:
@@ -68,8 +71,9 @@ class Job:
         """Returns what the result was made from."""
         made = identity(self.base.folder, self.base.record)
         digests = {"data_set": digest_of_data(self.dataset), "base": f"{made.repo} {made.sha256[:16]}"}
+        left_out = {"left_out": len(self.bad.bad), "marks": self.bad.digest} if self.bad.bad else {}
         return {
-            **self.settings.identity(world, **digests, robot=self.robot.embodiment.name),
+            **self.settings.identity(world, **digests, robot=self.robot.embodiment.name, **left_out),
             "dataset": self.dataset.name,
         }
 
@@ -79,6 +83,7 @@ def prepare(settings: Finetune, volume: Volume) -> Job:
     base = find(settings.base or _usual_base(volume), volume)
     config = load_config(base.folder)
     dataset = LeRobotDataset(find_dataset(settings.dataset, volume))
+    bad = marks.leave_out(dataset)
     if settings.embodiment != NEW:
         embodiment(settings.embodiment)
     try:
@@ -89,7 +94,7 @@ def prepare(settings: Finetune, volume: Volume) -> Job:
     except ValueError as error:
         check = f"./lab data gr00t --dataset {shlex.quote(settings.dataset)} --check"
         raise ValueError(f"{error}\nall that a data set lacks: {check}") from error
-    job = Job(settings, base, config, dataset, robot, samples, volume)
+    job = Job(settings, base, config, dataset, robot, samples, volume, bad)
     if (job.target / "config.json").is_file() and job.target.resolve() == base.folder.resolve():
         raise ValueError(f"the result would replace its own base, {base.folder.name}; give another --name")
     return job
@@ -235,7 +240,9 @@ def _require_disk(job: Job, trainer: Trainer) -> None:
 def _greet(job: Job, trainer: Trainer, path: Path | None, curves: Path) -> None:
     settings, one = job.settings, job.robot.embodiment
     trained = sum(parameter.numel() for parameter in trainer.trained.values())
-    print(f"data set {job.dataset.name}: {len(job.samples.episodes)} episodes, {len(job.samples):,} steps")
+    about = f"{plural(len(job.samples.episodes), 'episode')}, {plural(len(job.samples), 'step')}"
+    left_out = f" ({len(job.bad.bad)} marked as bad are left out)" if job.bad.bad else ""
+    print(f"data set {job.dataset.name}: {about}{left_out}")
     print(
         f"robot {one.name} ({one.tag}): {job.robot.layout.details()['state']} → {job.robot.layout.details()['action']}"
     )

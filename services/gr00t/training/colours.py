@@ -2,8 +2,8 @@
 
 What is drawn, and every rounding, is that of torchvision's RandomCrop, Resize and ColorJitter, which upstream uses
 (gr00t/data/transform/video.py at 4af2b622). What is saved: channels lie one after the other, so that each operation
-goes through memory in order; numbers are changed in place; and a choice between values is a product with 0 or 1, which
-is exact, where torch's own selections take an element at a time.
+goes through memory in order; numbers are changed in place; and a choice between values is a smallest or largest one,
+which is exact, where torch's own selections take an element at a time.
 """
 
 from __future__ import annotations
@@ -18,18 +18,15 @@ from torch import Tensor
 from services.gr00t.processing.pictures import CROP
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = 0.3, 0.4, 0.5, 0.08  # upstream's ColorJitter
-SIXTHS = torch.tensor([[5.0, 1, 3, 5, 1], [2, 4, 0, 2, 4]])[..., None]  # of the circle, in which red, green, blue fall
-# and rise, with the neighbours of each: a channel is largest in its left one's fall and right one's rise
-TOGETHER = 12544  # pixels: their numbers stay in a processor's cache
+FAR = 1e9  # times what a channel lacks of the largest: beyond every hue
 LEAST = torch.finfo(torch.float32).tiny  # in a denominator whose numerator is 0
 
 
 def changed(pictures: Sequence[np.ndarray], side: int, seed: int) -> Tensor:
     """Returns uint8 [V, side, side, 3] of V pictures uint8 [3, H, W], all changed alike; `seed` says how."""
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(seed)
-        rows, columns = (_draw_crop(whole) for whole in pictures[0].shape[1:])
-        change = _draw_colours()
+    draw = torch.Generator().manual_seed(seed)
+    rows, columns = (_draw_crop(whole, draw) for whole in pictures[0].shape[1:])
+    change = _draw_colours(draw)
     cropped = [torch.from_numpy(one[:, rows, columns]) for one in pictures]
     pixels = torch.empty((len(cropped), *cropped[0].shape))
     for place, one in zip(pixels, cropped, strict=True):
@@ -40,17 +37,17 @@ def changed(pictures: Sequence[np.ndarray], side: int, seed: int) -> Tensor:
     return pixels.mul_(255).to(torch.uint8).permute(0, 2, 3, 1)
 
 
-def _draw_crop(whole: int) -> slice:
+def _draw_crop(whole: int, draw: torch.Generator) -> slice:
     """Returns what is kept of a side; nothing is drawn where there is no room."""
     kept = int(whole * CROP)
-    start = int(torch.randint(0, whole - kept + 1, size=())) if whole > kept else 0
+    start = int(torch.randint(0, whole - kept + 1, size=(), generator=draw)) if whole > kept else 0
     return slice(start, start + kept)
 
 
-def _draw_colours() -> list[tuple]:
-    order = torch.randperm(4).tolist()
+def _draw_colours(draw: torch.Generator) -> list[tuple]:
+    order = torch.randperm(4, generator=draw).tolist()
     ranges = [(1 - one, 1 + one) for one in (BRIGHTNESS, CONTRAST, SATURATION)] + [(-HUE, HUE)]
-    factors = [torch.empty(1).uniform_(*ends).item() for ends in ranges]
+    factors = [torch.empty(1).uniform_(*ends, generator=draw).item() for ends in ranges]
     functions = (brighten, contrast, saturate, turn_hue)
     return [(functions[one], factors[one]) for one in order]
 
@@ -82,33 +79,44 @@ def _blend(pixels: Tensor, other: Tensor, factor: float) -> None:
 def turn_hue(pixels: Tensor, turn: float) -> None:
     """Turns the hue of float32 [V, 3, H, W] of 0 to 1 in place, by a share of the circle."""
     for picture in pixels.flatten(2):
-        for part in picture.split(TOGETHER, -1):
-            hue, saturation, value = _hue_saturation_value(part)
-            hue.add_(turn)
-            _write_colours(part, hue.sub_(hue.floor()).frac_(), saturation, value)
+        hue, saturation, value = _hue_saturation_value(picture)
+        hue.add_(turn)
+        _write_colours(picture, hue.sub_(hue.floor()), saturation, value)
 
 
 def _hue_saturation_value(colours: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns them of [3, N]. The hue is the least of three: of red as the largest channel, of green, of blue.
+
+    A channel that is not the largest is far from its formula: how much it lacks is 0 or at least 6e-8.
+    """
     red, green, blue = colours
-    value = torch.maximum(torch.maximum(red, green), blue)
-    spread = value - torch.minimum(torch.minimum(red, green), blue)
+    value = torch.maximum(red, green)
+    torch.maximum(value, blue, out=value)
+    least = torch.minimum(red, green)
+    torch.minimum(least, blue, out=least)
+    spread = torch.sub(value, least, out=least)
     r, g, b = (value - colours).div_(spread.clamp_min(LEAST))
-    largest = torch.eq(colours, value, out=torch.empty_like(colours))  # 1 or 0 as a number: booleans are slow
-    largest[1].mul_(1 - largest[0])
-    hue = (b - g).mul_(largest[0]).addcmul_((r + 2).sub_(b), largest[1])
-    hue.addcmul_((g + 4).sub_(r), (1 - largest[0]).sub_(largest[1]))
+    hue = (g + 4).sub_(r)
+    torch.minimum(hue, (r + 2).sub_(b).add_(g, alpha=FAR), out=hue)
+    torch.minimum(hue, torch.sub(b, g, out=b).add_(r, alpha=FAR), out=hue)
     return hue.mul_(1 / 6).add_(1).frac_(), spread.div_(value.clamp_min(LEAST)), value
 
 
 def _write_colours(colours: Tensor, hue: Tensor, saturation: Tensor, value: Tensor) -> None:
-    """Writes [3, N] of hue, saturation and value: each sixth of the circle has one channel fall, or rise."""
+    """Writes [3, N] of hue, saturation and value.
+
+    In each sixth of the circle one channel is the largest, one the least, one between them, where it rises in even
+    sixths and falls in odd ones. A product for each channel is 0 where it lies between, and else at least 2 away.
+    """
     sixth = hue.mul_(6).floor()
     part = hue.sub_(sixth).mul_(saturation)
-    falling, rising, least = levels = torch.empty_like(colours)
+    odd = sixth.mul(0.5).frac_().mul_(2)
+    least, between = levels = torch.empty((2, len(hue)))
     torch.sub(1, saturation, out=least)
-    torch.add(part, least, out=rising)
-    torch.sub(1, part, out=falling)
-    levels.mul_(value).clamp_(0, 1)
-    falls, rises = (torch.eq(sixth, one, out=torch.empty((5, len(sixth)))) for one in SIXTHS)
-    torch.mul(falls[1:4], falling, out=colours)
-    colours.addcmul_(rises[1:4], rising).addcmul_(falls[:3] + rises[2:], value).addcmul_(falls[2:] + rises[:3], least)
+    torch.maximum(least, odd, out=between).addcmul_(part, odd.mul_(-2).add_(1))
+    levels.mul_(value).clamp_max_(1)
+    red, green, blue = colours
+    torch.addcmul(between, sixth - 1, sixth - 4, out=red)
+    torch.addcmul(between, sixth, 3 - sixth, out=green)
+    torch.addcmul(between, sixth - 2, 5 - sixth, out=blue)
+    torch.clamp(colours, least, value, out=colours)

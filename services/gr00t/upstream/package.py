@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from services.gr00t.checkpoint.embodiment import Embodiment, Transform
 from services.gr00t.checkpoint.tokenizer import SOURCE_VARIABLE
-from services.gr00t.model.attention import Attention
-from services.gr00t.processing.pictures import CROP
-from services.gr00t.upstream.attention import backbone
 from services.gr00t.upstream.source import COMMIT, NAME_VARIABLE, changed
 
 if TYPE_CHECKING:
     from gr00t.model.policy import Gr00tPolicy
+
+    from services.gr00t.model.attention import Attention
 
 HORIZON, STATE_DIM, ACTION_DIM = 16, 64, 32  # of every published N1.5 checkpoint
 _copies: list[str] = []  # folders to remove at the end
@@ -95,6 +94,8 @@ def load_policy(
     from torch.nn import Identity
     from transformers import Qwen2TokenizerFast
 
+    from services.gr00t.upstream.attention import backbone
+
     with contextlib.redirect_stdout(sys.stderr):  # upstream prints as it goes
         from gr00t.model.policy import Gr00tPolicy
 
@@ -122,6 +123,8 @@ def data_config(embodiment: Embodiment) -> tuple[dict[str, Any], Any]:
     from gr00t.data.dataset import ModalityConfig
     from gr00t.data.transform import base, concat, video
     from gr00t.model.transforms import GR00TTransform
+
+    from services.gr00t.processing.pictures import CROP
 
     videos = [f"video.{name}" for name in embodiment.cameras.values()]
     state, action = ([f"{kind}.{name}" for name in getattr(embodiment, kind)] for kind in ("state", "action"))

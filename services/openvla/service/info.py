@@ -11,12 +11,12 @@ import torch
 
 from services.openvla.checkpoint.config import ModelConfig
 from services.openvla.checkpoint.suites import keys_of, suites_of
+from vla_common.versions import lock_hash, versions
 from vla_contract import Observation, PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
 from vla_contract.protocol.parts import GRIPPER_OPENS, OSC_POSE
 from vla_modelkit.checkpoint import identity
 from vla_modelkit.devices import device_name
-from vla_modelkit.versions import lock_hash, versions
 
 log = logging.getLogger("services.openvla")
 CAMERA = "agentview"  # the one picture OpenVLA sees
@@ -47,7 +47,7 @@ def policy_info(
         unnorm_keys=keys,
         suites=suites_of(keys),
         max_batch=max_batch,
-        lock_hash=lock_hash("openvla"),
+        lock_hash=lock_hash(),
         details={**details, **versions(PACKAGES), **cuda, "image_size": str(config.towers[0].image_size)},
     )
 
