@@ -10,18 +10,17 @@ arrival  the wait begins with the request's arrival, 5 ms at most, and has run o
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
 import random
 import threading
 import time
+from contextlib import ExitStack
 
 import numpy as np
 
-from bench.common import figure
+from bench.common import figure, flags
+from bench.parts.serving import served
 from vla_contract import ActionChunk, Observation, Part, Policy, PolicyClient, PolicyInfo, create_app
 from vla_contract.server.batching import WAIT_SHARE, BatchQueue
-from vla_contract.server.serving import address, listen, uvicorn_config
 
 ARRIVAL_WAIT_S = 0.005
 RULES = ("here", "arrival")
@@ -50,16 +49,11 @@ def wait_from_arrival(queue: BatchQueue) -> None:
         queue._changed.wait(left)
 
 
-def serve_forever(pipe, rule: str, infer_s: float) -> None:
-    """Serves the model under a rule; sends the address through the pipe."""
-    import uvicorn
-
+def make_app(rule: str, infer_s: float):
+    """Returns the model's application under a rule."""
     if rule == "arrival":
         BatchQueue._wait_for_company = wait_from_arrival
-    app = create_app(Model(infer_s))
-    with listen("127.0.0.1", 0) as listener:
-        pipe.send(address(listener))
-        uvicorn.Server(uvicorn_config(app, "warning")).run(sockets=[listener])
+    return create_app(Model(infer_s))
 
 
 def actions_per_s(url: str, workers: int, step_s: float, seconds: float) -> float:
@@ -85,32 +79,25 @@ def actions_per_s(url: str, workers: int, step_s: float, seconds: float) -> floa
 
 def measure(infer_s: float, cases: list[tuple[int, float]], seconds: float, rounds: int) -> dict:
     """Returns the rates of both rules per (workers, step_s), the median of `rounds` in turns."""
-    context = multiprocessing.get_context("spawn")
-    processes, urls = [], {}
-    try:
-        for rule in RULES:
-            here, there = context.Pipe()
-            processes.append(context.Process(target=serve_forever, args=(there, rule, infer_s), daemon=True))
-            processes[-1].start()
-            urls[rule] = here.recv()
-            with PolicyClient(urls[rule]) as client:
-                client.wait_ready(60)
+    with ExitStack() as entered:
+        urls = {rule: entered.enter_context(served(make_app, rule, infer_s))[0] for rule in RULES}
         found = {}
         for case in cases:
             turns = [{rule: actions_per_s(urls[rule], *case, seconds) for rule in RULES} for _ in range(rounds)]
             found[case] = {rule: float(np.median([turn[rule] for turn in turns])) for rule in RULES}
         return found
-    finally:
-        for process in processes:
-            process.terminate()
-            process.join()
 
 
 def main() -> None:
     """Prints the table and the FIGURE lines."""
-    parser = argparse.ArgumentParser(description="Batches that wait for clients that are due, with a simulated model.")
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: about a minute")
-    quick = parser.parse_args().quick
+    quick = (
+        flags(
+            "Batches that wait for clients that are due, with a simulated model.",
+            "fewer and shorter rounds: about a minute",
+        )
+        .parse_args()
+        .quick
+    )
     seconds, rounds = (4.0, 1) if quick else (10.0, 3)
     cases = [(workers, step_s) for workers in (1, 4, 8) for step_s in (0.03, 0.06)]
     found = measure(0.15, cases, seconds, rounds)

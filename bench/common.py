@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import operator
 import random
 import statistics
@@ -9,6 +10,13 @@ import time
 from collections.abc import Callable, Mapping
 
 COMPARE = {">=": operator.ge, "<=": operator.le}
+
+
+def flags(description: str, quick: str) -> argparse.ArgumentParser:
+    """Returns a benchmark's flags: --quick, with what it does then."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help=quick)
+    return parser
 
 
 def interleaved(variants: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 1) -> dict[str, list[float]]:

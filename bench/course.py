@@ -4,15 +4,17 @@ lesson   lessons/transformer.py as it runs by itself: it turns sentences of lett
 check    `./lab check` on a file that is right, one that is wrong, and one that never ends, each in a process of its own
 recipes  the same small Transformer for equally long on the default corpus: trained as size tiny is (batches of like
          length, warm-up, clipping), and as the course does (8 sentences padded to 350, constant rate, no clipping)
+notebooks  every notebook in the size of the tests, one after the other, in the environments that are made here
 
     ./lab bench course [--quick]
+    ./lab shell ws_mdl --runtime local --command "python bench/course.py --part notebooks"
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -21,7 +23,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is import
 
 import torch
 
-from bench.common import figure, median_ms
+from bench.common import figure, flags, median_ms
 from lessons import transformer as lesson
 from lessons.exercises.book import exercise
 from lessons.exercises.running import LIMIT_S, check
@@ -34,7 +36,7 @@ from vla_common.volume import Volume
 from vla_modelkit.training.machine import choose_machine
 
 ENVIRONMENT = "ws_mdl"
-STEPS, BATCH, SENTENCES = 1500, 64, 200
+STEPS, BATCH, SENTENCES = 2000, 64, 200
 RECIPE_S = 180.0
 SMALL = {"d_model": 128, "N": 2, "h": 4, "d_ff": 512}
 ATTENTION = exercise("transformer.attention")
@@ -42,11 +44,29 @@ ATTENTION = exercise("transformer.attention")
 
 def main() -> int:
     """Prints figures; returns 1 where one misses its target."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="some steps and answers only: shows that it runs")
-    quick = parser.parse_args().quick
-    met = [*learning(20 if quick else STEPS), *answers(1 if quick else 5), *recipes(3 if quick else RECIPE_S)]
+    parser = flags(__doc__, "some steps and answers only: shows that it runs")
+    parser.add_argument("--part", choices=("lesson", "check", "recipes", "notebooks"), help="this part alone")
+    asked = parser.parse_args()
+    quick = asked.quick
+    parts = {
+        "lesson": lambda: learning(20 if quick else STEPS),
+        "check": lambda: answers(1 if quick else 5),
+        "recipes": lambda: recipes(3 if quick else RECIPE_S),
+        "notebooks": lambda: [] if quick else notebooks(),
+    }
+    met = [one for name, run in parts.items() if asked.part in (None, name) for one in run()]
     return 0 if quick or all(met) else 1
+
+
+def notebooks() -> list[bool]:
+    """Runs the notebooks as their tests do. Raises CalledProcessError where one fails."""
+    root, start = Path(__file__).resolve().parents[1], time.perf_counter()
+    for python in sorted(root.glob("images/*/.venv/bin/python")):
+        tests = root / "tests" / python.parents[2].name / "test_notebooks.py"
+        if tests.is_file():
+            print(f"notebooks of {tests.parent.name}", flush=True)
+            subprocess.run([python, "-m", "pytest", "-q", "-k", "notebook_runs", tests], cwd=root, check=True)
+    return [figure("course.notebooks_minutes", (time.perf_counter() - start) / 60, "min", "<=12")]
 
 
 def learning(steps: int) -> list[bool]:

@@ -12,7 +12,6 @@ afterwards on networks of half the width, trained here for a stated time on digi
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import statistics
 import time
@@ -24,7 +23,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from bench.common import figure, interleaved, median_ms
+from bench.common import figure, flags, interleaved, median_ms
 from services.ws_mdl.diffusion import samplers, score, train
 from services.ws_mdl.diffusion.config import Config
 from services.ws_mdl.diffusion.data import load
@@ -216,8 +215,7 @@ def measure_quality(data_name: str, machine: Machine) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="speed only, in few rounds")
+    parser = flags(__doc__, "speed only, in few rounds")
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
     machine = choose_machine(args.device)

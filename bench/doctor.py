@@ -9,13 +9,12 @@ worst    the largest share of its time limit that any check took
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
 import time
 
-from bench.common import figure
+from bench.common import figure, flags
 from vlalab.commands import examining
 from vlalab.doctor import registry, running
 from vlalab.doctor.types import Case
@@ -48,9 +47,7 @@ def whole() -> None:
 
 def main() -> None:
     """Prints the figures."""
-    flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    flags.add_argument("--quick", action="store_true", help="once instead of five times")
-    rounds = 1 if flags.parse_args().quick else 5
+    rounds = 1 if flags(__doc__.splitlines()[0], "once instead of five times").parse_args().quick else 5
     met = [figure("doctor_all", max(seconds(whole) for _ in range(rounds)), "s", "<=10")]
     for task, given in TASKS.items():
         taken = statistics.median(

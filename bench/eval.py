@@ -10,32 +10,22 @@ building the simulator, some seconds per worker, all at once) is left out; the w
 
 from __future__ import annotations
 
-import argparse
-import os
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.common import figure
+from bench.common import figure, flags
+from bench.parts.serving import ROOT, VARIABLES, program
 from vla_evaluation.provenance import cores
 from vla_evaluation.store.records import Finished
 from vla_evaluation.store.runstore import RunStore
 
-ROOT = Path(__file__).resolve().parents[1]
-VARIABLES = {
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join(
-        [str(ROOT), *(str(ROOT / "shared" / name) for name in ("common", "contract", "evaluation"))]
-    ),
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 SUITE, TASK = "libero_goal", "7"  # turn on the stove: about 65 steps, solved every time
 
 
@@ -48,41 +38,29 @@ class Measured:
     wall_s: float
 
 
-@contextmanager
-def oracle(log: Path):
+def oracle(log: Path) -> AbstractContextManager[str]:
     """Serves the oracle; yields its address."""
-    command = [sys.executable, "-m", "services.libero.policies", "oracle", "--port", "0"]
-    with open(log, "w") as output:
-        process = subprocess.Popen(command, cwd=ROOT, env=VARIABLES, stdout=output, stderr=output)
-    try:
-        yield wait_for_address(log, process)
-    finally:
-        process.terminate()
-        process.wait()
+    return program(log, sys.executable, "services.libero.policies", "oracle", **ONE_THREAD)
 
 
-def wait_for_address(log: Path, process: subprocess.Popen, timeout_s: float = 120.0) -> str:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline and process.poll() is None:
-        if found := re.search(r"listening on (http://\S+)", log.read_text()):
-            return found[1]
-        time.sleep(0.1)
-    raise RuntimeError(f"the oracle did not start: {log.read_text()}")
+def ran(*words: str) -> None:
+    """Runs the benchmark's job as users do. Raises RuntimeError where it fails."""
+    command = [sys.executable, "-m", "services.libero", *words]
+    env = {**VARIABLES, **ONE_THREAD}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
 
 
 def measure(root: Path, url: str, workers: int, episodes: int, assets: str | None, number: int) -> Measured:
     """Runs the evaluator once as users do."""
     run_id = f"workers-{workers}-{number}"
-    command = [
-        *(sys.executable, "-m", "services.libero", SUITE),
-        *("--policy-url", url, "--run-dir", str(root)),
+    begun = time.monotonic()
+    ran(
+        *(SUITE, "--policy-url", url, "--run-dir", str(root)),
         *("--run-id", run_id, "--tasks", TASK, "--trials", str(episodes), "--workers", str(workers), "--video", "none"),
         *(("--assets", assets) if assets else ()),
-    ]
-    begun = time.monotonic()
-    done = subprocess.run(command, cwd=ROOT, env=VARIABLES, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    )
     wall_s = time.monotonic() - begun
     with RunStore(root / run_id / "run.sqlite", readonly=True) as store:
         finished = store.finished()
@@ -101,8 +79,7 @@ def steady_rate(finished: list[Finished]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="One worker against two.")
-    parser.add_argument("--quick", action="store_true", help="one round of each: at most a minute")
+    parser = flags("One worker against two.", "one round of each: at most a minute")
     parser.add_argument("--assets", help="kit, official or a folder")
     options = parser.parse_args()
     rounds, episodes = (1, 16) if options.quick else (3, 50)

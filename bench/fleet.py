@@ -6,7 +6,6 @@ that waits for others does: ten real doctors at once on one machine would measur
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import getpass
 import io
@@ -15,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.common import figure, interleaved, median_ms
+from bench.common import figure, flags, interleaved, median_ms
 from tests import ssh_server
 from vlalab.commands import fleet
 from vlalab.commands.machines import Machine
@@ -30,9 +29,7 @@ echo '{"schema": 1, "exit_code": 0, "checks": []}'
 
 def main() -> int:
     """Measures both in turns; returns 1 where ten take more than twice as long as one."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="at most a minute")
-    rounds = 2 if parser.parse_args().quick else 5
+    rounds = 2 if flags(__doc__, "at most a minute").parse_args().quick else 5
     with tempfile.TemporaryDirectory() as named:
         folder = Path(named)
         lab = folder / "lab"

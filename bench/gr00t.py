@@ -14,7 +14,6 @@ said.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -30,7 +29,7 @@ set_wait_policy()  # as the service does, before torch is imported
 import numpy as np
 import torch
 
-from bench.common import figure, interleaved, median_ms
+from bench.common import figure, flags, interleaved, median_ms
 from bench.parts.gr00t_loading import loading
 from services.gr00t.checkpoint import tiny
 from services.gr00t.checkpoint.config import load_config
@@ -49,9 +48,9 @@ BATCH = 8
 
 def main() -> None:
     """Prints the tables and the FIGURE lines."""
-    parser = argparse.ArgumentParser(description="GR00T N1.5: our engine against upstream's code.")
-    parser.add_argument("--quick", action="store_true", help="the tiny checkpoint alone, and fewer rounds")
-    asked = parser.parse_args()
+    asked = flags(
+        "GR00T N1.5: our engine against upstream's code.", "the tiny checkpoint alone, and fewer rounds"
+    ).parse_args()
     rounds = 8 if asked.quick else 30
     with tempfile.TemporaryDirectory() as folder:
         for size in ("tiny",) if asked.quick else ("tiny", "mid"):

@@ -10,23 +10,23 @@ What images share is told apart by the engine's own folders (overlay2), which ro
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-from bench.common import figure
+from bench.common import figure, flags
+from tests.ports import free_ports
+from vlalab.commands import examining
 from vlalab.description import manifests, ports
-from vlalab.engine import building, docker, images, space
+from vlalab.engine import building, docker, images
 from vlalab.environments import venvs
 from vlalab.host import paths
 from vlalab.host.console import LabError
@@ -54,9 +54,7 @@ for folder, folders, files in sorted(os.walk("/opt/venv")):
 
 def main() -> None:
     """Prints the tables and the FIGURE lines."""
-    parser = argparse.ArgumentParser(description="Sizes, times and equal packages of the images.")
-    parser.add_argument("--quick", action="store_true", help="packages of libero and ui only")
-    quick = parser.parse_args().quick
+    quick = flags("Sizes, times and equal packages of the images.", "packages of libero and ui only").parse_args().quick
     try:
         docker.require("buildx", "compose")
         built = images.found()
@@ -259,7 +257,7 @@ def commands(built: dict[str, images.Image]) -> None:
         os.chmod(folder, 0o755)
         known = {
             "VLALAB_TAG": images.tag(), "COMPOSE_PROJECT_NAME": f"vlalab-{TAG}", "VLALAB_VOLUME": f"{folder}/volume",
-            **{ports.port_variable(name): str(port) for name, port in zip(SERVICES, free_ports(), strict=True)},
+            **{ports.port_variable(name): str(*free_ports(1)) for name in SERVICES},
         }  # fmt: skip
         (Path(folder) / "volume").mkdir()
         up = ("up", *SERVICES, "--runtime", "docker")
@@ -271,15 +269,6 @@ def commands(built: dict[str, images.Image]) -> None:
             left_out("up_when_up, status", error)
         finally:
             lab(paths.ROOT, "down", **known)
-
-
-def free_ports() -> list[int]:
-    """Returns as many ports as there are services here, on which nobody listens."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in SERVICES]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def median_s(words: Sequence[str], known: dict[str, str]) -> float:
@@ -312,7 +301,7 @@ def packages(built: dict[str, images.Image]) -> None:
 
 def listing(name: str, image: images.Image, flags: list[str]) -> dict[str, str]:
     """Returns path → mode and sha256 of the packages of a build, whose image and cache records are removed again."""
-    space.check([name], no_cache=True)
+    examining.require("build", {"names": [name], "no_cache": True})
     before = cache_records()
     with tagged(name), own_tag(), options_of(image) as options:
         args = building.arguments([name], options)

@@ -9,7 +9,6 @@ those that `./lab learn` ended with: their rates are printed. What a core record
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
@@ -17,7 +16,7 @@ from dataclasses import replace
 
 import torch
 
-from bench.common import figure
+from bench.common import figure, flags
 from services.ws_mdl.minivla import data, train
 from services.ws_mdl.minivla.config import Config
 from services.ws_mdl.minivla.data import CAMERAS, Demonstrations, Learned, Scaling
@@ -77,8 +76,7 @@ def rate(run: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="mini-VLA's pace.")
-    parser.add_argument("--quick", action="store_true", help="a few batches and answers")
+    parser = flags("mini-VLA's pace.", "a few batches and answers")
     parser.add_argument("--size", default="small", choices=("tiny", "small", "base"))
     parser.add_argument("--runs", default="", help="evaluations on the volume, separated by commas")
     options = parser.parse_args()

@@ -17,7 +17,6 @@ On a CPU a tiny model, on a GPU one of the 7B model's own shape; weights are mad
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +29,7 @@ set_wait_policy()  # as the service does, before torch is imported
 import numpy as np
 import torch
 
-from bench.common import figure, interleaved, median_ms
+from bench.common import figure, flags, interleaved, median_ms
 from bench.parts.openvla_measure import (
     decode_passes,
     jittered,
@@ -56,8 +55,7 @@ Variant = Callable[[], object]
 
 def main() -> None:
     """Prints the tables and the FIGURE lines."""
-    parser = argparse.ArgumentParser(description="OpenVLA: our engine against upstream's computation.")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: about a minute")
+    parser = flags("OpenVLA: our engine against upstream's computation.", "fewer rounds: about a minute")
     parser.add_argument("--size", choices=list(tiny.SPECS), help="default: full on a GPU, tiny on a CPU")
     parser.add_argument("--remote-code", type=Path, help="upstream's folder prismatic/extern/hf")
     asked = parser.parse_args()

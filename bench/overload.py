@@ -9,8 +9,6 @@ refusal, whatever the service asked for.
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
 import os
 import random
 import threading
@@ -20,24 +18,19 @@ from pathlib import Path
 import numpy as np
 
 from bench.batching import Model
-from bench.common import figure
-from vla_contract import Observation, PolicyClient, create_app
+from bench.common import figure, flags
+from bench.parts.serving import served
+from vla_contract import Observation, create_app
 from vla_contract.client.transport import Transport
 from vla_contract.protocol.messages import encode_observation
-from vla_contract.server.serving import address, listen, uvicorn_config
 
 INFER_S, BATCH, FEW, MANY, PAUSE_S = 0.3, 16, 32, 160, 0.05
 PACKED = {"Content-Type": "application/msgpack"}
 
 
-def serve_forever(pipe) -> None:
-    """Serves the model; sends the address through the pipe."""
-    import uvicorn
-
-    app = create_app(Model(INFER_S), max_batch=BATCH)
-    with listen("127.0.0.1", 0) as listener:
-        pipe.send(address(listener))
-        uvicorn.Server(uvicorn_config(app, "warning")).run(sockets=[listener])
+def make_app():
+    """Returns the model's application."""
+    return create_app(Model(INFER_S), max_batch=BATCH)
 
 
 def rates(url: str, pid: int, clients: int, seconds: float) -> tuple[float, float, float]:
@@ -75,22 +68,10 @@ def cpu_seconds(pid: int) -> float:
 
 def main() -> None:
     """Prints the table and the FIGURE line."""
-    parser = argparse.ArgumentParser(description="Throughput with more clients than the queue takes.")
-    parser.add_argument("--quick", action="store_true", help="one short round")
-    quick = parser.parse_args().quick
+    quick = flags("Throughput with more clients than the queue takes.", "one short round").parse_args().quick
     seconds, rounds = (6.0, 1) if quick else (10.0, 3)
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=serve_forever, args=(there,), daemon=True)
-    process.start()
-    try:
-        url = here.recv()
-        with PolicyClient(url) as client:
-            client.wait_ready(60)
-        found = {count: [rates(url, process.pid, count, seconds) for _ in range(rounds)] for count in (FEW, MANY)}
-    finally:
-        process.terminate()
-        process.join()
+    with served(make_app) as (url, pid):
+        found = {count: [rates(url, pid, count, seconds) for _ in range(rounds)] for count in (FEW, MANY)}
     print(f"{INFER_S * 1e3:.0f} ms for a batch of {BATCH}; median per second\n")
     print(f"{'clients':>8} {'answers':>8} {'refusals':>9} {'server ms each':>15}")
     medians = {count: np.median(turns, axis=0) for count, turns in found.items()}

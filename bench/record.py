@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.common import figure
-from bench.eval import ROOT, VARIABLES, oracle
+from bench.common import figure, flags
+from bench.eval import oracle, ran
 from vla_evaluation.recording import Demonstrations, draw
 
 CAMERAS, SIZE = ("agentview", "robot0_eye_in_hand"), 128
@@ -36,13 +34,10 @@ def record(root: Path, options: argparse.Namespace, episodes: int) -> None:
     """Records with one worker, the oracle's service on the same core."""
     log = root / "oracle.log"
     with oracle(log) as url:
-        command = [sys.executable, "-m", "services.libero", "record", options.suite, "--policy-url", url]
-        command += ["--run-dir", str(root), "--name", "bench", "--workers", "1", "--episodes", str(episodes)]
-        command += ["--assets", options.assets] if options.assets else []
-        command += ["--tasks", "0,1"] if options.quick else []
-        done = subprocess.run(command, cwd=ROOT, env=VARIABLES, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        words = ["record", options.suite, "--policy-url", url]
+        words += ["--run-dir", str(root), "--name", "bench", "--workers", "1", "--episodes", str(episodes)]
+        words += ["--assets", options.assets] if options.assets else []
+        ran(*words, *(("--tasks", "0,1") if options.quick else ()))
 
 
 def steps_drawn(demonstrations: Demonstrations) -> int:
@@ -51,8 +46,7 @@ def steps_drawn(demonstrations: Demonstrations) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Demonstrations a minute.")
-    parser.add_argument("--quick", action="store_true", help="four demonstrations of two tasks")
+    parser = flags("Demonstrations a minute.", "four demonstrations of two tasks")
     parser.add_argument("--suite", default="libero_goal")
     parser.add_argument("--assets", help="kit, official or a folder")
     options = parser.parse_args()

@@ -10,13 +10,12 @@ Frames are drawn on the CPU, in one thread, unless --render says otherwise.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from bench.common import figure, interleaved, median_ms
+from bench.common import figure, flags, interleaved, median_ms
 from services.libero import assets
 from services.libero.profiles import PROFILES
 from services.libero.simulator import runtime, suites
@@ -181,8 +180,7 @@ def report(title, seconds, baseline):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: below a minute")
+    parser = flags(__doc__, "fewer rounds: below a minute")
     parser.add_argument("--assets", help="kit, official or a folder; default as in an evaluation")
     parser.add_argument("--task", default="libero_goal:0", help="suite:index")
     parser.add_argument("--render", default="cpu", choices=("cpu", "gpu", "auto"))

@@ -14,7 +14,6 @@ real target words only. Learning runs afterwards, alone on the machine.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import shutil
@@ -30,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 
-from bench.common import figure, interleaved
+from bench.common import figure, flags, interleaved
 from services.ws_mdl.corpora.homeassistant import FOLDER
 from services.ws_mdl.transformer.config import Config, get_config
 from services.ws_mdl.transformer.dataset import Batch, Special, causal_mask, make_batch, pad_rows, padding_mask
@@ -307,9 +306,9 @@ def learning(volume: Volume, quick: bool) -> None:
 
 def main() -> None:
     """Runs all parts and prints FIGURE lines; the corpus comes from this machine's volume."""
-    parser = argparse.ArgumentParser(description="The Transformer lab against the course's way and nn.Transformer.")
-    parser.add_argument(
-        "--quick", action="store_true", help="two steps per variant, reversing for 40 s, no long training"
+    parser = flags(
+        "The Transformer lab against the course's way and nn.Transformer.",
+        "two steps per variant, reversing for 40 s, no long training",
     )
     parser.add_argument("--only", choices=("training", "decoding", "learning"), help="one part")
     options = parser.parse_args()

@@ -5,11 +5,8 @@ PYTHONPATH=.:shared/common:shared/contract:shared/evaluation python bench/ui.py 
 
 from __future__ import annotations
 
-import argparse
-import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,14 +17,13 @@ from pathlib import Path
 
 import httpx
 
-from bench.common import figure
+from bench.common import figure, flags
+from bench.parts.serving import program
 from tests import browser
-from tests.ports import free_ports
 from vla_evaluation.config import config_hash
 from vla_evaluation.store.runstore import RunStore
 
 ENVIRONMENT = "ui"
-ROOT = Path(__file__).resolve().parents[1]
 PEOPLE = 20
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 IDENTITY = {
@@ -38,9 +34,7 @@ IDENTITY = {
 
 def main() -> None:
     """Prints what each page takes and the FIGURE lines."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a fifth of the runs and of the rounds")
-    quick = parser.parse_args().quick
+    quick = flags(__doc__.partition("\n")[0], "a fifth of the runs and of the rounds").parse_args().quick
     runs, rounds = (100, 3) if quick else (500, 15)
     with ExitStack() as entered:
         place = Path(entered.enter_context(tempfile.TemporaryDirectory(prefix="vlalab-bench-ui-")))
@@ -53,6 +47,7 @@ def main() -> None:
         answers, errors = people(url, rounds)
         print(f"{PEOPLE} people at once: {answers} answers, {errors} errors")
         figure(f"ui-list-{runs}-runs", warm, "ms", "<=300")
+        figure(f"ui-list-{runs}-runs-just-started", cold, "ms", "<=300")
         for path, ms in paints.items():
             figure(f"ui-first-content-{path.strip('/') or 'overview'}", ms, "ms", "<=1000")
         figure(f"ui-errors-of-{PEOPLE}-people", errors, "errors", "<=0")
@@ -80,25 +75,13 @@ def make_runs(root: Path, count: int) -> None:
 @contextmanager
 def served(volume: Path) -> Iterator[str]:
     """Serves the pages over the service `reports` on that volume; gives the address once both answer."""
-    reports, pages = (f"http://127.0.0.1:{port}" for port in free_ports(2))
-    variables = {**os.environ, "VLALAB_VOLUME": str(volume), "VLALAB_TOKEN": ""}
-    addresses = ["--policy-url", "http://127.0.0.1:9", "--services", f"reports={reports}"]
-    programs = {reports: ["services.reports"], pages: ["services.ui", *addresses]}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", *words, "--port", url.rpartition(":")[2]],
-            cwd=ROOT, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )
-        for url, words in programs.items()
-    ]  # fmt: skip
-    try:
-        for url in programs:
-            wait_for(url)
-        yield pages
-    finally:
-        for process in started:
-            process.terminate()
-            process.wait()
+    known = {"VLALAB_VOLUME": str(volume), "VLALAB_TOKEN": ""}
+    with program(volume / "reports.txt", sys.executable, "services.reports", **known) as reports:
+        words = ("services.ui", "--policy-url", "http://127.0.0.1:9", "--services", f"reports={reports}")
+        with program(volume / "ui.txt", sys.executable, *words, said="the page is at", **known) as pages:
+            for url in (reports, pages):
+                wait_for(url)
+            yield pages
 
 
 def wait_for(url: str, seconds: float = 180.0) -> None:

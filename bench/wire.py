@@ -11,9 +11,7 @@ raw  the picture's bytes to a route that reads them and answers 28 bytes: the fl
 
 from __future__ import annotations
 
-import argparse
 import json
-import multiprocessing
 import socket
 import threading
 from collections.abc import Callable
@@ -21,12 +19,13 @@ from collections.abc import Callable
 import numpy as np
 from starlette.routing import Route
 
-from bench.common import figure, interleaved, median_ms
+from bench.common import figure, flags, interleaved, median_ms
+from bench.parts.serving import served
 from vla_contract import ActionChunk, Observation, Part, Policy, PolicyClient, PolicyInfo, create_app
 from vla_contract.client.transport import Transport
 from vla_contract.protocol.act_json import loads, to_json
 from vla_contract.server import heap
-from vla_contract.server.serving import address, listen, uvicorn_config
+from vla_contract.server.serving import address, listen
 
 ACTIONS = np.zeros((1, 7), np.float32)
 INSTRUCTION = "put the bowl on the stove"
@@ -56,16 +55,12 @@ class Raw:
         await send({"type": "http.response.body", "body": answer})
 
 
-def serve_forever(pipe) -> None:
-    """Serves the no-op policy and the floor in this process; sends the address through the pipe."""
-    import uvicorn
-
+def make_app():
+    """Returns the no-op policy's application with the floor beside it."""
     heap.keep()  # as serve() does
     app = create_app(NoOpPolicy())
     app.router.routes.append(Route("/raw", Raw(), methods=["POST"]))
-    with listen("127.0.0.1", 0) as listener:
-        pipe.send(address(listener))
-        uvicorn.Server(uvicorn_config(app, "warning")).run(sockets=[listener])
+    return app
 
 
 def variants(url: str, image: np.ndarray) -> dict[str, Callable[[], np.ndarray]]:
@@ -122,25 +117,20 @@ def pump(source: socket.socket, target: socket.socket, counted: list[int], index
 
 def main() -> None:
     """Prints the table and the FIGURE lines."""
-    parser = argparse.ArgumentParser(description="Round trip of one observation: /v1/act, /act, raw bytes.")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: some seconds")
-    rounds = 400 if parser.parse_args().quick else 3000
+    rounds = (
+        400
+        if flags("Round trip of one observation: /v1/act, /act, raw bytes.", "fewer rounds: some seconds")
+        .parse_args()
+        .quick
+        else 3000
+    )
     image = np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8)
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=serve_forever, args=(there,), daemon=True)
-    process.start()
-    try:
-        report(here.recv(), image, rounds)
-    finally:
-        process.terminate()
-        process.join()
+    with served(make_app) as (url, _):
+        report(url, image, rounds)
 
 
 def report(url: str, image: np.ndarray, rounds: int) -> None:
     """Measures and prints."""
-    with PolicyClient(url) as client:
-        client.wait_ready(60)
     seconds = interleaved(variants(url, image), rounds, warmup=50)
     sent = {name: wire_bytes(url, name, image) for name in seconds}
     ms = {name: median_ms(values) for name, values in seconds.items()}

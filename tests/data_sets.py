@@ -57,9 +57,14 @@ def hdf5(folder: Path, size: int = 32) -> Path:
     return folder
 
 
+def gripper_closes(actions: np.ndarray) -> np.ndarray:
+    """Returns [T, 7] with the gripper -1 open and 1 closed, for 0 closed and 1 open."""
+    return np.concatenate([actions[:, :-1], 1 - 2 * actions[:, -1:]], axis=1)
+
+
 def _demo(group: h5py.Group, seed: int, size: int) -> None:
     length, of = LENGTHS[seed], numbers(LENGTHS[seed], seed)
-    group["actions"] = libero.gripper_closes(of[libero.ACTION]).astype(np.float64)
+    group["actions"] = gripper_closes(of[libero.ACTION]).astype(np.float64)
     for name, part in zip(("ee_pos", "ee_ori", "gripper_states"), np.split(of[libero.STATE], (3, 6), 1), strict=True):
         group[f"obs/{name}"] = part
     for place, camera in enumerate(CAMERAS):

@@ -58,6 +58,31 @@ def gather_words(
     return [argv[0], *gathered, *flags]
 
 
+def join_repeated(argv: list[str], flags: dict[str, bool]) -> list[str]:
+    """Returns argv with the values of a flag that is typed more than once as one list: `--set a=1 --set b=2`.
+
+    flags: those that take a value → whether that is a list. Raises LabError where another one is given twice.
+    """
+    joined: list[str] = []
+    places: dict[str, int] = {}
+    rest = list(argv)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        alone = not equals and (not rest or rest[0].startswith("--"))
+        if name not in flags or alone:
+            joined.append(name + equals + value)
+            continue
+        words = [name + equals + value] if equals else [name, value := rest.pop(0)]
+        if name not in places:
+            joined += words
+            places[name] = len(joined) - 1
+        elif flags[name]:
+            joined[places[name]] += f",{value}"
+        else:
+            raise LabError(f"{name} is given twice, the second time as '{value}'; give it once")
+    return joined
+
+
 class Lab(Program):
     """Invoke's program for a fixed set of tasks."""
 
@@ -76,6 +101,9 @@ class Lab(Program):
             name = arguments[0]
             arguments = gather_words(arguments, words, self._flags_with_value(name), self._optional(name))
         self._check_task(arguments)
+        if arguments and arguments[0] in self.namespace.tasks:
+            flags = self.namespace[arguments[0]].flags
+            arguments = join_repeated(arguments, {f"--{one.name}": one.is_list for one in flags if not one.is_switch})
         self.argv = [self.argv[0], *arguments]
 
     def _arguments(self, task: str) -> dict[str, Argument]:

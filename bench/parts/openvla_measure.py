@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bench.parts.serving import served
 from services.openvla.checkpoint.statistics import ACTION_TOKENS
 from services.openvla.decoding.actions import ActionCodec, normalise
 from services.openvla.decoding.drafts import BRANCHES, Drafter
@@ -153,19 +153,13 @@ def _best_s(work: Callable[[], object], device: torch.device, rounds: int = 8) -
     return best
 
 
-def serve_tiny(folder: str, pipe) -> None:
-    """Serves a tiny checkpoint in this process; sends the address through the pipe."""
-    import uvicorn
-
+def make_app(folder: str):
+    """Returns a tiny checkpoint's application."""
     from services.openvla.service.loading import load_policy
     from services.openvla.service.settings import ModelSettings
     from vla_contract import create_app
-    from vla_contract.server.serving import address, listen, uvicorn_config
 
-    app = create_app(lambda: load_policy(ModelSettings(checkpoint=folder)))
-    with listen("127.0.0.1", 0) as listener:
-        pipe.send(address(listener))
-        uvicorn.Server(uvicorn_config(app, "warning")).run(sockets=[listener])
+    return create_app(lambda: load_policy(ModelSettings(checkpoint=folder)))
 
 
 def service_overhead_ms(rounds: int) -> tuple[float, float]:
@@ -179,21 +173,11 @@ def service_overhead_ms(rounds: int) -> tuple[float, float]:
         # as many pixels as the 7B model takes, so that a picture passes through untouched here too
         spec = tiny.TinySpec(timm_ids=tiny.MID.timm_ids, image_size=224, suites=("libero_goal",))
         tiny.write(Path(folder), spec)
-        context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe()
-        process = context.Process(target=serve_tiny, args=(folder, there), daemon=True)
-        process.start()
-        there.close()  # so that a server that dies first is an EOFError here, and no wait without end
         picture = np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8)
         beside = []
-        try:
-            with PolicyClient(here.recv()) as client:
-                client.wait_ready(120)
-                for step in range(rounds):
-                    asked = Observation({"agentview": picture}, None, "put the bowl on the stove", "bench", step)
-                    spent = client.act(asked).timings_ms
-                    beside.append(spent["round_trip"] - spent["model"])
-        finally:
-            process.terminate()
-            process.join()
+        with served(make_app, folder, timeout_s=120) as (url, _), PolicyClient(url) as client:
+            for step in range(rounds):
+                asked = Observation({"agentview": picture}, None, "put the bowl on the stove", "bench", step)
+                spent = client.act(asked).timings_ms
+                beside.append(spent["round_trip"] - spent["model"])
     return float(np.median(beside)), float(np.percentile(beside, 90))

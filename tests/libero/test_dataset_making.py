@@ -66,7 +66,7 @@ def test_a_recording_becomes_a_set_in_order(dataset, recorded):
         np.testing.assert_array_equal(columns[libero.STATE], one.states)
         np.testing.assert_array_equal(columns[libero.ACTION][:, :6], one.actions[:, :6])
         assert set(columns[libero.ACTION][:, 6]) <= {0.0, 1.0}
-        np.testing.assert_array_equal(libero.gripper_closes(columns[libero.ACTION]), one.actions)
+        np.testing.assert_array_equal(data_sets.gripper_closes(columns[libero.ACTION]), one.actions)
         for camera in CAMERAS:
             drawn = one.frames(camera, SIZE)[:, ::-1, ::-1]
             assert np.abs(dataset.frames(one.index, libero.video_key(camera)).astype(int) - drawn).mean() < 6

@@ -72,6 +72,14 @@ def test_more_films_than_stay_open(written):
             assert len(few[written.video_path(episode, IMAGE)]) == data_sets.LENGTHS[episode]
 
 
+def test_a_gripper_that_stays_as_it_is_is_neither_open_nor_closed():
+    """The oracle's fingers come half closed to a drawer's handle: who learned to open them fails."""
+    actions = np.zeros((3, 7), np.float32)
+    actions[:, 6] = (-1, 0, 1)
+    kept = libero.gripper_opens(actions)
+    assert kept[:, 6].tolist() == [1, 0.5, 0] and np.array_equal(data_sets.gripper_closes(kept), actions)
+
+
 def test_statistics_are_those_of_the_rows(written, copy):
     rows = np.concatenate([data_sets.numbers(n, seed)[libero.ACTION] for seed, n in enumerate(data_sets.LENGTHS)])
     for of in (written.statistics()[libero.ACTION], LeRobotDataset(copy).computed_statistics()[libero.ACTION]):

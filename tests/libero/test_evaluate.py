@@ -45,7 +45,8 @@ def test_ranges_that_are_none(text):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["libero_goal", "--workers", "0"], "--workers 0 makes no sense"),
+        (["libero_goal", "--workers", "0"], "--workers 0 leaves all to machines that join, which takes --listen"),
+        (["libero_goal", "--workers", "-1"], "--workers -1 makes no sense"),
         (["libero_goal", "--trials", "5", "--episodes", "0"], "give one of them"),
         (["libero_goal", "--run-id", "a", "--resume", "b"], "give one of them"),
         (["libero_goal", "--run-id", "../x"], "not a folder name"),
@@ -328,9 +329,9 @@ def test_a_run_that_does_not_exist(refuse):
 
 @pytest.fixture(scope="module")
 def sharded(policy, libero_assets, tmp_path_factory):
-    """The same two tasks × five episodes by 1, 2 and 3 workers; one of them draws every video."""
+    """The same two tasks × five episodes by 1 and 3 workers, who share a task; the latter draw every video."""
     root = tmp_path_factory.mktemp("sharded")
-    for workers, video in ((1, "none"), (2, "all"), (3, "none")):
+    for workers, video in ((1, "none"), (3, "all")):
         flags = (
             "--policy-url", policy.url, "--assets", str(libero_assets), "--tasks", "1,7", "--trials", "5",
             "--max-steps", "8", "--workers", str(workers), "--video", video,
@@ -343,16 +344,16 @@ def sharded(policy, libero_assets, tmp_path_factory):
 def test_episodes_do_not_depend_on_how_a_run_is_shared(sharded):
     alone = results(sharded / "by-1")
     assert sorted(alone) == [(task, episode) for task in (1, 7) for episode in range(5)]
-    assert results(sharded / "by-2") == alone
     assert results(sharded / "by-3") == alone
     assert len({row[2] for row in alone.values()}) == 10, "every episode begins from its own state"
 
 
 def test_all_workers_took_part_and_kept_their_task(sharded):
-    with RunStore(sharded / "by-2" / "run.sqlite", readonly=True) as store:
+    """The third begins where the two leave something, which on a busy machine may be nowhere."""
+    with RunStore(sharded / "by-3" / "run.sqlite", readonly=True) as store:
         finished = store.finished()
     first = {e.worker: e.task for e in sorted(finished, key=lambda e: e.ended_at, reverse=True)}
-    assert sorted(first.values()) == [1, 7]
+    assert len(first) >= 2 and set(first.values()) == {1, 7}
 
 
 def test_recordings_hold_what_was_done(sharded):
@@ -365,16 +366,16 @@ def test_recordings_hold_what_was_done(sharded):
 
 
 def test_videos_are_there_when_asked_for(sharded):
-    assert len(list((sharded / "by-2" / "videos").glob("*.mp4"))) == 10
+    assert len(list((sharded / "by-3" / "videos").glob("*.mp4"))) == 10
     assert not list((sharded / "by-1" / "videos").iterdir())
 
 
 def test_the_report_and_its_companions(sharded):
-    summary = json.loads((sharded / "by-2" / "summary.json").read_text())
+    summary = json.loads((sharded / "by-3" / "summary.json").read_text())
     assert (summary["success_rate"], summary["episodes"], summary["complete"]) == (0.0, 10, True)
     assert summary["provenance"]["policy"]["name"] == "wave"
-    assert len((sharded / "by-2" / "episodes.jsonl").read_text().splitlines()) == 10
-    page = (sharded / "by-2" / "report.html").read_text()
+    assert len((sharded / "by-3" / "episodes.jsonl").read_text().splitlines()) == 10
+    page = (sharded / "by-3" / "report.html").read_text()
     assert page.count("data:video/mp4;base64,") == 10
 
 
@@ -395,7 +396,7 @@ def test_a_changed_configuration_is_refused_with_the_difference(sharded, policy,
     assert "max_steps: 8 → 9" in again("--max-steps", "9", code=2)
     assert 'episodes: "0-4" → "0-3"' in again("--trials", "4", code=2)
     before = results(sharded / "by-1")
-    assert "0 of 10 to do" in again("--workers", "2", "--video", "all", code=0), "this changes no outcome"
+    assert "0 of 10 to do" in again("--workers", "2", "--video", "sample", code=0), "this changes no outcome"
     assert results(sharded / "by-1") == before
 
 
@@ -424,7 +425,7 @@ def runs(*arguments) -> subprocess.CompletedProcess:
 
 def test_runs_are_listed_reported_and_compared(sharded):
     listed = runs("--run-dir", str(sharded), "list")
-    assert listed.returncode == 0 and listed.stdout.count("complete") == 3
+    assert listed.returncode == 0 and listed.stdout.count("complete") == 2
     (sharded / "by-3" / "report.html").unlink()
     assert runs("--run-dir", str(sharded), "report", "by-3").returncode == 0
     assert (sharded / "by-3" / "report.html").is_file()

@@ -116,7 +116,7 @@ def test_one_dimension_and_one_task_are_scored_and_drawn(ask):
 def test_a_gripper_in_the_other_convention_is_turned(ask):
     class Closing(RecordedPolicy):
         def recorded(self, episode):
-            return libero.gripper_closes(super().recorded(episode))
+            return data_sets.gripper_closes(super().recorded(episode))
 
     _, summary, _ = ask(Closing((*OSC_POSE, GRIPPER_CLOSES)))
     assert summary["overall"]["mse"] < 1e-12

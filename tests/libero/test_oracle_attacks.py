@@ -1,4 +1,4 @@
-"""The oracle over real HTTP, sent thousands of damaged states: an action or a refusal, and no memory kept."""
+"""The oracle over real HTTP, sent hundreds of damaged states: an action or a refusal, and no memory kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.libero.oracle.policy import MAX_EPISODES, OraclePolicy
+from services.libero.oracle import policy as oracle
+from services.libero.oracle.policy import OraclePolicy
 from services.libero.simulator.suites import init_states, load_suite
 from tests.libero.harness import Evaluation, PolicyService, wait_for
 from tests.libero.mutations import mutated
@@ -72,13 +73,13 @@ def resident_mb(pid: int) -> float:
 
 def test_whatever_is_sent_gets_an_action_or_a_refusal_and_keeps_no_memory(episodes, tmp_path):
     with served(tmp_path / "log.txt", "oracle") as client:
-        attack(client, episodes, 300, seed=0)
+        attack(client, episodes, 150, seed=0)
         before = resident_mb(client.pid)
-        answers = attack(client, episodes, 1200, seed=1)
+        answers = attack(client, episodes, 400, seed=1)
         after = resident_mb(client.pid)
         assert episode(client, "still well", episodes[1]) == "action"
-    assert set(answers) <= {"action", "422", "409", "never sent"} and answers["422"] > 300 and answers["action"] > 100
-    assert after < 1.1 * before, f"{before:.0f} MB became {after:.0f} MB: {answers}"
+    assert set(answers) <= {"action", "422", "409", "never sent"} and answers["422"] > 100 and answers["action"] > 33
+    assert after < before + 2.5, f"{before:.1f} MB became {after:.1f} MB, 6 kB a request or more: {answers}"
     assert "Traceback" not in (tmp_path / "log.txt").read_text()
 
 
@@ -100,11 +101,12 @@ def test_a_run_that_is_interrupted_leaves_no_session_behind(libero_assets, tmp_p
         wait_for(lambda: "vla_sessions 0.0" in metrics(service.url), "the session's end", 30)
 
 
-def test_sessions_that_nobody_ends_are_bounded():
+def test_sessions_that_nobody_ends_are_bounded(monkeypatch):
+    monkeypatch.setattr(oracle, "MAX_EPISODES", 24)
     policy = OraclePolicy()
-    for number in range(MAX_EPISODES + 40):
+    for number in range(40):
         policy.act([asked("the one that moves on", number, state_at(number)), asked(f"left.{number}", 0, state_at(0))])
-    assert len(policy._episodes) == MAX_EPISODES and "the one that moves on" in policy._episodes
+    assert len(policy._episodes) == 24 and "the one that moves on" in policy._episodes
     assert isinstance(policy.act([asked("left.0", 1, state_at(1))])[0], UnknownSession)
 
 

@@ -9,6 +9,7 @@ from services.libero.benchmark import BENCHMARK
 from services.libero.profiles import PROFILES
 from services.libero.simulator.rendering import driver
 from tests.libero.harness import ROOT, Evaluation, PolicyService
+from vla_common.versions import versions
 from vla_contract import PolicyInfo
 from vla_contract.protocol.parts import OSC_POSE
 from vla_evaluation import imports, provenance
@@ -116,9 +117,7 @@ def test_a_package_of_another_version_is_named(tmp_path):
 def test_the_lock_pins_what_the_published_figures_need(profile):
     text = provenance.LOCK.read_text()
     assert all(f"\n{name}=={version} " in text for name, version in profile.simulator.items())
-    assert {name: provenance.versions(BENCHMARK.packages)[name] for name in profile.simulator} == dict(
-        profile.simulator
-    )
+    assert {name: versions(BENCHMARK.packages)[name] for name in profile.simulator} == dict(profile.simulator)
 
 
 # --- the renderer ---------------------------------------------------------------------------------------------

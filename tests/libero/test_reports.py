@@ -80,7 +80,7 @@ def serving(volume: Path, *words: str, **variables: str):
     (port,) = free_ports(1)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("VLALAB_")}
     path = os.pathsep.join(
-        map(str, (ROOT, ROOT / "shared/common", ROOT / "shared/contract", ROOT / "shared/evaluation"))
+        map(str, (ROOT, *(ROOT / "shared" / name for name in ("common", "contract", "evaluation", "datasets"))))
     )
     env = {**kept, "PYTHONPATH": path, "VLALAB_VOLUME": str(volume), **variables}
     command = [sys.executable, "-m", "services.reports", "--port", str(port), *words]

@@ -45,7 +45,8 @@ def test_every_service_is_restricted(name):
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_service_sees_the_volume_and_knows_where_it_is_published(name):
     body = DOCUMENT["services"][name]
-    (mount,) = body["volumes"]
+    mount, *others = body["volumes"]
+    assert [one["target"] for one in others] == (["/run/vla-lab-steward"] if name == "ui" else [])
     assert (mount["type"], mount["source"]) == ("bind", "${VLALAB_VOLUME:-./shared/volume}")
     assert mount["target"] == "/volume"
     assert mount["bind"] == {"create_host_path": False}, "else the engine makes a missing volume, as root"

@@ -121,7 +121,9 @@ NOT_FOR_USERS = {
     "VLALAB_HERE",  # where the caller stands: programs show paths from there
     "VLALAB_COMMAND",  # `./lab eval` tells the evaluator what was typed
     "VLALAB_COMMIT", "VLALAB_LOCK_HASH", "VLALAB_NUMBA_SEED",  # an image tells about itself
+    "VLALAB_STEWARD_ACTS",  # the page's steward tells its commands to leave it alone
     "VLALAB_TEST_RECORD",  # of tests that start tests
+    "VLALAB_CLUSTER_HEAD", "VLALAB_CLUSTER_HOST",  # names in a state file
     "VLALAB_SMALL",  # of tests that run notebooks; a person changes the notebook's own line
 }  # fmt: skip
 CODE = ("services/", "shared/", "vlalab/", "images/", "compose")
@@ -174,7 +176,7 @@ def test_a_task_passes_every_flag_the_evaluator_has(task, config):
     theirs = {name for name, field in fields.items() if "ClassVar" not in field.type}
     tasks = cli.load_tasks()
     ours = {name.replace("-", "_") for name in cli.Lab(tasks)._arguments(task)}
-    hosts_own = {"policy", "runtime", "dry_run", "gpu", "no_check"}
+    hosts_own = {"policy", "join", "cluster", "runtime", "dry_run", "gpu", "no_check"}
     set_by_host = {"policy_url", "token", "run_dir", "lease_s"}
     assert ours - hosts_own == theirs - set_by_host
 
@@ -207,7 +209,7 @@ def test_both_sides_name_the_same_system_packages():
 
 
 def test_every_environment_has_a_lock():
-    assert set(paths.image_names()) | {"host", "contract", "admin"} == set(locks.all_locks())
+    assert set(paths.image_names()) | {"host", "contract", *paths.WITHOUT_IMAGE} == set(locks.all_locks())
     for lock in locks.all_locks().values():
         assert locks.problems(lock) == []
 
@@ -351,6 +353,7 @@ HOST_TOOL = [
     "bundles",
     "doctor",
     "commands",
+    "steward",
     "testing",
     "tasks",
 ]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -47,6 +47,7 @@ class Request:
     module: str = ""
     checkpoint: str | None = None  # for a policy that is started
     own: Mapping[str, str] = field(default_factory=dict)  # its variables; given, it is started whatever else is up
+    beside: Callable[[], AbstractContextManager] = nullcontext  # what goes on while the evaluator runs
 
     def __post_init__(self) -> None:
         if self.suite is not None:
@@ -163,7 +164,7 @@ def run(request: Request, typed: str) -> int:
     runtime.prepare([services[name].environment_name for name in (request.job, choice.service) if name])
     with _ready_policy(choice, runtime, request) as (url, outcome, private):
         code, variables = INTERRUPTED, {"VLALAB_COMMAND": typed, **request.variables}
-        with Watch(private) as watch:
+        with Watch(private) as watch, request.beside():
             code = runtime.run(request.job, [*command, url, *request.flags], variables)
         code = 1 if watch.is_gone else code
         outcome.append(code)

@@ -7,9 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from rich.console import Console
-from rich.text import Text
-
 from vlalab.commands import course, lifecycle
 from vlalab.description import compose, gpus, manifests
 from vlalab.doctor import mending, registry, running, selftests, telling
@@ -49,6 +46,9 @@ def examine(case: Case) -> list[Result]:
 
 
 def _show(lines: Sequence[str]) -> None:
+    from rich.console import Console  # here, for it takes a fifth of the tool's start
+    from rich.text import Text
+
     console = Console(width=None if sys.stdout.isatty() else 200, highlight=False, soft_wrap=True)
     for line in lines:
         text = Text(line)
@@ -81,7 +81,8 @@ def require(task: str, given: Given) -> None:
         images.choose(given["names"]) if task == "build" else [known[name].environment_name for name in services]
     )
     chosen = [one for one in registry.before(task) if one.group != "nvidia" or not _on_cpu(services, given)]
-    for one in running.run(chosen, Case(environments=tuple(dict.fromkeys(environments))), BEFORE_S):
+    case = Case(environments=tuple(dict.fromkeys(environments)), no_cache=bool(given.get("no_cache")))
+    for one in running.run(chosen, case, None if task == "build" else BEFORE_S):  # a build takes minutes, and space
         if one.finding.verdict != FAIL:
             continue
         if task == "build" and one.check.group == "nvidia":  # the image may be for another machine

@@ -10,7 +10,7 @@ from vlalab.description import checkpoints, compose, service_settings
 from vlalab.engine import docker, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, require_known, say, unknown
-from vlalab.runtimes import both, contained, held, moved
+from vlalab.runtimes import both, contained, held, moved, steward
 from vlalab.runtimes.both import Runtime
 from vlalab.runtimes.running import Instance
 
@@ -76,6 +76,8 @@ def up(
     keeping = {name: _held(running[name], wanted[name], anew) for name in order if name in running}
     ready = bring_up(Wanted(order, names, wanted, variables, {**keeping, **(had or {})}), chosen)
     _lead_others_to(ready, chosen)
+    for page in (one for one in ready if one.service == steward.PAGE):
+        steward.attend(page)
     return ready
 
 
@@ -148,6 +150,8 @@ def down(names: Sequence[str], dry_run: bool = False) -> list[str]:
         for found in chosen:
             print(f"stop {found.name} (runtime {found.runtime})")
         return []
+    if not names or steward.PAGE in names:
+        steward.dismiss()  # before its page, which would say that it is lost
     with ThreadPoolExecutor() as pool:
         list(pool.map(_stop, chosen))
     if not names:
@@ -183,6 +187,8 @@ def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
     kept = {found.service: service_settings.kept(found.service) for found in chosen}
     had = {found.service: found.started_with() for found in chosen}
     other = {found.service: held.differing(found, had[found.service], held.asked()) for found in chosen}
+    if not dry_run and steward.PAGE in kept:
+        steward.dismiss()
     for found in chosen:
         if dry_run:
             print(f"stop {found.name} (runtime {found.runtime})")

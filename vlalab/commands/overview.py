@@ -11,15 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from vlalab.description import compose, gpus
-from vlalab.engine import docker, images
+from vlalab.doctor.machine import Live
+from vlalab.engine import building, docker, images
 from vlalab.engine.images import Image
 from vlalab.environments import venvs
 from vlalab.host import memory, paths
-from vlalab.runtimes import contained, local
+from vlalab.runtimes import contained, local, steward
 from vlalab.runtimes.contained import Container
 from vlalab.runtimes.local import Instance
 
@@ -51,6 +49,9 @@ def gather() -> Snapshot:
 
 def show() -> None:
     """Prints the table, and below it where things are."""
+    from rich.console import Console  # here, for it takes a fifth of the tool's start
+    from rich.table import Table
+
     now, services = gather(), compose.read()
     table = Table(*COLUMNS, box=None, pad_edge=False)
     for name, service in services.items():
@@ -72,6 +73,9 @@ def as_json() -> dict[str, Any]:
         "host": platform.node(),
         "volume": str(paths.volume()),
         "docker": docker.available(),
+        "commit": building.commit(),
+        "steward": steward.there() is not None,
+        "gpus": _gpus(),
         "services": [
             one
             for name, service in services.items()
@@ -79,6 +83,12 @@ def as_json() -> dict[str, Any]:
             or ([] if service.role == "job" else [_down(name, service, now)])
         ],
     }
+
+
+def _gpus() -> list[dict[str, Any]]:
+    """Returns every GPU that answers: its number, name, and bytes of memory in use and in all."""
+    devices = Live().gpus().get("devices", [])
+    return [{name: one.get(name) for name in ("index", "name", "used", "memory")} for one in devices]
 
 
 def _down(name: str, service: compose.Service, now: Snapshot) -> dict[str, Any]:
@@ -116,6 +126,8 @@ def _from(service: compose.Service, now: Snapshot) -> dict[str, Any]:
     env, image = venvs.named(name), now.images.get(name)
     return {
         "environment": name,
+        "lock": env.lock_hash[:12],
+        "image_built": image.created.timestamp() if image else None,
         "image_fits": image.fits() if image else None,
         "environment_fits": env.is_ready() if env.python.exists() else None,
     }

@@ -56,7 +56,7 @@ def write(target: Path | None, root: Path = paths.ROOT) -> Path:
 
 def gather(root: Path) -> dict[str, str]:
     """Returns the archive's files by name, their secrets removed."""
-    known = _secrets(root)
+    known = known_secrets(root)
     parts: dict[str, Callable[[], str]] = {
         "doctor.json": lambda: _own(root, "doctor", "--json"),
         "status.json": lambda: _own(root, "status", "--json"),
@@ -101,7 +101,7 @@ def variables(root: Path) -> str:
     return f"# .env\n{dotenv}\n# the shell\n" + "".join(f"{name}={chosen[name]}\n" for name in sorted(chosen))
 
 
-def _secrets(root: Path) -> set[str]:
+def known_secrets(root: Path = paths.ROOT) -> set[str]:
     """Returns the secret values that are known: of the shell, of .env, and of what is up."""
     try:
         known = secrets.values(compose.environment_variables(root))

@@ -10,6 +10,7 @@ from vlalab.description import compose, service_settings
 from vlalab.environments.venvs import exclusive
 from vlalab.host import state
 from vlalab.host.console import LabError, say, status
+from vlalab.runtimes import steward
 from vlalab.runtimes.both import Runtime
 from vlalab.runtimes.running import READY_TIMEOUT_S, Instance, failed
 
@@ -67,7 +68,8 @@ def _begin(name: str, wanted: Wanted, runtime: Runtime) -> Begun:
     found = runtime.instance(name)
     if found and name not in wanted.named and found.is_healthy():
         return Begun(name, found, is_new=False)
-    own = {**wanted.variables, **wanted.held.get(name, {}), **wanted.settings[name]}
+    told = {**wanted.variables, **wanted.held.get(name, {}), **wanted.settings[name]}
+    own = {**told, **steward.variables(name)}
     started = runtime.start(name, own)  # which leaves one alone that runs as it is wanted
     service_settings.keep(name, wanted.settings[name])
     is_same = bool(found) and started.started_at == found.started_at and started.is_healthy()

@@ -22,6 +22,24 @@ ASK_S = 5.0  # a GPU that was asleep takes seconds to answer
 STATUS_S = 0.8  # a table waits no longer
 NO_DEVICES = "No devices were found"  # nvidia-smi's words, with a status of its own, where the driver has no GPU
 DEVICE = re.compile(r"\d+|GPU-[0-9A-Fa-f-]+|MIG-[0-9A-Za-z/-]+")
+# What a driver that does not answer says of itself, as its library names it → a part of nvidia-smi's words; why, and
+# what to do.
+SILENT = {
+    "LibRmVersionMismatch": (
+        "version mismatch",
+        "the kernel has {driver} loaded and the library is of another version: it was updated since the machine "
+        "started; sudo reboot",
+    ),
+    "DriverNotLoaded": (
+        "communicate with the NVIDIA driver",
+        "the driver is installed and the kernel has not loaded it; after a new kernel its module has to be built "
+        "again, Secure Boot may refuse it: sudo modprobe nvidia",
+    ),
+    "NoPermission": (
+        "Insufficient Permissions",
+        "the GPU is closed to you: no right to /dev/nvidiactl; sudo chmod 666 /dev/nvidia*",
+    ),
+}
 
 
 class Failure(Exception):
@@ -112,13 +130,16 @@ def chosen(service: str, known: Mapping[str, str]) -> str:
     return choice if choice in ("all", "none") else ",".join(devices(choice, variable(service)))
 
 
+def why_silent(words: str, driver: str = "another driver") -> str:
+    """Returns why a driver does not answer and what to do, by nvidia-smi's words or by the name of NVML's error."""
+    known = (why.format(driver=driver) for name, (said, why) in SILENT.items() if words == name or said in words)
+    return next(known, f"the GPU's driver does not answer ({words}); restart the machine: sudo reboot")
+
+
 def check(service: str) -> None:
     """Raises LabError where a service would take the GPU there is, and nvidia-smi fails."""
     if service in compose.gpu_services() and (words := problem()):
-        raise LabError(
-            f"nvidia-smi fails: {words}. Repair the GPU's driver (after an update: restart the machine), or run on the "
-            f"CPU with --gpu none ({variable(service)}=none)"
-        )
+        raise LabError(f"{why_silent(words)}, or run on the CPU with --gpu none ({variable(service)}=none)")
 
 
 def _number(device: str) -> str:

@@ -62,6 +62,11 @@ def port_variable(service: str) -> str:
     return f"VLALAB_{service.upper().replace('-', '_')}_PORT"
 
 
+def free(host: str) -> int:
+    """Returns a port of this machine that nobody listens on, and that no other call will choose."""
+    return next(_free_ports(host, 0, frozenset()))
+
+
 def _free_ports(bind: str, wanted: int, others: Set[int], by_engine: bool = False) -> Iterator[int]:
     """Yields ports nobody listens on: the wanted one, the hundred after it but `others`, then any. 0 means any.
 

@@ -88,7 +88,7 @@ def doctor(names: list[str], json: bool, fix: bool, yes: bool, offline: bool) ->
         otherwise="what this machine trusts",
     ),
     Flag("index", "file that holds the URL of a package index mirror; also variable VLALAB_INDEX"),
-    Flag("arg", "further build arguments as NAME=VALUE,… (docs/images.md)", default=""),
+    Flag("arg", "further build arguments as NAME=VALUE,… (docs/images.md)", default="", repeats=True),
     Flag("progress", "line, plain (everything) or tty", OneOf(building.PROGRESS), default="line"),
     DRY_RUN.but(help="print the command, build nothing"),
     NO_CHECK,
@@ -152,7 +152,7 @@ def restore(file: str, force: bool, dry_run: bool) -> None:
 
 @task(
     "remove left-overs",
-    Flag("venvs", "the local environments (images/*/.venv) too", default=False),
+    Flag("venvs", "the local environments (images/*/.venv, admin/.venv, cluster/.venv) too", default=False),
     Flag("all-users", "old images that others built, or another clone, too", default=False),
     Flag("yes", "remove all of it without asking", default=False),
     DRY_RUN.but(help="only show it"),

@@ -11,7 +11,7 @@ from vlalab.host.console import LabError
 from vlalab.tasks import evaluate
 from vlalab.tasks.flags import DRY_RUN, GPU, NO_CHECK, RUNTIME, Flag, finish, flags_of, task, word
 from vlalab.tasks.serve import FOLDER_NAME, MODELS, SUITE
-from vlalab.tasks.values import Checked, Like, Number, OneOf, Several
+from vlalab.tasks.values import Checked, Like, Number, OneOf, Ranges, Several
 
 NAME = Like(evaluate.RUN_ID.pattern, evaluate.RUN_ID.expected, "NAME")
 GETTERS = {name: one.assets for name, one in manifests.benchmarks().items() if one.assets}
@@ -68,7 +68,7 @@ def assets(what: str, verify: bool, runtime: str, dry_run: bool) -> None:
     Flag("episodes", "demonstrations to keep, over all tasks", Number("[1, inf)"), otherwise="100"),
     Flag("name", "name of the recording; one that is there goes on", NAME, otherwise="SUITE-POLICY"),
     evaluate.evaluate.flag("tasks"),
-    evaluate.evaluate.flag("workers"),
+    evaluate.evaluate.flag("workers").but(help="simulator processes", values=Number("[1, inf)")),
     evaluate.evaluate.flag("policy").but(default=None, otherwise="the benchmark's own (oracle)"),
     Flag("seed", "seed of the starts that are drawn", Number("[0, 4294967295]"), otherwise="0"),
     Flag(
@@ -137,6 +137,8 @@ STATS = Flag("write-stats", "write its meta/stats.json anew; nothing else writes
     CHECK,
     SHOW,
     STATS,
+    Flag("bad", "mark these episodes as bad: training leaves them out", Ranges(shown="3,7-9")),
+    Flag("good", "take that back", Ranges(shown="3,7-9")),
     RUNTIME,
     DRY_RUN,
 )
@@ -147,6 +149,7 @@ def dataset(source: str, runtime: str, dry_run: bool, **makers: object) -> None:
     ./lab dataset libero_goal-oracle-1 --format hdf5          of a run: to look at, not to learn from
     ./lab dataset goal-oracle --check
     ./lab dataset goal-oracle --show
+    ./lab dataset goal-oracle --bad 3,7-9                     training leaves these out; --good takes it back
     """
     _refuse_makers_flags_alone(makers)
     job = manifests.default_job()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import nullcontext
 
-from vlalab.commands import evaluation, programs, viewing
+from vlalab.commands import evaluation, joining, placing, programs, viewing
 from vlalab.commands import suites as several
 from vlalab.description import datasets, manifests
 from vlalab.description import runs as runs_there
@@ -40,7 +41,12 @@ NAMED = "its name, the beginning of it, latest, or its folder"
     Flag("trials", "episodes per task", Number(f"[1, {EPISODES}]"), otherwise="the profile's"),
     Flag("tasks", "which tasks: numbers, ranges or names", Ranges(names=True), otherwise="all"),
     Flag("episodes", "which init states, instead of --trials", Ranges(EPISODES, shown="0-9,12")),
-    Flag("workers", "simulator processes", Number("[1, inf)"), otherwise="one per core"),
+    Flag(
+        "workers",
+        "simulator processes; 0, with --listen: only those that join",
+        Number("[0, inf)"),
+        otherwise="one per core",
+    ),
     Flag("video", "all, failures, sample or none", OneOf(("all", "failures", "sample", "none")), otherwise="sample"),
     Flag("resume", "go on with a run; without a name: the latest one like this", RESUMED, may_stand_alone=True),
     Flag("run-id", "name of the run", NEW_ID, otherwise="made of suite, policy and a number"),
@@ -97,13 +103,30 @@ NAMED = "its name, the beginning of it, latest, or its folder"
     ),
     Flag("allow-other-suite", "evaluate a checkpoint on a suite it was not made for", default=False),
     Flag("allow-drift", "go on with a run although something it depends on changed", default=False),
+    Flag("listen", "let other machines join this run at that address", Checked(joining.check_address, "HOST:PORT")),
+    Flag(
+        "cluster",
+        "have workers placed on the machines of a cluster (./lab cluster); without its head's address: this machine's",
+        Checked(placing.check, "HEAD"),
+        may_stand_alone=True,
+    ),
+    Flag("join", "work on the run of the evaluator that listens there; no SUITE", Checked(joining.check_url, "URL")),
     GPU,
     RUNTIME,
     DRY_RUN,
     NO_CHECK,
     name="eval",
 )
-def evaluate(suite: list[str], policy: str, gpu: str | None, runtime: str, dry_run: bool, **evaluators: object) -> None:
+def evaluate(
+    suite: list[str],
+    policy: str,
+    join: str | None,
+    cluster: str | bool | None,
+    gpu: str | None,
+    runtime: str,
+    dry_run: bool,
+    **evaluators: object,
+) -> None:
     """Evaluate a policy on a suite of tasks; ends with the success rate and the report's path.
 
     ./lab eval libero_goal --trials 2                     the oracle, unless a policy service is up
@@ -112,7 +135,14 @@ def evaluate(suite: list[str], policy: str, gpu: str | None, runtime: str, dry_r
     ./lab eval libero_10 --tasks 0,2-4 --episodes 0-4 --workers 4 --video failures
     ./lab eval libero_goal --runtime docker --trials 1    the same in containers
     ./lab eval all --trials 2                             several suites; ends with their table and its mean
+    ./lab eval libero_10 --listen 0.0.0.0:8100            others join: ./lab eval --join http://THIS:8100
+    ./lab eval libero_10 --cluster --workers 64           on the machines of ./lab cluster
     """
+    if join:
+        if suite:
+            raise LabError(f"--join takes the suite of the run that is joined; leave {suite[0]} out")
+        finish(joining.join(join, policy, evaluators, runtime, dry_run, gpu))
+        return
     _refuse_two_of(evaluators, "trials", "episodes", "choose episodes")
     _refuse_two_of(evaluators, "run_id", "resume", "name a run")
     if evaluators["resume"] is True and len(suite) == 1:
@@ -120,9 +150,18 @@ def evaluate(suite: list[str], policy: str, gpu: str | None, runtime: str, dry_r
     chosen, typed = several.chosen(suite), ["./lab", *sys.argv[1:]]
     if not chosen:
         raise LabError(f"eval needs SUITE ({SUITES}; all: those of {HOME.title}'s table). See: ./lab eval --help")
-    request = evaluation.Request(chosen[0], policy, runtime, tuple(flags_of(evaluators)), dry_run, gpu)
+    if evaluators["workers"] == 0 and not evaluators["listen"]:
+        raise LabError("--workers 0 leaves all to machines that join, which takes --listen; expected 1 or more")
+    if evaluators["listen"]:
+        runtime = joining.runtime_to_listen(runtime, chosen)
+    placed = placing.prepare(runtime, cluster, policy, evaluators) if cluster else None
+    if placed:
+        runtime, evaluators = "local", evaluators | placed.flags
+    flags, beside = tuple(flags_of(evaluators)), placed.beside if placed else nullcontext
+    request = evaluation.Request(chosen[0], policy, runtime, flags, dry_run, gpu, beside=beside)
     one = len(chosen) == 1
-    finish(evaluation.run(request, shlex.join(typed)) if one else several.run(request, chosen, typed))
+    code = evaluation.run(request, shlex.join(typed)) if one else several.run(request, chosen, typed)
+    finish(1 if placed and placed.failed else code)
 
 
 def _refuse_two_of(given: dict[str, object], one: str, other: str, what: str) -> None:

@@ -13,7 +13,7 @@ from invoke import Argument, Context, Exit, Task
 
 from vlalab.description import gpus
 from vlalab.tasks import following
-from vlalab.tasks.values import Checked, Like, OneOf, Text, Values
+from vlalab.tasks.values import Checked, Like, OneOf, Ranges, Several, Text, Values
 
 REQUIRED = object()  # as a word's default: the task does nothing without it
 
@@ -30,6 +30,7 @@ class Flag:
     is_word: bool = False
     gathers: bool = False  # all plain words after the task
     may_stand_alone: bool = False  # without a value it arrives as True
+    repeats: bool = False  # may be typed more than once, as lists may: its values arrive joined by commas
 
     @property
     def variable(self) -> str:
@@ -40,6 +41,11 @@ class Flag:
     def is_switch(self) -> bool:
         """Whether it takes no value."""
         return isinstance(self.default, bool)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it may be typed more than once: its values are then one list."""
+        return isinstance(self.values, (Several, Ranges)) or self.repeats
 
     @property
     def label(self) -> str:

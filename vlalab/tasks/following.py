@@ -59,6 +59,7 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "host": lambda given: f"./lab fleet doctor --hosts {_names(given)}" if given["hosts"] else "./lab doctor",
     "fleet": "./lab fleet status (who serves what)",
     "support": "./lab doctor",
+    "cluster": lambda given: _after_cluster(str(given.get("words"))),
 }
 
 
@@ -67,6 +68,10 @@ def tell(task: str, given: Given) -> None:
     if task in AFTER and sys.stderr.isatty() and not given.get("dry_run"):
         after = AFTER[task]
         say(f"next: {after if isinstance(after, str) else after(given)}")
+
+
+def _after_cluster(words: str) -> str:
+    return "./lab cluster start" if words == "stop" else "./lab eval libero_goal --cluster"
 
 
 def _names(given: Given) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vlalab.commands import cluster as clusters
 from vlalab.commands import fleet as fleets
 from vlalab.commands import hosting, machines
 from vlalab.commands import support as supporting
 from vlalab.commands.machines import VARIABLE
 from vlalab.description import compose
 from vlalab.host import paths
-from vlalab.host.console import require_known
-from vlalab.tasks.flags import Flag, finish, task, word
-from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several
+from vlalab.host.console import LabError, require_known
+from vlalab.tasks.flags import Flag, finish, task, word, words
+from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several, Text, split
 
 USER = Like(r"[a-z_][a-z0-9_-]{0,31}", "a user's name: a-z, 0-9, '_' and '-'", "NAME")
 FOLDER = Like(r"/[^\n\"\\]*[^\n\"\\/]", "a folder's absolute path, as /srv/vla-lab", "FOLDER")
@@ -99,3 +100,46 @@ def support(out: str | None) -> None:
     ./lab support
     """
     print(paths.shown(supporting.write(Path(out).expanduser().absolute() if out else None)))
+
+
+ACTIONS = {"start": "a new one", "join": "the one whose head is HEAD", "status": "its machines", "stop": "leave it"}
+
+
+@task(
+    "machines for eval",
+    words("words", ", ".join(f"{name}: {what}" for name, what in ACTIONS.items()), Text("ACTION [HEAD]")).but(
+        default=""
+    ),
+    Flag("host", "this machine's address for the others, and opens the head to them", Text("ADDRESS")),
+    Flag("port", "of the head, to start it", Number("[1, 65535]"), default=clusters.PORT),
+    Flag("cpus", "cores to offer, each for one worker; 0: none", Number("[0, inf)"), otherwise="all"),
+    Flag("gpus", "GPUs to offer", Number("[0, inf)"), otherwise="all"),
+    Flag("stay", "stay in front until told to end, and leave then: for batch jobs and containers", default=False),
+    Flag("json", "print JSON instead of a table", default=False),
+)
+def cluster(
+    words: str, host: str | None, port: int, cpus: int | None, gpus: int | None, stay: bool, json: bool
+) -> None:
+    """Make machines one cluster (Ray), over which ./lab eval SUITE --cluster spreads its workers.
+
+    ./lab cluster start                            on this machine alone
+    ./lab cluster start --host 192.168.1.10        so that others can join
+    ./lab cluster join 192.168.1.10                on each of the others
+    ./lab cluster status
+    """
+    action, *rest = split(words) or ["status"]
+    require_known("action", [action], ACTIONS)
+    if len(rest) != (action == "join"):
+        many = f"'{rest[-1]}' is a word too many" if rest else "join needs HEAD, the head's address"
+        raise LabError(f"{many}. See: ./lab cluster --help")
+    offer = clusters.Offer(cpus, gpus)
+    if action == "start":
+        clusters.start(host, port, offer)
+    elif action == "join":
+        clusters.join(rest[0], host, offer)
+    elif action == "status":
+        clusters.show(json)
+    elif not clusters.stop():
+        raise LabError("this machine is in no cluster")
+    if stay and action in ("start", "join"):
+        clusters.stay()

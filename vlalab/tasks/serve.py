@@ -54,7 +54,7 @@ def up(
     ./lab up oracle                                  then: ./lab eval libero_goal
     ./lab up openvla --suite libero_goal --gpu 0     see also: ./lab checkpoint openvla --suite libero_goal
     ./lab up openvla                                 with the only checkpoint there is, for example the tiny one
-    ./lab up ui                                      the page, and the policy that it asks, if it has a checkpoint
+    ./lab up ui                                      the pages and what they ask; openvla too, if it has a checkpoint
     """
     lifecycle.check_names(names, also=lifecycle.jobs())
     given = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu)

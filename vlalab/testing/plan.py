@@ -73,7 +73,8 @@ def host() -> Result:
 
 def terminal() -> Result:
     """Runs the tests that walk `./lab` in a terminal; the course's are skipped where its environment is not made."""
-    venvs.ensure(manifests.default_environment(), paths.ROOT)
+    for name in (manifests.default_environment(), paths.CLUSTER.name):
+        venvs.ensure(name, paths.ROOT)
     gl.ensure()
     return run_pytest("terminal", sys.executable, ["tests/terminal"], {})
 

@@ -1,8 +1,9 @@
 """`./lab test`: which parts run, what waits for what, and one sum at the end.
 
 What is independent runs side by side, as many parts at a time as cores and memory allow (`sidebyside.py`). An engine's
-tests cover environments, which wait for them; what no image can run waits for nothing. Of the attack, requests are
-timed: they have the machine to themselves when all else has ended, and all environments that are made here are there.
+tests cover environments, which wait for them; what no image can run waits for nothing, and makes environments that part
+`terminal` then uses. Of the attack, requests are timed: they have the machine to themselves when all else has ended,
+and all environments that are made here are there.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ def choose(names: list[str], quick: bool = False) -> list[str]:
 
 def jobs(chosen: Sequence[str], how: How) -> list[Job]:
     """Returns what runs for those parts, in the order in which it is shown."""
-    found = [_part(name, chosen, how) for name in chosen if name != "chaos"]
-    found += [_outside(name) for name in chosen if name in plan.HOMES and plan.has_outside(name, how)]
+    outside = [_outside(name) for name in chosen if name in plan.HOMES and plan.has_outside(name, how)]
+    made = {job.name for job in outside}  # the environments that those make, part `terminal` uses
+    found = [_part(name, chosen, how, made) for name in chosen if name != "chaos"] + outside
     if "chaos" not in chosen:
         return found
     if not found or how.minutes:
@@ -56,12 +58,13 @@ def jobs(chosen: Sequence[str], how: How) -> list[Job]:
     return [*found, _attack("chaos", how, *TIMED, after={job.name for job in found})]
 
 
-def _part(name: str, chosen: Sequence[str], how: How) -> Job:
+def _part(name: str, chosen: Sequence[str], how: How, outside: set[str]) -> Job:
     def run(done: Sequence[Result]) -> list[Result]:
         covered = name in [result.name for result in done]  # by part `docker`, inside its image
         return [] if covered else _run(name, lambda: plan.PARTS[name](how))
 
-    return Job(name, run, {"docker"} & set(chosen) if name in plan.ENVIRONMENTS else set(), name in LONGEST)
+    after = {"docker"} & set(chosen) if name in plan.ENVIRONMENTS else outside if name == "terminal" else set()
+    return Job(name, run, after, name in LONGEST)
 
 
 def _outside(name: str) -> Job:
