@@ -240,11 +240,16 @@ class TestQueue:
         queue.inferred(infer_s)
         return queue
 
-    def watched(self, queue):
-        """Takes a batch; returns its size and the waits for arrivals: seconds allowed, and whether a job ended it."""
+    def watched(self, queue, comes=None):
+        """Takes a batch; returns its size and the waits for arrivals: seconds allowed, and whether a job ended it.
+
+        comes: a job that arrives while the first wait goes on.
+        """
         waits, wait = [], queue._changed.wait
 
         def watch(seconds):
+            if comes and not waits:
+                threading.Thread(target=queue.put, args=[comes]).start()  # gets the lock when the wait gives it up
             waits.append((seconds, wait(seconds)))
 
         queue._changed.wait = watch
@@ -272,9 +277,8 @@ class TestQueue:
             queue.put(job(client))
         assert len(queue.take()) == 2
         queue.put(job("a"))
-        threading.Timer(0.05, lambda: queue.put(job("b"))).start()
-        size, waits = self.watched(queue)
-        assert size == 2 and all(woken for _, woken in waits)
+        size, waits = self.watched(queue, comes=job("b"))
+        assert size == 2 and waits and all(woken for _, woken in waits)
 
     def test_the_wait_is_bounded(self):
         queue = self.queue(max_wait_s=0.3)
@@ -290,8 +294,7 @@ class TestQueue:
         for client in "abc":
             queue.put(job(client, queued=time.monotonic() - 2.0))
         queue.answered([fourth])
-        threading.Timer(0.05, lambda: queue.put(job("d"))).start()
-        size, waits = self.watched(queue)
+        size, waits = self.watched(queue, comes=job("d"))
         assert size == 4 and waits and all(woken for _, woken in waits)
 
     def test_who_leaves_the_queue_is_waited_for_no_more(self):

@@ -14,11 +14,13 @@ from pathlib import Path
 from vlalab.description import compose, gpus
 from vlalab.engine import building, docker, images, volumes
 from vlalab.host import paths
+from vlalab.host.console import LabError
 from vlalab.testing.sidebyside import THREADS
 
 HOME = "/opt/vla-lab"  # where an image keeps the code
 CODE = ("services", "lessons", *paths.SHARED)
 VOLUME = ("assets", "checkpoints")  # what tests may read of the shared volume; all else there is theirs alone
+MOST_S = 2700  # of an environment's tests; the slowest take 26 min beside all others on two cores
 
 
 def command(name: str, image: images.Image, report: Path, more: Sequence[str] = ()) -> list[str]:
@@ -71,9 +73,11 @@ def run(name: str, image: images.Image, more: Sequence[str] = ()) -> tuple[int, 
         container = command(name, image, Path(folder), more)
         process = docker.open_pipe(container, stdin=subprocess.DEVNULL)
         try:
-            code = process.wait()
-        except BaseException:
+            code = process.wait(MOST_S)
+        except BaseException as error:
             docker.run(["rm", "--force", container[container.index("--name") + 1]], check=False)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise LabError(f"the tests of {name} took more than {MOST_S // 60} min inside their image") from None
             raise
         report = Path(folder) / "junit.xml"
         return code, report.read_text() if report.exists() else ""

@@ -109,7 +109,8 @@ def docker_engine() -> list[Result]:
     """Runs the tests that need a Docker engine. Returns their result, and those of environments inside their images."""
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as folder:
         record = Path(folder) / "record.jsonl"
-        result = run_pytest("docker", sys.executable, ["tests/docker"], {RECORD: str(record)})
+        limit = ["-o", f"faulthandler_timeout={inside.MOST_S + 300}"]  # one test waits for all of an image's own
+        result = run_pytest("docker", sys.executable, ["tests/docker"], {RECORD: str(record)}, more=limit)
         return [result, *read_record(record)]
 
 
