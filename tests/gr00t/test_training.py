@@ -19,6 +19,7 @@ from services.gr00t.training import network
 from services.gr00t.training.samples import Places, collate
 from services.gr00t.training.settings import Finetune
 from services.gr00t.training.trainer import learning_rate
+from tests import several
 from tests.gr00t import robots
 from tests.gr00t.conftest import ROOT, SHARED
 from tests.running import running
@@ -200,23 +201,17 @@ def test_only_the_newest_states_stay(volume):
     assert sorted(path.name for path in (volume.runs / "finetune/kept").iterdir()) == ["step_03.pt", "step_04.pt"]
 
 
-def command(volume, *flags, launch=()):
-    variables = {key: value for key, value in os.environ.items() if not key.startswith("VLALAB_")}
-    variables |= {"PYTHONPATH": ":".join((str(ROOT), *SHARED)), "VLALAB_VOLUME": str(volume), "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, *launch, "-m", "services.gr00t.training", "--dataset", "toy", *flags]
-    return subprocess.run(words, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=300)
-
-
-def test_two_processes_learn_as_one_with_twice_the_batch(volume):
+def test_two_processes_learn_as_one_with_twice_the_batch(volume, tmp_path):
     flags = ("--base", "plain", "--max-steps", "2", "--precision", "fp32", "--device", "cpu", "--log-every", "1")
-    launch = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2")
-    done = command(volume.root, *flags, "--batch-size=2", "--name=two", launch=launch)
-    assert done.returncode == 0, done.stderr
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("VLALAB_")}
+    variables |= {"PYTHONPATH": ":".join((str(ROOT), *SHARED)), "VLALAB_VOLUME": str(volume.root)}
+    words = ["-m", "services.gr00t.training", "--dataset", "toy", *flags, "--batch-size=2", "--name=two"]
+    printed = several.trained([sys.executable, *several.LAUNCH, *words], tmp_path, variables, cwd=ROOT)
     one = train(volume, "one", base="plain", max_steps=2)
     state = torch.load(volume.runs / "finetune/two/step_02.pt", weights_only=True)
     for name, value in one.trained.items():
         torch.testing.assert_close(state["trained"][name], value, atol=2e-5, rtol=1e-4)
-    assert "2 processes" in done.stdout
+    assert "2 processes" in printed
 
 
 def test_places_of_several_processes_are_those_of_one():

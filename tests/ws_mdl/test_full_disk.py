@@ -43,7 +43,7 @@ def train(model: str, volume, data: list[str]) -> subprocess.CompletedProcess:
         *data,
     ]
     variables = {**os.environ, "VLALAB_VOLUME": str(volume), "PYTHONUTF8": "1"}
-    return subprocess.run(command, env=variables, capture_output=True, text=True)
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("model", COURSE)

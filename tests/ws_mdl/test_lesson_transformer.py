@@ -130,7 +130,8 @@ def test_a_wrong_shape_is_noticed(tmp_path):
     """The test above would find a comment that is not true."""
     path = tmp_path / "small.py"
     path.write_text("def small(x):\n    y = x[:, 0]  # (batch, seq)\n    return y @ y  # ()\n")
-    found = subprocess.run([sys.executable, "-c", RUN_SMALL.format(path=str(path))], capture_output=True, text=True)
+    program = RUN_SMALL.format(path=str(path))
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert found.stdout.strip() == "['line 2 says (batch, seq), there is (4,)']", found.stderr
 
 

@@ -20,6 +20,7 @@ from services.ws_mdl.transformer.trainer import MAX_POINTS, Trainer, learning_ra
 from services.ws_mdl.transformer.translate import find_run, load_trained
 from services.ws_mdl.transformer.validation import Sample, scores
 from services.ws_mdl.transformer.visualize import plot_curve
+from tests import several
 from vla_modelkit.devices import choose_device
 from vla_modelkit.training import weights as weight_files
 from vla_modelkit.training.machine import Machine
@@ -215,28 +216,22 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(volume, corpus):
         assert lines[-1], "".join(lines)
     time.sleep(0.3)  # somewhere in a later epoch
     process.send_signal(signal.SIGINT)
-    rest = process.stdout.read()
-    assert process.wait() == 130 and "the same command goes on from there" in rest, rest
+    try:
+        rest, _ = process.communicate(timeout=300)
+    finally:
+        process.kill()  # nothing to one that has ended
+    assert process.returncode == 130 and "the same command goes on from there" in rest, rest
     newest = weight_files.load_state(checkpoints.latest_weights_file_path(volume.root / "checkpoints/transformer/run"))
-    done = subprocess.run([*command, f"--epochs={newest['epoch'] + 2}"], env=variables, capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, f"--epochs={newest['epoch'] + 2}"], env=variables, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0 and f"{newest['batches']} batches are done" in done.stdout, done.stderr
 
 
 def test_two_processes_learn_what_one_learns_with_their_batches_together(volume, corpus, make):
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in {**SMALL, "dropout": 0.0}.items()]
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--local-addr=127.0.0.1",
-        "--nproc-per-node=2",
-    ]
     module = ["-m", "services.ws_mdl.transformer.train", *flags, f"--corpus={corpus}", "--name=two", "--epochs=1"]
-    done = subprocess.run(
-        [*launch, *module], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
+    several.trained([sys.executable, *several.LAUNCH, *module], volume.root.parent, dict(os.environ))
     one = make(dropout=0.0)
     batches = list(one.data.train_dataloader)
     for pair in zip(batches[::2], batches[1::2], strict=False):
@@ -427,7 +422,8 @@ def test_translate_prints_the_translation_and_draws(volume, corpus, make):
     steps(trainer, 1)
     trainer.save()
     command = [sys.executable, "-m", "services.ws_mdl.transformer.translate", "a b c", "--pictures", "--device", "cpu"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=300)
     assert done.returncode == 0 and done.stdout.count("\n") == 1, done.stderr
     assert len(list((trainer.folder / "pictures").glob("attention_*.png"))) == 3
 

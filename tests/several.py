@@ -1,0 +1,46 @@
+"""Runs a training of several processes for tests, and ends all of them where they do not end by themselves."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+
+LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2")
+SAYING_S = 5.0  # for threads to say where they are
+
+
+def trained(command: list[str], folder: Path, variables: dict[str, str], timeout_s: float = 300.0, **options) -> str:
+    """Returns what a program and those that it starts print. Fails with that, and where each of them was.
+
+    torchrun's processes have sessions of their own: ending it alone would leave them, and whoever waits for the end of
+    what they print.
+    """
+    printed = folder / "printed.txt"
+    with printed.open("w") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            env={**variables, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}, **options,
+        )  # fmt: skip
+    try:
+        code = process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        code = f"nothing within {timeout_s:g} s"
+    finally:
+        _end(process)
+    assert code == 0, f"ended with {code}:\n{printed.read_text()}"
+    return printed.read_text()
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Has a process and all below it say where they are, which ends them; nothing where it has ended."""
+    if process.poll() is not None:
+        return
+    family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    for number in (signal.SIGABRT, signal.SIGKILL):
+        for one in family:
+            if one.is_running():
+                one.send_signal(number)
+        time.sleep(SAYING_S)
+    process.wait()
