@@ -46,6 +46,9 @@ def routes(stores: Stores) -> list[Route]:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(_events(stores, name, streams), media_type="text/event-stream", headers=headers)
 
+    def league(request: Request) -> Response:
+        return JSONResponse(stores.board().to_json())
+
     def compared(request: Request) -> Response:
         a, b = (_plain(request.query_params.get(side, "")) for side in ("a", "b"))
         try:
@@ -58,6 +61,7 @@ def routes(stores: Stores) -> list[Route]:
         Route("/api/runs/{name}", told(run)),
         Route("/api/runs/{name}/events", told(events)),
         Route("/api/compare", told(compared)),
+        Route("/api/leaderboard", told(league)),
     ]
 
 

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 from services.reports import files, standing
 from vla_common import anchored
 from vla_contract.protocol.errors import did_you_mean
+from vla_evaluation.report import leaderboard
+from vla_evaluation.report.leaderboard import Board, Entry
 from vla_evaluation.runs.folders import STORE
 from vla_evaluation.store.records import StoreError, as_damage
 from vla_evaluation.store.runstore import RunStore
@@ -30,6 +32,7 @@ class Stores:
         self._root, self._lock = root, threading.Lock()
         self._rows: dict[str, tuple[tuple, float, dict[str, Any]]] = {}
         self._standings: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._entries: dict[str, tuple[tuple, Entry | str]] = {}
 
     def read(self, name: str, what: Callable[[RunStore], Got]) -> Got:
         """Returns what a function reads in a run's store. Raises Missing, and StoreError for a damaged one."""
@@ -40,6 +43,27 @@ class Stores:
         """Returns a row per run, the latest first; one of a damaged store has its name, its state and why."""
         found = [self._row(name) for name in files.names_of_runs(self._root)]
         return sorted(found, key=lambda row: (-row["created"], row["name"]))
+
+    def board(self) -> Board:
+        """Returns the leaderboard of all runs; one of a damaged store is left out, with the reason."""
+        found = {name: self._entry(name) for name in files.names_of_runs(self._root)}
+        unread = {name: f"it cannot be read: {why}" for name, why in found.items() if isinstance(why, str)}
+        return leaderboard.board([one for one in found.values() if isinstance(one, Entry)], unread)
+
+    def _entry(self, name: str) -> Entry | str:
+        """Returns what the leaderboard takes of a run, or why it cannot be read; read anew where its store changed."""
+        mark = self._mark(name)
+        was, entry = self._entries.get(name, (None, ""))
+        if was == mark:
+            return entry
+        try:
+            entry = self.read(name, lambda store: leaderboard.read(name, store))
+        except (StoreError, files.Missing) as error:
+            entry = str(error)
+        if len(self._entries) > KEPT:
+            self._entries.clear()
+        self._entries[name] = mark, entry
+        return entry
 
     def standing(self, name: str) -> dict[str, Any]:
         """Returns how a run stands; what was read in the last half second counts."""

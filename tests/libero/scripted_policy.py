@@ -73,6 +73,13 @@ class WavePolicy(Policy):
         return action
 
 
+def numbered(answer: int, length: int) -> np.ndarray:
+    """Returns a chunk [T, 7] whose movements tell whence they are: action 2 of answer 3 is 3.02; the gripper closes."""
+    chunk = np.tile(answer + np.arange(length)[:, None] / 100, (1, 7)).astype(np.float32)
+    chunk[:, 6] = 1.0
+    return chunk
+
+
 def is_of(observation, episode: int | str) -> bool:
     """Whether an observation is of that episode: sessions are run.task.episode.attempt.token."""
     return observation.session.split(".")[-3:-2] == [str(episode)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 
 from vlalab.commands import evaluation, joining, placing, programs, viewing
 from vlalab.commands import suites as several
@@ -13,7 +14,7 @@ from vlalab.description import runs as runs_there
 from vlalab.host.console import LabError, agreed
 from vlalab.tasks.flags import DRY_RUN, GPU, NO_CHECK, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.serve import CHECKPOINT, FOLDER_NAME
-from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, OneRun, Ranges, Several, Text
+from vlalab.tasks.values import Checked, Existing, Like, NewFile, Number, OneOf, OneRun, Ranges, Several, Text
 
 BENCHMARKS = manifests.benchmarks()
 HOME = BENCHMARKS[manifests.default_job()]
@@ -55,9 +56,27 @@ NAMED = "its name, the beginning of it, latest, or its folder"
     Flag("unnorm-key", "statistics the policy un-normalises with", otherwise="the suite's"),
     Flag(
         "execute",
-        "actions of a chunk to execute before asking again",
+        "steps from one question to the policy to the next",
         Number("[1, inf)"),
-        otherwise="the profile's, else all",
+        otherwise="the profile's, else as many as a chunk has",
+    ),
+    Flag(
+        "ensemble",
+        "of chunks that overlap: newest, mean or exponential; asks every step, or as often as --execute says",
+        OneOf(("newest", "mean", "exponential")),
+        otherwise="a chunk ends where the next begins",
+    ),
+    Flag(
+        "ensemble-weight",
+        "m of --ensemble exponential: w_i = exp(-m·i), the oldest first",
+        Number("(-inf, inf)", float, "M"),
+        otherwise="ACT's 0.01",
+    ),
+    Flag(
+        "realtime",
+        "steps per second of a world that moves on while the policy thinks",
+        Number("(0, inf)", float, "RATE"),
+        otherwise="it waits",
     ),
     Flag("max-steps", "step limit of an episode instead of the profile's", Number("[1, inf)")),
     Flag(
@@ -135,6 +154,8 @@ def evaluate(
     ./lab eval libero_10 --tasks 0,2-4 --episodes 0-4 --workers 4 --video failures
     ./lab eval libero_goal --runtime docker --trials 1    the same in containers
     ./lab eval all --trials 2                             several suites; ends with their table and its mean
+    ./lab eval libero_goal --ensemble exponential         average the chunks that overlap, as ACT does
+    ./lab eval libero_goal --realtime 20 --execute 4      the world moves on while the policy thinks
     ./lab eval libero_10 --listen 0.0.0.0:8100            others join: ./lab eval --join http://THIS:8100
     ./lab eval libero_10 --cluster --workers 64           on the machines of ./lab cluster
     """
@@ -291,6 +312,27 @@ def compare(a: str, b: str, runtime: str) -> None:
     ./lab compare libero_goal-oracle-1 libero_goal-random-1
     """
     _runs(["compare", a, b], runtime)
+
+
+@task(
+    "policies × suites",
+    words("suite", f"only these suites ({SUITES}); default: all that have runs", Several(OneOf(manifests.suites()))),
+    Flag("csv", "write the figures to a file for a spreadsheet", NewFile((".csv",))),
+    Flag("html", "write the tables to a page that needs nothing beside it", NewFile((".html", ".htm"))),
+    RUNTIME,
+)
+def leaderboard(suite: list[str], csv: Path | None, html: Path | None, runtime: str) -> None:
+    """Set policies against each other over suites: rates with 95 % intervals, and nothing incomparable side by side.
+
+    ./lab leaderboard                             every complete run
+    ./lab leaderboard libero_goal libero_10       two suites
+    ./lab leaderboard --csv all.csv --html all.html
+    """
+    runs_there.require("run")
+    files = {"--csv": csv, "--html": html}
+    # folder and name apart: a container is shown the folder
+    written = [word for flag, file in files.items() if file for word in (flag, str(file.parent), file.name)]
+    _runs(["leaderboard", *suite, *written], runtime)
 
 
 def _runs(words: list[str], runtime: str) -> None:

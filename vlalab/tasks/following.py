@@ -22,6 +22,7 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "runs": lambda given: f"./lab report {runs.newest()[0]} --serve" if runs.newest() else EVALUATE,
     "report": lambda given: _after_report(given),
     "compare": lambda given: _after_report({"run": given["b"]}),
+    "leaderboard": "./lab up ui (its page Runs has the same tables, with a link to every run)",
     "assets": EVALUATE,
     "record": lambda given: f"./lab dataset {given['name'] or _recorded()} --format lerobot",
     "dataset": lambda given: _after_dataset(given),

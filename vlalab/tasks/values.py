@@ -119,6 +119,27 @@ class Existing:
 
 
 @dataclass(frozen=True)
+class NewFile:
+    """A file to write, of one of these endings; the folder around it exists. A file that is there is replaced."""
+
+    endings: tuple[str, ...]
+    shown: str = "FILE"
+
+    def read(self, label: str, text: str) -> Path:
+        """Returns the absolute path."""
+        path = Path(text).expanduser().absolute()
+        if path.suffix.lower() not in self.endings:
+            raise LabError(f"{label} '{text}' is no {self.endings[0]} file; expected a name that ends so")
+        if path.is_dir():
+            raise LabError(
+                f"{label} '{text}' is a folder; expected a file in it, as {path / 'leaderboard'}{path.suffix}"
+            )
+        if not path.parent.is_dir():
+            raise LabError(f"{label} '{text}': there is no folder {path.parent}; make it, or choose another place")
+        return path
+
+
+@dataclass(frozen=True)
 class Several:
     """A list, separated by commas or spaces. `joined`: it arrives as one text, for a program that takes it so."""
 

@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from services.ui.runs import leaderboard
 from services.ui.site import paging
 from services.ui.site.site import Site
 from services.ui.site.tables import as_csv
@@ -49,8 +48,11 @@ def routes(site: Site) -> list[BaseRoute]:
         return as_csv("runs.csv", RUN_COLUMNS, map(_with_ends, runs))
 
     async def league(request: Request) -> Response:
-        suites, lines = leaderboard.lines((await reports.json("/api/runs"))["runs"])
-        return site.render(request, "runs/leaderboard.html.j2", suites=suites, lines=lines)
+        return site.render(request, "runs/leaderboard.html.j2", board=await reports.json("/api/leaderboard"))
+
+    async def league_csv(request: Request) -> Response:
+        board = await reports.json("/api/leaderboard")
+        return as_csv("leaderboard.csv", board["columns"], board["rows"])
 
     async def run(request: Request) -> Response:
         found = await reports.json(f"/api/runs/{_name(request)}")
@@ -98,6 +100,7 @@ def routes(site: Site) -> list[BaseRoute]:
         Route("/runs", listed),
         Route("/runs.csv", listed_csv),
         Route("/runs/leaderboard", league),
+        Route("/runs/leaderboard.csv", league_csv),
         Route("/runs/compare", compared),
         Route("/runs/{name}", run),
         Route("/runs/{name}/episodes.csv", episodes_csv),

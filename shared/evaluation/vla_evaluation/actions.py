@@ -60,20 +60,20 @@ class Actions:
         pairs = zip(self.answered, self.executed, strict=True)
         return np.array([_limit(*pair) for pair in pairs for _ in range(pair[0].size)], dtype=np.float32)
 
-    def read(self, chunk: ActionChunk, count: int) -> tuple[np.ndarray, PolicyFault | None]:
-        """Returns the chunk's first `count` actions, float32 [T, n], up to the first that cannot be meant, with what is
-        wrong about it.
+    def read(self, chunk: ActionChunk, count: int, skip: int = 0) -> tuple[np.ndarray, PolicyFault | None]:
+        """Returns the chunk's first `count` actions without `skip` at its beginning, float32 [T, n], up to the first
+        that cannot be meant, with what is wrong about it.
         """
         actions = np.asarray(chunk.actions, dtype=np.float32)
         if actions.ndim != 2 or actions.shape[1] != self.size or len(actions) == 0:
             wanted = f"expected [T, {self.size}] with T ≥ 1"
             words = f"policy {self.name!r} answered actions of shape {actions.shape}; {wanted}"
             return np.empty((0, self.size), np.float32), PolicyFault(words)
-        fault, actions = None, actions[:count]
+        fault, actions = None, actions[skip:count]
         bad = np.argwhere(~(np.abs(actions) <= self.limits))  # so that NaN is bad, too
         if len(bad):
             step, dimension = bad[0]
-            fault, actions = self._fault(actions[step, dimension], step, dimension), actions[:step]
+            fault, actions = self._fault(actions[step, dimension], skip + step, dimension), actions[:step]
         return self._converted(actions), fault
 
     def _converted(self, actions: np.ndarray) -> np.ndarray:

@@ -13,6 +13,8 @@ from typing import Literal
 
 import tyro
 
+from vla_evaluation.chunks import Chunking
+
 LATEST = "latest"
 
 
@@ -39,7 +41,7 @@ class RunConfig:
     max_steps: int | None = None
     """Step limit of an episode instead of the profile's; such a run is not comparable with published figures."""
     execute: int | None = None
-    """How many actions of each chunk to execute before asking again; default: the profile's, else all of them."""
+    """Steps from one question to the policy to the next; default: the profile's, else as many as a chunk has."""
     unnorm_key: str | None = None
     """Statistics with which the policy un-normalises its actions; default: the suite's."""
     render: Literal["auto", "cpu", "gpu"] = "auto"
@@ -78,6 +80,11 @@ class RunConfig:
         if self.workers == 0 and not getattr(self, "listen", None):
             raise ValueError("--workers 0 leaves all to machines that join, which takes --listen; expected 1 or more")
 
+    @property
+    def chunking(self) -> Chunking:
+        """How chunks are to be executed, as far as flags say it. Raises ValueError for what makes no sense."""
+        return Chunking(self.execute)
+
     def require(self, least: Mapping[str, float]) -> None:
         """Raises ValueError for a field that is below its bound."""
         for name, bound in least.items():
@@ -104,12 +111,19 @@ class EvalConfig(RunConfig):
     """Which episodes get a video; sample: each task's first success and first three failures."""
     policy_errors: Literal["stop", "fail"] = "stop"
     """What an answer that cannot be executed does: stop the run, or end its episode as not successful."""
+    ensemble: Literal["newest", "mean", "exponential"] | None = None
+    """What to execute of chunks that overlap; the policy is then asked every step, or as often as --execute says."""
+    ensemble_weight: float | None = None
+    """m of --ensemble exponential, w_i = exp(-m·i) with the oldest chunk first; default: ACT's 0.01."""
+    realtime: float | None = None
+    """Steps per second of a world that moves on while the policy thinks; default: it waits."""
     listen: str | None = None
     """Where other machines may join, as in "0.0.0.0:8100"; beyond this machine with a token only."""
 
     def __post_init__(self):
         super().__post_init__()
         self.require({"trials": 1})
+        _ = self.chunking  # refuses what makes no sense together
         if self.trials is not None and self.episodes is not None:
             raise ValueError("--trials and --episodes both choose episodes; give one of them")
         if self.run_id is not None and self.resume is not None:
@@ -119,6 +133,11 @@ class EvalConfig(RunConfig):
         for name in (self.run_id, self.resume):
             if name is not None:
                 require_folder_name("run id", name)
+
+    @property
+    def chunking(self) -> Chunking:
+        """As RunConfig's, with ensembles and real time."""
+        return Chunking(self.execute, self.ensemble, self.ensemble_weight, self.realtime)
 
     @property
     def extra_cameras(self) -> tuple[str, ...]:

@@ -13,7 +13,9 @@ from vla_evaluation.runs.folders import STORE, find_runs
 from vla_evaluation.store.records import StoreError, as_damage
 from vla_evaluation.store.runstore import RunStore
 
-ALIKE = ("suite", "max_steps", "execute", "render", "cameras")  # beside the policy's name: what an episode costs
+ALIKE = (  # beside the policy's name: what an episode costs
+    "suite", "max_steps", "execute", "ensemble", "realtime", "render", "cameras",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

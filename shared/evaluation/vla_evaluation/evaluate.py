@@ -22,6 +22,7 @@ from vla_contract.server.auth import require_token_beyond_loopback
 from vla_evaluation import hosts, provenance, report
 from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark
+from vla_evaluation.chunks import Chunking
 from vla_evaluation.config import EvalConfig, RunConfig, parse_args, token_of
 from vla_evaluation.coordinator.app import Coordinator, coordinating, read_address
 from vla_evaluation.coordinator.calls import Held
@@ -62,6 +63,12 @@ def choose_workers(asked: int | None, episodes: int, worker_gb: float) -> int:
         return min(asked, max(1, episodes))
     by_memory = int(provenance.free_memory_gb() // worker_gb)
     return max(1, min(provenance.cores(), by_memory, episodes))
+
+
+def workers_for(config: RunConfig, episodes: int, worker_gb: float) -> int:
+    """Returns the number of workers for a run; in real time one, since waiting for others is not a policy's latency."""
+    asked = 1 if config.workers is None and config.chunking.realtime else config.workers
+    return choose_workers(asked, episodes, worker_gb)
 
 
 def resume_command(run: Run, suites: Sequence[str]) -> str:
@@ -222,7 +229,7 @@ def carry_out(run: Run, plan: Plan, info: PolicyInfo, assets: Assets) -> int:
     left = sum(row["planned"] - row["done"] for row in run.store.counts().values())
     undrawn = len(run.store.undrawn(NEXT_SESSION, partial(video.wanted, plan.config.video)))
     require_space(run.folder, left * EPISODE_BYTES)
-    workers = choose_workers(plan.config.workers, left + undrawn, plan.benchmark.worker_gb)
+    workers = workers_for(plan.config, left + undrawn, plan.benchmark.worker_gb)
     workers = max(workers, min(undrawn, 1))  # where episodes are left to other machines, films of earlier ones are not
     print_header(run, plan, info, assets, left, workers)
     if undrawn:
@@ -279,6 +286,8 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
         f"{plan.config.suite}: {plural(len(plan.tasks), 'task')} × {plural(len(plan.episodes), 'episode')}, "
         f"{left} of {total} to do, policy {one_line(info.name)}, {plural(workers, 'worker')}, assets: {assets.kind}"
     )
+    if plan.config.chunking != Chunking():
+        say(f"chunks: {Chunking.of(run.store.meta('identity')).words}")
     announce(run, left, workers)
 
 

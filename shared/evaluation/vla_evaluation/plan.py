@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vla_common.versions import lock_hash, versions
 from vla_contract import PolicyInfo
@@ -85,8 +85,14 @@ def _indices(suite: str, tasks: Sequence[Task], part: str) -> range:
 
 
 def specify(plan: Plan, info: PolicyInfo) -> RunSpec:
-    """Returns what all episodes share; ValueError where the policy lacks the statistics that were asked for."""
+    """Returns what all episodes share; ValueError where the policy lacks the statistics that were asked for, or its
+    chunks are too short for how they are to be executed.
+    """
     benchmark, config, profile = plan.benchmark, plan.config, plan.profile
+    chunking = config.chunking
+    if chunking.execute is None:
+        chunking = replace(chunking, execute=profile.execute)
+    chunking.check(info)
     return RunSpec(
         benchmark=benchmark.name,
         suite=config.suite,
@@ -97,7 +103,10 @@ def specify(plan: Plan, info: PolicyInfo) -> RunSpec:
         control_hz=benchmark.control_hz,
         policy=info,
         cameras=tuple(dict.fromkeys((*info.cameras, *config.extra_cameras))),
-        execute=config.execute or profile.execute,
+        execute=chunking.execute,
+        ensemble=chunking.ensemble,
+        ensemble_weight=chunking.weight,
+        realtime=chunking.realtime,
         seed=profile.env_seed if config.seed is None else config.seed,
         unnorm_key=choose_unnorm_key(info, profile.unnorm_keys_for(config.suite), config.unnorm_key),
         render=config.render,

@@ -16,6 +16,7 @@ import numpy as np
 from vla_contract import ActionChunk, ContractError, Observation
 from vla_evaluation.actions import Actions
 from vla_evaluation.benchmark import Environment
+from vla_evaluation.chunks import Delays, Hold, Timeline
 from vla_evaluation.pictures import images
 from vla_evaluation.spec import RunSpec
 
@@ -48,6 +49,7 @@ class Record:
     states   float64 [T + 1, n]: simulator state before each action, and after the last
     frames   pictures of the film's camera drawn on the way and kept, by step: uint8 [H, W, 3], bottom row first
     policy_error  why the policy's own answer ended the episode, empty where it did not
+    delays   what thinking cost in real time, None where the world waited
     """
 
     success: bool
@@ -60,6 +62,7 @@ class Record:
     end_hash: str
     timings: Timings
     policy_error: str = ""
+    delays: Delays | None = None
 
     @property
     def actions_hash(self) -> str:
@@ -68,8 +71,10 @@ class Record:
     def summary(self) -> dict:
         """Returns the episode's row as JSON types."""
         error = {"policy_error": self.policy_error} if self.policy_error else {}
+        delays = {"realtime": self.delays.summary()} if self.delays else {}
         return {
             **error,
+            **delays,
             "success": self.success,
             "steps": self.steps,
             "requests": self.requests,
@@ -107,11 +112,14 @@ def observe(env: Environment, spec: RunSpec, session: str, step: int, timings: T
     return observation, drawn
 
 
-def ask(act: Callable[[Observation], ActionChunk], observation: Observation, timings: Timings) -> ActionChunk:
-    """Returns the policy's answer; splits its time into the server's own stages and the wire."""
-    start = time.perf_counter()
+def ask(
+    act: Callable[[Observation], ActionChunk], observation: Observation, timings: Timings, clock: Callable[[], float]
+) -> tuple[ActionChunk, float]:
+    """Returns the policy's answer and how many seconds it took; splits them into the server's stages and the wire."""
+    start = clock()
     chunk = act(observation)
-    total_ms = (time.perf_counter() - start) * 1e3
+    took_s = clock() - start
+    total_ms = took_s * 1e3
     server_ms = 0.0
     for stage in SERVER_STAGES:
         if stage in chunk.timings_ms:
@@ -119,7 +127,7 @@ def ask(act: Callable[[Observation], ActionChunk], observation: Observation, tim
             server_ms += chunk.timings_ms[stage]
     timings.add("policy", total_ms)
     timings.add("wire", max(0.0, total_ms - server_ms))
-    return chunk
+    return chunk, took_s
 
 
 def run_episode(
@@ -135,13 +143,15 @@ def run_episode(
     keep_frame: Callable[[int], bool] = lambda step: False,
     forgive: Callable[[Exception], bool] = lambda error: False,
     alter: Callable[[np.ndarray], np.ndarray] = lambda action: action,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Record:
     """Returns the record of `episode` of the task that `env` has loaded.
 
     `film` is the camera whose pictures `keep_frame` chooses from. `tick(steps)` is called before every simulator step;
     what it raises ends the episode. Nothing is drawn in the wait steps (objects fall into place) or between the actions
-    of a chunk. Success ends the episode at once, but does not count during the wait, as in the reference loop. Of a
-    chunk only the actions that are executed are judged. Where the policy's answer (PolicyFault) or its absence
+    of a chunk. Success ends the episode at once, but does not count during the wait, as in the reference loop. Which
+    actions of which chunk are executed `spec.chunking` says; of a chunk only these are judged. By `clock` (s) the
+    policy's answers are timed. Where the policy's answer (PolicyFault) or its absence
     (ContractError) ends the episode, `forgive` is asked whether that belongs into the record; else it is raised.
     `alter` gets every action before it is executed and returns the one to execute.
     """
@@ -160,30 +170,33 @@ def run_episode(
     actions: list[np.ndarray] = []
     states = [env.sim_state()]
     frames: dict[int, np.ndarray] = {}
+    timeline = Timeline(spec.chunking, Hold(spec.action, wait_action))
     success, requests, fault = False, 0, None
-    while not success and fault is None and len(actions) < spec.max_steps:
-        tick(len(actions))
-        observation, drawn = observe(env, spec, session, len(actions), timings)
-        if film in drawn and keep_frame(len(actions)):
-            frames[len(actions)] = drawn[film]
-        try:
-            chunk = ask(act, observation, timings)
-        except ContractError as error:
-            fault = error
-            break
-        requests += 1
-        left = spec.max_steps - len(actions)
-        executed, fault = answers.read(chunk, min(spec.execute or left, left))
-        for action in executed:
-            tick(len(actions))
-            action = alter(action)
-            with timings.stage("sim"):
-                success = bool(env.step(action))
-            actions.append(action)
-            states.append(env.sim_state())
-            if success:
-                fault = None  # the bad action is never reached
+    while not success and len(actions) < spec.max_steps:
+        step = len(actions)
+        if timeline.due(step):
+            tick(step)
+            observation, drawn = observe(env, spec, session, step, timings)
+            if film in drawn and keep_frame(step):
+                frames[step] = drawn[film]
+            try:
+                chunk, took_s = ask(act, observation, timings, clock)
+            except ContractError as error:
+                fault = error
                 break
+            requests += 1
+            readable = answers.read(chunk, timeline.wants(spec.max_steps - step), timeline.delay(took_s))
+            timeline.answered(step, took_s, len(chunk.actions), *readable)
+        action, fault = timeline.action(step)
+        if fault is not None:
+            break
+        tick(step)
+        action = alter(action)
+        with timings.stage("sim"):
+            success = bool(env.step(action))
+        timeline.hold.executed(action)
+        actions.append(action)
+        states.append(env.sim_state())
     if fault is not None and not forgive(fault):
         raise fault
     timings.add("total", (time.perf_counter() - began) * 1e3)
@@ -198,4 +211,5 @@ def run_episode(
         digest(states[-1]),
         timings,
         "" if fault is None else str(fault),
+        timeline.delays,
     )

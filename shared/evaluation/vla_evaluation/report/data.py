@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vla_evaluation import hosts
+from vla_evaluation.chunks import Chunking
 from vla_evaluation.config import parse_ranges
 from vla_evaluation.report.stats import Rate
 from vla_evaluation.store.records import Fault, Finished
@@ -90,6 +91,29 @@ class Summary:
         return [(task.index, e) for task in self.tasks for e in task.episodes if "policy_error" in e.result]
 
     @property
+    def chunks(self) -> str:
+        """How chunks were executed, in words."""
+        return Chunking.of(self.identity).words
+
+    @property
+    def delays(self) -> dict[str, float] | None:
+        """What thinking cost in real time, over all episodes: steps held, actions overtaken, latency in ms; None where
+        the world waited, or nothing is done yet.
+        """
+        asked = [e.result for e in self.episodes if "realtime" in e.result]
+        told = [result["realtime"] for result in asked]
+        if not told:
+            return None
+        questions = sum(result["requests"] for result in asked)
+        thought = sum(result["realtime"]["latency_ms_mean"] * result["requests"] for result in asked)
+        return {
+            "held_steps": sum(one["held_steps"] for one in told),
+            "overtaken_actions": sum(one["overtaken_actions"] for one in told),
+            "latency_ms_mean": round(thought / max(questions, 1), 3),
+            "latency_ms_max": max(one["latency_ms_max"] for one in told),
+        }
+
+    @property
     def seconds(self) -> float:
         """Time in which an evaluator was at work, in s."""
         return sum(max(0.0, (s["ended"] or 0.0) - s["started"]) for s in self.invocations)
@@ -140,6 +164,8 @@ class Summary:
             "tasks": [_task_json(task) for task in self.tasks],
             "steps": self.steps,
             "requests": self.requests,
+            "chunks": self.chunks,
+            **({"realtime": self.delays} if self.delays else {}),
             "seconds": round(self.seconds, 3),
             "ms_per_step": {words: round(ms, 4) for words, _, ms, _ in self.stages()},
             "hosts": [share.to_json() for share in self.hosts],
@@ -253,6 +279,8 @@ def why_not_comparable(identity: Mapping, about: Mapping, complete: bool, invoca
         "another step limit": identity["max_steps"] != profile["max_steps"],
         "another seed": identity["seed"] != profile["env_seed"],
         "another part of each action chunk executed": identity["execute"] != profile.get("execute"),
+        "an ensemble of chunks executed": identity.get("ensemble") is not None,
+        "in real time": identity.get("realtime") is not None,
         "privileged state was sent": identity["policy"]["needs_privileged"],
         f"a checkpoint for {', '.join(made_for)}": made_for and identity["suite"] not in made_for,
         f"un-normalised as {key}": key is not None and key not in profile["unnorm_keys"],

@@ -14,6 +14,7 @@ from vla_common.durations import show_seconds
 from vla_contract.protocol.parts import Part
 from vla_evaluation.config import flatten
 from vla_evaluation.report.data import Summary
+from vla_evaluation.report.leaderboard import Board
 from vla_evaluation.report.stats import Rate
 from vla_evaluation.store.records import Finished
 from vla_evaluation.terminal import plain
@@ -151,3 +152,8 @@ def render(folder: Path, summary: Summary, embed_bytes: int = EMBED_BYTES) -> st
             linked=any(clip.video and not clip.embedded for clip in gallery),
         )
     )
+
+
+def render_board(board: Board) -> str:
+    """Returns the leaderboard's page as HTML."""
+    return templates(FOLDER).get_template("leaderboard.html.j2").render(board=board, bar=interval_bar)

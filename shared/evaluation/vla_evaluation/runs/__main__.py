@@ -1,4 +1,4 @@
-"""Runs on the volume: `… -m vla_evaluation.runs list | report RUN | compare A B | size … | remove …`."""
+"""Runs on the volume: `… -m vla_evaluation.runs list | report RUN | compare A B | leaderboard | size … | remove …`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vla_common.volume import Volume, shown
 from vla_evaluation import report
 from vla_evaluation.report.compare import Comparison, compare
 from vla_evaluation.report.stats import Rate
-from vla_evaluation.runs import removing
+from vla_evaluation.runs import leaderboard, removing
 from vla_evaluation.runs.folders import STORE, RunRefused, find_run, find_runs
 from vla_evaluation.runs.listing import (
     MODELS,
@@ -142,6 +142,10 @@ def make_parser() -> argparse.ArgumentParser:
         commands.add_parser(name, help=what).add_argument("names", nargs="+", help="names, or beginnings of them")
     table = commands.add_parser("table", help="rates of runs of several suites, and their mean")
     table.add_argument("names", nargs="+", help="names of runs")
+    board = commands.add_parser("leaderboard", help="policies × suites")
+    board.add_argument("suites", nargs="*", help="only these; default: all that have runs")
+    for flag in ("--csv", "--html"):
+        board.add_argument(flag, nargs=2, metavar=("FOLDER", "NAME"), help=f"also write it as {flag[2:].upper()}")
     pair = commands.add_parser("compare", help="test two runs against each other, paired by episode")
     pair.add_argument("a")
     pair.add_argument("b")
@@ -164,6 +168,9 @@ def main(arguments: list[str]) -> int:
             show_suites(root, asked.names, console)
         elif asked.command == "report":
             rebuild(root, asked.run, console)
+        elif asked.command == "leaderboard":
+            files = {suffix: Path(*given) for suffix in ("csv", "html") if (given := getattr(asked, suffix))}
+            return leaderboard.show(root, asked.suites, files, console)
         else:
             compare_runs(root, asked.a, asked.b, console)
     except (RunRefused, StoreError, ValueError) as error:

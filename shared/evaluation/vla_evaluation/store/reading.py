@@ -197,6 +197,14 @@ class StoreReader:
             read = [{**row, "success": bool(row["success"]), "result": json.loads(row["result"])} for row in rows]
         return [Finished(**row) for row in read]
 
+    def outcomes(self) -> dict[tuple[int, int], tuple[bool, bool]]:
+        """Returns, for every finished episode (task, episode), whether it succeeded and whether the policy's own answer
+        ended it.
+        """
+        sql = "SELECT task, episode, success, error IS NOT NULL FROM episodes WHERE status = 'done'"
+        with self._reading():
+            return {(row[0], row[1]): (bool(row[2]), bool(row[3])) for row in self.db.execute(sql)}
+
     def faults(self, invocation: int | None = None) -> list[Fault]:
         """Returns the attempts that ended without a result, of one invocation or of all."""
         sql = "SELECT * FROM episodes WHERE status IN ('error', 'lost')"
