@@ -128,6 +128,11 @@ def test_settings_become_the_trainers_flags(given, flags):
     [
         (["eval", "libero_goal", "--trials", "x"], "--trials 'x' is no whole number; expected 1 to 50"),
         (["eval", "libero_goal", "--video", "som"], "did you mean 'sample'?"),
+        (["eval", "libero_goal", "--ensemble", "men"], "did you mean 'mean'?"),
+        (["eval", "libero_goal", "--realtime", "0"], "--realtime 0"),
+        (["leaderboard", "libero_gaol"], "did you mean 'libero_goal'?"),
+        (["leaderboard", "--csv", "all.xls"], "--csv 'all.xls' is no .csv file; expected a name that ends so"),
+        (["leaderboard", "--html", "/nowhere/all.html"], "there is no folder /nowhere; make it"),
         (["train", "transformer", "--size", "tiy"], "did you mean 'tiny'?"),
         (["train", "transformer", "--set", "foo=3"], "train transformer --set 'foo' not found"),
         (["sample", "diffusion", "--steps", "0"], "--steps 0 makes no sense; expected 1 to 500"),

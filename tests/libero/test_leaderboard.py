@@ -187,7 +187,9 @@ def test_an_unknown_suite_is_told_with_the_nearest(tmp_path, capsys):
 
 def test_without_runs_the_first_step_is_said(tmp_path, capsys):
     assert runs.main(["--run-dir", str(tmp_path), "leaderboard"]) == 0
-    assert f"no runs in {tmp_path}; first: ./lab eval libero_goal --trials 2" in capsys.readouterr().out
+    assert f"no runs in {tmp_path}; `./lab eval SUITE` makes one" in capsys.readouterr().out
+    assert runs.main(["--run-dir", str(tmp_path), "leaderboard", "--csv", str(tmp_path), "a.csv"]) == 2
+    assert not (tmp_path / "a.csv").exists()
 
 
 def test_runs_of_which_none_is_complete_are_all_told(tmp_path):

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,6 @@ from policies import WaitingPolicy
 from serving import ENVIRONMENT, nobody, serving
 
 from services.reports.stores import Stores
-from services.ui.runs import leaderboard
 from tests import axe, browser
 from tests.ports import free_ports
 from vla_common import healthcheck
@@ -32,10 +32,10 @@ in_a_browser = [
 ]
 
 
-def identity(policy="vla", suite="libero_goal"):
+def identity(policy="vla", suite="libero_goal", assets="kit"):
     return {
         "suite": suite, "tasks": [0, 1], "episodes": "0-4", "profile": "openvla", "seed": 0, "max_steps": 300,
-        "policy": {"name": policy, "checkpoint": None}, "assets": {"kind": "kit", "digest": "d"}, "versions": {},
+        "policy": {"name": policy, "checkpoint": None}, "assets": {"kind": assets, "digest": "d"}, "versions": {},
     }  # fmt: skip
 
 
@@ -210,17 +210,25 @@ def test_a_cell_is_no_formula():
     assert b"'=HYPERLINK" in as_csv("a.csv", ["a"], [{"a": '=HYPERLINK("http://x")'}]).body
 
 
-def test_the_leaderboard_takes_complete_runs_the_largest_first():
-    run = {"checkpoint": "", "profile": "p", "assets": "kit", "state": "complete", "created": 1.0}
-    runs = [
-        {**run, "name": "small", "policy": "a", "suite": "s", "done": 5, "rate": 1.0},
-        {**run, "name": "large", "policy": "a", "suite": "s", "done": 50, "rate": 0.5},
-        {**run, "name": "going", "policy": "a", "suite": "t", "done": 50, "rate": 0.9, "state": "running"},
-        {**run, "name": "other", "policy": "a", "suite": "t", "done": 5, "rate": 0.7, "assets": "official"},
-    ]
-    suites, lines = leaderboard.lines(runs)
-    assert suites == ["s", "t"] and [line.assets for line in lines] == ["official", "kit"]
-    assert lines[1].cells == {"s": runs[1]} and lines[1].mean == 0.5
+def test_the_leaderboard_has_what_may_be_compared_in_one_table_and_says_what_is_left_out(url, volume):
+    """The same board as `./lab leaderboard` prints: tests/libero/test_leaderboard.py has its rules."""
+    complete(volume, "official-vla-1", lambda task, episode: True, assets="official")
+    try:
+        page = httpx.get(f"{url}/runs/leaderboard").text
+        tables = page.split("<table>")[1:]
+        assert len(tables) == 2 and "official" in page and "left out" in page.lower()
+        (mine,) = [table for table in tables if 'href="/runs/goal-vla-1"' in table]
+        assert "80.0 %" in mine and "49.0–94.3 %" in mine and 'href="/runs/object-vla-1"' in mine
+        assert 'href="/runs/goal-oracle-1"' in mine and "official-vla-1" not in mine
+        assert "<b>90.0 %</b></td>" in mine, "the mean of goal's 80 and object's 100"
+        assert re.search(r"<b>broken-1</b> it cannot be read: run store", page)
+        rows = list(csv.DictReader(io.StringIO(httpx.get(f"{url}/runs/leaderboard.csv").text)))
+        assert {(row["policy"], row["suite"], row["assets"], row["rate"]) for row in rows} == {
+            ("vla", "libero_goal", "kit", "0.8"), ("vla", "libero_object", "kit", "1.0"),
+            ("oracle", "libero_goal", "kit", "0.9"), ("vla", "libero_goal", "official", "1.0"),
+        }  # fmt: skip
+    finally:
+        shutil.rmtree(volume / "runs" / "official-vla-1")
 
 
 def test_without_the_service_the_page_says_how_to_start_it(stack):

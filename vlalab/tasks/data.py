@@ -1,4 +1,4 @@
-"""Tasks that bring what the others work with: checkpoints, assets, demonstrations, data sets."""
+"""Tasks that bring what the others work with: checkpoints, assets, demonstrations, data sets; and what lies there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 
 from vlalab.commands import evaluation, programs
 from vlalab.description import datasets, manifests
-from vlalab.host.console import LabError
+from vlalab.description import runs as existing
+from vlalab.host.console import LabError, agreed
 from vlalab.tasks import evaluate
 from vlalab.tasks.flags import DRY_RUN, GPU, NO_CHECK, RUNTIME, Flag, finish, flags_of, task, word
 from vlalab.tasks.serve import FOLDER_NAME, MODELS, SUITE
@@ -187,3 +188,30 @@ def data(model: str, runtime: str, dry_run: bool, **readers: object) -> None:
     if readers["dataset"] and readers["download"]:
         raise LabError("--dataset and --download both name a data set; give one of them")
     finish(programs.run_module(model, READERS[model], flags_of(readers), runtime, dry_run))
+
+
+@task(
+    "list the runs",
+    Flag(
+        "delete",
+        "runs, recordings or trained models to delete: shows their size and asks",
+        Several(Checked(existing.thing), "NAME,…"),
+    ),
+    Flag("yes", "delete without asking", default=False),
+    RUNTIME,
+)
+def runs(delete: list[str] | None, yes: bool, runtime: str) -> None:
+    """List the evaluation runs on the volume, the demonstrations recorded and the models trained there.
+
+    ./lab runs
+    ./lab runs --delete libero_goal-oracle-1     shows what it takes on disk, and asks
+    """
+    if not delete:
+        return evaluate.on_runs(["list"], runtime)
+    if not yes:
+        evaluate.on_runs(["size", *delete], runtime)
+        if not sys.stdin.isatty():
+            raise LabError("nobody is here to say yes; add --yes to delete")
+        if not agreed("delete for good?"):
+            raise LabError("nothing was deleted")
+    evaluate.on_runs(["remove", *delete], runtime)

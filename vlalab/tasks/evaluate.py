@@ -11,7 +11,7 @@ from vlalab.commands import evaluation, joining, placing, programs, viewing
 from vlalab.commands import suites as several
 from vlalab.description import datasets, manifests
 from vlalab.description import runs as runs_there
-from vlalab.host.console import LabError, agreed
+from vlalab.host.console import LabError
 from vlalab.tasks.flags import DRY_RUN, GPU, NO_CHECK, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.serve import CHECKPOINT, FOLDER_NAME
 from vlalab.tasks.values import Checked, Existing, Like, NewFile, Number, OneOf, OneRun, Ranges, Several, Text
@@ -259,33 +259,6 @@ def _ask(task: str, policy: str, dataset: str | None, given: dict[str, object]) 
 
 
 @task(
-    "list the runs",
-    Flag(
-        "delete",
-        "runs, recordings or trained models to delete: shows their size and asks",
-        Several(Checked(runs_there.thing), "NAME,…"),
-    ),
-    Flag("yes", "delete without asking", default=False),
-    RUNTIME,
-)
-def runs(delete: list[str] | None, yes: bool, runtime: str) -> None:
-    """List the evaluation runs on the volume, the demonstrations recorded and the models trained there.
-
-    ./lab runs
-    ./lab runs --delete libero_goal-oracle-1     shows what it takes on disk, and asks
-    """
-    if not delete:
-        return _runs(["list"], runtime)
-    if not yes:
-        _runs(["size", *delete], runtime)
-        if not sys.stdin.isatty():
-            raise LabError("nobody is here to say yes; add --yes to delete")
-        if not agreed("delete for good?"):
-            raise LabError("nothing was deleted")
-    _runs(["remove", *delete], runtime)
-
-
-@task(
     "build or serve reports",
     words("run", f"a run: {NAMED}", RUN, default=None),
     Flag("serve", "show reports in a browser, also one on another machine; without RUN a list of all", default=False),
@@ -300,7 +273,7 @@ def report(run: str | None, serve: bool, runtime: str) -> None:
     """
     viewing.check_run(run, serve)
     if run:
-        _runs(["report", run], runtime)
+        on_runs(["report", run], runtime)
     if serve:
         viewing.serve(run, runtime)
 
@@ -311,12 +284,16 @@ def compare(a: str, b: str, runtime: str) -> None:
 
     ./lab compare libero_goal-oracle-1 libero_goal-random-1
     """
-    _runs(["compare", a, b], runtime)
+    on_runs(["compare", a, b], runtime)
 
 
 @task(
     "policies × suites",
-    words("suite", f"only these suites ({SUITES}); default: all that have runs", Several(OneOf(manifests.suites()))),
+    words(
+        "suite",
+        f"only these suites ({SUITES}); default: all that have runs",
+        Several(OneOf(tuple(manifests.suites())), "SUITE …"),
+    ),
     Flag("csv", "write the figures to a file for a spreadsheet", NewFile((".csv",))),
     Flag("html", "write the tables to a page that needs nothing beside it", NewFile((".html", ".htm"))),
     RUNTIME,
@@ -332,9 +309,9 @@ def leaderboard(suite: list[str], csv: Path | None, html: Path | None, runtime: 
     files = {"--csv": csv, "--html": html}
     # folder and name apart: a container is shown the folder
     written = [word for flag, file in files.items() if file for word in (flag, str(file.parent), file.name)]
-    _runs(["leaderboard", *suite, *written], runtime)
+    on_runs(["leaderboard", *suite, *written], runtime)
 
 
-def _runs(words: list[str], runtime: str) -> None:
+def on_runs(words: list[str], runtime: str) -> None:
     """Runs the evaluator's program for runs that are there."""
     finish(programs.run_module(manifests.default_job(), evaluation.RUNS, words, runtime))

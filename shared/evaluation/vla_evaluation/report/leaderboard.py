@@ -218,7 +218,7 @@ def _digest_of(fact: object) -> str:
 
 
 def versions_in_words(versions: Mapping[str, str]) -> str:
-    """Returns "mujoco 3.2.3, robosuite 1.4.0"."""
+    """Returns packages and versions in one line, by name."""
     return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
 
 

@@ -46,7 +46,7 @@ def read_board(root: Path, suites: Sequence[str]) -> Board:
 def show(root: Path, suites: Sequence[str], files: Mapping[str, Path], console: Console) -> int:
     """Prints the board of the runs under `root` and writes the files, by suffix; returns the exit code."""
     if not find_runs(root):
-        say(f"no runs in {root}; first: ./lab eval libero_goal --trials 2", console.file)
+        say(f"no runs in {root}; `./lab eval SUITE` makes one", console.file)
         return 2 if files else 0
     board = read_board(root, suites)
     print_board(board, console)
