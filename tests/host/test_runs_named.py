@@ -5,10 +5,12 @@ import subprocess
 
 import pytest
 
+from vlalab import cli
 from vlalab.commands import lacking
 from vlalab.description import runs
 from vlalab.host import paths
 from vlalab.host.console import LabError
+from vlalab.tasks import evaluate
 
 
 @pytest.fixture
@@ -91,3 +93,19 @@ def test_the_command_says_so_and_installs_nothing(volume, words):
     env = {**os.environ, "VLALAB_STATE": str(volume / "state")}
     done = subprocess.run([str(paths.ROOT / "lab"), *words], env=env, capture_output=True, text=True)
     assert done.returncode == 1 and "'nope' not found" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_the_leaderboard_needs_a_run(tmp_path):
+    env = {**os.environ, "VLALAB_STATE": str(tmp_path / "state"), "VLALAB_VOLUME": str(tmp_path / "volume")}
+    done = subprocess.run([str(paths.ROOT / "lab"), "leaderboard"], env=env, capture_output=True, text=True)
+    assert done.returncode == 1 and "first: ./lab eval libero_goal --trials 2" in done.stderr
+
+
+def test_the_leaderboards_files_are_named_by_their_folder_which_a_container_is_shown(volume, monkeypatch):
+    asked = []
+    monkeypatch.setattr(evaluate, "on_runs", lambda words, runtime: asked.extend([words, runtime]))
+    monkeypatch.chdir(volume / "runs")
+    words = ["libero_goal", "libero_10", "--csv", "a.csv", "--html", f"{volume}/b.html"]
+    cli.Lab(cli.load_tasks()).run(["lab", "leaderboard", *words], exit=False)
+    files = ["--csv", str(volume / "runs"), "a.csv", "--html", str(volume), "b.html"]
+    assert asked == [["leaderboard", "libero_goal", "libero_10", *files], "auto"]
