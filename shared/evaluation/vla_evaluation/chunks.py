@@ -156,7 +156,8 @@ class Timeline:
 
     In real time the answer to what was seen at step t arrives round(latency × rate) steps later. Until then what
     earlier chunks say is executed, else `hold`; of the new one only actions from the step of its arrival on count. One
-    question is under way at a time: the next is asked `execute` steps after the last, or when that is answered.
+    question is under way at a time: the next is asked `execute` steps after the last, or when that is answered if that
+    is later; earlier where nothing is left to execute.
     """
 
     def __init__(self, how: Chunking, hold: Hold):
