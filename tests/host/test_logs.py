@@ -25,6 +25,10 @@ def path():
         ("--- 2026-01-01 00:00:00 started python as process 3\nloading\nno such file", "no such file"),
         ("Traceback (most recent call last):\n  f()\nValueError: seq is 1\nbye\n--- ended", "ValueError: seq is 1"),
         ("INFO loading\nerror: port 8000 is taken\nINFO done", "error: port 8000 is taken"),
+        (
+            "2026-01-01 00:00:00,123 ERROR nobody answers at ws://h:1\n2026-01-01 00:00:01,456 INFO bye",
+            "nobody answers at ws://h:1",
+        ),
         ("", ""),
     ],
 )

@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from vlalab.commands import lacking
@@ -27,6 +27,12 @@ CONFIG = paths.ROOT / "shared/evaluation/vla_evaluation/config.py"
 POLICY_TIMEOUT_S = declared.fields(CONFIG, "RunConfig")["policy_timeout_s"].default
 ANSWER_S = 2.0  # for a connection; who takes longer is called silent, and is waited for all the same
 RUNS = "vla_evaluation.runs"  # the program for runs that are there; every benchmark's environment has it
+BRIDGE, WEBSOCKETS = "bridge", ("ws://", "wss://")  # the service that asks another project's server, and its addresses
+SERVER = service_settings.variable(BRIDGE, "SERVER")
+OUT_OF_REACH = (
+    "a container cannot reach {url}: inside, that is the container itself. Use --runtime local, or serve the policy on "
+    "an address of this machine's network (with a token) and give that"
+)
 INTERRUPTED = 130  # the evaluator's exit code after Ctrl-C
 
 
@@ -70,6 +76,22 @@ class Request:
         wanted = service_settings.from_flags(self.job, gpu="none" if on_cpu else self.gpu)
         return {**paths.of_caller(), **service_settings.merged({}, wanted)}
 
+    def bridged(self) -> Request:
+        """Returns the request with a bridge for its policy, where the policy is a websocket's address."""
+        if not self.policy.startswith(WEBSOCKETS):
+            return self
+        check_policy("--policy", self.policy)
+        flags = dict(zip(self.flags, self.flags[1:], strict=False))
+        given = {"WAIT_S": flags.get("--policy-timeout-s"), "ANSWER_S": flags.get("--act-timeout-s")}
+        told = {"SERVER": self.policy, **{name: value for name, value in given.items() if value}}
+        own = {service_settings.variable(BRIDGE, name): value for name, value in told.items()}
+        return replace(self, policy=BRIDGE, own={**own, **self.own})
+
+    @property
+    def address(self) -> str:
+        """The address that the policy is given by: its own, or that of the server behind the bridge; else ""."""
+        return self.own.get(SERVER) or (self.policy if self.names_url else "")
+
     @property
     def names_url(self) -> bool:
         """Whether the policy is given by its address."""
@@ -99,11 +121,12 @@ def check_policy(label: str, asked: str) -> str:
         return asked
     try:
         parts = urlsplit(asked)
-        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        schemes = ("http", "https", *(one.removesuffix("://") for one in WEBSOCKETS))
+        fine = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is no number, or beyond 65535
         fine = False
     if not fine:
-        raise LabError(f"{label} {asked} is no address; expected something like http://host:8000")
+        raise LabError(f"{label} {asked} is no address; expected something like http://host:8000, or ws://host:8000")
     return asked
 
 
@@ -131,7 +154,8 @@ def choose_policy(asked: str, running: Sequence[Instance], policies: Sequence[st
 
 def name_of_policy(request: Request) -> str:
     """Returns the service that a request's policy is, or "policy" where an address is all that is known of it."""
-    healthy = [found for found in both.instances() if found.role == "policy" and found.is_healthy()]
+    request = request.bridged()
+    healthy = [found for found in both.instances() if found.role == "policy" and found.is_healthy() and not request.own]
     shared = [found for found in healthy if not found.attached]
     choice = choose_policy(request.policy, shared, policies(), request.fallback)
     return choice.instance.service if choice.instance else choice.service or "policy"
@@ -139,7 +163,7 @@ def name_of_policy(request: Request) -> str:
 
 def run(request: Request, typed: str) -> int:
     """Runs an evaluation; returns the evaluator's exit code. `typed` is the command line to show for resuming."""
-    services = compose.read()
+    request, services = request.bridged(), compose.read()
     if not request.names_url:
         check_policy("--policy", request.policy)
     running = [found for found in both.instances() if found.role == "policy" and not found.attached]
@@ -185,16 +209,16 @@ def _refuse_simulated(choice: PolicyChoice) -> None:
 
 def _tell_of_waiting(request: Request) -> None:
     """Says at once how long an address that nobody answers at is going to be waited for."""
-    if not request.names_url or _answers(request.policy):
+    if not request.address or _answers(request.address):
         return
     flags = dict(zip(request.flags, request.flags[1:], strict=False))
     timeout_s = float(flags.get("--policy-timeout-s", POLICY_TIMEOUT_S))
-    say(f"nobody answers at {request.policy}; waiting up to {timeout_s:g} s for it (--policy-timeout-s)")
+    say(f"nobody answers at {request.address}; waiting up to {timeout_s:g} s for it (--policy-timeout-s)")
 
 
 def _answers(url: str) -> bool:
     parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    port = parts.port or (443 if parts.scheme in ("https", "wss") else 80)
     try:
         socket.create_connection((parts.hostname or "", port), timeout=ANSWER_S).close()
     except OSError:
@@ -218,7 +242,7 @@ def _runtime(request: Request, healthy: Sequence[Instance], services: dict) -> t
     up = [found for found in healthy if request.policy in ("auto", found.service) or _is_at(found, request.policy)]
     to_start = [] if up or request.names_url else [request.fallback if request.policy == "auto" else request.policy]
     names = [services[name].environment_name for name in (request.job, *to_start) if name in services]
-    prefer = up[0].runtime if up else "local" if request.names_url and _is_local(request.policy) else None
+    prefer = up[0].runtime if up else "local" if request.address and _is_local(request.address) else None
     return both.choose(request.runtime, names, prefer)
 
 
@@ -238,6 +262,10 @@ def _is_at(found: Instance, url: str) -> bool:
 
 def _choice(request: Request, runtime: Runtime, healthy: Sequence[Instance], policies: Sequence[str]) -> PolicyChoice:
     """Returns the policy among those that this runtime's programs reach; says what is up and out of their reach."""
+    if server := request.own.get(SERVER):
+        if runtime is containers and _is_local(server):
+            raise LabError(OUT_OF_REACH.format(url=server))
+        return PolicyChoice(None, request.policy, f"policy at {server}, through a bridge")
     if runtime is not containers:
         return choose_policy(request.policy, healthy, policies, request.fallback)
     mine = [found for found in healthy if found.runtime == containers.NAME]
@@ -255,10 +283,7 @@ def _container_at(url: str, mine: Sequence[Instance]) -> PolicyChoice:
     for found in mine:
         if _is_at(found, url):
             return PolicyChoice(found.url, None, f"policy {found.service}, which is up at {found.url}", found)
-    raise LabError(
-        f"a container cannot reach {url}: inside, that is the container itself. Use --runtime local, or serve the "
-        "policy on an address of this machine's network (with a token) and give that"
-    )
+    raise LabError(OUT_OF_REACH.format(url=url))
 
 
 def _settings(service: str, request: Request) -> dict[str, str]:

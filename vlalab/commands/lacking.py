@@ -1,4 +1,4 @@
-"""What a service still lacks, told before gigabytes are installed for it: a checkpoint or a run."""
+"""What a service still lacks, told before gigabytes are installed for it: a checkpoint, a run or an address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def refuse(names: Sequence[str], given: Mapping[str, service_settings.Settings])
     """Raises LabError naming what the first of these services lacks, and how to get it."""
     for name in names:
         known = {**compose.environment_variables(), **service_settings.kept(name), **given.get(name, {})}
-        if lacks := [text for text in (_checkpoint(name, known), _run(name, known)) if text]:
+        if lacks := [text for text in (_checkpoint(name, known), _run(name, known), _variable(name, known)) if text]:
             raise LabError(f"{name} cannot start yet: it lacks " + "; and ".join(lacks))
 
 
@@ -53,4 +53,12 @@ def _run(service: str, known: Mapping[str, str | None]) -> str:
         runs.run(variable, name)
     except LabError as error:
         return f"its run: {error}"
+    return ""
+
+
+def _variable(service: str, known: Mapping[str, str | None]) -> str:
+    """Returns which variable is not set where a service cannot start without it, "" where all are."""
+    for name, example in manifests.services()[service].needs.items():
+        if not known.get(name):
+            return f"the address that {name} is to hold ({name}={example} ./lab up {service})"
     return ""

@@ -20,6 +20,7 @@ MAX_BYTES = 10_000_000  # one older file of that size is kept
 MODE = 0o600
 STAMP = "%Y-%m-%d %H:%M:%S"
 CAUSE = re.compile(r"[\w.]*(Error|Exception|Unavailable|Refused)\b.*:|(error|fatal):|[\w.-]+: error", re.IGNORECASE)
+LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ERROR ")  # by a service
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -90,8 +91,12 @@ def _since(lines: list[str], since_s: float) -> list[str]:
 def cause(words: str) -> str:
     """Returns the line of a log that says why a program ended: its error, else the last one; "" of an empty log."""
     own = [line.strip() for line in words.splitlines() if line.strip() and not line.startswith("--- ")]
-    errors = [line for line in own if CAUSE.match(line)]
+    errors = [line[found.end() :] if (found := LOGGED.match(line)) else line for line in own if _is_error(line)]
     return (errors or own or [""])[-1]
+
+
+def _is_error(line: str) -> bool:
+    return bool(LOGGED.match(line) or CAUSE.match(line))
 
 
 def names() -> list[str]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vla_contract.protocol.errors import ContractError as ContractError
     from vla_contract.protocol.errors import InvalidObservation as InvalidObservation
     from vla_contract.protocol.errors import PolicyError as PolicyError
+    from vla_contract.protocol.errors import PolicyLost as PolicyLost
     from vla_contract.protocol.errors import PolicyRefused as PolicyRefused
     from vla_contract.protocol.errors import PolicyUnavailable as PolicyUnavailable
     from vla_contract.protocol.errors import SessionLost as SessionLost
@@ -36,6 +37,7 @@ _HOME = {
     "PolicyClient": "client.client",
     "PolicyInfo": "protocol.info",
     "PolicyError": "protocol.errors",
+    "PolicyLost": "protocol.errors",
     "PolicyRefused": "protocol.errors",
     "PolicyUnavailable": "protocol.errors",
     "SessionLost": "protocol.errors",

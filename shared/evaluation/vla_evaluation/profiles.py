@@ -26,8 +26,8 @@ class EpisodeProtocol:
     """What an episode does besides the policy's actions, and what of a picture the policy sees.
 
     `wait_steps` steps of `wait_action`, in the benchmark's action, in which objects fall to rest. Pictures are drawn at
-    `camera_size`², turned by 180°, put through JPEG at `jpeg_quality` (4:2:0; None: not), resized to `image_size`²
-    (Lanczos3, antialiased), the middle `crop_area` of them cut out and stretched back (None: not).
+    `camera_size`², turned by 180°, put through JPEG at `jpeg_quality` (4:2:0; None: not), resized to `image_size`² as
+    `resize` says (a name in pictures/images.py), the middle `crop_area` of them cut out and stretched back (None: not).
     """
 
     wait_steps: int = 0
@@ -36,6 +36,7 @@ class EpisodeProtocol:
     rotate_180: bool = False
     jpeg_quality: int | None = None
     image_size: int = 256
+    resize: str = "lanczos3"
     crop_area: float | None = None
 
     @property

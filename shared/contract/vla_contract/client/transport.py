@@ -67,7 +67,7 @@ class Transport:
             connection.connect()
         except TimeoutError as error:
             raise ConnectionError(f"no connection within {within_s:.3g} s") from error
-        _probe(connection.sock)
+        probe(connection.sock)
         return connection
 
     def _kept(self) -> http.client.HTTPConnection | None:
@@ -108,7 +108,7 @@ class Transport:
         return "\r\n".join([*lines, "", ""]).encode("ascii") + (body or b"")
 
 
-def _probe(sock: socket.socket) -> None:
+def probe(sock: socket.socket) -> None:
     """Makes the kernel ask whether the other machine is still there while nothing is sent.
 
     A container that is killed, or a machine that loses power, closes no connection: without these an answer would be

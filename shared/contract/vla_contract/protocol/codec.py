@@ -18,7 +18,7 @@ MAX_BYTES = 32 * 2**20  # of one message
 MAX_TEXT = 64 * 2**10  # bytes of one text
 MAX_CONTAINERS = 20_000  # dicts and lists in one message
 _ND = "__nd__"
-_LIMITS = {
+LIMITS = {
     "strict_map_key": True,
     "max_str_len": MAX_TEXT,
     "max_bin_len": MAX_BYTES,
@@ -53,7 +53,7 @@ def unpack(data: bytes, without: str | None = None) -> Any:
     hooks = {"object_hook": count.dict, "list_hook": count.list}
     try:
         if without is None or not _is_map(data):
-            return msgpack.unpackb(data, **hooks, **_LIMITS)
+            return msgpack.unpackb(data, **hooks, **LIMITS)
         return _members(data, without, hooks)
     except InvalidObservation:
         raise
@@ -68,7 +68,7 @@ def _is_map(data: bytes) -> bool:
 
 def _members(data: bytes, without: str, hooks: dict) -> dict[str, Any]:
     """Returns the map that a message is, less one member."""
-    stream = msgpack.Unpacker(max_buffer_size=MAX_BYTES, **hooks, **_LIMITS)
+    stream = msgpack.Unpacker(max_buffer_size=MAX_BYTES, **hooks, **LIMITS)
     stream.feed(data)
     found = {}
     for _ in range(stream.read_map_header()):

@@ -16,6 +16,10 @@ class UnknownSession(ContractError):
     """A stateful policy was asked for step > 0 of a session it does not know (HTTP 409)."""
 
 
+class PolicyLost(ContractError):
+    """What a policy works with, another process or machine, is gone: its service ends, to be started anew (503)."""
+
+
 class PolicyError(ContractError):
     """What came of a request that got no actions: an answer's status and problem document, where there was one."""
 

@@ -93,8 +93,8 @@ class Policy(ABC):
     All are called from one thread, the one that loaded the policy, never two at a time.
     `act` gets 1 … `info().max_batch` observations and returns as many results in the same order. It may put an
     exception in the place of a chunk: that request alone fails. An InvalidObservation is answered with 422 and
-    its text, an UnknownSession with 409, everything else with 500. Where `act` itself raises, a stateless
-    policy is asked again one observation at a time. Step 0 starts a session anew.
+    its text, an UnknownSession with 409, a PolicyLost with 503, everything else with 500. Where `act` itself raises, a
+    stateless policy is asked again one observation at a time. Step 0 starts a session anew.
     """
 
     @abstractmethod

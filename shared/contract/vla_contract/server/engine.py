@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from vla_contract.protocol.errors import ContractError, PolicyLost
 from vla_contract.protocol.info import PolicyInfo
 from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import Observation, Policy
@@ -126,6 +127,11 @@ class Engine:
         try:
             self._prepare()
         except BaseException as error:
+            if isinstance(error, ContractError) and not isinstance(
+                error, Problem
+            ):  # meant: no line of code is to blame
+                log.error("the policy could not be loaded: %s", error)
+                return self._fail(f"the policy could not be loaded: {error}")
             log.exception("the policy could not be loaded")
             self._fail(f"the policy could not be loaded: {_one_line(error)}; the service's log has the traceback")
             return
@@ -208,7 +214,7 @@ class Engine:
     def _count_failures(self, outcomes: list[Outcome | Problem]) -> None:
         problems = [one for one in outcomes if isinstance(one, Problem) and one.status >= 500]
         self._failures = self._failures + len(problems) if len(problems) == len(outcomes) else 0
-        self._in_doubt = self._failures >= FAILURES or any(is_device_error(one.__cause__) for one in problems)
+        self._in_doubt = self._failures >= FAILURES or any(_is_lost(one.__cause__) for one in problems)
 
     def _look_again(self) -> None:
         """Asks the policy for its first inference once more: if that fails too, it is not the requests that are bad."""
@@ -239,6 +245,10 @@ def _settle(results: list[tuple]) -> None:
     for future, result in results:
         if not future.done():
             future.set_exception(result) if isinstance(result, Exception) else future.set_result(result)
+
+
+def _is_lost(error: BaseException | None) -> bool:
+    return isinstance(error, PolicyLost) or is_device_error(error)
 
 
 def _stopping() -> Problem:

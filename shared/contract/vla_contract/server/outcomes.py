@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vla_contract.protocol.errors import InvalidObservation, UnknownSession
+from vla_contract.protocol.errors import InvalidObservation, PolicyLost, UnknownSession
 from vla_contract.protocol.info import PolicyInfo
 from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import ActionChunk, Observation, Policy, check_actions
@@ -75,6 +75,9 @@ def _translate(error: Exception) -> Problem:
         return Problem("invalid-observation", str(error))
     if isinstance(error, UnknownSession):
         return Problem("session-lost", str(error))
+    if isinstance(error, PolicyLost):
+        log.error("%s", error)
+        return Problem.retry_after("policy-lost", str(error), 2.0)
     if isinstance(error, _InvalidOutput):
         log.error("%s", error)
         return Problem("invalid-action", f"{error}; no action was sent, look into the policy's log")

@@ -5,6 +5,8 @@ import numpy as np
 from vla_evaluation.pictures import transforms
 from vla_evaluation.profiles import EpisodeProtocol
 
+RESIZE = {"lanczos3": transforms.resize_lanczos3, "bilinear-pad": transforms.resize_with_pad}
+
 
 def prepare(image_hwc: np.ndarray, protocol: EpisodeProtocol) -> np.ndarray:
     """Returns the picture to send: uint8 [image_size, image_size, 3].
@@ -17,7 +19,7 @@ def prepare(image_hwc: np.ndarray, protocol: EpisodeProtocol) -> np.ndarray:
         image = transforms.rotate_180(image)
     if protocol.jpeg_quality is not None:
         image = transforms.jpeg_round_trip(image, protocol.jpeg_quality)
-    image = transforms.resize_lanczos3(image, protocol.image_size)
+    image = RESIZE[protocol.resize](image, protocol.image_size)
     if protocol.crop_area is not None:
         image = transforms.centre_crop(image, protocol.crop_area)
     return image

@@ -1,8 +1,8 @@
-"""OpenVLA's picture pipeline in numpy, level by level as the reference (TensorFlow) computes it.
+"""OpenVLA's picture pipeline in numpy, level by level as the reference (TensorFlow) computes it; and openpi's resize.
 
 Every step takes and gives uint8 [H, W, 3] (RGB, first row on top) and is deterministic: the evaluator runs it before
 sending, the web page for pictures that a person uploads. It imports nothing else of
-the evaluation and needs numpy alone, `jpeg_round_trip` Pillow and simplejpeg too.
+the evaluation and needs numpy alone, `resize_with_pad` Pillow and `jpeg_round_trip` simplejpeg, too.
 """
 
 import io
@@ -110,6 +110,23 @@ def resize_lanczos3(image: np.ndarray, size: int) -> np.ndarray:
     resized = _swap_sides(_resize_rows(_swap_sides(rows, size), size), size)
     np.rint(resized, out=resized)
     return resized.clip(0, 255, out=resized).astype(np.uint8).reshape(size, size, 3)
+
+
+def resize_with_pad(image: np.ndarray, size: int) -> np.ndarray:
+    """Returns the picture at size × size, its longer side filling one, the rest black: Pillow's antialiased bilinear.
+
+    openpi@15a9616a packages/openpi-client/src/openpi_client/image_tools.py, whose sides are cut, not rounded.
+    """
+    from PIL import Image
+
+    height, width = image.shape[:2]
+    if (height, width) == (size, size):
+        return image
+    ratio = max(height, width) / size
+    inner = Image.fromarray(image).resize((int(width / ratio), int(height / ratio)), Image.Resampling.BILINEAR)
+    padded = Image.new("RGB", (size, size))
+    padded.paste(inner, ((size - inner.width) // 2, (size - inner.height) // 2))
+    return np.asarray(padded)
 
 
 @lru_cache(maxsize=16)

@@ -1,0 +1,97 @@
+"""Where openpi's messages of a robot keep what the contract has a place for.
+
+`LIBERO` is examples/libero/main.py of openpi@15a9616a, and src/openpi/policies/libero_policy.py at the server's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from vla_contract import InvalidObservation, Observation
+from vla_contract.protocol.errors import did_you_mean
+from vla_contract.protocol.parts import GRIPPER_CLOSES, HAND_STATE, OSC_POSE, Part, in_words, total
+
+PROMPT, ACTIONS = "prompt", "actions"
+
+
+@dataclass(frozen=True)
+class Robot:
+    """pictures: the wire's key → camera; state: the wire's key. `action` is what an environment of openpi's executes,
+    `profile` the evaluation protocol that its servers' models were measured under.
+    """
+
+    name: str
+    pictures: Mapping[str, str]
+    state: str
+    state_parts: tuple[Part, ...]
+    action: tuple[Part, ...]
+    image_hw: tuple[int, int]
+    profile: str
+
+    def message(self, observation: Observation) -> dict[str, Any]:
+        """Returns an observation as openpi's clients send it. The state is float64 [n], as the simulator gives it."""
+        pictures = {key: observation.images[camera] for key, camera in self.pictures.items()}
+        state = np.asarray(observation.state, np.float64)
+        return {**pictures, self.state: state, PROMPT: observation.instruction}
+
+    def observation(
+        self, message: Mapping[str, Any], cameras: tuple[str, ...], has_state: bool, session: str, step: int
+    ) -> Observation:
+        """Returns a client's message as an observation with those cameras, and the state where one is wanted.
+
+        Raises InvalidObservation naming the key that is missing or is something else.
+        """
+        keys = {camera: key for key, camera in self.pictures.items()}
+        images = {camera: _picture(keys[camera], _member(message, keys[camera])) for camera in cameras}
+        state = self._state(message) if has_state else None
+        prompt = _member(message, PROMPT)
+        if type(prompt) is not str:
+            raise InvalidObservation(f"{PROMPT!r} is a {type(prompt).__name__}; expected a text")
+        return Observation(images, state, prompt, session, step)
+
+    def _state(self, message: Mapping[str, Any]) -> np.ndarray:
+        state, size = _member(message, self.state), total(self.state_parts)
+        if not isinstance(state, np.ndarray) or state.dtype.kind != "f" or state.shape != (size,):
+            raise InvalidObservation(
+                f"{self.state!r} is {describe(state)}; expected {size} numbers: {in_words(self.state_parts)}"
+            )
+        return state.astype(np.float32)
+
+
+def _member(message: Mapping[str, Any], key: str) -> Any:
+    if key not in message:
+        raise InvalidObservation(f"{key!r} is missing{did_you_mean(key, list(message)[:20])}")
+    return message[key]
+
+
+def _picture(key: str, image: Any) -> np.ndarray:
+    """Returns a picture as uint8 [H, W, 3]. openpi's servers take [3, H, W], too."""
+    if isinstance(image, np.ndarray) and image.ndim == 3 and image.shape[0] == 3 != image.shape[2]:
+        image = np.ascontiguousarray(image.transpose(1, 2, 0))
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        raise InvalidObservation(f"{key!r} is {describe(image)}; expected uint8 [height, width, 3]")
+    return image
+
+
+def describe(value: Any) -> str:
+    """Returns what a value is, for errors: "float32 [10, 32]", "a str"."""
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+
+
+LIBERO = Robot(
+    name="libero",
+    pictures=MappingProxyType(
+        {"observation/image": "agentview", "observation/wrist_image": "robot0_eye_in_hand"},
+    ),
+    state="observation/state",
+    state_parts=HAND_STATE,
+    action=(*OSC_POSE, GRIPPER_CLOSES),
+    image_hw=(224, 224),
+    profile="openpi",
+)
+ROBOTS: Mapping[str, Robot] = MappingProxyType({"libero": LIBERO})

@@ -1,0 +1,182 @@
+"""A policy of this lab for openpi's clients: a websocket server that asks the policy over the contract.
+
+A client gets metadata when it connects, and actions for every observation (openpi@15a9616a
+packages/openpi-client/src/openpi_client/websocket_client_policy.py); what is wrong with one it gets as a text, which
+that client raises. `GET /healthz` is openpi's probe, `/readyz` the lab's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import itertools
+import logging
+import signal
+import time
+import uuid
+from contextlib import suppress
+from typing import Any
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from services.bridge.robots import ACTIONS, Robot
+from services.bridge.wire import MAX_BYTES, NotTheirs, pack, short, unpack
+from vla_contract import ContractError, InvalidObservation, PolicyClient, PolicyInfo
+from vla_contract.server.auth import TokenCheck
+from vla_evaluation.actions import Actions, PolicyFault, differing
+
+log = logging.getLogger("vla_contract")
+MAX_CLIENTS = 64
+PROBES = ("/healthz", "/readyz")
+BAD_MESSAGE, FAILED = 1007, 1011  # codes of a websocket's end
+
+
+def check_policy(info: PolicyInfo, robot: Robot) -> None:
+    """Raises ValueError for a policy that openpi's clients of this robot cannot feed, or whose actions do not fit."""
+    if info.needs_privileged or info.stateful:
+        lacks = "the simulator's state" if info.needs_privileged else "to be told where an episode begins"
+        raise ValueError(f"policy {info.name!r} needs {lacks}, which openpi's protocol has no place for; name another")
+    unknown = [camera for camera in info.cameras if camera not in robot.pictures.values()]
+    if unknown:
+        known = ", ".join(robot.pictures.values())
+        raise ValueError(f"policy {info.name!r} needs camera {unknown[0]!r}; openpi's {robot.name} sends {known}")
+    for what, theirs, ours in (("answers actions", info.action, robot.action), ("needs a state", info.state, ())):
+        pair = differing(theirs, ours or robot.state_parts) if theirs else None
+        if pair:
+            ends = [str(part) if part else "nothing" for part in pair]
+            raise ValueError(f"policy {info.name!r} {what} with {ends[0]} where openpi's {robot.name} has {ends[1]}")
+    if len(info.unnorm_keys) > 1:
+        raise ValueError(
+            f"policy {info.name!r} has statistics of several data sets ({', '.join(info.unnorm_keys)}), and openpi's "
+            "protocol names none; serve it with one"
+        )
+
+
+def metadata(info: PolicyInfo) -> dict[str, Any]:
+    """Returns what a client is told when it connects."""
+    told: dict[str, Any] = {"policy": info.name, "action_horizon": info.horizon, "action_dim": info.action_size}
+    if info.image_hw:
+        told["image_resolution"] = list(info.image_hw)
+    return {**told, "checkpoint": info.checkpoint.repo} if info.checkpoint else told
+
+
+class Door:
+    """Answers openpi's clients of a robot from one policy. `info` is the policy's own."""
+
+    def __init__(self, client: PolicyClient, info: PolicyInfo, robot: Robot, token: str | None = None):
+        check_policy(info, robot)
+        self.client, self.info, self.robot = client, info, robot
+        self._token, self._open = TokenCheck(token), 0
+        self._actions = Actions(info.name, info.action, robot.action)
+        self._names = itertools.count()
+
+    async def admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Answers probes, and who may not come in; None lets a websocket begin."""
+        if request.path in PROBES:
+            return await self._ready(connection)
+        if "Origin" in request.headers:
+            return connection.respond(http.HTTPStatus.FORBIDDEN, "pages of a browser may not ask this service\n")
+        if not self._token.allows(_bearer(request.headers.get("Authorization", ""))):
+            said = "set the client's api_key to the token that this service was started with (VLALAB_TOKEN)\n"
+            return connection.respond(http.HTTPStatus.UNAUTHORIZED, said)
+        if self._open >= MAX_CLIENTS:
+            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_CLIENTS} clients are connected\n")
+        return None
+
+    async def attend(self, connection: ServerConnection) -> None:
+        """Answers one client until it goes."""
+        self._open += 1
+        session = f"openpi.{next(self._names)}.{uuid.uuid4().hex[:8]}"
+        try:
+            await connection.send(pack(metadata(self.info)))
+            for step in itertools.count():
+                if not await self._answer(connection, session, step):
+                    return
+        except ConnectionClosed:
+            return
+        finally:
+            self._open -= 1
+
+    async def _answer(self, connection: ServerConnection, session: str, step: int) -> bool:
+        """Answers one message; returns whether another may follow on this connection."""
+        frame = await connection.recv()
+        start = time.perf_counter()
+        try:
+            answer = await asyncio.to_thread(self._chunk, frame, session, step)
+        except NotTheirs as error:
+            await self._end(connection, str(error), BAD_MESSAGE)
+            return False
+        except (ContractError, PolicyFault) as error:  # this observation's; the next may be another
+            await connection.send(short(str(error), 1000))
+            return True
+        except Exception:
+            log.exception("answering a client failed")
+            await self._end(connection, "the bridge failed; its log has the traceback", FAILED)
+            return False
+        answer["server_timing"] = {"infer_ms": (time.perf_counter() - start) * 1e3}
+        await connection.send(pack(answer))
+        return True
+
+    def _chunk(self, frame: bytes | str, session: str, step: int) -> dict[str, Any]:
+        observation = self.robot.observation(
+            unpack(frame), self.info.cameras, self.info.needs_state, session, min(step, 2**31 - 1)
+        )
+        size = self.info.image_hw
+        for camera, image in observation.images.items():
+            if size is not None and image.shape[:2] != size:
+                raise InvalidObservation(
+                    f"the picture of {camera} is {image.shape[0]}x{image.shape[1]}; policy {self.info.name!r} takes "
+                    f"{size[0]}x{size[1]}: give openpi's client --args.resize-size {size[0]}"
+                )
+        chunk = self.client.act(observation)
+        actions, fault = self._actions.read(chunk, len(chunk.actions))
+        if fault is not None:
+            raise fault
+        timings = {"infer_ms": chunk.timings_ms.get("infer", 0.0)}
+        return {ACTIONS: actions, "policy_timing": timings}
+
+    async def _end(self, connection: ServerConnection, words: str, code: int) -> None:
+        with suppress(ConnectionClosed):
+            await connection.send(words)
+            await connection.close(code, words[:100].encode()[:120].decode(errors="ignore"))
+
+    async def _ready(self, connection: ServerConnection) -> Response:
+        try:
+            await asyncio.to_thread(self.client.wait_ready, 0.0)
+        except ContractError as error:
+            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n")
+        return connection.respond(http.HTTPStatus.OK, "OK\n")
+
+
+def _bearer(authorization: str) -> bytes:
+    """Returns openpi's `Api-Key TOKEN` as the form that the token's check knows."""
+    scheme, _, token = authorization.partition(" ")
+    known = f"Bearer {token}" if scheme.lower() == "api-key" else authorization
+    return known.encode("latin-1", "replace")
+
+
+def listen(door: Door, host: str, port: int) -> serve:
+    """Returns the server, to be entered with `async with`."""
+    return serve(
+        door.attend, host, port, process_request=door.admit, compression=None, max_size=MAX_BYTES, max_queue=2,
+        server_header=None,
+    )  # fmt: skip
+
+
+async def run(door: Door, host: str, port: int) -> None:
+    """Serves until SIGINT or SIGTERM. Raises OSError where the address cannot be had."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with listen(door, host, port) as server:
+        log.info("listening on %s for openpi's clients of policy %s", address(server), door.info.name)
+        await stop.wait()
+
+
+def address(server: Server) -> str:
+    """Returns the ws:// address of a server that listens."""
+    host, port = server.sockets[0].getsockname()[:2]
+    return f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"

@@ -1,0 +1,127 @@
+"""openpi's messages: msgpack in which an array is a map with bytes for keys.
+
+openpi@15a9616a packages/openpi-client/src/openpi_client/msgpack_numpy.py: {b"__ndarray__": True, b"data": …,
+b"dtype": …, b"shape": …}, and {b"__npgeneric__": True, b"data": …, b"dtype": …} for a numpy scalar. What arrives is
+held to the contract's bounds (`vla_contract.protocol.codec`) before anything large is made of it; nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from vla_contract.protocol import codec
+from vla_contract.protocol.errors import InvalidObservation
+from vla_contract.protocol.plain import DTYPES, wire_dtype
+
+MAX_BYTES = codec.MAX_BYTES  # of one message
+_ARRAY, _SCALAR, _DATA, _DTYPE, _SHAPE = b"__ndarray__", b"__npgeneric__", b"data", b"dtype", b"shape"
+
+
+class NotTheirs(ValueError):
+    """A frame is no message of openpi's protocol, or holds what is not let in."""
+
+
+def pack(message: dict[str, Any]) -> bytes:
+    """Returns the message of a dict with texts as keys. Raises InvalidObservation for what cannot travel."""
+    try:
+        return msgpack.packb(message, default=_encode)
+    except (TypeError, OverflowError, ValueError) as error:
+        raise InvalidObservation(f"this value cannot be sent: {error}") from error
+
+
+def unpack(frame: bytes | str) -> dict[str, Any]:
+    """Returns the dict of a frame; arrays in it are read-only views of their bytes.
+
+    Raises NotTheirs for a text frame, a pickle, and whatever else is no such message.
+    """
+    if isinstance(frame, str):
+        raise NotTheirs(f"a text came where a message was expected: {short(frame)}")
+    if len(frame) > MAX_BYTES:
+        raise NotTheirs(f"the message has {len(frame)} bytes; expected at most {MAX_BYTES}")
+    count = _Count()
+    try:
+        value = msgpack.unpackb(frame, object_hook=count.dict, list_hook=count.list, **codec.LIMITS)
+    except NotTheirs:
+        raise
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        kind = "a pickle, which is never opened" if _is_pickle(frame) else "no msgpack message"
+        raise NotTheirs(f"the frame is {kind} ({str(error) or type(error).__name__})") from error
+    if type(value) is not dict:
+        raise NotTheirs(f"the message is a {type(value).__name__}; expected a map")
+    return value
+
+
+def short(text: str, limit: int = 300) -> str:
+    """Returns a foreign text as one printable line: its last one, where a traceback says what was wrong."""
+    lines = [line.strip() for line in text[-65536:].splitlines() if line.strip()]
+    line = "".join(sign if sign.isprintable() else " " for sign in (lines[-1] if lines else "(an empty text)"))
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _is_pickle(frame: bytes) -> bool:
+    return len(frame) > 2 and frame[0] == 0x80 and 2 <= frame[1] <= 5 and frame[-1:] == b"."
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        name = wire_dtype(value.dtype)
+        flat = np.ascontiguousarray(value, dtype=DTYPES[name])
+        return {_ARRAY: True, _DATA: flat.tobytes(), _DTYPE: name, _SHAPE: value.shape}
+    if isinstance(value, (np.bool_, np.integer, np.floating)):
+        return value.item()
+    raise TypeError(f"a {type(value).__name__}")
+
+
+class _Count:
+    """Hooks that count containers, so that a small message cannot become a large object."""
+
+    def __init__(self):
+        self.left = codec.MAX_CONTAINERS
+
+    def list(self, items: list) -> list:
+        self._one()
+        return items
+
+    def dict(self, items: dict) -> Any:
+        self._one()
+        if _ARRAY in items:
+            return _array(items)
+        if _SCALAR in items:
+            return _scalar(items)
+        for key in items:
+            if type(key) is not str:
+                raise NotTheirs(f"the message has the key {key!r:.60}; expected texts as keys")
+        return items
+
+    def _one(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise NotTheirs(f"the message holds more than {codec.MAX_CONTAINERS} maps and lists")
+
+
+def _array(items: dict) -> np.ndarray:
+    data = items.get(_DATA)
+    if type(data) is not bytes:
+        raise NotTheirs(f"an array's data is a {type(data).__name__}; expected bytes")
+    try:
+        return codec.view(data, _dtype(items.get(_DTYPE)), items.get(_SHAPE))
+    except InvalidObservation as error:
+        raise NotTheirs(str(error)) from error
+
+
+def _scalar(items: dict) -> bool | int | float:
+    data = items.get(_DATA)
+    _dtype(items.get(_DTYPE))
+    if type(data) not in (bool, int, float):
+        raise NotTheirs(f"a numpy scalar's data is a {type(data).__name__}; expected a number")
+    return data
+
+
+def _dtype(name: object) -> np.dtype:
+    found = DTYPES.get(name) if type(name) is str else None
+    if found is None:
+        raise NotTheirs(f"an array has dtype {name!r:.60}; expected one of {', '.join(DTYPES)}")
+    return found
