@@ -124,6 +124,8 @@ class Server:
         except InvalidStatus as error:
             raise self._refused(error) from error
         except InvalidMessage as error:  # not even HTTP
+            if isinstance(error.__cause__, EOFError):
+                raise PolicyLost(f"{self.url} closed the connection without a word") from error
             raise WrongServer(f"{self.url} speaks no websocket: {_words(error.__cause__ or error)}") from error
         except InvalidHandshake as error:
             raise WrongServer(f"{self.url} speaks no websocket: {_words(error)}") from error

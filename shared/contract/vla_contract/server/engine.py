@@ -127,11 +127,10 @@ class Engine:
         try:
             self._prepare()
         except BaseException as error:
-            if isinstance(error, ContractError) and not isinstance(
-                error, Problem
-            ):  # meant: no line of code is to blame
+            if _is_told(error):
                 log.error("the policy could not be loaded: %s", error)
-                return self._fail(f"the policy could not be loaded: {error}")
+                self._fail(f"the policy could not be loaded: {error}")
+                return
             log.exception("the policy could not be loaded")
             self._fail(f"the policy could not be loaded: {_one_line(error)}; the service's log has the traceback")
             return
@@ -245,6 +244,11 @@ def _settle(results: list[tuple]) -> None:
     for future, result in results:
         if not future.done():
             future.set_exception(result) if isinstance(result, Exception) else future.set_result(result)
+
+
+def _is_told(error: BaseException) -> bool:
+    """Returns whether its text is all that there is to know, and no line of code is at fault."""
+    return isinstance(error, ContractError) and not isinstance(error, Problem)
 
 
 def _is_lost(error: BaseException | None) -> bool:
