@@ -22,7 +22,7 @@ from fakes import (
     picture,
 )
 
-from vla_contract import PolicyClient, PolicyInfo, PolicyRefused, PolicyUnavailable, create_app
+from vla_contract import PolicyClient, PolicyInfo, PolicyLost, PolicyRefused, PolicyUnavailable, create_app
 from vla_contract.protocol.codec import MEDIA_TYPE
 from vla_contract.protocol.messages import decode_chunk, encode_observation
 from vla_contract.protocol.problems import KINDS, TYPE_PREFIX
@@ -480,3 +480,40 @@ def test_info_never_holds_nan():
 
 def test_answers_decode_without_the_client(service):
     assert decode_chunk(post(service(EchoPolicy()).url).content).actions.shape == (1, 7)
+
+
+class LeavingPolicy(EchoPolicy):
+    """Asks a server that goes away when it is told to."""
+
+    gone = False
+
+    def answer(self, observation):
+        self.gone = self.gone or observation.instruction == "leave"
+        if self.gone:
+            raise PolicyLost("nobody answers at ws://h:1")
+        return super().answer(observation)
+
+
+def test_a_policy_whose_server_has_gone_says_so_and_ends_its_service(service, client):
+    ended = threading.Event()
+    url = service(LeavingPolicy(), on_failure=ended.set).url
+    caller = client(url, retries=0)
+    with pytest.raises(PolicyUnavailable, match="nobody answers at ws://h:1") as raised:
+        caller.act(observe(instruction="leave"))
+    assert raised.value.status == 503 and raised.value.problem["type"].endswith("policy-lost")
+    assert ended.wait(10)
+    with pytest.raises(PolicyUnavailable, match="nobody answers at ws://h:1"):
+        caller.wait_ready(0.0)
+
+
+def test_what_a_policy_lacks_at_its_start_is_told_without_a_traceback(service, client, caplog):
+    ended = threading.Event()
+
+    def load():
+        raise PolicyLost("nobody answers at ws://h:1 (waited 3 s)")
+
+    url = service(load, wait=False, on_failure=ended.set).url
+    assert ended.wait(10)
+    with pytest.raises(PolicyUnavailable, match=r"could not be loaded: nobody answers at ws://h:1 \(waited 3 s\)$"):
+        client(url).wait_ready(0.0)
+    assert [one.exc_info for one in caplog.records if "could not be loaded" in one.message] == [None]

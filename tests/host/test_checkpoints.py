@@ -68,3 +68,9 @@ def test_what_merely_needs_a_policy_comes_up_without_it(names, said, volume, cap
     assert said in told and "ui comes up without openvla" in told
     both = {"openvla": {}, "ui": {}}
     assert checkpoints.complete(["openvla", "ui"], ["ui"], both, running=["openvla"]) == both
+
+
+def test_an_address_that_a_service_needs_is_asked_for(volume):
+    with pytest.raises(LabError, match="bridge cannot start yet.*VLALAB_BRIDGE_SERVER=ws://host:8000 ./lab up bridge"):
+        lacking.refuse(["bridge"], {})
+    assert lacking.refuse(["bridge"], {"bridge": {"VLALAB_BRIDGE_SERVER": "ws://gpu01:8000"}}) is None

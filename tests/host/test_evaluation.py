@@ -57,6 +57,32 @@ def test_auto_names_the_services_it_did_not_take():
     assert "replay up too" in choose_policy("auto", [up("random", 1), up("replay", 2)], POLICIES, "oracle").why
 
 
+def test_a_websockets_address_is_a_bridges_to_start():
+    flags = ("--act-timeout-s", "300.0", "--policy-timeout-s", "5.0")
+    request = Request("libero_goal", "ws://host:8000", flags=flags).bridged()
+    assert (request.policy, request.address, request.names_url) == ("bridge", "ws://host:8000", False)
+    assert dict(request.own) == {
+        "VLALAB_BRIDGE_SERVER": "ws://host:8000",
+        "VLALAB_BRIDGE_ANSWER_S": "300.0",
+        "VLALAB_BRIDGE_WAIT_S": "5.0",
+    }
+    assert request.bridged() == request
+    plain = Request("libero_goal", "http://host:8000")
+    assert plain.bridged() == plain and plain.address == "http://host:8000"
+    with pytest.raises(LabError, match="is no address"):
+        Request("libero_goal", "ws://host:0").bridged()
+
+
+def test_a_bridge_is_started_whatever_else_is_up():
+    request = Request("libero_goal", "ws://127.0.0.1:8000").bridged()
+    choice = evaluation._choice(request, local, [up("bridge", 8007)], [*POLICIES, "bridge"])
+    assert (choice.service, choice.url) == ("bridge", None) and "ws://127.0.0.1:8000, through a bridge" in choice.why
+    with pytest.raises(LabError, match="a container cannot reach ws://127"):
+        evaluation._choice(request, evaluation.containers, [], [*POLICIES, "bridge"])
+    far = Request("libero_goal", "ws://gpu01:8000").bridged()
+    assert evaluation._choice(far, evaluation.containers, [], [*POLICIES, "bridge"]).service == "bridge"
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_named_policy_is_used_if_up_and_started_otherwise(name):
     running = [up("other", 1), up(name, 2)]

@@ -139,6 +139,7 @@ def test_settings_become_the_trainers_flags(given, flags):
         (["eval", "libero_gaol"], "did you mean 'libero_goal'?"),
         (["eval", "libero_goal", "--policy", "http://"], "expected something like http://host:8000"),
         (["eval", "libero_goal", "--policy", "http://h:99999"], "expected something like http://host:8000"),
+        (["eval", "libero_goal", "--policy", "ws://"], "or ws://host:8000"),
         (["eval", "libero_goal", "--trials", "2", "--episodes", "0-1"], "give one of them"),
         (["eval", "libero_goal", "--resume", "oracle", "--run-id", "b"], "give one of them"),
         (["train", "transformer", "--data", "digits"], "its own: --corpus"),

@@ -4,10 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from services.libero.profiles import PROFILES
 from services.libero.simulator import suites
 from vla_evaluation.pictures.images import prepare
+from vla_evaluation.pictures.transforms import resize_with_pad
 from vla_evaluation.profiles import choose
 
 
@@ -42,6 +44,37 @@ def test_groot_is_the_reference_script():
     assert (reference.trials, reference.env_seed, reference.execute) == (5, 0, 1)
     assert (reference.camera_size, reference.rotate_180, reference.image_size) == (256, True, 256)
     assert reference.jpeg_quality is None and reference.crop_area is None
+
+
+def test_openpi_is_the_reference_script():
+    """examples/libero/main.py, openpi@15a9616a."""
+    reference = PROFILES["openpi"]
+    assert dict(reference.max_steps) == {
+        "libero_spatial": 220,
+        "libero_object": 280,
+        "libero_goal": 300,
+        "libero_10": 520,
+        "libero_90": 400,
+    }
+    assert (reference.wait_steps, reference.wait_action) == (10, (0, 0, 0, 0, 0, 0, -1))
+    assert (reference.trials, reference.env_seed, reference.execute) == (50, 7, 5)
+    assert (reference.camera_size, reference.rotate_180, reference.image_size) == (256, True, 224)
+    assert reference.resize == "bilinear-pad" and reference.jpeg_quality is None and reference.crop_area is None
+    figures = reference.published_for("libero_goal")[0].success_percent
+    assert [figures[name] for name in suites.SUITES[:4]] == [98.8, 98.2, 98.0, 92.4]
+    assert reference.simulator["robosuite"] == "1.4.1"  # its requirements.txt: 1.4.0 is never set beside its figures
+
+
+def test_the_pictures_of_openpi_are_turned_and_resized_by_pillow():
+    frame = np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8)
+    turned = Image.fromarray(np.ascontiguousarray(frame[::-1, ::-1]))
+    assert np.array_equal(prepare(frame, PROFILES["openpi"]), turned.resize((224, 224), Image.Resampling.BILINEAR))
+
+
+def test_a_picture_that_is_not_square_is_padded_with_black():
+    wide = resize_with_pad(np.full((100, 200, 3), 255, np.uint8), 224)
+    assert wide.shape == (224, 224, 3)
+    assert (wide[:56] == 0).all() and (wide[56:168] == 255).all() and (wide[168:] == 0).all()
 
 
 def test_the_pictures_of_groot_are_the_drawn_ones_turned():
