@@ -193,6 +193,12 @@ def test_the_probes_tell_of_the_policy():
         assert raised.value.code == 503 and b"is not ready" in raised.value.read()
 
 
+def test_the_host_tools_own_probe_is_answered():
+    probe = pytest.importorskip("vlalab.runtimes.probe", reason="an image does not hold the host tool")
+    with door(Wave()) as url:
+        assert probe.is_ready(url.replace("ws", "http", 1) + "/readyz", 10.0)
+
+
 @pytest.mark.parametrize(
     ("info", "says"),
     [

@@ -23,7 +23,8 @@ def asked_by(test: Sequence[str]) -> str:
 def is_ready(url: str, timeout_s: float) -> bool:
     """Returns whether that URL answers with a status of 2xx in time."""
     parts, deadline = urlsplit(url), time.monotonic() + timeout_s
-    request = f"GET {parts.path or '/readyz'} HTTP/1.0\r\nHost: {parts.netloc}\r\nAccept: */*\r\n\r\n"
+    head = f"Host: {parts.netloc}\r\nAccept: */*\r\nConnection: close"
+    request = f"GET {parts.path or '/readyz'} HTTP/1.1\r\n{head}\r\n\r\n"  # websockets answers no HTTP/1.0
     try:
         with socket.create_connection((parts.hostname, parts.port), timeout_s) as connection:
             connection.sendall(request.encode())
