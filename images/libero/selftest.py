@@ -15,7 +15,7 @@ TASKS = {"libero_spatial": 10, "libero_object": 10, "libero_goal": 10, "libero_1
 MEAN, SPREAD, TOLERANCE = 152.6, 54.2, 3.0  # of draw_a_scene on Mesa, 0 to 255; room for other drivers
 MODULES = (
     "scipy", "numba", "cv2", "av", "simplejpeg", "PIL", "gymnasium", "bddl", "mujoco", "OpenGL", "tyro", "httpx",
-    "pyarrow.parquet", "h5py",
+    "pyarrow.parquet", "h5py", "websockets",
 )  # fmt: skip
 
 

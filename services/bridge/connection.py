@@ -8,6 +8,7 @@ error, after which it closes.
 from __future__ import annotations
 
 import socket
+import ssl
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -129,6 +130,8 @@ class Server:
             raise WrongServer(f"{self.url} speaks no websocket: {_words(error.__cause__ or error)}") from error
         except InvalidHandshake as error:
             raise WrongServer(f"{self.url} speaks no websocket: {_words(error)}") from error
+        except ssl.SSLError as error:
+            raise WrongServer(f"{self.url} is not reached by TLS: {_words(error)}") from error
         except (OSError, EOFError) as error:  # TimeoutError is an OSError
             raise PolicyLost(f"nobody answers at {self.url}: {_words(error)}") from error
 

@@ -1,6 +1,9 @@
 """A foreign policy server behind the contract, over real sockets: what it is sent, and what it does wrong in words."""
 
 import pickle
+import shutil
+import ssl
+import subprocess
 import threading
 
 import msgpack
@@ -268,3 +271,24 @@ def test_the_key_travels_as_openpis_client_sends_it(foreign):
 
     bridge(foreign(look), key="secret")
     assert seen == ["Api-Key secret"]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes the certificate, is not here")
+def test_tls_is_spoken_with_who_is_trusted(stack, tmp_path, monkeypatch):
+    words = "req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 1 -subj /CN=localhost -addext"
+    command = ["openssl", *words.split(), "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    server = stack.enter_context(serve(answering([ZEROS]), "127.0.0.1", 0, ssl=context))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    stack.callback(thread.join, 10)
+    stack.callback(server.shutdown)
+    url = f"wss://127.0.0.1:{server.socket.getsockname()[1]}"
+    with pytest.raises(WrongServer, match="is not reached by TLS"):
+        bridge(url)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+    policy = bridge(url)
+    assert policy.horizon == 10
+    policy.close()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -11,6 +12,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from services.bridge import server
 from services.bridge.robots import LIBERO
 from services.bridge.server import Door, address, check_policy, listen
 from services.bridge.wire import pack, unpack
@@ -60,8 +62,8 @@ def serving(door: Door):
     stop = asyncio.Event()
 
     async def attend() -> None:
-        async with listen(door, "127.0.0.1", 0) as server:
-            said.append(address(server))
+        async with listen(door, "127.0.0.1", 0) as listening:
+            said.append(address(listening))
             up.set()
             await stop.wait()
 
@@ -177,6 +179,21 @@ def test_who_has_no_token_and_who_is_a_page_stays_outside():
             connect(url, additional_headers={"Authorization": f"Api-Key {TOKEN}"}, origin="http://evil.example")
         with connect(url, additional_headers={"Authorization": f"Api-Key {TOKEN}"}) as client:
             assert unpack(client.recv(timeout=10))["policy"] == "wave"
+
+
+def test_no_more_clients_are_let_in_than_fit(monkeypatch):
+    monkeypatch.setattr(server, "MAX_CLIENTS", 1)
+    with door(Wave()) as url:
+        with connect(url) as client:
+            client.recv(timeout=10)
+            with pytest.raises(InvalidStatus, match="503"):
+                connect(url)
+        for _ in range(200):  # until the first one's end is seen
+            with contextlib.suppress(InvalidStatus), connect(url) as client:
+                assert unpack(client.recv(timeout=10))["policy"] == "wave"
+                return
+            time.sleep(0.05)
+    raise AssertionError("nobody was let in after the first client had gone")
 
 
 def test_the_probes_tell_of_the_policy():
