@@ -14,6 +14,7 @@ from tests.ports import free_ports
 from vlalab.commands import evaluation
 from vlalab.commands.evaluation import Request, choose_policy
 from vlalab.commands.watching import resume_line, why_killed
+from vlalab.description import compose
 from vlalab.environments import venvs
 from vlalab.host import memory, paths, state
 from vlalab.host.console import LabError
@@ -71,6 +72,14 @@ def test_a_websockets_address_is_a_bridges_to_start():
     assert plain.bridged() == plain and plain.address == "http://host:8000"
     with pytest.raises(LabError, match="is no address"):
         Request("libero_goal", "ws://host:0").bridged()
+
+
+def test_runs_of_several_suites_are_called_as_the_bridge_calls_its_policy(monkeypatch):
+    request = Request("libero_goal", "ws://host:8000")
+    assert evaluation.name_of_policy(request) == "openpi"
+    assert '"${VLALAB_BRIDGE_NAME:-openpi}"' in compose.FILE.read_text()
+    monkeypatch.setenv("VLALAB_BRIDGE_NAME", "pi05")
+    assert evaluation.name_of_policy(request) == "pi05"
 
 
 def test_a_bridge_is_started_whatever_else_is_up():

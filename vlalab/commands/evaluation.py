@@ -29,6 +29,7 @@ ANSWER_S = 2.0  # for a connection; who takes longer is called silent, and is wa
 RUNS = "vla_evaluation.runs"  # the program for runs that are there; every benchmark's environment has it
 BRIDGE, WEBSOCKETS = "bridge", ("ws://", "wss://")  # the service that asks another project's server, and its addresses
 SERVER = service_settings.variable(BRIDGE, "SERVER")
+BRIDGED = "openpi"  # what compose.yaml has the bridge call its policy
 OUT_OF_REACH = (
     "a container cannot reach {url}: inside, that is the container itself. Use --runtime local, or serve the policy on "
     "an address of this machine's network (with a token) and give that"
@@ -153,9 +154,12 @@ def choose_policy(asked: str, running: Sequence[Instance], policies: Sequence[st
 
 
 def name_of_policy(request: Request) -> str:
-    """Returns the service that a request's policy is, or "policy" where an address is all that is known of it."""
-    request = request.bridged()
-    healthy = [found for found in both.instances() if found.role == "policy" and found.is_healthy() and not request.own]
+    """Returns the service that a request's policy is, or "policy" where an address is all that is known of it; of one
+    behind a bridge, what the bridge calls it.
+    """
+    if SERVER in request.bridged().own:
+        return compose.environment_variables().get(service_settings.variable(BRIDGE, "NAME")) or BRIDGED
+    healthy = [found for found in both.instances() if found.role == "policy" and found.is_healthy()]
     shared = [found for found in healthy if not found.attached]
     choice = choose_policy(request.policy, shared, policies(), request.fallback)
     return choice.instance.service if choice.instance else choice.service or "policy"
