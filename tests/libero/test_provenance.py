@@ -15,7 +15,8 @@ from vla_contract.protocol.parts import OSC_POSE
 from vla_evaluation import imports, provenance
 from vla_evaluation.benchmark import Assets
 from vla_evaluation.config import EvalConfig, differences
-from vla_evaluation.plan import identify, make_plan, specify
+from vla_evaluation.plan import describe, identify, make_plan, specify
+from vla_evaluation.report.data import why_not_comparable
 
 ENTRIES = (provenance.WORKER, BENCHMARK.module)
 CLOSURE = sorted(imports.closure(ENTRIES, BENCHMARK.uncounted))
@@ -113,11 +114,23 @@ def test_a_package_of_another_version_is_named(tmp_path):
     assert all("(lock: 0.0.1" in line for line in named)
 
 
+OTHERS = {"openpi": {"robosuite": "1.4.0"}}  # than a profile's figures were measured with: 1.4.1
+
+
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_the_lock_pins_what_the_published_figures_need(profile):
-    text = provenance.LOCK.read_text()
-    assert all(f"\n{name}=={version} " in text for name, version in profile.simulator.items())
-    assert {name: versions(BENCHMARK.packages)[name] for name in profile.simulator} == dict(profile.simulator)
+    text, pinned = provenance.LOCK.read_text(), {**profile.simulator, **OTHERS.get(profile.name, {})}
+    assert all(f"\n{name}=={version} " in text for name, version in pinned.items())
+    assert {name: versions(BENCHMARK.packages)[name] for name in profile.simulator} == pinned
+
+
+def test_a_run_never_stands_beside_figures_that_were_measured_with_another_package():
+    plan = make_plan(BENCHMARK, EvalConfig("libero_goal", profile="openpi"))
+    assets = Assets("official", ROOT, "d")
+    found = identify(plan, specify(plan, PolicyInfo("openpi", OSC_POSE)), assets)
+    assert why_not_comparable(found, describe(plan, assets), True, []) == (
+        "other packages (robosuite 1.4.0, not 1.4.1)"
+    )
 
 
 # --- the renderer ---------------------------------------------------------------------------------------------
