@@ -24,7 +24,7 @@ PROGRAMS = {
     "sample": [("services/ws_mdl/diffusion/sample.py", "Request")],
     "score": [("services/ws_mdl/diffusion/score.py", "Request")],
     "translate": [("services/ws_mdl/transformer/translate.py", "TranslateCommand")],
-    "train": [(f"services/ws_mdl/{lab}/config.py", "Config") for lab in course.LABS],
+    "train": [(course.config_file(lab), "Config") for lab in course.LABS],
     "verify": [("services/openvla/verify.py", "VerifySettings")],
 }  # fmt: skip
 SHARED = [
@@ -110,6 +110,7 @@ TASKS_OF = {
     "services/gr00t/export": ("export",),
     "services/ws_mdl/diffusion": ("train", "sample", "score"),
     "services/ws_mdl/minivla": ("train", "eval"),
+    "services/ws_mdl/practice": ("train",),
     "services/ws_mdl": ("train", "translate", "up"),
     "lessons": ("check", "checkpoint", "shell"),
     "services/ui": ("up", "eval", "checkpoint"),

@@ -1,4 +1,4 @@
-"""The settings of the course's two labs, for `train --set`: listed and checked here, before an environment is made."""
+"""The settings of the course's labs, for `train --set`: listed and checked here, before an environment is made."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ from vlalab.host import paths
 from vlalab.host.console import LabError, require_known
 
 SERVICE = next(name for name, one in manifests.services().items() if one.labs)
-LABS = manifests.services()[SERVICE].labs
+PRACTICE = manifests.services()[SERVICE].practice
+LABS = (*manifests.services()[SERVICE].labs, *PRACTICE)
 IMPORTER = f"services.{manifests.folder_of(SERVICE)}.course.bring"
 TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
 def config_file(lab: str) -> Path:
     """Returns the file with a lab's settings."""
-    return paths.ROOT / "services" / manifests.folder_of(SERVICE) / lab / "config.py"
+    return paths.ROOT.joinpath("services", *_place(lab), "config.py")
 
 
 def module(lab: str, program: str) -> str:
     """Returns the module of a lab's program: train, sample …"""
-    return f"services.{manifests.folder_of(SERVICE)}.{lab}.{program}"
+    return ".".join(("services", *_place(lab), program))
+
+
+def _place(lab: str) -> tuple[str, ...]:
+    """Returns the folders below services/ in which a lab lies."""
+    return manifests.folder_of(SERVICE), *(["practice"] if lab in PRACTICE else []), lab
 
 
 def exercises() -> tuple[str, ...]:
@@ -49,7 +55,9 @@ def settings(lab: str) -> dict[str, Field]:
 
 def allowed(lab: str) -> dict[str, Interval]:
     """Returns what numbers may be, by the name of the field."""
-    return {name: Interval(text) for name, text in declared.constant(config_file(lab), "ALLOWED").items()}
+    files = declared.files(config_file(lab), "Config")
+    tables = (declared.constant(file, "ALLOWED") for file in files)
+    return {name: Interval(text) for table in tables for name, text in table.items()}
 
 
 def flags(lab: str, typed: Sequence[str]) -> list[str]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from vlalab.host import paths
+
 
 @dataclass(frozen=True)
 class Field:
@@ -32,16 +34,47 @@ def _tree(path: Path) -> ast.Module:
 
 
 def fields(path: Path, class_name: str) -> dict[str, Field]:
-    """Returns the fields of a dataclass in a file, by name, in their order."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    body = next(node for node in _tree(path).body if isinstance(node, ast.ClassDef) and node.name == class_name).body
-    found = {}
-    for node in body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            comment = lines[node.end_lineno - 1][node.end_col_offset :].partition("#")[2].strip()
-            default = ast.literal_eval(node.value) if node.value else None
-            found[node.target.id] = Field(node.target.id, ast.unparse(node.annotation), default, comment)
+    """Returns the fields of a dataclass in a file, by name, in their order; first those of its bases."""
+    found: dict[str, Field] = {}
+    for file, node in _lineage(path, class_name):
+        found |= _own_fields(file, node, found)
     return found
+
+
+def files(path: Path, class_name: str) -> list[Path]:
+    """Returns the files that a dataclass and the dataclasses below it stand in, its own last."""
+    return [file for file, _ in _lineage(path, class_name)]
+
+
+def _own_fields(path: Path, node: ast.ClassDef, inherited: dict[str, Field]) -> dict[str, Field]:
+    lines, found = path.read_text(encoding="utf-8").splitlines(), {}
+    for one in node.body:
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+            name = one.target.id
+            comment = lines[one.end_lineno - 1][one.end_col_offset :].partition("#")[2].strip()
+            if not comment and name in inherited:  # another default, the same meaning
+                comment = inherited[name].comment
+            default = ast.literal_eval(one.value) if one.value else None
+            found[name] = Field(name, ast.unparse(one.annotation), default, comment)
+    return found
+
+
+def _lineage(path: Path, class_name: str) -> list[tuple[Path, ast.ClassDef]]:
+    """Returns a class with its file, and before it the dataclasses of this repository that it is made from."""
+    node = next(one for one in _tree(path).body if isinstance(one, ast.ClassDef) and one.name == class_name)
+    below = [one for base in node.bases for one in _base(path, ast.unparse(base))]
+    return [one for one in below if any("dataclass" in ast.unparse(mark) for mark in one[1].decorator_list)] + [
+        (path, node)
+    ]
+
+
+def _base(path: Path, name: str) -> list[tuple[Path, ast.ClassDef]]:
+    """Returns the lineage of a class that a file imports from a module of this repository; nothing of others."""
+    for one in _tree(path).body:
+        if isinstance(one, ast.ImportFrom) and name in [alias.asname or alias.name for alias in one.names]:
+            file = paths.ROOT.joinpath(*one.module.split(".")).with_suffix(".py")
+            return _lineage(file, name) if file.is_file() else []
+    return []
 
 
 def constant(path: Path, name: str) -> object:

@@ -106,6 +106,7 @@ class Service:
     notebooks: bool = False  # JupyterLab, for the notebooks of its folder
     draws: bool = False  # headless OpenGL is looked after before it starts
     labs: tuple[str, ...] = ()  # of the course: folders beside the manifest, each with a config.py
+    practice: tuple[str, ...] = ()  # labs likewise, whose folders stand in the folder practice
     recording: str = ""  # the variable that names the run which it plays back
     needs: Mapping[str, str] = field(default_factory=dict)  # variable without which it cannot start → an example of one
     simulated: bool = False  # a policy that works from the simulator alone, and not from what is recorded

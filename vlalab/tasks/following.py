@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 
-from vlalab.commands import evaluation, lifecycle, programs
+from vlalab.commands import course, evaluation, lifecycle, programs
 from vlalab.description import checkpoints, compose, manifests, runs
 from vlalab.host import paths
 from vlalab.host.console import say
@@ -140,6 +140,8 @@ def _after_training(given: Given) -> str:
         return "./lab eval libero_object --policy minivla"
     if given["lab"] == "diffusion":
         return f"./lab sample diffusion{_name(given)}"
+    if given["lab"] in course.PRACTICE:
+        return "./lab tensorboard"
     return f'./lab translate "The door is open."{_name(given)}'
 
 

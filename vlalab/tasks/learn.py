@@ -1,4 +1,4 @@
-"""Tasks of the course: train its two models, and use what was trained."""
+"""Tasks of the course: train its models, and use what was trained."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ SIZES = tuple(course.settings("transformer")["size"].choices)
 MINIVLA_SIZES = tuple(course.settings("minivla")["size"].choices)
 PAIR = Like(r"[a-z]{2,}-[a-z]{2,}", "two languages, as in en-it", "en-it")
 PRELOAD = Like(r"\d+", "latest, none, or an epoch such as 7", "WHICH", ("latest", "none"))
+OF_SOME_LABS = ("corpus", "pair", "size", "data", "context")  # flags that not every lab has
 HAVE_FLAGS = ("corpus", "pair", "size", "data", "context", "epochs", "name", "preload", "device")
 EPOCH = Flag(
     "epoch",
@@ -40,7 +41,7 @@ ONLY_DIFFUSION = word("lab", "diffusion", OneOf(("diffusion",)))
 
 @task(
     "train a model",
-    word("lab", "transformer, diffusion or minivla", OneOf(course.LABS)),
+    word("lab", ", ".join(course.LABS), OneOf(course.LABS)),
     Flag("epochs", "how many in all", Number("[1, inf)")),
     Flag("name", "of the run", FOLDER_NAME, otherwise="made of what is trained on"),
     Flag(
@@ -50,7 +51,8 @@ ONLY_DIFFUSION = word("lab", "diffusion", OneOf(("diffusion",)))
     Flag("size", "tiny, small, base (the paper's) or course (its recipe)", OneOf(SIZES), otherwise="small"),
     Flag(
         "data",
-        "digits, sprites, mnist, a folder with the course's .npy files or MNIST's; of minivla: a data set's name",
+        "digits, sprites, mnist, a folder with the course's .npy files or MNIST's; of minivla and vit: a data set's "
+        "name",
         Existing(DATA, "datasets"),
         otherwise="digits",
     ),
@@ -74,9 +76,10 @@ def train(
     ./lab train transformer --corpus mine.tsv --pair en-ko --set norm=post,d-model=128
     ./lab train diffusion --data sprites --context --epochs 8
     ./lab train minivla --data goal-oracle --size small
+    ./lab train vit --epochs 60                              a practice lab: docs/practice.md
     """
     _refuse_the_other_labs_flags(lab, trainers)
-    if gpus > 1 and lab == "diffusion":
+    if gpus > 1 and lab in ("diffusion", *course.PRACTICE):
         raise LabError(f"train {lab} runs on one GPU, {gpus} were asked for; leave --gpus out")
     flags = [*flags_of(trainers), *course.flags(lab, set)]
     _refuse_what_minivla_lacks(lab, trainers)
@@ -137,10 +140,10 @@ def _refuse_what_minivla_lacks(lab: str, given: dict[str, object]) -> None:
 
 
 def _refuse_the_other_labs_flags(lab: str, given: dict[str, object]) -> None:
-    own = {"transformer": ("corpus", "pair", "size"), "diffusion": ("data", "context"), "minivla": ("data", "size")}
-    others = flags_of({name: given[name] for other in own for name in own[other] if name not in own[lab]})
+    own = [name for name in OF_SOME_LABS if name in course.settings(lab)]
+    others = flags_of({name: given[name] for name in OF_SOME_LABS if name not in own})
     if others:
-        raise LabError(f"train {lab} does not take {others[0]}; its own: {', '.join(f'--{name}' for name in own[lab])}")
+        raise LabError(f"train {lab} does not take {others[0]}; its own: {', '.join(f'--{name}' for name in own)}")
 
 
 def _robot(label: str, text: str) -> str:

@@ -12,6 +12,7 @@ PREFIXES = {
     "transformer": "tmodel",
     "diffusion": "model",
     "minivla": "minivla",
+    "vit": "vit",
 }  # of the weights files, by folder under checkpoints/
 
 

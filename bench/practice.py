@@ -1,0 +1,65 @@
+"""The practice labs: what each model comes to on held-out data when it is trained as its command trains it.
+
+vit    the Vision Transformer on scikit-learn's digits: share of held-out digits told right, and how long it took
+
+    ./lab bench practice [--quick] [--only vit]
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported: a busy machine makes threads wait
+
+from bench.common import figure, flags
+from services.ws_mdl.epochs import train_epoch
+from services.ws_mdl.practice.settings import PracticeSettings
+from services.ws_mdl.practice.training import Begin, PracticeRun
+from vla_common.volume import Volume
+from vla_modelkit.training.machine import choose_machine
+from vla_modelkit.training.stopping import StopSignal
+
+ENVIRONMENT = "ws_mdl"
+
+
+def main() -> int:
+    """Prints figures; returns 1 where one misses its target."""
+    parser = flags(__doc__, "one epoch of each: shows that it runs")
+    parser.add_argument("--only", choices=SECTIONS, help="this model alone")
+    asked = parser.parse_args()
+    met = [one for name, measure in SECTIONS.items() if asked.only in (None, name) for one in measure(asked.quick)]
+    return 0 if asked.quick or all(met) else 1
+
+
+def learned(config: PracticeSettings, get_training: Begin, quick: bool) -> tuple[PracticeRun, float]:
+    """Trains a run on two cores without keeping anything; returns it with the minutes that it took."""
+    config = replace(config, device="cpu", precision="fp32", epochs=1 if quick else config.epochs)
+    run = get_training(config, choose_machine("cpu", "fp32"), Volume())
+    wall, cpu = time.perf_counter(), time.process_time()
+    with StopSignal() as stop:
+        while run.epoch < config.epochs and not stop.asked:
+            train_epoch(run, stop)
+    minutes = (time.perf_counter() - wall) / 60
+    load = os.getloadavg()[0]
+    print(f"{config.LAB}: {minutes:.1f} min, {time.process_time() - cpu:.0f} CPU s, load {load:.1f}", flush=True)
+    return run, minutes
+
+
+def measure_vit(quick: bool) -> list[bool]:
+    """Trains the Vision Transformer with the settings of its command."""
+    from services.ws_mdl.practice.vit import train
+
+    run, minutes = learned(train.Config(), train.get_training, quick)
+    return [
+        figure("practice.vit_digits_accuracy", run.measure()["accuracy_percent"], "%", ">=96"),
+        figure("practice.vit_digits_minutes", minutes, "min", "<=3"),
+    ]
+
+
+SECTIONS: dict[str, Callable[[bool], list[bool]]] = {"vit": measure_vit}
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,49 @@
+"""Lab 1's blocks put together for models of one stack: an encoder is one without a mask, a decoder one with it.
+
+A decoder without an encoder has nothing to look across to, so its block is lab 1's `EncoderBlock`; what makes it a
+decoder is the causal mask alone.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from services.ws_mdl.transformer.model import (
+    Encoder,
+    EncoderBlock,
+    FeedForwardBlock,
+    MultiHeadAttentionBlock,
+    PositionalEncoding,
+    RotaryEncoding,
+)
+
+POSITIONS = ("learned", "sinusoidal", "rotary", "none")
+
+
+def build_stack(
+    d_model: int, N: int, h: int, d_ff: int, dropout: float, seq: int, *,
+    norm: str = "pre", activation: str = "gelu", positions: str = "learned",
+) -> Encoder:  # fmt: skip
+    """Returns N blocks of self-attention and feed-forward; seq: most tokens, for rotary positions."""
+    rotary = RotaryEncoding(d_model // h, seq) if positions == "rotary" else None
+
+    def block() -> EncoderBlock:
+        attention = MultiHeadAttentionBlock(d_model, h, dropout, rotary)
+        return EncoderBlock(d_model, attention, FeedForwardBlock(d_model, d_ff, dropout, activation), dropout, norm)
+
+    return Encoder(d_model, nn.ModuleList(block() for _ in range(N)), norm)
+
+
+def build_positions(kind: str, d_model: int, seq: int, dropout: float) -> PositionalEncoding:
+    """Returns what adds a position to each vector. Of "rotary" and "none" nothing is added here."""
+    return PositionalEncoding(d_model, seq, dropout, "rotary" if kind == "none" else kind)
+
+
+def initialize(model: nn.Module) -> None:
+    """Fills matrices Xavier-uniform as lab 1 does; embeddings, positions and class tokens with a spread of 0.02."""
+    tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
+    for name, parameter in model.named_parameters():
+        if name.endswith((".pe", "class_token")) or any(parameter is table for table in tables):
+            nn.init.normal_(parameter, std=0.02)
+        elif parameter.dim() > 1:
+            nn.init.xavier_uniform_(parameter)

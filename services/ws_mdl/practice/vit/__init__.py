@@ -1,0 +1,1 @@
+"""A picture as a sentence of patches: the Vision Transformer."""
