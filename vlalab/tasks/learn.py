@@ -14,7 +14,8 @@ from vlalab.tasks.flags import DEVICE, DRY_RUN, GPU, NO_CHECK, RUNTIME, Flag, fi
 from vlalab.tasks.serve import FOLDER_NAME, MODELS, print_addresses
 from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Ranges, Several
 
-CORPORA = ("default", "opus_books", "lemon-mint", "reverse")  # by name; anything else may be a file
+PYTHON = "python"  # a corpus in one language: nothing to translate
+CORPORA = ("default", "opus_books", "lemon-mint", "reverse", PYTHON)  # by name; anything else may be a file
 
 
 def _trained(lab: str) -> Flag:
@@ -45,7 +46,11 @@ ONLY_DIFFUSION = word("lab", "diffusion", OneOf(("diffusion",)))
     Flag("epochs", "how many in all", Number("[1, inf)")),
     Flag("name", "of the run", FOLDER_NAME, otherwise="made of what is trained on"),
     Flag(
-        "corpus", f"{', '.join(CORPORA)}, or a .tsv or .jsonl file", Existing(CORPORA, "datasets"), otherwise="default"
+        "corpus",
+        f"{', '.join(CORPORA[:-1])}, or a .tsv or .jsonl file; of bert and gpt also {PYTHON} (its reference) "
+        "or a .txt file",
+        Existing(CORPORA, "datasets"),
+        otherwise="default",
     ),
     Flag("pair", "source and target language, as in en-it", PAIR, otherwise="the corpus's first pair"),
     Flag("size", "tiny, small, base (the paper's) or course (its recipe)", OneOf(SIZES), otherwise="small"),
@@ -142,6 +147,8 @@ def _refuse_what_minivla_lacks(lab: str, given: dict[str, object]) -> None:
 def _refuse_the_other_labs_flags(lab: str, given: dict[str, object]) -> None:
     own = [name for name in OF_SOME_LABS if name in course.settings(lab)]
     others = flags_of({name: given[name] for name in OF_SOME_LABS if name not in own})
+    if lab == "transformer" and given["corpus"] == PYTHON:
+        raise LabError(f"--corpus {PYTHON} has one language and train {lab} translates; train gpt or bert read it")
     if others:
         raise LabError(f"train {lab} does not take {others[0]}; its own: {', '.join(f'--{name}' for name in own)}")
 

@@ -7,6 +7,7 @@ the end. All else (order, rate, averaging, weight files, curves, Ctrl-C) is the 
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import random
 from abc import abstractmethod
@@ -47,7 +48,12 @@ class PracticeRun(EpochRun):
         return ""
 
     def own_state(self) -> State:
-        return {}
+        """Returns what the lab's weights file holds beside what every practice lab's does; `super`'s is among it."""
+        return {"data": self.digest()}
+
+    def digest(self) -> str:
+        """Returns hex digits that change with what is learned from: a run does not go on with other data."""
+        return ""
 
     def step(self, index: Tensor) -> Tensor:
         return train_step(self, index)
@@ -126,6 +132,7 @@ def train_model(config: PracticeSettings, volume: Volume, get_training: Begin) -
         config.refuse_drift(found[1]["config"], found[0])
     run = get_training(config, machine, volume)
     if found:
+        refuse_other_data(run, found[1].get("data"), found[0])
         put_back(run, found[1])
         print(f"going on from {found[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
     print(f"{config.name}: {run.about}, {machine}, weights in {shown(files.folder)}", flush=True)
@@ -141,6 +148,22 @@ def train_model(config: PracticeSettings, volume: Volume, get_training: Begin) -
 
     train_to_end(run, files, curves, on_epoch)
     return run
+
+
+def refuse_other_data(run: PracticeRun, then: str | None, path: Path) -> None:
+    """Raises ValueError where a run would go on with other data than it began with."""
+    if then != (now := run.digest()):
+        raise ValueError(
+            f"{path} was trained on other data ({then}) than is there now ({now}); give another --name to start anew"
+        )
+
+
+def digest_of(*parts: Tensor | str) -> str:
+    """Returns 16 hex digits that change with tensors and texts."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part.encode() if isinstance(part, str) else part.cpu().contiguous().numpy().data)
+    return found.hexdigest()[:16]
 
 
 def told(figures: Figures) -> str:

@@ -56,7 +56,7 @@ def frames(folder: Path, config: Config) -> Labelled:
     """
     found = open_dataset(folder)
     marks.leave_out(found)
-    key = libero.video_key(libero.CAMERAS[0])
+    key = libero.video_key(next(iter(libero.CAMERAS)))
     if key not in found.video_keys:
         raise DatasetError(f"{found.name} has no pictures {key}; it has {', '.join(found.video_keys) or 'none'}")
     tasks = tuple(dict.fromkeys(one.tasks[0] for one in found.episodes))

@@ -59,7 +59,11 @@ class Training(PracticeRun):
 
     def own_state(self) -> State:
         held = self.data.held
-        return {"classes": list(held.classes), "channels": held.channels, "height": held.height}
+        size = {"classes": list(held.classes), "channels": held.channels, "height": held.height}
+        return {**super().own_state(), **size}
+
+    def digest(self) -> str:
+        return training.digest_of(self.data.train.x, self.data.train.labels)
 
 
 def get_model(config: Config, height: int, channels: int, classes: int) -> VisionTransformer:
@@ -91,9 +95,9 @@ def plot_rollouts(model: VisionTransformer, x: Tensor) -> Figure:
         plain = ((picture + 1) / 2).clamp(0, 1).permute(1, 2, 0)
         side = len(plain)
         for axes in (top, bottom):
-            axes.imshow(plain.squeeze(-1), cmap="gray")
+            axes.imshow(plain.squeeze(-1).numpy(), cmap="gray")
             axes.axis("off")
-        bottom.imshow(weights, extent=(-0.5, side - 0.5, side - 0.5, -0.5), cmap="inferno", alpha=0.6)
+        bottom.imshow(weights.numpy(), extent=(-0.5, side - 0.5, side - 0.5, -0.5), cmap="inferno", alpha=0.6)
     return figure
 
 

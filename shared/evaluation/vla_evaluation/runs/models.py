@@ -13,6 +13,8 @@ PREFIXES = {
     "diffusion": "model",
     "minivla": "minivla",
     "vit": "vit",
+    "bert": "bert",
+    "gpt": "gpt",
 }  # of the weights files, by folder under checkpoints/
 
 

@@ -1,0 +1,1 @@
+"""An encoder alone, which fills in masked words: a small BERT."""

@@ -1,0 +1,95 @@
+"""Text to learn a language from: the corpora of lab 1, one side of them; the reference of Python; a file.
+
+Texts stand in their order, since what follows what is learned too. Some runs of neighbours are held out whole: a
+neighbour on the same subject tells more than a fair reader should know.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from services.ws_mdl import corpora
+from services.ws_mdl.corpora import files
+from services.ws_mdl.transformer.tokenization import train_tokenizer
+from vla_common.volume import Volume
+
+PYTHON = "python"  # comes with the interpreter: no download, another version has other words
+RUN = 16  # neighbours that are held out, or not, together
+
+Block = list[str]  # some texts, in their order
+Ids = list[list[int]]  # the same as token ids
+
+
+@dataclass(frozen=True)
+class Text:
+    """Blocks of texts to learn from and held out, and the tokenizer that was made of the former alone."""
+
+    train: list[Ids]
+    held: list[Ids]
+    tokenizer: Tokenizer
+    held_characters: int  # in the texts that are held out, the end of each counted as one
+
+
+def load(corpus: str, pair: str | None, tokenizer: str, vocab_size: int, held_fraction: float, volume: Volume) -> Text:
+    """Returns a corpus as token ids. Raises ValueError for a corpus that is unknown or too short to hold some out.
+
+    pair: as in "en-it", the first is the language that is read. tokenizer: "word" or "bpe".
+    """
+    texts = read(corpus, pair, volume)
+    blocks = [texts[start : start + RUN] for start in range(0, len(texts), RUN)]
+    if len(blocks) < 2:
+        raise ValueError(f"corpus {corpus!r} has {len(texts)} texts; expected {2 * RUN} at least, to hold some out")
+    held = held_out(len(blocks), held_fraction)
+    train = [block for number, block in enumerate(blocks) if number not in held]
+    made = train_tokenizer((text for block in train for text in block), tokenizer, 2, vocab_size)
+    rest = [blocks[number] for number in sorted(held)]
+    characters = sum(len(text) + 1 for block in rest for text in block)
+    return Text(encoded(train, made), encoded(rest, made), made, characters)
+
+
+def held_out(count: int, fraction: float, seed: int = 0) -> set[int]:
+    """Returns the numbers of the blocks that are held out: the same for every run and every model."""
+    return set(random.Random(seed).sample(range(count), min(max(1, round(fraction * count)), count - 1)))
+
+
+def encoded(blocks: Sequence[Block], tokenizer: Tokenizer) -> list[Ids]:
+    """Returns the token ids of blocks, without texts that have none."""
+    return [[one.ids for one in tokenizer.encode_batch(block) if one.ids] for block in blocks]
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def read(corpus: str, pair: str | None, volume: Volume) -> list[str]:
+    """Returns the texts of a corpus in their order, none twice."""
+    if corpus == PYTHON:
+        texts = python_reference()
+    elif corpus.endswith(".txt"):
+        texts = text_file(files.find(corpus, volume))
+    else:
+        texts = [source for source, _ in corpora.load(corpus, pair, volume).pairs]
+    return list(dict.fromkeys(" ".join(text.split()) for text in texts if text.strip()))
+
+
+def python_reference() -> list[str]:
+    """Returns the paragraphs and code of the reference that `help()` shows. Raises ValueError where it is left out."""
+    try:
+        topics = importlib.import_module("pydoc_data.topics").topics
+    except ModuleNotFoundError as error:
+        raise ValueError("this Python comes without its reference; take --corpus default, or a file") from error
+    return [one for name in sorted(topics) for one in re.split(r"\n\s*\n", topics[name])]
+
+
+def text_file(path: Path) -> list[str]:
+    """Returns the lines of a text file. Raises ValueError for one that is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error

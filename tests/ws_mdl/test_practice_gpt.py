@@ -1,0 +1,188 @@
+"""The small GPT: nobody looks ahead, torch's layers with the same weights, sampling by hand, and an honest 5-gram."""
+
+import itertools
+import math
+import random
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+
+from services.ws_mdl.practice import text
+from services.ws_mdl.practice.gpt import train
+from services.ws_mdl.practice.gpt.config import Config
+from services.ws_mdl.practice.gpt.data import load, stream_of
+from services.ws_mdl.practice.gpt.model import GPT, generate, next_probabilities
+from services.ws_mdl.practice.gpt.ngram import KneserNey
+from tests.ws_mdl.practice import SMALL, corpus, stirred, torch_encoder
+from vla_common.volume import Volume
+
+WORDS, SEQ = 30, 12
+
+
+def model(positions: str = "learned") -> GPT:
+    return stirred(GPT(WORDS, SEQ, d_model=16, N=2, h=2, d_ff=24, positions=positions))
+
+
+@torch.no_grad()
+def test_it_is_torchs_layers_with_the_same_weights():
+    ours, ids = model(), torch.randint(WORDS, (3, SEQ))
+    x = ours.embed.embedding.weight[ids] * math.sqrt(16) + ours.positions.pe
+    behind = nn.Transformer.generate_square_subsequent_mask(SEQ)
+    theirs = torch_encoder(ours.decoder)(x, mask=behind) @ ours.embed.embedding.weight.T
+    torch.testing.assert_close(ours(ids), theirs, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "none"])
+def test_nobody_looks_ahead(positions):
+    ours, ids = model(positions), torch.randint(WORDS, (2, SEQ))
+    changed = ids.clone()
+    changed[:, 7:] = (changed[:, 7:] + 1) % WORDS
+    before, after = ours(ids), ours(changed)
+    torch.testing.assert_close(before[:, :7], after[:, :7])
+    assert not torch.isclose(before[:, 7:], after[:, 7:]).all(-1).any(), "each place sees itself and what is before"
+
+
+@torch.no_grad()
+def test_each_held_out_token_is_guessed_once_with_half_a_window_before_it():
+    ours, draw = model(), random.Random(0)
+    short, long = ([draw.randrange(WORDS) for _ in range(count)] for count in (SEQ + 1, 40))
+
+    def cost(stream: list[int], at: int, context: int) -> float:
+        ids = torch.tensor([stream[max(0, at - context) : at]])
+        return -ours(ids)[0, -1].log_softmax(-1)[stream[at]].item()
+
+    whole = sum(cost(short, at, SEQ) for at in range(1, len(short)))
+    assert train.held_out_nats(ours, [short], SEQ) == pytest.approx(whole, rel=1e-4)
+    assert train.held_out_nats(ours, [short, short], SEQ) == pytest.approx(2 * whole, rel=1e-4)
+    # after the first window each one begins half a window before the first token that it guesses
+    starts = {at: 0 if at <= 12 else 6 * ((at - 13) // 6) + 6 for at in range(1, 40)}
+    by_hand = sum(cost(long, at, at - starts[at]) for at in range(1, 40))
+    assert min(at - start for at, start in starts.items() if at > 12) > SEQ // 2
+    assert train.held_out_nats(ours, [long], SEQ) == pytest.approx(by_hand, rel=1e-4)
+
+
+# --- sampling -----------------------------------------------------------------------------------------------
+
+
+LIKELY = torch.tensor([[0.1, 0.4, 0.3, 0.2]])
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, [0.1, 0.4, 0.3, 0.2]),
+        ({"temperature": 0}, [0, 1, 0, 0]),
+        ({"temperature": 0.5}, [0.01 / 0.3, 0.16 / 0.3, 0.09 / 0.3, 0.04 / 0.3]),
+        ({"top_k": 2}, [0, 4 / 7, 3 / 7, 0]),
+        ({"top_k": 9}, [0.1, 0.4, 0.3, 0.2]),
+        ({"top_p": 0.39}, [0, 1, 0, 0]),
+        ({"top_p": 0.5}, [0, 4 / 7, 3 / 7, 0]),
+        ({"top_p": 0.85}, [0, 4 / 9, 3 / 9, 2 / 9]),
+        ({"top_k": 3, "top_p": 0.7}, [0, 4 / 7, 3 / 7, 0]),  # of three they have 4/9, 3/9 and 2/9
+        ({"temperature": 0.5, "top_p": 0.6}, [0, 16 / 25, 9 / 25, 0]),
+    ],
+)
+def test_the_next_token_is_drawn_from_what_was_asked_for(asked, expected):
+    torch.testing.assert_close(next_probabilities(LIKELY.log(), **asked), torch.tensor([expected]).float())
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": -1}, {"top_k": -1}, {"top_p": 0}, {"top_p": 1.1}])
+def test_a_distribution_that_cannot_be_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"expected at least 0, at least 0, above 0 to 1"):
+        next_probabilities(LIKELY.log(), **wrong)
+
+
+@torch.no_grad()
+def test_generated_tokens_come_as_often_as_the_model_says():
+    ours = model()
+    ids = torch.tensor([[3, 1, 4]])
+    said = next_probabilities(ours(ids)[:, -1], temperature=2.0)[0]
+    rows = generate(ours, ids.expand(4000, -1), 1, torch.Generator().manual_seed(0), temperature=2.0)
+    often = torch.bincount(rows[:, 3], minlength=WORDS) / 4000
+    assert torch.equal(rows[:, :3], ids.expand(4000, -1)) and (often - said).abs().max() < 0.03
+    greedy = generate(ours, ids, SEQ + 5, torch.Generator(), temperature=0)  # longer than a window
+    for at in range(3, greedy.shape[1]):
+        assert greedy[0, at] == ours(greedy[:, max(0, at - SEQ) : at])[0, -1].argmax()
+
+
+# --- counting -----------------------------------------------------------------------------------------------
+
+
+def test_a_bigram_is_what_one_counts_by_hand():
+    # a b a b a c: after a stand b, b, c; after b stands a, twice. Different tokens before: a has b and the beginning,
+    # b and c have a
+    found = KneserNey([[0, 1, 0, 1, 0, 2]], vocabulary=4, order=2)
+    high = 1 / (1 + 2 * 2)  # "a c" was counted once, "a b" and "b a" twice
+    low = 2 / (2 + 2 * 1)  # b and c follow one token each, a two
+    alone = [max(count - low, 0) / 4 + low * 3 / 4 / 4 for count in (2, 1, 1, 0)]
+    assert [found.probability([], token) for token in range(4)] == pytest.approx(alone)
+    after_a = [max(count - high, 0) / 3 + high * 2 / 3 * alone[token] for token, count in enumerate((0, 2, 1, 0))]
+    assert [found.probability([1, 0], token) for token in range(4)] == pytest.approx(after_a)
+    assert found.probability([3], 1) == pytest.approx(alone[1]), "3 was never seen: what is known without it"
+
+
+def test_it_gives_all_tokens_together_one_in_every_context():
+    draw = random.Random(0)
+    streams = [[draw.choice([0, 0, 0, 1, 2, 3]) for _ in range(40)] for _ in range(4)]
+    found = KneserNey(streams, vocabulary=6, order=4)
+    for context in [[], *([*one] for length in (1, 3, 5) for one in itertools.product(range(5), repeat=length))][:300]:
+        assert sum(found.probability(context, token) for token in range(6)) == pytest.approx(1)
+
+
+def test_more_order_tells_more_of_a_text_with_long_phrases():
+    phrase = [1, 2, 1, 3, 1, 2, 1, 4]
+    nats = [KneserNey([phrase * 20], 6, order).nats([phrase * 3]) for order in (1, 2, 3, 4)]
+    assert nats[3] < nats[1] < nats[0] and nats[3] < 0.3 * nats[0]
+
+
+# --- text ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_held_out_is_neither_learned_from_nor_known_to_the_tokenizer(tmp_path, volume):
+    path = corpus(tmp_path)
+    found = text.load(path, None, "word", 100, 0.2, volume)
+    assert (len(found.train), len(found.held)) == (8, 2) and all(len(block) == text.RUN for block in found.held)
+    name = found.tokenizer.id_to_token
+    learned, held = ([list(map(name, ids)) for block in part for ids in block] for part in (found.train, found.held))
+    numbers = Counter(word for words in (learned, held) for one in words for word in one if word.isdecimal())
+    assert not numbers, "a number stands in one line alone: the tokenizer knows none"
+    texts = text.read(path, None, volume)
+    lines = {at for at in range(len(texts)) if at // text.RUN in text.held_out(10, 0.2)}
+    assert found.held_characters == sum(len(texts[at]) + 1 for at in lines) and len(lines) == 32
+
+
+def test_streams_are_texts_with_ends_between(tmp_path, volume):
+    config = Config(corpus=corpus(tmp_path), **{**SMALL, "seq": 16, "vocab_size": 80})
+    found = load(config, volume)
+    assert stream_of([[7, 8], [9]], 3) == [3, 7, 8, 3, 9, 3]
+    assert all(stream[0] == stream[-1] == found.eos and stream.count(found.eos) == 17 for stream in found.held)
+    windows = found.windows(torch.arange(len(found)), torch.Generator().manual_seed(0))
+    text_ids, row = found.train.tolist(), windows[3].tolist()
+    starts = [at for at in range(len(text_ids) - 16) if text_ids[at : at + 17] == row]
+    assert windows.shape == (len(found), 17) and any(48 <= at < 64 for at in starts)
+
+
+def test_the_reference_of_python_is_a_corpus_without_a_download():
+    texts = text.read("python", None, Volume())
+    assert len(texts) > 2000 and any("loop" in one for one in texts) and len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize(
+    ("name", "holds", "says"),
+    [
+        ("few.txt", "one line", r"has 1 texts; expected 32 at least"),
+        ("odd.txt", b"\xff\xfe", r"odd.txt is not UTF-8 \(byte 0\)"),
+        ("short.txt", "\n".join(map(str, range(40))), "expected more than seq = 128"),
+        ("nowhere.txt", None, "not found"),
+        ("none", None, "corpus 'none' not found"),
+    ],
+)
+def test_a_corpus_that_cannot_be_read_says_why(tmp_path, volume, name, holds, says):
+    path = tmp_path / name
+    if holds is not None:
+        path.write_bytes(holds if isinstance(holds, bytes) else holds.encode())
+    with pytest.raises(ValueError, match=says):
+        load(Config(corpus=str(path) if "." in name else name), volume)

@@ -1,0 +1,127 @@
+"""What every practice lab's run is held to: stopped anywhere it goes on to the bit, and it says what it measured."""
+
+import sys
+
+import pytest
+import torch
+
+from services.ws_mdl.epochs import put_back, save, state_of
+from services.ws_mdl.practice import training
+from services.ws_mdl.practice.bert import train as bert
+from services.ws_mdl.practice.gpt import train as gpt
+from services.ws_mdl.practice.settings import FREE
+from services.ws_mdl.practice.vit import train as vit
+from tests.ws_mdl.practice import SMALL, corpus, machine, trained_to_end
+
+LABS = {
+    "vit": (vit, {"batch_size": 479, "patch": 8}),
+    "bert": (bert, {"batch_size": 40, "seq": 24, "held_fraction": 0.3}),
+    "gpt": (gpt, {"batch_size": 16, "seq": 16, "vocab_size": 80, "held_fraction": 0.2}),
+}
+
+
+@pytest.fixture(params=LABS)
+def begun(request, volume, tmp_path):
+    """Returns a lab's module, and a function that begins its run."""
+    module, own = LABS[request.param]
+    own = own if request.param == "vit" else {**own, "corpus": corpus(tmp_path)}
+
+    def begin(**changes):
+        config = module.Config(**{**SMALL, **own, "dropout": 0.2, **changes})
+        return module.get_training(config, machine(), volume)
+
+    return module, begin
+
+
+def same(one, other) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_bit(begun, volume):
+    _, begin = begun
+    whole, stopped = begin(), begin()
+    trained_to_end(whole)
+    trained_to_end(stopped, after=whole.batches_per_epoch + 1)
+    assert 0 < stopped.batches < stopped.batches_per_epoch, "it is stopped within its second epoch"
+    files = training.files_of(stopped.config, volume)
+    save(stopped, files)
+    torch.manual_seed(99)  # nothing hangs on what torch would draw by itself
+    resumed = begin()
+    put_back(resumed, files.load_latest()[1])
+    trained_to_end(resumed)
+    assert same(state_of(resumed), state_of(whole)) and resumed.measure() == whole.measure()
+
+
+def test_a_batch_is_learned_by_heart(begun):
+    _, begin = begun
+    run = begin(dropout=0.0, d_model=32, d_ff=64, epochs=400, lrate=1e-2, ema=0.0)
+    index, state = torch.arange(6), run.generator.get_state()
+    losses = []
+    for _ in range(150):
+        run.generator.set_state(state)  # the same examples: what is drawn is drawn the same
+        losses.append(float(run.step(index)))
+        if losses[-1] < 0.2 * losses[0]:
+            return
+    pytest.fail(f"the loss went from {losses[0]:.2f} to {losses[-1]:.2f}; expected a fifth")
+
+
+def test_measuring_changes_nothing(begun):
+    _, begin = begun
+    run = begin()
+    run.step(torch.arange(8))
+    before = state_of(run)["generator"].clone(), [p.clone() for p in run.averaged.parameters()]
+    first, again = run.measure(), run.measure()
+    assert first == again and all(isinstance(value, float) for value in first.values())
+    assert torch.equal(before[0], run.generator.get_state())
+    assert all(map(torch.equal, before[1], run.averaged.parameters()))
+
+
+def test_a_run_by_its_flags_saves_measures_shows_and_refuses_other_settings(begun, volume, monkeypatch, capsys):
+    module, begin = begun
+    config = begin().config
+    lab = config.LAB
+    keys = ("batch_size", "d_model", "N", "h", "d_ff", "epochs", "device", "precision", "warmup")
+    own = [key for key in LABS[lab][1] if key not in keys]
+    words = [f"--{key.replace('_', '-')}={getattr(config, key)}" for key in (*keys, *own)]
+    words += [] if lab == "vit" else [f"--corpus={config.corpus}"]
+
+    def typed(*more) -> str:
+        monkeypatch.setattr(sys, "argv", ["train", "--name=mine", *words, *more])
+        assert module.main() == 0
+        return capsys.readouterr().out
+
+    says = typed()
+    folder = volume.path("checkpoints") / lab / "mine"
+    assert (folder / f"{lab}_01.pt").is_file() and "epoch 2, held out: " in says and "trained. Next: " in says
+    assert list((volume.path("logs") / "tensorboard" / lab / "mine").iterdir())
+    state = training.trained(module.Config, "mine", volume)
+    found = module.model_from(state)
+    model = found[0] if isinstance(found, tuple) else found
+    assert not model.training and same(model.state_dict(), state["averaged_state_dict"])
+    with pytest.raises(ValueError, match=r"was trained with .*d_ff 16.*; asked for is .*d_ff 32"):
+        typed("--d-ff=32")
+    assert "epochs" in FREE and "going on from" in typed("--epochs=3")
+
+
+@pytest.mark.parametrize(
+    ("module", "wrong", "says"),
+    [
+        (vit, {"h": 3}, "cannot be divided among h = 3 heads"),
+        (vit, {"dropout": 1.0}, "dropout is 1.0; expected at least 0 and below 1"),
+        (gpt, {"warmup": -1}, "warmup is -1; expected at least 0"),
+        (gpt, {"top_p": 0.0}, "top_p is 0.0; expected above 0 and at most 1"),
+        (bert, {"name": "a/b"}, "cannot name a folder"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(module, wrong, says):
+    with pytest.raises(ValueError, match=says):
+        module.Config(**wrong)
+
+
+def test_a_run_that_is_not_there_says_how_to_make_it(volume):
+    with pytest.raises(ValueError, match=r"no trained gpt 'none'; first: ./lab train gpt --name none"):
+        training.trained(gpt.Config, "none", volume)
