@@ -1,6 +1,8 @@
 """The practice labs: what each model comes to on held-out data when it is trained as its command trains it.
 
 vit    the Vision Transformer on scikit-learn's digits: share of held-out digits told right, and how long it took
+bert   masked words of held-out text that are told right, against always saying the most frequent word; next text or not
+gpt    perplexity on held-out text, against that of a 5-gram (interpolated Kneser-Ney) of the same tokens and text
 
     ./lab bench practice [--quick] [--only vit]
 """
@@ -59,7 +61,37 @@ def measure_vit(quick: bool) -> list[bool]:
     ]
 
 
-SECTIONS: dict[str, Callable[[bool], list[bool]]] = {"vit": measure_vit}
+def measure_bert(quick: bool) -> list[bool]:
+    """Trains the small BERT with the settings of its command."""
+    from services.ws_mdl.practice.bert import train
+
+    run, minutes = learned(train.Config(), train.get_training, quick)
+    found = run.measure()
+    masked, frequent = found["masked_percent"], found["most_frequent_word_percent"]
+    figure("practice.bert_minutes", minutes, "min", "<=15")
+    figure("practice.bert_frequent_word", frequent, "%", ">=0")
+    return [
+        figure("practice.bert_masked", masked, "%", ">=0"),
+        figure("practice.bert_masked_gained", masked / frequent, "×", ">=2"),
+        figure("practice.bert_next_text", found["next_text_percent"], "%", ">=50"),
+    ]
+
+
+def measure_gpt(quick: bool) -> list[bool]:
+    """Trains the small GPT with the settings of its command, and counts the 5-gram."""
+    from services.ws_mdl.practice.gpt import train
+
+    run, minutes = learned(train.Config(), train.get_training, quick)
+    found = run.measure()
+    counted = train.figures_of(train.five_gram(run.data).nats(run.data.held), run.data)
+    figure("practice.gpt_minutes", minutes, "min", "<=15")
+    figure("practice.gpt_five_gram_perplexity", counted["perplexity"], "per token", ">=1")
+    figure("practice.gpt_perplexity", found["perplexity"], "per token", ">=1")
+    figure("practice.gpt_bits", found["bits_per_character"], "bit/character", ">=0")
+    return [figure("practice.gpt_against_five_gram", found["perplexity"] / counted["perplexity"], "×", "<=1")]
+
+
+SECTIONS: dict[str, Callable[[bool], list[bool]]] = {"vit": measure_vit, "bert": measure_bert, "gpt": measure_gpt}
 
 if __name__ == "__main__":
     raise SystemExit(main())

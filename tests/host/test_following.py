@@ -41,6 +41,7 @@ def test_every_task_has_a_next_command_and_it_is_a_task():
         ("train", {"lab": "diffusion", "name": "mine"}, "./lab sample diffusion --name mine"),
         ("finetune", {"model": "gr00t", "name": "cups"}, "./lab up gr00t --checkpoint cups"),
         ("train", {"lab": "minivla", "name": "mine"}, "./lab eval libero_object --policy minivla"),
+        ("train", {"lab": "gpt", "name": "mine"}, "./lab tensorboard"),
     ],
 )
 def test_it_fits_what_was_done(task, given, says):

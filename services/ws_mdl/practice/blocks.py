@@ -40,10 +40,15 @@ def build_positions(kind: str, d_model: int, seq: int, dropout: float) -> Positi
 
 
 def initialize(model: nn.Module) -> None:
-    """Fills matrices Xavier-uniform as lab 1 does; embeddings, positions and class tokens with a spread of 0.02."""
-    tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
+    """Fills matrices Xavier-uniform as lab 1 does, and tables so that a token's vector has numbers of about 1.
+
+    `InputEmbeddings` multiplies by √d_model, so its table begins that much smaller: the scores that a tied table gives
+    are of about 1, too. Positions and segments begin smaller than tokens, which they only colour.
+    """
     for name, parameter in model.named_parameters():
-        if name.endswith((".pe", "class_token")) or any(parameter is table for table in tables):
-            nn.init.normal_(parameter, std=0.02)
+        if name.endswith("embed.embedding.weight"):
+            nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
+        elif name.endswith((".pe", "class_token", "segments.weight")):
+            nn.init.normal_(parameter, std=0.3)
         elif parameter.dim() > 1:
             nn.init.xavier_uniform_(parameter)

@@ -37,8 +37,8 @@ class Config(PracticeSettings):
     positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"  # how a token knows its place
 
     epochs: int = 6
-    batch_size: int = 64  # pairs of texts
-    lrate: float = 2e-3
+    batch_size: int = 16  # pairs of texts
+    lrate: float = 1.5e-3
     save_every: int = 1
 
     def __post_init__(self) -> None:

@@ -34,15 +34,16 @@ class Config(PracticeSettings):
     h: int = 4  # attention heads; must divide d_model
     d_ff: int = 384  # width of the feed-forward blocks
     dropout: float = 0.1  # share of numbers that training leaves out
-    positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"  # how a token knows its place
+    positions: Literal["learned", "sinusoidal", "rotary", "none"] = "rotary"  # how a token knows its place
 
     temperature: float = 0.8  # of the samples shown at the end; below 1 prefers the likely
     top_k: int = 0  # of the samples: only the k likeliest tokens, 0 for all
     top_p: float = 0.95  # of the samples: only the likeliest that have this much together
 
-    epochs: int = 20
-    batch_size: int = 16  # windows of seq tokens
+    epochs: int = 14
+    batch_size: int = 4  # windows of seq tokens: small batches are many steps, which so small a corpus needs
     lrate: float = 2e-3
+    weight_decay: float = 0.1
 
     def __post_init__(self) -> None:
         if self.name is None:

@@ -22,7 +22,7 @@ class GPT(nn.Module):
 
     def __init__(
         self, vocab_size: int, seq: int, d_model: int = 96, N: int = 3, h: int = 4, d_ff: int = 384,
-        dropout: float = 0.1, positions: str = "learned",
+        dropout: float = 0.1, positions: str = "rotary",
     ) -> None:  # fmt: skip
         super().__init__()
         self.seq = seq
