@@ -155,7 +155,7 @@ def test_what_is_held_out_is_neither_learned_from_nor_known_to_the_tokenizer(tmp
 
 
 def test_streams_are_texts_with_ends_between(tmp_path, volume):
-    config = Config(corpus=corpus(tmp_path), **{**SMALL, "seq": 16, "vocab_size": 80})
+    config = Config(corpus=corpus(tmp_path), **{**SMALL, "seq": 16, "tokenizer": "bpe", "vocab_size": 80})
     found = load(config, volume)
     assert stream_of([[7, 8], [9]], 3) == [3, 7, 8, 3, 9, 3]
     assert all(stream[0] == stream[-1] == found.eos and stream.count(found.eos) == 17 for stream in found.held)
@@ -163,6 +163,12 @@ def test_streams_are_texts_with_ends_between(tmp_path, volume):
     text_ids, row = found.train.tolist(), windows[3].tolist()
     starts = [at for at in range(len(text_ids) - 16) if text_ids[at : at + 17] == row]
     assert windows.shape == (len(found), 17) and any(48 <= at < 64 for at in starts)
+
+
+def test_tokens_are_characters_where_that_is_asked_for(tmp_path, volume):
+    found = text.load(corpus(tmp_path), None, "character", 1000, 0.2, volume)
+    tokens = [found.tokenizer.id_to_token(token) for token in found.held[0][0]]
+    assert all(len(token) == 1 for token in tokens) and "".join(tokens).replace("▁", " ").startswith(" the ")
 
 
 def test_the_reference_of_python_is_a_corpus_without_a_download():

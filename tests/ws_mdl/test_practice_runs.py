@@ -16,7 +16,7 @@ from tests.ws_mdl.practice import SMALL, corpus, machine, trained_to_end
 LABS = {
     "vit": (vit, {"batch_size": 479, "patch": 8}),
     "bert": (bert, {"batch_size": 40, "seq": 24, "held_fraction": 0.3}),
-    "gpt": (gpt, {"batch_size": 16, "seq": 16, "vocab_size": 80, "held_fraction": 0.2}),
+    "gpt": (gpt, {"batch_size": 16, "seq": 16, "tokenizer": "bpe", "vocab_size": 80, "held_fraction": 0.2}),
 }
 
 

@@ -40,15 +40,16 @@ class Text:
 def load(corpus: str, pair: str | None, tokenizer: str, vocab_size: int, held_fraction: float, volume: Volume) -> Text:
     """Returns a corpus as token ids. Raises ValueError for a corpus that is unknown or too short to hold some out.
 
-    pair: as in "en-it", the first is the language that is read. tokenizer: "word" or "bpe".
+    pair: as in "en-it", the first is the language that is read. tokenizer: "character", "word" or "bpe".
     """
+    kind, vocab_size = ("bpe", 1) if tokenizer == "character" else (tokenizer, vocab_size)  # no pairs are merged
     texts = read(corpus, pair, volume)
     blocks = [texts[start : start + RUN] for start in range(0, len(texts), RUN)]
     if len(blocks) < 2:
         raise ValueError(f"corpus {corpus!r} has {len(texts)} texts; expected {2 * RUN} at least, to hold some out")
     held = held_out(len(blocks), held_fraction)
     train = [block for number, block in enumerate(blocks) if number not in held]
-    made = train_tokenizer((text for block in train for text in block), tokenizer, 2, vocab_size)
+    made = train_tokenizer((text for block in train for text in block), kind, 2, vocab_size)
     rest = [blocks[number] for number in sorted(held)]
     characters = sum(len(text) + 1 for block in rest for text in block)
     return Text(encoded(train, made), encoded(rest, made), made, characters)

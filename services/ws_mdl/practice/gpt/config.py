@@ -24,7 +24,7 @@ class Config(PracticeSettings):
 
     corpus: str = "default"  # one of lab 1's, python (its reference, no download), or a .txt, .tsv or .jsonl file
     pair: str | None = None  # languages of a corpus, as in en-it: the first is the one that is read
-    tokenizer: Literal["word", "bpe"] = "bpe"  # words as they are, or pieces of them
+    tokenizer: Literal["character", "word", "bpe"] = "character"  # what a token is; bpe: pieces of words
     vocab_size: int = 1000  # of a BPE tokenizer, at most
     held_fraction: float = 0.1  # of the corpus: measured on, never learned from
 
@@ -33,17 +33,19 @@ class Config(PracticeSettings):
     N: int = 3  # blocks
     h: int = 4  # attention heads; must divide d_model
     d_ff: int = 384  # width of the feed-forward blocks
-    dropout: float = 0.1  # share of numbers that training leaves out
+    dropout: float = 0.0  # share of numbers that training leaves out
     positions: Literal["learned", "sinusoidal", "rotary", "none"] = "rotary"  # how a token knows its place
 
     temperature: float = 0.8  # of the samples shown at the end; below 1 prefers the likely
     top_k: int = 0  # of the samples: only the k likeliest tokens, 0 for all
     top_p: float = 0.95  # of the samples: only the likeliest that have this much together
 
-    epochs: int = 14
-    batch_size: int = 4  # windows of seq tokens: small batches are many steps, which so small a corpus needs
-    lrate: float = 2e-3
+    epochs: int = 8
+    batch_size: int = 8  # windows of seq tokens: small batches are many steps, which so small a corpus needs
+    lrate: float = 2.5e-3
     weight_decay: float = 0.1
+    measure_every: int = 2
+    save_every: int = 1
 
     def __post_init__(self) -> None:
         if self.name is None:

@@ -36,6 +36,7 @@ class Config(PracticeSettings):
     smoothing: float = 0.05  # share of the target given to all classes
 
     epochs: int = 60
+    batch_size: int = 32
 
     def __post_init__(self) -> None:
         if self.name is None:
