@@ -10,7 +10,15 @@ from vlalab.host import paths
 
 FOUND = sorted(paths.ROOT.glob("services/*/notebooks/*.ipynb"))
 NAMES = {
-    "ws_mdl": ["L1_Sampling", "L2_Training", "L3_Context", "L4_FastSampling", "MNIST", "Tformer_Tutorial"],
+    "ws_mdl": [
+        "L1_Sampling",
+        "L2_Training",
+        "L3_Context",
+        "L4_FastSampling",
+        "MNIST",
+        "Practice_Attention",
+        "Tformer_Tutorial",
+    ],
     "libero": ["01_LIBERO", "02_OpenVLA_on_LIBERO"],
     "openvla": ["01_Action_Tokens"],
     "gr00t": ["0_load_dataset", "1_inference", "2_finetuning"],

@@ -40,7 +40,7 @@ class Config(PracticeSettings):
     top_k: int = 0  # of the samples: only the k likeliest tokens, 0 for all
     top_p: float = 0.95  # of the samples: only the likeliest that have this much together
 
-    epochs: int = 8
+    epochs: int = 20
     batch_size: int = 8  # windows of seq tokens: small batches are many steps, which so small a corpus needs
     lrate: float = 2.5e-3
     weight_decay: float = 0.1
