@@ -4,7 +4,8 @@ vit    the Vision Transformer on scikit-learn's digits: share of held-out digits
 bert   masked words of held-out text that are told right, against always saying the most frequent word; next text or not
 gpt    perplexity on held-out text, against that of a 5-gram (interpolated Kneser-Ney) of the same tokens and text
 
-    ./lab bench practice [--quick] [--only vit]
+    ./lab bench practice [--quick]
+    ./lab shell ws_mdl --runtime local --command "python bench/practice.py --only vit"
 """
 
 from __future__ import annotations
