@@ -1,7 +1,8 @@
-"""What the lab asks of Ray: `check` its token, `nodes`, and `place`, which has workers join an evaluator's run.
+"""What the lab asks of Ray: `check` its token, `nodes`, `place`, which has workers join an evaluator's run, `serve`.
 
-stdin: {"address", "node", "url", "token", "workers"}; stdout: lines for a person, or one of JSON
-(`nodes`). Exit codes: 0 done, 1 no machine can take part, 3 Ray is not there, as the last line says.
+`serve` starts policies and says where they are, a line for each. stdin: {"address", "node", "url", "token", "workers"},
+for policies also {"replicas", "command", "gpu"}; stdout: lines for a person, or one of JSON (`nodes`). Exit codes:
+0 done, 1 no machine can take part, no policy is left, 3 Ray is not there, as the last line says.
 """
 
 from __future__ import annotations
@@ -55,6 +56,65 @@ def work(url: str, token: str | None) -> dict:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", preexec_fn=end_with_parent,
     )  # fmt: skip
     return {**told, "code": done.returncode, "words": done.stdout.strip()[-WORDS:]}
+
+
+class Policy:
+    """An actor: a policy of the machine's own lab, on a machine that Ray has chosen. It ends with its process."""
+
+    def start(self, words: list[str], token: str | None) -> str:
+        """Returns where the policy answers, once it is ready. RuntimeError, with what was said, where it ended."""
+        lab, own = os.environ.get("VLALAB_LAB"), ray.util.get_node_ip_address()
+        if not lab:
+            raise RuntimeError("its Ray was not started by ./lab cluster; set VLALAB_LAB to its ./lab")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        kept.pop("PYTHONPATH", None)
+
+        def end_with_parent() -> None:
+            ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
+
+        self.process = subprocess.Popen(
+            [lab, *words], env={**kept, "VLALAB_BIND": own, **({"VLALAB_TOKEN": token} if token else {})},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            preexec_fn=end_with_parent,
+        )  # fmt: skip
+        said = ""
+        for line in self.process.stdout:
+            said = (said + line)[-WORDS:]
+            if line.startswith(f"{words[1]} http"):
+                return line.split()[1]
+        raise RuntimeError(f"{os.uname().nodename} ({own}): {said.strip()}")
+
+    def wait(self) -> None:
+        """Returns when it has ended."""
+        for _ in self.process.stdout:
+            pass
+        self.process.wait()
+
+
+def serve(asked: dict) -> int:
+    """Has Ray start policies and says where they are; returns once none is left."""
+    actor = ray.remote(num_cpus=1, num_gpus=int(asked["gpu"] and has_gpus()), max_restarts=0)(Policy)
+    actors = [actor.options(scheduling_strategy="SPREAD").remote() for _ in range(asked["replicas"])]
+    starting = [one.start.remote(asked["command"], asked["token"]) for one in actors]
+    urls = []
+    for one in starting:
+        try:
+            urls.append(ray.get(one))
+        except RayError as error:
+            cause = getattr(error, "cause", None)
+            say(f"a policy did not start: {cause or str(error).splitlines()[0]}")
+            return 1
+        say(urls[-1])
+    ends = {one.wait.remote(): url for one, url in zip(actors, urls, strict=True)}
+    while ends:
+        for one in ray.wait(list(ends), num_returns=1)[0]:
+            say(f"the policy at {ends.pop(one)} has ended; {len(ends)} of {len(urls)} left")
+    return 1
+
+
+def has_gpus() -> bool:
+    """Returns whether any machine of the cluster offers one."""
+    return ray.cluster_resources().get("GPU", 0) > 0
 
 
 def connect(asked: dict) -> None:
@@ -157,6 +217,8 @@ def main(what: str) -> int:
         if what == "nodes":
             print(json.dumps(nodes()), file=OUT)
             return 0
+        if what == "serve":
+            return serve(asked)
         return Placing(asked, run_at(asked)).run()
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:
         say(str(error) or type(error).__name__)

@@ -69,10 +69,10 @@ class PolicyService:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def hold(self, episode: int) -> None:
-        """Answers nothing from mid-episode on in that episode, and so keeps it there, until `release` or `hold`."""
+    def hold(self, *episodes: int) -> None:
+        """Answers nothing from mid-episode on in those episodes, and so keeps them there, until `release` or `hold`."""
         new = self.gate.with_suffix(".new")
-        new.write_text(str(episode))
+        new.write_text(" ".join(map(str, episodes)))
         new.replace(self.gate)
 
     def release(self) -> None:

@@ -86,11 +86,11 @@ def is_of(observation, episode: int | str) -> bool:
 
 
 def gated(policy: Policy, gate: Path) -> Policy:
-    """Returns a policy that gives no answer past some steps of the episode that `gate` names, as long as it does."""
+    """Returns a policy that gives no answer past some steps of the episodes that `gate` names, as long as it does."""
     act = policy.act
 
     def wait_and_act(observations):
-        while any(o.step >= HELD_AT and is_of(o, named(gate)) for o in observations):
+        while any(o.step >= HELD_AT and is_of(o, held) for o in observations for held in named(gate)):
             time.sleep(0.01)
         return act(observations)
 
@@ -98,8 +98,8 @@ def gated(policy: Policy, gate: Path) -> Policy:
     return policy
 
 
-def named(gate: Path) -> str:
-    return gate.read_text() if gate.exists() else ""
+def named(gate: Path) -> list[str]:
+    return gate.read_text().split() if gate.exists() else []
 
 
 def main() -> None:

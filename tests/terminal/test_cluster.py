@@ -41,6 +41,15 @@ class Machine(Terminal):
                 continue
         return {parent for pid, parent in found.items() if parent not in found}
 
+    def policies(self) -> set[int]:
+        """Returns the processes of this machine's own policies."""
+        mine, found = os.fsencode(f"VLALAB_STATE={self.state}"), set()
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if b"\0services.libero.policies\0" in (path / "cmdline").read_bytes():
+                    found |= {int(path.name)} if mine in (path / "environ").read_bytes() else set()
+        return found
+
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory):
@@ -57,6 +66,15 @@ def machines(tmp_path_factory):
             machine("cluster", "stop").wait()
 
 
+@pytest.fixture(scope="module")
+def alone(machines):
+    """What each episode does in a run of one worker and one policy."""
+    machines[0].done(*SHORT, "--workers", "1", "--run-id", "alone")
+    found = rows(machines[0].volume, "alone")
+    assert len(found) == 4
+    return found
+
+
 def rows(volume: Path, run: str) -> list[tuple]:
     """Returns what each episode of a run did, in order."""
     keys = ("task", "episode", "success", "steps", "start_hash", "end_hash", "actions_hash")
@@ -71,9 +89,8 @@ def test_its_machines_are_listed(machines):
     assert [(row["address"], row["cores"]) for row in told["nodes"]] == [("127.0.0.2", 1.0), ("127.0.0.3", 1.0)]
 
 
-def test_a_run_on_two_machines_has_the_rows_of_one_also_where_a_worker_is_killed(machines):
+def test_a_run_on_two_machines_has_the_rows_of_one_also_where_a_worker_is_killed(machines, alone):
     one, two, _ = machines
-    one.done(*SHORT, "--workers", "1", "--run-id", "alone")
     with one(*SHORT, "--cluster", "--workers", "2", "--run-id", "spread") as run:
         deadline = time.monotonic() + 300
         while not (placed := two.joining()):
@@ -83,8 +100,26 @@ def test_a_run_on_two_machines_has_the_rows_of_one_also_where_a_worker_is_killed
             os.kill(pid, signal.SIGKILL)
         assert run.wait() == 0, run.transcript
     assert "2 machines, 2 cores" in run.transcript
-    assert rows(one.volume, "spread") == rows(one.volume, "alone")
-    assert len(rows(one.volume, "alone")) == 4
+    assert rows(one.volume, "spread") == alone
+
+
+def test_policies_are_placed_too_and_one_that_is_killed_is_there_again(machines, alone):
+    one, two, address = machines
+    guest = Machine(one.volume.parent, "third")
+    words = (*SHORT, "--cluster", "--replicas", "2", "--workers", "1")
+    assert "leaves none of the cluster's 2" in one.done(*words, code=1, columns=300).transcript
+    try:
+        guest.done("cluster", "join", address, "--host", "127.0.0.5", "--cpus", "1")
+        with one(*words, "--run-id", "replicas", columns=300) as run:
+            run.wait_for("policy oracle at 2 addresses")
+            there = set().union(*(machine.policies() for machine in (one, two, guest)))
+            assert len(there) == 2
+            os.kill(min(there), signal.SIGKILL)
+            assert run.wait() == 0, run.transcript
+    finally:
+        guest("cluster", "stop").wait()
+    assert rows(one.volume, "replicas") == alone
+    assert not [pid for machine in (one, two, guest) for pid in machine.policies()]
 
 
 def test_a_machine_is_in_one_cluster_and_needs_its_token(machines, tmp_path):

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from vlalab.commands import lacking
 from vlalab.commands.watching import Watch, resume_line, why_killed
-from vlalab.description import checkpoints, compose, declared, manifests, ports, service_settings
+from vlalab.description import checkpoints, compose, declared, gpus, manifests, ports, service_settings
 from vlalab.engine import volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, say, status, unknown
@@ -55,6 +55,8 @@ class Request:
     checkpoint: str | None = None  # for a policy that is started
     own: Mapping[str, str] = field(default_factory=dict)  # its variables; given, it is started whatever else is up
     beside: Callable[[], AbstractContextManager] = nullcontext  # what goes on while the evaluator runs
+    replicas: int = 0  # how many of the policy to start, whatever else is up; 0: one, where none is up
+    elsewhere: Callable[[str, str | None], AbstractContextManager[str]] | None = None  # starts these, on a cluster
 
     def __post_init__(self) -> None:
         if self.suite is not None:
@@ -95,8 +97,13 @@ class Request:
 
     @property
     def names_url(self) -> bool:
-        """Whether the policy is given by its address."""
+        """Whether the policy is given by its address, or by several."""
         return self.policy.startswith(("http://", "https://"))
+
+    @property
+    def urls(self) -> list[str]:
+        """The addresses that were given for the policy."""
+        return self.policy.split(",") if self.names_url else []
 
 
 @dataclass(frozen=True)
@@ -131,6 +138,19 @@ def check_policy(label: str, asked: str) -> str:
     return asked
 
 
+def check_policies(label: str, asked: str) -> str:
+    """Returns what eval's --policy said: as `check_policy` has it, or several addresses of the same policy."""
+    words = [one.strip() for one in asked.split(",")]
+    for word in words if len(words) > 1 else ():
+        if "://" not in word:
+            raise LabError(
+                f"{label} {asked} names several; expected an address of each, like http://a:8000,http://b:8000"
+            )
+        if [one.rstrip("/") for one in words].count(word.rstrip("/")) > 1:
+            raise LabError(f"{label} names {word} twice; expected another address for each of the same policy")
+    return ",".join(check_policy(label, word) for word in words)
+
+
 def choose_policy(asked: str, running: Sequence[Instance], policies: Sequence[str], fallback: str) -> PolicyChoice:
     """Returns the policy for --policy: a URL, a service's name, or "auto".
 
@@ -138,7 +158,7 @@ def choose_policy(asked: str, running: Sequence[Instance], policies: Sequence[st
     that is started where "auto" finds none; "auto" where there is none.
     """
     if asked.startswith(("http://", "https://")):
-        return PolicyChoice(asked.rstrip("/"), None, f"policy at {asked}")
+        return PolicyChoice(asked.rstrip("/"), None, f"policy at {asked.replace(',', ' and ')}")
     if asked != "auto" and asked not in policies:
         raise LabError(unknown("policy", asked, ["auto", *policies]) + ", or a URL")
     up = [found for found in running if asked in ("auto", found.service)]
@@ -171,7 +191,7 @@ def run(request: Request, typed: str) -> int:
     if not request.names_url:
         check_policy("--policy", request.policy)
     running = [found for found in both.instances() if found.role == "policy" and not found.attached]
-    healthy = [found for found in running if found.is_healthy() and not request.own]
+    healthy = [found for found in running if found.is_healthy() and not (request.own or request.replicas)]
     runtime, line = _runtime(request, healthy, services)
     choice = _choice(request, runtime, healthy, policies())
     if request.module:
@@ -181,12 +201,13 @@ def run(request: Request, typed: str) -> int:
     command = [*(["python", "-m", request.module] if request.module else plays), "--policy-url"]
     if request.dry_run:
         if choice.service:
-            print(runtime.start_command(choice.service, _settings(choice.service, request), attached=True))
+            for settings in _settings_of_all(choice.service, request):
+                print(runtime.start_command(choice.service, settings, attached=True))
         url = runtime.address(choice.instance) if choice.instance else choice.url or "http://POLICY:PORT"
         print(runtime.run_command(request.job, [*command, url, *request.flags], request.variables))
         return 0
     _tell_of_waiting(request)
-    if choice.service:
+    if choice.service and not request.elsewhere:
         lacking.refuse([choice.service], {choice.service: _settings(choice.service, request)})
     volumes.require_writable()
     runtime.prepare([services[name].environment_name for name in (request.job, choice.service) if name])
@@ -213,11 +234,11 @@ def _refuse_simulated(choice: PolicyChoice) -> None:
 
 def _tell_of_waiting(request: Request) -> None:
     """Says at once how long an address that nobody answers at is going to be waited for."""
-    if not request.address or _answers(request.address):
-        return
     flags = dict(zip(request.flags, request.flags[1:], strict=False))
     timeout_s = float(flags.get("--policy-timeout-s", POLICY_TIMEOUT_S))
-    say(f"nobody answers at {request.address}; waiting up to {timeout_s:g} s for it (--policy-timeout-s)")
+    for url in filter(None, request.address.split(",")):
+        if not _answers(url):
+            say(f"nobody answers at {url}; waiting up to {timeout_s:g} s for it (--policy-timeout-s)")
 
 
 def _answers(url: str) -> bool:
@@ -232,8 +253,9 @@ def _answers(url: str) -> bool:
 
 def _explain(code: int, watch: Watch, again: str) -> None:
     """Says what the evaluator could not, since it was not its own end or not its own doing, and how to go on."""
-    if watch.is_gone and watch.policy:
-        say(f"the policy {watch.policy.name} was ended from outside, and nobody starts it again; this run was stopped")
+    if watch.is_gone:
+        names = " and ".join(one.name for one in watch.policies)
+        say(f"the policy {names} was ended from outside, and nobody starts it again; this run was stopped")
     elif why := why_killed(code):
         say(f"the evaluator was ended by {why}; finished episodes are safe, and if the run had begun, go on with")
     else:
@@ -243,10 +265,16 @@ def _explain(code: int, watch: Watch, again: str) -> None:
 
 def _runtime(request: Request, healthy: Sequence[Instance], services: dict) -> tuple[Runtime, str]:
     """Returns the runtime that evaluates: auto is where the policy runs, since a container cannot reach a process."""
-    up = [found for found in healthy if request.policy in ("auto", found.service) or _is_at(found, request.policy)]
+    named = request.urls
+    up = [
+        found
+        for found in healthy
+        if request.policy in ("auto", found.service) or any(_is_at(found, url) for url in named)
+    ]
     to_start = [] if up or request.names_url else [request.fallback if request.policy == "auto" else request.policy]
     names = [services[name].environment_name for name in (request.job, *to_start) if name in services]
-    prefer = up[0].runtime if up else "local" if request.address and _is_local(request.address) else None
+    near = any(map(_is_local, filter(None, request.address.split(","))))
+    prefer = up[0].runtime if up else "local" if near else None
     return both.choose(request.runtime, names, prefer)
 
 
@@ -273,8 +301,8 @@ def _choice(request: Request, runtime: Runtime, healthy: Sequence[Instance], pol
     if runtime is not containers:
         return choose_policy(request.policy, healthy, policies, request.fallback)
     mine = [found for found in healthy if found.runtime == containers.NAME]
-    if request.names_url and _is_local(request.policy):
-        return _container_at(request.policy, mine)
+    if any(map(_is_local, request.urls)):
+        return _containers_at(request.urls, mine)
     choice = choose_policy(request.policy, mine, policies, request.fallback)
     for found in healthy:
         if found not in mine and request.policy in ("auto", found.service):
@@ -282,11 +310,20 @@ def _choice(request: Request, runtime: Runtime, healthy: Sequence[Instance], pol
     return choice
 
 
-def _container_at(url: str, mine: Sequence[Instance]) -> PolicyChoice:
+def _containers_at(urls: Sequence[str], mine: Sequence[Instance]) -> PolicyChoice:
+    """Returns the addresses as a container reaches them. Raises LabError for one that none does."""
+    if len(urls) == 1:
+        found = _container_at(urls[0], mine)
+        return PolicyChoice(found.url, None, f"policy {found.service}, which is up at {found.url}", found)
+    inside = [containers.address(_container_at(url, mine)) if _is_local(url) else url for url in urls]
+    return PolicyChoice(",".join(inside), None, f"policy at {' and '.join(urls)}")
+
+
+def _container_at(url: str, mine: Sequence[Instance]) -> Instance:
     """Returns the container whose port is published there. Raises LabError for any other loopback address."""
     for found in mine:
         if _is_at(found, url):
-            return PolicyChoice(found.url, None, f"policy {found.service}, which is up at {found.url}", found)
+            return found
     raise LabError(OUT_OF_REACH.format(url=url))
 
 
@@ -301,27 +338,58 @@ def _settings(service: str, request: Request) -> dict[str, str]:
     return {**found, **request.own}
 
 
+def _settings_of_all(service: str, request: Request) -> list[dict[str, str]]:
+    """Returns the settings of each private policy: of several, each has a GPU of its own as far as there are enough."""
+    same = _settings(service, request)
+    if request.replicas < 2 or service not in compose.gpu_services() or request.gpu in ("none", "all"):
+        return [same] * max(request.replicas, 1)
+    asked = gpus.chosen(service, {**compose.environment_variables(), **same})
+    devices = asked.split(",") if asked else [str(number) for number in range(gpus.count())]
+    if not devices:
+        return [same] * request.replicas
+    return [{**same, gpus.variable(service): devices[k % len(devices)]} for k in range(request.replicas)]
+
+
 @contextmanager
 def _ready_policy(
     choice: PolicyChoice, runtime: Runtime, request: Request
-) -> Iterator[tuple[str, list[int], Instance | None]]:
-    """Yields the URL of a policy that is ready, a list for the evaluator's exit code, and the policy if it is private.
+) -> Iterator[tuple[str, list[int], list[Instance]]]:
+    """Yields the URL of a policy that is ready, or several with commas between them, a list for the evaluator's exit
+    code, and the policies that are private.
 
     One that was started for it is stopped afterwards; its log is kept if the evaluation failed.
     """
     outcome: list[int] = []
     if choice.service is None:
-        yield runtime.address(choice.instance) if choice.instance else choice.url or "", outcome, None
-        return
-    name = f"{choice.service}-{os.getpid()}"
-    with status(f"starting {choice.service}") as line:
-        started = runtime.start(choice.service, _settings(choice.service, request), instance_name=name, attached=True)
+        yield runtime.address(choice.instance) if choice.instance else choice.url or "", outcome, []
+    elif request.elsewhere:
+        with request.elsewhere(choice.service, request.suite) as urls:
+            yield urls, outcome, []
+    else:
+        started: list[Instance] = []
         try:
-            runtime.wait_ready(started.name, READY_TIMEOUT_S, line.update)
-        except BaseException:
-            runtime.close(started, keep_log=True)
-            raise
-    try:
-        yield runtime.address(started), outcome, started
-    finally:
-        runtime.close(started, keep_log=outcome not in ([0], [INTERRUPTED]))
+            _start_all(choice.service, runtime, request, started)
+            yield ",".join(map(runtime.address, started)), outcome, started
+        finally:
+            for one in started:
+                runtime.close(one, keep_log=outcome not in ([0], [INTERRUPTED]))
+
+
+def _start_all(service: str, runtime: Runtime, request: Request, started: list[Instance]) -> None:
+    """Starts the private policies, each of which is in `started` from then on, and waits until all are ready."""
+    wanted = _settings_of_all(service, request)
+    times = f" × {len(wanted)}" if len(wanted) > 1 else ""
+    with status(f"starting {service}{times}") as line:
+        for number, settings in enumerate(wanted, 1):
+            name = f"{service}-{os.getpid()}" + (f"-{number}" if len(wanted) > 1 else "")
+            started.append(runtime.start(service, settings, instance_name=name, attached=True))
+        for one in started:
+            runtime.wait_ready(one.name, READY_TIMEOUT_S, line.update)
+
+
+def check_replicas(replicas: int | None, policy: str) -> None:
+    """Raises LabError where several of a policy are to be started and --policy names no service."""
+    if replicas and "://" in policy:
+        raise LabError(f"--replicas starts policies of its own, and {policy} is up already; leave one of the two out")
+    if replicas and policy == "auto":
+        raise LabError(f"--replicas {replicas} of which policy? Name it: --policy {' or '.join(policies())}")

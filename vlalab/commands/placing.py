@@ -12,13 +12,13 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from vlalab.commands import cluster
 from vlalab.commands.cluster import Member
-from vlalab.description import compose, ports
-from vlalab.host.console import LabError, say
+from vlalab.description import compose, manifests, ports
+from vlalab.host.console import LabError, say, status
 from vlalab.host.processes import die_with_parent
 
 END_S = 10.0
@@ -32,60 +32,91 @@ class Placing:
     host: str
     port: int
     workers: int | None
+    replicas: int = 0  # of the policy, that Ray places, too
     failed: bool = False  # no machine takes part: the evaluation was stopped, by nobody's hand
-    _over: threading.Event = field(default_factory=threading.Event)
 
     @property
     def flags(self) -> dict[str, object]:
         """The evaluator's flags: it listens, and has no worker of its own."""
         return {"listen": f"{self.host}:{self.port}", "workers": 0}
 
-    def told(self) -> str:
+    def told(self) -> dict[str, object]:
         """Returns what drive.py is told."""
-        return json.dumps(
-            {
-                "address": self.here.head,
-                "node": self.here.node,
-                "url": f"http://{self.host}:{self.port}",
-                "token": compose.environment_variables().get("VLALAB_TOKEN") or None,
-                "workers": self.workers,
-            }
-        )
+        return {
+            "address": self.here.head,
+            "node": self.here.node,
+            "url": f"http://{self.host}:{self.port}",
+            "token": compose.environment_variables().get("VLALAB_TOKEN") or None,
+            "workers": self.workers,
+        }
+
+    @contextmanager
+    def policies(self, service: str, suite: str | None) -> Iterator[str]:
+        """Has Ray place policies while it lasts; yields where they are, with commas between them, once all are ready.
+
+        Raises LabError for one that does not get ready. Where all have ended the evaluation is ended as by Ctrl-C.
+        """
+        model = manifests.models().get(service)
+        words = ["up", service, "--stay", *(["--suite", suite] if model and suite in model.checkpoints else [])]
+        told = {**self.told(), "replicas": self.replicas, "command": words, "gpu": service in compose.gpu_services()}
+        over = threading.Event()
+        with self._driving("serve", told, over) as process:
+            urls, last = list[str](), ""
+            with status(f"starting {service} × {self.replicas} on the cluster"):
+                while len(urls) < self.replicas:
+                    line = process.stdout.readline().strip()
+                    if line.startswith("http"):
+                        urls.append(line)
+                    elif process.poll() is not None or not line:
+                        raise LabError(f"the cluster started no {service}; it said: {last or 'nothing'}")
+                    else:
+                        last = cluster.in_words(line)
+            threading.Thread(target=self._read, args=(process, over), daemon=True).start()
+            say(f"cluster: {service} at {' and '.join(urls)}")
+            yield ",".join(urls)
 
     @contextmanager
     def beside(self) -> Iterator[None]:
         """Has Ray place workers while it lasts; where no machine can take part the evaluation is ended as by Ctrl-C."""
-        self._over.clear()
+        over = threading.Event()
+        with self._driving("place", self.told(), over) as process:
+            reader = threading.Thread(target=self._read, args=(process, over), daemon=True)
+            reader.start()
+            yield
+        reader.join(END_S)
+
+    @contextmanager
+    def _driving(self, what: str, told: Mapping[str, object], over: threading.Event) -> Iterator[subprocess.Popen[str]]:
+        """Runs drive.py while it lasts. `over` is set before it is ended."""
         with subprocess.Popen(
-            cluster.command("place"), env=cluster.variables(self.here.is_closed), stdin=subprocess.PIPE,
+            cluster.command(what), env=cluster.variables(self.here.is_closed), stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
             preexec_fn=die_with_parent(),
         ) as process:  # fmt: skip
-            process.stdin.write(self.told())
-            process.stdin.close()
-            reader = threading.Thread(target=self._read, args=(process,), daemon=True)
-            reader.start()
             try:
-                yield
+                process.stdin.write(json.dumps(told))
+                process.stdin.close()
+                yield process
             finally:
-                self._over.set()
+                over.set()
                 process.terminate()
                 try:
                     process.wait(END_S)
                 except subprocess.TimeoutExpired:
                     process.kill()
-                reader.join(END_S)
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
+    def _read(self, process: subprocess.Popen[str], over: threading.Event) -> None:
         """Passes on what drive.py says; where it ends before its time, so does the evaluation."""
         for line in process.stdout:
             say(f"cluster: {cluster.in_words(line.strip())}")
-        if process.wait() != 0 and not self._over.is_set():
+        if process.wait() != 0 and not over.is_set():
             self.failed = True
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def prepare(runtime: str, asked: str | bool, policy: str, evaluators: Mapping[str, object]) -> Placing:
+def prepare(
+    runtime: str, asked: str | bool, policy: str, evaluators: Mapping[str, object], replicas: int | None = None
+) -> Placing:
     """Returns what places the workers of an evaluation.
 
     asked: the address of the cluster's head; True: of the one that this machine is in. policy, evaluators: what the
@@ -107,18 +138,24 @@ def prepare(runtime: str, asked: str | bool, policy: str, evaluators: Mapping[st
         _require_reachable(host, policy)
     cores = int(sum(one["cores"] for one in found))
     say(f"cluster at {here.head}: {len(found)} machine{'s' * (len(found) > 1)}, {cores} core{'s' * (cores != 1)}")
-    if workers and workers > cores:
+    if replicas and replicas >= cores:
+        raise LabError(
+            f"--replicas {replicas}: each takes a core, which leaves none of the cluster's {cores} for a worker; "
+            "expected fewer, or have more machines join"
+        )
+    if workers and workers > cores - (replicas or 0):
         say(f"some of {workers} workers wait for room, or for machines that join")
-    return Placing(here, host, ports.free(host), workers)
+    return Placing(here, host, ports.free(host), workers, replicas or 0)
 
 
 def _require_reachable(host: str, policy: str) -> None:
     """Sees to it that the others reach what this evaluation starts: at this machine's address, with a token."""
     if not compose.environment_variables().get("VLALAB_TOKEN"):
         raise LabError("machines of a cluster ask this one over the network; set VLALAB_TOKEN (8 characters or more)")
-    if "://" in policy and ports.is_loopback(urlsplit(policy).hostname or ""):
+    urls = policy.split(",") if "://" in policy else []
+    if near := [url for url in urls if ports.is_loopback(urlsplit(url).hostname or "")]:
         raise LabError(
-            f"--policy {policy} is this machine's alone; serve it at an address that the others reach: "
+            f"--policy {near[0]} is this machine's alone; serve it at an address that the others reach: "
             f"VLALAB_BIND={host} ./lab up NAME, and give http://{host}:PORT"
         )
     os.environ.setdefault("VLALAB_BIND", host)  # for a policy that is started for this evaluation

@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import threading
+from collections.abc import Sequence
 from types import TracebackType
 
 from vlalab.runtimes.running import Instance
@@ -14,33 +15,32 @@ INTERVAL_S = {"local": 0.5, "docker": 5.0}  # asking the engine takes 40 ms of a
 
 
 class Watch:
-    """Looks after a policy while its evaluation runs, as a context.
+    """Looks after a policy, or several of it, while its evaluation runs, as a context.
 
-    A policy that nobody will start again would be waited for, for ten minutes. So its end interrupts the evaluation as
-    Ctrl-C does, what is finished is saved, and `is_gone` is true.
+    A policy that nobody will start again would be waited for, for ten minutes. So its end, where no other is left,
+    interrupts the evaluation as Ctrl-C does, what is finished is saved, and `is_gone` is true.
     """
 
-    def __init__(self, policy: Instance | None) -> None:
-        self.policy, self.is_gone = policy, False
+    def __init__(self, policies: Sequence[Instance]) -> None:
+        self.policies, self.is_gone = policies, False
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def __enter__(self) -> Watch:
-        if self.policy:
+        if self.policies:
             self._thread.start()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         """Takes up the interrupt that it sent itself, should it come when nobody passes it on."""
         self._over.set()
-        if self.policy:
+        if self.policies:
             self._thread.join()
         return self.is_gone and kind is KeyboardInterrupt
 
     def _look(self) -> None:
-        assert self.policy
-        while not self._over.wait(INTERVAL_S[self.policy.runtime]):
-            if self.policy.has_ended():
+        while not self._over.wait(INTERVAL_S[self.policies[0].runtime]):
+            if all(one.has_ended() for one in self.policies):
                 self.is_gone = True
                 os.kill(os.getpid(), signal.SIGINT)
                 return

@@ -35,9 +35,15 @@ NAMED = "its name, the beginning of it, latest, or its folder"
     words("suite", f"{SUITES}; all: those of {HOME.title}'s table", SEVERAL),
     Flag(
         "policy",
-        f"auto (the policy service that is up, else {HOME.fallback}), a service's name, or a URL",
-        Checked(evaluation.check_policy, "WHICH"),
+        f"auto (the policy service that is up, else {HOME.fallback}), a service's name, a URL, or several: URL,URL",
+        Checked(evaluation.check_policies, "WHICH"),
         default="auto",
+        repeats=True,
+    ),
+    Flag(
+        "replicas",
+        "start so many of --policy for this evaluation, on a GPU each as far as there are enough",
+        Number("[1, 256]"),
     ),
     Flag("trials", "episodes per task", Number(f"[1, {EPISODES}]"), otherwise="the profile's"),
     Flag("tasks", "which tasks: numbers, ranges or names", Ranges(names=True), otherwise="all"),
@@ -139,6 +145,7 @@ NAMED = "its name, the beginning of it, latest, or its folder"
 def evaluate(
     suite: list[str],
     policy: str,
+    replicas: int | None,
     join: str | None,
     cluster: str | bool | None,
     gpu: str | None,
@@ -152,20 +159,23 @@ def evaluate(
     ./lab eval libero_object --policy http://host:8000    any service that speaks the contract
     ./lab eval libero_goal --trials 2 --resume            go on after Ctrl-C or a crash
     ./lab eval libero_10 --tasks 0,2-4 --episodes 0-4 --workers 4 --video failures
+    ./lab eval libero_goal --policy http://a:8000,http://b:8000    the same policy on two GPUs or machines
     ./lab eval libero_goal --runtime docker --trials 1    the same in containers
     ./lab eval all --trials 2                             several suites; ends with their table and its mean
     ./lab eval libero_goal --ensemble exponential         average the chunks that overlap, as ACT does
     ./lab eval libero_goal --realtime 20 --execute 4      the world moves on while the policy thinks
     ./lab eval libero_10 --listen 0.0.0.0:8100            others join: ./lab eval --join http://THIS:8100
     ./lab eval libero_10 --cluster --workers 64           on the machines of ./lab cluster
+    ./lab eval libero_10 --cluster --policy openvla --replicas 4    with four of the policy there, too
     """
     if join:
         if suite:
             raise LabError(f"--join takes the suite of the run that is joined; leave {suite[0]} out")
-        finish(joining.join(join, policy, evaluators, runtime, dry_run, gpu))
+        finish(joining.join(join, policy, {**evaluators, "replicas": replicas}, runtime, dry_run, gpu))
         return
     _refuse_two_of(evaluators, "trials", "episodes", "choose episodes")
     _refuse_two_of(evaluators, "run_id", "resume", "name a run")
+    evaluation.check_replicas(replicas, policy)
     if evaluators["resume"] is True and len(suite) == 1:
         runs_there.require("run")
     chosen, typed = several.chosen(suite), ["./lab", *sys.argv[1:]]
@@ -175,11 +185,14 @@ def evaluate(
         raise LabError("--workers 0 leaves all to machines that join, which takes --listen; expected 1 or more")
     if evaluators["listen"]:
         runtime = joining.runtime_to_listen(runtime, chosen)
-    placed = placing.prepare(runtime, cluster, policy, evaluators) if cluster else None
+    placed = placing.prepare(runtime, cluster, policy, evaluators, replicas) if cluster else None
     if placed:
         runtime, evaluators = "local", evaluators | placed.flags
     flags, beside = tuple(flags_of(evaluators)), placed.beside if placed else nullcontext
-    request = evaluation.Request(chosen[0], policy, runtime, flags, dry_run, gpu, beside=beside)
+    elsewhere = placed.policies if placed and replicas else None
+    request = evaluation.Request(
+        chosen[0], policy, runtime, flags, dry_run, gpu, beside=beside, replicas=replicas or 0, elsewhere=elsewhere
+    )
     one = len(chosen) == 1
     code = evaluation.run(request, shlex.join(typed)) if one else several.run(request, chosen, typed)
     finish(1 if placed and placed.failed else code)

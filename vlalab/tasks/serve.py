@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from json import dumps
 
-from vlalab.commands import addresses, lacking, lifecycle, overview, programs
+from vlalab.commands import addresses, lacking, lifecycle, overview, programs, staying
 from vlalab.description import checkpoints, compose, manifests, service_settings
 from vlalab.host.console import LabError, unknown
 from vlalab.runtimes.running import Instance
@@ -34,6 +34,7 @@ def print_addresses(instances: list[Instance]) -> None:
     Flag("suite", "serve the checkpoint that was fine-tuned on this suite, with its statistics", SUITE),
     Flag("checkpoint", "a folder under checkpoints/ on the volume, or a path", CHECKPOINT),
     Flag("restart", "start anew what is up with other settings than are asked for now", default=False),
+    Flag("stay", "one more of a policy, at any free port, in front: it ends with this command", default=False),
     GPU,
     RUNTIME,
     DRY_RUN,
@@ -45,6 +46,7 @@ def up(
     suite: str | None,
     checkpoint: str | None,
     restart: bool,
+    stay: bool,
     gpu: str | None,
     runtime: str,
     dry_run: bool,
@@ -54,12 +56,16 @@ def up(
     ./lab up oracle                                  then: ./lab eval libero_goal
     ./lab up openvla --suite libero_goal --gpu 0     see also: ./lab checkpoint openvla --suite libero_goal
     ./lab up openvla                                 with the only checkpoint there is, for example the tiny one
+    ./lab up openvla --stay --gpu 1                  another one beside it, until Ctrl-C
     ./lab up ui                                      the pages and what they ask; openvla too, if it has a checkpoint
     """
     lifecycle.check_names(names, also=lifecycle.jobs())
     given = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu)
     if not dry_run:
         lacking.refuse(names, given)
+    if stay:
+        staying.up(names, runtime, given, dry_run)
+        return
     print_addresses(lifecycle.up(names, runtime, given, dry_run, anew=restart))
 
 

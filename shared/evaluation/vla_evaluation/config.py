@@ -25,7 +25,7 @@ class RunConfig:
     suite: tyro.conf.Positional[str]
     """One of the benchmark's suites."""
     policy_url: str = "http://127.0.0.1:8001"
-    """Where the policy service listens."""
+    """Where the policy service listens; several of the same policy share the episodes: URL,URL."""
     token: str | None = None
     """Bearer token of the policy service; rather set $VLALAB_TOKEN. It is never stored."""
     run_dir: Path | None = None
@@ -79,6 +79,12 @@ class RunConfig:
         self.require(least)
         if self.workers == 0 and not getattr(self, "listen", None):
             raise ValueError("--workers 0 leaves all to machines that join, which takes --listen; expected 1 or more")
+        read_addresses("--policy-url", self.policy_url)
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The addresses of the policy."""
+        return read_addresses("--policy-url", self.policy_url)
 
     @property
     def chunking(self) -> Chunking:
@@ -151,6 +157,16 @@ class EvalConfig(RunConfig):
             flag = "--episodes" if self.episodes else "--trials"
             raise ValueError(f"{flag} asks for episode {chosen[-1]}, but a task has init states 0-{available - 1}")
         return chosen
+
+
+def read_addresses(flag: str, text: str) -> tuple[str, ...]:
+    """Returns the addresses of a text like "http://a:1,http://b:1". ValueError for one that is named twice, or none."""
+    found = [one.strip().rstrip("/") for one in text.split(",")]
+    if not all(found):
+        raise ValueError(f"{flag} {text!r} has an address that is empty; expected URL or URL,URL")
+    if twice := sorted({one for one in found if found.count(one) > 1}):
+        raise ValueError(f"{flag} names {twice[0]} twice; expected another address for each of the same policy")
+    return tuple(found)
 
 
 def require_folder_name(what: str, name: str) -> None:

@@ -23,7 +23,7 @@ from vla_evaluation import hosts, provenance, report
 from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark
 from vla_evaluation.chunks import Chunking
-from vla_evaluation.config import EvalConfig, RunConfig, parse_args, token_of
+from vla_evaluation.config import EvalConfig, RunConfig, differences, parse_args, token_of
 from vla_evaluation.coordinator.app import Coordinator, coordinating, read_address
 from vla_evaluation.coordinator.calls import Held
 from vla_evaluation.estimate import earlier
@@ -44,15 +44,31 @@ EPISODE_BYTES = 500_000  # states and actions, with some video
 
 
 def reach_policy(config: RunConfig) -> PolicyInfo:
-    """Returns the policy's own description once it is ready; ContractError if that takes too long."""
+    """Returns the policy's own description once it is ready at all of its addresses.
+
+    ContractError if that takes too long, ValueError where these are not the same policy.
+    """
+    first, *others = config.policies
+    info = reach_one(config, first)
+    for other in others:
+        if lines := differences(info.to_dict(), reach_one(config, other).to_dict()):
+            raise ValueError(
+                f"at {first} and {other} are two policies, and one run is of one ({first} → {other}):\n"
+                + "\n".join(f"  {line}" for line in lines)
+            )
+    return info
+
+
+def reach_one(config: RunConfig, url: str) -> PolicyInfo:
+    """Returns what the policy at that address says of itself once it is ready."""
     said, limit = {"at": -10.0}, f"{config.policy_timeout_s:g} s"
 
     def waiting(waited_s: float, reason: str) -> None:
         if waited_s - said["at"] >= 5:
             said["at"] = waited_s
-            say(f"waiting for the policy at {config.policy_url}, up to {limit} ({one_line(reason)})")
+            say(f"waiting for the policy at {url}, up to {limit} ({one_line(reason)})")
 
-    with PolicyClient(config.policy_url, token_of(config)) as client:
+    with PolicyClient(url, token_of(config)) as client:
         client.wait_ready(config.policy_timeout_s, waiting)
         return client.info()
 
@@ -255,8 +271,9 @@ def try_to_work(run: Run, plan: Plan, info: PolicyInfo, workers: int, worker: st
 
 def forget_sessions(run: Run, config: RunConfig) -> None:
     """Tells the policy that no episode goes on: workers that were killed or stopped could not say so."""
-    with suppress(ContractError), PolicyClient(config.policy_url, token_of(config), 5.0, 5.0, retries=0) as client:
-        client.reset_all(f"{run.folder.name}.")
+    for url in config.policies:
+        with suppress(ContractError), PolicyClient(url, token_of(config), 5.0, 5.0, retries=0) as client:
+            client.reset_all(f"{run.folder.name}.")
 
 
 def conclude(run: Run, code: int, suites: Sequence[str]) -> int:
@@ -280,11 +297,13 @@ def in_words(error: Exception, place: Path) -> str:
 
 
 def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: int, workers: int) -> None:
-    total = len(plan.units)
+    total, count = len(plan.units), len(plan.config.policies)
+    addresses = f" at {count} addresses" if count > 1 else ""
     say(f"run {run.id} in {shown(run.folder)}{' (resumed)' if run.resumed else ''}")
     say(
         f"{plan.config.suite}: {plural(len(plan.tasks), 'task')} × {plural(len(plan.episodes), 'episode')}, "
-        f"{left} of {total} to do, policy {one_line(info.name)}, {plural(workers, 'worker')}, assets: {assets.kind}"
+        f"{left} of {total} to do, policy {one_line(info.name)}{addresses}, {plural(workers, 'worker')}, "
+        f"assets: {assets.kind}"
     )
     if plan.config.chunking != Chunking():
         say(f"chunks: {Chunking.of(run.store.meta('identity')).words}")

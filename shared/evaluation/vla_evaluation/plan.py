@@ -148,5 +148,5 @@ def describe(plan: Plan, assets: Assets) -> dict:
 
 def make_job(plan: Plan, spec: RunSpec, assets: Assets, kind: type[Job] = Job, **facts: object) -> Job:
     """Returns what the workers need: `facts`, and of the configuration what else such a job has."""
-    ours = {"spec": spec, "benchmark": plan.benchmark.module, "assets": str(assets.path), **facts}
+    ours = {"spec": spec, "benchmark": plan.benchmark.module, "assets": str(assets.path), "policies_at": (), **facts}
     return kind(**ours, **{name: getattr(plan.config, name) for name in kind.__dataclass_fields__.keys() - ours})

@@ -4,4 +4,4 @@ SQLite's journal does not work across hosts, and two hosts have two clocks. So t
 and so does the only clock: who has joined sends what happened and never when.
 """
 
-VERSION = 1  # of what is said between the two
+VERSION = 2  # of what is said between the two

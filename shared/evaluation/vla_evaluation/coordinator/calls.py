@@ -110,6 +110,14 @@ def _lease(sent: Mapping) -> Lease:
     return Lease(**texts, **numbers, token=_token(given), expires_at=0.0)
 
 
+def _policies(sent: Mapping, job: Job) -> list[str]:
+    """Returns the policy's addresses that the sender reaches, by their names in the run."""
+    given = sent.get("policies", [])
+    if given and not (isinstance(given, list) and set(map(str, given)) <= set(job.policies)):
+        raise ValueError(f"policies is {str(given)[:80]!r}; expected some of {', '.join(job.policies)}")
+    return given
+
+
 def _result(sent: Mapping) -> dict[str, Any]:
     result = _object(sent, "result")
     _whole(result, "steps")
@@ -144,7 +152,8 @@ def leave(store: RunStore, run: Held, sent: Mapping) -> None:
 def lease(store: RunStore, run: Held, sent: Mapping) -> dict[str, Any] | None:
     """The next episode, as `RunStore.lease`; `token` is the caller's."""
     prefer = None if sent.get("prefer_task") is None else _whole(sent, "prefer_task")
-    got = store.lease(_text(sent, "worker"), run.invocation, run.now(), run.job.lease_s, prefer, _token(sent))
+    worker, token, policies = _text(sent, "worker"), _token(sent), _policies(sent, run.job)
+    got = store.lease(worker, run.invocation, run.now(), run.job.lease_s, prefer, token, policies)
     return got and asdict(got)
 
 

@@ -26,7 +26,7 @@ from vla_contract import ContractError, PolicyClient
 from vla_contract.client.transport import FAULTS, Transport
 from vla_evaluation import provenance
 from vla_evaluation.benchmark import Assets, Benchmark
-from vla_evaluation.config import differences, require_folder_name
+from vla_evaluation.config import differences, read_addresses, require_folder_name
 from vla_evaluation.coordinator import VERSION
 from vla_evaluation.coordinator.remote import Joined, RemoteStore
 from vla_evaluation.evaluate import choose_workers, guarded, look_after
@@ -52,7 +52,7 @@ class JoinConfig:
     token: str | None = None
     """Bearer token of evaluator and policy; rather set $VLALAB_TOKEN. It is never stored."""
     policy_url: str | None = None
-    """Where the policy service is reached from here; default: where the evaluator reaches it."""
+    """Where the policy service is reached from here, several in the run's order; default: as the evaluator does."""
     workers: int | None = None
     """Simulator processes; default: one per core, fewer if memory is short."""
     assets: str | None = None
@@ -112,20 +112,41 @@ def require_same(benchmark: Benchmark, theirs: Mapping, job: Job, assets: Assets
         )
 
 
-def require_policy(config: JoinConfig, job: Job) -> None:
-    """Raises ValueError where the run's policy is not there for this machine."""
-    try:
-        with PolicyClient(job.policy_url, config.secret, ANSWER_S, ANSWER_S, retries=1) as client:
-            info = client.info().to_dict()
-    except ContractError as error:
+def policies_from_here(config: JoinConfig, job: Job) -> tuple[str, ...]:
+    """Returns where each of the run's policies is reached from here. ValueError where these are fewer or more."""
+    if config.policy_url is None:
+        return job.policies
+    found = read_addresses("--policy", config.policy_url)
+    if len(found) != len(job.policies):
         raise ValueError(
-            f"the run's policy is not reached from here at {job.policy_url} ({one_line(error)}); "
-            "say where it is: --policy http://host:port"
-        ) from error
-    if json.loads(json.dumps(info)) != job.spec.to_json()["policy"]:
-        raise ValueError(
-            f"at {job.policy_url} is another policy than the run's; give the address of the run's: --policy"
+            f"--policy {config.policy_url} and the run's {', '.join(job.policies)} are not equally many; "
+            "expected an address for each, in that order"
         )
+    return found
+
+
+def require_policy(config: JoinConfig, job: Job) -> None:
+    """Raises ValueError where the run's policy is not there for this machine: at one of its addresses at least.
+
+    One that is away may come back; another policy's may not.
+    """
+    away: list[str] = []
+    for url in job.policies_at:
+        try:
+            with PolicyClient(url, config.secret, ANSWER_S, ANSWER_S, retries=1) as client:
+                info = client.info().to_dict()
+        except ContractError as error:
+            away.append(f"{url} ({one_line(error)})")
+            continue
+        if json.loads(json.dumps(info)) != job.spec.to_json()["policy"]:
+            raise ValueError(f"at {url} is another policy than the run's; give the address of the run's: --policy")
+    if len(away) == len(job.policies_at):
+        raise ValueError(
+            f"the run's policy is not reached from here at {', '.join(away)}; say where it is: --policy "
+            + ",".join(["http://host:port"] * len(away))
+        )
+    for one in away:
+        say(f"not reached from here, and not asked until it is: {one}")
 
 
 def join(benchmark: Benchmark, config: JoinConfig) -> int:
@@ -137,7 +158,7 @@ def join(benchmark: Benchmark, config: JoinConfig) -> int:
         raise ValueError(f"the run at {config.url} is of {job.benchmark}; this is {benchmark.module}")
     assets = benchmark.assets(config.assets, Volume().root)
     require_same(benchmark, said["identity"], job, assets)
-    job = replace(job, assets=str(assets.path), policy_url=config.policy_url or job.policy_url)
+    job = replace(job, assets=str(assets.path), policies_at=policies_from_here(config, job))
     require_policy(config, job)
     name = config.name or re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname()).strip("-") or "host"
     joined = Joined(

@@ -6,7 +6,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,9 +65,17 @@ class RemoteStore:
 
     # --- calls, one for one ---------------------------------------------------------------------------------
 
-    def lease(self, worker: str, invocation: int, now: float, lease_s: float, prefer_task: int | None) -> Lease | None:
+    def lease(
+        self,
+        worker: str,
+        invocation: int,
+        now: float,
+        lease_s: float,
+        prefer_task: int | None,
+        policies: Sequence[str] = (),
+    ) -> Lease | None:
         token = secrets.token_hex(8)
-        got = self.call("lease", worker=worker, prefer_task=prefer_task, token=token)
+        got = self.call("lease", worker=worker, prefer_task=prefer_task, token=token, policies=list(policies))
         return got and Lease(**got)
 
     def heartbeat(self, lease: Lease, now: float, lease_s: float, steps: int = 0) -> bool:

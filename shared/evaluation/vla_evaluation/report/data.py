@@ -63,6 +63,7 @@ class Summary:
     requests: int
     faults: list[Fault]
     hosts: list[hosts.Share]  # what each machine did
+    policies: list[dict]  # what was done with each of the policy's addresses
     invocations: list[dict]
     published: list[PublishedFigure]
     notice: str  # what the assets are, where a reader must know; empty: nothing
@@ -169,6 +170,7 @@ class Summary:
             "seconds": round(self.seconds, 3),
             "ms_per_step": {words: round(ms, 4) for words, _, ms, _ in self.stages()},
             "hosts": [share.to_json() for share in self.hosts],
+            "policies": self.policies,
             "faults": [vars(fault) for fault in self.faults],
             "provenance": {**self.identity, "sessions": self.invocations},
         }
@@ -208,6 +210,7 @@ def load(folder: Path, store: RunStore) -> Summary:
         requests=sum(e.result.get("requests", 0) for e in finished),
         faults=store.faults(),
         hosts=hosts.shares(store.by_worker(), hosts.known_hosts(invocations)),
+        policies=store.by_policy(),
         invocations=invocations,
         notice=about["assets"].get("notice", ""),
         advice=about["assets"]["advice"],

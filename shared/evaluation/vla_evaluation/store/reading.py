@@ -16,7 +16,8 @@ from vla_evaluation.store.records import SCHEMA_VERSION, Fault, Finished, Lease,
 LOCKED_S = 60.0  # how long one process waits while others write
 NEXT_SESSION = 2**62  # later than any there is
 EPISODE_KEY = "config_hash = :config_hash AND suite = :suite AND task = :task AND episode = :episode"
-LEASE = "config_hash, suite, task, episode, attempt, token, expires_at"
+POLICY = "json_extract(result, '$.policy')"  # the address that an attempt asked
+LEASE = f"config_hash, suite, task, episode, attempt, token, expires_at, COALESCE({POLICY}, '')"
 FINISHED = ", ".join(field.name for field in fields(Finished))  # its columns
 LAST_DRAWN = "COALESCE(json_extract(result, '$.video_session'), session)"  # the invocation that tried, or should have
 FAULT_OF_INVOCATION = "status IN ('error', 'lost') AND session = (SELECT MAX(id) FROM sessions)"
@@ -177,6 +178,16 @@ class StoreReader:
                   {"" if invocation is None else "AND session = :session"} GROUP BY session, worker"""
         with self._reading():
             return [dict(row) for row in self.db.execute(sql, {"session": invocation})]
+
+    def by_policy(self) -> list[dict]:
+        """Returns what was done with each of the policy's addresses, as `by_worker` tells it of workers."""
+        sql = f"""SELECT {POLICY} AS policy, SUM(status = 'done') AS episodes,
+                  SUM(CASE status WHEN 'done' THEN steps ELSE 0 END) AS steps,
+                  SUM(status IN ('error', 'lost')) AS faults
+                  FROM episodes WHERE {POLICY} IS NOT NULL AND status NOT IN ('pending', 'leased')
+                  GROUP BY policy ORDER BY policy"""
+        with self._reading():
+            return [dict(row) for row in self.db.execute(sql)]
 
     def open(self) -> bool:
         """Returns whether any episode is still pending or under way."""

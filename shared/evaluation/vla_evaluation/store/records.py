@@ -33,7 +33,7 @@ class StoreError(Exception):
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to run one attempt at one episode until `expires_at` (s since the epoch)."""
+    """The right to run one attempt at one episode until `expires_at` (s since the epoch), asking one policy address."""
 
     config_hash: str
     suite: str
@@ -42,6 +42,7 @@ class Lease:
     attempt: int
     token: str
     expires_at: float
+    policy: str = ""
 
 
 @dataclass(frozen=True)

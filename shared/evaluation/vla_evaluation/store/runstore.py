@@ -15,14 +15,16 @@ from __future__ import annotations
 import json
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from vla_evaluation.store import files
-from vla_evaluation.store.reading import EPISODE_KEY, FAULT_OF_INVOCATION, LAST_DRAWN, StoreReader
+from vla_evaluation.store.reading import EPISODE_KEY, FAULT_OF_INVOCATION, LAST_DRAWN, POLICY, StoreReader
 from vla_evaluation.store.records import SCHEMA, SCHEMA_VERSION, Fault, Lease, StoreError, explain
+
+WITH_POLICY = f"CASE WHEN {POLICY} IS NULL THEN :told ELSE json_set(:told, '$.policy', {POLICY}) END"
 
 
 class RunStore(StoreReader):
@@ -168,12 +170,13 @@ class RunStore(StoreReader):
         lease_s: float,
         prefer_task: int | None = None,
         token: str | None = None,
+        policies: Sequence[str] = (),
     ) -> Lease | None:
         """Returns the next episode for `worker`, or None when none is pending.
 
         Episodes of the worker's own task come first, so that it keeps its environment; a worker without one goes
         to the task that has the fewest workers on it. Who may have to ask twice brings a token, random: for the same
-        one it is the same lease.
+        one it is the same lease. `policies`: the policy's addresses to choose one from.
         """
         repeated, token = token is not None, token or secrets.token_hex(8)
         with self._writing():
@@ -186,15 +189,28 @@ class RunStore(StoreReader):
                 "SELECT * FROM episodes WHERE status = 'pending' AND task = ? ORDER BY episode LIMIT 1", (task,)
             ).fetchone()
             lease = Lease(
-                row["config_hash"], row["suite"], row["task"], row["episode"], row["attempt"], token, now + lease_s
-            )
+                row["config_hash"], row["suite"], row["task"], row["episode"], row["attempt"], token, now + lease_s,
+                self._least_busy(policies, dict(row)),
+            )  # fmt: skip
             self.db.execute(
                 f"""UPDATE episodes SET status = 'leased', session = :session, worker = :worker, token = :token,
-                    leased_at = :now, expires_at = :expires_at, steps = 0
+                    leased_at = :now, expires_at = :expires_at, steps = 0,
+                    result = CASE :policy WHEN '' THEN NULL ELSE json_object('policy', :policy) END
                     WHERE {EPISODE_KEY} AND attempt = :attempt""",
                 {**lease.__dict__, "session": invocation, "worker": worker, "now": now},
             )
         return lease
+
+    def _least_busy(self, policies: Sequence[str], episode: dict) -> str:
+        """Returns the address with the fewest episodes under way, of those at which this one failed the least often."""
+        if len(policies) < 2:
+            return "".join(policies)
+        busy = self.db.execute(f"SELECT {POLICY}, COUNT(*) FROM episodes WHERE status = 'leased' GROUP BY 1")
+        under_way = dict(tuple(row) for row in busy)
+        where = f"{EPISODE_KEY} AND {FAULT_OF_INVOCATION}"
+        faults = self.db.execute(f"SELECT {POLICY}, COUNT(*) FROM episodes WHERE {where} GROUP BY 1", episode)
+        failed = dict(tuple(row) for row in faults)
+        return min(policies, key=lambda one: (failed.get(one, 0), under_way.get(one, 0)))
 
     def _next_task(self, prefer_task: int | None) -> int | None:
         own = "SELECT task FROM episodes WHERE status = 'pending' AND task = ? LIMIT 1"
@@ -230,13 +246,12 @@ class RunStore(StoreReader):
         values = {
             "success": int(result["success"]),
             "steps": int(result["steps"]),
-            "result": json.dumps(result),
             "error": result.get("policy_error"),
             "ended_at": now,
         }
-        assignments = ", ".join(f"{name} = :{name}" for name in values)
+        assignments, told = ", ".join(f"{name} = :{name}" for name in values), json.dumps(result)
         with self._writing():
-            held = self._held(lease, f"status = 'done', {assignments}", **values)
+            held = self._held(lease, f"status = 'done', {assignments}, result = {WITH_POLICY}", told=told, **values)
             if held and publish is not None:
                 publish()
             if held and wanted is not None:
@@ -250,16 +265,19 @@ class RunStore(StoreReader):
     def release(self, lease: Lease) -> bool:
         """Gives a lease back unused: the same attempt becomes pending again (a clean stop is no fault)."""
         with self._writing():
-            return self._held(lease, "status = 'pending', worker = NULL, token = NULL, expires_at = NULL")
+            return self._held(
+                lease, "status = 'pending', worker = NULL, token = NULL, expires_at = NULL, result = NULL"
+            )
 
     def fail(self, lease: Lease, error: str, now: float, retries: int, by_policy: bool = False) -> bool:
         """Records a failed try; the episode is tried again while `retries` are left in this invocation.
 
         `by_policy`: the policy answered, with an error of its own.
         """
-        values = {"error": error, "now": now, "result": json.dumps({"by_policy": by_policy})}
+        values = {"error": error, "now": now, "told": json.dumps({"by_policy": by_policy})}
+        ending = f"status = 'error', error = :error, result = {WITH_POLICY}, ended_at = :now"
         with self._writing():
-            held = self._held(lease, "status = 'error', error = :error, result = :result, ended_at = :now", **values)
+            held = self._held(lease, ending, **values)
             if held:
                 self._retry(lease.__dict__, retries)
         return held

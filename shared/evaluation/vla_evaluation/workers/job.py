@@ -19,7 +19,7 @@ class Job:
     spec: RunSpec
     benchmark: str
     assets: str
-    policy_url: str
+    policies: tuple[str, ...]  # where it answers; these addresses are their names in the run
     video: str
     retries: int
     policy_errors: str
@@ -27,6 +27,7 @@ class Job:
     act_timeout_s: float
     lease_s: float
     scene_timeout_s: float
+    policies_at: tuple[str, ...] = ()  # from here, in the same order, where that is elsewhere
 
     def to_json(self) -> dict:
         """Returns it as JSON types."""
@@ -35,7 +36,8 @@ class Job:
     @classmethod
     def from_json(cls, data: Mapping) -> Job:
         """Returns what `to_json` has told."""
-        return cls(**{**data, "spec": RunSpec.from_json(data["spec"])})
+        addresses = {name: tuple(data[name]) for name in ("policies", "policies_at")}
+        return cls(**{**data, **addresses, "spec": RunSpec.from_json(data["spec"])})
 
     @property
     def answer_s(self) -> float:

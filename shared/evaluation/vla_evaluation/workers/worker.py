@@ -9,7 +9,6 @@ of its log says why); anything else is a crash, and its episode is done again.
 from __future__ import annotations
 
 import ctypes
-import json
 import logging
 import os
 import signal
@@ -24,7 +23,6 @@ from vla_contract import (
     ActionChunk,
     ContractError,
     Observation,
-    PolicyClient,
     PolicyRefused,
     PolicyUnavailable,
 )
@@ -40,6 +38,7 @@ from vla_evaluation.terminal import one_line, say
 from vla_evaluation.workers.clock import InvocationClock
 from vla_evaluation.workers.drawing import SAVE_S, VideoMaker
 from vla_evaluation.workers.job import Job, Stop
+from vla_evaluation.workers.replicas import AnotherPolicy, Replicas
 from vla_evaluation.workers.vitals import Phase, Vitals
 
 FATAL = 4
@@ -62,11 +61,14 @@ class Worker:
         self.job = self.job_type.from_json(self.store.meta("job"))
         self.benchmark = benchmark.load(self.job.benchmark)
         self.tasks = {task.index: task for task in self.benchmark.tasks(self.job.spec.suite)}
-        self.client = PolicyClient(
-            self.job.policy_url,
+        self.replicas = Replicas(
+            self.job.policies,
+            self.job.policies_at or self.job.policies,
+            self.job.spec.to_json()["policy"],
             os.environ.get("VLALAB_TOKEN"),
             timeout_s=self.job.act_timeout_s,
             deadline_s=self.job.answer_s,
+            looking=lambda: self.enter(Phase.WAITING, self.patience_s),
         )
         self.told_to_stop = False
         self.interruptible = False
@@ -96,6 +98,11 @@ class Worker:
         """Tells the supervisor what comes now and how long it may take; past that it counts as a hang."""
         self.vitals.enter(phase, within_s)
 
+    @property
+    def patience_s(self) -> float:
+        """How long it may wait for a policy between two signs of life."""
+        return LOCKED_S + self.job.answer_s + self.job.lease_s
+
     def say(self, status: str) -> None:
         self.store.say(self.name, self.invocation, status, self.clock.now())
 
@@ -104,15 +111,42 @@ class Worker:
         self.vitals.beat(self.job.lease_s / 6)
         env = self.make_env()
         while not self.told_to_stop:
+            there = self.find_policy()
             self.enter(Phase.IDLE, LOCKED_S + self.job.lease_s)
-            lease = self.store.lease(self.name, self.invocation, self.clock.now(), self.job.lease_s, self.task)
+            lease = self.lease(there) if there else None
             if lease is None:
                 if not self.store.open():
                     self.draw_missing(env)
                     return
                 time.sleep(IDLE_S)  # another worker's episode may come back
                 continue
-            self.attempt(env, lease)
+            if self.keeps_to(lease):
+                self.attempt(env, lease)
+
+    def find_policy(self) -> list[str]:
+        """Returns the policy's addresses to choose from; where none answers, none after a while."""
+        try:
+            there = self.replicas.there()
+        except AnotherPolicy as error:
+            raise RunOver(str(error)) from error
+        if not there and self.store.open():
+            self.await_policy()
+        return there
+
+    def lease(self, policies: list[str]) -> Lease | None:
+        """Returns the next episode, which asks one of those addresses; None where none is pending."""
+        now, lease_s = self.clock.now(), self.job.lease_s
+        return self.store.lease(self.name, self.invocation, now, lease_s, self.task, policies=policies)
+
+    def keeps_to(self, lease: Lease) -> bool:
+        """Has the episode keep to its address; gives it back, as nobody's fault, where nobody answers there."""
+        try:
+            if self.replicas.keep_to(lease.policy):
+                return True
+        except AnotherPolicy as error:
+            raise RunOver(str(error)) from error
+        self.store.release(lease)
+        return False
 
     def draw_missing(self, env) -> None:
         self.say("drawing videos")
@@ -140,7 +174,9 @@ class Worker:
             self.enter(Phase.SAVING, SAVE_S)
             self.store.fail(lease, one_line(error), self.clock.now(), self.job.retries, by_policy=is_answer(error))
             logging.warning("task %d episode %d: %s", lease.task, lease.episode, one_line(error))
-            self.await_policy()
+            self.replicas.doubt(one_line(error))
+            if self.replicas.is_one:
+                self.await_policy()
             return
         if not self.save(lease, record, env.fixture_poses()):
             return
@@ -206,12 +242,12 @@ class Worker:
     def ask(self, observation: Observation) -> ActionChunk:
         """Returns the policy's answer."""
         self.vitals.enter(Phase.ANSWER, self.job.answer_s + self.job.lease_s, observation.step)
-        return self.client.act(observation)
+        return self.replicas.client.act(observation)
 
     def forget(self, session: str) -> None:
         self.enter(Phase.ANSWER, self.job.answer_s + self.job.lease_s)
         try:
-            self.client.reset(session)
+            self.replicas.client.reset(session)
         except ContractError as error:
             logging.warning(
                 "session %s could not be ended: %s", session, one_line(error)
@@ -220,24 +256,20 @@ class Worker:
     def await_policy(self) -> None:
         """Waits for a policy that went away, so that its absence costs each worker one attempt and not all."""
 
-        patience_s = LOCKED_S + self.job.answer_s + self.job.lease_s
-
         def waiting(waited_s: float, reason: str) -> None:
-            self.enter(Phase.WAITING, patience_s)
+            self.enter(Phase.WAITING, self.patience_s)
             self.say(f"waiting for the policy ({one_line(reason)})")
 
         try:
             with self.interruption():
-                self.enter(Phase.WAITING, patience_s)
-                self.client.wait_ready(self.job.policy_timeout_s, waiting)
-                self.enter(Phase.WAITING, patience_s)
-                now = self.client.info().to_dict()
+                self.enter(Phase.WAITING, self.patience_s)
+                self.replicas.wait(self.job.policy_timeout_s, waiting)
         except Stop:
             return
         except ContractError as error:
             raise RunOver(f"the policy went away and did not come back: {error}") from error
-        if json.loads(json.dumps(now)) != self.job.spec.to_json()["policy"]:
-            raise RunOver("another policy came back at the same address; start a new run for it")
+        except AnotherPolicy as error:
+            raise RunOver(str(error)) from error
 
     def save(self, lease: Lease, record: Record, fixtures: dict[str, np.ndarray]) -> bool:
         """Stores the result and the episode's file, both or neither; False if the lease was lost."""
