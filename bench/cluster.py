@@ -1,14 +1,20 @@
 """How many calls does a run's coordinator answer on one core, and how long do they take with 500 workers?
 
     PYTHONPATH=.:shared/common:shared/contract:shared/evaluation python bench/cluster.py [--quick] [--workers 500]
+        [--simulate]
 
 The coordinator is the evaluator's own (HTTP, store, SQLite on this disk), in a process pinned to core 0. Clients are
 simulated on another core: each has a connection and an episode that it holds; heartbeats, reports of what it does, and
 every twentieth call an episode given back and another leased. First as fast as answers come, then 2,000 a second.
+
+--simulate measures instead what each thing costs alone that all workers share, has a model (bench/parts/cluster_model)
+say how many episodes a second small cases bring, plays these, and prints measured over predicted; then what the model
+says of up to 1,000 workers, whose simulator and policy are as --reset-s and what stands beside it say.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -16,9 +22,13 @@ import secrets
 import statistics
 import tempfile
 import time
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from bench.common import figure, flags
+from bench.parts.cluster_costs import INFER_S, costs, measured, measured_policy, played, policy
+from bench.parts.cluster_model import Costs, forecast, most_workers
 from bench.parts.serving import served
 from vla_contract.server.auth import TokenCheck
 from vla_evaluation.coordinator.app import Coordinator, create_app
@@ -29,6 +39,9 @@ from vla_evaluation.workers.clock import InvocationClock
 
 EPISODES = 6000  # four suites, ten tasks, fifty episodes, three seeds
 ASKED_PER_S = 2000
+POPULATIONS = 16, 400  # workers among which a call's cost is measured
+CASES = (1, 1), (8, 1), (16, 1), (32, 1), (64, 1), (64, 2)  # workers, policies
+QUICK_CASES = (1, 1), (8, 1), (48, 1)
 IN_TURN = ("heartbeat", "heartbeat", "heartbeat", "say")
 
 
@@ -36,10 +49,12 @@ class Rules:
     """What of a job the calls look at."""
 
     lease_s, retries = 3600.0, 2
+    policies: tuple[str, ...] = ()
 
 
-def coordinator(folder: str):
+def coordinator(folder: str, policies: tuple[str, ...] = ()):
     """Returns the application over a new run of 6,000 episodes."""
+    Rules.policies = policies
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     root = Path(folder)
     for name in FOLDERS:
@@ -123,10 +138,89 @@ async def measure(port: int, workers: int, seconds: float) -> list[bool]:
     ]
 
 
+def simulate(options: argparse.Namespace) -> None:
+    """Measures costs, holds the model's small cases against the same played, and prints what it says of large ones."""
+    seconds, cases = (2.0, QUICK_CASES) if options.quick else (5.0, CASES)
+    with ExitStack() as entered:
+        empty, *policies = (
+            entered.enter_context(served(policy, *infer))[0] for infer in ((0.0, 0.0), INFER_S, INFER_S)
+        )
+        folders = [entered.enter_context(tempfile.TemporaryDirectory()) for _ in range(2)]
+        apart, (url, _) = (entered.enter_context(served(coordinator, one, tuple(policies))) for one in folders)
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+        found, quiet = asyncio.run(cost(*apart, empty, policies[0], seconds))
+        show("here and now", found)
+        show("of processor time", quiet)
+        for workers, replicas in cases:
+            predicted = forecast(found, workers, replicas, 60.0)
+            name = f"c{workers}-{replicas}-"
+            measured = asyncio.run(played(url, policies[:replicas], workers, 4 * seconds, name))
+            busy = f"policy at {predicted.policy:.0%}, coordinator at {predicted.coordinator:.0%}"
+            both = f"{measured:.2f} episodes/s, predicted {predicted.episodes_per_s:.2f}"
+            print(f"{workers} workers, policy × {replicas}: {both}; {busy}")
+            ratio = measured / predicted.episodes_per_s
+            figure(f"cluster_model_{workers}_workers_{replicas}_policies", ratio, "measured/predicted", ">=0.9")
+            figure(f"cluster_model_{workers}_workers_{replicas}_policies", ratio, "measured/predicted", "<=1.1")
+    scale(quiet, options)
+
+
+async def cost(url: str, pid: int, empty: str, timed: str, seconds: float) -> list[Costs]:
+    """Returns the costs as they are here and now, beside whatever else runs, and of processor time."""
+    asking = await measured_policy(empty, timed, seconds)
+    few, many = [await measured(url, pid, workers, seconds) for workers in POPULATIONS]
+    return [costs(*both, POPULATIONS, asking) for both in zip(few, many, strict=True)]
+
+
+def show(what: str, found: Costs) -> None:
+    """Prints the coordinator's and the policy's costs."""
+    names = ("small", "lease", "upload", "counts", "call_away", "policy", "policy_away")
+    shown = ", ".join(f"{name} {1e3 * getattr(found, name):.2f}" for name in names)
+    mine = f"mine {1e3 * found.mine[0]:.2f} + {1e6 * found.mine[1]:.2f} a thousand workers"
+    print(f"ms, {what}: {shown}, {mine}; a batch of n {1e3 * found.infer[0]:.1f} + n × {1e3 * found.infer[1]:.2f}")
+
+
+def scale(found: Costs, options: argparse.Namespace) -> None:
+    """Prints what the model says of many workers, with a simulator and a policy as the flags say."""
+    first, second = (one / 1e3 for one in (options.infer_ms, options.infer_more_ms))
+    real = replace(
+        found, reset=options.reset_s, think=options.think_ms / 1e3, requests=options.requests, infer=(first, second),
+        max_batch=options.max_batch,
+    )  # fmt: skip
+    print(
+        f"an episode: {options.reset_s:g} s, then {options.requests} × {options.think_ms:g} ms and an answer; ", end=""
+    )
+    print(f"a batch of n, up to {options.max_batch}: {options.infer_ms:g} + n × {options.infer_more_ms:g} ms")
+    print(f"{'workers':>8} {'policies':>8} {'episodes/s':>10} {'of its share':>12} {'coordinator':>11} {'policy':>6}")
+    one = forecast(real, 1).episodes_per_s
+    for workers in (8, 64, 250, 1000, 2000):
+        for replicas in (1, 4, 16, 64):
+            if replicas > workers:
+                continue
+            told = forecast(real, workers, replicas)
+            share = told.episodes_per_s / workers / one
+            print(
+                f"{workers:8} {replicas:8} {told.episodes_per_s:10.2f} {share:12.0%} {told.coordinator:11.0%} "
+                f"{told.policy:6.0%}"
+            )
+    for replicas in (1, 4, 16, 64):
+        print(f"{replicas} policies are enough for {most_workers(real, replicas)} workers")
+    print(f"the coordinator is enough for {most_workers(real)} workers with a policy each")
+
+
 def main() -> None:
     parser = flags("A run's coordinator.", "five seconds of each")
     parser.add_argument("--workers", type=int, default=500)
+    parser.add_argument("--simulate", action="store_true", help="hold a model against small cases; then large ones")
+    parser.add_argument("--reset-s", type=float, default=0.5, help="an episode's start")
+    parser.add_argument("--think-ms", type=float, default=200.0, help="between an answer and the next request")
+    parser.add_argument("--requests", type=int, default=28, help="of an episode: 220 steps, 8 actions a chunk")
+    parser.add_argument("--infer-ms", type=float, default=50.0, help="a batch takes this")
+    parser.add_argument("--infer-more-ms", type=float, default=5.0, help="and this for each observation in it")
+    parser.add_argument("--max-batch", type=int, default=8)
     options = parser.parse_args()
+    if options.simulate:
+        simulate(options)
+        return
     with tempfile.TemporaryDirectory() as folder, served(coordinator, folder) as (url, _):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         port = int(url.rpartition(":")[2])

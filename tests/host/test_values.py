@@ -145,6 +145,8 @@ def test_settings_become_the_trainers_flags(given, flags):
         (["eval", "libero_goal", "--replicas", "2"], "--replicas 2 of which policy? Name it: --policy oracle"),
         (["eval", "libero_goal", "--replicas", "2", "--policy", "http://a:1"], "starts policies of its own"),
         (["eval", "--join", "http://a:1", "--replicas", "2"], "leave --replicas out"),
+        (["eval", "libero_goal", "--listen", "0.0.0.0:8100", "--runtime", "docker"], "with --runtime local: a port"),
+        (["eval", "libero_goal", "--cluster", "--runtime", "docker"], "with --runtime local: a port"),
         (["up", "oracle", "ui", "--stay"], "--stay keeps one policy in front, not oracle, ui"),
         (["up", "ui", "--stay"], "--stay keeps one policy in front, not ui"),
         (["up", "oracle", "--stay", "--runtime", "docker"], "--stay works with --runtime local"),

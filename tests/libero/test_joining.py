@@ -15,7 +15,8 @@ import urllib.request
 
 import pytest
 
-from tests.libero.harness import ENVIRONMENT, ROOT, Evaluation, PolicyService, results, wait_for
+from tests import mounts
+from tests.libero.harness import ENVIRONMENT, ROOT, TIMEOUT_S, Evaluation, PolicyService, results, wait_for
 
 EPISODES = 3
 PLAN = [(0, episode) for episode in range(EPISODES)]
@@ -65,10 +66,14 @@ class Machine(Evaluation):
 
 
 class Wire:
-    """Connections that go on to an address, until somebody cuts the wire."""
+    """Connections that go on to an address, until somebody cuts the wire. While it is not `whole`, what is sent is
+    neither refused nor heard, as where a network falls apart; it arrives late.
+    """
 
     def __init__(self, port: int):
         self.port, self.is_cut, self.refused, self.open = port, False, 0, []
+        self.whole = threading.Event()
+        self.whole.set()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -83,6 +88,7 @@ class Wire:
     def _accept(self):
         while True:
             near, _ = self.listener.accept()
+            self.whole.wait()
             if self.is_cut:
                 self.refused += 1
                 near.close()
@@ -95,6 +101,7 @@ class Wire:
     def _carry(self, one, other):
         try:
             while data := one.recv(65536):
+                self.whole.wait()
                 other.sendall(data)
         except OSError:
             pass
@@ -218,6 +225,46 @@ def test_a_wire_that_is_cut_for_a_while_costs_nothing(policies, held, undisturbe
     machine.end()
     run.end()
     assert results(run.folder) == undisturbed
+
+
+def test_where_the_network_falls_apart_an_episode_is_done_elsewhere_and_counts_once(
+    policies, held, undisturbed, libero_assets, tmp_path, stack
+):
+    run, url = held
+    wire = Wire(int(url.rpartition(":")[2]))
+    stack.callback(wire.whole.set)
+    with policies[1].holding(1):
+        machine = stack.enter_context(
+            Machine(tmp_path / "two", wire.url, libero_assets, "--policy-url", policies[1].url)
+        )
+        assert doing(run, 1, machine) == "two.worker-0"
+        wire.whole.clear()
+        policies[0].release()
+        run.wait_for(lambda: done(run).get(1) == "worker-0", "the episode that was lost, done by the other")
+    wire.whole.set()
+    machine.end()
+    run.end()
+    assert results(run.folder) == undisturbed
+    lost = run.peek("SELECT episode, worker FROM episodes WHERE status = 'lost'")
+    assert (1, "two.worker-0") in lost
+
+
+def test_a_machine_whose_disk_is_full_ends_and_its_episode_is_done_elsewhere(
+    policies, held, undisturbed, libero_assets, tmp_path, stack
+):
+    run, url = held
+    folder = tmp_path / "small"
+    folder.mkdir()
+    stack.enter_context(mounts.small(folder, "4m"))
+    with policies[1].holding(1):
+        machine = stack.enter_context(Machine(folder / "two", url, libero_assets, "--policy-url", policies[1].url))
+        assert doing(run, 1, machine) == "two.worker-0"
+        mounts.fill(folder)
+    machine.process.wait(TIMEOUT_S)
+    policies[0].release()
+    run.end()
+    assert machine.process.returncode == 1
+    assert results(run.folder) == undisturbed and set(done(run).values()) == {"worker-0"}
 
 
 def test_an_evaluator_that_dies_is_missed_and_its_run_goes_on(

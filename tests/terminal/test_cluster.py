@@ -133,6 +133,21 @@ def test_a_machine_is_in_one_cluster_and_needs_its_token(machines, tmp_path):
     assert "the cluster has another token" in outside.transcript
 
 
+def test_another_ray_is_told_with_both_versions(machines):
+    """The one that joins says that it is of another version: Ray's own comparison is what refuses it."""
+    one, _, address = machines
+    folder = one.volume.parent / "older"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(
+        "import sys, types\nold = sys.modules['ray._version'] = types.ModuleType('ray._version')\n"
+        "old.version, old.commit = '2.59.0', 'f' * 40\n"
+    )
+    other = Machine(one.volume.parent, "other")
+    said = other.done("cluster", "join", address, "--host", "127.0.0.6", code=1, columns=400, PYTHONPATH=str(folder))
+    assert "the cluster runs another Ray or Python (Ray: 2.60.0" in said.transcript
+    assert "Ray: 2.59.0" in said.transcript and "bring both to one commit" in said.transcript
+
+
 def listening(machine: Machine) -> set[str]:
     """Returns the addresses, as the kernel's table has them, at which processes of that machine's Ray listen."""
     mine = os.fsencode(f"VLALAB_STATE={machine.state}")
@@ -145,13 +160,16 @@ def listening(machine: Machine) -> set[str]:
     return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
 
 
-def test_without_a_host_nothing_listens_beyond_this_machine(tmp_path):
+def test_without_a_host_nothing_listens_beyond_this_machine_and_one_without_assets_takes_no_part(tmp_path):
     alone = Machine(tmp_path, "alone")
     port = str(free_ports(1)[0])
     try:
-        alone.done("cluster", "start", "--port", port, "--cpus", "1")
+        alone.done("cluster", "start", "--port", port, "--cpus", "1", VLALAB_LIBERO_ASSETS=str(tmp_path))
         assert listening(alone) and listening(alone) <= {"0100007F", "0000000000000000FFFF00000100007F"}
         assert "is its own machine's alone" in alone.done("cluster", "join", f"localhost:{port}", code=1).transcript
+        said = alone.done(*SHORT, "--cluster", "--run-id", "none", code=1, columns=300).transcript
+        assert "takes no part: " in said and str(tmp_path) in said.partition("takes no part: ")[2]
+        assert "no machine of the cluster can take part" in said and "--resume none" in said
     finally:
         alone("cluster", "stop").wait()
 

@@ -128,7 +128,8 @@ class RemoteStore:
         return [Fault(**one) for one in self.call("faults")]
 
     def workers(self) -> dict[str, str]:
-        return self.call("workers")
+        """Returns what this machine's workers say."""
+        return self.call("workers", prefix=f"{self.joined.name}.")
 
     def leave(self) -> None:
         """Says that this machine is done; an evaluator that does not hear it will miss this machine soon."""

@@ -20,6 +20,7 @@ POLICY = "json_extract(result, '$.policy')"  # the address that an attempt asked
 LEASE = f"config_hash, suite, task, episode, attempt, token, expires_at, COALESCE({POLICY}, '')"
 FINISHED = ", ".join(field.name for field in fields(Finished))  # its columns
 LAST_DRAWN = "COALESCE(json_extract(result, '$.video_session'), session)"  # the invocation that tried, or should have
+BEGINS = "worker >= ? AND worker < ?"
 FAULT_OF_INVOCATION = "status IN ('error', 'lost') AND session = (SELECT MAX(id) FROM sessions)"
 
 Self = TypeVar("Self", bound="StoreReader")
@@ -118,10 +119,11 @@ class StoreReader:
             rows = self.db.execute("SELECT session, COUNT(*) FROM episodes WHERE status = 'done' GROUP BY session")
             return dict(tuple(row) for row in rows)
 
-    def leases(self) -> dict[str, Lease]:
-        """Returns the leases that are out, by worker."""
+    def leases(self, prefix: str = "") -> dict[str, Lease]:
+        """Returns the leases that are out, by worker; of those whose names begin so."""
+        sql = f"SELECT {LEASE}, worker FROM episodes WHERE status = 'leased' AND {BEGINS}"
         with self._reading():
-            rows = self.db.execute(f"SELECT {LEASE}, worker FROM episodes WHERE status = 'leased'").fetchall()
+            rows = self.db.execute(sql, range_of(prefix)).fetchall()
         return {row["worker"]: Lease(*tuple(row)[:-1]) for row in rows}
 
     def by_token(self, token: str) -> Lease | None:
@@ -249,6 +251,13 @@ class StoreReader:
             rows = self.db.execute(sql, (invocation,)).fetchall()
         return [Lease(*tuple(row)[:-2]) for row in rows if wanted(bool(row["success"]), row["place"])]
 
-    def workers(self) -> dict[str, str]:
+    def workers(self, prefix: str = "") -> dict[str, str]:
+        """Returns what each worker says that it does; of those whose names begin so."""
+        sql = f"SELECT * FROM workers WHERE {BEGINS} ORDER BY worker"
         with self._reading():
-            return {row["worker"]: row["status"] for row in self.db.execute("SELECT * FROM workers ORDER BY worker")}
+            return {row["worker"]: row["status"] for row in self.db.execute(sql, range_of(prefix))}
+
+
+def range_of(prefix: str) -> tuple[str, str]:
+    """Returns between which texts all lie that begin so, as SQLite orders them."""
+    return prefix, f"{prefix}\U0010ffff"
