@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import secrets
+import statistics
 import time
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlencode
@@ -86,6 +87,7 @@ class Worker:
     def __init__(self, name: str, url: str, policies: list[str]):
         self.name, self.url, self.policies = name, url, policies
         self.body, self.file, self.ends = observation(name, 0), bytes(FILE_BYTES), list[float]()
+        self.waits: list[float] = []  # what each of THINK_S took: all clients share a core
 
     async def open(self) -> Worker:
         self.wire, self.renewing, self.looking = [await Wire().open(self.url) for _ in range(3)]
@@ -124,7 +126,9 @@ class Worker:
         await self.call("say", worker=self.name, status="at it")
         await asyncio.sleep(RESET_S)
         for _ in range(REQUESTS):
+            begun = time.perf_counter()
             await asyncio.sleep(THINK_S)
+            self.waits.append(time.perf_counter() - begun)
             await self.ask(self.held["policy"])
         await self.finish()
         self.ends.append(time.perf_counter())
@@ -228,8 +232,8 @@ def costs(few: dict, many: dict, counts: tuple[int, int], asking: dict) -> Costs
     return Costs(RESET_S, THINK_S, REQUESTS, max_batch=MAX_BATCH, mine=mine, **rest, **asking)
 
 
-async def played(url: str, policies: list[str], workers: int, seconds: float, name: str) -> float:
-    """Returns the episodes a second of so many workers, after two episodes of each."""
+async def played(url: str, policies: list[str], workers: int, seconds: float, name: str) -> tuple[float, float]:
+    """Returns the episodes a second of so many workers, after two episodes of each, and what THINK_S took."""
     crowd = [await Worker(f"{name}{number}.", url, policies).open() for number in range(workers)]
     over = False
 
@@ -258,4 +262,4 @@ async def played(url: str, policies: list[str], workers: int, seconds: float, na
     made = sum(one.rate(before) for one, before in zip(crowd, since, strict=True))
     over = True
     await running
-    return made
+    return made, statistics.mean(wait for one in crowd for wait in one.waits)

@@ -184,9 +184,9 @@ class Model:
 
 
 def forecast(costs: Costs, workers: int, replicas: int = 1, seconds: float = 0.0) -> Forecast:
-    """Returns what the model says of `seconds`, 0: four episodes of a worker that waits for nobody; after two more."""
+    """Returns what the model says of `seconds`, 0: four episodes of a worker or 200 of all; after two of each."""
     cycle_s = costs.reset + costs.requests * (costs.think + costs.policy_away + sum(costs.infer))
-    return Model(costs, workers, replicas).run(seconds or 4 * cycle_s, 2 * cycle_s)
+    return Model(costs, workers, replicas).run(seconds or max(4, 200 / workers) * cycle_s, 2 * cycle_s)
 
 
 def most_workers(costs: Costs, replicas: int | None = None) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 
 from tests.ports import free_ports
 from tests.terminal.conftest import Terminal
+from vlalab.commands import cluster
+from vlalab.environments import venvs
 
 SHORT = (
     "eval", "libero_goal", "--policy", "oracle", "--tasks", "0", "--trials", "4", "--max-steps", "12",
@@ -133,19 +136,27 @@ def test_a_machine_is_in_one_cluster_and_needs_its_token(machines, tmp_path):
     assert "the cluster has another token" in outside.transcript
 
 
-def test_another_ray_is_told_with_both_versions(machines):
-    """The one that joins says that it is of another version: Ray's own comparison is what refuses it."""
+def test_another_ray_is_told_with_both_versions(machines, tmp_path):
+    """Ray's own comparison refuses a node that says it is older; `./lab cluster join` says so in these words."""
     one, _, address = machines
-    folder = one.volume.parent / "older"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(
-        "import sys, types\nold = sys.modules['ray._version'] = types.ModuleType('ray._version')\n"
-        "old.version, old.commit = '2.59.0', 'f' * 40\n"
-    )
-    other = Machine(one.volume.parent, "other")
-    said = other.done("cluster", "join", address, "--host", "127.0.0.6", code=1, columns=400, PYTHONPATH=str(folder))
-    assert "the cluster runs another Ray or Python (Ray: 2.60.0" in said.transcript
-    assert "Ray: 2.59.0" in said.transcript and "bring both to one commit" in said.transcript
+    start = "runpy.run_module('ray.scripts.scripts', run_name='__main__')"
+    older = f"import ray, runpy\nray.__version__ = '2.59.0'\n{start}"
+    words = [
+        "start",
+        f"--address={address}",
+        "--node-ip-address=127.0.0.6",
+        "--disable-usage-stats",
+        "--log-color=false",
+    ]
+    variables = {**cluster.variables(closed=False), **one.variables, "RAY_TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [venvs.ensure(cluster.NAME).python, "-c", older, *words], capture_output=True, text=True, timeout=120,
+        env={name: value for name, value in variables.items() if value is not None},
+    )  # fmt: skip
+    said = cluster.in_words(done.stdout + done.stderr)
+    assert done.returncode != 0
+    assert "the cluster runs another Ray or Python (Ray: 2.60.0" in said and "Ray: 2.59.0" in said
+    assert "bring both to one commit" in said
 
 
 def listening(machine: Machine) -> set[str]:

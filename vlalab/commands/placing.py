@@ -33,7 +33,7 @@ class Placing:
     port: int
     workers: int | None
     replicas: int = 0  # of the policy, that Ray places, too
-    failed: bool = False  # no machine takes part: the evaluation was stopped, by nobody's hand
+    why: str = ""  # the evaluation was stopped by nobody's hand: no machine takes part, no policy is left
 
     @property
     def flags(self) -> dict[str, object]:
@@ -107,10 +107,12 @@ class Placing:
 
     def _read(self, process: subprocess.Popen[str], over: threading.Event) -> None:
         """Passes on what drive.py says; where it ends before its time, so does the evaluation."""
+        said = ""
         for line in process.stdout:
-            say(f"cluster: {cluster.in_words(line.strip())}")
+            said = cluster.in_words(line.strip())
+            say(f"cluster: {said}")
         if process.wait() != 0 and not over.is_set():
-            self.failed = True
+            self.why = said or "Ray ended"
             os.kill(os.getpid(), signal.SIGINT)
 
 

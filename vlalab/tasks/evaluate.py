@@ -195,7 +195,9 @@ def evaluate(
     )
     one = len(chosen) == 1
     code = evaluation.run(request, shlex.join(typed)) if one else several.run(request, chosen, typed)
-    finish(1 if placed and placed.failed else code)
+    if placed and placed.why:  # where lines of progress were drawn it may have been seen for a moment
+        raise LabError(f"the cluster stopped this evaluation: {placed.why}")
+    finish(code)
 
 
 def _refuse_two_of(given: dict[str, object], one: str, other: str, what: str) -> None:
