@@ -9,8 +9,9 @@ every twentieth call an episode given back and another leased. First as fast as 
 
 --simulate measures instead what each thing costs alone that all workers share, has a model (bench/parts/cluster_model)
 say how many episodes a second small cases bring, plays these, and prints measured over predicted; then what the model
-says of up to 1,000 workers, whose simulator and policy are as --reset-s and what stands beside it say. All clients share a core here, so a wait that
-stands for a simulator is late where that is busy: a case is predicted with its waits as long as they were.
+says of up to 2,000 workers, whose simulator and policy are as --reset-s and what stands beside it say. All clients
+share a core here, so a wait that stands for a simulator is late where that is busy: a case is predicted with its waits
+as long as they were.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.common import figure, flags
-from bench.parts.cluster_costs import INFER_S, costs, measured, measured_policy, played, policy
+from bench.parts.cluster_costs import INFER_S, THINK_S, costs, measured, measured_policy, played, policy
 from bench.parts.cluster_model import Costs, forecast, most_workers
 from bench.parts.serving import served
 from vla_contract.server.auth import TokenCheck
@@ -158,8 +159,8 @@ def simulate(options: argparse.Namespace) -> None:
             predicted = forecast(replace(found, think=think), workers, replicas, 60.0)
             unhindered = forecast(found, workers, replicas, 60.0).episodes_per_s
             busy = f"policy at {predicted.policy:.0%}, coordinator at {predicted.coordinator:.0%}"
-            both = f"{measured:.2f} episodes/s, predicted {predicted.episodes_per_s:.2f} with waits of {1e3 * think:.0f} ms"
-            both += f" as they were, {unhindered:.2f} as they ought to be"
+            both = f"{measured:.2f} episodes/s, predicted {predicted.episodes_per_s:.2f} with waits as they were, of "
+            both += f"{1e3 * think:.0f} ms, {unhindered:.2f} with those of {1e3 * THINK_S:.0f} ms"
             print(f"{workers} workers, policy × {replicas}: {both}; {busy}")
             ratio = measured / predicted.episodes_per_s
             figure(f"cluster_model_{workers}_workers_{replicas}_policies", ratio, "measured/predicted", ">=0.9")
