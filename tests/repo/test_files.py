@@ -176,7 +176,7 @@ def test_a_task_passes_every_flag_the_evaluator_has(task, config):
     theirs = {name for name, field in fields.items() if "ClassVar" not in field.type}
     tasks = cli.load_tasks()
     ours = {name.replace("-", "_") for name in cli.Lab(tasks)._arguments(task)}
-    hosts_own = {"policy", "join", "cluster", "runtime", "dry_run", "gpu", "no_check"}
+    hosts_own = {"policy", "replicas", "join", "cluster", "runtime", "dry_run", "gpu", "no_check"}
     set_by_host = {"policy_url", "token", "run_dir", "lease_s"}
     assert ours - hosts_own == theirs - set_by_host
 
