@@ -1,0 +1,141 @@
+"""LSTMs without and with attention, and lab 1's Transformer: the same data, the same CPU seconds, one thread each."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from bench.common import figure
+from services.ws_mdl.epochs import train_epoch
+from services.ws_mdl.practice.lstm import measure, train
+from services.ws_mdl.practice.lstm.config import MODELS, Config
+from services.ws_mdl.practice.settings import PracticeSettings
+from services.ws_mdl.practice.training import PracticeRun, told, train_step
+from vla_common.volume import Volume
+from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.stopping import StopSignal
+
+CPU = Machine(torch.device("cpu"))
+RATES = {"attention": 2e-3, "plain": 2e-3, "transformer": 1e-3}
+REVERSE_CPU_S, TRANSLATION_CPU_S = 60.0, 80.0
+TRANSLATION_SEQ = 20  # tokens at most: the budget is short
+LEAST_LENGTHS = {"attention": 13, "plain": 8, "transformer": 9}  # where it may fall below half at the earliest
+TRIAL_STEPS = 15  # from which it is known how many epochs a budget has
+SHORT, LONGEST, COUNT = range(4, 9), 30, 100
+DISTANCES, TIMED = (1, 10, 50, 99), (128, 256, 512, 1024, 2048)
+WIDTH = 64
+
+
+def measure_lstm(quick: bool) -> list[bool]:
+    """Prints all of the section's tables; returns whether each figure meets its target."""
+    with one_thread():
+        reached = accuracy_over_length(quick)
+        translation(quick)
+        gradients()
+        return [*reached, *time_over_length(quick)]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Computes on one core within it: then CPU seconds are those that a quiet machine would take."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def trained_for(
+    config: PracticeSettings, begin: Callable[[PracticeSettings], PracticeRun], cpu_s: float, quick: bool
+) -> PracticeRun:
+    """Returns a run of whole epochs that take about so many CPU seconds; the rate falls to 0 over them."""
+    trial = begin(config)
+    index = torch.arange(config.batch_size * TRIAL_STEPS) % len(trial.data)
+    started = time.process_time()
+    for part in index.split(config.batch_size):
+        train_step(trial, part)
+    per_epoch = (time.process_time() - started) / TRIAL_STEPS * trial.batches_per_epoch
+    run = begin(replace(config, epochs=1 if quick else max(1, round(cpu_s / per_epoch))))
+    started, wall = time.process_time(), time.monotonic()
+    with StopSignal() as stop:
+        while run.epoch < run.config.epochs and not stop.asked:
+            train_epoch(run, stop)
+    spent = f"{time.process_time() - started:.0f} CPU s, {time.monotonic() - wall:.0f} s"
+    print(f"{config.name}: {run.about}, {run.config.epochs} epochs, {spent}; {told(run.measure())}", flush=True)
+    return run
+
+
+def _config(model: str, corpus: str) -> Config:
+    seq = {"seq": TRANSLATION_SEQ} if corpus != "reverse" else {}
+    return Config(corpus=corpus, model=model, lrate=RATES[model], device="cpu", **seq)
+
+
+def _runs(corpus: str, cpu_s: float, quick: bool) -> Iterator[tuple[str, train.Training]]:
+    """Yields each model trained on a corpus; their tokenizers are kept for as long as that."""
+    texts = Volume().datasets
+    with tempfile.TemporaryDirectory(prefix="vlalab-bench-") as folder:
+        volume = Volume(folder)
+        (volume.root / "datasets").symlink_to(texts)  # what was downloaded stays where it is
+        for model in MODELS:
+            yield (
+                model,
+                trained_for(
+                    _config(model, corpus), lambda config: train.get_training(config, CPU, volume), cpu_s, quick
+                ),
+            )
+
+
+def accuracy_over_length(quick: bool) -> list[bool]:
+    """Reverses letters: the share of new sequences that come out right, by length, and where it falls below half."""
+    print(f"\nreversing letters, {REVERSE_CPU_S:.0f} CPU s each, learned from 4 to 12 letters")
+    met = []
+    for model, run in _runs("reverse", REVERSE_CPU_S, quick):
+        lengths = range(4, 14 if quick else LONGEST + 1)
+        shares = measure.exact_by_length(run.averaged, run.data, run.config.seq, lengths, 20 if quick else COUNT)
+        print(f"  {measure.told(shares)}")
+        norms = measure.gradient_to_matching_letter(run.averaged, run.data, 12, 20)
+        print(f"  gradient from letter i of 12 to the one it copies: {', '.join(f'{norm:.2f}' for norm in norms)}")
+        short = 100 * sum(shares[length] for length in SHORT) / len(SHORT)
+        if model == "attention":
+            met.append(figure("practice.lstm_reverse_upto_8", short, "%", ">=95"))
+        else:
+            print(f"  up to 8 letters: {short:.1f} %")
+        below = measure.forgets_at(shares) or LONGEST + 1
+        met.append(figure(f"practice.lstm_{model}_below_half_at", below, "letters", f">={LEAST_LENGTHS[model]}"))
+    return met
+
+
+def translation(quick: bool) -> None:
+    """Translates Home Assistant's screens; prints what each comes to."""
+    print(f"\nEnglish to Italian, {TRANSLATION_CPU_S:.0f} CPU s each")
+    for _ in _runs("default", TRANSLATION_CPU_S, quick):
+        pass  # each says what it comes to
+
+
+def gradients() -> None:
+    """Prints how much of a gradient is left after so many words, of networks that have learned nothing."""
+    print("\n‖∂ last output / ∂ word‖ by distance, as shares of distance 0")
+    for name, norms in measure.fresh_gradients(WIDTH, DISTANCES[-1] + 1).items():
+        print(f"  {name:<28}" + "  ".join(f"{k}: {norms[k] / norms[0]:.1e}" for k in DISTANCES))
+
+
+def time_over_length(quick: bool) -> list[bool]:
+    """Times one sentence forwards and backwards, by its length."""
+    print(f"\nCPU ms for one sentence of n words, forwards and backwards, {WIDTH} numbers a word")
+    slopes = {}
+    for name, read in measure.readers(WIDTH).items():
+        seconds = measure.seconds_by_length(read, TIMED[:3] if quick else TIMED, WIDTH)
+        slopes[name] = measure.exponent(seconds)
+        print(
+            f"  {name:<10}" + "  ".join(f"{n}: {1e3 * s:.1f}" for n, s in seconds.items()) + f"  n^{slopes[name]:.2f}"
+        )
+    return [
+        figure("practice.lstm_time_exponent", slopes["lstm"], "of n", "<=1.3"),
+        figure("practice.attention_time_exponent", slopes["attention"], "of n", ">=1.5"),
+    ]

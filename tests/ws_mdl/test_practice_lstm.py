@@ -1,0 +1,245 @@
+"""The LSTM lab: the cell against torch's, attention, lab 1's search on top of it, training that goes on, gradients."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from services.ws_mdl import epochs
+from services.ws_mdl.practice import training
+from services.ws_mdl.practice.lstm import measure, train
+from services.ws_mdl.practice.lstm.config import Config
+from services.ws_mdl.practice.lstm.data import Sentences
+from services.ws_mdl.practice.lstm.model import LSTM, AdditiveAttention, Seq2Seq
+from services.ws_mdl.practice.training import train_step
+from services.ws_mdl.transformer.dataset import Example, Special, TranslationDataset, make_batch
+from services.ws_mdl.transformer.decode import beam_search, greedy_decode
+from services.ws_mdl.transformer.tokenization import train_tokenizer
+from vla_common.volume import Volume
+from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.weights import WeightFiles
+
+CPU = Machine(torch.device("cpu"))
+SPECIAL = Special(pad=0, sos=1, eos=2)
+SMALL = {"d_model": 8, "hidden": 12, "layers": 1, "h": 2, "batch_size": 16, "device": "cpu", "warmup": 0, "seq": 12}
+MODELS = ("attention", "plain", "transformer")
+
+
+class Never:
+    asked = False
+
+
+def batch_of(lengths, seed=0):
+    """Rows of random words of those lengths, and the same backwards."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = [torch.randint(3, 11, (length,), generator=generator).tolist() for length in lengths]
+    return make_batch([Example(row, row[::-1]) for row in rows], SPECIAL, SPECIAL)
+
+
+def seq2seq(attention=True, **changes):
+    torch.manual_seed(0)
+    return Seq2Seq(11, 11, 8, 12, **{"dropout": 0.0, "attention": attention, **changes}).eval()
+
+
+@pytest.fixture(scope="module")
+def sentences():
+    pairs = [("a b c", "c b a"), ("b c d e", "e d c b"), ("c a", "a c"), ("e d b", "b d e")] * 9
+    pairs = [(f"{source} {letter}", f"{letter} {target}") for letter in "abcde" for source, target in pairs][:40]
+    tokenizers = [train_tokenizer([pair[side] for pair in pairs], "word", 1, 100) for side in (0, 1)]
+    sets = (TranslationDataset(part, *tokenizers, 12) for part in (pairs, pairs[:6]))
+    return Sentences(*sets, *tokenizers)
+
+
+@pytest.fixture
+def given(monkeypatch, sentences):
+    monkeypatch.setattr(train.data, "load", lambda config, volume: sentences)
+
+
+def run_of(tmp_path, **changes):
+    return train.get_training(Config(**{**SMALL, "epochs": 2, **changes}), CPU, Volume(tmp_path))
+
+
+# --- the model ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_cell_by_hand_is_torchs(bidirectional):
+    torch.manual_seed(0)
+    theirs = torch.nn.LSTM(5, 7, batch_first=True, bidirectional=bidirectional)
+    ours = LSTM(5, 7, bidirectional)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(3, 6, 5, requires_grad=True)
+    expected, found = theirs(x)[0], ours(x)
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(y.pow(2).sum(), x, retain_graph=True)[0] for y in (found, expected)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_the_layer_by_hand_reads_padded_sentences_as_the_model_does():
+    model, batch = seq2seq(), batch_of([5, 2, 4])
+    by_hand = LSTM(8, 12, bidirectional=True)
+    by_hand.load_state_dict(model.encoder.state_dict())
+    expected = by_hand(model.src_embed(batch.encoder_input), batch.encoder_mask[:, 0, 0])
+    torch.testing.assert_close(model.encode(batch.encoder_input, batch.encoder_mask), expected)
+
+
+def test_attention_weights_sum_to_one_and_leave_padding_out():
+    model, batch = seq2seq(), batch_of([6, 3, 1])
+    model(*batch[:2], batch.encoder_mask)
+    weights, real = model.attention_scores, batch.encoder_mask[:, 0, 0]
+    assert weights.shape == (3, batch.decoder_input.shape[1], batch.encoder_input.shape[1])
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(weights.shape[:2]))
+    assert (weights.masked_select(~real[:, None]) == 0).all() and (weights.masked_select(real[:, None]) > 0).all()
+
+
+def test_additive_attention_is_its_formula():
+    torch.manual_seed(0)
+    attention, s, values = AdditiveAttention(4, 6), torch.randn(2, 4), torch.randn(2, 3, 6)
+    context, weights = attention(s, attention.u(values), values, torch.ones(2, 3, dtype=torch.bool))
+    w, u, v = (getattr(attention, name).weight for name in "wuv")
+    energy = torch.tensor([[float(v @ torch.tanh(w @ s[b] + u @ values[b, j])) for j in range(3)] for b in range(2)])
+    torch.testing.assert_close(weights, energy.softmax(dim=-1))
+    torch.testing.assert_close(context, torch.stack([weights[b] @ values[b] for b in range(2)]))
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_padding_changes_nothing(attention):
+    model, alone, among = seq2seq(attention), batch_of([3]), batch_of([3, 9])
+    expected = model(*alone[:2], alone.encoder_mask)
+    found = model(*among[:2], among.encoder_mask)[:1, : expected.shape[1]]
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_a_word_sees_no_later_word(attention):
+    model, batch = seq2seq(attention), batch_of([6, 6])
+    changed = batch.decoder_input.clone()
+    changed[:, 4] = 3 + (changed[:, 4] + 1) % 8
+    before, after = (model(batch.encoder_input, target, batch.encoder_mask) for target in (batch[1], changed))
+    assert torch.equal(before[:, :4], after[:, :4]) and not torch.equal(before[:, 4:], after[:, 4:])
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_lab_1s_searches_take_the_model_as_it_is(attention):
+    model, batch = seq2seq(attention), batch_of([5, 2, 7])
+    source, mask = batch.encoder_input, batch.encoder_mask
+    greedy = greedy_decode(model, source, mask, SPECIAL, 9)
+    assert greedy == greedy_decode(model, source, mask, SPECIAL, 9, use_cache=False)
+    assert greedy == beam_search(model, source, mask, SPECIAL, 9, beam=1)
+    wide = beam_search(model, source, mask, SPECIAL, 9, beam=3)
+    assert wide == beam_search(model, source, mask, SPECIAL, 9, beam=3, use_cache=False)
+
+
+def test_without_attention_all_of_the_source_goes_through_one_state():
+    model, batch = seq2seq(attention=False), batch_of([7])
+    output, real = model.encode(batch.encoder_input, batch.encoder_mask), batch.encoder_mask[:, 0, 0]
+    other = output.clone()
+    other[:, 2:6] += 1.0  # what stands between the ends
+    for one in model.first_state(output, real), model.first_state(other, real):
+        assert [part.shape for part in one] == [(1, 12), (1, 12)]
+    decoded = [model.decode(x, batch.encoder_mask, batch.decoder_input) for x in (output, other)]
+    assert torch.equal(*decoded)
+
+
+# --- training -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_one_batch_is_learned_by_heart(model, given, tmp_path):
+    run = run_of(tmp_path, model=model, hidden=24, d_model=16, lrate=1e-2, epochs=1000, dropout=0.0)
+    index = torch.arange(8)
+    losses = [train_step(run, index).item() for _ in range(120)]
+    assert losses[0] > 1.2 and losses[-1] < 0.1
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_run_stopped_in_mid_epoch_ends_in_the_same_bits(model, given, tmp_path):
+    whole = run_of(tmp_path, model=model)
+    while whole.epoch < 2:
+        epochs.train_epoch(whole, Never())
+    files = WeightFiles(tmp_path, "lstm")
+    first = run_of(tmp_path, model=model)
+    first.order = torch.randperm(len(first.data), generator=first.generator)
+    for index in first.order.split(16)[:2]:
+        first.step(index)
+        first.batches += 1
+    epochs.save(first, files)
+    second = run_of(tmp_path, model=model, seed=99)
+    epochs.put_back(second, files.load_latest()[1])
+    second.config = first.config
+    while second.epoch < 2:
+        epochs.train_epoch(second, Never())
+    for name, value in whole.nn_model.state_dict().items():
+        assert torch.equal(value, second.nn_model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("model", ["attention", "plain"])
+def test_a_whole_run_keeps_weights_and_a_picture_and_refuses_other_data(model, tmp_path, capsys):
+    volume = Volume(tmp_path)
+    pairs = tmp_path / "mine.tsv"
+    rows = [(f"{a} {b} c", f"c {b} {a}") for a in "abdefghk" for b in "mnopqrst"]
+    pairs.write_text("".join(f"{source}\t{target}\n" for source, target in rows))
+    config = Config(**{**SMALL, "corpus": str(pairs), "model": model, "epochs": 1, "val_sentences": 4})
+    run = training.train_model(config, volume, train.get_training)
+    folder = tmp_path / "checkpoints" / "lstm" / f"mine-en-it-{model}"
+    assert run.epoch == 1 and (folder / "attention.png").exists() == (model == "attention")
+    stored, *tokenizers = train.model_from(training.trained(Config, config.name, volume))
+    assert not stored.training and [one.to_str() for one in tokenizers] == [one.to_str() for one in run.data.tokenizers]
+    for name, value in run.averaged.state_dict().items():
+        assert torch.equal(value, stored.state_dict()[name]), name
+    printed = capsys.readouterr().out
+    assert "58 sentence pairs" in printed and "epoch 1, held out: loss" in printed and "PREDICTED" in printed
+    again = training.train_model(replace(config, epochs=2), volume, train.get_training)
+    assert again.epoch == 2 and "going on from lstm_00.pt" in capsys.readouterr().out
+    pairs.write_text("".join(f"{source}\t{target}\n" for source, target in rows[::-1]))
+    with pytest.raises(ValueError, match="was trained on other data"):
+        training.train_model(replace(config, epochs=3), volume, train.get_training)
+
+
+def test_a_run_measures_itself(given, tmp_path):
+    run = run_of(tmp_path)
+    figures = run.measure()
+    assert set(figures) == {"loss", "exact_percent", "BLEU_percent"} and figures["loss"] > 1
+    assert not run.averaged.training, "or what is asked of it next would be answered with dropout"
+    assert run.measure() == figures
+
+
+@pytest.mark.parametrize("wrong", [{"model": "gru"}, {"hidden": 0}, {"model": "transformer", "hidden": 30}])
+def test_wrong_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match="gru|hidden|30"):
+        Config(**wrong)
+
+
+# --- what is measured ---------------------------------------------------------------------------------------
+
+
+def test_where_it_falls_below_half():
+    assert measure.forgets_at({4: 1.0, 5: 0.5, 6: 0.49, 7: 0.6}) == 6
+    assert measure.forgets_at({4: 1.0}) is None
+
+
+def test_accuracy_counts_whole_sequences(sentences, monkeypatch):
+    def right_only_up_to_3(model, sources, *_, seq):
+        return [" ".join(reversed(text.split())) if len(text.split()) <= 3 else text[:1] for text in sources]
+
+    monkeypatch.setattr(measure, "translate", right_only_up_to_3)
+    shares = measure.exact_by_length(None, sentences, 12, (2, 3, 4), count=5)
+    assert shares == {2: 1.0, 3: 1.0, 4: 0.0} and "from 4 letters on" in measure.told(shares)
+
+
+def test_gradients_fade_with_distance_and_attentions_do_not():
+    found = measure.fresh_gradients(16, 31)
+    left = {name: float(norms[30] / norms[0]) for name, norms in found.items()}
+    assert left["tanh network"] < left["LSTM"] < left["LSTM, forget bias 1"] < 0.01
+    assert left["self-attention"] > 0.05
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_gradient_is_of_the_letter_that_is_copied(model, given, sentences, tmp_path):
+    run = run_of(tmp_path, model=model)
+    norms = measure.gradient_to_matching_letter(run.averaged, sentences, 5, 4)
+    assert norms.shape == (5,) and (norms > 0).all()
+
+
+def test_the_exponent_of_a_power_is_found():
+    assert measure.exponent({n: 3e-6 * n**1.5 for n in (64, 128, 256)}) == pytest.approx(1.5)
