@@ -1,0 +1,1 @@
+"""A variational autoencoder on the diffusion lab's pictures."""

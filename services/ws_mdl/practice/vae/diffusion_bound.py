@@ -1,0 +1,123 @@
+"""From the bound on log p(x) to diffusion's simple loss, with a run's numbers (Ho et al., 2020, sections 2 to 3.4).
+
+A diffusion model is a VAE of many steps whose encoder is not learned: z are the pictures x_1 … x_T with more and more
+noise. Its bound is a sum, in nats per picture:
+
+    L_T      KL(q(x_T | x_0) ‖ N(0, 1)): nothing in it is learned
+    L_{t-1}  KL(q(x_{t-1} | x_t, x_0) ‖ p(x_{t-1} | x_t)), for t = 2 … T
+    L_0      -log p(x_0 | x_1)
+
+Both distributions of a term are normal with the same variance, so it is the square of the way between their means, and
+these differ by the error of the predicted noise alone: L_{t-1} = w_t · ‖noise - predicted‖². The simple loss leaves w_t
+out, which counts the steps with much noise for more than the bound does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from services.ws_mdl.diffusion.schedule import Schedule, perturb_input
+
+Predict = Callable[[Tensor, int], Tensor]  # of pictures at a step [n, c, h, w]: the noise that is in them
+
+
+def posterior(schedule: Schedule, x0: Tensor, x: Tensor, t: int) -> tuple[Tensor, Tensor]:
+    """Returns mean and variance of q(x_{t-1} | x_t, x_0), for t from 2 (Ho et al., equations 6 and 7)."""
+    b, a = schedule.b_t[t].double(), schedule.a_t[t].double()
+    left, before = schedule.ab_t[t].double(), schedule.ab_t[t - 1].double()
+    mean = before.sqrt() * b / (1 - left) * x0 + a.sqrt() * (1 - before) / (1 - left) * x
+    return mean, (1 - before) / (1 - left) * b
+
+
+def mean_of_step(schedule: Schedule, x: Tensor, t: int, pred_noise: Tensor) -> Tensor:
+    """Returns the mean of p(x_{t-1} | x_t) where that is the noise in x (equation 11)."""
+    b, a, left = schedule.b_t[t].double(), schedule.a_t[t].double(), schedule.ab_t[t].double()
+    return (x - b / (1 - left).sqrt() * pred_noise) / a.sqrt()
+
+
+def weights(schedule: Schedule) -> Tensor:
+    """Returns w_t of ‖noise - predicted‖² in the bound, float64 [timesteps + 1], 0 at step 0.
+
+    With the posterior's own variance: β_t / (2 α_t (1 - ᾱ_{t-1})), which is equation 12. Step 1 has β_1 for its
+    variance: the posterior has none there, x_0 being known.
+    """
+    b, a = schedule.b_t.double(), schedule.a_t.double()
+    found = torch.zeros_like(b)
+    found[2:] = b[2:] / (2 * a[2:] * (1 - schedule.ab_t.double()[1:-1]))
+    found[1] = 1 / (2 * a[1])
+    return found
+
+
+def prior_kl(schedule: Schedule, x: Tensor) -> Tensor:
+    """Returns L_T, KL(q(x_T | x_0) ‖ N(0, 1)), in nats per picture: float64 [n]."""
+    left = schedule.ab_t[-1].double()
+    return 0.5 * (left * x.double() ** 2 - left - (1 - left).log()).flatten(1).sum(dim=1)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Of the steps t: the mean square error of the predicted noise, per pixel, and the bound's weights; float64 [k]."""
+
+    t: Tensor
+    error: Tensor
+    weight: Tensor
+    pixels: int
+    prior: float  # L_T in nats per picture
+    constant: float  # what L_0 has beside its error: the logarithm of its spread
+
+    @property
+    def nats(self) -> Tensor:
+        """The bound's terms per picture, L_0 without its constant."""
+        return self.weight * self.error * self.pixels
+
+    @property
+    def bound(self) -> float:
+        """-ELBO in nats per picture, where t are all steps."""
+        return float(self.nats.sum()) + self.prior + self.constant
+
+    @property
+    def simple(self) -> float:
+        """The simple loss, where t are all steps: what training makes small."""
+        return float(self.error.mean())
+
+    def share(self, of: Tensor, upto: int) -> float:
+        """Returns the share (0 to 1) of a column that the steps up to one have."""
+        return float(of[self.t <= upto].sum() / of.sum())
+
+
+@torch.no_grad()
+def terms(predict: Predict, schedule: Schedule, x: Tensor, steps: Iterable[int] | None = None, seed: int = 0) -> Terms:
+    """Returns the terms for pictures x [n, c, h, w], at all steps or at some."""
+    generator = torch.Generator().manual_seed(seed)
+    steps = list(steps or range(1, schedule.timesteps + 1))
+    errors = []
+    for t in steps:
+        noise = torch.randn(x.shape, generator=generator).to(x.device)
+        noisy = perturb_input(schedule, x, torch.full((len(x),), t, device=x.device), noise)
+        errors.append((predict(noisy, t) - noise).double().pow(2).mean().cpu())
+    pixels, t = x[0].numel(), torch.tensor(steps)
+    constant = 0.5 * pixels * math.log(2 * math.pi * float(schedule.b_t[1]))
+    prior = float(prior_kl(schedule, x).mean())
+    return Terms(t, torch.stack(errors), weights(schedule).cpu()[t], pixels, prior, constant)
+
+
+def predicted_by(nn_model: torch.nn.Module, schedule: Schedule) -> Predict:
+    """Returns a trained network as what predicts noise."""
+    return lambda x, t: nn_model(x, schedule.time(t).expand(len(x)))
+
+
+def strip(schedule: Schedule, x: Tensor, steps: Iterable[int], seed: int = 0) -> Tensor:
+    """Returns a picture x [c, h, w] at each of some steps, with the same noise: float32 [steps, c, h, w]."""
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
+    t = torch.tensor(list(steps))
+    return perturb_input(schedule, x.expand(len(t), *x.shape), t, noise.expand(len(t), *x.shape))
+
+
+def signal_to_noise(schedule: Schedule, t: int) -> float:
+    """Returns ᾱ / (1 - ᾱ) of a step from 1 on."""
+    return float(schedule.ab_t[t] / (1 - schedule.ab_t[t]))
