@@ -3,6 +3,9 @@
 vit    the Vision Transformer on scikit-learn's digits: share of held-out digits told right, and how long it took
 bert   masked words of held-out text that are told right, against always saying the most frequent word; next text or not
 gpt    perplexity on held-out text, against that of a 5-gram (interpolated Kneser-Ney) of the same tokens and text
+lstm   LSTMs without and with attention and lab 1's Transformer, in equal CPU seconds: letters backwards by length,
+       English to Italian, gradients over distance, time over length
+vae    a VAE and the diffusion model on digits, in equal CPU seconds: distance, sharpness; collapse, the bound's terms
 
     ./lab bench practice [--quick]
     ./lab shell ws_mdl --runtime local --command "python bench/practice.py --only vit"
@@ -92,7 +95,27 @@ def measure_gpt(quick: bool) -> list[bool]:
     return [figure("practice.gpt_against_five_gram", found["perplexity"] / counted["perplexity"], "×", "<=1")]
 
 
-SECTIONS: dict[str, Callable[[bool], list[bool]]] = {"vit": measure_vit, "bert": measure_bert, "gpt": measure_gpt}
+def measure_lstm(quick: bool) -> list[bool]:
+    """Trains what came before the Transformer, and it."""
+    from bench.parts import practice_lstm
+
+    return practice_lstm.measure_lstm(quick)
+
+
+def measure_vae(quick: bool) -> list[bool]:
+    """Trains what came before diffusion, and it."""
+    from bench.parts import practice_vae
+
+    return practice_vae.measure_vae(quick)
+
+
+SECTIONS: dict[str, Callable[[bool], list[bool]]] = {
+    "vit": measure_vit,
+    "bert": measure_bert,
+    "gpt": measure_gpt,
+    "lstm": measure_lstm,
+    "vae": measure_vae,
+}
 
 if __name__ == "__main__":
     raise SystemExit(main())

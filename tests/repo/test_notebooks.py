@@ -17,6 +17,8 @@ NAMES = {
         "L4_FastSampling",
         "MNIST",
         "Practice_Attention",
+        "Practice_Before",
+        "Practice_SmallThings",
         "Tformer_Tutorial",
     ],
     "libero": ["01_LIBERO", "02_OpenVLA_on_LIBERO"],

@@ -147,7 +147,7 @@ def _refuse_what_minivla_lacks(lab: str, given: dict[str, object]) -> None:
 def _refuse_the_other_labs_flags(lab: str, given: dict[str, object]) -> None:
     own = [name for name in OF_SOME_LABS if name in course.settings(lab)]
     others = flags_of({name: given[name] for name in OF_SOME_LABS if name not in own})
-    if lab == "transformer" and given["corpus"] == PYTHON:
+    if lab in ("transformer", "lstm") and given["corpus"] == PYTHON:
         raise LabError(f"--corpus {PYTHON} has one language and train {lab} translates; train gpt or bert read it")
     if others:
         raise LabError(f"train {lab} does not take {others[0]}; its own: {', '.join(f'--{name}' for name in own)}")

@@ -15,6 +15,8 @@ PREFIXES = {
     "vit": "vit",
     "bert": "bert",
     "gpt": "gpt",
+    "lstm": "lstm",
+    "vae": "vae",
 }  # of the weights files, by folder under checkpoints/
 
 
