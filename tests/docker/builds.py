@@ -17,8 +17,8 @@ from vlalab.engine import bake, building, docker, images
 
 # Built at one time. Not all: each group's cache goes before the next one comes. libero comes first: its own tests take
 # longest. The last one takes most of the disk, and nothing but its own tests needs it: it comes when services are done
-# with and their images gone, so that nobody waits for its tests. It has twelve wheels in common, which come once.
-GROUPS = (("libero", "ui"), ("openvla",), ("gr00t", "ws_mdl"))
+# with and their images gone, so that nobody waits for its tests. Wheels of CUDA and torch come once for all.
+GROUPS = (("libero", "ui"), ("openvla",), ("gr00t", "ws_mdl", "hf"))
 KEPT = "libero"  # small, and its own tests may go on
 
 

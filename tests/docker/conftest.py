@@ -1,7 +1,7 @@
 """The engine, the base image and the images that the docker tests share; and the figures they end with.
 
 Images are built by `./lab build` when the first test wants them; what a build leaves behind is removed when it is done.
-Each image's own tests run beside all that follows. gr00t and ws_mdl come last, when the services' images are gone:
+Each image's own tests run beside all that follows. gr00t, ws_mdl and hf come last, when the services' images are gone:
 nothing but their own tests needs them.
 """
 

@@ -70,6 +70,12 @@ def test_what_gr00t_and_ws_mdl_have_in_common_came_once_and_is_one_layer(builds)
     assert builds.words["gr00t"].count(" Downloaded nvidia-cudnn-cu12") <= 1, "none where an engine had it"
 
 
+def test_what_ws_mdl_and_hf_have_in_common_is_two_layers(builds):
+    builds.get("ws_mdl"), builds.get("hf")
+    together = zip(builds.layers["ws_mdl"], builds.layers["hf"], strict=False)
+    assert [ours == theirs for ours, theirs in together][:5] == [True, True, True, True, False], "torch's is the fourth"
+
+
 def pinned(lock: str) -> dict[str, set[str]]:
     """Returns the versions a lock names for each package: more than one where Python versions differ."""
     pins: dict[str, set[str]] = {}

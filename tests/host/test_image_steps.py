@@ -170,6 +170,12 @@ def test_layers_with_equal_pins_are_one(tmp_path):
     assert ours == theirs and len(re.findall(rb"(?m)^nvidia-", ours)) == 12
 
 
+def test_hf_adds_one_layer_to_those_of_ws_mdl(tmp_path):
+    layers = load("common/python/layers.py", "layers_step")
+    cut = [layers.cut((ROOT / "images" / name / "requirements.lock").read_text()) for name in ("ws_mdl", "hf")]
+    assert cut[0] == cut[1] and all(cut[0].values()), "NVIDIA's wheels, and torch's"
+
+
 LOCK = """\
 # fingerprint: of something
 numpy==1.26.4 \\

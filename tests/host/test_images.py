@@ -272,6 +272,13 @@ def test_what_two_images_share_is_counted_once(speaking):
     assert space.needed_gb(["gr00t", "ws_mdl", "ui"]) == pytest.approx(together + space.REBUILD_GB)
 
 
+def test_what_hf_shares_with_ws_mdl_is_counted_once():
+    both, alone = space.expected_gb(["ws_mdl", "hf"]), space.expected_gb(["ws_mdl"])
+    hf = manifests.environment("hf")
+    assert hf.shared_gb == manifests.environment("ws_mdl").shared_gb and len(hf.shared_gb) == 2
+    assert both - alone == pytest.approx(hf.image_gb - sum(hf.shared_gb.values()))
+
+
 def test_a_full_disk_is_told_before_the_build_and_no_check_builds_all_the_same(speaking, tmp_path, monkeypatch, capsys):
     speaking(builder(tmp_path, 0))
     monkeypatch.setattr(space, "expected_gb", lambda names: 1e9 * len(names))

@@ -23,6 +23,7 @@ NAMES = {
     ],
     "libero": ["01_LIBERO", "02_OpenVLA_on_LIBERO"],
     "openvla": ["01_Action_Tokens"],
+    "hf": ["1_Tokens_and_Classification", "2_Generation_and_Translation"],
     "gr00t": ["0_load_dataset", "1_inference", "2_finetuning"],
 }
 

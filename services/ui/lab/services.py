@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 from services.ui.site.upstream import Away, Upstream
 
 ASK_S = 2.0
-HEALTH = {"ws_mdl": "/api", "libero_notebook": "/api", "openvla_notebook": "/api", "gr00t_notebook": "/api"}
-OPENED = ("ws_mdl", "libero_notebook", "openvla_notebook", "gr00t_notebook", "tensorboard", "reports")  # by a browser
+NOTEBOOKS = ("ws_mdl", "libero_notebook", "openvla_notebook", "gr00t_notebook", "hf")
+HEALTH = dict.fromkeys(NOTEBOOKS, "/api")
+OPENED = (*NOTEBOOKS, "tensorboard", "reports")  # by a browser
 
 
 @dataclass(frozen=True)

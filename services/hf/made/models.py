@@ -1,0 +1,82 @@
+"""Small models in the hub's format: real BERT, GPT-2 and T5 classes with few numbers, trained on texts made here.
+
+A model lies in a folder as `save_pretrained` writes it, so everything after `from_pretrained(FOLDER)` is the same as
+with one from the hub. None has dropout: two ways to train it can then be compared number by number.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from services.hf import collate, loops
+from services.hf.made import texts, tokenizers
+from vla_common.volume import Volume, put_whole
+
+STEPS = 300  # of pre-training: seconds on one core
+FIRST = {"bert": "masked words", "gpt": "the next word", "t5": "nothing: its weights are as they were drawn"}
+
+
+def folder_of(kind: str, volume: Volume, steps: int = STEPS) -> Path:
+    """Returns the folder of the small model of a kind (bert, gpt, t5), made at the first call."""
+    folder = volume.path("hf") / "made" / f"{kind}-{0 if kind == 't5' else steps}"
+    return folder if folder.is_dir() else put_whole(folder, lambda draft: make(kind, draft, steps))
+
+
+def make(kind: str, folder: Path, steps: int) -> None:
+    """Writes tokenizer and model of a kind to a folder, after `steps` steps of what its kind is pre-trained by."""
+    sentences = list(texts.sentences())
+    tokenizer = tokenizers.KINDS[kind](sentences)
+    torch.manual_seed(0)
+    model = BUILD[kind](tokenizer)
+    if steps and kind != "t5":
+        rows = [{"input_ids": ids[:64]} for ids in tokenizer(sentences)["input_ids"]]
+        masked = kind == "bert"
+        joined = collate.Masked.of(tokenizer, seed=0) if masked else collate.Causal(tokenizer.pad_token_id)
+        loops.by_hand(model, rows, joined, loops.Plan(steps=steps, batch_size=32, lr=3e-3, warmup_steps=steps // 10))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def bert(tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """Returns a BERT of two layers, 64 wide."""
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
+        max_position_embeddings=128, pad_token_id=tokenizer.pad_token_id, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    return BertForMaskedLM(config)
+
+
+def gpt(tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """Returns a GPT-2 of two layers, 64 wide."""
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_embd=64, n_layer=2, n_head=4, n_positions=128, resid_pdrop=0.0, embd_pdrop=0.0,
+        attn_pdrop=0.0, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    return GPT2LMHeadModel(config)
+
+
+def t5(tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """Returns a T5 of two and two layers, 64 wide."""
+    config = T5Config(
+        vocab_size=len(tokenizer), d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, dropout_rate=0.0,
+        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    return T5ForConditionalGeneration(config)
+
+
+BUILD = {"bert": bert, "gpt": gpt, "t5": t5}

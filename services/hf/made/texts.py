@@ -1,0 +1,138 @@
+"""Texts from a small grammar, with the columns of the data sets on the hub that they stand in for.
+
+No review, headline or pair comes twice, so that what is measured with was never learned. What is learned from them
+says that the machinery works, and nothing about Korean.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Row = dict[str, Any]
+
+# --- reviews: id, document, label (1: liked), as in NSMC ----------------------------------------------------------
+
+TOPICS = ("연기", "이야기", "음악", "영상", "결말", "대사", "연출", "배우", "감독", "주인공", "장면", "분위기")
+LIKED = (("훌륭하", "훌륭했다"), ("재미있", "재미있었다"), ("감동적이", "감동적이었다"), ("아름답", "아름다웠다"),
+         ("완벽하", "완벽했다"), ("신선하", "신선했다"))  # fmt: skip
+DISLIKED = (("지루하", "지루했다"), ("어색하", "어색했다"), ("뻔하", "뻔했다"), ("실망스럽", "실망스러웠다"),
+            ("엉성하", "엉성했다"), ("유치하", "유치했다"))  # fmt: skip
+BEFORE = ("", "이 영화는 ", "주말에 봤는데 ", "친구와 봤는데 ", "기대하고 갔는데 ")
+HOW = ("", "정말 ", "생각보다 ", "솔직히 ", "처음부터 끝까지 ")
+AFTER = ("", ".", "!", " ㅠㅠ", " ...")
+NEGATED = 0.3  # share of reviews that say it by "not": counting words alone cannot tell those
+
+
+def review(draw: random.Random) -> Row:
+    """Returns a sentence about a film and whether it was liked: "정말 결말이 지루하지 않았다." was."""
+    liked = draw.random() < 0.5
+    negated = draw.random() < NEGATED
+    stem, past = draw.choice(LIKED if liked != negated else DISLIKED)
+    said = f"{stem}지 않았다" if negated else past
+    text = f"{draw.choice(BEFORE)}{draw.choice(HOW)}{with_subject(draw.choice(TOPICS))} {said}{draw.choice(AFTER)}"
+    return {"document": text, "label": int(liked)}
+
+
+# --- news: title, document ------------------------------------------------------------------------------------------
+
+CITIES = ("서울", "부산", "대구", "인천", "광주", "대전", "울산", "세종", "수원", "전주", "춘천", "제주")
+OFFICES = ("시청", "대학", "연구소", "병원", "박물관", "도서관", "소방서", "교육청")
+THINGS = ("로봇 교실", "무료 강좌", "야간 버스", "과학 축제", "독서 모임", "자전거 길", "벼룩시장", "건강 검진")
+DEEDS = ("운영", "시작", "확대", "중단", "준비", "공개")
+DAYS = ("월요일", "화요일", "수요일", "목요일", "금요일")
+WHY = ("시민의 요청이 많았기 때문이다", "올해 예산이 정해졌기 때문이다", "지난해 반응이 좋았기 때문이다")
+
+
+def article(draw: random.Random) -> Row:
+    """Returns a report of two sentences and its headline, whose words are all in the report."""
+    city, office, thing, deed = (draw.choice(words) for words in (CITIES, OFFICES, THINGS, DEEDS))
+    first = f"{city} {with_topic(office)} {draw.choice(DAYS)} {with_object(thing)} {deed}한다고 밝혔다."
+    return {"title": f"{city} {office}, {thing} {deed}", "document": f"{first} {draw.choice(WHY)}."}
+
+
+# --- pairs: translation {en, ko} --------------------------------------------------------------------------------------
+
+WHO = (("the student", "학생"), ("the teacher", "선생님"), ("the child", "아이"), ("my friend", "친구"),
+       ("the robot", "로봇"), ("the doctor", "의사"), ("the farmer", "농부"), ("my sister", "언니"))  # fmt: skip
+DOES = (("reads", "read", "읽"), ("finds", "find", "찾"), ("hides", "hide", "숨기"), ("shows", "show", "보여주"),
+        ("buys", "buy", "사"), ("throws", "throw", "던지"), ("receives", "receive", "받"))  # fmt: skip
+WHAT = (("book", "책"), ("letter", "편지"), ("map", "지도"), ("newspaper", "신문"), ("card", "카드"), ("box", "상자"),
+        ("picture", "그림"), ("toy", "장난감"))  # fmt: skip
+KIND = (("", ""), ("old ", "오래된 "), ("small ", "작은 "), ("red ", "빨간 "), ("new ", "새 "))
+WHEN = (("", ""), (" today", "오늘 "), (" every day", "매일 "), (" in the morning", "아침에 "))
+
+
+def pair(draw: random.Random) -> Row:
+    """Returns an English sentence and its Korean one, in which the verb stands last and "not" hangs on it."""
+    who, does, what, kind, when = (draw.choice(words) for words in (WHO, DOES, WHAT, KIND, WHEN))
+    third, plain, stem = does
+    if draw.random() < NEGATED:
+        said, ending = f"does not {plain}", f"{stem}지 않는다"
+    else:
+        said, ending = third, stem + "는다" if ends_closed(stem) else with_closing_n(stem) + "다"
+    english = f"{who[0]} {said} the {kind[0]}{what[0]}{when[0]}"
+    return {
+        "translation": {
+            "en": english,
+            "ko": f"{when[1]}{with_subject(who[1])} {kind[1]}{with_object(what[1])} {ending}",
+        }
+    }
+
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
+
+MAKERS: dict[str, Callable[[random.Random], Row]] = {"reviews": review, "news": article, "pairs": pair}
+DISTINCT = {"reviews": "document", "news": "title", "pairs": "translation"}  # no two rows have the same
+
+
+def rows(kind: str, count: int, seed: int = 0) -> list[Row]:
+    """Returns `count` different rows of a kind, the same ones at every call; as many as there are, at most."""
+    draw, found = random.Random(f"{kind} {seed}"), {}
+    for _ in range(20 * count):
+        row = MAKERS[kind](draw)
+        found.setdefault(str(row[DISTINCT[kind]]), row)
+        if len(found) == count:
+            break
+    numbered = enumerate(found.values())
+    return [{"id": str(number), **row} if kind == "reviews" else row for number, row in numbered]
+
+
+def sentences(count: int = 1500) -> Iterator[str]:
+    """Yields sentences of all kinds, Korean and English: what tokenizers are trained on."""
+    for kind in MAKERS:
+        for row in rows(kind, count):
+            yield from row.get(
+                "translation", {name: row[name] for name in ("document", "title") if name in row}
+            ).values()
+
+
+# --- Korean endings ---------------------------------------------------------------------------------------------------
+
+FIRST_SYLLABLE, FINALS = 0xAC00, 28  # Unicode's syllables: 28 finals in a row, none being the first
+
+
+def ends_closed(word: str) -> bool:
+    """Returns whether a word's last syllable ends in a consonant: 책 does, 편지 does not."""
+    return (ord(word[-1]) - FIRST_SYLLABLE) % FINALS != 0
+
+
+def with_closing_n(stem: str) -> str:
+    """Returns a stem that ends in a vowel with ㄴ below it: 사 → 산."""
+    return stem[:-1] + chr(ord(stem[-1]) + 4)
+
+
+def with_subject(word: str) -> str:
+    """Returns a word with its subject particle: 책이, 편지가."""
+    return word + ("이" if ends_closed(word) else "가")
+
+
+def with_topic(word: str) -> str:
+    """Returns a word with its topic particle: 시청은, 연구소는."""
+    return word + ("은" if ends_closed(word) else "는")
+
+
+def with_object(word: str) -> str:
+    """Returns a word with its object particle: 책을, 편지를."""
+    return word + ("을" if ends_closed(word) else "를")

@@ -1,0 +1,72 @@
+"""Three tokenizers trained here, each as the models of its kind have it: WordPiece, byte-level BPE, unigram.
+
+They are small (a vocabulary of a thousand or so, from a few thousand sentences) and saved in the hub's files.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable
+
+import sentencepiece
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import BertTokenizer, GPT2Tokenizer, PreTrainedTokenizerBase, T5Tokenizer
+
+SIZE = 1200  # at most
+BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+GPT_SPECIAL = ("<pad>", "</s>")
+T5_SPECIAL = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}  # T5's own numbers; it has no beginning
+
+
+def wordpiece(texts: Iterable[str], size: int = SIZE) -> PreTrainedTokenizerBase:
+    """Returns BERT's kind: pieces of words, those within a word marked ##; a word with an unknown letter is [UNK].
+
+    Nothing is made lower case: BERT's way of that takes accents off too, and so takes Hangul apart.
+    """
+    learner = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    learner.normalizer = normalizers.BertNormalizer(lowercase=False)
+    learner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    learner.train_from_iterator(
+        texts, trainers.WordPieceTrainer(vocab_size=size, special_tokens=[*BERT_SPECIAL], show_progress=False)
+    )
+    return BertTokenizer(vocab=learner.get_vocab(), do_lower_case=False)
+
+
+def byte_bpe(texts: Iterable[str], size: int = SIZE) -> PreTrainedTokenizerBase:
+    """Returns GPT-2's kind: merges of the bytes of UTF-8. Any text can be written, and comes back to the byte."""
+    learner = tokenizers.Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    learner.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()  # all 256 bytes, also those that no text here has
+    learner.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=size, special_tokens=[*GPT_SPECIAL], initial_alphabet=alphabet, show_progress=False
+        ),
+    )
+    merges = [tuple(merge) for merge in json.loads(learner.to_str())["model"]["merges"]]
+    return GPT2Tokenizer(
+        vocab=learner.get_vocab(),
+        merges=merges,
+        bos_token="</s>",
+        eos_token="</s>",
+        unk_token="</s>",
+        pad_token="<pad>",
+    )
+
+
+def unigram(texts: Iterable[str], size: int = SIZE) -> PreTrainedTokenizerBase:
+    """Returns T5's kind: SentencePiece's unigram model, which takes spaces for letters (▁) and the likeliest pieces."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=model, vocab_size=size, model_type="unigram",
+        hard_vocab_limit=False, character_coverage=1.0, minloglevel=2, num_threads=1, **T5_SPECIAL,
+    )  # fmt: skip
+    learned = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    pieces = [(learned.id_to_piece(number), learned.get_score(number)) for number in range(learned.get_piece_size())]
+    return T5Tokenizer(vocab=pieces, extra_ids=10)
+
+
+KINDS = {"bert": wordpiece, "gpt": byte_bpe, "t5": unigram}
