@@ -109,8 +109,9 @@ def model(kind: str, asked: str, volume: Volume, steps: int | None = None) -> Fo
 def _made(kind: str, volume: Volume, steps: int | None, why: str) -> Found:
     from services.hf.made import models  # imports transformers' models: a moment
 
-    folder = models.folder_of(kind, volume, models.STEPS if steps is None else steps)
-    return Found(folder, f"model: a small {kind} made here, pre-trained on {models.FIRST[kind]} ({why})", False)
+    steps = models.STEPS if steps is None else steps
+    taught = f"pre-trained on {models.FIRST[kind]}" if steps and kind in models.FIRST else "not pre-trained"
+    return Found(models.folder_of(kind, volume, steps), f"model: a small {kind} made here, {taught} ({why})", False)
 
 
 def _named(asked: str) -> Repository:

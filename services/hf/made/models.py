@@ -25,12 +25,12 @@ from services.hf.made import texts, tokenizers
 from vla_common.volume import Volume, put_whole
 
 STEPS = 300  # of pre-training: seconds on one core
-FIRST = {"bert": "masked words", "gpt": "the next word", "t5": "nothing: its weights are as they were drawn"}
+FIRST = {"bert": "masked words", "gpt": "the next word"}  # what each is pre-trained on; t5 on nothing
 
 
 def folder_of(kind: str, volume: Volume, steps: int = STEPS) -> Path:
     """Returns the folder of the small model of a kind (bert, gpt, t5), made at the first call."""
-    folder = volume.path("hf") / "made" / f"{kind}-{0 if kind == 't5' else steps}"
+    folder = volume.path("hf") / "made" / f"{kind}-{0 if kind not in FIRST else steps}"
     return folder if folder.is_dir() else put_whole(folder, lambda draft: make(kind, draft, steps))
 
 
@@ -40,7 +40,7 @@ def make(kind: str, folder: Path, steps: int) -> None:
     tokenizer = tokenizers.KINDS[kind](sentences)
     torch.manual_seed(0)
     model = BUILD[kind](tokenizer)
-    if steps and kind != "t5":
+    if steps and kind in FIRST:
         rows = [{"input_ids": ids[:64]} for ids in tokenizer(sentences)["input_ids"]]
         masked = kind == "bert"
         joined = collate.Masked.of(tokenizer, seed=0) if masked else collate.Causal(tokenizer.pad_token_id)
