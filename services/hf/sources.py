@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2  # huggingface_hub speaks with it, and lets its errors through
 from huggingface_hub import HfApi, constants, get_token, snapshot_download
 from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import validate_repo_id
@@ -146,7 +146,7 @@ def fetch(named: Repository, volume: Volume) -> Path:
         raise ValueError(
             f"model {named.name!r} has no revision {named.revision!r}; leave @… out for its newest"
         ) from error
-    except (OSError, httpx.HTTPError) as error:
+    except (OSError, httpx2.HTTPError) as error:
         return _downloaded(named, place, f"the hub does not answer ({_first_line(error)})")
 
 
@@ -189,7 +189,7 @@ def _hub_rows(kind: str, count: int, volume: Volume) -> tuple[list[texts.Row] | 
             named.name, named.subset, split=f"train[:{count}]", revision=named.revision,
             cache_dir=str(volume.path("hf") / "datasets"),
         )  # fmt: skip
-    except (OSError, ValueError, RuntimeError, httpx.HTTPError) as error:
+    except (OSError, ValueError, RuntimeError, httpx2.HTTPError) as error:
         return None, f"{named.name} cannot be had: {_first_line(error)}"
     return loaded.to_list(), f"data: {named.name} at {named.revision[:24]} from the hub ({named.licence})"
 

@@ -1,8 +1,19 @@
-"""Whose model and data a lab takes, and what is said where they cannot be had; no hub is asked."""
+"""Whose model and data a lab takes, and what is said where they cannot be had; a hub is on 127.0.0.1."""
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import pytest
 
 from services.hf import classify, sources
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMIT = "c0ffee" + 34 * "0"
 
 
 def test_without_a_network_auto_takes_what_is_made_here_and_says_why(volume, folders):
@@ -63,3 +74,104 @@ def test_a_push_hands_model_and_tokenizer_on_as_private():
 
     sources.push("me/mine", [Part(), Part()], said.append)
     assert calls == [("me/mine", {"private": True})] * 2 and "me/mine" in said[0]
+
+
+# --- a hub of the test's own -----------------------------------------------------------------------------------------
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """Answers as the hub does for one repository: its description, its files; and says what it does not have."""
+
+    folder: Path
+    asked: list[str]
+
+    def do_GET(self):
+        self.answer(with_body=True)
+
+    def do_HEAD(self):
+        self.answer(with_body=False)
+
+    def log_message(self, *words):
+        pass
+
+    def answer(self, with_body):
+        path = self.path.split("?")[0]
+        self.asked.append(f"{self.command} {path}")
+        names = sorted(one.name for one in self.folder.iterdir())
+        if path.startswith("/api/models/me/small/revision/main") or path.endswith(f"/revision/{COMMIT}"):
+            about = {"id": "me/small", "sha": COMMIT, "siblings": [{"rfilename": name} for name in names]}
+            return self.send(200, json.dumps(about).encode(), with_body)
+        if path.startswith("/api/models/me/small/tree/"):
+            sizes = [(name, (self.folder / name).stat().st_size) for name in names]
+            files = [{"type": "file", "path": name, "size": size, "oid": f"{size:040x}"} for name, size in sizes]
+            return self.send(200, json.dumps(files).encode(), with_body)
+        if path.startswith(f"/me/small/resolve/{COMMIT}/"):
+            return self.send(200, (self.folder / Path(path).name).read_bytes(), with_body)
+        missing = "RevisionNotFound" if path.startswith("/api/models/me/small/") else "RepoNotFound"
+        return self.send(404, b"{}", with_body, {"X-Error-Code": missing})
+
+    def send(self, code, body, with_body, more=None):
+        self.send_response(code)
+        tag = f'"{len(body)}-{sum(body[:1000])}"'
+        for name, value in {"Content-Length": len(body), "ETag": tag, "X-Repo-Commit": COMMIT, **(more or {})}.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+
+@pytest.fixture
+def hub(folders):
+    """The address of a hub that has the small BERT as me/small, and what it is asked."""
+    handler = type("OneHub", (Hub,), {"folder": folders["bert"], "asked": []})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", handler.asked
+        server.shutdown()
+
+
+ASK = """
+import sys
+from services.hf import sources
+from vla_common.volume import Volume
+for asked in sys.argv[1:]:
+    try:
+        found = sources.model("bert", asked, Volume())
+        print(found.said, found.folder)
+    except ValueError as error:
+        print(f"refused: {error}")
+"""
+
+
+def ask(endpoint, volume, *asked, **variables):
+    """Returns a line per model that a program with a network asks the hub at `endpoint` for."""
+    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    env = {**kept, "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "VLALAB_VOLUME": str(volume), **variables}
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, *asked], env=env, cwd=ROOT, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_model_comes_from_the_hub_once_and_is_found_without_it(hub, folders, tmp_path):
+    endpoint, asked = hub
+    fetched, unknown, revision = ask(endpoint, tmp_path, "me/small", "me/nothing", "me/small@other")
+    assert fetched.startswith("model: me/small at main from the hub")
+    folder = Path(fetched.split(") ")[1])
+    assert folder.is_relative_to(tmp_path / "hf" / "hub")
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        assert (folder / name).read_bytes() == (folders["bert"] / name).read_bytes()
+    assert unknown.startswith(
+        "refused: model 'me/nothing' is not on the hub, or not for this token (HF_TOKEN); the labs'"
+    )
+    assert revision.startswith("refused: model 'me/small' has no revision 'other'; leave @")
+    before = len(asked)
+    (again,) = ask(endpoint, tmp_path, "me/small", HF_HUB_OFFLINE="1")
+    (away,) = ask("http://127.0.0.1:9", tmp_path, "me/small")
+    assert again == away == fetched and len(asked) == before
+
+
+def test_a_hub_that_does_not_answer_is_one_sentence(tmp_path):
+    (refused,) = ask("http://127.0.0.1:9", tmp_path, "me/small")
+    assert refused.startswith("refused: model 'me/small' cannot be had: the hub does not answer (")
