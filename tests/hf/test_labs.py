@@ -77,7 +77,7 @@ def test_lora_begins_as_the_model_and_trains_its_additions_alone(folders, tokeni
 
 
 def test_a_translator_learns_and_comes_back_as_it_was(volume):
-    request = translate.Translate(**{**FLAGS, "pretrained": 0}, steps=60, examples=300, name="test")
+    request = translate.Translate(**{**FLAGS, "pretrained": 0}, steps=40, batch_size=16, examples=300, name="test")
     result = translate.run(request, volume)
     assert falls(result.losses) and len(result.said) == 20 and set(result.scores) == {"exact", "bleu"}
     folder = practice.save(request, volume, [result.model, result.tokenizer])
