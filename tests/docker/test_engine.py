@@ -129,7 +129,7 @@ def test_another_system_is_a_reason(monkeypatch, system, expected):
 def test_too_little_disk_is_a_reason(monkeypatch, tmp_path):
     monkeypatch.setattr(disk.docker, "info", lambda: {"DockerRootDir": str(tmp_path), "Driver": "overlay2"})
     monkeypatch.setattr(disk, "free_bytes", lambda path: 3e9)
-    with pytest.raises(packages.Unavailable, match="up to 25 GB at a time .*, and .* has 3.0 GB free"):
+    with pytest.raises(packages.Unavailable, match="up to 28 GB at a time .*, and .* has 3.0 GB free"):
         disk.check()
 
 
