@@ -302,6 +302,7 @@ def test_what_cannot_be_taken_gets_words_and_the_page_goes_on(stack, serve_page,
         fill_and_ask(shown, picture, "go")
     shown.click("#ask")
     shown.until("document.querySelector('#numbers [role=alert]')?.innerText.includes('No policy answers')")
+    shown.until("!document.querySelector('#policy .vl-good')")  # else what follows could be what was seen before
     stack.enter_context(killed(int(url.rpartition(":")[2])))
     shown.until("!!document.querySelector('#policy .vl-good') && !document.querySelector('#ask').disabled")
     shown.click("#ask")
