@@ -17,7 +17,9 @@ from vla_contract import Observation
 
 DATA = Path(__file__).parent / "data"
 CASES = range(len(cases.INSTRUCTIONS))
-FEATURES, ACTIONS = 1e-4, 1e-4  # of numbers up to about 5, in fp32
+# Of numbers up to about 5, in fp32. Eight steps of a flow with random weights enlarge rounding, which another processor
+# does otherwise: on one of AMD's the actions are up to 3.8e-4 from these, which one of Intel's made.
+FEATURES, ACTIONS = 1e-4, 1e-3
 
 
 @pytest.fixture(scope="module", params=cases.EMBODIMENTS)

@@ -210,7 +210,8 @@ def test_two_processes_learn_as_one_with_twice_the_batch(volume, tmp_path):
     one = train(volume, "one", base="plain", max_steps=2)
     state = torch.load(volume.runs / "finetune/two/step_02.pt", weights_only=True)
     for name, value in one.trained.items():
-        torch.testing.assert_close(state["trained"][name], value, atol=2e-5, rtol=1e-4)
+        if not name.endswith("to_k.bias"):  # softmax does not see it: its gradient is rounding, which Adam scales up
+            torch.testing.assert_close(state["trained"][name], value, atol=2e-5, rtol=1e-4, msg=name)
     assert "2 processes" in printed
 
 

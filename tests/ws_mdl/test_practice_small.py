@@ -181,6 +181,7 @@ def said(value, form):
     return format(value, form).replace("-", "−")
 
 
+@pytest.mark.outside  # no image holds the docs
 def test_the_page_has_these_numbers():
     text = (ROOT / "docs" / "practice.md").read_text(encoding="utf-8")
     x = small.norm_example()
