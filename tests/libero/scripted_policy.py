@@ -99,7 +99,10 @@ def gated(policy: Policy, gate: Path) -> Policy:
 
 
 def named(gate: Path) -> list[str]:
-    return gate.read_text().split() if gate.exists() else []
+    try:
+        return gate.read_text().split()
+    except FileNotFoundError:  # a test takes it away while this looks
+        return []
 
 
 def main() -> None:
