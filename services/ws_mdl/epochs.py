@@ -5,12 +5,14 @@ A lab's `Training` is an `EpochRun`: it says what a step is and what else its we
 
 from __future__ import annotations
 
+import copy
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +59,39 @@ class EpochRun(ABC):
     @property
     def steps(self) -> int:
         return self.config.epochs * self.batches_per_epoch
+
+
+Run = TypeVar("Run", bound=EpochRun)
+
+
+def begin(kind: type[Run], config: Any, machine: Machine, data: Any, build: Callable[[], nn.Module]) -> Run:
+    """Returns a run before its first batch: AdamW with weight decay of matrices alone.
+
+    The weights that `build` draws depend on the seed alone.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        nn_model = build().to(machine.device)
+    matrices = [p for p in nn_model.parameters() if p.dim() > 1]
+    others = [p for p in nn_model.parameters() if p.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return kind(
+        config=config,
+        data=data,
+        machine=machine,
+        nn_model=nn_model,
+        averaged=copy.deepcopy(nn_model).eval(),
+        optim=torch.optim.AdamW(groups, lr=config.lrate, fused=machine.device.type in ("cpu", "cuda")),
+        generator=torch.Generator().manual_seed(config.seed),
+    )
+
+
+def rate(step: int, warmup: int, steps: int) -> float:
+    """Returns the learning rate's share at a step: up in a line, then down like a cosine."""
+    if step < warmup:
+        return (step + 1) / warmup
+    falling = max(1, steps - warmup)
+    return 0.5 * (1 + math.cos(math.pi * min(step - warmup, falling) / falling))
 
 
 @torch.no_grad()

@@ -6,8 +6,6 @@ torchrun every process takes its share of each batch; together they take the ste
 
 from __future__ import annotations
 
-import copy
-import math
 import time
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -17,7 +15,7 @@ import tyro
 from tokenizers import Tokenizer
 from torch import Tensor, distributed
 
-from services.ws_mdl.epochs import LONG, EpochRun, average, put_back, train_to_end
+from services.ws_mdl.epochs import LONG, EpochRun, average, begin, put_back, rate, train_to_end
 from services.ws_mdl.minivla.config import SIZES, Config
 from services.ws_mdl.minivla.data import Demonstrations, Learned, augmented, load
 from services.ws_mdl.minivla.heads import HEADS, Diffusion, Flow, Regression
@@ -76,21 +74,8 @@ def shape_of(config: Config, learned: Learned, vocabulary: int) -> Shape:
 def get_training(config: Config, machine: Machine, data: Demonstrations) -> Training:
     """Returns a run before its first batch; its weights depend on the seed alone."""
     vocabulary = Tokenizer.from_str(data.learned.tokenizer).get_vocab_size()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        nn_model = MiniVLA(shape_of(config, data.learned, vocabulary)).to(machine.device)
-    weights = [p for p in nn_model.parameters() if p.dim() > 1]
-    others = [p for p in nn_model.parameters() if p.dim() <= 1]
-    groups = [{"params": weights, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return Training(
-        config=config,
-        data=data,
-        machine=machine,
-        nn_model=nn_model,
-        averaged=copy.deepcopy(nn_model).eval(),
-        optim=torch.optim.AdamW(groups, lr=config.lrate, fused=machine.device.type in ("cpu", "cuda")),
-        generator=torch.Generator().manual_seed(config.seed),
-    )
+    shape = shape_of(config, data.learned, vocabulary)
+    return begin(Training, config, machine, data, lambda: MiniVLA(shape))
 
 
 # --- a step -------------------------------------------------------------------------------------------------
@@ -136,13 +121,6 @@ def train_step(run: Training, index: Tensor) -> Tensor:
     run.global_step += 1
     average(run)
     return loss
-
-
-def rate(step: int, warmup: int, steps: int) -> float:
-    """Returns the learning rate's share at a step: up in a line, then down like a cosine."""
-    if step < warmup:
-        return (step + 1) / warmup
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
 def share(run: Training, loss: Tensor) -> Tensor:

@@ -6,9 +6,7 @@ the end. All else (order, rate, averaging, weight files, curves, Ctrl-C) is the 
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import math
 import random
 from abc import abstractmethod
 from collections.abc import Callable
@@ -19,7 +17,7 @@ import torch
 import tyro
 from torch import Tensor, nn
 
-from services.ws_mdl.epochs import LONG, EpochRun, average, put_back, train_to_end
+from services.ws_mdl.epochs import LONG, EpochRun, average, put_back, rate, train_to_end
 from services.ws_mdl.practice.settings import PracticeSettings
 from vla_common.volume import Volume, shown
 from vla_modelkit.training.board import Curves
@@ -59,27 +57,6 @@ class PracticeRun(EpochRun):
         return train_step(self, index)
 
 
-def begin(
-    kind: type[PracticeRun], config: PracticeSettings, machine: Machine, data: Any, build: Callable[[], nn.Module]
-) -> PracticeRun:
-    """Returns a run before its first batch; the weights that `build` draws depend on the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        nn_model = build().to(machine.device)
-    matrices = [p for p in nn_model.parameters() if p.dim() > 1]
-    others = [p for p in nn_model.parameters() if p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return kind(
-        config=config,
-        data=data,
-        machine=machine,
-        nn_model=nn_model,
-        averaged=copy.deepcopy(nn_model).eval(),
-        optim=torch.optim.AdamW(groups, lr=config.lrate, fused=machine.device.type in ("cpu", "cuda")),
-        generator=torch.Generator().manual_seed(config.seed),
-    )
-
-
 # --- a step -------------------------------------------------------------------------------------------------
 
 
@@ -99,13 +76,6 @@ def train_step(run: PracticeRun, index: Tensor) -> Tensor:
     run.global_step += 1
     average(run)
     return loss.detach()
-
-
-def rate(step: int, warmup: int, steps: int) -> float:
-    """Returns the learning rate's share at a step: up in a line, then down like a cosine."""
-    if step < warmup:
-        return (step + 1) / warmup
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, steps - warmup))))
 
 
 def dropout_seed(seed: int, step: int) -> int:

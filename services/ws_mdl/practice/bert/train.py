@@ -12,6 +12,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from services.ws_mdl.epochs import begin
 from services.ws_mdl.practice import training
 from services.ws_mdl.practice.bert.config import Config
 from services.ws_mdl.practice.bert.data import Examples, Pairs, load, most_frequent
@@ -70,7 +71,7 @@ def get_model(config: Config, tokenizer: Tokenizer) -> BERT:
 def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
     """Returns a run before its first batch."""
     data = load(config, volume)
-    return training.begin(Training, config, machine, data, lambda: get_model(config, data.tokenizer))
+    return begin(Training, config, machine, data, lambda: get_model(config, data.tokenizer))
 
 
 def model_from(state: State) -> tuple[BERT, Tokenizer]:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from services.ws_mdl.epochs import begin
 from services.ws_mdl.practice import training
 from services.ws_mdl.practice.gpt.config import Config
 from services.ws_mdl.practice.gpt.data import Streams, load
@@ -72,7 +73,7 @@ def get_model(config: Config, vocab_size: int) -> GPT:
 def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
     """Returns a run before its first batch."""
     data = load(config, volume)
-    return training.begin(Training, config, machine, data, lambda: get_model(config, data.tokenizer.get_vocab_size()))
+    return begin(Training, config, machine, data, lambda: get_model(config, data.tokenizer.get_vocab_size()))
 
 
 def model_from(state: State) -> tuple[GPT, Tokenizer]:

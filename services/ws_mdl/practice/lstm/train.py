@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from services.ws_mdl.epochs import begin
 from services.ws_mdl.practice import training
 from services.ws_mdl.practice.lstm import data, measure
 from services.ws_mdl.practice.lstm.config import Config
@@ -101,7 +102,7 @@ def get_model(config: Config, sizes: tuple[int, int]) -> nn.Module:
 def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
     """Returns a run before its first batch."""
     sentences = data.load(config, volume)
-    return training.begin(Training, config, machine, sentences, lambda: get_model(config, sentences.sizes))
+    return begin(Training, config, machine, sentences, lambda: get_model(config, sentences.sizes))
 
 
 def model_from(state: State) -> tuple[nn.Module, Tokenizer, Tokenizer]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from services.ws_mdl.diffusion import visualize
 from services.ws_mdl.diffusion.data import Pictures, load
+from services.ws_mdl.epochs import begin
 from services.ws_mdl.practice import training
 from services.ws_mdl.practice.training import Figures, PracticeRun
 from services.ws_mdl.practice.vae.config import Config
@@ -84,7 +85,7 @@ def get_training(config: Config, machine: Machine, volume: Volume | None = None,
     pictures = data or load(config.data)
     learned, held = pictures.split()
     size = pictures.channels, pictures.height, config.width, config.latent
-    run = training.begin(Training, config, machine, learned, lambda: VAE(*size, config.sigma))
+    run = begin(Training, config, machine, learned, lambda: VAE(*size, config.sigma))
     run.held = held
     return run
 

@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from services.ws_mdl.epochs import begin
 from services.ws_mdl.practice import training
 from services.ws_mdl.practice.training import Figures, PracticeRun
 from services.ws_mdl.practice.vit.config import Config
@@ -76,7 +77,7 @@ def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
     """Returns a run before its first batch."""
     data = load(config, volume)
     size = data.train.height, data.train.channels, len(data.train.classes)
-    return training.begin(Training, config, machine, data.to(machine.device), lambda: get_model(config, *size))
+    return begin(Training, config, machine, data.to(machine.device), lambda: get_model(config, *size))
 
 
 def model_from(state: State) -> VisionTransformer:
