@@ -8,6 +8,7 @@ import pytest
 
 from tests.docker.conftest import RUNTIME
 from tests.docker.lab import Lab, wait_until
+from tests.ports import free_ports
 from vlalab.engine import docker
 
 pytestmark = pytest.mark.docker
@@ -80,6 +81,27 @@ def test_the_oracle_in_a_container_solves_an_episode(up):
     assert (up.volume / "runs" / "oracle" / "report.html").stat().st_size > 10_000
     assert list((up.volume / "runs" / "oracle" / "videos").rglob("*.mp4"))
     assert up.ids("oracle") == [], "a policy that was started for an evaluation ends with it"
+
+
+def test_a_container_joins_the_run_of_an_evaluator_in_a_container(lab, builds):
+    """Both, and the policy that was started for it, meet at an address of this machine that is not its own alone."""
+    builds.get("libero")
+    (bridge,) = docker.json_lines(["network", "inspect", "bridge"])
+    address = f"{bridge['IPAM']['Config'][0]['Gateway']}:{free_ports(1)[0]}"
+    rest = ["--tasks", "0", "--trials", "3", "--max-steps", "12", "--video", "none"]
+    lab("eval", "libero_goal", *RUNTIME, "--policy", "oracle", *rest, "--workers", "1", "--run-id", "alone")
+    words = ["eval", "libero_goal", *RUNTIME, "--policy", "oracle", *rest, "--listen", address, "--workers", "0"]
+    refused = lab(*words, "--run-id", "joined", check=False)
+    assert refused.code == 1 and "set VLALAB_TOKEN" in refused.text
+    with lab.started(*words, "--run-id", "joined", VLALAB_TOKEN="for-these-tests") as run:
+        wait_until(lambda: peek(lab, "joined", "SELECT 1 FROM episodes"), "the run", 300, run)
+        lab("eval", "--join", f"http://{address}", "--workers", "1", VLALAB_TOKEN="for-these-tests")
+        output, _ = run.communicate(timeout=300)
+    assert run.returncode == 0 and f"./lab eval --join http://{address}" in output, output
+    keys = ("task", "episode", "success", "steps", "start_hash", "end_hash", "actions_hash")
+    did = [[[row[key] for key in keys] for row in episodes(lab, name)] for name in ("alone", "joined")]
+    assert did[0] == did[1] and len(did[0]) == 3
+    assert {row["host"] for row in episodes(lab, "joined")} != {row["host"] for row in episodes(lab, "alone")}
 
 
 def test_restart_keeps_the_settings(up):

@@ -46,12 +46,23 @@ class Machine(Terminal):
 
     def policies(self) -> set[int]:
         """Returns the processes of this machine's own policies."""
+        return self.processes(b"\0services.libero.policies\0")
+
+    def processes(self, words: bytes = b"") -> set[int]:
+        """Returns this machine's processes whose command has these words."""
         mine, found = os.fsencode(f"VLALAB_STATE={self.state}"), set()
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if b"\0services.libero.policies\0" in (path / "cmdline").read_bytes():
+                if words in (path / "cmdline").read_bytes():
                     found |= {int(path.name)} if mine in (path / "environ").read_bytes() else set()
         return found
+
+    def lose(self) -> None:
+        """Ends all of it at once, as a power cut does."""
+        while there := self.processes():
+            for pid in there:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -194,3 +205,18 @@ def test_one_that_stays_leaves_when_it_is_told_to_end(machines):
         joining.process.send_signal(signal.SIGTERM)
         assert joining.wait() == 0, joining.transcript
     assert not listening(guest)
+
+
+def test_a_machine_that_is_lost_with_its_policy_costs_no_episode(machines, alone):
+    """The other policy does its episodes again."""
+    one, two, address = machines
+    guest = Machine(one.volume.parent, "lost")
+    guest.done("cluster", "join", address, "--host", "127.0.0.7", "--cpus", "1")
+    words = (*SHORT, "--cluster", "--replicas", "2", "--workers", "1", "--run-id", "power")
+    with one(*words, columns=300) as run:
+        run.wait_for("policy oracle at 2 addresses")
+        lost = next(machine for machine in (guest, two) if machine.policies())
+        lost.lose()
+        assert run.wait() == 0, run.transcript
+    assert rows(one.volume, "power") == alone
+    assert not lost.processes()

@@ -91,6 +91,17 @@ class Request:
         return replace(self, policy=BRIDGE, own={**own, **self.own})
 
     @property
+    def listens(self) -> str:
+        """Where others join it, "host:port"; "" where it cannot be joined."""
+        return dict(zip(self.flags, self.flags[1:], strict=False)).get("--listen", "")
+
+    def inside(self) -> tuple[str, ...]:
+        """Returns the flags of an evaluator in a container: it listens on all of that one's addresses."""
+        anywhere = f"0.0.0.0:{self.listens.rpartition(':')[2]}"
+        pairs = zip(("", *self.flags), self.flags, strict=False)
+        return tuple(anywhere if before == "--listen" else word for before, word in pairs)
+
+    @property
     def address(self) -> str:
         """The address that the policy is given by: its own, or that of the server behind the bridge; else ""."""
         return self.own.get(SERVER) or (self.policy if self.names_url else "")
@@ -203,8 +214,9 @@ def run(request: Request, typed: str) -> int:
         if choice.service:
             for settings in _settings_of_all(choice.service, request):
                 print(runtime.start_command(choice.service, settings, attached=True))
-        url = runtime.address(choice.instance) if choice.instance else choice.url or "http://POLICY:PORT"
-        print(runtime.run_command(request.job, [*command, url, *request.flags], request.variables))
+        url = _address(choice.instance, runtime, request) if choice.instance else choice.url or "http://POLICY:PORT"
+        words = [*command, url, *_flags(runtime, request)]
+        print(runtime.run_command(request.job, words, request.variables, listens=request.listens))
         return 0
     _tell_of_waiting(request)
     if choice.service and not request.elsewhere:
@@ -214,11 +226,21 @@ def run(request: Request, typed: str) -> int:
     with _ready_policy(choice, runtime, request) as (url, outcome, private):
         code, variables = INTERRUPTED, {"VLALAB_COMMAND": typed, **request.variables}
         with Watch(private) as watch, request.beside():
-            code = runtime.run(request.job, [*command, url, *request.flags], variables)
+            words = [*command, url, *_flags(runtime, request)]
+            code = runtime.run(request.job, words, variables, listens=request.listens)
         code = 1 if watch.is_gone else code
         outcome.append(code)
         _explain(code, watch, typed if request.program or request.module else resume_line(typed))
     return code
+
+
+def _flags(runtime: Runtime, request: Request) -> tuple[str, ...]:
+    return request.inside() if runtime is containers and request.listens else request.flags
+
+
+def _address(found: Instance, runtime: Runtime, request: Request) -> str:
+    """Returns where the evaluator asks an instance, and with it those who join."""
+    return containers.address_for_all(found) if runtime is containers and request.listens else runtime.address(found)
 
 
 def _refuse_simulated(choice: PolicyChoice) -> None:
@@ -361,7 +383,7 @@ def _ready_policy(
     """
     outcome: list[int] = []
     if choice.service is None:
-        yield runtime.address(choice.instance) if choice.instance else choice.url or "", outcome, []
+        yield _address(choice.instance, runtime, request) if choice.instance else choice.url or "", outcome, []
     elif request.elsewhere:
         with request.elsewhere(choice.service, request.suite) as urls:
             yield urls, outcome, []
@@ -369,7 +391,7 @@ def _ready_policy(
         started: list[Instance] = []
         try:
             _start_all(choice.service, runtime, request, started)
-            yield ",".join(map(runtime.address, started)), outcome, started
+            yield ",".join(_address(one, runtime, request) for one in started), outcome, started
         finally:
             for one in started:
                 runtime.close(one, keep_log=outcome not in ([0], [INTERRUPTED]))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import urllib.request
 from collections.abc import Mapping, Sequence
+from http.client import HTTPException
 from urllib.parse import urlsplit
 
 from vlalab.commands import evaluation, programs
@@ -10,6 +14,7 @@ from vlalab.description import compose, manifests, ports
 from vlalab.host.console import LabError
 
 MINE = ("workers", "assets")  # the evaluator's flags that are a machine's own; the others are the run's
+ANSWER_S = 10.0
 
 
 def check_address(label: str, asked: str) -> str:
@@ -27,13 +32,36 @@ def check_url(label: str, asked: str) -> str:
     return evaluation.check_policy(label, asked)
 
 
-def runtime_to_listen(runtime: str, suites: Sequence[str]) -> str:
-    """Returns the runtime of an evaluator that others join. Raises LabError for containers, and several suites."""
+def runtime_to_listen(runtime: str, at: str, suites: Sequence[str]) -> str:
+    """Returns the runtime of an evaluator that others join at that address: a process, unless containers are asked for.
+
+    Raises LabError for several suites, and for an address that is not the same in and outside of containers.
+    """
     if len(suites) > 1:
         raise LabError(f"--listen goes with one suite; {', '.join(suites)} are {len(suites)}: one command for each")
-    if runtime == "docker":
-        raise LabError("--listen works with --runtime local: a port of this task's container is published nowhere")
-    return "local"
+    if runtime != "docker":
+        return "local"
+    host = at.rpartition(":")[0].strip("[]")
+    if not ports.is_of_network(host):
+        raise LabError(
+            f"--listen {at} with --runtime docker: expected this machine's address in its network, in numbers, where "
+            "its containers and other machines ask alike; --runtime local listens anywhere"
+        )
+    os.environ.setdefault("VLALAB_BIND", host)  # for a policy that is started for this run
+    return "docker"
+
+
+def about(url: str) -> Mapping[str, object]:
+    """Returns what the evaluator at an address says of its run; nothing where it gives no answer."""
+    token = compose.environment_variables().get("VLALAB_TOKEN")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        request = urllib.request.Request(f"{url.rstrip('/')}/v1/run", headers=headers)
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+            said = json.load(answer)
+    except (OSError, ValueError, HTTPException):  # the program that joins asks again, and says what is wrong
+        said = {}
+    return said if isinstance(said, dict) else {}
 
 
 def join(url: str, policy: str, given: Mapping[str, object], runtime: str, dry_run: bool, gpu: str | None) -> int:
@@ -43,9 +71,12 @@ def join(url: str, policy: str, given: Mapping[str, object], runtime: str, dry_r
         raise LabError(f"--join takes the run as it is; leave --{theirs[0].replace('_', '-')} out")
     if policy != "auto" and "://" not in policy:
         raise LabError(f"--join --policy {policy}: expected the address at which the run's policy is reached from here")
-    job = manifests.default_job()
+    said, services = about(url), compose.read()
+    module = said["job"].get("benchmark") if isinstance(said.get("job"), dict) else None
+    jobs = [name for name in manifests.benchmarks() if services[name].command[2] == module]
+    job = jobs[0] if jobs else manifests.default_job()
     words = ["join", url, *(["--policy-url", policy] if policy != "auto" else [])]
     words += [word for name in MINE if given[name] is not None for word in (f"--{name}", str(given[name]))]
     here = ports.is_loopback(urlsplit(url).hostname or "")
-    chosen = "local" if here and runtime == "auto" else runtime
-    return programs.run_module(job, compose.read()[job].command[2], words, chosen, dry_run, gpu)
+    prefer = "local" if here else str(said.get("runtime", ""))  # the evaluator's: another may draw otherwise
+    return programs.run_module(job, services[job].command[2], words, runtime, dry_run, gpu, prefer)

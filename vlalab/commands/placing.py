@@ -32,6 +32,7 @@ class Placing:
     host: str
     port: int
     workers: int | None
+    runtime: str = "local"  # of the evaluator; each machine that joins has its own
     replicas: int = 0  # of the policy, that Ray places, too
     why: str = ""  # the evaluation was stopped by nobody's hand: no machine takes part, no policy is left
 
@@ -127,8 +128,6 @@ def prepare(
     """
     if evaluators["listen"]:
         raise LabError("--cluster has the evaluator listen where the cluster reaches it; leave --listen out")
-    if runtime == "docker":
-        raise LabError("--cluster works with --runtime local: a port of this task's container is published nowhere")
     here, workers = cluster.joined(None if asked is True else str(asked)), evaluators["workers"]
     found = [one for one in cluster.nodes(here) if one["alive"]]
     host = here.node or cluster.towards(here.head)
@@ -138,6 +137,8 @@ def prepare(
         )
     if not ports.is_loopback(host):
         _require_reachable(host, policy)
+    elif runtime == "docker":
+        raise LabError(f"a container does not reach {host}, which is this machine's alone; use --runtime local")
     cores = int(sum(one["cores"] for one in found))
     say(f"cluster at {here.head}: {len(found)} machine{'s' * (len(found) > 1)}, {cores} core{'s' * (cores != 1)}")
     if replicas and replicas >= cores:
@@ -147,7 +148,8 @@ def prepare(
         )
     if workers and workers > cores - (replicas or 0):
         say(f"some of {workers} workers wait for room, or for machines that join")
-    return Placing(here, host, ports.free(host), workers, replicas or 0)
+    runs_in = "docker" if runtime == "docker" else "local"
+    return Placing(here, host, ports.free(host), workers, runs_in, replicas or 0)
 
 
 def _require_reachable(host: str, policy: str) -> None:

@@ -67,14 +67,16 @@ def run_module(
     runtime: str = "auto",
     dry_run: bool = False,
     gpu: str | None = "none",
+    prefer: str | None = None,
 ) -> int:
     """Runs `python -m module` as that service would be run, in its environment or image; returns its exit code.
 
-    gpu: what --gpu said, None for nothing. A program that has no use for one says none.
+    gpu: what --gpu said, None for nothing. A program that has no use for one says none. prefer: the runtime that `auto`
+    is, where it can be used.
     """
     variables = {**paths.of_caller(), **service_settings.merged({}, service_settings.from_flags(service, gpu=gpu))}
     environment = compose.read()[service].environment_name
-    chosen, line = both.choose(runtime, [environment])
+    chosen, line = both.choose(runtime, [environment], prefer)
     say(line)
     command = ["python", "-m", module, *arguments]
     if dry_run:

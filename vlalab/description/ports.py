@@ -26,6 +26,15 @@ def is_loopback(bind: str) -> bool:
         return bind == "localhost"
 
 
+def is_of_network(bind: str) -> bool:
+    """Returns whether that is one address that other machines, and containers of this one, reach: 192.168.1.10."""
+    try:
+        address = ipaddress.ip_address(bind.strip("[]"))
+    except ValueError:
+        return False
+    return not (address.is_loopback or address.is_unspecified)
+
+
 def service_on_free_port(
     path: Path, name: str, known: Mapping[str, str], any_port: bool, mine: int | None = None, by_engine: bool = False
 ) -> Service:

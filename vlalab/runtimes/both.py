@@ -56,11 +56,26 @@ class Runtime(Protocol):
     def asks(self, service_name: str, variables: Mapping[str, str], others: Iterable[str]) -> set[str]:
         """Returns the words of a service's command that say where it asks those others, as it would be started now."""
 
-    def run(self, service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> int:
-        """Runs a command as that service would be run, in the foreground; returns its exit code."""
+    def run(
+        self,
+        service_name: str,
+        command: Sequence[str],
+        variables: Mapping[str, str] | None = None,
+        *,
+        listens: str = "",
+    ) -> int:
+        """Runs a command as that service would be run, in the foreground; returns its exit code.
+
+        listens: where the network asks it, "host:port", if it is a command that listens.
+        """
 
     def run_command(
-        self, service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None
+        self,
+        service_name: str,
+        command: Sequence[str],
+        variables: Mapping[str, str] | None = None,
+        *,
+        listens: str = "",
     ) -> str: ...
 
     def shell(self, service_name: str, command: str | None = None) -> int:

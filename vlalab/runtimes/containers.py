@@ -10,6 +10,7 @@ import platform
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from vlalab.description import compose, ports
 from vlalab.engine import docker, guard, images, reservations, volumes
@@ -80,13 +81,13 @@ def _files(service: str, given: Mapping[str, str]) -> list[Path]:
     return reservations.files(service, {**compose.environment_variables(), **given})
 
 
-def _placed(service: str, given: Mapping[str, str]) -> dict[str, str]:
+def _placed(service: str, given: Mapping[str, str], any_port: bool) -> dict[str, str]:
     """Returns `given` with the ports that are in use: those of what runs, and a free one for `service`."""
     there = instances()
     used = _ports_in_use(service, there)
     known = {**compose.environment_variables(), **used, **given}
-    mine = next((one.port for one in there if one.name == service and one.port), None)
-    placed = ports.service_on_free_port(compose.FILE, service, known, any_port=False, mine=mine, by_engine=True)
+    mine = next((one.port for one in there if one.name == service and one.port and not any_port), None)
+    placed = ports.service_on_free_port(compose.FILE, service, known, any_port=any_port, mine=mine, by_engine=True)
     port = {ports.port_variable(service): str(placed.ports[0].published)} if placed.ports else {}
     return {**used, **given, **port}
 
@@ -110,17 +111,20 @@ def start(
     """Returns the container of a service, started but perhaps not ready yet; made anew where something has changed.
 
     variables: on top of .env and the process's own. attached: it ends with this process, under a name of its own, and
-    publishes no port.
+    publishes a port only at an address of the network: any free one.
     """
     if not attached:
         _take_the_place_of(service_name)
         moved.note()
-    given = _placed(service_name, _known(variables)) if not attached else _known(variables)
+    given = _known(variables)
+    opened = attached and ports.is_of_network({**compose.environment_variables(), **given}.get("VLALAB_BIND", ""))
+    if not attached or opened:
+        given = _placed(service_name, given, any_port=attached)
     name = instance_name or service_name
     if attached:
         name = f"{compose.project()}-{name}"
         GUARDS[name] = guard.start(name)
-    words, files = _start_words(service_name, name, attached, _me()), _files(service_name, given)
+    words, files = _start_words(service_name, name, attached, _me(), opened), _files(service_name, given)
     docker.compose(words, files=files, variables=_variables(given))
     if attached:  # `compose run` drops the restart rule
         docker.run(["update", "--restart", compose.read()[service_name].restart, name])
@@ -138,10 +142,11 @@ def _take_the_place_of(service_name: str) -> None:
             left.stop()
 
 
-def _start_words(service: str, name: str, attached: bool, owner: str) -> list[str]:
+def _start_words(service: str, name: str, attached: bool, owner: str, opened: bool = False) -> list[str]:
     if not attached:
         return ["up", "--detach", "--no-deps", service]
-    return ["run", "--detach", "--no-deps", "--name", name, "--label", f"{OWNER}={owner}", service]
+    published = ["--service-ports"] if opened else []
+    return ["run", "--detach", "--no-deps", *published, "--name", name, "--label", f"{OWNER}={owner}", service]
 
 
 def _words_of(service: str) -> str:
@@ -170,15 +175,18 @@ def _shown(words: Sequence[str], files: Sequence[Path], given: Mapping[str, str]
 # --- programs and shells ------------------------------------------------------------------------------------
 
 
-def run(service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> int:
+def run(
+    service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None, *, listens: str = ""
+) -> int:
     """Runs a command in a service's image with its variables and restrictions; returns its exit code.
 
+    listens: "host:port" of this machine's network, where a command that listens on that port of all addresses is asked.
     The volume is mounted at its own path too, and so is what the command names, so that every path a person reads or
     types means the same inside. A signal goes into the container; `compose run` itself would let go of it.
     """
     name = f"{compose.project()}-{service_name}-{os.getpid()}"
-    given = variables or {}
-    words = _run_words(service_name, name, command, given, _me())
+    given = _opened(variables, listens)
+    words = _run_words(service_name, name, command, given, _me(), listens)
     line = docker.command(docker.compose_args(words, _files(service_name, given)))
 
     def deliver(number: int) -> bool:
@@ -188,14 +196,22 @@ def run(service_name: str, command: Sequence[str], variables: Mapping[str, str] 
         return supervise(line, {**os.environ, **_variables(), **given}, deliver=deliver)
 
 
-def _run_words(service: str, name: str, command: Sequence[str], variables: Mapping[str, str], owner: str) -> list[str]:
+def _opened(variables: Mapping[str, str] | None, listens: str) -> dict[str, str]:
+    """Returns variables of a command that listens: with the address at which it is published."""
+    return {**(variables or {}), **({"VLALAB_BIND": listens.rpartition(":")[0]} if listens else {})}
+
+
+def _run_words(
+    service: str, name: str, command: Sequence[str], variables: Mapping[str, str], owner: str, listens: str = ""
+) -> list[str]:
     volume = str(paths.volume())
     seen = {"VLALAB_VOLUME": volume, **variables}
     flags = [word for item in seen.items() for word in ("--env", "=".join(item))]
     mounts = [word for path in (volume, *_paths_in(command)) for word in _mount(path)]
+    published = ["--publish", f"{listens}:{listens.rpartition(':')[2]}"] if listens else []
     return [
         "--progress", "quiet", "run", "--rm", "--no-deps", "--interactive=false", "--name", name,
-        "--label", f"{OWNER}={owner}", *flags, *_network(), *mounts, service, *command,
+        "--label", f"{OWNER}={owner}", *flags, *published, *_network(), *mounts, service, *command,
     ]  # fmt: skip
 
 
@@ -223,10 +239,13 @@ def _network() -> list[str]:
     return flags
 
 
-def run_command(service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> str:
+def run_command(
+    service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None, *, listens: str = ""
+) -> str:
     """Returns the command line that `run` runs, for a dry run."""
-    words = _run_words(service_name, f"{compose.project()}-{service_name}-PID", command, variables or {}, "PID")
-    return _shown(words, _files(service_name, variables or {}))
+    given = _opened(variables, listens)
+    words = _run_words(service_name, f"{compose.project()}-{service_name}-PID", command, given, "PID", listens)
+    return _shown(words, _files(service_name, given))
 
 
 def shell(service_name: str, command: str | None = None) -> int:
@@ -263,6 +282,16 @@ def close(found: Container, keep_log: bool) -> None:
 def address(found: Container) -> str:
     """Returns where containers of this project reach an instance: by its name on their network."""
     return f"http://{found.name}:{found.port}"
+
+
+def address_for_all(found: Container) -> str:
+    """Returns where containers and other machines reach an instance. Raises LabError for one that they do not."""
+    if ports.is_of_network(urlsplit(found.url).hostname or ""):
+        return found.url
+    raise LabError(
+        f"{found.name} is at {found.url or 'no address of this machine'}, where no other machine reaches it; "
+        f"start it with VLALAB_BIND set to this machine's address: ./lab up {found.service} --restart"
+    )
 
 
 def asks(service_name: str, variables: Mapping[str, str], others: Iterable[str]) -> set[str]:

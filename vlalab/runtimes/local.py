@@ -200,8 +200,13 @@ _HELD: list[object] = []
 # --- programs and shells ------------------------------------------------------------------------------------
 
 
-def run(service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> int:
-    """Runs a command with a service's environment and variables, in the foreground; returns its exit code."""
+def run(
+    service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None, *, listens: str = ""
+) -> int:
+    """Runs a command with a service's environment and variables, in the foreground; returns its exit code.
+
+    listens: what a container has to be told; a process listens itself.
+    """
     declared = compose.read()[service_name]
     service = replace(declared, command=tuple(command))
     env = venvs.ensure(service.environment_name)
@@ -217,7 +222,9 @@ def _draws(service: Service) -> bool:
     return service.role == "job" and manifests.environment(service.environment_name).needs_gl
 
 
-def run_command(service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> str:
+def run_command(
+    service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None, *, listens: str = ""
+) -> str:
     """Returns the command line that `run` runs, for a dry run."""
     return shlex.join(command)
 

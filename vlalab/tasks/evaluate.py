@@ -184,10 +184,10 @@ def evaluate(
     if evaluators["workers"] == 0 and not evaluators["listen"]:
         raise LabError("--workers 0 leaves all to machines that join, which takes --listen; expected 1 or more")
     if evaluators["listen"]:
-        runtime = joining.runtime_to_listen(runtime, chosen)
+        runtime = joining.runtime_to_listen(runtime, str(evaluators["listen"]), chosen)
     placed = placing.prepare(runtime, cluster, policy, evaluators, replicas) if cluster else None
     if placed:
-        runtime, evaluators = "local", evaluators | placed.flags
+        runtime, evaluators = placed.runtime, evaluators | placed.flags
     flags, beside = tuple(flags_of(evaluators)), placed.beside if placed else nullcontext
     elsewhere = placed.policies if placed and replicas else None
     request = evaluation.Request(

@@ -18,7 +18,7 @@ from pathlib import Path
 from vla_common.counts import plural
 from vla_common.volume import Volume, require_space, shown
 from vla_contract import ContractError, PolicyClient, PolicyInfo
-from vla_contract.server.auth import require_token_beyond_loopback
+from vla_contract.server.auth import in_container, require_token_beyond_loopback
 from vla_evaluation import hosts, provenance, report
 from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark
@@ -201,7 +201,11 @@ def joinable(run: Run, plan: Plan, clock: InvocationClock, invocation: int) -> I
     job = Job.from_json(run.store.meta("job"))
     about = {"run": run.id, "identity": run.store.meta("identity"), "job": job.to_json()}
     left = sum(row["planned"] - row["done"] for row in run.store.counts().values())
-    about |= {"worker_gb": plan.benchmark.worker_gb, "episodes": left}
+    about |= {
+        "worker_gb": plan.benchmark.worker_gb,
+        "episodes": left,
+        "runtime": "docker" if in_container() else "local",
+    }
     coordinator = Coordinator(Held(run.folder, job, clock, invocation), about)
     with coordinating(at, token_of(plan.config), coordinator):
         say(f"other machines join by: ./lab eval --join {coordinator.url}")

@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from vla_contract.protocol.problems import Problem
-from vla_contract.server.auth import TokenCheck, require_token_beyond_loopback
+from vla_contract.server.auth import BIND, TokenCheck, in_container, require_token_beyond_loopback
 from vla_contract.server.exchange import Answer, Request
 from vla_contract.server.metrics import Metrics
 from vla_contract.server.serving import address, listen, uvicorn_config
@@ -171,7 +171,8 @@ def coordinating(listen_at: str, token: str | None, of: Coordinator) -> Iterator
     host, port = read_address(listen_at)
     require_token_beyond_loopback(host, token)
     listener = listen(host, port)
-    of.url = address(listener)
+    bind = os.environ.get(BIND)
+    of.url = f"http://{bind}:{port}" if bind and in_container() else address(listener)
     server = uvicorn.Server(uvicorn_config(create_app(of, TokenCheck(token)), "warning"))
     thread = threading.Thread(target=server.run, args=([listener],), name="coordinator", daemon=True)
     thread.start()
