@@ -117,12 +117,12 @@ def has_gpus() -> bool:
     return ray.cluster_resources().get("GPU", 0) > 0
 
 
-def connect(asked: dict) -> None:
-    """Connects to a cluster that this machine is part of."""
-    ray.init(
+def connect(asked: dict) -> str:
+    """Connects to a cluster that this machine is part of; returns where its dashboard is, "" where it has none."""
+    return ray.init(
         address=asked["address"], log_to_driver=False, logging_level=logging.CRITICAL, namespace="vla-lab",
         **({"_node_ip_address": asked["node"]} if asked.get("node") else {}),
-    )  # fmt: skip
+    ).dashboard_url or ""  # fmt: skip
 
 
 def nodes() -> list[dict]:
@@ -213,9 +213,9 @@ def main(what: str) -> int:
         GcsClient(address=asked["address"])  # a wrong token is told at once: what follows tries for long
         if what == "check":
             return 0
-        connect(asked)
+        dashboard = connect(asked)
         if what == "nodes":
-            print(json.dumps(nodes()), file=OUT)
+            print(json.dumps({"nodes": nodes(), "dashboard": dashboard}), file=OUT)
             return 0
         if what == "serve":
             return serve(asked)

@@ -145,8 +145,14 @@ def test_settings_become_the_trainers_flags(given, flags):
         (["eval", "libero_goal", "--replicas", "2"], "--replicas 2 of which policy? Name it: --policy oracle"),
         (["eval", "libero_goal", "--replicas", "2", "--policy", "http://a:1"], "starts policies of its own"),
         (["eval", "--join", "http://a:1", "--replicas", "2"], "leave --replicas out"),
-        (["eval", "libero_goal", "--listen", "0.0.0.0:8100", "--runtime", "docker"], "this machine's address in its network"),
-        (["eval", "libero_goal", "--listen", "localhost:81", "--runtime", "docker"], "--runtime local listens anywhere"),
+        (
+            ["eval", "libero_goal", "--listen", "0.0.0.0:8100", "--runtime", "docker"],
+            "this machine's address in its network",
+        ),
+        (
+            ["eval", "libero_goal", "--listen", "localhost:81", "--runtime", "docker"],
+            "--runtime local listens anywhere",
+        ),
         (["up", "oracle", "ui", "--stay"], "--stay keeps one policy in front, not oracle, ui"),
         (["up", "ui", "--stay"], "--stay keeps one policy in front, not ui"),
         (["up", "oracle", "--stay", "--runtime", "docker"], "--stay works with --runtime local"),

@@ -6,8 +6,11 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -182,11 +185,29 @@ def listening(machine: Machine) -> set[str]:
     return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
 
 
+def status_of_nodes(page: str, token: str) -> int:
+    """Returns the status of the dashboard's answer to who asks for the machines with that token, once it answers."""
+    request = urllib.request.Request(f"http://127.0.0.1:{page}/nodes?view=summary")
+    request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
 def test_without_a_host_nothing_listens_beyond_this_machine_and_one_without_assets_takes_no_part(tmp_path):
     alone = Machine(tmp_path, "alone")
-    port = str(free_ports(1)[0])
+    port, page = map(str, free_ports(2))
+    words = ["cluster", "start", "--port", port, "--cpus", "1", "--dashboard"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        busy = str(taken.getsockname()[1])
+        assert "choose one with --dashboard" in alone.done(*words, busy, code=1, columns=300).transcript
     try:
-        alone.done("cluster", "start", "--port", port, "--cpus", "1", VLALAB_LIBERO_ASSETS=str(tmp_path))
+        alone.done(*words, page, VLALAB_LIBERO_ASSETS=str(tmp_path))
+        assert f"Ray's dashboard: http://127.0.0.1:{page}" in alone.done("cluster", "status", columns=300).transcript
+        assert status_of_nodes(page, "f" * 64) == 403
+        assert status_of_nodes(page, (tmp_path / "home/.ray/auth_token").read_text().strip()) == 200
         assert listening(alone) and listening(alone) <= {"0100007F", "0000000000000000FFFF00000100007F"}
         assert "is its own machine's alone" in alone.done("cluster", "join", f"localhost:{port}", code=1).transcript
         said = alone.done(*SHORT, "--cluster", "--run-id", "none", code=1, columns=300).transcript

@@ -130,17 +130,25 @@ def require_token(make: bool) -> None:
 # --- start and join -----------------------------------------------------------------------------------------
 
 
-def start(host: str | None, port: int, offer: Offer) -> None:
-    """Starts the head of a cluster, and says how others join."""
+def start(host: str | None, port: int, offer: Offer, dashboard: int | None = None) -> None:
+    """Starts the head of a cluster, and says how others join. dashboard: the port of Ray's own page, None for none."""
     where = _address(host) if host else HERE
     if port in WORKERS_PORTS:
         raise LabError(f"--port {port} is among those that Ray's workers take; expected one below {WORKERS_PORTS[0]}")
     with _alone():
         _require_free(where, port)
         require_token(make=True)
-        words = ["--head", f"--node-ip-address={where}", f"--port={port}", "--include-dashboard=false"]
+        words = [
+            "--head",
+            f"--node-ip-address={where}",
+            f"--port={port}",
+            f"--include-dashboard={str(bool(dashboard)).lower()}",
+        ]
+        if dashboard:
+            _require_free(where, dashboard, "--dashboard")
+            words += [f"--dashboard-host={where}", f"--dashboard-port={dashboard}"]
         _launch([*words, *offer.words()], Member(f"{where}:{port}", where))
-    say(f"the cluster's head is at {where}:{port}")
+    say(f"the cluster's head is at {where}:{port}" + page_of(f"{where}:{dashboard}" if dashboard else ""))
     if where == HERE:
         say("it is this machine's alone (--host ADDRESS lets others join); ./lab eval SUITE --cluster uses it")
     else:
@@ -278,7 +286,7 @@ def towards(head: str) -> str:
         return way.getsockname()[0]
 
 
-def _require_free(host: str, port: int) -> None:
+def _require_free(host: str, port: int, flag: str = "--port") -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -286,7 +294,7 @@ def _require_free(host: str, port: int) -> None:
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
                 raise LabError(f"--host {host} is no address of this machine; `ip address` lists them") from error
-            raise LabError(f"port {port} at {host} is taken by another program; choose one with --port") from error
+            raise LabError(f"port {port} at {host} is taken by another program; choose one with {flag}") from error
 
 
 # --- asking Ray ---------------------------------------------------------------------------------------------
@@ -309,11 +317,20 @@ def command(what: str) -> list[str]:
     return [_python(), str(DRIVE), what]
 
 
-def nodes(here: Member) -> list[dict]:
-    """Returns the machines of a cluster, as drive.py tells them. Raises LabError where Ray gives no answer."""
+def nodes(here: Member) -> tuple[list[dict], str]:
+    """Returns the machines of a cluster, as drive.py tells them, and where its dashboard is, "" where it has none.
+
+    Raises LabError where Ray gives no answer.
+    """
     require_answer(here.head)
     require_token(make=False)
-    return json.loads(_ask("nodes", here).splitlines()[-1])
+    told = json.loads(_ask("nodes", here).splitlines()[-1])
+    return told["nodes"], told["dashboard"]
+
+
+def page_of(dashboard: str) -> str:
+    """Returns what is said of a dashboard at an address, behind what is said of its cluster."""
+    return f"; Ray's dashboard: http://{dashboard} (its token: {TOKEN})" if dashboard else ""
 
 
 def _ask(what: str, here: Member) -> str:
@@ -328,9 +345,10 @@ def _ask(what: str, here: Member) -> str:
 def show(as_json: bool) -> None:
     """Prints the machines of the cluster that this one is in."""
     here = joined(None)
-    found = [one for one in nodes(here) if one["alive"]]
+    everything, dashboard = nodes(here)
+    found = [one for one in everything if one["alive"]]
     if as_json:
-        print(json.dumps({"head": here.head, "nodes": found}))
+        print(json.dumps({"head": here.head, "dashboard": dashboard, "nodes": found}))
         return
     from rich.console import Console  # here, for it takes a fifth of the tool's start
     from rich.table import Table
@@ -340,3 +358,5 @@ def show(as_json: bool) -> None:
         cells = (one["host"], one["address"], f"{one['cores']:g}", f"{one['gpus']:g}", f"{one['memory_gb']:g} GB")
         table.add_row(*cells, "head" if one["is_head"] else "")
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
+    if dashboard:
+        say(f"the head is at {here.head}{page_of(dashboard)}")

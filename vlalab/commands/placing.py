@@ -129,7 +129,8 @@ def prepare(
     if evaluators["listen"]:
         raise LabError("--cluster has the evaluator listen where the cluster reaches it; leave --listen out")
     here, workers = cluster.joined(None if asked is True else str(asked)), evaluators["workers"]
-    found = [one for one in cluster.nodes(here) if one["alive"]]
+    everything, dashboard = cluster.nodes(here)
+    found = [one for one in everything if one["alive"]]
     host = here.node or cluster.towards(here.head)
     if host not in {one["address"] for one in found}:
         raise LabError(
@@ -140,7 +141,8 @@ def prepare(
     elif runtime == "docker":
         raise LabError(f"a container does not reach {host}, which is this machine's alone; use --runtime local")
     cores = int(sum(one["cores"] for one in found))
-    say(f"cluster at {here.head}: {len(found)} machine{'s' * (len(found) > 1)}, {cores} core{'s' * (cores != 1)}")
+    many = f"{len(found)} machine{'s' * (len(found) > 1)}, {cores} core{'s' * (cores != 1)}"
+    say(f"cluster at {here.head}: {many}{cluster.page_of(dashboard)}")
     if replicas and replicas >= cores:
         raise LabError(
             f"--replicas {replicas}: each takes a core, which leaves none of the cluster's {cores} for a worker; "

@@ -114,11 +114,19 @@ ACTIONS = {"start": "a new one", "join": "the one whose head is HEAD", "status":
     Flag("port", "of the head, to start it", Number("[1, 65535]"), default=clusters.PORT),
     Flag("cpus", "cores to offer, each for one worker; 0: none", Number("[0, inf)"), otherwise="all"),
     Flag("gpus", "GPUs to offer", Number("[0, inf)"), otherwise="all"),
+    Flag("dashboard", "have Ray's dashboard at that port of the head, to start it", Number("[1, 65535]")),
     Flag("stay", "stay in front until told to end, and leave then: for batch jobs and containers", default=False),
     Flag("json", "print JSON instead of a table", default=False),
 )
 def cluster(
-    words: str, host: str | None, port: int, cpus: int | None, gpus: int | None, stay: bool, json: bool
+    words: str,
+    host: str | None,
+    port: int,
+    cpus: int | None,
+    gpus: int | None,
+    dashboard: int | None,
+    stay: bool,
+    json: bool,
 ) -> None:
     """Make machines one cluster (Ray), over which ./lab eval SUITE --cluster spreads its workers.
 
@@ -134,7 +142,7 @@ def cluster(
         raise LabError(f"{many}. See: ./lab cluster --help")
     offer = clusters.Offer(cpus, gpus)
     if action == "start":
-        clusters.start(host, port, offer)
+        clusters.start(host, port, offer, dashboard)
     elif action == "join":
         clusters.join(rest[0], host, offer)
     elif action == "status":
