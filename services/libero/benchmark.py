@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from services.libero.profiles import PROFILES
-from services.libero.simulator import suites
+from services.libero.simulator import pro_objects, suites
 from services.libero.simulator.suites import Task
 from vla_contract.protocol.parts import GRIPPER_CLOSES, HAND_STATE, OSC_POSE
 from vla_evaluation.benchmark import Assets
@@ -32,11 +34,14 @@ ABOUT_ASSETS = {  # see `vla_evaluation.benchmark.Assets`
 
 
 class Libero:
-    """LIBERO's five suites on a Panda arm; see `vla_evaluation.benchmark.Benchmark` for what the members are."""
+    """LIBERO's five suites on a Panda arm, and LIBERO-PRO's that disturb them; what the members are says
+    `vla_evaluation.benchmark.Benchmark`.
+    """
 
     name = "LIBERO"
     module = __name__
-    suites = suites.SUITES
+    bases = suites.BASES
+    suites = suites.EVERY
     action = (*OSC_POSE, GRIPPER_CLOSES)
     state = HAND_STATE
     control_hz = 20
@@ -61,6 +66,25 @@ class Libero:
 
         source = assets.resolve(asked, volume)
         return Assets(source.kind, source.path, source.digest, **ABOUT_ASSETS.get(source.kind, {}))
+
+    def lacking(self, tasks: Sequence[Task], assets: Assets) -> str:
+        """Returns why tasks cannot be built, in words: they name objects of LIBERO-PRO that these assets lack, or that
+        lie beside LIBERO's official files with another content than LIBERO-PRO's.
+        """
+        from services.libero.assets import pro
+
+        named = {name for task in tasks if task.kind for name in re.findall(r"-\s+(\w+)", task.bddl())}
+        wanted = named & pro_objects.LIKE.keys()
+        fetch, place = "`./lab assets libero --all` fetches them", f"the asset folder {assets.path}"
+        if missing := pro.missing(assets.path, wanted):
+            return (
+                f"{place} lacks LIBERO-PRO's {', '.join(missing)}: {fetch} with the official files, and --assets kit "
+                "has simple ones"
+            )
+        if assets.kind == "official" and (other := pro.differing(assets.path, wanted)):
+            shown = ", ".join(other[:3]) + (", …" if other[3:] else "")
+            return f"{place} has other files than LIBERO-PRO's ({shown}): {fetch} again"
+        return ""
 
     def renderer(self, render: str) -> str:
         """Returns the OpenGL driver's own name and version."""

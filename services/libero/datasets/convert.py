@@ -85,10 +85,10 @@ def make_writer(
 
 def _problem(task: suites.Task) -> dict[str, Any]:
     """Returns the attributes of a task's file that LIBERO's own readers look at."""
-    content = task.bddl_path.read_text(encoding="utf-8")
+    content = task.bddl()
     problem = content.split("(problem", 1)[-1].split(")", 1)[0].strip()
     told = {"problem_name": problem, "domain_name": "robosuite", "language_instruction": task.instruction}
-    name = f"{task.suite}/{task.bddl_path.name}"
+    name = f"{task.suite}/{task.name}.bddl"
     environment = {"type": 1, "env_name": problem, "problem_name": problem, "bddl_file": name}
     return {"problem_info": told, "env_args": environment, "bddl_file_name": name, "bddl_file_content": content}
 

@@ -78,14 +78,16 @@ class LiberoEnv:
         self._vis_sites = np.array([sim.model.site_name2id(name) for name in glows], dtype=int)
 
     def reset(self, episode: int, init_state: np.ndarray) -> None:
-        """Starts episode `episode` (from 0) at `init_state`: float64 [1 + nq + nv], as (time, qpos, qvel).
+        """Starts episode `episode` (from 0) at `init_state`: float64 [1 + nq + nv], as (time, qpos, qvel); or [0], for
+        the start that the placement draws.
 
         The scene equals, to the bit, the one that the reference loop has after seeding, `episode + 1` resets and
         `set_init_state`; no earlier episode need have run. Raises ValueError for a state of the wrong size.
         """
         if self.task is None:
             raise RuntimeError("no task is loaded; call load_task() first")
-        init_state = self._checked_state(init_state)
+        drawn = np.size(init_state) == 0 and self.task.init_states_path is None
+        init_state = self.start(episode) if drawn else self._checked_state(init_state)
         layout = self._resets[self.seed].layout(episode)
         self._problem.pristine.restore(self._model)
         self.domain.sim.reset()

@@ -1,7 +1,8 @@
 """LIBERO's init-state files, read without torch and without trusting their pickle.
 
 A file is what `torch.save` wrote: a zip whose `data.pkl` holds one numpy array of flattened simulator states.
-Unpickling an untrusted file can run any code, so only the four names that such an array needs are resolved.
+Unpickling an untrusted file can run any code, so only the four names that such an array needs are resolved. A file of
+LIBERO-PRO is numpy's own archive of one array, `states`.
 """
 
 import io
@@ -50,6 +51,8 @@ def read_init_states(path: Path) -> np.ndarray:
 
     Raises ValueError when the file is missing, damaged, or holds anything but one finite 2-D array of floats.
     """
+    if path.suffix == ".npz":
+        return _checked(_read_npz(path), path)
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith("data.pkl")]
@@ -61,6 +64,14 @@ def read_init_states(path: Path) -> np.ndarray:
     except (zipfile.BadZipFile, pickle.UnpicklingError, ValueError, EOFError, TypeError) as err:
         raise ValueError(f"init states at {path} cannot be read: {err}") from err
     return _checked(states, path)
+
+
+def _read_npz(path: Path) -> np.ndarray:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return archive["states"]
+    except (OSError, KeyError, zipfile.BadZipFile, ValueError, EOFError) as err:
+        raise ValueError(f"init states at {path} cannot be read: {err}; expected an array called states") from err
 
 
 def _checked(states, path: Path) -> np.ndarray:

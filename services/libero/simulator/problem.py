@@ -1,5 +1,6 @@
 """Builds LIBERO's problem objects. Imports MuJoCo: import it only after `runtime.configure`."""
 
+import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,11 +8,14 @@ from libero.libero.envs import TASK_MAPPING, bddl_utils
 from robosuite import load_controller_config
 from robosuite.utils.errors import RandomizationError
 
+from services.libero.simulator import pro, pro_objects, runtime
 from services.libero.simulator.control import ArmControl
 from services.libero.simulator.resets import ModelSnapshot, ResetReplay, global_rng
 from services.libero.simulator.suites import Task
 
 _BUILD_TRIES = 20
+
+pro_objects.register()
 
 
 @dataclass
@@ -32,12 +36,11 @@ def build(task: Task) -> Problem:
 
     Raises ValueError when the task's file is missing, RuntimeError when no initial layout can be drawn.
     """
-    if not task.bddl_path.exists():
-        raise ValueError(f"task file {task.bddl_path} is missing; reinstall hf-libero")
+    path = _file_of(task)
     with global_rng(np.random.RandomState(0).get_state()):
         for _ in range(_BUILD_TRIES):
             try:
-                domain, pristine = _construct(task)
+                domain, pristine = _construct(path)
                 break
             except RandomizationError:
                 continue
@@ -52,9 +55,22 @@ def build(task: Task) -> Problem:
     return Problem(domain, pristine, ArmControl(domain))
 
 
-def _construct(task: Task):
+def _file_of(task: Task) -> str:
+    """Returns the path of the task's definition, which LIBERO reads itself; one that is no file is written first."""
+    text = task.bddl()
+    if task.kind != pro.DRAWN:
+        return str(task.bddl_path)
+    path = runtime.active().work_dir / "bddl" / f"{task.suite}-{task.index}.bddl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)  # atomic: workers share the folder
+    return str(path)
+
+
+def _construct(path: str):
     """Returns (problem object, its model before the constructor's own reset wrote into it)."""
-    problem = TASK_MAPPING[bddl_utils.get_problem_info(str(task.bddl_path))["problem_name"]]
+    problem = TASK_MAPPING[bddl_utils.get_problem_info(path)["problem_name"]]
     domain, pristine = problem.__new__(problem), []
 
     def first_reset():
@@ -64,7 +80,7 @@ def _construct(task: Task):
 
     domain._reset_internal = first_reset
     domain.__init__(
-        str(task.bddl_path),
+        path,
         robots=["Panda"],
         controller_configs=load_controller_config(default_controller="OSC_POSE"),
         gripper_types="default",

@@ -2,32 +2,54 @@
 
 Tasks come in the order of LIBERO's `benchmark` module: its task order 0 for the suites of ten, its task map for
 libero_90. Instructions follow the same module's rule: the file name, words apart, without the scene's prefix.
+LIBERO-PRO's suites, which disturb these, are `pro`'s.
 """
+
+from __future__ import annotations
 
 import importlib.util
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+from services.libero.simulator import pro
 from services.libero.simulator.initstates import read_init_states
 from vla_contract.protocol.errors import did_you_mean
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
+BASES = {name: one.base for name, one in pro.VARIANTS.items()}  # a suite of LIBERO-PRO → the one that it disturbs
+EVERY = (*SUITES, *BASES)
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task of a suite. `index` is its place in LIBERO's order; paths point into the installed package."""
+    """One task of a suite. `index` is its place in LIBERO's order; paths point into the installed package.
+
+    `kind` is how LIBERO-PRO disturbs it, empty in LIBERO's own suites. A task without init states starts where LIBERO's
+    placement puts things, its scene moved to the living room.
+    """
 
     suite: str
     index: int
     name: str
     instruction: str
     bddl_path: Path
-    init_states_path: Path
+    init_states_path: Path | None
+    kind: str = ""
+
+    def bddl(self) -> str:
+        """Returns the task's definition. Raises ValueError where its file is missing."""
+        try:
+            text = self.bddl_path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise ValueError(
+                f"task file {self.bddl_path} is missing; make the environment again: `./lab env libero`"
+            ) from None
+        return pro.in_living_room(text) if self.kind == pro.DRAWN else text
 
 
 @dataclass(frozen=True)
@@ -64,9 +86,11 @@ def instruction_of(name: str) -> str:
 
 @cache
 def load_suite(name: str) -> Suite:
-    """Returns the suite called `name`. Raises ValueError, with the nearest name, when there is none."""
-    if name not in SUITES:
-        raise ValueError(f"suite {name!r} not found{did_you_mean(name, SUITES)}")
+    """Returns the suite called `name`. Raises ValueError, with the nearest name, when there is none, or none here."""
+    if name not in EVERY:
+        raise ValueError(f"suite {name!r} not found{did_you_mean(name, EVERY)}")
+    if name in pro.VARIANTS:
+        return Suite(name, tuple(_disturbed(pro.VARIANTS[name])))
     root = package_root()
     tasks = tuple(
         Task(
@@ -82,9 +106,39 @@ def load_suite(name: str) -> Suite:
     return Suite(name, tasks)
 
 
+def _disturbed(variant: pro.Variant) -> Iterator[Task]:
+    """Yields the tasks of a suite of LIBERO-PRO in their base's order; of the one of all kinds, kind by kind."""
+    base = load_suite(variant.base).tasks
+    if variant.kind:
+        of_kind = [task for one in base if (task := _of_kind(one, variant)) is not None]
+        yield from (replace(task, index=index) for index, task in enumerate(of_kind))
+        return
+    every = [replace(task, kind=pro.BASE) for task in base]
+    for suffix in pro.KINDS.values():
+        every += [replace(task, name=f"{task.name}_{suffix}") for task in load_suite(f"{variant.base}_{suffix}").tasks]
+    yield from (replace(task, suite=variant.name, index=index) for index, task in enumerate(every))
+
+
+def _of_kind(base: Task, variant: pro.Variant) -> Task | None:
+    """Returns a task disturbed in one way; None where nothing of it would change."""
+    if variant.kind == pro.DRAWN:
+        bddl, states = base.bddl_path, None
+        if pro.table_of(base.bddl()) == pro.LIVING_ROOM:
+            return None
+    else:
+        bddl, states = pro.files(variant.name, base.name)
+    told = pro.language(bddl.read_text(encoding="utf-8"))
+    return replace(
+        base, suite=variant.name, instruction=told, bddl_path=bddl, init_states_path=states, kind=variant.kind
+    )
+
+
 def init_states(task: Task) -> np.ndarray:
     """Returns the task's official init states: float64 [50, 1 + nq + nv]; episode k starts from row k.
 
-    Raises ValueError when the file is missing or holds anything but an array.
+    Float64 [50, 0] for a task without any: its starts are the placement's. Raises ValueError when the file is missing
+    or holds anything but an array.
     """
+    if task.init_states_path is None:
+        return np.empty((pro.EPISODES, 0))
     return read_init_states(task.init_states_path)

@@ -8,7 +8,7 @@ from vla_contract import PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
 from vla_contract.protocol.parts import Part
 from vla_evaluation.actions import differing
-from vla_evaluation.benchmark import Benchmark
+from vla_evaluation.benchmark import Benchmark, base_of
 from vla_evaluation.profiles import Profile
 
 
@@ -25,11 +25,12 @@ def check_policy(
                 f"{did_you_mean(camera, benchmark.cameras)}"
             )
     _check_parts(info, benchmark)
-    if info.suites and suite not in info.suites and not allow_other_suite:
+    base = base_of(benchmark, suite)
+    if info.suites and not {suite, base} & set(info.suites) and not allow_other_suite:
         made_for = ", ".join(info.suites)
         raise ValueError(
             f"policy {info.name!r}{_checkpoint(info)} was made for {made_for}, not for {suite}: serve the checkpoint "
-            f"for {suite}, evaluate {info.suites[0]}, or add --allow-other-suite if that is what you want"
+            f"for {base}, evaluate {info.suites[0]}, or add --allow-other-suite if that is what you want"
         )
     if not _takes(info, profile):
         raise ValueError(

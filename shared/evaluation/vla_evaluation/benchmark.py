@@ -25,7 +25,10 @@ from vla_evaluation.profiles import Profile
 
 
 class Task(Protocol):
-    """One task of a suite; `index` is its place there, from 0. What else it has is the benchmark's own affair."""
+    """One task of a suite; `index` is its place there, from 0. What else it has is the benchmark's own affair.
+
+    A suite whose tasks are of several kinds says so in `kind`, a word for each: reports then have a rate per kind.
+    """
 
     index: int
     name: str
@@ -95,7 +98,12 @@ class Environment(Protocol):
 
 
 class Benchmark(Protocol):
-    """A benchmark. Everything but `make_env` must be cheap: the evaluator asks before it starts anything."""
+    """A benchmark. Everything but `make_env` must be cheap: the evaluator asks before it starts anything.
+
+    Two members more may be there. `bases`, a mapping, names for a suite the one that it is made of: step limits,
+    statistics and checkpoints of the base hold for it. `lacking(tasks, assets)` returns why these tasks cannot be built
+    from these assets, with the way out, and an empty text where they can.
+    """
 
     name: str  # as people call it; part of a run's identity
     module: str  # the module that holds it as BENCHMARK: `module = __name__`
@@ -137,6 +145,23 @@ class Benchmark(Protocol):
         `work` is a folder of the run to write into, shared by its workers; a name that begins with a dot and ends in
         .partial is swept after a kill. `render` is auto, cpu, gpu, or none where no picture will be asked for.
         """
+
+
+def base_of(benchmark: Benchmark, suite: str) -> str:
+    """Returns the suite that `suite` is made of, itself where it is made of none."""
+    return getattr(benchmark, "bases", {}).get(suite, suite)
+
+
+def kind_of(task: Task) -> str:
+    """Returns the kind of a task; empty where its benchmark has none."""
+    return getattr(task, "kind", "")
+
+
+def require_assets(benchmark: Benchmark, tasks: Sequence[Task], assets: Assets) -> None:
+    """Raises ValueError, with the way out, where a task cannot be built from these assets."""
+    lacking = getattr(benchmark, "lacking", None)
+    if why := lacking(tasks, assets) if lacking else "":
+        raise ValueError(why)
 
 
 def load(module: str) -> Benchmark:

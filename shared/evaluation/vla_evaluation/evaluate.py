@@ -21,7 +21,7 @@ from vla_contract import ContractError, PolicyClient, PolicyInfo
 from vla_contract.server.auth import in_container, require_token_beyond_loopback
 from vla_evaluation import hosts, provenance, report
 from vla_evaluation.agreement import check_policy, choose_profile
-from vla_evaluation.benchmark import Assets, Benchmark
+from vla_evaluation.benchmark import Assets, Benchmark, require_assets
 from vla_evaluation.chunks import Chunking
 from vla_evaluation.config import EvalConfig, RunConfig, differences, parse_args, token_of
 from vla_evaluation.coordinator.app import Coordinator, coordinating, read_address
@@ -227,6 +227,7 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         plan = make_plan(benchmark, config, profile)
     check_policy(info, benchmark, config.suite, plan.profile, config.allow_other_suite)
     assets = benchmark.assets(config.assets, Volume().root)
+    require_assets(benchmark, plan.tasks, assets)
     spec = specify(plan, info)
     identity = identify(plan, spec, assets)
     root = (config.run_dir or Volume().runs).resolve()
@@ -336,6 +337,8 @@ def print_result(run: Run, summary: Summary) -> None:
         say(summary.advice)
     elif not summary.comparable:
         say(f"not comparable with published figures: {summary.why_not_comparable}")
+    for of_tasks, rate in summary.kinds.items():
+        say(f"{of_tasks}: {rate}")
     beside = "".join(f", published {row.percent:g} %" for row in summary.published)
     say(f"{summary.suite}: success rate {summary.rate}{beside}, assets: {kind}")
 

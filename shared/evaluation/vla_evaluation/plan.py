@@ -11,7 +11,7 @@ from vla_contract import PolicyInfo
 from vla_contract.protocol.errors import did_you_mean, nearest
 from vla_evaluation import provenance
 from vla_evaluation.agreement import choose_unnorm_key
-from vla_evaluation.benchmark import Assets, Benchmark, Task
+from vla_evaluation.benchmark import Assets, Benchmark, Task, base_of, kind_of
 from vla_evaluation.config import EvalConfig, RunConfig, show_ranges
 from vla_evaluation.profiles import Profile, choose
 from vla_evaluation.spec import RunSpec
@@ -93,12 +93,13 @@ def specify(plan: Plan, info: PolicyInfo) -> RunSpec:
     if chunking.execute is None:
         chunking = replace(chunking, execute=profile.execute)
     chunking.check(info)
+    base = base_of(benchmark, config.suite)
     return RunSpec(
         benchmark=benchmark.name,
         suite=config.suite,
         profile=profile.name,
         protocol=profile.protocol(),
-        max_steps=config.max_steps or profile.steps_for(config.suite),
+        max_steps=config.max_steps or profile.steps_for(base),
         action=benchmark.action,
         control_hz=benchmark.control_hz,
         policy=info,
@@ -108,7 +109,7 @@ def specify(plan: Plan, info: PolicyInfo) -> RunSpec:
         ensemble_weight=chunking.weight,
         realtime=chunking.realtime,
         seed=profile.env_seed if config.seed is None else config.seed,
-        unnorm_key=choose_unnorm_key(info, profile.unnorm_keys_for(config.suite), config.unnorm_key),
+        unnorm_key=choose_unnorm_key(info, profile.unnorm_keys_for(base), config.unnorm_key),
         render=config.render,
     )
 
@@ -139,11 +140,17 @@ def of_machine(benchmark: Benchmark, spec: RunSpec, assets: Assets, worker: str 
 def describe(plan: Plan, assets: Assets) -> dict:
     """Returns what is read beside the identity (by report, comparison and tables), so that none needs the benchmark."""
     tasks = plan.benchmark.tasks(plan.config.suite)
+    suite = plan.config.suite
     return {
-        "tasks": [{"name": task.name, "instruction": task.instruction} for task in tasks],
-        "profile": plan.profile.as_json(plan.config.suite),
+        "tasks": [_described(task) for task in tasks],
+        "profile": plan.profile.as_json(suite, base_of(plan.benchmark, suite)),
         "assets": {"unlike": assets.unlike, "notice": assets.notice, "advice": assets.advice},
     }
+
+
+def _described(task: Task) -> dict[str, str]:
+    told = {"name": task.name, "instruction": task.instruction}
+    return {**told, "kind": kind} if (kind := kind_of(task)) else told
 
 
 def make_job(plan: Plan, spec: RunSpec, assets: Assets, kind: type[Job] = Job, **facts: object) -> Job:

@@ -86,15 +86,18 @@ class Profile(EpisodeProtocol):
         """Returns the published rows that name `suite`."""
         return tuple(row for row in self.published if suite in row.success_percent)
 
-    def as_json(self, suite: str) -> dict[str, object]:
-        """Returns what a run under this profile is held against, as JSON types, with the suite's figures alone."""
+    def as_json(self, suite: str, base: str | None = None) -> dict[str, object]:
+        """Returns what a run under this profile is held against, as JSON types, with the suite's figures alone; step
+        limit and statistics are those of `base`, the suite that it is made of.
+        """
+        base = base or suite
         rows = [{**vars(row), "success_percent": row.success_percent[suite]} for row in self.published_for(suite)]
         return {
-            "max_steps": self.steps_for(suite),
+            "max_steps": self.steps_for(base),
             "trials": self.trials,
             "execute": self.execute,
             "env_seed": self.env_seed,
-            "unnorm_keys": list(self.unnorm_keys_for(suite)),
+            "unnorm_keys": list(self.unnorm_keys_for(base)),
             "simulator": dict(self.simulator),
             "details": dict(self.details),
             "published": rows,

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from services.libero.assets import content
-from services.libero.assets.kit import dishes, fixtures, groceries, household, rooms
+from services.libero.assets.kit import dishes, fixtures, groceries, household, rooms, variants
 from services.libero.assets.kit.mjcf import Asset
 
 MARKER = "KIT"  # file with the version and git's hash of every file
@@ -17,7 +17,8 @@ MARKER = "KIT"  # file with the version and git's hash of every file
 def catalogue() -> dict[str, Asset]:
     """Returns every object and fixture of the kit by category name."""
     every = [*groceries.assets(), *dishes.assets(), *household.assets(), *fixtures.assets()]
-    return {asset.name: asset for asset in every}
+    known = {asset.name: asset for asset in every}
+    return known | {asset.name: asset for asset in variants.assets(known)}
 
 
 def files() -> dict[str, bytes]:

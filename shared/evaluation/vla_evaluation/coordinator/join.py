@@ -25,7 +25,7 @@ from vla_common.volume import Volume
 from vla_contract import ContractError, PolicyClient
 from vla_contract.client.transport import FAULTS, Transport
 from vla_evaluation import provenance
-from vla_evaluation.benchmark import Assets, Benchmark
+from vla_evaluation.benchmark import Assets, Benchmark, require_assets
 from vla_evaluation.config import differences, read_addresses, require_folder_name
 from vla_evaluation.coordinator import VERSION
 from vla_evaluation.coordinator.remote import Joined, RemoteStore
@@ -158,6 +158,7 @@ def join(benchmark: Benchmark, config: JoinConfig) -> int:
         raise ValueError(f"the run at {config.url} is of {job.benchmark}; this is {benchmark.module}")
     assets = benchmark.assets(config.assets, Volume().root)
     require_same(benchmark, said["identity"], job, assets)
+    require_assets(benchmark, [benchmark.tasks(job.spec.suite)[index] for index in said["identity"]["tasks"]], assets)
     job = replace(job, assets=str(assets.path), policies_at=policies_from_here(config, job))
     require_policy(config, job)
     name = config.name or re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname()).strip("-") or "host"

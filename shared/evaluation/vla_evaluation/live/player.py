@@ -27,7 +27,7 @@ from vla_contract import ActionChunk, ContractError, Observation, PolicyClient, 
 from vla_evaluation import benchmark
 from vla_evaluation.actions import PolicyFault
 from vla_evaluation.agreement import check_policy, choose_profile
-from vla_evaluation.benchmark import Benchmark, Environment
+from vla_evaluation.benchmark import Benchmark, Environment, require_assets
 from vla_evaluation.config import EvalConfig
 from vla_evaluation.live import keeping, wire
 from vla_evaluation.live.controls import Controls, Left
@@ -119,6 +119,7 @@ class Player:
         check_policy(self.info, self.benchmark, config.suite, plan.profile)
         self.spec, self.task = specify(plan, self.info), plan.tasks[self.opening.task]
         self.assets = self.benchmark.assets(None, Volume().root)
+        require_assets(self.benchmark, [self.task], self.assets)
         size, render = self.spec.protocol.camera_size, self.spec.render
         env = self.benchmark.make_env(self.assets.path, self.work, tuple(self.benchmark.cameras), size, render)
         self.env = Seen(env, self.controls)

@@ -15,7 +15,7 @@ from vla_common.volume import Volume, require_space, shown
 from vla_contract import PolicyInfo
 from vla_evaluation import evaluate
 from vla_evaluation.agreement import check_policy, choose_profile
-from vla_evaluation.benchmark import Assets, Benchmark
+from vla_evaluation.benchmark import Assets, Benchmark, require_assets
 from vla_evaluation.config import RunConfig
 from vla_evaluation.plan import Plan, choose_tasks, describe, identify, make_job, specify
 from vla_evaluation.recording import worker
@@ -52,6 +52,7 @@ def record(benchmark: Benchmark, config: RecordConfig) -> int:
         plan = make_plan(benchmark, config, profile)
     check_policy(info, benchmark, config.suite, plan.profile, config.allow_other_suite)
     assets = benchmark.assets(config.assets, Volume().root)
+    require_assets(benchmark, plan.tasks, assets)
     spec = specify_recording(plan, info)
     root, name = (config.run_dir or Volume().demonstrations).resolve(), config.name or f"{config.suite}-{info.name}"
     refuse_foreign(root / name)

@@ -28,10 +28,13 @@ STAGES = (  # parts of an episode's time that do not overlap: key in the store, 
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """One task's share. `steps` is the mean length of its successful episodes, None without any."""
+    """One task's share. `steps` is the mean length of its successful episodes, None without any; `kind` is the task's,
+    empty in suites without kinds.
+    """
 
     index: int
     instruction: str
+    kind: str
     planned: int
     rate: Rate
     steps: float | None
@@ -92,6 +95,15 @@ class Summary:
         return [(task.index, e) for task in self.tasks for e in task.episodes if "policy_error" in e.result]
 
     @property
+    def kinds(self) -> dict[str, Rate]:
+        """The rate over the tasks of each kind, in the suite's order; empty in suites without kinds."""
+        return {
+            kind: Rate(sum(task.rate.successes for task in mine), sum(task.rate.trials for task in mine))
+            for kind in dict.fromkeys(task.kind for task in self.tasks if task.kind)
+            if (mine := [task for task in self.tasks if task.kind == kind])
+        }
+
+    @property
     def chunks(self) -> str:
         """How chunks were executed, in words."""
         return Chunking.of(self.identity).words
@@ -135,6 +147,7 @@ class Summary:
                 "suite": self.suite,
                 "task": task.index,
                 "instruction": task.instruction,
+                **({"kind": task.kind} if task.kind else {}),
                 "episode": e.episode,
                 "attempt": e.attempt,
                 "worker": e.worker,
@@ -162,6 +175,7 @@ class Summary:
             "comparable_with_published": self.comparable,
             "why_not_comparable": self.why_not_comparable,
             "published": [vars(row) for row in self.published],
+            **({"kinds": {kind: _rate_json(rate) for kind, rate in self.kinds.items()}} if self.kinds else {}),
             "tasks": [_task_json(task) for task in self.tasks],
             "steps": self.steps,
             "requests": self.requests,
@@ -176,16 +190,23 @@ class Summary:
         }
 
 
+def _rate_json(rate: Rate) -> dict:
+    return {
+        "episodes": rate.trials,
+        "successes": rate.successes,
+        "success_rate": round(rate.value, 6) if rate.trials else None,
+        "wilson_95": [round(end, 6) for end in rate.interval],
+    }
+
+
 def _task_json(task: TaskSummary) -> dict:
     return {
         "task": task.index,
         "instruction": task.instruction,
+        **({"kind": task.kind} if task.kind else {}),
         "planned": task.planned,
-        "episodes": task.rate.trials,
-        "successes": task.rate.successes,
+        **_rate_json(task.rate),
         "policy_errors": sum("policy_error" in e.result for e in task.episodes),
-        "success_rate": round(task.rate.value, 6) if task.rate.trials else None,
-        "wilson_95": [round(end, 6) for end in task.rate.interval],
         "mean_steps_of_successes": task.steps,
     }
 
@@ -225,6 +246,7 @@ def _task(index: int, finished: list[Finished], plan: list[tuple[int, int]], tas
     return TaskSummary(
         index=index,
         instruction=tasks[index]["instruction"],
+        kind=tasks[index].get("kind", ""),
         planned=sum(task == index for task, _ in plan),
         rate=Rate(len(lengths), len(mine)),
         steps=sum(lengths) / len(lengths) if lengths else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vla_contract.protocol.errors import did_you_mean
@@ -24,8 +24,8 @@ SHOWN_DIGITS = 8  # of a digest or a revision
 MEANT_TO_VARY = ("episodes",)  # between runs that count together
 COLUMNS = (
     "table", "benchmark", "profile", "assets", "assets_digest", "max_steps", "chunks", "seed", "tasks", "versions",
-    "policy", "checkpoint", "revision", "policy_differs_in", "privileged", "suite", "episodes", "successes", "rate",
-    "low", "high", "policy_errors", "runs",
+    "policy", "checkpoint", "revision", "policy_differs_in", "privileged", "suite", "kind", "episodes", "successes",
+    "rate", "low", "high", "policy_errors", "runs",
 )  # fmt: skip
 
 Episode = tuple[int, int]  # task, episode
@@ -56,13 +56,14 @@ class Entry:
 @dataclass(frozen=True)
 class Cell:
     """One policy on one suite. Each start counts once, however many of `runs` had it; `repeated` is how many came
-    again.
+    again. `kinds` holds the cells of the suite's kinds of task, where it has such.
     """
 
     rate: Rate
     policy_errors: int
     runs: tuple[str, ...]
     repeated: int
+    kinds: Mapping[str, Cell] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Returns it as JSON types; rates run from 0 to 1."""
@@ -74,6 +75,7 @@ class Cell:
             "policy_errors": self.policy_errors,
             "runs": list(self.runs),
             "repeated": self.repeated,
+            **({"kinds": {kind: cell.to_json() for kind, cell in self.kinds.items()}} if self.kinds else {}),
         }
 
 
@@ -120,6 +122,11 @@ class Table:
     def mean(self, line: Line) -> float | None:
         """Returns a line's mean where it has every suite of several; None elsewhere."""
         return line.mean if len(self.suites) > 1 and len(line.cells) == len(self.suites) else None
+
+    def kinds(self) -> dict[str, tuple[str, ...]]:
+        """Returns the kinds of task of every suite that has several, in the suite's order."""
+        cells = [(suite, line.cells[suite]) for suite in self.suites for line in self.lines if suite in line.cells]
+        return {suite: tuple(cell.kinds) for suite, cell in cells if len(cell.kinds) > 1}
 
     @property
     def words(self) -> dict[str, str]:
@@ -169,12 +176,13 @@ class Board:
     left_out: tuple[tuple[str, str], ...]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns a row of `COLUMNS` per figure: what a spreadsheet takes."""
+        """Returns a row of `COLUMNS` per figure, those of a suite's kinds below it: what a spreadsheet takes."""
         return [
-            row(number, table, line, suite)
+            row(number, table, line, suite, kind)
             for number, table in enumerate(self.tables, 1)
             for line in table.lines
-            for suite in line.cells
+            for suite, cell in line.cells.items()
+            for kind in ("", *cell.kinds)
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -187,9 +195,10 @@ class Board:
         }
 
 
-def row(number: int, table: Table, line: Line, suite: str) -> dict[str, Any]:
-    """Returns one figure of a table as a row of `COLUMNS`."""
-    facts, cell = table.facts, line.cells[suite]
+def row(number: int, table: Table, line: Line, suite: str, kind: str = "") -> dict[str, Any]:
+    """Returns one figure of a table as a row of `COLUMNS`; of all kinds of task together where none is named."""
+    facts, whole = table.facts, line.cells[suite]
+    cell = whole.kinds[kind] if kind else whole
     low, high = cell.rate.interval
     return {
         "table": number,
@@ -203,6 +212,7 @@ def row(number: int, table: Table, line: Line, suite: str) -> dict[str, Any]:
         "policy_differs_in": line.differs,
         "privileged": line.privileged,
         "suite": suite,
+        "kind": kind,
         "episodes": cell.rate.trials,
         "successes": cell.rate.successes,
         "rate": round(cell.rate.value, 6),
@@ -347,9 +357,18 @@ def count_together(entries: Sequence[Entry]) -> tuple[Cell, list[tuple[str, str]
     ]
     starts = _starts(chosen)
     repeated = sum(len(entry.outcomes) for entry in chosen) - len(starts)
+    names, kinds = tuple(entry.name for entry in chosen), [task.get("kind", "") for task in chosen[-1].about["tasks"]]
+    by_kind = {
+        kind: _cell({at: outcome for at, outcome in starts.items() if kinds[at[0]] == kind}, names)
+        for kind in dict.fromkeys(kinds[task] for task, _ in sorted(starts))
+        if kind
+    }
+    return replace(_cell(starts, names), repeated=repeated, kinds=by_kind), beside
+
+
+def _cell(starts: Mapping[Episode, tuple[bool, bool]], runs: tuple[str, ...]) -> Cell:
     rate = Rate(sum(success for success, _ in starts.values()), len(starts))
-    errors = sum(by_policy for _, by_policy in starts.values())
-    return Cell(rate, errors, tuple(entry.name for entry in chosen), repeated), beside
+    return Cell(rate, sum(by_policy for _, by_policy in starts.values()), runs, 0)
 
 
 def _pooled(entry: Entry) -> dict[str, Any]:

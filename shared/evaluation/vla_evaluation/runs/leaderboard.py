@@ -63,6 +63,7 @@ def print_board(board: Board, console: Console) -> None:
         for line in heading(table):
             console.print(Text(one_line(line), style="dim"), soft_wrap=True)
         print_suites(table, console)
+        print_kinds(table, console)
         say(file=console.file)
     if not board.tables:
         say("no complete run to show", console.file)
@@ -105,14 +106,29 @@ def print_suites(table: Table, console: Console) -> None:
         say(f"policy errors among the failures: {errors}", console.file)
 
 
+def print_kinds(table: Table, console: Console) -> None:
+    """Prints for every suite with kinds of task a line per policy and kind."""
+    for suite in table.kinds():
+        say(f"{suite}, by kind of task:", console.file)
+        rows = [
+            {"policy": line.label, "kind": kind, **_figures(cell)}
+            for line in table.lines
+            if suite in line.cells
+            for kind, cell in line.cells[suite].kinds.items()
+        ]
+        print_table((LONG[0], Column("kind"), *LONG[2:]), rows, console)
+
+
+def _figures(cell: Cell) -> dict[str, str]:
+    return {"success": f"{100 * cell.rate.value:.1f} %", "95 %": _interval(cell), "episodes": str(cell.rate.trials)}
+
+
 def _long(line: leaderboard.Line, mean: float | None) -> list[dict[str, str]]:
     rows = [
         {
             "policy": line.label,
             "suite": suite,
-            "success": f"{100 * cell.rate.value:.1f} %",
-            "95 %": _interval(cell),
-            "episodes": str(cell.rate.trials),
+            **_figures(cell),
         }
         for suite, cell in line.cells.items()
     ]

@@ -1,0 +1,68 @@
+"""LIBERO-PRO's objects: the kit's own, in another colour or half as large again, as those were made of LIBERO's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from PIL import Image
+
+from services.libero.assets.kit.mjcf import Asset, Body
+from services.libero.assets.kit.paint import Colour
+from services.libero.assets.kit.products import of_kind
+
+KEPT = 0.35  # of the texture's own colour
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One object: its name, the one `of` which it is made, the colour it is tinted with, how many times as large."""
+
+    name: str
+    of: str
+    tint: Colour | None = None
+    size: float = 1.0
+
+
+def variant(spec: Variant, of: Asset) -> Asset:
+    """Returns the asset: same shape, frame, joints and regions; mass grows with the volume."""
+    place = of.path.removesuffix(of.name).replace(f"/{of.name}/", f"/{spec.name}/")
+    larger = {name: spec.size * getattr(of, name) for name in ("bottom", "top", "radius")}
+    texture = of.texture if spec.tint is None else tinted(of.texture, spec.tint)
+    return replace(of, path=f"{place}{spec.name}", root=_scaled(of.root, spec.size), texture=texture, **larger)
+
+
+def tinted(picture: Image.Image, tint: Colour) -> Image.Image:
+    """Returns the picture in the hue of `tint`, its light and dark kept; what is written on it can still be read."""
+    pixels = np.asarray(picture.convert("RGB"), np.float64)
+    light = pixels.mean(axis=-1, keepdims=True) / 255
+    painted = np.array(tint) * (0.45 + 0.65 * light)
+    return Image.fromarray(np.clip(KEPT * pixels + (1 - KEPT) * painted, 0, 255).round().astype(np.uint8))
+
+
+def _scaled(body: Body, size: float) -> Body:
+    """Returns a body without joints `size` times as large, or any as it is for size 1."""
+    if size == 1:
+        return body
+    if body.children or body.joint or body.inertial or body.glass:
+        raise ValueError(f"body {body.name} has joints, children or glass; only plain objects are made larger")
+    return replace(
+        body,
+        mass=size**3 * body.mass,
+        meshes=[mesh.scaled(size, size, size) for mesh in body.meshes],
+        colliders=[
+            replace(one, size=tuple(size * length for length in one.size), pos=size * one.pos) for one in body.colliders
+        ],
+        sites=[_scaled_site(one, size) for one in body.sites],
+    )
+
+
+def _scaled_site(site: dict, size: float) -> dict:
+    return {**site, "size": size * np.asarray(site["size"], float), "pos": size * np.asarray(site["pos"], float)}
+
+
+def assets(known: Mapping[str, Asset]) -> Iterable[Asset]:
+    """Yields LIBERO-PRO's objects, made of those that are `known`."""
+    for spec in of_kind("variants", Variant):
+        yield variant(spec, known[spec.of])
