@@ -96,6 +96,18 @@ def test_the_finishing_step_runs_inside_and_counts(tiny):
     assert not venvs.named("tiny", tiny.parents[1]).is_ready()
 
 
+def test_a_second_lock_goes_into_a_folder_beside_and_is_not_imported(tiny):
+    ensure(tiny)
+    (tiny / "beside.lock").write_text(pins("idna"))
+    assert not venvs.named("tiny", tiny.parents[1]).is_ready()
+    env = ensure(tiny)
+    assert (env.venv / "beside" / "idna" / "__init__.py").is_file() and not imports(env, "idna")
+    (tiny / "beside.lock").write_text(re.sub(r"sha256:[0-9a-f]{64}", "sha256:" + "0" * 64, pins("idna")))
+    with pytest.raises(LabError, match="idna"):
+        ensure(tiny)
+    assert not venvs.named("tiny", tiny.parents[1]).is_ready()
+
+
 def test_two_calls_at_once_make_it_once(tiny, monkeypatch):
     made = []
     real = venvs._make

