@@ -70,10 +70,11 @@ def play(
     info = client.info()
     plan = make_plan(BENCHMARK, EvalConfig(suite, max_steps=max_steps), info.profile)
     wanted = plan.tasks[task]
-    env.load_task(wanted, 0)
+    spec = specify(plan, info)
+    env.load_task(wanted, spec.seed, **spec.protocol.draws())
     start = BENCHMARK.init_states(wanted)[episode]
     session = f"notebook-{time.time_ns()}"
-    return run_episode(env, episode, start, act=client.act, spec=specify(plan, info), session=session)
+    return run_episode(env, episode, start, act=client.act, spec=spec, session=session)
 
 
 def frames_of(env: Environment, record: Record, camera: str = "agentview", every: int = 5) -> list[np.ndarray]:

@@ -1,17 +1,24 @@
-"""Evaluation protocols of LIBERO as data.
+"""Evaluation protocols of LIBERO as data, each with the files that it was read from.
 
-Profile `openvla` is experiments/robot/libero/run_libero_eval.py of openvla at c8f03f48, with the picture's path through
-libero_utils.py and openvla_utils.py. Profile `groot-n1.5` is examples/Libero/eval/run_libero_eval.py of Isaac-GR00T at
-4af2b622 (branch n1.5-release), with utils.py beside it. Profile `openpi` is examples/libero/main.py of openpi at
-15a9616a, with image_tools.py of its packages/openpi-client.
+openvla       openvla at c8f03f48, experiments/robot/libero/run_libero_eval.py, with the picture's path through
+              libero_utils.py and openvla_utils.py
+openvla-oft   openvla-oft at 213c5ff8, the file of that name with the same two, and prismatic/vla/constants.py
+groot-n1.5    Isaac-GR00T at 4af2b622 (branch n1.5-release), examples/Libero/eval/run_libero_eval.py and utils.py
+openpi        openpi at 15a9616a, examples/libero/main.py, with image_tools.py of its packages/openpi-client
+lerobot       lerobot at 7427f318, src/lerobot: scripts/lerobot_eval.py, envs/libero.py, envs/configs.py,
+              configs/eval.py and processor/env_processor.py; run as docs/source/libero.mdx has it, with one environment
+vla-eval      the package vla-eval 0.8.0, vla_eval/benchmarks/libero/benchmark.py
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from services.libero.simulator.suites import SUITES
+from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STATE, OSC_POSE
 from vla_evaluation.profiles import Profile, Published
 
+BOTH = ("agentview", "robot0_eye_in_hand")
 # MuJoCo 3.2.3 with robosuite 1.4.0 gave OpenVLA's average (76.2 % against 76.5 % published); 3.3.3 and later draw
 # LIBERO's floors darker, which costs it 20 points on libero_object.
 SIMULATOR = MappingProxyType({"mujoco": "3.2.3", "robosuite": "1.4.0", "hf-libero": "0.1.4", "bddl": "1.0.1"})
@@ -67,6 +74,9 @@ GROOT = Profile(
     wait_action=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0),
     trials=5,
     execute=1,
+    cameras=BOTH,
+    state=HAND_STATE,
+    action=(*OSC_POSE, GRIPPER_OPENS),  # utils.py: 1 − 2g and its sign
     camera_size=256,
     rotate_180=True,
     image_size=256,
@@ -95,6 +105,9 @@ OPENPI = Profile(
     trials=50,
     execute=5,
     env_seed=7,
+    cameras=BOTH,
+    state=HAND_STATE,
+    action=(*OSC_POSE, GRIPPER_CLOSES),  # executed as it comes
     camera_size=256,
     rotate_180=True,
     image_size=224,
@@ -112,6 +125,73 @@ OPENPI = Profile(
     ),
 )
 
+# Of OpenVLA's loop, with a second camera through the same pictures (resize_image_for_policy, center_crop_image), the
+# robot's state, and eight actions of eight (num_open_loop_steps, NUM_ACTIONS_CHUNK) before the model is asked again.
+OPENVLA_OFT = replace(
+    OPENVLA,
+    name="openvla-oft",
+    source="openvla-oft@213c5ff8 experiments/robot/libero/run_libero_eval.py",
+    execute=8,
+    cameras=BOTH,  # num_images_in_input
+    state=HAND_STATE,  # use_proprio
+    action=(*OSC_POSE, GRIPPER_OPENS),  # process_action
+    simulator=MappingProxyType({"robosuite": "1.4.1"}),  # libero_requirements.txt names no other version
+    published=(
+        Published(
+            "OpenVLA-OFT, fine-tuned per suite",
+            "arXiv:2502.19645",
+            "3 seeds x 500",
+            _PUBLISHED[1].success_percent,
+            True,
+        ),
+    ),
+)
+
+# Pictures as they are drawn, turned round (LiberoProcessorStep), and all of the chunk that a policy hands out
+# (n_action_steps). Its environment resets once when it is made, unseeded, and is seeded with 1000 + k before episode k.
+LEROBOT = Profile(
+    name="lerobot",
+    source="lerobot@7427f318 src/lerobot/scripts/lerobot_eval.py",
+    max_steps=MappingProxyType({**OPENVLA.max_steps, "libero_spatial": 280}),  # TASK_SUITE_MAX_STEPS
+    wait_steps=10,
+    wait_action=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0),
+    trials=10,
+    env_seed=1000,
+    seed_each=True,
+    extra_resets=1,
+    cameras=BOTH,
+    state=HAND_STATE,
+    action=(*OSC_POSE, GRIPPER_CLOSES),
+    camera_size=360,  # envs/configs.py
+    rotate_180=True,
+    image_size=360,
+    simulator=MappingProxyType({"mujoco": "3.8.1", "robosuite": "1.4.0", "hf-libero": "0.1.4"}),  # uv.lock
+    published=(
+        # Never beside a run: it is of October 2025 (abde7be3b), when all episodes of a task that one environment plays
+        # began at init state 0; since 5eba4ce6 (February 2026) episode k begins at init state k.
+        Published(
+            "pi0.5 (LeRobot)", "lerobot, docs/source/libero.mdx", "10 per task", _percent(97.0, 99.0, 98.0, 96.0)
+        ),
+    ),
+)
+# Of the data sets that its policies learn from: --env.observation_height=256 --env.observation_width=256.
+LEROBOT_256 = replace(LEROBOT, name="lerobot-256", camera_size=256, image_size=256)
+
+# What a model server of vla-eval is shown, which prepares pictures and hands out its chunks itself.
+VLA_EVAL = Profile(
+    name="vla-eval",
+    source="vla-eval 0.8.0 vla_eval/benchmarks/libero/benchmark.py",
+    max_steps=OPENVLA.max_steps,  # MAX_STEP_MAPPING
+    wait_steps=10,
+    wait_action=(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0),
+    trials=50,
+    env_seed=7,
+    action=(*OSC_POSE, GRIPPER_CLOSES),
+    camera_size=256,
+    rotate_180=True,
+    image_size=256,
+)
+
 # The lab's own: pictures as the data sets that `./lab dataset` makes have them, half of a chunk of 16 executed.
 MINIVLA = Profile(
     name="minivla",
@@ -127,5 +207,5 @@ MINIVLA = Profile(
 )
 
 PROFILES: Mapping[str, Profile] = MappingProxyType(
-    {"openvla": OPENVLA, "groot-n1.5": GROOT, "openpi": OPENPI, "minivla": MINIVLA}
+    {one.name: one for one in (OPENVLA, OPENVLA_OFT, GROOT, OPENPI, LEROBOT, LEROBOT_256, VLA_EVAL, MINIVLA)}
 )

@@ -82,6 +82,33 @@ def test_rollout_has_the_stock_loops_bits(suite, index, libero_env, stock_env):
     assert_same_rollout(views, libero_env, init_state, actions)
 
 
+@pytest.mark.parametrize("episode", [0, 2])
+def test_a_seed_for_each_episode_after_one_more_reset_has_lerobots_bits(episode, libero_env, stock_env):
+    """envs/libero.py of lerobot@7427f318; a task whose drawers are drawn once more for each model that was built."""
+    task, seed = task_of("libero_10", 3), 1000
+    init_states = suites.init_states(task)
+    stock = stock_env(task)
+    try:
+        stock.reset()
+        for number in range(episode + 1):
+            stock.seed(seed + number)
+            stock.reset()
+            seen = stock.set_init_state(init_states[number])
+        view = stock_view(stock, seen)
+        fixtures = {name: stock.sim.model.body_pos[at].copy() for name, at in stock.env.obj_body_id.items()}
+    finally:
+        stock.close()
+    libero_env.load_task(task, seed, seed_each=True, extra_resets=1)
+    libero_env.reset(episode, init_states[episode])
+    assert_same(view, our_view(libero_env), "after the reset")
+    poses = libero_env.fixture_poses()
+    assert poses and all(np.array_equal(pose[:3], fixtures[name]) for name, pose in poses.items())
+    libero_env.load_task(task, seed, seed_each=True)
+    libero_env.reset(episode, init_states[episode])
+    other = libero_env.fixture_poses()
+    assert any(not np.array_equal(pose, other[name]) for name, pose in poses.items())  # it matters
+
+
 def test_burner_lights_at_the_same_step(libero_env, stock_env):
     """The knob turns past its threshold in mid-episode; pictures show it one step late, as the stock ones do."""
     task = next(t for t in suites.load_suite("libero_goal").tasks if t.name == "turn_on_the_stove")

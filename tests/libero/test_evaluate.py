@@ -228,6 +228,7 @@ def test_the_policys_own_profile_is_taken_where_none_is_asked_for():
 GROOT = PolicyInfo(
     "gr00t-n1.5",
     ACTIONS[1],
+    state=HAND_STATE,
     profile="groot-n1.5",
     cameras=("agentview", "robot0_eye_in_hand"),
     image_hw=(256, 256),
@@ -238,8 +239,44 @@ GROOT = PolicyInfo(
 def test_a_policy_for_the_profile_groot_is_evaluated_under_it_alone():
     assert agreement.choose_profile(GROOT, BENCHMARK, None) == "groot-n1.5"
     agreement.check_policy(GROOT, BENCHMARK, "libero_goal", PROFILES["groot-n1.5"])
-    with pytest.raises(ValueError, match="256×256, profile openvla sends 224×224: give --profile groot-n1.5"):
+    with pytest.raises(
+        ValueError, match="256×256, profile openvla sends 224×224: give --profile groot-n1.5, which fits it"
+    ):
         agreement.check_policy(GROOT, BENCHMARK, "libero_goal", OPENVLA)
+
+
+@pytest.mark.parametrize(
+    ("changed", "profile", "says"),
+    [
+        ({}, "openpi", "takes pictures of 256×256, profile openpi sends 224×224: give --profile groot-n1.5"),
+        (
+            {"image_hw": (224, 224)},
+            "openpi",
+            r"answers gripper .* of profile openpi gripper .*: give --profile openvla,",
+        ),
+        ({"state": ()}, "groot-n1.5", "not told the robot's state, a policy of profile groot-n1.5 is: serve it so"),
+        (
+            {"cameras": ("agentview",), "image_hw": (224, 224)},
+            "openvla-oft",
+            "looks through agentview, a policy of profile openvla-oft through agentview and robot0_eye_in_hand: give "
+            "--profile openvla, which fits it",
+        ),
+        (
+            {"image_hw": (99, 99)},
+            "lerobot",
+            "99×99, profile lerobot sends 360×360: serve it so that it fits, since no profile does: openvla,",
+        ),
+        ({"image_hw": (360, 360)}, "lerobot", r"answers gripper .* 1 open.*lerobot gripper .*: serve it so"),
+    ],
+)
+def test_cameras_state_and_convention_are_the_profiles(changed, profile, says):
+    with pytest.raises(ValueError, match=says):
+        agreement.check_policy(replace(GROOT, **changed), BENCHMARK, "libero_goal", PROFILES[profile])
+
+
+def test_a_policy_that_looks_at_nothing_fits_every_profile():
+    for profile in PROFILES.values():
+        agreement.check_policy(PolicyInfo("oracle", ACTIONS[0]), BENCHMARK, "libero_goal", profile)
 
 
 @pytest.mark.parametrize(

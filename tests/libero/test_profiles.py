@@ -8,6 +8,7 @@ from PIL import Image
 
 from services.libero.profiles import PROFILES
 from services.libero.simulator import suites
+from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STATE, OSC_POSE
 from vla_evaluation.pictures.images import prepare
 from vla_evaluation.pictures.transforms import resize_with_pad
 from vla_evaluation.profiles import choose
@@ -44,6 +45,39 @@ def test_groot_is_the_reference_script():
     assert (reference.trials, reference.env_seed, reference.execute) == (5, 0, 1)
     assert (reference.camera_size, reference.rotate_180, reference.image_size) == (256, True, 256)
     assert reference.jpeg_quality is None and reference.crop_area is None
+
+
+def test_openvla_oft_is_the_reference_script():
+    """experiments/robot/libero/run_libero_eval.py and prismatic/vla/constants.py, openvla-oft@213c5ff8."""
+    reference, openvla = PROFILES["openvla-oft"], PROFILES["openvla"]
+    assert (reference.max_steps, reference.wait_steps, reference.trials) == (openvla.max_steps, 10, 50)
+    assert (reference.env_seed, reference.execute, reference.cameras) == (0, 8, ("agentview", "robot0_eye_in_hand"))
+    pictures = ("camera_size", "rotate_180", "jpeg_quality", "image_size", "resize", "crop_area", "unnorm_keys")
+    assert all(getattr(reference, name) == getattr(openvla, name) for name in pictures)
+    assert reference.state == HAND_STATE and reference.action == (*OSC_POSE, GRIPPER_OPENS)
+    figures = reference.published_for("libero_goal")[0].success_percent
+    assert [figures[name] for name in suites.SUITES[:4]] == [97.6, 98.4, 97.9, 94.5]
+
+
+@pytest.mark.parametrize(("name", "size"), [("lerobot", 360), ("lerobot-256", 256)])
+def test_lerobot_is_the_reference_script(name, size):
+    """scripts/lerobot_eval.py, envs/libero.py, envs/configs.py and docs/source/libero.mdx, lerobot@7427f318."""
+    reference = PROFILES[name]
+    assert dict(reference.max_steps) == {
+        "libero_spatial": 280,
+        "libero_object": 280,
+        "libero_goal": 300,
+        "libero_10": 520,
+        "libero_90": 400,
+    }
+    assert (reference.wait_steps, reference.wait_action) == (10, (0, 0, 0, 0, 0, 0, -1))
+    assert (reference.trials, reference.env_seed, reference.execute) == (10, 1000, None)
+    assert (reference.seed_each, reference.extra_resets) == (True, 1)
+    assert (reference.camera_size, reference.image_size, reference.rotate_180) == (size, size, True)
+    assert reference.jpeg_quality is None and reference.crop_area is None
+    assert reference.state == HAND_STATE and reference.action == (*OSC_POSE, GRIPPER_CLOSES)
+    (row,) = reference.published_for("libero_10")
+    assert not row.comparable  # measured on one init state a task
 
 
 def test_openpi_is_the_reference_script():

@@ -114,7 +114,10 @@ def test_a_package_of_another_version_is_named(tmp_path):
     assert all("(lock: 0.0.1" in line for line in named)
 
 
-OTHERS = {"openpi": {"robosuite": "1.4.0"}}  # than a profile's figures were measured with: 1.4.1
+OTHERS = {  # than a profile's figures were measured with: 1.4.1, and lerobot's with MuJoCo 3.8.1
+    **{name: {"robosuite": "1.4.0"} for name in ("openpi", "openvla-oft")},
+    **{name: {"mujoco": "3.2.3"} for name in ("lerobot", "lerobot-256")},
+}
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)

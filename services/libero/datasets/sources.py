@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from vla_evaluation.benchmark import Assets
 from vla_evaluation.recording import drawing
 from vla_evaluation.recording.reading import Demonstration, Demonstrations, Source
 from vla_evaluation.runs.folders import STORE, RunRefused, find_run
+from vla_evaluation.spec import RunSpec
 from vla_evaluation.store.records import Finished, as_damage
 from vla_evaluation.store.runstore import RunStore
 
@@ -33,6 +34,7 @@ class Replayed(Demonstration):
 
     wait_steps: int = 0
     wait_action: tuple[float, ...] = ()
+    draws: Mapping[str, Any] = field(default_factory=dict)  # `EpisodeProtocol.draws`
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -40,7 +42,7 @@ class Replayed(Demonstration):
         env, of = drawing.painter(self.source, self._size).env, benchmark.load(self.source.module)
         recorded = self._recorded()
         task = next(one for one in of.tasks(self.suite) if one.index == self.task)
-        env.load_task(task, self.seed)
+        env.load_task(task, self.seed, **self.draws)
         env.reset(self.episode, of.init_states(task)[self.episode])
         for name, pose in env.fixture_poses().items():
             if not np.array_equal(recorded[f"fixture_{name}"], pose):
@@ -129,8 +131,8 @@ def _run(folder: Path, render: str) -> Episodes:
     of = benchmark.load(job["benchmark"])
     assets = Assets(identity["assets"]["kind"], Path(job["assets"]), identity["assets"]["digest"])
     source = Source(folder, job["benchmark"], assets, render)
-    protocol = identity["protocol"]
-    waiting = {"wait_steps": protocol["wait_steps"], "wait_action": tuple(protocol["wait_action"])}
+    protocol = RunSpec.from_json(identity).protocol
+    waiting = {"wait_steps": protocol.wait_steps, "wait_action": protocol.wait_action, "draws": protocol.draws()}
     texts = [task["instruction"] for task in about["tasks"]]
     episodes = tuple(_replayed(index, row, identity, texts, source, folder, waiting) for index, row in enumerate(rows))
     action = tuple(Part(**part) for part in identity["action"])

@@ -44,8 +44,10 @@ class LiberoEnv:
     def instruction(self) -> str:
         return self.task.instruction
 
-    def load_task(self, task: Task, seed: int = 0) -> None:
-        """Builds `task` unless it is loaded already, and rewinds its stream of resets to `seed`."""
+    def load_task(self, task: Task, seed: int = 0, seed_each: bool = False, extra_resets: int = 0) -> None:
+        """Builds `task` unless it is loaded already, and rewinds its stream of resets to `seed`; with `seed_each` to
+        `seed` + k for episode k, after `extra_resets` that come before the first.
+        """
         if self.task != task:
             from services.libero.simulator import (
                 problem,  # not above: it imports MuJoCo, which runtime.configure must precede
@@ -56,9 +58,9 @@ class LiberoEnv:
             self.domain, self.task = self._problem.domain, task
             self._bind()
             self._resets = {}
-        self.seed = seed
-        if seed not in self._resets:
-            self._resets = {seed: self._problem.resets(seed)}  # demonstrations have a seed each: none is kept
+        self._draws = (seed, seed_each, extra_resets)
+        if self._draws not in self._resets:  # demonstrations have a seed each: none is kept
+            self._resets = {self._draws: self._problem.resets(*self._draws)}
 
     def _bind(self) -> None:
         sim = self.domain.sim
@@ -88,7 +90,7 @@ class LiberoEnv:
             raise RuntimeError("no task is loaded; call load_task() first")
         drawn = np.size(init_state) == 0 and self.task.init_states_path is None
         init_state = self.start(episode) if drawn else self._checked_state(init_state)
-        layout = self._resets[self.seed].layout(episode)
+        layout = self._resets[self._draws].layout(episode)
         self._problem.pristine.restore(self._model)
         self.domain.sim.reset()
         layout.apply(self._model, self._data)
@@ -108,7 +110,7 @@ class LiberoEnv:
         """
         if self.task is None:
             raise RuntimeError("no task is loaded; call load_task() first")
-        return self._resets[self.seed].layout(episode).start.copy()
+        return self._resets[self._draws].layout(episode).start.copy()
 
     def _require_episode(self) -> None:
         if self._image_qpos is None:

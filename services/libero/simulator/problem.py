@@ -25,9 +25,9 @@ class Problem:
     pristine: ModelSnapshot
     control: ArmControl
 
-    def resets(self, seed: int) -> ResetReplay:
-        """Returns the resets of the reference loop that seeds with `seed`."""
-        return ResetReplay(self.domain, self.pristine, seed)
+    def resets(self, seed: int, seed_each: bool = False, extra_resets: int = 0) -> ResetReplay:
+        """Returns the resets of the reference loop that seeds with `seed`, once or before each."""
+        return ResetReplay(self.domain, self.pristine, seed, seed_each, extra_resets)
 
 
 def build(task: Task) -> Problem:

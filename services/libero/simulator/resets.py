@@ -92,12 +92,17 @@ class _Point:
 
 
 class ResetReplay:
-    """Replays the resets of one task's reference loop, remembering the generator at every episode it has passed."""
+    """Replays the resets of one task's reference loop, remembering the generator at every episode it has passed.
 
-    def __init__(self, domain, pristine: ModelSnapshot, seed: int):
+    The loop seeds once, or with `seed_each` before every reset, with `seed` and the episode's number. `extra_resets`
+    came before: each has built the model once more (an impossible layout among them, drawn from no known seed, again).
+    """
+
+    def __init__(self, domain, pristine: ModelSnapshot, seed: int, seed_each: bool = False, extra_resets: int = 0):
         self._domain, self._pristine = domain, pristine
+        self._seed, self._seed_each = seed, seed_each
         self._openings = tuple(domain.object_property_initializers)
-        self._points = [_Point(np.random.RandomState(seed).get_state(), builds=1)]
+        self._points = [_Point(np.random.RandomState(seed).get_state(), builds=1 + extra_resets)]
         self._layouts: dict[int, Layout] = {}
         self._warm = self._warmstart_of_build()
 
@@ -111,10 +116,16 @@ class ResetReplay:
         if episode not in self._layouts:
             while len(self._points) <= episode:
                 _, after = self._reset(self._points[-1])
-                self._points.append(after)
+                self._points.append(self._seeded(after))
             placed, _ = self._reset(self._points[episode])
             self._layouts[episode] = self._settle(placed)
         return self._layouts[episode]
+
+    def _seeded(self, after: _Point) -> _Point:
+        """Returns the point before the next episode's reset."""
+        if not self._seed_each:
+            return after
+        return _Point(np.random.RandomState(self._seed + len(self._points)).get_state(), after.builds)
 
     def _warmstart_of_build(self) -> np.ndarray:
         """Returns the warm start after the passes before the draws: model, render context, twice the controller."""

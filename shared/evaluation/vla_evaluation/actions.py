@@ -40,9 +40,18 @@ def fits(theirs: Part, ours: Part) -> bool:
 
 def differing(theirs: Sequence[Part], ours: Sequence[Part]) -> tuple[Part | None, Part | None] | None:
     """Returns the first pair of parts that does not fit, None for one that is not there; None where all fit."""
+    return _first(theirs, ours, fits)
+
+
+def unlike(theirs: Sequence[Part], ours: Sequence[Part]) -> tuple[Part | None, Part | None] | None:
+    """Returns the first pair of parts that do not mean the same in the same convention, as `differing`."""
+    return _first(theirs, ours, lambda one, other: _meaning(one) == _meaning(other))
+
+
+def _first(theirs: Sequence[Part], ours: Sequence[Part], alike: Callable[[Part, Part], bool]):
     for number in range(max(len(theirs), len(ours))):
         pair = tuple(parts[number] if number < len(parts) else None for parts in (theirs, ours))
-        if None in pair or not fits(*pair):
+        if None in pair or not alike(*pair):
             return pair
     return None
 

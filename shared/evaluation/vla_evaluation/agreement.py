@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from vla_contract import PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
 from vla_contract.protocol.parts import Part
-from vla_evaluation.actions import differing
+from vla_evaluation.actions import differing, unlike
 from vla_evaluation.benchmark import Benchmark, base_of
 from vla_evaluation.profiles import Profile
 
@@ -16,7 +16,7 @@ def check_policy(
     info: PolicyInfo, benchmark: Benchmark, suite: str, profile: Profile, allow_other_suite: bool = False
 ) -> None:
     """Raises ValueError where `info` asks for what the benchmark does not have, answers what it cannot execute, was
-    made for something else, or takes other pictures than `profile` sends.
+    made for something else, or is no policy of `profile`: other pictures, cameras, state or convention.
     """
     for camera in info.cameras:
         if camera not in benchmark.cameras:
@@ -32,11 +32,8 @@ def check_policy(
             f"policy {info.name!r}{_checkpoint(info)} was made for {made_for}, not for {suite}: serve the checkpoint "
             f"for {base}, evaluate {info.suites[0]}, or add --allow-other-suite if that is what you want"
         )
-    if not _takes(info, profile):
-        raise ValueError(
-            f"policy {info.name!r} takes pictures of {info.image_hw[1]}×{info.image_hw[0]}, profile "
-            f"{profile.name} sends {profile.sends}: {_way_out(info, benchmark.profiles)}"
-        )
+    if wrong := _misfit(info, profile):
+        raise ValueError(f"policy {info.name!r} {wrong}: {_way_out(info, benchmark.profiles)}")
 
 
 def choose_profile(info: PolicyInfo, benchmark: Benchmark, asked: str | None) -> str:
@@ -68,16 +65,26 @@ def _words(part: Part | None) -> str:
     return str(part) if part else "nothing"
 
 
-def _takes(info: PolicyInfo, profile: Profile) -> bool:
-    """Returns whether a policy takes the pictures of a profile, or looks at none."""
-    return not info.cameras or info.image_hw is None or tuple(info.image_hw) == (profile.image_size,) * 2
+def _misfit(info: PolicyInfo, profile: Profile) -> str:
+    """Returns what of a policy is not as its profile has it; empty where all is, or the policy looks at nothing."""
+    if not info.cameras:
+        return ""
+    if info.image_hw is not None and tuple(info.image_hw) != (profile.image_size,) * 2:
+        return f"takes pictures of {info.image_hw[1]}×{info.image_hw[0]}, profile {profile.name} sends {profile.sends}"
+    if profile.cameras and set(info.cameras) != set(profile.cameras):
+        theirs, ours = " and ".join(info.cameras), " and ".join(profile.cameras)
+        return f"looks through {theirs}, a policy of profile {profile.name} through {ours}"
+    if profile.state and not info.state:
+        return f"is not told the robot's state, a policy of profile {profile.name} is"
+    pair = unlike(info.action, profile.action) if profile.action else None
+    return f"answers {_words(pair[0])}, a policy of profile {profile.name} {_words(pair[1])}" if pair else ""
 
 
 def _way_out(info: PolicyInfo, profiles: Mapping[str, Profile]) -> str:
-    fitting = [name for name, one in profiles.items() if _takes(info, one)]
+    fitting = [name for name, one in profiles.items() if not _misfit(info, one)]
     if fitting:
-        return f"give --profile {fitting[0]}, which sends what it takes"
-    return f"serve it so that it takes these, since there is no profile but {' and '.join(profiles)}"
+        return f"give --profile {fitting[0]}, which fits it"
+    return f"serve it so that it fits, since no profile does: {', '.join(profiles)}"
 
 
 def choose_unnorm_key(info: PolicyInfo, usual: tuple[str, ...], asked: str | None = None) -> str | None:

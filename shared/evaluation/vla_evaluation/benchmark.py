@@ -58,8 +58,10 @@ class Environment(Protocol):
 
     instruction: str  # of the task that is loaded
 
-    def load_task(self, task: Any, seed: int) -> None:
-        """Builds the task's scene unless it stands already, and starts its episodes' draws from `seed`."""
+    def load_task(self, task: Any, seed: int, **draws: Any) -> None:
+        """Builds the task's scene unless it stands already, and starts its episodes' draws from `seed`, once for all
+        unless a profile says otherwise (`draws`, of `EpisodeProtocol.draws`; who has no such profile takes none).
+        """
 
     def reset(self, episode: int, init_state: np.ndarray) -> None:
         """Starts episode `episode` (from 0) of the task at `init_state`, of `init_states` or `start`."""

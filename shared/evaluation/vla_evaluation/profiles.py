@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 
 from vla_contract.protocol.errors import did_you_mean
+from vla_contract.protocol.parts import Part
+
+LATER = ("seed_each", "extra_resets")  # told where they are set, so that other runs' identities stay
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,9 @@ class EpisodeProtocol:
     `wait_steps` steps of `wait_action`, in the benchmark's action, in which objects fall to rest. Pictures are drawn at
     `camera_size`², turned by 180°, put through JPEG at `jpeg_quality` (4:2:0; None: not), resized to `image_size`² as
     `resize` says (a name in pictures/images.py), the middle `crop_area` of them cut out and stretched back (None: not).
+
+    The environment is seeded once per task; with `seed_each` before every episode, with the seed and the episode's
+    number, after `extra_resets` unseeded ones that begin a task.
     """
 
     wait_steps: int = 0
@@ -38,6 +44,12 @@ class EpisodeProtocol:
     image_size: int = 256
     resize: str = "lanczos3"
     crop_area: float | None = None
+    seed_each: bool = False
+    extra_resets: int = 0
+
+    def draws(self) -> dict[str, object]:
+        """Returns what `Environment.load_task` is told besides task and seed: nothing where a task is seeded once."""
+        return {"seed_each": True, "extra_resets": self.extra_resets} if self.seed_each else {}
 
     @property
     def sends(self) -> str:
@@ -49,7 +61,9 @@ class EpisodeProtocol:
 class Profile(EpisodeProtocol):
     """One protocol: an episode's, and besides `max_steps` policy steps per suite, `trials` episodes per task from the
     first init states on, the environment seeded with `env_seed` once per task. `execute` actions of a chunk are
-    executed before the policy is asked again, None: all.
+    executed before the policy is asked again, None: all. Of a policy that looks at pictures `cameras` are all that it
+    looks through, `state` and `action` what it is told of the robot and answers, in that convention; empty: whatever
+    the benchmark has a place for.
 
     `unnorm_keys` are the statistics to ask a policy for, in order of preference. Published figures go with `simulator`,
     package versions, and `details`, which hold for a policy that tells such details of itself.
@@ -61,6 +75,9 @@ class Profile(EpisodeProtocol):
     trials: int
     execute: int | None = None
     env_seed: int = 0
+    cameras: tuple[str, ...] = ()
+    state: tuple[Part, ...] = ()
+    action: tuple[Part, ...] = ()
     unnorm_keys: tuple[str, ...] = ("{suite}",)
     simulator: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     details: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

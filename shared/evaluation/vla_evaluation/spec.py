@@ -9,6 +9,7 @@ from typing import Any
 
 from vla_contract import PolicyInfo
 from vla_contract.protocol.parts import Part
+from vla_evaluation import profiles
 from vla_evaluation.chunks import Chunking
 from vla_evaluation.profiles import EpisodeProtocol
 
@@ -46,7 +47,8 @@ class RunSpec:
     def to_json(self) -> dict[str, Any]:
         """Returns it as JSON types, as a store gives it back: lists for tuples."""
         told = {name: value for name, value in asdict(self).items() if name not in LATER or value is not None}
-        return json.loads(json.dumps({**told, "policy": self.policy.to_dict()}))
+        drawn = {name: value for name, value in told["protocol"].items() if name not in profiles.LATER or value}
+        return json.loads(json.dumps({**told, "protocol": drawn, "policy": self.policy.to_dict()}))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RunSpec:

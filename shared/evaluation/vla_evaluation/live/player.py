@@ -158,7 +158,7 @@ class Player:
         if self.opening.init >= len(states):
             raise ValueError(f"the task has init states 0-{len(states) - 1}, none has number {self.opening.init}")
         self.seed = self.spec.seed
-        self.env.load_task(self.task, self.seed)
+        self.env.load_task(self.task, self.seed, **self.spec.protocol.draws())
         return self.opening.init, states[self.opening.init]
 
     def end(self, reason: str) -> None:
