@@ -1,6 +1,7 @@
 """`python -m services.bridge policy --server ws://host:8000`: somebody's policy server as a policy of the lab.
 
-`python -m services.bridge openpi --policy-url http://host:8005`: a policy of the lab for openpi's clients.
+`python -m services.bridge openpi --policy-url http://host:8005`: a policy of the lab for openpi's clients, and at
+the path /vla-eval for vla-eval's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from services.bridge.robots import ROBOTS
 from vla_common import endings
 from vla_common.serving import Serving
 from vla_common.versions import lock_hash
-from vla_contract import ContractError, PolicyClient, serve
+from vla_contract import ContractError, Policy, PolicyClient, serve
 from vla_contract.server.auth import token_for
 
 READY_S = 900.0  # for the policy of `openpi` to get ready
@@ -26,14 +27,14 @@ READY_S = 900.0  # for the policy of `openpi` to get ready
 
 @dataclass(frozen=True)
 class Bridge(Serving):
-    """A policy server that speaks openpi's protocol, as a policy of the lab.
+    """A policy server that speaks openpi's or vla-eval's protocol, as a policy of the lab.
 
     $VLALAB_TOKEN is what our clients must send, $VLALAB_BRIDGE_KEY what the server is sent.
     """
 
     port: int = 8007
     server: str = ""  # ws://host:port
-    name: str = "openpi"  # what runs are called by
+    name: str = ""  # what runs are called by; default: the protocol's name
     robot: Literal["libero"] = "libero"
     wait_s: float = 600.0  # for the server to answer, at the start and when it comes back
     answer_s: float = 120.0  # for one of its answers
@@ -49,15 +50,24 @@ class Bridge(Serving):
 
     def run(self) -> None:
         """Serves it until it is told to stop."""
-        from services.bridge.policy import load
+        from services.bridge.policy import wait_for
+
+        token = os.environ.get("VLALAB_TOKEN") or None
+        serve(lambda: wait_for(self.connected, self.wait_s), host=self.host, port=self.port, token=token)
+
+    def connected(self) -> Policy:
+        """Returns the policy of the server that is there, by the protocol that it answers."""
+        from services.bridge import policy
+        from services.bridge.vla_eval import connection, robots
+        from services.bridge.vla_eval import policy as vla_eval
 
         key = os.environ.get("VLALAB_BRIDGE_KEY") or None
+        if connection.answers_health(self.server, key):
+            theirs = connection.ModelServer(self.server, key, answer_s=self.answer_s)
+            robot = robots.ROBOTS[self.robot]
+            return vla_eval.VlaEvalPolicy(theirs, robot, self.name or vla_eval.NAME, lock_hash())
         server = Server(self.server, key, answer_s=self.answer_s)
-        token = os.environ.get("VLALAB_TOKEN") or None
-        serve(
-            lambda: load(server, ROBOTS[self.robot], self.name, self.wait_s, lock_hash()),
-            host=self.host, port=self.port, token=token,
-        )  # fmt: skip
+        return policy.BridgePolicy(server, server.connect(), ROBOTS[self.robot], self.name or policy.NAME, lock_hash())
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """One connection to another project's policy server, and every way it can go wrong as one sentence.
 
-The protocol is openpi's (openpi@15a9616a src/openpi/serving/websocket_policy_server.py): a websocket on which the
-server sends its metadata first and then answers each observation with one message; a text frame is the traceback of an
-error, after which it closes.
+`Server` speaks openpi's protocol (openpi@15a9616a src/openpi/serving/websocket_policy_server.py): a websocket on which
+the server sends its metadata first and then answers each observation with one message; a text frame is the traceback
+of an error, after which it closes.
 """
 
 from __future__ import annotations
@@ -36,70 +36,26 @@ class ServerFailed(Exception):
     """The server answered with a text: its own error on what it was asked."""
 
 
-class Server:
-    """openpi's policy server at a ws:// or wss:// address. Not safe to share between threads.
+class Connection:
+    """A websocket to a policy server at a ws:// or wss:// address. Not safe to share between threads.
 
-    hello_s   for the handshake, and for the metadata
-    answer_s  for one answer; the first of all, for which a model may be compiled, is `ask`'s own
+    hello_s   for the handshake, and for what the server says of itself
+    answer_s  for one answer; the first of all, for which a model may be compiled, has a time of its own
     key       sent as `Authorization: Api-Key …`, as openpi's client does
 
     Raises ValueError for an address that is none.
     """
 
+    protocol = "openpi's protocol"
+
     def __init__(self, url: str, key: str | None = None, hello_s: float = 60.0, answer_s: float = 120.0):
-        self.url, self.hello_s, self.answer_s = check_address(url), hello_s, answer_s
+        self.url, self.hello_s, self.answer_s, self.key = check_address(url), hello_s, answer_s, key
         self._headers = {"Authorization": f"Api-Key {key}"} if key else {}
         self._connection: ClientConnection | None = None
 
-    def connect(self) -> dict[str, Any]:
-        """Returns the metadata of a new connection. Raises PolicyLost where nobody answers, else WrongServer."""
-        self.close()
-        self._connection = self._open()
-        try:
-            return unpack(self._connection.recv(timeout=self.hello_s))
-        except TimeoutError as error:
-            self.close()
-            raise WrongServer(
-                f"{self.url} took the connection and sent no metadata within {self.hello_s:g} s, which openpi's "
-                "servers send at once: it speaks another protocol, or is stuck"
-            ) from error
-        except ConnectionClosed as error:
-            self.close()
-            raise self._closed(error) from error
-        except NotTheirs as error:
-            self.close()
-            raise WrongServer(
-                f"{self.url} is no server of openpi's protocol, which sends its metadata first: {error}"
-            ) from error
-
-    def ask(self, message: dict[str, Any], answer_s: float | None = None) -> dict[str, Any]:
-        """Returns the answer to a message, on the connection that `connect` has opened.
-
-        Raises PolicyLost where the server goes away (TooSlow where it stays), ServerFailed for its own error, NotTheirs
-        for an answer that is no message. After any of them the connection is closed: a later answer would be another's.
-        """
-        if self._connection is None:
-            raise PolicyLost(f"there is no connection to {self.url}")
-        within_s = answer_s or self.answer_s
-        try:
-            self._connection.send(pack(message))
-            frame = self._connection.recv(timeout=within_s)
-            if isinstance(frame, str):
-                raise ServerFailed(f"the server at {self.url} failed: {short(frame)}")
-            return unpack(frame)
-        except TimeoutError as error:
-            self.close()
-            raise TooSlow(f"{self.url} gave no answer within {within_s:g} s") from error
-        except ConnectionClosed as error:
-            self.close()
-            raise self._closed(error) from error
-        except BaseException:
-            self.close()
-            raise
-
     @property
     def is_open(self) -> bool:
-        """Whether `connect` has opened a connection and nothing has closed it here."""
+        """Whether a connection was opened and nothing has closed it here."""
         return self._connection is not None
 
     def close(self) -> None:
@@ -154,13 +110,63 @@ class Server:
             plain = self.url.replace("ws", "http", 1)
             return WrongServer(f"{self.url} is a service of the lab's own contract; give its address as {plain}")
         return WrongServer(
-            f"{self.url} answered HTTP {status}, no websocket; expected a policy server of openpi's protocol"
+            f"{self.url} answered HTTP {status}, no websocket; expected a policy server of {self.protocol}"
         )
 
     def _closed(self, error: ConnectionClosed) -> PolicyLost:
         said = error.rcvd
         why = f"code {said.code}{f', {short(said.reason)}' if said.reason else ''}" if said else "without a word"
         return PolicyLost(f"{self.url} closed the connection: {why}")
+
+
+class Server(Connection):
+    """openpi's policy server."""
+
+    def connect(self) -> dict[str, Any]:
+        """Returns the metadata of a new connection. Raises PolicyLost where nobody answers, else WrongServer."""
+        self.close()
+        self._connection = self._open()
+        try:
+            return unpack(self._connection.recv(timeout=self.hello_s))
+        except TimeoutError as error:
+            self.close()
+            raise WrongServer(
+                f"{self.url} took the connection and sent no metadata within {self.hello_s:g} s, which openpi's "
+                "servers send at once: it speaks another protocol, or is stuck"
+            ) from error
+        except ConnectionClosed as error:
+            self.close()
+            raise self._closed(error) from error
+        except NotTheirs as error:
+            self.close()
+            raise WrongServer(
+                f"{self.url} is no server of openpi's protocol, which sends its metadata first: {error}"
+            ) from error
+
+    def ask(self, message: dict[str, Any], answer_s: float | None = None) -> dict[str, Any]:
+        """Returns the answer to a message, on the connection that `connect` has opened.
+
+        Raises PolicyLost where the server goes away (TooSlow where it stays), ServerFailed for its own error, NotTheirs
+        for an answer that is no message. After any of them the connection is closed: a later answer would be another's.
+        """
+        if self._connection is None:
+            raise PolicyLost(f"there is no connection to {self.url}")
+        within_s = answer_s or self.answer_s
+        try:
+            self._connection.send(pack(message))
+            frame = self._connection.recv(timeout=within_s)
+            if isinstance(frame, str):
+                raise ServerFailed(f"the server at {self.url} failed: {short(frame)}")
+            return unpack(frame)
+        except TimeoutError as error:
+            self.close()
+            raise TooSlow(f"{self.url} gave no answer within {within_s:g} s") from error
+        except ConnectionClosed as error:
+            self.close()
+            raise self._closed(error) from error
+        except BaseException:
+            self.close()
+            raise
 
 
 def check_address(url: str) -> str:

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import check_actions
 
 log = logging.getLogger("vla_contract")
+P = TypeVar("P", bound=Policy)
+NAME = "openpi"
 FIRST_S = 600.0  # JAX compiles the model for the first observation
 PAUSE_S = 1.0
 MAX_HORIZON = 1000  # openpi's chunks have 10 to 50 actions
@@ -38,7 +40,7 @@ class BridgePolicy(Policy):
     """
 
     def __init__(
-        self, server: Server, metadata: dict[str, Any], robot: Robot, name: str = "openpi", lock_hash: str | None = None
+        self, server: Server, metadata: dict[str, Any], robot: Robot, name: str = NAME, lock_hash: str | None = None
     ):
         self.server, self.metadata, self.robot = server, metadata, robot
         self._name, self._lock_hash, self._reconnected = name, lock_hash, 0
@@ -50,7 +52,7 @@ class BridgePolicy(Policy):
 
     def info(self) -> PolicyInfo:
         """Returns what the robot's openpi models need and answer, and of the server's metadata the beginning."""
-        told = json.dumps(self.metadata, default=_plain, sort_keys=True)
+        told = json.dumps(self.metadata, default=plain, sort_keys=True)
         return PolicyInfo(
             name=self._name,
             action=self.robot.action,
@@ -61,7 +63,7 @@ class BridgePolicy(Policy):
             horizon=self.horizon,
             profile=self.robot.profile,
             lock_hash=self._lock_hash,
-            details={"protocol": "openpi", "metadata": told if len(told) <= MAX_TOLD else told[: MAX_TOLD - 1] + "…"},
+            details={"protocol": NAME, "metadata": told if len(told) <= MAX_TOLD else told[: MAX_TOLD - 1] + "…"},
         )
 
     def example(self) -> Observation:
@@ -111,7 +113,7 @@ class BridgePolicy(Policy):
     def _connect_again(self) -> None:
         metadata = self.server.connect()
         self._reconnected += 1
-        if json.dumps(metadata, default=_plain) != json.dumps(self.metadata, default=_plain):
+        if json.dumps(metadata, default=plain) != json.dumps(self.metadata, default=plain):
             self.server.close()
             raise PolicyLost(f"another server came back at {self.server.url}: its metadata are others")
 
@@ -137,14 +139,19 @@ class BridgePolicy(Policy):
 def load(
     server: Server, robot: Robot, name: str, wait_s: float, lock_hash: str | None, say: Callable[[str], None] = log.info
 ) -> BridgePolicy:
-    """Returns the policy once its server answers, which loads weights before it listens.
+    """Returns the policy once its server answers; see `wait_for`."""
+    return wait_for(lambda: BridgePolicy(server, server.connect(), robot, name, lock_hash), wait_s, say)
+
+
+def wait_for(made: Callable[[], P], wait_s: float, say: Callable[[str], None] = log.info) -> P:
+    """Returns what `made` returns once a server answers, which loads weights before it listens.
 
     Raises PolicyLost, with what was wrong last, where that takes longer than `wait_s`.
     """
     end, told = time.monotonic() + wait_s, ""
     while True:
         try:
-            return BridgePolicy(server, server.connect(), robot, name, lock_hash)
+            return made()
         except PolicyLost as error:
             if time.monotonic() + PAUSE_S >= end:
                 raise PolicyLost(f"{error} (waited {wait_s:g} s)") from error
@@ -154,5 +161,6 @@ def load(
         time.sleep(PAUSE_S)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Returns what JSON has no word for as something that it has one for."""
     return value.tolist() if isinstance(value, np.ndarray) else str(value)

@@ -47,15 +47,15 @@ class Robot:
         Raises InvalidObservation naming the key that is missing or is something else.
         """
         keys = {camera: key for key, camera in self.pictures.items()}
-        images = {camera: _picture(keys[camera], _member(message, keys[camera])) for camera in cameras}
+        images = {camera: picture(keys[camera], member(message, keys[camera])) for camera in cameras}
         state = self._state(message) if has_state else None
-        prompt = _member(message, PROMPT)
+        prompt = member(message, PROMPT)
         if type(prompt) is not str:
             raise InvalidObservation(f"{PROMPT!r} is a {type(prompt).__name__}; expected a text")
         return Observation(images, state, prompt, session, step)
 
     def _state(self, message: Mapping[str, Any]) -> np.ndarray:
-        state, size = _member(message, self.state), total(self.state_parts)
+        state, size = member(message, self.state), total(self.state_parts)
         if not isinstance(state, np.ndarray) or state.dtype.kind != "f" or state.shape != (size,):
             raise InvalidObservation(
                 f"{self.state!r} is {describe(state)}; expected {size} numbers: {in_words(self.state_parts)}"
@@ -63,13 +63,14 @@ class Robot:
         return state.astype(np.float32)
 
 
-def _member(message: Mapping[str, Any], key: str) -> Any:
+def member(message: Mapping[str, Any], key: str) -> Any:
+    """Returns what a message has under a key. Raises InvalidObservation where it has nothing."""
     if key not in message:
         raise InvalidObservation(f"{key!r} is missing{did_you_mean(key, list(message)[:20])}")
     return message[key]
 
 
-def _picture(key: str, image: Any) -> np.ndarray:
+def picture(key: str, image: Any) -> np.ndarray:
     """Returns a picture as uint8 [H, W, 3]. openpi's servers take [3, H, W], too."""
     if isinstance(image, np.ndarray) and image.ndim == 3 and image.shape[0] == 3 != image.shape[2]:
         image = np.ascontiguousarray(image.transpose(1, 2, 0))

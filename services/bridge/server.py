@@ -1,4 +1,6 @@
-"""A policy of this lab for openpi's clients: a websocket server that asks the policy over the contract.
+"""A policy of this lab for other projects' clients: a websocket server that asks the policy over the contract.
+
+At the path /vla-eval it speaks that project's protocol (`services.bridge.vla_eval.server`), everywhere else openpi's.
 
 A client gets metadata when it connects, and actions for every observation (openpi@15a9616a
 packages/openpi-client/src/openpi_client/websocket_client_policy.py); what is wrong with one it gets as a text, which
@@ -14,6 +16,7 @@ import logging
 import signal
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -22,6 +25,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from services.bridge.robots import ACTIONS, Robot
+from services.bridge.vla_eval import server as vla_eval
+from services.bridge.vla_eval.robots import ROBOTS as VLA_EVAL_ROBOTS
 from services.bridge.wire import MAX_BYTES, NotTheirs, pack, short, unpack
 from vla_contract import ContractError, InvalidObservation, PolicyClient, PolicyInfo
 from vla_contract.server.auth import TokenCheck
@@ -29,7 +34,8 @@ from vla_evaluation.actions import Actions, PolicyFault, differing
 
 log = logging.getLogger("vla_contract")
 MAX_CLIENTS = 64
-PROBES = ("/healthz", "/readyz")
+PROBES = ("/healthz", "/readyz", "/health")  # openpi's, the lab's, vla-eval's
+OPENPI = ""
 BAD_MESSAGE, FAILED = 1007, 1011  # codes of a websocket's end
 
 
@@ -63,10 +69,19 @@ def metadata(info: PolicyInfo) -> dict[str, Any]:
 
 
 class Door:
-    """Answers openpi's clients of a robot from one policy. `info` is the policy's own."""
+    """Answers other projects' clients of a robot from one policy. `info` is the policy's own.
+
+    Raises ValueError for a policy that none of them can feed; who cannot is turned away.
+    """
 
     def __init__(self, client: PolicyClient, info: PolicyInfo, robot: Robot, token: str | None = None):
-        check_policy(info, robot)
+        self.their_robot = VLA_EVAL_ROBOTS[robot.name]
+        self.refusals = {
+            OPENPI: _refusal(lambda: check_policy(info, robot)),
+            vla_eval.PATH: _refusal(lambda: vla_eval.check_policy(info, self.their_robot)),
+        }
+        if all(self.refusals.values()):
+            raise ValueError("; ".join(self.refusals.values()))
         self.client, self.info, self.robot = client, info, robot
         self._token, self._open = TokenCheck(token), 0
         self._actions = Actions(info.name, info.action, robot.action)
@@ -81,6 +96,8 @@ class Door:
         if not self._token.allows(_bearer(request.headers.get("Authorization", ""))):
             said = "set the client's api_key to the token that this service was started with (VLALAB_TOKEN)\n"
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, said)
+        if refusal := self.refusals[_protocol(request)]:
+            return connection.respond(http.HTTPStatus.NOT_FOUND, f"{refusal}\n")
         if self._open >= MAX_CLIENTS:
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_CLIENTS} clients are connected\n")
         return None
@@ -88,36 +105,43 @@ class Door:
     async def attend(self, connection: ServerConnection) -> None:
         """Answers one client until it goes."""
         self._open += 1
-        session = f"openpi.{next(self._names)}.{uuid.uuid4().hex[:8]}"
         try:
-            await connection.send(pack(metadata(self.info)))
-            for step in itertools.count():
-                if not await self._answer(connection, session, step):
-                    return
+            await (self._observe if _protocol(connection.request) == OPENPI else self._play)(connection)
         except ConnectionClosed:
             return
-        finally:
-            self._open -= 1
-
-    async def _answer(self, connection: ServerConnection, session: str, step: int) -> bool:
-        """Answers one message; returns whether another may follow on this connection."""
-        frame = await connection.recv()
-        start = time.perf_counter()
-        try:
-            answer = await asyncio.to_thread(self._chunk, frame, session, step)
         except NotTheirs as error:
             await self._end(connection, str(error), BAD_MESSAGE)
-            return False
-        except (ContractError, PolicyFault) as error:  # this observation's; the next may be another
-            await connection.send(short(str(error), 1000))
-            return True
         except Exception:
             log.exception("answering a client failed")
             await self._end(connection, "the bridge failed; its log has the traceback", FAILED)
-            return False
-        answer["server_timing"] = {"infer_ms": (time.perf_counter() - start) * 1e3}
-        await connection.send(pack(answer))
-        return True
+        finally:
+            self._open -= 1
+
+    async def _play(self, connection: ServerConnection) -> None:
+        """Answers one of vla-eval's clients."""
+        episodes = vla_eval.Episodes(self.client, self.info, self.their_robot)
+        try:
+            async for frame in connection:
+                answer = await asyncio.to_thread(episodes.answer, frame)
+                if answer is not None:
+                    await connection.send(answer)
+        finally:
+            await asyncio.to_thread(episodes.end)
+
+    async def _observe(self, connection: ServerConnection) -> None:
+        """Answers one of openpi's clients."""
+        session = f"openpi.{next(self._names)}.{uuid.uuid4().hex[:8]}"
+        await connection.send(pack(metadata(self.info)))
+        for step in itertools.count():
+            frame = await connection.recv()
+            start = time.perf_counter()
+            try:
+                answer = await asyncio.to_thread(self._chunk, frame, session, step)
+            except (ContractError, PolicyFault) as error:  # this observation's; the next may be another
+                await connection.send(short(str(error), 1000))
+                continue
+            answer["server_timing"] = {"infer_ms": (time.perf_counter() - start) * 1e3}
+            await connection.send(pack(answer))
 
     def _chunk(self, frame: bytes | str, session: str, step: int) -> dict[str, Any]:
         observation = self.robot.observation(
@@ -150,6 +174,19 @@ class Door:
         return connection.respond(http.HTTPStatus.OK, "OK\n")
 
 
+def _protocol(request: Request) -> str:
+    """Returns which of the protocols a client speaks: OPENPI, or the path of another."""
+    return vla_eval.PATH if request.path == vla_eval.PATH else OPENPI
+
+
+def _refusal(check: Callable[[], None]) -> str:
+    try:
+        check()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def _bearer(authorization: str) -> bytes:
     """Returns openpi's `Api-Key TOKEN` as the form that the token's check knows."""
     scheme, _, token = authorization.partition(" ")
@@ -172,7 +209,7 @@ async def run(door: Door, host: str, port: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with listen(door, host, port) as server:
-        log.info("listening on %s for openpi's clients of policy %s", address(server), door.info.name)
+        log.info("listening on %s for clients of policy %s", address(server), door.info.name)
         await stop.wait()
 
 

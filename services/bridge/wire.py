@@ -7,6 +7,7 @@ held to the contract's bounds (`vla_contract.protocol.codec`) before anything la
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -21,19 +22,41 @@ _ARRAY, _SCALAR, _DATA, _DTYPE, _SHAPE = b"__ndarray__", b"__npgeneric__", b"dat
 
 
 class NotTheirs(ValueError):
-    """A frame is no message of openpi's protocol, or holds what is not let in."""
+    """A frame is no message of the protocol that is spoken, or holds what is not let in."""
 
 
 def pack(message: dict[str, Any]) -> bytes:
     """Returns the message of a dict with texts as keys. Raises InvalidObservation for what cannot travel."""
+    return packed(message, lambda dtype, data, shape: {_ARRAY: True, _DATA: data, _DTYPE: dtype, _SHAPE: shape})
+
+
+def packed(message: dict[str, Any], array: Callable[[str, bytes, tuple[int, ...]], dict]) -> bytes:
+    """Returns `pack`'s message of a protocol in which an array is what `array` makes of dtype, bytes and shape."""
+
+    def encode(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            name = wire_dtype(value.dtype)
+            return array(name, np.ascontiguousarray(value, dtype=DTYPES[name]).tobytes(), value.shape)
+        if isinstance(value, (np.bool_, np.integer, np.floating)):
+            return value.item()
+        raise TypeError(f"a {type(value).__name__}")
+
     try:
-        return msgpack.packb(message, default=_encode)
+        return msgpack.packb(message, default=encode)
     except (TypeError, OverflowError, ValueError) as error:
         raise InvalidObservation(f"this value cannot be sent: {error}") from error
 
 
-def unpack(frame: bytes | str) -> dict[str, Any]:
-    """Returns the dict of a frame; arrays in it are read-only views of their bytes.
+def _theirs(items: dict) -> Any:
+    """Returns the array or number that a map of openpi's stands for; None where it is a map."""
+    if _ARRAY in items:
+        return array(items.get(_DATA), items.get(_DTYPE), items.get(_SHAPE))
+    return _scalar(items) if _SCALAR in items else None
+
+
+def unpack(frame: bytes | str, special: Callable[[dict], Any] = _theirs) -> dict[str, Any]:
+    """Returns the dict of a frame; arrays in it are read-only views of their bytes. `special` returns what a map stands
+    for in the protocol, None for one that is a map.
 
     Raises NotTheirs for a text frame, a pickle, and whatever else is no such message.
     """
@@ -41,7 +64,7 @@ def unpack(frame: bytes | str) -> dict[str, Any]:
         raise NotTheirs(f"a text came where a message was expected: {short(frame)}")
     if len(frame) > MAX_BYTES:
         raise NotTheirs(f"the message has {len(frame)} bytes; expected at most {MAX_BYTES}")
-    count = _Count()
+    count = _Count(special)
     try:
         value = msgpack.unpackb(frame, object_hook=count.dict, list_hook=count.list, **codec.LIMITS)
     except NotTheirs:
@@ -65,21 +88,11 @@ def _is_pickle(frame: bytes) -> bool:
     return len(frame) > 2 and frame[0] == 0x80 and 2 <= frame[1] <= 5 and frame[-1:] == b"."
 
 
-def _encode(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        name = wire_dtype(value.dtype)
-        flat = np.ascontiguousarray(value, dtype=DTYPES[name])
-        return {_ARRAY: True, _DATA: flat.tobytes(), _DTYPE: name, _SHAPE: value.shape}
-    if isinstance(value, (np.bool_, np.integer, np.floating)):
-        return value.item()
-    raise TypeError(f"a {type(value).__name__}")
-
-
 class _Count:
     """Hooks that count containers, so that a small message cannot become a large object."""
 
-    def __init__(self):
-        self.left = codec.MAX_CONTAINERS
+    def __init__(self, special: Callable[[dict], Any]):
+        self.left, self._special = codec.MAX_CONTAINERS, special
 
     def list(self, items: list) -> list:
         self._one()
@@ -87,10 +100,9 @@ class _Count:
 
     def dict(self, items: dict) -> Any:
         self._one()
-        if _ARRAY in items:
-            return _array(items)
-        if _SCALAR in items:
-            return _scalar(items)
+        value = self._special(items)
+        if value is not None:
+            return value
         for key in items:
             if type(key) is not str:
                 raise NotTheirs(f"the message has the key {key!r:.60}; expected texts as keys")
@@ -102,12 +114,12 @@ class _Count:
             raise NotTheirs(f"the message holds more than {codec.MAX_CONTAINERS} maps and lists")
 
 
-def _array(items: dict) -> np.ndarray:
-    data = items.get(_DATA)
+def array(data: object, dtype: object, shape: object) -> np.ndarray:
+    """Returns a read-only view of the bytes. Raises NotTheirs where the three do not fit, or are not let in."""
     if type(data) is not bytes:
         raise NotTheirs(f"an array's data is a {type(data).__name__}; expected bytes")
     try:
-        return codec.view(data, _dtype(items.get(_DTYPE)), items.get(_SHAPE))
+        return codec.view(data, _dtype(dtype), shape)
     except InvalidObservation as error:
         raise NotTheirs(str(error)) from error
 

@@ -1,5 +1,7 @@
-"""Against openpi's own package from the index, in an environment of its own: their server to us, our policy to them."""
+"""Against openpi's and vla-eval's own packages from the index, each in an environment of its own, both ways."""
 
+import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -11,13 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from services.bridge.__main__ import Bridge
 from tests.libero.harness import ENVIRONMENT, wait_for
+from tests.running import running
+from vla_contract import Observation, PolicyClient, PolicyUnavailable
 from vla_evaluation.pictures.transforms import resize_with_pad
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 UV = ROOT / ".venv" / "bin" / "uv"
-PACKAGES = ("openpi-client==0.1.2", "typing_extensions")  # which it imports and does not name
+OPENPI = ("openpi-client==0.1.2", "typing_extensions")  # which it imports and does not name
+VLA_EVAL = ("vla-eval==0.8.0",)
 TOKEN = "token-1234"
 pytestmark = [
     pytest.mark.outside,
@@ -25,26 +31,36 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def theirs(tmp_path_factory) -> Path:
-    """The interpreter of an environment with openpi's client package."""
-    folder = tmp_path_factory.mktemp("openpi") / "venv"
+def environment(folder: Path, packages: tuple[str, ...]) -> Path:
+    """Returns the interpreter of an environment with those packages."""
     subprocess.run([UV, "venv", "-q", "--python", sys.executable, folder], check=True, timeout=120)
     python = folder / "bin" / "python"
-    install = [UV, "pip", "install", "-q", "--python", python, *PACKAGES]
+    install = [UV, "pip", "install", "-q", "--python", python, *packages]
     done = subprocess.run(install, capture_output=True, text=True, timeout=300)
     if done.returncode:
-        pytest.skip(f"openpi's package could not be had: {done.stderr.strip()[-300:]}")
+        pytest.skip(f"{packages[0]} could not be had: {done.stderr.strip()[-300:]}")
     return python
 
 
-class Zeros:
-    """openpi_server.py as a process."""
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory) -> Path:
+    """The interpreter of an environment with openpi's client package."""
+    return environment(tmp_path_factory.mktemp("openpi") / "venv", OPENPI)
 
-    def __init__(self, python: Path, log: Path, *options: str):
-        command = [python, HERE / "openpi_server.py", "--log", log, *options]
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory) -> Path:
+    """The interpreter of an environment with vla-eval."""
+    return environment(tmp_path_factory.mktemp("vla-eval") / "venv", VLA_EVAL)
+
+
+class Zeros:
+    """openpi_server.py, or another script that writes such a log, as a process."""
+
+    def __init__(self, python: Path, log: Path, *options: str, script: str = "openpi_server.py"):
+        command = [python, HERE / script, "--log", log, *options]
         self.log, self.process = log, subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        self.port = int(wait_for(lambda: re.match(r"(\d+)\n", self.said()), "the port of openpi's server")[1])
+        self.port = int(wait_for(lambda: re.match(r"(\d+)\n", self.said()), f"the port of {script}")[1])
 
     def said(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
@@ -116,15 +132,18 @@ def libero_kit() -> Path:
     return ensure_kit(Volume().root).path
 
 
-def test_openpis_client_is_answered_by_a_policy_of_the_lab(theirs, tmp_path):
-    variables = {**ENVIRONMENT, "VLALAB_TOKEN": TOKEN}
+@contextlib.contextmanager
+def served(folder: Path, **variables: str):
+    """A random policy of the lab, for other projects' clients; yields host and port."""
     processes = []
 
     def start(name: str, *words: str) -> str:
-        log = tmp_path / f"{name}.txt"
+        log = folder / f"{name}.txt"
         with open(log, "w") as output:
             command = [sys.executable, "-m", *words, "--port", "0"]
-            processes.append(subprocess.Popen(command, cwd=ROOT, env=variables, stdout=output, stderr=output))
+            processes.append(
+                subprocess.Popen(command, cwd=ROOT, env={**ENVIRONMENT, **variables}, stdout=output, stderr=output)
+            )
         return wait_for(
             lambda: re.search(r"listening on \w+://(127\.0\.0\.1:\d+)", log.read_text()),
             f"the start of {name}",
@@ -133,18 +152,22 @@ def test_openpis_client_is_answered_by_a_policy_of_the_lab(theirs, tmp_path):
 
     try:
         policy = start("random", "services.libero.policies", "random", "--horizon", "5")
-        host, port = start("openpi", "services.bridge", "openpi", "--policy-url", f"http://{policy}").split(":")
+        yield start("openpi", "services.bridge", "openpi", "--policy-url", f"http://{policy}").split(":")
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            assert process.wait(30) is not None
+
+
+def test_openpis_client_is_answered_by_a_policy_of_the_lab(theirs, tmp_path):
+    with served(tmp_path, VLALAB_TOKEN=TOKEN) as (host, port):
         asked = [theirs, HERE / "openpi_asks.py", host, port, TOKEN]
         done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         came = json.loads(done.stdout)
         refused = subprocess.run([*asked[:-1], "wrong-key"], capture_output=True, text=True, timeout=60)
         assert refused.returncode != 0 and "401" in refused.stderr
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            assert process.wait(30) is not None
     assert came["metadata"] == {"policy": "random", "action_horizon": 5, "action_dim": 7}
     assert came["dtype"] == "float32" and came["shape"] == [5, 7] and came["timing"] == ["infer_ms"]
     actions = np.array(came["actions"])
@@ -155,3 +178,52 @@ def test_openpis_client_is_answered_by_a_policy_of_the_lab(theirs, tmp_path):
         image = np.random.default_rng(shape[0]).integers(0, 256, shape, np.uint8)
         ours.append(hashlib.sha256(resize_with_pad(image, 224).tobytes()).hexdigest())
     assert ours == came["resized"]
+
+
+def test_a_model_server_of_vla_evals_is_a_policy_here(harness, tmp_path):
+    """Known by its probe, asked on a connection for each episode, of whose chunk it hands out one action a step."""
+    with (
+        Zeros(harness, tmp_path / "log.txt", script="vla_eval_server.py") as server,
+        running(Bridge(server=f"ws://127.0.0.1:{server.port}").connected) as service,
+        PolicyClient(service.url, retries=0) as client,
+    ):
+        info = client.info()
+        draw = np.random.default_rng(0)
+        shown = {name: draw.integers(0, 256, (256, 256, 3), np.uint8) for name in info.cameras}
+        first = Observation(shown, np.linspace(0, 0.7, 8, dtype=np.float32), "lift", "r.0.0.0.a", 0)
+        got = {"a": [], "b": []}
+        for step in range(6):
+            for name in got if step < 3 else "a":
+                one = dataclasses.replace(first, session=f"r.0.0.0.{name}", step=step)
+                got[name].append(client.act(one).actions)
+        with pytest.raises(PolicyUnavailable, match="failed: .*out of memory"):
+            client.act(dataclasses.replace(first, session="r.0.0.0.c", instruction="break"))
+        asked = server.observations
+    assert (info.name, info.profile, info.stateful) == ("vla-eval", "vla-eval", True)
+    assert info.cameras == ("agentview", "robot0_eye_in_hand")
+    chunks = [[0.0, 0.0], [0.0, 0.1], [0.0, 0.2], [0.0, 0.3], [0.04, 0.0], [0.04, 0.1]]
+    wanted = np.zeros((6, 1, 7), np.float32)
+    wanted[:, 0, :2], wanted[:, 0, 6] = chunks, 1.0
+    assert np.array_equal(np.array(got["a"]), wanted) and np.array_equal(np.array(got["b"]), wanted[:3])
+    told = [one for one in asked if one["sentence"] == "lift"]
+    assert [one["step"] for one in told] == [0, 0, 4]  # both episodes' chunks, and the first one's next
+    for one in told:
+        corners = {"agentview": shown["agentview"], "wrist": shown["robot0_eye_in_hand"]}
+        assert one["images"] == {key: ["uint8", [256, 256, 3], int(it[0, 0, 0])] for key, it in corners.items()}
+        assert one["states"] == ["float64", [8]]
+
+
+def test_vla_evals_runner_is_answered_by_a_policy_of_the_lab(harness, tmp_path):
+    with served(tmp_path) as (host, port):
+        asked = [harness, HERE / "vla_eval_asks.py", f"ws://{host}:{port}/vla-eval"]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    came = json.loads(done.stdout)
+    assert [one["metrics"]["success"] for one in came["results"]] == [True, True]
+    assert [one["steps"] for one in came["results"]] == [7, 7]
+    actions = np.array(came["actions"])
+    assert (
+        actions.shape == (2, 7, 7) and (np.abs(actions) <= 1).all() and set(np.unique(actions[..., 6])) <= {-1.0, 1.0}
+    )
+    assert "'task_description' is missing" in came["refused"]
+    assert (came["told"]["model_server"], came["told"]["protocol_version"]) == ("random", 1)

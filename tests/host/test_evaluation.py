@@ -76,8 +76,8 @@ def test_a_websockets_address_is_a_bridges_to_start():
 
 def test_runs_of_several_suites_are_called_as_the_bridge_calls_its_policy(monkeypatch):
     request = Request("libero_goal", "ws://host:8000")
-    assert evaluation.name_of_policy(request) == "openpi"
-    assert '"${VLALAB_BRIDGE_NAME:-openpi}"' in compose.FILE.read_text()
+    assert evaluation.name_of_policy(request) == "bridge"
+    assert '"${VLALAB_BRIDGE_NAME:-}"' in compose.FILE.read_text()
     monkeypatch.setenv("VLALAB_BRIDGE_NAME", "pi05")
     assert evaluation.name_of_policy(request) == "pi05"
 

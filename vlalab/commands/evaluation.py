@@ -29,7 +29,7 @@ ANSWER_S = 2.0  # for a connection; who takes longer is called silent, and is wa
 RUNS = "vla_evaluation.runs"  # the program for runs that are there; every benchmark's environment has it
 BRIDGE, WEBSOCKETS = "bridge", ("ws://", "wss://")  # the service that asks another project's server, and its addresses
 SERVER = service_settings.variable(BRIDGE, "SERVER")
-BRIDGED = "openpi"  # what compose.yaml has the bridge call its policy
+BRIDGED = "bridge"  # what runs of several suites are called by; the bridge itself knows which protocol it speaks
 OUT_OF_REACH = (
     "a container cannot reach {url}: inside, that is the container itself. Use --runtime local, or serve the policy on "
     "an address of this machine's network (with a token) and give that"

@@ -1,0 +1,1 @@
+"""vla-eval's protocol of model servers, both ways."""
