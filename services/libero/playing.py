@@ -71,7 +71,7 @@ def play(
     plan = make_plan(BENCHMARK, EvalConfig(suite, max_steps=max_steps), info.profile)
     wanted = plan.tasks[task]
     spec = specify(plan, info)
-    env.load_task(wanted, spec.seed, **spec.protocol.draws())
+    env.load_task(wanted, spec.seed, **spec.protocol.scene())
     start = BENCHMARK.init_states(wanted)[episode]
     session = f"notebook-{time.time_ns()}"
     return run_episode(env, episode, start, act=client.act, spec=spec, session=session)

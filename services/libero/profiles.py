@@ -21,6 +21,7 @@ from vla_evaluation.profiles import Profile, Published
 BOTH = ("agentview", "robot0_eye_in_hand")
 # MuJoCo 3.2.3 with robosuite 1.4.0 gave OpenVLA's average (76.2 % against 76.5 % published); 3.3.3 and later draw
 # LIBERO's floors darker, which costs it 20 points on libero_object.
+ARM_141 = "robosuite-1.4.1"  # services/libero/simulator/robots.py; all else of that robosuite is as in 1.4.0
 SIMULATOR = MappingProxyType({"mujoco": "3.2.3", "robosuite": "1.4.0", "hf-libero": "0.1.4", "bddl": "1.0.1"})
 
 
@@ -112,8 +113,8 @@ OPENPI = Profile(
     rotate_180=True,
     image_size=224,
     resize="bilinear-pad",
-    # examples/libero/requirements.txt; robosuite 1.4.1 has one collision shape more than the 1.4.0 of LIBERO's own pins
-    simulator=MappingProxyType({"mujoco": "3.2.3", "robosuite": "1.4.1"}),
+    robot=ARM_141,  # examples/libero/requirements.txt: robosuite 1.4.1
+    simulator=MappingProxyType({"mujoco": "3.2.3", "robosuite": "1.4.0"}),
     published=(
         Published(
             "pi0.5, fine-tuned on all four suites",
@@ -135,7 +136,8 @@ OPENVLA_OFT = replace(
     cameras=BOTH,  # num_images_in_input
     state=HAND_STATE,  # use_proprio
     action=(*OSC_POSE, GRIPPER_OPENS),  # process_action
-    simulator=MappingProxyType({"robosuite": "1.4.1"}),  # libero_requirements.txt names no other version
+    robot=ARM_141,  # libero_requirements.txt: robosuite 1.4.1, and no other version
+    simulator=MappingProxyType({"robosuite": "1.4.0"}),
     published=(
         Published(
             "OpenVLA-OFT, fine-tuned per suite",

@@ -55,6 +55,7 @@ def test_openvla_oft_is_the_reference_script():
     pictures = ("camera_size", "rotate_180", "jpeg_quality", "image_size", "resize", "crop_area", "unnorm_keys")
     assert all(getattr(reference, name) == getattr(openvla, name) for name in pictures)
     assert reference.state == HAND_STATE and reference.action == (*OSC_POSE, GRIPPER_OPENS)
+    assert (reference.robot, openvla.robot) == ("robosuite-1.4.1", "")  # libero_requirements.txt
     figures = reference.published_for("libero_goal")[0].success_percent
     assert [figures[name] for name in suites.SUITES[:4]] == [97.6, 98.4, 97.9, 94.5]
 
@@ -96,7 +97,7 @@ def test_openpi_is_the_reference_script():
     assert reference.resize == "bilinear-pad" and reference.jpeg_quality is None and reference.crop_area is None
     figures = reference.published_for("libero_goal")[0].success_percent
     assert [figures[name] for name in suites.SUITES[:4]] == [98.8, 98.2, 98.0, 92.4]
-    assert reference.simulator["robosuite"] == "1.4.1"  # its requirements.txt: 1.4.0 is never set beside its figures
+    assert reference.robot == "robosuite-1.4.1"  # its requirements.txt
 
 
 def test_the_pictures_of_openpi_are_turned_and_resized_by_pillow():

@@ -17,12 +17,13 @@ from vla_evaluation.benchmark import Assets
 from vla_evaluation.config import EvalConfig, differences
 from vla_evaluation.plan import describe, identify, make_plan, specify
 from vla_evaluation.report.data import why_not_comparable
+from vla_evaluation.spec import RunSpec
 
 ENTRIES = (provenance.WORKER, BENCHMARK.module)
 CLOSURE = sorted(imports.closure(ENTRIES, BENCHMARK.uncounted))
 DRAWS_AND_MOVES = [
     *(f"services.libero.simulator.{name}" for name in (
-        "control", "env", "initstates", "privileged", "problem", "resets", "runtime", "suites",
+        "control", "env", "initstates", "privileged", "problem", "resets", "robots", "runtime", "suites",
     )),
     *(f"services.libero.simulator.rendering.{name}" for name in (
         "compositor", "context", "culling", "gl", "layers", "renderer", "stage",
@@ -114,10 +115,7 @@ def test_a_package_of_another_version_is_named(tmp_path):
     assert all("(lock: 0.0.1" in line for line in named)
 
 
-OTHERS = {  # than a profile's figures were measured with: 1.4.1, and lerobot's with MuJoCo 3.8.1
-    **{name: {"robosuite": "1.4.0"} for name in ("openpi", "openvla-oft")},
-    **{name: {"mujoco": "3.2.3"} for name in ("lerobot", "lerobot-256")},
-}
+OTHERS = {name: {"mujoco": "3.2.3"} for name in ("lerobot", "lerobot-256")}  # than their figures': 3.8.1
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
@@ -131,9 +129,25 @@ def test_a_run_never_stands_beside_figures_that_were_measured_with_another_packa
     plan = make_plan(BENCHMARK, EvalConfig("libero_goal", profile="openpi"))
     assets = Assets("official", ROOT, "d")
     found = identify(plan, specify(plan, PolicyInfo("openpi", OSC_POSE)), assets)
-    assert why_not_comparable(found, describe(plan, assets), True, []) == (
-        "other packages (robosuite 1.4.0, not 1.4.1)"
-    )
+    assert why_not_comparable(found, describe(plan, assets), True, []) == ""
+    found["versions"]["mujoco"] = "3.8.1"
+    assert why_not_comparable(found, describe(plan, assets), True, []) == "other packages (mujoco 3.8.1, not 3.2.3)"
+
+
+def test_a_robot_model_is_part_of_a_run_that_names_one():
+    told = {name: identity_of(name)["protocol"].get("robot", "") for name in PROFILES}
+    named = {"openvla-oft": "robosuite-1.4.1", "openpi": "robosuite-1.4.1"}
+    assert told == {name: named.get(name, "") for name in PROFILES}
+    assert set(identity_of("openvla")["protocol"]) == {  # as before there was any
+        "wait_steps", "wait_action", "camera_size", "rotate_180", "jpeg_quality", "image_size", "resize", "crop_area",
+    }  # fmt: skip
+    spec = RunSpec.from_json(identity_of("lerobot"))
+    assert spec.protocol == PROFILES["lerobot"].protocol() and spec.to_json()["protocol"]["extra_resets"] == 1
+
+
+def identity_of(profile: str) -> dict:
+    plan = make_plan(BENCHMARK, EvalConfig("libero_goal", profile=profile))
+    return identify(plan, specify(plan, PolicyInfo("p", OSC_POSE)), Assets("kit", ROOT, "d"))
 
 
 # --- the renderer ---------------------------------------------------------------------------------------------

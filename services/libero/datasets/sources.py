@@ -34,7 +34,7 @@ class Replayed(Demonstration):
 
     wait_steps: int = 0
     wait_action: tuple[float, ...] = ()
-    draws: Mapping[str, Any] = field(default_factory=dict)  # `EpisodeProtocol.draws`
+    scene: Mapping[str, Any] = field(default_factory=dict)  # `EpisodeProtocol.scene`
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -42,7 +42,7 @@ class Replayed(Demonstration):
         env, of = drawing.painter(self.source, self._size).env, benchmark.load(self.source.module)
         recorded = self._recorded()
         task = next(one for one in of.tasks(self.suite) if one.index == self.task)
-        env.load_task(task, self.seed, **self.draws)
+        env.load_task(task, self.seed, **self.scene)
         env.reset(self.episode, of.init_states(task)[self.episode])
         for name, pose in env.fixture_poses().items():
             if not np.array_equal(recorded[f"fixture_{name}"], pose):
@@ -132,7 +132,7 @@ def _run(folder: Path, render: str) -> Episodes:
     assets = Assets(identity["assets"]["kind"], Path(job["assets"]), identity["assets"]["digest"])
     source = Source(folder, job["benchmark"], assets, render)
     protocol = RunSpec.from_json(identity).protocol
-    waiting = {"wait_steps": protocol.wait_steps, "wait_action": protocol.wait_action, "draws": protocol.draws()}
+    waiting = {"wait_steps": protocol.wait_steps, "wait_action": protocol.wait_action, "scene": protocol.scene()}
     texts = [task["instruction"] for task in about["tasks"]]
     episodes = tuple(_replayed(index, row, identity, texts, source, folder, waiting) for index, row in enumerate(rows))
     action = tuple(Part(**part) for part in identity["action"])

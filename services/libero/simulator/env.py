@@ -35,6 +35,7 @@ class LiberoEnv:
             )
         self.cameras, self.camera_size = tuple(cameras), camera_size
         self.task: Task | None = None
+        self.robot = ""  # of the task that is loaded
         self.domain = None  # robosuite's problem; its own observations, controller and step count stand still
         self._image_qpos = None  # the pose that images show, None before the first reset
         self._renderer = None
@@ -44,18 +45,20 @@ class LiberoEnv:
     def instruction(self) -> str:
         return self.task.instruction
 
-    def load_task(self, task: Task, seed: int = 0, seed_each: bool = False, extra_resets: int = 0) -> None:
+    def load_task(
+        self, task: Task, seed: int = 0, seed_each: bool = False, extra_resets: int = 0, robot: str = ""
+    ) -> None:
         """Builds `task` unless it is loaded already, and rewinds its stream of resets to `seed`; with `seed_each` to
-        `seed` + k for episode k, after `extra_resets` that come before the first.
+        `seed` + k for episode k, after `extra_resets` that come before the first. `robot` is one of robots.py.
         """
-        if self.task != task:
+        if (self.task, self.robot) != (task, robot):
             from services.libero.simulator import (
                 problem,  # not above: it imports MuJoCo, which runtime.configure must precede
             )
 
             self._drop_task()
-            self._problem = problem.build(task)
-            self.domain, self.task = self._problem.domain, task
+            self._problem = problem.build(task, robot)
+            self.domain, self.task, self.robot = self._problem.domain, task, robot
             self._bind()
             self._resets = {}
         self._draws = (seed, seed_each, extra_resets)

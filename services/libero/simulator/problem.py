@@ -7,7 +7,7 @@ from libero.libero.envs import TASK_MAPPING, bddl_utils
 from robosuite import load_controller_config
 from robosuite.utils.errors import RandomizationError
 
-from services.libero.simulator import pro_objects, problem_files
+from services.libero.simulator import pro_objects, problem_files, robots
 from services.libero.simulator.control import ArmControl
 from services.libero.simulator.resets import ModelSnapshot, ResetReplay, global_rng
 from services.libero.simulator.suites import Task
@@ -30,16 +30,17 @@ class Problem:
         return ResetReplay(self.domain, self.pristine, seed, seed_each, extra_resets)
 
 
-def build(task: Task) -> Problem:
-    """Returns `task`'s problem, without renderer, cameras or stock observations being used.
+def build(task: Task, robot: str = "") -> Problem:
+    """Returns `task`'s problem with an arm of robots.py, without renderer, cameras or stock observations being used.
 
-    Raises ValueError when the task's file is missing, RuntimeError when no initial layout can be drawn.
+    Raises ValueError when the task's file is missing or there is no such arm, RuntimeError when no initial layout can
+    be drawn.
     """
     path = problem_files.path_of(task)
     with global_rng(np.random.RandomState(0).get_state()):
         for _ in range(_BUILD_TRIES):
             try:
-                domain, pristine = _construct(path)
+                domain, pristine = _construct(path, robot)
                 break
             except RandomizationError:
                 continue
@@ -54,7 +55,7 @@ def build(task: Task) -> Problem:
     return Problem(domain, pristine, ArmControl(domain))
 
 
-def _construct(path: str):
+def _construct(path: str, robot: str):
     """Returns (problem object, its model before the constructor's own reset wrote into it)."""
     problem = TASK_MAPPING[bddl_utils.get_problem_info(path)["problem_name"]]
     domain, pristine = problem.__new__(problem), []
@@ -67,7 +68,7 @@ def _construct(path: str):
     domain._reset_internal = first_reset
     domain.__init__(
         path,
-        robots=["Panda"],
+        robots=[robots.panda(robot)],
         controller_configs=load_controller_config(default_controller="OSC_POSE"),
         gripper_types="default",
         initialization_noise=None,

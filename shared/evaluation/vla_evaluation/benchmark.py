@@ -58,9 +58,10 @@ class Environment(Protocol):
 
     instruction: str  # of the task that is loaded
 
-    def load_task(self, task: Any, seed: int, **draws: Any) -> None:
-        """Builds the task's scene unless it stands already, and starts its episodes' draws from `seed`, once for all
-        unless a profile says otherwise (`draws`, of `EpisodeProtocol.draws`; who has no such profile takes none).
+    def load_task(self, task: Any, seed: int, **scene: Any) -> None:
+        """Builds the task's scene unless it stands already, and starts its episodes' draws from `seed`; with the
+        benchmark's own robot and once for all, unless a profile says otherwise (`scene`, of `EpisodeProtocol.scene`; a
+        benchmark without such profiles takes none).
         """
 
     def reset(self, episode: int, init_state: np.ndarray) -> None:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from vla_contract.protocol.errors import did_you_mean
 from vla_contract.protocol.parts import Part
 
-LATER = ("seed_each", "extra_resets")  # told where they are set, so that other runs' identities stay
+LATER = ("robot", "seed_each", "extra_resets")  # told where they are set, so that other runs' identities stay
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,9 @@ class EpisodeProtocol:
     `camera_size`², turned by 180°, put through JPEG at `jpeg_quality` (4:2:0; None: not), resized to `image_size`² as
     `resize` says (a name in pictures/images.py), the middle `crop_area` of them cut out and stretched back (None: not).
 
-    The environment is seeded once per task; with `seed_each` before every episode, with the seed and the episode's
-    number, after `extra_resets` unseeded ones that begin a task.
+    `robot` is one of the benchmark's robot models, empty: its own. The environment is seeded once per task; with
+    `seed_each` before every episode, with the seed and the episode's number, after `extra_resets` unseeded ones that
+    begin a task.
     """
 
     wait_steps: int = 0
@@ -44,12 +45,17 @@ class EpisodeProtocol:
     image_size: int = 256
     resize: str = "lanczos3"
     crop_area: float | None = None
+    robot: str = ""
     seed_each: bool = False
     extra_resets: int = 0
 
-    def draws(self) -> dict[str, object]:
-        """Returns what `Environment.load_task` is told besides task and seed: nothing where a task is seeded once."""
-        return {"seed_each": True, "extra_resets": self.extra_resets} if self.seed_each else {}
+    def scene(self, drawn: bool = False) -> dict[str, object]:
+        """Returns what `Environment.load_task` is told besides task and seed: nothing for the benchmark's own robot,
+        seeded once. `drawn`: of an episode whose start is drawn by a seed of its own.
+        """
+        robot = {"robot": self.robot} if self.robot else {}
+        each = self.seed_each and not drawn
+        return {**robot, "seed_each": True, "extra_resets": self.extra_resets} if each else robot
 
     @property
     def sends(self) -> str:

@@ -152,13 +152,13 @@ class Player:
         """Loads the task; returns which episode of its draws this is, and the state that it starts from."""
         if self.opening.init is None:
             self.seed = seed_of(0, self.task.index, self.opening.drawn)
-            self.env.load_task(self.task, self.seed)
+            self.env.load_task(self.task, self.seed, **self.spec.protocol.scene(drawn=True))
             return 0, self.env.start(0)
         states = self.benchmark.init_states(self.task)
         if self.opening.init >= len(states):
             raise ValueError(f"the task has init states 0-{len(states) - 1}, none has number {self.opening.init}")
         self.seed = self.spec.seed
-        self.env.load_task(self.task, self.seed, **self.spec.protocol.draws())
+        self.env.load_task(self.task, self.seed, **self.spec.protocol.scene())
         return self.opening.init, states[self.opening.init]
 
     def end(self, reason: str) -> None:

@@ -45,7 +45,7 @@ class RecordingWorker(Worker):
         parts = self.job.spec.action
         self.seed = seed_of(self.job.spec.seed, task.index, episode)
         self.tape = Tape(env, parts, Noise(parts, self.job.noise, self.seed))
-        env.load_task(task, self.seed)
+        env.load_task(task, self.seed, **self.job.spec.protocol.scene(drawn=True))
         return 0, env.start(0)
 
     def alter(self, action: np.ndarray) -> np.ndarray:

@@ -84,7 +84,7 @@ class VideoMaker:
     def _draw_again(self, env, task: Task, lease: Lease) -> None:
         """Brings an episode's scene back and draws its recorded states."""
         self.vitals.enter(Phase.SCENE, self.job.scene_timeout_s)
-        env.load_task(task, self.job.spec.seed, **self.job.spec.protocol.draws())
+        env.load_task(task, self.job.spec.seed, **self.job.spec.protocol.scene())
         env.reset(lease.episode, self.benchmark.init_states(task)[lease.episode])
         try:
             states = self._recorded(lease, env.fixture_poses())

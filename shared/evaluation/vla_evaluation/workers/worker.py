@@ -214,7 +214,7 @@ class Worker:
 
     def place(self, env: Environment, task, episode: int) -> tuple[int, np.ndarray]:
         """Loads the task; returns which episode of its stream of draws this is, and the state that it starts from."""
-        env.load_task(task, self.job.spec.seed, **self.job.spec.protocol.draws())
+        env.load_task(task, self.job.spec.seed, **self.job.spec.protocol.scene())
         return episode, self.benchmark.init_states(task)[episode]
 
     def alter(self, action: np.ndarray) -> np.ndarray:
