@@ -23,8 +23,10 @@ from services.bridge.vla_eval.server import check_policy
 from services.bridge.wire import NotTheirs
 from services.libero.benchmark import BENCHMARK
 from tests.bridge.test_server import Wave, door
+from tests.libero.harness import wait_for
 from tests.running import running
 from vla_contract import Observation, PolicyClient, PolicyInfo, PolicyLost, PolicyUnavailable
+from vla_contract.protocol.errors import UnknownSession
 from vla_contract.protocol.parts import GRIPPER_OPENS, HAND_STATE
 from vla_evaluation.agreement import check_policy as check_fit
 from vla_evaluation.agreement import choose_profile
@@ -131,13 +133,15 @@ def observation(step: int = 0, session: str = "run.0.0.1.x", **changed) -> Obser
 def test_a_session_is_an_episode_on_a_connection_of_its_own(foreign):
     asked: list[Message] = []
     policy = bridge(foreign(answering([{"actions": [0.1, 0, 0, 0, 0, 0, 0.2]}], {"observation_params": ASKS}, asked)))
+    wait_for(lambda: asked[-1].type == "episode_end", "the warm-up's end")
     asked.clear()
     chunks = policy.act([observation(), observation(session="run.0.1.1.y")])
     assert all(np.array_equal(one.actions, np.float32([[0.1, 0, 0, 0, 0, 0, 1]])) for one in chunks)
     policy.act([observation(1)])
     policy.reset("run.0.0.1.x")
-    assert isinstance(policy.act([observation(2)])[0], PolicyLost)  # the service tells who goes on with it
+    assert isinstance(policy.act([observation(2)])[0], UnknownSession)
     policy.close()
+    wait_for(lambda: "episode_end" in [one.type for one in asked], "the episode's end")
     kinds = [one.type for one in asked]
     assert kinds.count("hello") == kinds.count("episode_start") == 2 and kinds.count("observation") == 3
     assert kinds.count("episode_end") == 1
@@ -170,7 +174,7 @@ def test_a_rotation_is_at_most_half_a_turn_unless_asked_for_otherwise(foreign):
     state = np.concatenate([[1, 2, 3], axis * 4.0, [0.04, -0.04]]).astype(np.float32)
     policy.act([observation(state=state)])
     policy.close()
-    told = asked[-1].payload["states"] if asked[-1].type == "observation" else asked[-2].payload["states"]
+    told = [one for one in asked if one.type == "observation"][-1].payload["states"]
     assert np.allclose(told[3:6], axis * (4.0 - 2 * math.pi), atol=1e-6) and np.array_equal(told[:3], state[:3])
     assert np.array_equal(half_turn(state * 0.5), state * 0.5)
 
@@ -264,6 +268,26 @@ def test_what_goes_wrong_later_fails_its_request_and_a_lost_episode_begins_anew(
             client.act(observation())
         assert raised.value.status == 500
         assert client.act(observation(session="run.0.0.2.z")).actions.shape == (1, 7)
+
+
+def test_a_lost_connection_is_a_lost_episode_and_a_lost_server_all_of_them(foreign):
+    """A server that is there is asked for the next episode; without one the service ends, to be started anew."""
+    count = itertools.count()
+
+    def handle(connection):
+        if next(count) == 2:  # the second episode's; the first connection is the start's
+            hello = unpack(connection.recv())
+            connection.send(pack(Message("hello", messages.hello(), hello.seq)))
+            return
+        answering()(connection)
+
+    policy = bridge(foreign(handle))
+    first, second = policy.act([observation(), observation(session="run.0.1.1.y")])
+    assert first.actions.shape == (1, 7) and isinstance(second, UnknownSession) and "start the episode" in str(second)
+    policy.server.url = "ws://127.0.0.1:9"
+    (gone,) = policy.act([observation(session="run.0.2.1.z")])
+    assert isinstance(gone, PolicyLost) and "nobody answers at ws://127.0.0.1:9" in str(gone)
+    policy.close()
 
 
 # --- our policy, their client ------------------------------------------------------------------------------------

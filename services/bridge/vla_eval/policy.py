@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from services.bridge.connection import ServerFailed, WrongServer
+from services.bridge.connection import ServerFailed, TooSlow, WrongServer
 from services.bridge.policy import FIRST_S, MAX_TOLD, plain
-from services.bridge.vla_eval.connection import ModelServer
+from services.bridge.vla_eval.connection import ModelServer, answers_health
 from services.bridge.vla_eval.robots import ABSOLUTE, TOLD, WHOLE_TURN, WRIST, Robot, misfit
 from services.bridge.wire import NotTheirs
 from vla_contract import ActionChunk, Observation, Policy, PolicyInfo, PolicyLost
+from vla_contract.protocol.errors import UnknownSession
 from vla_contract.protocol.parts import total
 from vla_contract.protocol.problems import Problem
 
@@ -105,27 +106,39 @@ class VlaEvalPolicy(Policy):
                 self._sessions[observation.session] = self._begin(observation.instruction)
             connection = self._sessions.get(observation.session)
             if connection is None or not connection.is_open:
-                return PolicyLost(f"the episode's connection to {self.server.url} is gone")
+                return UnknownSession(f"the episode's connection to {self.server.url} is gone: start the episode again")
             connection.send(self.robot.message(observation, self.asks))
             return connection
-        except (PolicyLost, WrongServer) as error:
-            return error if isinstance(error, PolicyLost) else PolicyLost(str(error))
+        except WrongServer as error:
+            return PolicyLost(str(error))
+        except PolicyLost as error:
+            return self._lost(error)
 
     def _begin(self, instruction: str) -> ModelServer:
-        """Returns a connection on which an episode has begun. Raises PolicyLost where another server is there."""
+        """Returns a connection on which an episode has begun. Raises PolicyLost, or WrongServer for another server."""
         connection = ModelServer(self.server.url, self.server.key, self.server.hello_s, self.server.answer_s)
         said = connection.connect()
         if json.dumps(said, default=plain) != json.dumps(self.said, default=plain):
             connection.close()
-            raise PolicyLost(f"another server came back at {self.server.url}: its hello is another")
+            raise WrongServer(f"another server came back at {self.server.url}: its hello is another")
         connection.start({"name": instruction})
         return connection
+
+    def _lost(self, error: PolicyLost) -> Exception:
+        """Returns what an episode's lost connection means: the episode is lost, or the server with all of them."""
+        if isinstance(error, TooSlow):
+            return error
+        try:
+            answers_health(self.server.url, self.server.key)
+        except PolicyLost as gone:
+            return gone
+        return UnknownSession(f"{error}: start the episode again")
 
     def _read(self, connection: ModelServer) -> ActionChunk | Exception:
         try:
             return ActionChunk(self.robot.actions(connection.action()))
         except PolicyLost as error:
-            return error
+            return self._lost(error)
         except ServerFailed as error:
             return Problem("policy-failed", str(error))
         except ValueError as error:  # no message, or no action
