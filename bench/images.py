@@ -36,7 +36,7 @@ LIMIT_GB = {name: one.image_gb for name, one in manifests.environments().items()
 PEER_GB = 6.0  # vla-eval 0.8.0's LIBERO image, which has LIBERO's assets
 ASSETS = paths.ROOT / "services" / "libero" / "assets" / "official.txt"  # sha1, bytes and path of every official file
 TAG = f"bench-{os.getpid()}"
-ALL_GB = 20.5  # hf's own layer is about 1.5; it has the others in common with ws_mdl
+ALL_GB = 21.9  # hf's own layer is about 1.5, it has the others in common with ws_mdl; metaworld has all to itself
 BUMP = ("tqdm", "4.66.5")  # a package that many need and that brings little
 ANEW = [f"no-cache-filter={stage}" for stage in ("nvidia", "torch", "dependencies")]
 SERVICES = ("oracle", "random")  # both from libero's image, ready without weights

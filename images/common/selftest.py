@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import importlib
 import json
 import multiprocessing
@@ -166,6 +167,18 @@ def check_attention() -> str:
         out = flash_attn_func(q, k, v).transpose(1, 2).float().cpu()
         expect(torch.allclose(out, reference, atol=2e-2), "flash-attn's kernel differs from attention")
     return f"SDPA; flash-attn {installed()['flash-attn']}"
+
+
+def check_egl() -> str:
+    """Checks that EGL has a device to draw on: Mesa's on the CPU, or a GPU's."""
+    egl = ctypes.CDLL("libEGL.so.1")
+    egl.eglGetProcAddress.restype = ctypes.c_void_p
+    query = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    count = ctypes.c_int(0)
+    query(egl.eglGetProcAddress(b"eglQueryDevicesEXT"))(0, None, ctypes.byref(count))
+    expect(count.value > 0, "EGL has no device: neither Mesa's nor a GPU's driver is installed")
+    vendors = sorted(path.name for path in Path("/usr/share/glvnd/egl_vendor.d").glob("*.json"))
+    return f"{count.value} EGL devices; drivers {', '.join(vendors)}"
 
 
 def check_image(env: str) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from images.common.selftest import check_imports, expect, in_fresh_process, run
+from images.common.selftest import check_egl, check_imports, expect, in_fresh_process, run
 
 TASKS = {"libero_spatial": 10, "libero_object": 10, "libero_goal": 10, "libero_10": 10, "libero_90": 90}
 MEAN, SPREAD, TOLERANCE = 152.6, 54.2, 3.0  # of draw_a_scene on Mesa, 0 to 255; room for other drivers
@@ -27,18 +26,6 @@ def check_libraries() -> str:
     expect(mujoco.__version__ == "3.2.3", f"mujoco is {mujoco.__version__}; 3.2.3 draws LIBERO's published scenes")
     expect(numpy.__version__ < "2", f"numpy is {numpy.__version__}; robosuite 1.4.0 needs 1.26")
     return f"mujoco {mujoco.__version__}, numpy {numpy.__version__}, {check_imports(MODULES)}"
-
-
-def check_egl() -> str:
-    """Checks that EGL has a device to draw on: Mesa's on the CPU, or a GPU's."""
-    egl = ctypes.CDLL("libEGL.so.1")
-    egl.eglGetProcAddress.restype = ctypes.c_void_p
-    query = ctypes.CFUNCTYPE(ctypes.c_uint, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-    count = ctypes.c_int(0)
-    query(egl.eglGetProcAddress(b"eglQueryDevicesEXT"))(0, None, ctypes.byref(count))
-    expect(count.value > 0, "EGL has no device: neither Mesa's nor a GPU's driver is installed")
-    vendors = sorted(path.name for path in Path("/usr/share/glvnd/egl_vendor.d").glob("*.json"))
-    return f"{count.value} EGL devices; drivers {', '.join(vendors)}"
 
 
 def check_robosuite() -> str:

@@ -50,7 +50,7 @@ class Libero:
     profiles = PROFILES
     packages = ("hf-libero", "robosuite", "bddl", "mujoco", "numpy", "pillow", "simplejpeg")
     worker_gb = 1.6  # resident size
-    uncounted = ("services.libero.assets", "services.libero.simulator.rendering.driver")
+    uncounted = ("services.libero.assets", "vla_common.driver")
 
     def tasks(self, suite: str) -> tuple[Task, ...]:
         """Returns a suite's tasks in LIBERO's order."""
@@ -88,13 +88,13 @@ class Libero:
 
     def renderer(self, render: str) -> str:
         """Returns the OpenGL driver's own name and version."""
-        from services.libero.simulator.rendering import driver
+        from vla_common import driver
 
         return driver.ask(render)
 
     def worker_variables(self, number: int) -> dict[str, str]:
         """Returns the GPU to draw on: workers take turns with those there are."""
-        from services.libero.simulator.rendering import gl
+        from vla_common import gl
 
         return gl.spread(number)
 

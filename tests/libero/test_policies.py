@@ -19,11 +19,11 @@ from services.libero.oracle.example import example_state
 from services.libero.oracle.policy import OraclePolicy
 from services.libero.policies.random_policy import RandomPolicy
 from services.libero.policies.replay import ReplayPolicy
-from services.libero.policies.sessions import episode_of
 from services.libero.simulator.suites import load_suite
 from tests.libero.harness import ENVIRONMENT
 from vla_contract import InvalidObservation, Observation, PolicyClient, PolicyRefused, SessionLost, UnknownSession
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
+from vla_evaluation.sessions import episode_of
 
 SUITE = "libero_goal"
 RECORDED = {(3, 7): 5, (4, 0): 2}  # (task, episode) -> steps

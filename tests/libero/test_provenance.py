@@ -7,8 +7,8 @@ import pytest
 
 from services.libero.benchmark import BENCHMARK
 from services.libero.profiles import PROFILES
-from services.libero.simulator.rendering import driver
 from tests.libero.harness import ROOT, Evaluation, PolicyService
+from vla_common import driver
 from vla_common.versions import versions
 from vla_contract import PolicyInfo
 from vla_contract.protocol.parts import OSC_POSE
@@ -26,12 +26,12 @@ DRAWS_AND_MOVES = [
         "control", "env", "initstates", "privileged", "problem", "resets", "robots", "runtime", "suites",
     )),
     *(f"services.libero.simulator.rendering.{name}" for name in (
-        "compositor", "context", "culling", "gl", "layers", "renderer", "stage",
+        "compositor", "context", "culling", "layers", "renderer", "stage",
     )),
     *(f"vla_evaluation.{name}" for name in (
         "actions", "pictures.images", "pictures.transforms", "profiles", "rollout", "spec", "workers.worker",
     )),
-    "services.libero.benchmark", "services.libero.profiles",
+    "services.libero.benchmark", "services.libero.profiles", "vla_common.gl",
     *(f"vla_contract.{name}" for name in ("client.client", "protocol.codec", "protocol.types")),
 ]  # fmt: skip
 

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from services.libero.simulator import runtime
-from services.libero.simulator.rendering import gl
-from services.libero.simulator.rendering.gl import EglDevice, choose
+from vla_common import gl
+from vla_common.gl import EglDevice, choose
 from vla_evaluation.workers.supervisor import one_thread_each
 
 EPISODE = """
@@ -71,7 +71,7 @@ def test_osmesa_draws_the_same_where_egl_is_missing(libero_assets, tmp_path):
     if not ctypes.util.find_library("OSMesa") or choose("cpu", environ={}).backend != "egl":
         pytest.skip("this machine has not both, EGL in software and OSMesa")
     said = {}
-    no_egl = "from services.libero.simulator.rendering import gl; gl.egl_devices = lambda: None"
+    no_egl = "from vla_common import gl; gl.egl_devices = lambda: None"
     for backend, before in (("egl", ""), ("osmesa", no_egl)):
         (tmp_path / backend).mkdir()
         run = run_episode(libero_assets, tmp_path / backend, before=before)

@@ -204,7 +204,7 @@ def test_documented_commands_use_flags_that_their_tasks_have():
 
 
 def test_both_sides_name_the_same_system_packages():
-    source = (ROOT / "services/libero/simulator/rendering/gl.py").read_text()
+    source = (ROOT / "shared/common/vla_common/gl.py").read_text()
     assert f"apt-get install -y {' '.join(gl.PACKAGES)}" in source
 
 

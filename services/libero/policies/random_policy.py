@@ -7,9 +7,9 @@ from zlib import crc32
 
 import numpy as np
 
-from services.libero.policies.sessions import episode_of
 from vla_contract import ActionChunk, Observation, Policy, PolicyInfo
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
+from vla_evaluation.sessions import episode_of
 
 GRIPPER_PERIOD = 16  # steps between changes of mind about the gripper
 

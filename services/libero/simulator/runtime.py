@@ -23,8 +23,8 @@ from pathlib import Path
 
 import yaml
 
-from services.libero.simulator.rendering import gl
 from services.libero.simulator.suites import package_root
+from vla_common import gl
 
 log = logging.getLogger("services.libero")
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from vla_contract.protocol.errors import did_you_mean
 from vla_contract.protocol.parts import Part
 
-LATER = ("robot", "seed_each", "extra_resets")  # told where they are set, so that other runs' identities stay
+LATER = ("upright", "robot", "seed_each", "extra_resets")  # told where they are set, so that other runs' identities stay
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,9 @@ class EpisodeProtocol:
     """What an episode does besides the policy's actions, and what of a picture the policy sees.
 
     `wait_steps` steps of `wait_action`, in the benchmark's action, in which objects fall to rest. Pictures are drawn at
-    `camera_size`², turned by 180°, put through JPEG at `jpeg_quality` (4:2:0; None: not), resized to `image_size`² as
-    `resize` says (a name in pictures/images.py), the middle `crop_area` of them cut out and stretched back (None: not).
+    `camera_size`², turned by 180° or (`upright`) turned over, put through JPEG at `jpeg_quality` (4:2:0; None: not),
+    resized to `image_size`² as `resize` says (a name in pictures/images.py), the middle `crop_area` of them cut out and
+    stretched back (None: not).
 
     `robot` is one of the benchmark's robot models, empty: its own. The environment is seeded once per task; with
     `seed_each` before every episode, with the seed and the episode's number, after `extra_resets` unseeded ones that
@@ -41,6 +42,7 @@ class EpisodeProtocol:
     wait_action: tuple[float, ...] = ()
     camera_size: int = 256
     rotate_180: bool = False
+    upright: bool = False
     jpeg_quality: int | None = None
     image_size: int = 256
     resize: str = "lanczos3"

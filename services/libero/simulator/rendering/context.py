@@ -5,7 +5,7 @@ import logging
 import mujoco
 
 from services.libero.simulator import runtime
-from services.libero.simulator.rendering import gl
+from vla_common import gl
 
 log = logging.getLogger("services.libero")
 

@@ -17,6 +17,8 @@ def prepare(image_hwc: np.ndarray, protocol: EpisodeProtocol) -> np.ndarray:
     image = transforms.check_image(image_hwc)
     if protocol.rotate_180:
         image = transforms.rotate_180(image)
+    elif protocol.upright:
+        image = upright(image)
     if protocol.jpeg_quality is not None:
         image = transforms.jpeg_round_trip(image, protocol.jpeg_quality)
     image = RESIZE[protocol.resize](image, protocol.image_size)

@@ -1,4 +1,4 @@
-"""Who draws? `python -m services.libero.simulator.rendering.driver auto` prints the driver's own name and version.
+"""Who draws? `python -m vla_common.driver auto` prints the driver's own name and version.
 
 A process of its own, since MuJoCo binds to one device when it is imported, and an evaluator draws nothing itself.
 """
@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 
-from services.libero.simulator.rendering import gl
+from vla_common import gl
 
 ASK_S = 120.0  # a driver that has not answered by then never will
 
@@ -19,7 +19,7 @@ def ask(render: str) -> str:
 
     Raises ValueError, with the reason, where nothing can draw.
     """
-    command = [sys.executable, "-m", "services.libero.simulator.rendering.driver", render]
+    command = [sys.executable, "-m", "vla_common.driver", render]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S)
     except subprocess.TimeoutExpired:

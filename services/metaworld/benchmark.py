@@ -1,0 +1,89 @@
+"""Meta-World as a benchmark: what `vla_evaluation` knows of it."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from services.metaworld import variations
+from services.metaworld.arm import ACTION, STATE
+from services.metaworld.profiles import PROFILES
+from services.metaworld.tasks import SUITES, Task
+from vla_evaluation.benchmark import Assets
+
+CAMERAS = ("corner2", "topview", "corner", "corner3", "corner4", "behindGripper", "gripperPOV")
+KIND = "package"  # of the assets: they come with metaworld and have no other place
+
+
+class Metaworld:
+    """Meta-World's fifty tasks on a Sawyer arm; see `vla_evaluation.benchmark.Benchmark` for what the members are."""
+
+    name = "Meta-World"
+    module = __name__
+    suites = tuple(SUITES)
+    action = ACTION
+    state = STATE
+    control_hz = 80
+    cameras = CAMERAS
+    video_camera = "corner2"
+    profiles = PROFILES
+    packages = ("metaworld", "mujoco", "gymnasium", "numpy", "scipy", "pillow", "simplejpeg")
+    worker_gb = 0.8  # resident size
+    uncounted = ("vla_common.driver",)
+
+    def tasks(self, suite: str) -> tuple[Task, ...]:
+        """Returns a suite's tasks in metaworld's order."""
+        return SUITES[suite]
+
+    def init_states(self, task: Task) -> np.ndarray:
+        """Returns the task's fifty variations."""
+        return variations.of(task.name)
+
+    def assets(self, asked: str | None, volume: Path) -> Assets:
+        """Returns the package's own scenes and meshes. ValueError for others: there are none."""
+        folder = assets_folder()
+        if asked not in (None, KIND, str(folder)):
+            raise ValueError(f"--assets {asked!r}: Meta-World's scenes come with its package; leave --assets out")
+        return Assets(KIND, folder, _digest(folder))
+
+    def renderer(self, render: str) -> str:
+        """Returns the OpenGL driver's own name and version."""
+        from vla_common import driver
+
+        return driver.ask(render)
+
+    def worker_variables(self, number: int) -> dict[str, str]:
+        """Returns the GPU to draw on: workers take turns with those there are."""
+        from vla_common import gl
+
+        return gl.spread(number)
+
+    def make_env(self, assets: Path, work: Path, cameras: tuple[str, ...], camera_size: int, render: str):
+        """Returns a `MetaworldEnv`, in a process whose renderer is chosen first."""
+        from vla_common import gl
+
+        gl.bind(gl.choose(render))
+        from services.metaworld.env import MetaworldEnv  # imports mujoco, which binds to a renderer
+
+        return MetaworldEnv(camera_size)
+
+
+def assets_folder() -> Path:
+    """Returns where metaworld's package keeps its scenes; nothing is imported, or MuJoCo would be."""
+    spec = find_spec("metaworld")
+    if spec is None or not spec.submodule_search_locations:
+        raise ValueError("metaworld is not installed here; make its environment: ./lab env metaworld")
+    return Path(spec.submodule_search_locations[0]) / "assets"
+
+
+def _digest(folder: Path) -> str:
+    digest = hashlib.sha256(variations.FILE.read_bytes())
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(f"{path.relative_to(folder)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+BENCHMARK = Metaworld()

@@ -1,0 +1,63 @@
+"""Pictures of a scene as gymnasium's renderer draws them, to the bit, without the depth that nobody asks for."""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+
+MAX_GEOMS = 1000  # gymnasium's
+
+_context: mujoco.GLContext | None = None  # of this process, shared by every model that it draws
+
+
+def _make_current() -> None:
+    global _context
+    if mujoco.gl_context is None or not hasattr(mujoco, "GLContext"):
+        raise RuntimeError("this process was configured with render 'none'; choose cpu, gpu or auto to get pictures")
+    if _context is None:
+        _context = mujoco.GLContext(480, 480)
+    _context.make_current()
+
+
+def forwarded(model: mujoco.MjModel, data: mujoco.MjData) -> None:
+    """Brings all that pictures show to where `data`'s positions say."""
+    mujoco.mj_kinematics(model, data)
+    mujoco.mj_comPos(model, data)
+    mujoco.mj_camlight(model, data)
+
+
+class Drawing:
+    """Draws one model at `size` × `size` pixels; OpenGL is touched when the first picture is asked for."""
+
+    def __init__(self, model: mujoco.MjModel, size: int):
+        self._model, self._size, self._gl = model, size, None
+
+    def _open(self) -> None:
+        _make_current()
+        if self._gl is not None:
+            return
+        self._model.vis.global_.offwidth = self._model.vis.global_.offheight = self._size
+        self._gl = mujoco.MjrContext(self._model, mujoco.mjtFontScale.mjFONTSCALE_150)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._gl)
+        self._scene = mujoco.MjvScene(self._model, MAX_GEOMS)
+        self._option, self._perturb, self._camera = mujoco.MjvOption(), mujoco.MjvPerturb(), mujoco.MjvCamera()
+        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+        self._viewport = mujoco.MjrRect(0, 0, self._size, self._size)
+
+    def draw(self, camera: str, data: mujoco.MjData) -> np.ndarray:
+        """Returns what a camera sees: uint8 [size, size, 3], bottom row first."""
+        self._open()
+        self._camera.fixedcamid = self._model.camera(camera).id
+        everything = mujoco.mjtCatBit.mjCAT_ALL
+        mujoco.mjv_updateScene(self._model, data, self._option, self._perturb, self._camera, everything, self._scene)
+        mujoco.mjr_render(self._viewport, self._scene, self._gl)
+        pixels = np.empty((self._size, self._size, 3), np.uint8)
+        mujoco.mjr_readPixels(pixels, None, self._viewport, self._gl)
+        return pixels
+
+    def free(self) -> None:
+        """Frees the model's textures and buffers."""
+        if self._gl is not None:
+            _make_current()
+            self._gl.free()
+            self._gl = None

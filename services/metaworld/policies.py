@@ -1,0 +1,57 @@
+"""`python -m services.metaworld.policies oracle --port 8021` (or random): serves a policy that needs no weights."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from vla_common import endings
+from vla_common.serving import Serving
+from vla_common.versions import lock_hash
+from vla_contract import Policy, serve
+
+
+@dataclass(frozen=True)
+class Oracle(Serving):
+    """Metaworld's fifty scripted experts, which see the simulator's true state."""
+
+    port: int = 8021  # 0: any free one, named in the log
+
+    def load(self) -> Policy:
+        from services.metaworld.oracle import OraclePolicy
+
+        return OraclePolicy(lock_hash())
+
+
+@dataclass(frozen=True)
+class Random(Serving):
+    """Random actions within bounds."""
+
+    port: int = 8022  # 0: any free one, named in the log
+    seed: int = 0
+    horizon: int = 1  # actions per answer
+    cameras: tuple[str, ...] = ()  # pictures to ask for (and not look at), to load the renderer and the wire
+
+    def load(self) -> Policy:
+        from services.metaworld.random_policy import RandomPolicy
+
+        return RandomPolicy(self.seed, self.horizon, self.cameras, lock_hash())
+
+
+Program = Annotated[Oracle, tyro.conf.subcommand("oracle")] | Annotated[Random, tyro.conf.subcommand("random")]
+
+
+def main() -> None:
+    """Serves the policy that the command line names, until it is told to stop."""
+    program = tyro.cli(Program, prog="python -m services.metaworld.policies", config=(tyro.conf.OmitArgPrefixes,))
+    policy = program.load()
+    token = os.environ.get("VLALAB_TOKEN") or None
+    # They answer within a millisecond: a thread or a batch gains nothing.
+    serve(policy, host=program.host, port=program.port, token=token, inline=True)
+
+
+if __name__ == "__main__":
+    endings.run(main)

@@ -1,0 +1,133 @@
+"""Evaluations and recordings over real HTTP: metaworld's experts, and random actions, as processes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from services.metaworld.arm import ACTION, STATE
+from services.metaworld.benchmark import BENCHMARK
+from services.metaworld.profiles import PROFILES
+from services.metaworld.random_policy import RandomPolicy
+from vla_contract import InvalidObservation, Observation, PolicyInfo
+from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
+from vla_evaluation import agreement
+from vla_evaluation.recording import Demonstrations
+from vla_evaluation.store.runstore import RunStore
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = [str(ROOT), *(str(package.parent) for package in sorted((ROOT / "shared").glob("*/vla_*")))]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PACKAGES), "PYTHONUNBUFFERED": "1"}
+TIMEOUT_S = 300
+
+
+@contextmanager
+def serving(log: Path, kind: str):
+    """The address of a policy of services/metaworld, in a process of its own, while the block runs."""
+    command = [sys.executable, "-m", "services.metaworld.policies", kind, "--port", "0"]
+    with open(log, "w") as output:
+        process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=output, stderr=output)
+    try:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not (found := re.search(r"listening on (http://\S+:\d+)", log.read_text())):
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        yield found[1]
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("oracle") / "log", "oracle") as address:
+        yield address
+
+
+def job(*words: str, folder: Path, code: int = 0) -> str:
+    """Returns what a job of the benchmark printed."""
+    command = [sys.executable, "-m", "services.metaworld", *words, "--run-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def outcomes(folder: Path) -> dict:
+    with RunStore(folder / "run.sqlite", readonly=True) as store:
+        keys = ("start_hash", "end_hash", "actions_hash")
+        return {(f.task, f.episode): (f.success, f.steps, *(f.result[key] for key in keys)) for f in store.finished()}
+
+
+def test_the_experts_solve_tasks_of_a_suite_and_a_film_is_drawn(oracle, tmp_path):
+    flags = ("metaworld_mt10", "--tasks", "reach-v3,drawer-close-v3", "--profile", "minivla", "--policy-url", oracle)
+    said = job(*flags, "--trials", "2", "--workers", "2", "--video", "none", "--run-id", "two", folder=tmp_path)
+    assert "success rate 100.0 % (4/4)" in said
+    first = outcomes(tmp_path / "two")
+    assert set(first) == {(0, 0), (0, 1), (5, 0), (5, 1)}
+    film = ("--episodes", "1", "--workers", "1", "--video", "all", "--run-id", "one")
+    job(*flags[:2], "drawer-close-v3", *flags[3:], *film, folder=tmp_path)
+    again = outcomes(tmp_path / "one")
+    assert again == {(5, 1): first[5, 1]}, "whichever worker ran it, after whichever episodes"
+    assert (tmp_path / "one" / "videos" / "05-01.mp4").stat().st_size > 1000
+    identity = json.loads((tmp_path / "one" / "config.json").read_text())
+    assert identity["benchmark"] == "Meta-World" and identity["control_hz"] == 80
+    assert identity["versions"]["metaworld"] == "3.1.1" and identity["assets"]["kind"] == "package"
+
+
+def test_random_actions_over_http_end_at_the_limit(tmp_path):
+    with serving(tmp_path / "log", "random") as address:
+        flags = ("--tasks", "4", "--trials", "1", "--max-steps", "20", "--video", "none", "--run-id", "floor")
+        said = job("metaworld_mt10", "--policy-url", address, *flags, "--profile", "minivla", folder=tmp_path)
+    assert "success rate 0.0 % (0/1)" in said
+    assert outcomes(tmp_path / "floor")[4, 0][:2] == (False, 20)
+
+
+def test_demonstrations_are_recorded_and_drawn_afterwards(oracle, tmp_path):
+    words = ("metaworld_mt10", "--policy-url", oracle, "--tasks", "5", "--episodes", "1", "--name", "shown")
+    said = job("record", *words, folder=tmp_path)
+    assert "shown: 1 demonstration kept" in said
+    found = Demonstrations(tmp_path / "shown", render="cpu")
+    (one,) = found.episodes
+    assert (found.rate_hz, found.action, found.state) == (80.0, ACTION, STATE)
+    assert one.instruction == "Push and close a drawer" and one.states.shape == (one.steps, 4)
+    assert np.abs(one.actions).max() <= 1 and one.actions.shape == (one.steps, 4)
+
+
+def test_a_policy_for_another_robot_is_refused():
+    panda = PolicyInfo("panda", action=(*OSC_POSE, GRIPPER_CLOSES))
+    with pytest.raises(ValueError, match=r"position delta \[3\] \(unit 0.05 m.*\(unit 0.01 m"):
+        agreement.check_policy(panda, BENCHMARK, "metaworld_mt10", PROFILES["lerobot"], False)
+
+
+def test_experts_refuse_what_is_no_state_of_meta_world():
+    from services.metaworld.oracle import OraclePolicy
+
+    oracle, good = OraclePolicy(), OraclePolicy().example()
+    bad = [
+        (None, "lacks 'task'"),
+        ({"task": "reach-v2", "observation": np.zeros(39)}, "did you mean 'reach-v3'"),
+        ({"task": "reach-v3", "observation": np.zeros(7)}, "expected 39"),
+        ({"task": "reach-v3", "observation": [0.0] * 39}, "expected 39"),
+        ({"task": "reach-v3", "observation": np.full(39, np.nan)}, "expected 39"),
+    ]
+    asked = [Observation({}, None, "x", "s", 0, privileged=told) for told, _ in bad]
+    *refused, answer = oracle.act([*asked, good])
+    for error, (_, words) in zip(refused, bad, strict=True):
+        assert isinstance(error, InvalidObservation) and words in str(error)
+    assert answer.actions.shape == (1, 4) and np.abs(answer.actions).max() <= 1
+
+
+def test_random_actions_follow_from_seed_episode_and_step_alone():
+    def acted(seed: int = 0, session: str = "run.0.1.2.a", step: int = 3) -> np.ndarray:
+        return RandomPolicy(seed).act([Observation({}, None, "x", session, step)])[0].actions
+
+    assert np.array_equal(acted(), acted(session="other.0.1.5.b")) and acted().shape == (1, 4)
+    for other in (acted(seed=1), acted(session="run.0.2.2.a"), acted(step=4)):
+        assert not np.array_equal(acted(), other)
