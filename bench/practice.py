@@ -1,10 +1,13 @@
 """The practice labs: what each model comes to on held-out data when it is trained as its command trains it.
 
 vit    the Vision Transformer on scikit-learn's digits: share of held-out digits told right, and how long it took
-bert   masked words of held-out text that are told right, against always saying the most frequent word; next text or not
+bert   masked words of held-out text that are told right, against always saying the most frequent word; next text
+       or not; the same words by skip-gram: hidden words told by their neighbours, a probe, nearest words
 gpt    perplexity on held-out text, against that of a 5-gram (interpolated Kneser-Ney) of the same tokens and text
 lstm   LSTMs without and with attention and lab 1's Transformer, in equal CPU seconds: letters backwards by length,
        English to Italian, gradients over distance, time over length
+forecast   a year of bicycles: the last quarter's days ahead, against last value, last week's, and a linear function
+positions  small GPTs without positions, learned, sinusoidal, rotary, relative, in equal CPU seconds: longer windows
 vae    a VAE and the diffusion model on digits, in equal CPU seconds: distance, sharpness; collapse, the bound's terms
 
     ./lab bench practice [--quick]
@@ -36,7 +39,9 @@ def main() -> int:
     parser = flags(__doc__, "one epoch of each: shows that it runs")
     parser.add_argument("--only", choices=SECTIONS, help="this model alone")
     asked = parser.parse_args()
+    started = time.process_time()
     met = [one for name, measure in SECTIONS.items() if asked.only in (None, name) for one in measure(asked.quick)]
+    print(f"in all {time.process_time() - started:.0f} CPU s")
     return 0 if asked.quick or all(met) else 1
 
 
@@ -78,7 +83,40 @@ def measure_bert(quick: bool) -> list[bool]:
         figure("practice.bert_masked", masked, "%", ">=0"),
         figure("practice.bert_masked_gained", masked / frequent, "×", ">=2"),
         figure("practice.bert_next_text", found["next_text_percent"], "%", ">=50"),
+        *measure_skipgram(run, quick),
     ]
+
+
+def measure_skipgram(bert: PracticeRun, quick: bool) -> list[bool]:
+    """Trains skip-gram on the words of a BERT, and asks both the same questions."""
+    from bench.parts import practice_words
+
+    run, _ = learned(practice_words.CONFIG, practice_words.get_training, quick)
+    return practice_words.compared(run, bert)
+
+
+def measure_forecast(quick: bool) -> list[bool]:
+    """Trains the forecaster with the settings of its command, and asks those that have learned little or nothing."""
+    from services.ws_mdl.practice.forecast import train
+
+    run, _ = learned(train.Config(), train.get_training, quick)
+    found = run.measure()
+    others = {name: train.guess_error(guess, run.data).mean().item() for name, guess in run.guesses().items()}
+    for name, error in others.items():
+        print(f"  {name}: mean error {error:.1f}")
+    print(f"  forecaster: mean error {found['error']:.1f}, 4 of 5 within {found['width']:.0f}")
+    return [
+        figure("practice.forecast_error_over_season", found["error"] / others["a season before"], "×", "<=0.85"),
+        figure("practice.forecast_error_over_linear", found["error"] / others["linear"], "×", "<=1"),
+        figure("practice.forecast_inside", found["inside_percent"], "%", ">=70"),
+    ]
+
+
+def measure_positions(quick: bool) -> list[bool]:
+    """Trains GPTs that differ in how a token knows its place."""
+    from bench.parts import practice_positions
+
+    return practice_positions.measure_positions(quick)
 
 
 def measure_gpt(quick: bool) -> list[bool]:
@@ -113,6 +151,8 @@ SECTIONS: dict[str, Callable[[bool], list[bool]]] = {
     "vit": measure_vit,
     "bert": measure_bert,
     "gpt": measure_gpt,
+    "forecast": measure_forecast,
+    "positions": measure_positions,
     "lstm": measure_lstm,
     "vae": measure_vae,
 }

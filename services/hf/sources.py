@@ -225,4 +225,4 @@ def push(name: str | None, parts: list[Any], say: Callable[[str], None] = print)
     for part in parts if name else []:
         part.push_to_hub(name, private=True)
     if name:
-        say(f"uploaded to https://huggingface.co/{name} (private)")
+        say(f"uploaded to {constants.ENDPOINT}/{name} (private)")

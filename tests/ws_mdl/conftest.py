@@ -15,6 +15,7 @@ VARIANTS = {
     "paper": {"norm": "post"},
     "gelu, learned, tied": {"activation": "gelu", "positions": "learned", "tied": True},
     "rotary": {"positions": "rotary"},
+    "relative": {"positions": "relative"},
 }
 SRC_VOCAB, TGT_VOCAB, SEQ = 40, 37, 24
 

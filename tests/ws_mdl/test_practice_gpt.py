@@ -35,7 +35,7 @@ def test_it_is_torchs_layers_with_the_same_weights():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "none"])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "relative", "none"])
 def test_nobody_looks_ahead(positions):
     ours, ids = model(positions), torch.randint(WORDS, (2, SEQ))
     changed = ids.clone()

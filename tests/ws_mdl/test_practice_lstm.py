@@ -243,3 +243,16 @@ def test_the_gradient_is_of_the_letter_that_is_copied(model, given, sentences, t
 
 def test_the_exponent_of_a_power_is_found():
     assert measure.exponent({n: 3e-6 * n**1.5 for n in (64, 128, 256)}) == pytest.approx(1.5)
+
+
+def test_what_a_word_costs_by_length_adds_up_to_what_it_costs(given, tmp_path):
+    run = run_of(tmp_path)
+    lengths = [len(target.split()) for _, target in run.data.held.pairs]
+    found = measure.loss_by_length(run.averaged, run.data, (1, 5, 7))
+    assert list(found) == ["1 to 4", "5 to 6", "7 and more"]
+    assert [count for count, _ in found.values()] == [
+        sum(least <= length < over for length in lengths) for least, over in ((1, 5), (5, 7), (7, 99))
+    ]
+    words = [sum(n + 1 for n in lengths if least <= n < over) for least, over in ((1, 5), (5, 7), (7, 99))]
+    total = sum(nats * count for (_, nats), count in zip(found.values(), words, strict=True) if count)
+    assert total / sum(words) == pytest.approx(run.measure()["loss"], rel=1e-4)

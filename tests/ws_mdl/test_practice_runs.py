@@ -1,6 +1,7 @@
 """What every practice lab's run is held to: stopped anywhere it goes on to the bit, and it says what it measured."""
 
 import sys
+from dataclasses import fields
 
 import pytest
 import torch
@@ -8,15 +9,23 @@ import torch
 from services.ws_mdl.epochs import put_back, save, state_of
 from services.ws_mdl.practice import training
 from services.ws_mdl.practice.bert import train as bert
+from services.ws_mdl.practice.forecast import train as forecast
 from services.ws_mdl.practice.gpt import train as gpt
 from services.ws_mdl.practice.settings import FREE
+from services.ws_mdl.practice.skipgram import train as skipgram
 from services.ws_mdl.practice.vit import train as vit
 from tests.ws_mdl.practice import SMALL, corpus, machine, trained_to_end
 
+PICTURES_OR_NUMBERS = ("vit", "forecast")  # labs that read no text
 LABS = {
     "vit": (vit, {"batch_size": 479, "patch": 8}),
     "bert": (bert, {"batch_size": 40, "seq": 24, "held_fraction": 0.3}),
     "gpt": (gpt, {"batch_size": 16, "seq": 16, "tokenizer": "bpe", "vocab_size": 80, "held_fraction": 0.2}),
+    "forecast": (
+        forecast,
+        {"data": "made", "batch_size": 96, "context": 48, "patch": 8, "horizon": 8, "look": 16, "season": 24},
+    ),
+    "skipgram": (skipgram, {"batch_size": 80, "held_fraction": 0.3, "rare": 1.0}),
 }
 
 
@@ -24,10 +33,12 @@ LABS = {
 def begun(request, volume, tmp_path):
     """Returns a lab's module, and a function that begins its run."""
     module, own = LABS[request.param]
-    own = own if request.param == "vit" else {**own, "corpus": corpus(tmp_path)}
+    own = own if request.param in PICTURES_OR_NUMBERS else {**own, "corpus": corpus(tmp_path)}
 
     def begin(**changes):
-        config = module.Config(**{**SMALL, **own, "dropout": 0.2, **changes})
+        asked = {**SMALL, **own, "dropout": 0.2, **changes}
+        known = {field.name for field in fields(module.Config)}
+        config = module.Config(**{name: value for name, value in asked.items() if name in known})
         return module.get_training(config, machine(), volume)
 
     return module, begin
@@ -57,7 +68,9 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit(begun, volume):
 
 
 def test_a_batch_is_learned_by_heart(begun):
-    _, begin = begun
+    module, begin = begun
+    if module is skipgram:
+        pytest.skip("words that are neighbours and drawn as none have a cost of their own; test_practice_skipgram.py")
     run = begin(dropout=0.0, d_model=32, d_ff=64, epochs=400, lrate=1e-2, ema=0.0)
     index, state = torch.arange(6), run.generator.get_state()
     losses = []
@@ -86,8 +99,8 @@ def test_a_run_by_its_flags_saves_measures_shows_and_refuses_other_settings(begu
     lab = config.LAB
     keys = ("batch_size", "d_model", "N", "h", "d_ff", "epochs", "device", "precision", "warmup")
     own = [key for key in LABS[lab][1] if key not in keys]
-    words = [f"--{key.replace('_', '-')}={getattr(config, key)}" for key in (*keys, *own)]
-    words += [] if lab == "vit" else [f"--corpus={config.corpus}"]
+    words = [f"--{key.replace('_', '-')}={getattr(config, key)}" for key in (*keys, *own) if hasattr(config, key)]
+    words += [] if lab in PICTURES_OR_NUMBERS else [f"--corpus={config.corpus}"]
 
     def typed(*more) -> str:
         monkeypatch.setattr(sys, "argv", ["train", "--name=mine", *words, *more])
@@ -102,8 +115,8 @@ def test_a_run_by_its_flags_saves_measures_shows_and_refuses_other_settings(begu
     found = module.model_from(state)
     model = found[0] if isinstance(found, tuple) else found
     assert not model.training and same(model.state_dict(), state["averaged_state_dict"])
-    with pytest.raises(ValueError, match=r"was trained with .*d_ff 16.*; asked for is .*d_ff 32"):
-        typed("--d-ff=32")
+    with pytest.raises(ValueError, match=r"was trained with .*d_model 8.*; asked for is .*d_model 16"):
+        typed("--d-model=16")
     assert "epochs" in FREE and "going on from" in typed("--epochs=3")
 
 

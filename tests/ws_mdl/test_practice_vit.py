@@ -52,7 +52,7 @@ def shuffled(x: torch.Tensor, patch: int = 4) -> torch.Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary"])
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary", "relative"])
 def test_without_positions_a_picture_is_a_bag_of_patches(positions):
     ours, x = model(positions), torch.randn(4, 3, 16, 16)
     assert not torch.equal(x, shuffled(x)) and torch.equal(

@@ -283,3 +283,41 @@ def test_tied_weights_are_one_and_all_weights_learn(transformer):
 def test_an_unknown_choice_is_named_with_the_known_ones(wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong.values()))!r} is not known; choose"):
         lab.build_transformer(9, 9, 9, 9, 32, 1, 4, **wrong)
+
+
+# --- relative positions -------------------------------------------------------------------------------------
+
+
+def test_a_relative_bias_knows_distance_and_side_alone():
+    bias = lab.RelativeBias(2)
+    torch.nn.init.normal_(bias.table)
+    whole = bias(90, 90)[0]  # (heads, queries, keys)
+    for distance in (-70, -9, -1, 0, 1, 40):
+        line = whole.diagonal(distance, -2, -1)
+        assert torch.equal(line, line[:, :1].expand_as(line)), "it is the same wherever the two stand"
+    assert torch.equal(bias(1, 51, offset=50)[0], whole[:, 50:51, :51]), "a query with its earlier words in a cache"
+    assert torch.equal(bias(90, 400)[0, :, :, :90], whole)
+
+
+def test_near_distances_have_a_row_each_and_far_ones_share():
+    bias = lab.RelativeBias(1)
+    before, behind = (bias.bucket(sign * torch.arange(1, 500)) for sign in (-1, 1))
+    assert before[:7].tolist() == list(range(1, 8)) and (before.diff() >= 0).all()
+    assert before[-1] == bias.buckets - 1 and (before[64:] == before[-1]).all(), "as far as 64 or 500: all alike"
+    assert torch.equal(behind, before + bias.buckets) and bias.bucket(torch.tensor(0)) == 0
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_bias_is_added_to_the_scores_in_both_ways_of_computing(masked):
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 4, 6, 8).unbind()
+    bias, mask = torch.randn(1, 4, 6, 6), torch.rand(2, 1, 1, 6) < 0.7 if masked else None
+    if masked:
+        mask[..., 0] = True
+    fused, _ = lab.attention(query, key, value, mask, bias=bias)
+    shown, weights = lab.attention(query, key, value, mask, need_weights=True, bias=bias)
+    scores = query @ key.transpose(-2, -1) / 8**0.5 + bias
+    by_hand = (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).softmax(-1)
+    torch.testing.assert_close(weights, by_hand)
+    torch.testing.assert_close(fused, by_hand @ value, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(shown, fused, rtol=1e-4, atol=1e-5)

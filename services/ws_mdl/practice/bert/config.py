@@ -34,7 +34,7 @@ class Config(PracticeSettings):
     h: int = 4  # attention heads; must divide d_model
     d_ff: int = 384  # width of the feed-forward blocks
     dropout: float = 0.1  # share of numbers that training leaves out
-    positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"  # how a token knows its place
+    positions: Literal["learned", "sinusoidal", "rotary", "relative", "none"] = "learned"  # how a token knows its place
 
     epochs: int = 6
     batch_size: int = 16  # pairs of texts

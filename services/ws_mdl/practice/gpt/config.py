@@ -34,7 +34,7 @@ class Config(PracticeSettings):
     h: int = 4  # attention heads; must divide d_model
     d_ff: int = 384  # width of the feed-forward blocks
     dropout: float = 0.0  # share of numbers that training leaves out
-    positions: Literal["learned", "sinusoidal", "rotary", "none"] = "rotary"  # how a token knows its place
+    positions: Literal["learned", "sinusoidal", "rotary", "relative", "none"] = "rotary"  # how a token knows its place
 
     temperature: float = 0.8  # of the samples shown at the end; below 1 prefers the likely
     top_k: int = 0  # of the samples: only the k likeliest tokens, 0 for all

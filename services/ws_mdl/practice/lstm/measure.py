@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import string
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from services.ws_mdl.practice.lstm.data import Sentences
 from services.ws_mdl.practice.lstm.model import open_forget_gates
 from services.ws_mdl.transformer.dataset import Example, make_batch
 from services.ws_mdl.transformer.decode import translate
+from services.ws_mdl.transformer.loss import TranslationLoss
 from services.ws_mdl.transformer.model import MultiHeadAttentionBlock
 
 HALF = 0.5
@@ -48,6 +49,25 @@ def told(shares: Mapping[int, float]) -> str:
     short = forgets_at(shares)
     below = f"below half from {short} letters on" if short else "never below half"
     return f"reversed right, by length: {table}; {below}"
+
+
+@torch.inference_mode()
+def loss_by_length(model: nn.Module, data: Sentences, bounds: Sequence[int]) -> dict[str, tuple[int, float]]:
+    """Returns, for held-out pairs by the length of their target, how many they are and their mean nats per word.
+
+    bounds: the least numbers of tokens of each group, [EOS] not counted, as in (1, 5, 9): 1 to 4, 5 to 8, 9 and more.
+    """
+    lengths = torch.tensor([target for _, target in data.held.lengths()]) - 1  # they count [SOS] or [EOS]
+    loss_of, found = TranslationLoss(model).eval(), {}
+    for least, over in zip(bounds, [*bounds[1:], None], strict=True):
+        chosen = ((lengths >= least) & (lengths < (over or torch.inf))).nonzero().squeeze(1)
+        nats = count = 0.0
+        for part in chosen.split(64):
+            batch = make_batch([data.held[i] for i in part.tolist()], *data.specials)
+            nats, count = nats + loss_of(*batch, smoothing=0.0).item(), count + batch.real.numel()
+        name = f"{least} to {over - 1}" if over else f"{least} and more"
+        found[name] = len(chosen), nats / count if count else float("nan")
+    return found
 
 
 # --- gradients over distance --------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ class Config(PracticeSettings):
     h: int = 4  # attention heads; must divide d_model
     d_ff: int = 128  # width of the feed-forward blocks
     dropout: float = 0.1  # share of numbers that training leaves out
-    positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"  # how a patch knows its place
+    positions: Literal["learned", "sinusoidal", "rotary", "relative", "none"] = "learned"  # how a patch knows its place
     smoothing: float = 0.05  # share of the target given to all classes
 
     epochs: int = 60

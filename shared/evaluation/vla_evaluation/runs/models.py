@@ -17,6 +17,8 @@ PREFIXES = {
     "gpt": "gpt",
     "lstm": "lstm",
     "vae": "vae",
+    "forecast": "forecast",
+    "skipgram": "skipgram",
 }  # of the weights files, by folder under checkpoints/
 
 
