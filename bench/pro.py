@@ -1,7 +1,7 @@
 """LIBERO-PRO: does every task of its suites build and start, and are states and pictures its own code's, to the bit?
 
     PYTHONPATH=.:shared/common:shared/contract:shared/evaluation python bench/pro.py [--quick]
-        [--assets kit|official|FOLDER] [--suites libero_goal_swap …]
+        [--assets kit|official|FOLDER] [--suites libero_goal_swap …] [--tasks N]
 
 Every task is built, started at its first init state and stepped 60 times (`services.libero.assets.check`, which also
 says what does not rest). Of every suite one task is then played by LIBERO-PRO's own environment, in a process of its
@@ -32,11 +32,11 @@ EPISODES, STEPS, SIZE, LIMIT_S = 2, 30, 256, 900
 STOCK = Path(__file__).parent / "parts" / "pro_stock.py"
 
 
-def build_all(env, names: tuple[str, ...], quick: bool) -> tuple[int, int]:
+def build_all(env, names: tuple[str, ...], most: int | None) -> tuple[int, int]:
     """Returns how many tasks there are and how many of them were built and started; prints a line per suite."""
     count = started = 0
     for name in names:
-        tasks, begin = suites.load_suite(name).tasks[: 1 if quick else None], time.perf_counter()
+        tasks, begin = suites.load_suite(name).tasks[:most], time.perf_counter()
         for task in tasks:
             count += 1
             try:
@@ -115,6 +115,7 @@ def main() -> int:
     parser = flags(__doc__, "the first task of every suite, and five suites compared")
     parser.add_argument("--assets", help="kit, official or a folder")
     parser.add_argument("--suites", nargs="+", default=SUITES, choices=SUITES, metavar="SUITE")
+    parser.add_argument("--tasks", type=int, help="build only the first so many tasks of every suite")
     told = parser.parse_args()
     source, names = assets.resolve(told.assets, Volume().root), tuple(told.suites)
     print(f"assets: {source.kind}")
@@ -123,7 +124,7 @@ def main() -> int:
         from services.libero.simulator.env import LiberoEnv
 
         env = LiberoEnv(source.path, ("agentview",), SIZE)
-        count, started = build_all(env, names, told.quick)
+        count, started = build_all(env, names, 1 if told.quick else told.tasks)
         sampled = names[:: max(1, len(names) // 5)] if told.quick else names
         equal = compare(env, sampled, source.path)
         env.close()

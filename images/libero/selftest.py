@@ -10,7 +10,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from images.common.selftest import check_egl, check_imports, expect, in_fresh_process, run
 
-TASKS = {"libero_spatial": 10, "libero_object": 10, "libero_goal": 10, "libero_10": 10, "libero_90": 90}
+TASKS = {
+    "libero_spatial": 10,
+    "libero_object": 10,
+    "libero_goal": 10,
+    "libero_10": 10,
+    "libero_90": 90,
+    "libero_10_pro": 55,
+}
 MEAN, SPREAD, TOLERANCE = 152.6, 54.2, 3.0  # of draw_a_scene on Mesa, 0 to 255; room for other drivers
 MODULES = (
     "scipy", "numba", "cv2", "av", "simplejpeg", "PIL", "gymnasium", "bddl", "mujoco", "OpenGL", "tyro", "httpx",

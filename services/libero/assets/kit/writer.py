@@ -50,7 +50,7 @@ def version() -> str:
 
 
 def build(folder: Path) -> None:
-    """Writes the kit into `folder`, which is made if it does not exist (about 160 files, 2.5 MB, one second)."""
+    """Writes the kit into `folder`, which is made if it does not exist (about 210 files, 3 MB, one second)."""
     content_by_path = files()
     folder.mkdir(parents=True, exist_ok=True)
     lines = [f"{version()}\n"]
