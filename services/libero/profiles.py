@@ -209,5 +209,14 @@ MINIVLA = Profile(
 )
 
 PROFILES: Mapping[str, Profile] = MappingProxyType(
-    {one.name: one for one in (OPENVLA, OPENVLA_OFT, GROOT, OPENPI, LEROBOT, LEROBOT_256, VLA_EVAL, MINIVLA)}
+    {
+        "openvla": OPENVLA,
+        "openvla-oft": OPENVLA_OFT,
+        "groot-n1.5": GROOT,
+        "openpi": OPENPI,
+        "lerobot": LEROBOT,
+        "lerobot-256": LEROBOT_256,
+        "vla-eval": VLA_EVAL,
+        "minivla": MINIVLA,
+    }
 )

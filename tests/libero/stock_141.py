@@ -12,20 +12,24 @@ import numpy as np
 from services.libero.simulator import runtime
 from tests.libero.test_env import PARTS, record_stock, task_of
 
-assets, work, suite, index, file = sys.argv[1:]
-runtime.configure(assets, work, render="cpu")
-import robosuite  # noqa: E402
-from libero.libero.envs import OffScreenRenderEnv  # noqa: E402
+
+def main(assets: str, work: str, suite: str, index: str, file: str) -> None:
+    """Plays what `file` holds and adds what was seen to it."""
+    runtime.configure(assets, work, render="cpu")
+    import robosuite
+    from libero.libero.envs import OffScreenRenderEnv
+
+    def make(task, cameras):
+        """Returns LIBERO's environment, as the fixture `stock_env` does."""
+        return OffScreenRenderEnv(
+            bddl_file_name=str(task.bddl_path), camera_names=list(cameras), camera_heights=256, camera_widths=256
+        )
+
+    assert robosuite.__version__ == "1.4.1", robosuite.__file__
+    given = np.load(Path(file))
+    views = record_stock(make, task_of(suite, int(index)), given["start"], given["actions"])
+    np.savez(file, **{name: np.array([view[number] for view in views]) for number, name in enumerate(PARTS)})
 
 
-def make(task, cameras):
-    """Returns LIBERO's environment, as the fixture `stock_env` does."""
-    return OffScreenRenderEnv(
-        bddl_file_name=str(task.bddl_path), camera_names=list(cameras), camera_heights=256, camera_widths=256
-    )
-
-
-assert robosuite.__version__ == "1.4.1", robosuite.__file__
-given = np.load(Path(file))
-views = record_stock(make, task_of(suite, int(index)), given["start"], given["actions"])
-np.savez(file, **{name: np.array([view[number] for view in views]) for number, name in enumerate(PARTS)})
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -57,7 +57,7 @@ NAMED = "its name, the beginning of it, latest, or its folder"
     Flag("video", "all, failures, sample or none", OneOf(("all", "failures", "sample", "none")), otherwise="sample"),
     Flag("resume", "go on with a run; without a name: the latest one like this", RESUMED, may_stand_alone=True),
     Flag("run-id", "name of the run", NEW_ID, otherwise="made of suite, policy and a number"),
-    Flag("seed", "seed of the fixture poses", Number("[0, 4294967295]"), otherwise="the profile's 0"),
+    Flag("seed", "seed of the fixture poses", Number("[0, 4294967295]"), otherwise="the profile's"),
     Flag("profile", "protocol", OneOf(PROFILES), otherwise=f"the policy's own, else {HOME.profiles[0]}"),
     Flag("unnorm-key", "statistics the policy un-normalises with", otherwise="the suite's"),
     Flag(
