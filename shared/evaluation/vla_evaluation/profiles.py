@@ -10,7 +10,8 @@ from types import MappingProxyType
 from vla_contract.protocol.errors import did_you_mean
 from vla_contract.protocol.parts import Part
 
-LATER = ("upright", "robot", "seed_each", "extra_resets")  # told where they are set, so that other runs' identities stay
+# Told where they are set, so that other runs' identities stay.
+LATER = ("upright", "robot", "seed_each", "extra_resets")
 
 
 @dataclass(frozen=True)
