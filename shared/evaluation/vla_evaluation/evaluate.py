@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vla_common.counts import plural
 from vla_common.volume import Volume, require_space, shown
@@ -24,8 +25,6 @@ from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark, require_assets
 from vla_evaluation.chunks import Chunking
 from vla_evaluation.config import EvalConfig, RunConfig, differences, parse_args, token_of
-from vla_evaluation.coordinator.app import Coordinator, coordinating, read_address
-from vla_evaluation.coordinator.calls import Held
 from vla_evaluation.estimate import earlier
 from vla_evaluation.pictures import video
 from vla_evaluation.plan import Plan, describe, identify, make_job, make_plan, specify
@@ -38,6 +37,9 @@ from vla_evaluation.terminal import one_line, say
 from vla_evaluation.workers.clock import InvocationClock
 from vla_evaluation.workers.job import Job
 from vla_evaluation.workers.supervisor import Patience, RunFailed, Supervisor, worker_names
+
+if TYPE_CHECKING:
+    from vla_evaluation.coordinator.app import Coordinator  # a web server, which few runs need
 
 POLL_S = 0.5  # often enough for a person, rare enough to leave the cores to the workers
 EPISODE_BYTES = 500_000  # states and actions, with some video
@@ -198,6 +200,9 @@ def joinable(run: Run, plan: Plan, clock: InvocationClock, invocation: int) -> I
     if at is None:
         yield None
         return
+    from vla_evaluation.coordinator.app import Coordinator, coordinating
+    from vla_evaluation.coordinator.calls import Held
+
     job = Job.from_json(run.store.meta("job"))
     about = {"run": run.id, "identity": run.store.meta("identity"), "job": job.to_json()}
     left = sum(row["planned"] - row["done"] for row in run.store.counts().values())
@@ -220,6 +225,8 @@ def joinable(run: Run, plan: Plan, clock: InvocationClock, invocation: int) -> I
 def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
     """Runs an evaluation to its report; returns the exit code."""
     if config.listen:  # what cannot be run is said before a policy is waited for
+        from vla_evaluation.coordinator.app import read_address
+
         require_token_beyond_loopback(read_address(config.listen)[0], token_of(config))
     plan = make_plan(benchmark, config)
     info = reach_policy(config)
