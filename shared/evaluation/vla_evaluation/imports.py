@@ -101,5 +101,5 @@ def _statements(tree: ast.AST, run: bool) -> Iterator[ast.Import | ast.ImportFro
         elif isinstance(node, ast.Import | ast.ImportFrom):
             if run:
                 yield node
-        else:
+        elif not isinstance(node, ast.expr):  # none holds a statement, and most nodes lie below one
             yield from _statements(node, run)
