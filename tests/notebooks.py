@@ -1,10 +1,13 @@
 """Runs the project's notebooks as a student would, from the first cell to the last, in the size that tests have."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import nbformat
-from nbclient import NotebookClient
+if TYPE_CHECKING:
+    from nbformat import NotebookNode  # loads a grammar for a second: where notebooks are run, and not to name tests
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ("image/png", "image/gif", "application/vnd.jupyter.widget-view+json")
@@ -23,8 +26,11 @@ def name_of(path: Path) -> str:
     return path.stem
 
 
-def executed(path: Path, volume: Path, **variables: str) -> list[nbformat.NotebookNode]:
+def executed(path: Path, volume: Path, **variables: str) -> list[NotebookNode]:
     """Returns a notebook's code cells with what they put out. Raises CellExecutionError with a failing cell's words."""
+    import nbformat
+    from nbclient import NotebookClient
+
     notebook = nbformat.read(path, as_version=4)
     shared = (str(folder) for folder in (ROOT / "shared").iterdir() if any(folder.glob("vla_*")))
     own = {"VLALAB_SMALL": "1", "VLALAB_VOLUME": str(volume), "PYTHONPATH": os.pathsep.join([str(ROOT), *shared])}
@@ -33,7 +39,7 @@ def executed(path: Path, volume: Path, **variables: str) -> list[nbformat.Notebo
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def shows_a_picture(cell: nbformat.NotebookNode) -> bool:
+def shows_a_picture(cell: NotebookNode) -> bool:
     """Returns whether a cell put out a picture, a film, a drawing or a viewer."""
     found = [output.get("data", {}) for output in cell.outputs]
     return any(kind in data for data in found for kind in PICTURES) or any(

@@ -34,12 +34,19 @@ def policy(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(policy, flags, tmp_path_factory):
-    """What the episodes give when nothing happens."""
-    with Evaluation(tmp_path_factory.mktemp("calm"), "calm", "--policy-url", policy.url, *flags) as run:
+def calm(policy, flags, tmp_path_factory):
+    """The folder of a run that nothing happened to, with every video."""
+    command = ("--policy-url", policy.url, *flags, "--video", "all")
+    with Evaluation(tmp_path_factory.mktemp("calm"), "calm", *command) as run:
         output = run.end()
         assert f"success rate 0.0 % (0/{EPISODES})" in output and "report: " in output
-        return results(run.folder)
+        return run.folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(calm):
+    """What the episodes give when nothing happens."""
+    return results(calm)
 
 
 def check(run: Evaluation, undisturbed: dict) -> list:
@@ -197,11 +204,8 @@ def test_a_policy_that_answers_nan_ends_the_run_with_its_words(flags, tmp_path):
         assert results(run.folder) == {}, "such an episode is no failure of the policy at the task"
 
 
-def test_a_video_that_was_cut_off_is_drawn_at_the_next_start(policy, flags, undisturbed, tmp_path):
+def test_a_video_that_was_cut_off_is_drawn_at_the_next_start(policy, flags, calm, undisturbed, tmp_path):
     command = ("--policy-url", policy.url, *flags, "--video", "all")
-    with Evaluation(tmp_path / "whole", "run", *command) as run:
-        run.end()
-        whole = run.folder / "videos"
     cut = {"TEST_HANG_IN": "VIDEO", "TEST_HANG_DIR": str(tmp_path)}
     with Evaluation(tmp_path / "cut", "run", *command, **FAULTS, **cut) as run:
         output = run.end()
@@ -213,7 +217,7 @@ def test_a_video_that_was_cut_off_is_drawn_at_the_next_start(policy, flags, undi
         assert f"0 of {EPISODES} to do" in output and "1 video of earlier invocations to draw" in output
         check(again, undisturbed)
     drawn = {path.name: path.read_bytes() for path in (run.folder / "videos").iterdir()}
-    assert drawn == {path.name: path.read_bytes() for path in whole.iterdir()}
+    assert drawn == {path.name: path.read_bytes() for path in (calm / "videos").iterdir()}
     assert (run.folder / "report.html").read_text().count("data:video/mp4;base64,") == EPISODES
     with Evaluation(tmp_path / "cut", "run", *command) as again:
         assert "to draw" not in again.end()
