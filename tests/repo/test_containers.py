@@ -112,7 +112,7 @@ def test_two_projects_of_one_file():
 def test_nobody_is_told_to_join_the_group_docker_without_a_warning():
     files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("vlalab/**/*.py"), ROOT / "lab", ROOT / "tasks.py"]
     for path in files:
-        for sentence in re.findall(r"[^\n]*\n?[^\n]*usermod[^\n]*", path.read_text()):
+        for sentence in re.findall(r"(?m)^[^\n]*\n?[^\n]*usermod[^\n]*", path.read_text()):
             assert "as good as root" in sentence, path
 
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ def tracked() -> list[Path]:
     return [path for name in filter(None, listed.stdout.split("\0")) if (path := ROOT / name).is_file()]
 
 
+@cache
 def texts() -> dict[str, str]:
     """Returns the text of every tracked file that is text."""
     found = {}
@@ -286,6 +288,7 @@ def test_every_module_says_what_it_is():
     assert silent == []
 
 
+@cache
 def imported(text: str) -> set[str]:
     names = set()
     for node in ast.walk(ast.parse(text)):
