@@ -18,6 +18,7 @@ NAMES = {
         "MNIST",
         "Practice_Attention",
         "Practice_Before",
+        "Practice_Series",
         "Practice_SmallThings",
         "Tformer_Tutorial",
     ],

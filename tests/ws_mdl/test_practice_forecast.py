@@ -16,12 +16,12 @@ CONTEXT, PATCH, HORIZON = 32, 4, 6
 
 
 def model(**changes) -> Forecaster:
-    size = {"d_model": 16, "N": 2, "h": 2, "d_ff": 24, "dropout": 0.0, "look": 16, **changes}
+    size = {"d_model": 16, "N": 2, "h": 2, "d_ff": 24, "dropout": 0.0, "direct": 16, **changes}
     return stirred(Forecaster(CONTEXT, PATCH, HORIZON, **size))
 
 
 def series(steps: int = 400) -> Series:
-    return Series(made(steps), first_held=300, horizon=HORIZON, context=CONTEXT)
+    return Series(made(steps), first_held=300, horizon=HORIZON, lookback=CONTEXT)
 
 
 # --- the model ----------------------------------------------------------------------------------------------
@@ -29,9 +29,9 @@ def series(steps: int = 400) -> Series:
 
 @torch.no_grad()
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "relative", "none"])
-@pytest.mark.parametrize("look", [4, 16, 32])
-def test_nobody_looks_ahead(positions, look):
-    ours, x = model(positions=positions, look=look), torch.randn(3, CONTEXT)
+@pytest.mark.parametrize("direct", [4, 16, 32])
+def test_nobody_looks_ahead(positions, direct):
+    ours, x = model(positions=positions, direct=direct), torch.randn(3, CONTEXT)
     changed = x.clone()
     changed[:, 12:] += 1.0  # from the fourth patch on
     before, after = ours(x), ours(changed)
@@ -50,7 +50,7 @@ def test_quantiles_do_not_cross_and_a_forecast_is_the_last_patchs():
 
 @torch.no_grad()
 def test_the_straight_way_is_a_linear_function_of_the_last_steps():
-    ours, x = model(look=6), torch.randn(2, CONTEXT)
+    ours, x = model(direct=6), torch.randn(2, CONTEXT)
     padded = torch.cat([torch.zeros(2, 2), x], dim=1)
     for patch in range(CONTEXT // PATCH):
         torch.testing.assert_close(ours.recent(x)[:, patch], padded[:, patch * PATCH : patch * PATCH + 6])
@@ -160,7 +160,7 @@ def test_a_series_that_cannot_be_read_says_why(tmp_path, volume, holds, says):
     if holds is not None:
         path.write_text(holds)
     with pytest.raises(ValueError, match=says):
-        load(Config(data=str(path), season=168, context=168, look=168), volume)
+        load(Config(series=str(path), season=168, lookback=168, direct=168), volume)
 
 
 def test_a_file_is_a_series(tmp_path):
@@ -171,7 +171,7 @@ def test_a_file_is_a_series(tmp_path):
 def test_without_an_index_the_bicycles_say_what_to_do_instead(volume, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
-    with pytest.raises(ValueError, match=r"the series could not be downloaded; pip says(?s:.*)--set data=made"):
+    with pytest.raises(ValueError, match=r"the series could not be downloaded; pip says(?s:.*)--set series=made"):
         load(Config(), volume)
     assert not (volume.datasets / data.FOLDER / "Bikeshare.csv").exists()
 
@@ -188,8 +188,8 @@ def test_the_bicycles_are_a_year_of_hours():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"context": 100}, "no number of whole patches of 8"),
-        ({"look": 4}, "look is 4; expected from patch 8 to context"),
+        ({"lookback": 100}, "no number of whole patches of 8"),
+        ({"direct": 4}, "direct is 4; expected from patch 8 to lookback"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(wrong, says):

@@ -23,7 +23,7 @@ LABS = {
     "gpt": (gpt, {"batch_size": 16, "seq": 16, "tokenizer": "bpe", "vocab_size": 80, "held_fraction": 0.2}),
     "forecast": (
         forecast,
-        {"data": "made", "batch_size": 96, "context": 48, "patch": 8, "horizon": 8, "look": 16, "season": 24},
+        {"series": "made", "batch_size": 96, "lookback": 48, "patch": 8, "horizon": 8, "direct": 16, "season": 24},
     ),
     "skipgram": (skipgram, {"batch_size": 80, "held_fraction": 0.3, "rare": 1.0}),
 }

@@ -28,26 +28,28 @@ def seasonal(data: Series, season: int) -> Guess:
 
 
 def linear(data: Series) -> Guess:
-    """Says what a linear function of the same context says, fitted by ridge regression to every window learned from.
+    """Says what a linear function of the same lookback says, fitted by ridge regression to every window learned from.
 
     It sees the series as the model does. How strong the ridge is, the end of what is learned from decides.
     """
-    windows = data.x[: data.first_held].double().unfold(0, data.context + data.horizon, 1)
+    windows = data.x[: data.first_held].double().unfold(0, data.lookback + data.horizon, 1)
     cut = round((1 - TRIED) * len(windows))
-    tried = {ridge: _error(fitted(windows[:cut], data.context, ridge), windows[cut:], data.context) for ridge in RIDGES}
-    weights = fitted(windows, data.context, min(tried, key=tried.get))
+    tried = {
+        ridge: _error(fitted(windows[:cut], data.lookback, ridge), windows[cut:], data.lookback) for ridge in RIDGES
+    }
+    weights = fitted(windows, data.lookback, min(tried, key=tried.get))
 
     def guess(origins: Tensor) -> Tensor:
-        past = data.x[origins[:, None] - data.context + torch.arange(data.context)].double()
+        past = data.x[origins[:, None] - data.lookback + torch.arange(data.lookback)].double()
         return data.counted(_with_one(past) @ weights)
 
     return guess
 
 
-def fitted(windows: Tensor, context: int, ridge: float) -> Tensor:
-    """Returns the weights [context + 1, horizon] of least squares with a ridge, from windows [n, context + horizon]."""
-    past, future = _with_one(windows[:, :context]), windows[:, context:]
-    penalty = ridge * torch.eye(context + 1, dtype=past.dtype)
+def fitted(windows: Tensor, lookback: int, ridge: float) -> Tensor:
+    """Returns the weights [lookback + 1, horizon] of a ridge regression, from windows [n, lookback + horizon]."""
+    past, future = _with_one(windows[:, :lookback]), windows[:, lookback:]
+    penalty = ridge * torch.eye(lookback + 1, dtype=past.dtype)
     penalty[-1, -1] = 0.0  # the constant costs nothing
     return torch.linalg.solve(past.T @ past + penalty, past.T @ future)
 
@@ -56,5 +58,5 @@ def _with_one(past: Tensor) -> Tensor:
     return torch.cat([past, torch.ones_like(past[:, :1])], dim=1)
 
 
-def _error(weights: Tensor, windows: Tensor, context: int) -> float:
-    return (_with_one(windows[:, :context]) @ weights - windows[:, context:]).abs().mean().item()
+def _error(weights: Tensor, windows: Tensor, lookback: int) -> float:
+    return (_with_one(windows[:, :lookback]) @ weights - windows[:, lookback:]).abs().mean().item()

@@ -10,8 +10,8 @@ from services.ws_mdl.practice.settings import PracticeSettings
 
 # What its own numbers may be; `./lab train --set` reads it too, so it holds literals only.
 ALLOWED = {
-    "season": "[1, inf)", "held_fraction": "(0, 1)", "context": "[2, inf)", "patch": "[1, inf)", "horizon": "[1, inf)",
-    "look": "[1, inf)",
+    "season": "[1, inf)", "held_fraction": "(0, 1)", "lookback": "[2, inf)", "patch": "[1, inf)", "horizon": "[1, inf)",
+    "direct": "[1, inf)",
     "d_model": "[1, inf)", "N": "[1, inf)", "h": "[1, inf)", "d_ff": "[1, inf)", "dropout": "[0, 1)",
 }  # fmt: skip
 
@@ -22,14 +22,14 @@ class Config(PracticeSettings):
 
     LAB = "forecast"
 
-    data: str = "bikes"  # bikes (a year of hours; downloaded), made (no download), or a .csv with a number in each line
+    series: str = "bikes"  # bikes (a year of hours, downloaded), made, or a file with a number in each line
     season: int = 168  # steps after which a series comes round: a week of hours; the seasonal guess repeats it
     held_fraction: float = 0.25  # of the series, its end: measured on, never learned from
 
-    context: int = 336  # steps that are looked at: two weeks of hours
+    lookback: int = 336  # steps that are looked at: two weeks of hours
     patch: int = 8  # steps of a token
     horizon: int = 24  # steps that are forecast
-    look: int = 336  # of them those that a linear function goes straight through
+    direct: int = 336  # of them those that a linear function goes straight through
     d_model: int = 64  # numbers per token
     N: int = 2  # blocks
     h: int = 4  # attention heads; must divide d_model
@@ -46,10 +46,10 @@ class Config(PracticeSettings):
 
     def __post_init__(self) -> None:
         if self.name is None:
-            self.name = Path(self.data).stem
+            self.name = Path(self.series).stem
         self.check(ALLOWED)
         self.check_heads(self.d_model, self.h)
-        if self.context % self.patch:
-            raise ValueError(f"context {self.context} is no number of whole patches of {self.patch}; choose another")
-        if not self.patch <= self.look <= self.context:
-            raise ValueError(f"look is {self.look}; expected from patch {self.patch} to context {self.context}")
+        if self.lookback % self.patch:
+            raise ValueError(f"lookback {self.lookback} is no number of whole patches of {self.patch}; choose another")
+        if not self.patch <= self.direct <= self.lookback:
+            raise ValueError(f"direct is {self.direct}; expected from patch {self.patch} to lookback {self.lookback}")

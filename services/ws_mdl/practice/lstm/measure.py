@@ -62,7 +62,7 @@ def loss_by_length(model: nn.Module, data: Sentences, bounds: Sequence[int]) -> 
     for least, over in zip(bounds, [*bounds[1:], None], strict=True):
         chosen = ((lengths >= least) & (lengths < (over or torch.inf))).nonzero().squeeze(1)
         nats = count = 0.0
-        for part in chosen.split(64):
+        for part in chosen.split(64) if len(chosen) else ():
             batch = make_batch([data.held[i] for i in part.tolist()], *data.specials)
             nats, count = nats + loss_of(*batch, smoothing=0.0).item(), count + batch.real.numel()
         name = f"{least} to {over - 1}" if over else f"{least} and more"
