@@ -14,7 +14,16 @@ import pytest
 from vlalab.host import paths
 
 ROOT, KOREAN = paths.ROOT, paths.ROOT / "docs" / "ko"
-STUDENTS = ("README.md", "course.md", "diffusion.md", "errata.md", "minivla.md", "openvla.md", "transformer.md")
+STUDENTS = (
+    "README.md",
+    "course.md",
+    "diffusion.md",
+    "errata.md",
+    "minivla.md",
+    "openvla.md",
+    "practice.md",
+    "transformer.md",
+)
 BOTH_IN_ONE = ("exercises.md", "notebooks.md")  # English and Korean side by side
 PAGES = sorted(page.name for page in KOREAN.glob("*.md"))
 
