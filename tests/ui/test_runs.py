@@ -231,6 +231,20 @@ def test_the_leaderboard_has_what_may_be_compared_in_one_table_and_says_what_is_
         shutil.rmtree(volume / "runs" / "official-vla-1")
 
 
+def test_a_suite_with_kinds_of_task_has_a_rate_for_each_in_its_cell(url, volume):
+    complete(volume, "kinds-vla-1", lambda task, episode: task == 0, assets="kinds")
+    try:
+        with RunStore(volume / "runs" / "kinds-vla-1" / "run.sqlite") as store:
+            about = store.meta("about")
+            kinds = [task | {"kind": kind} for task, kind in zip(about["tasks"], ("base", "position"), strict=True)]
+            store.set_meta("about", about | {"tasks": kinds})
+        page = httpx.get(f"{url}/runs/leaderboard").text
+        (mine,) = [table for table in page.split("<table>")[1:] if "kinds-vla-1" in table]
+        assert "base <b>100.0 %</b>" in mine and "position <b>0.0 %</b>" in mine and "0.0–43.4 %" in mine
+    finally:
+        shutil.rmtree(volume / "runs" / "kinds-vla-1")
+
+
 def test_without_the_service_the_page_says_how_to_start_it(stack):
     answer = httpx.get(f"{site_over(nobody(), stack)}/runs")
     assert answer.status_code == 502 and "<code>./lab up reports</code>" in answer.text
