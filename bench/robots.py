@@ -4,8 +4,9 @@
         [--assets kit|official|FOLDER] [--suites libero_goal,libero_10] [--tasks N] [--episodes N]
 
 The oracle plays each episode with either arm, and what it did with the one of 1.4.0 is played again with the other's.
-Counted are episodes that are solved, that end otherwise (solved or not), and that end in other bits; and the steps at
-whose end the new shape touched something. Nothing is drawn.
+Counted are episodes that are solved, that end otherwise (solved or not), and that end in other bits, with how far apart
+their states ever were (one more shape is another order of sums, even where it touches nothing); and the steps at whose
+end the new shape touched something. Nothing is drawn.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Count:
     otherwise: int = 0  # solved with one arm and not with the other, by the oracle
     otherwise_replayed: int = 0
     bits: int = 0  # replayed to another last state
+    farthest: float = 0.0  # of what came of the same actions: the largest difference of a number of the state
     steps: int = 0
     touching: int = 0  # steps of the replay at whose end the shape touches something
 
@@ -54,6 +56,8 @@ class Count:
         self.otherwise += own.success != other.success
         self.otherwise_replayed += own.success != again.success
         self.bits += own.end_hash != again.end_hash
+        same = min(len(own.states), len(again.states))
+        self.farthest = max(self.farthest, float(np.abs(own.states[:same] - again.states[:same]).max()))
         self.steps += again.steps
         self.touching += touching
 
@@ -61,7 +65,8 @@ class Count:
         return (
             f"{self.episodes} episodes; oracle solves {self.solved} with 1.4.0's arm, {self.solved_141} with 1.4.1's, "
             f"{self.otherwise} end otherwise; its actions on 1.4.0's solve {self.replayed} with 1.4.1's, "
-            f"{self.otherwise_replayed} end otherwise, {self.bits} in other bits; the shape touches something after "
+            f"{self.otherwise_replayed} end otherwise, {self.bits} in other bits (states at most "
+            f"{self.farthest:.1e} apart); the shape touches something after "
             f"{self.touching} of {self.steps} steps"
         )
 
@@ -139,6 +144,7 @@ def main() -> int:
         counts = [measure(env, suite, tasks, episodes) for suite in asked.suites.split(",")]
         env.close()
     total = Count(*(sum(getattr(one, name) for one in counts) for name in Count.__dataclass_fields__))
+    total.farthest = max(one.farthest for one in counts)
     print(f"all: {total}")
     within = figure("outcome_oracle", 100 * total.otherwise / total.episodes, "%", "<=5")
     return (
