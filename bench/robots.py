@@ -130,7 +130,7 @@ def main() -> int:
     parser = flags(__doc__.splitlines()[0], "two tasks of a suite, one episode each")
     parser.add_argument("--assets", default="kit")
     parser.add_argument("--suites", default=",".join(suites.SUITES))
-    parser.add_argument("--tasks", type=int, default=90, help="of each suite, the first ones")
+    parser.add_argument("--tasks", type=int, default=4, help="of each suite, the first ones")
     parser.add_argument("--episodes", type=int, default=1)
     asked = parser.parse_args()
     tasks, episodes = (2, 1) if asked.quick else (asked.tasks, asked.episodes)
