@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.libero.datasets import convert, sources
+from services.libero.datasets import convert
 from services.libero.datasets.__main__ import make
 from services.libero.datasets.config import DatasetConfig
 from tests import data_sets
@@ -23,6 +23,7 @@ from vla_datasets.checks import faults
 from vla_datasets.errors import DatasetError
 from vla_datasets.opening import open_dataset
 from vla_datasets.writing import draft
+from vla_evaluation.recording import sources
 
 ROOT = Path(__file__).resolve().parents[2]
 CAMERAS, SIZE = ("agentview", "robot0_eye_in_hand"), 64

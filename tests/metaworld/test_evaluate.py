@@ -14,10 +14,15 @@ import pytest
 
 from services.metaworld.arm import ACTION, STATE
 from services.metaworld.benchmark import BENCHMARK
+from services.metaworld.datasets.config import Config
+from services.metaworld.datasets.making import make
 from services.metaworld.profiles import PROFILES
 from services.metaworld.random_policy import RandomPolicy
 from vla_contract import InvalidObservation, Observation, PolicyInfo
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
+from vla_datasets.checks import faults
+from vla_datasets.errors import DatasetError
+from vla_datasets.opening import open_dataset
 from vla_evaluation import agreement
 from vla_evaluation.recording import Demonstrations
 from vla_evaluation.store.runstore import RunStore
@@ -89,15 +94,37 @@ def test_random_actions_over_http_end_at_the_limit(tmp_path):
     assert outcomes(tmp_path / "floor")[4, 0][:2] == (False, 20)
 
 
-def test_demonstrations_are_recorded_and_drawn_afterwards(oracle, tmp_path):
+def test_demonstrations_are_recorded_and_become_a_data_set(oracle, tmp_path, monkeypatch):
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path))
     words = ("metaworld_mt10", "--policy-url", oracle, "--tasks", "5", "--episodes", "1", "--name", "shown")
-    said = job("record", *words, folder=tmp_path)
+    said = job("record", *words, folder=tmp_path / "demonstrations")
     assert "shown: 1 demonstration kept" in said
-    found = Demonstrations(tmp_path / "shown", render="cpu")
+    found = Demonstrations(tmp_path / "demonstrations" / "shown", render="cpu")
     (one,) = found.episodes
     assert (found.rate_hz, found.action, found.state) == (80.0, ACTION, STATE)
     assert one.instruction == "Push and close a drawer" and one.states.shape == (one.steps, 4)
     assert np.abs(one.actions).max() <= 1 and one.actions.shape == (one.steps, 4)
+    made = make(Config("shown", size=32, workers=1, render="cpu"))
+    assert faults(made) == []
+    data = open_dataset(made)
+    assert (data.fps, data.video_keys, data.source["turned_180"]) == (80, ("observation.image",), False)
+    assert np.array_equal(data.columns(0)["action"], one.actions)
+    assert np.array_equal(data.columns(0)["observation.state"], one.states)
+    drawn, film = one.frames("corner2", 32).astype(int), data.frames(0, "observation.image").astype(int)
+    ways = {"upright": drawn[:, ::-1], "drawn": drawn, "turned": drawn[:, ::-1, ::-1], "mirrored": drawn[:, :, ::-1]}
+    off = {way: np.abs(film - pictures).mean() for way, pictures in ways.items()}  # a film this small loses some
+    assert min(off, key=off.get) == "upright" and off["upright"] < min(off[way] for way in ways if way != "upright") / 2
+    with pytest.raises(DatasetError, match="is there already"):
+        make(Config("shown", size=32))
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [({"format": "hdf5"}, "make lerobot"), ({"cameras": "agentview"}, "not found"), ({"size": 33}, "even number")],
+)
+def test_a_data_set_that_cannot_be_is_refused(flags, says):
+    with pytest.raises(ValueError, match=says):
+        Config("shown", **flags)
 
 
 def test_a_policy_for_another_robot_is_refused():

@@ -1,6 +1,7 @@
 """mini-VLA on demonstrations of two dots: what it learns, that a run goes on to the bit, and what it is served as."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -10,11 +11,13 @@ from services.ws_mdl import epochs
 from services.ws_mdl.minivla import data, heads, train
 from services.ws_mdl.minivla.config import Config
 from services.ws_mdl.minivla.data import Learned, Scaling, as_input, augmented, chosen, load
+from services.ws_mdl.minivla.model import MiniVLA
 from services.ws_mdl.minivla.pictures import small
-from services.ws_mdl.minivla.policy import PICTURE, load_policy, newest
+from services.ws_mdl.minivla.policy import PICTURE, MiniVLAPolicy, load_policy, newest
 from tests.running import running
 from vla_common.volume import Volume
-from vla_contract import Observation, PolicyClient
+from vla_contract import Checkpoint, Observation, PolicyClient
+from vla_contract.protocol.parts import Part
 from vla_datasets import libero, marks
 from vla_datasets.errors import DatasetError
 from vla_datasets.opening import open_dataset
@@ -192,6 +195,47 @@ def test_actions_of_another_size_are_refused(tmp_path):
     writer.finish()
     with pytest.raises(DatasetError, match=r"action is \[6\]; expected LIBERO's \[7\] numbers"):
         load(config(tmp_path / "six"))
+
+
+def another_benchmark(folder, **told):
+    """Writes a set of a robot with two numbers to an action and one camera, which says of itself what they are."""
+    move = Part("position delta", 1, "0.01 m", "world frame", -1, 1)
+    grip, place = Part("gripper", 1, "1", "-1 opens, 1 closes", -1, 1), Part("position", 3, "m", "world frame")
+    source = {"benchmark": "Other", "rate_hz": 80, "cameras": {"observation.image": "above"}}
+    source |= {"action": [asdict(move), asdict(grip)], "state": [asdict(place)], **told}
+    features = {"observation.image": {"dtype": "video", "shape": [SIZE, SIZE, 3]}}
+    features |= {
+        name: {"dtype": "float32", "shape": [size]} for name, size in (("observation.state", 3), ("action", 2))
+    }
+    writer, rng = Writer(folder, "arm", 80, features, {}, source), np.random.default_rng(0)
+    columns = {
+        "observation.state": rng.random((6, 3)).astype(np.float32),
+        "action": rng.random((6, 2)).astype(np.float32),
+    }
+    writer.add(columns, {"observation.image": np.full((6, SIZE, SIZE, 3), 90, np.uint8)}, "push")
+    writer.finish()
+    return folder, (move, grip), (place,)
+
+
+def test_a_set_of_another_benchmark_says_what_its_numbers_are(tmp_path):
+    folder, action, state = another_benchmark(tmp_path / "other")
+    found = load(config(folder))
+    assert found.pictures.shape == (6, 1, 3, SIZE, SIZE) and found.action.shape == (6, 2)
+    learned = data.Learned.of(json.loads(json.dumps(found.learned.stored())))
+    assert (learned.action_parts, learned.state_parts, learned.cameras) == (action, state, ("above",))
+    shape = train.shape_of(config(folder), learned, 10)
+    served = MiniVLAPolicy(MiniVLA(shape), config(folder), learned, Checkpoint("m", "0"))
+    assert (served.info().action, served.info().state, served.info().cameras) == (action, state, ("above",))
+    (chunk,) = served.act([served.example()])
+    assert chunk.actions.shape == (config(folder).chunk, 2) and np.abs(chunk.actions[:, 1]).max() <= 1
+    with pytest.raises(DatasetError, match="no second camera"):
+        load(config(folder, cameras="wrist"))
+
+
+def test_a_set_that_does_not_say_it_is_refused(tmp_path):
+    folder, *_ = another_benchmark(tmp_path / "silent", action=[{"name": "x"}])
+    with pytest.raises(DatasetError, match="meta/source.json does not say what its numbers are"):
+        load(config(folder))
 
 
 # --- heads ---------------------------------------------------------------------------------------------------

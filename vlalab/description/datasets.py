@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import json
+from contextlib import suppress
 from pathlib import Path
 
-from vlalab.description import runs
+from vlalab.description import manifests, runs
 from vlalab.host import paths
 from vlalab.host.console import LabError
 
@@ -54,6 +56,15 @@ def source(label: str, text: str) -> str:
     if len(begun) == 1:
         return begun[0]
     raise _missing(label, text, known, "recording, run or data set")
+
+
+def job_of(text: str) -> str | None:
+    """Returns the benchmark's job that a recording or a run was made on, None for what is neither or cannot be read."""
+    name = (runs.newest() or [text])[0] if text == runs.LATEST else text
+    for folder in (*(paths.volume() / kind / name for kind in ("demonstrations", "runs")), Path(text).expanduser()):
+        with suppress(OSError, ValueError, KeyError):
+            return manifests.suites()[json.loads((folder / "config.json").read_text(encoding="utf-8"))["suite"]]
+    return None
 
 
 def _missing(label: str, text: str, known: list[str], what: str) -> LabError:

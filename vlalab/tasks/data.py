@@ -159,7 +159,9 @@ def dataset(source: str, runtime: str, dry_run: bool, **makers: object) -> None:
     ./lab dataset goal-oracle --bad 3,7-9                     training leaves these out; --good takes it back
     """
     _refuse_makers_flags_alone(makers)
-    job = manifests.default_job()
+    job = (datasets.job_of(source) if makers["format"] else None) or manifests.default_job()
+    if job not in MAKERS:
+        raise LabError(f"{source} is of {manifests.benchmarks()[job].title}, of whose episodes no data set is made")
     flags = flags_of({"source": source, **makers})
     finish(programs.run_module(job, MAKERS[job], flags[1:], runtime, dry_run))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from services.libero.datasets import convert, sources
+from services.libero.datasets import convert
 from services.libero.datasets.config import DatasetConfig
 from vla_common import endings
 from vla_common.volume import Volume, VolumeError, shown
@@ -14,6 +14,7 @@ from vla_datasets import hdf5, marks, program, recoding, version3
 from vla_datasets.errors import DatasetError
 from vla_datasets.opening import find, open_dataset
 from vla_evaluation.evaluate import choose_workers
+from vla_evaluation.recording import sources
 from vla_evaluation.runs.folders import STORE
 from vla_evaluation.store.records import StoreError
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from services.libero.datasets.sources import Episodes
 from services.libero.simulator import suites
 from vla_common.durations import show_seconds
 from vla_common.volume import require_space, shown
@@ -21,6 +20,7 @@ from vla_datasets.demo_files import DemoWriter
 from vla_datasets.errors import DatasetError
 from vla_datasets.writing import PIECES, Place, Writer, draft
 from vla_evaluation.recording import Demonstration, draw
+from vla_evaluation.recording.sources import Episodes
 from vla_evaluation.terminal import say
 
 PLAN = "plan.json"  # in an unfinished set: what it is made of

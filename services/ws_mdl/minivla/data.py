@@ -11,15 +11,17 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from services.ws_mdl.minivla import robots
 from services.ws_mdl.minivla.config import Config
 from services.ws_mdl.minivla.pictures import OnEpisode, pictures_of
+from services.ws_mdl.minivla.robots import LIBERO, Robot
 from services.ws_mdl.transformer.tokenization import train_tokenizer
+from vla_contract.protocol.parts import Part, total
 from vla_datasets import libero, marks
 from vla_datasets.errors import DatasetError
 from vla_datasets.opening import find, open_dataset
 
-SHOWN = {"both": (0, 1), "front": (0,), "wrist": (1,)}  # of LIBERO's two cameras
-CAMERAS = tuple(libero.CAMERAS)
+SHOWN = {"both": (0, 1), "front": (0,), "wrist": (1,)}  # of a set's first two cameras; both: as many as there are
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class Learned:
     tokenizer: str  # JSON
     left_out: int = 0  # episodes that were marked as bad
     marks: str = ""  # digest of which
+    action_parts: tuple[Part, ...] = LIBERO.action  # what the numbers are; older weights files are all of LIBERO's
+    state_parts: tuple[Part, ...] = LIBERO.state
 
     def stored(self) -> dict[str, Any]:
         """Returns plain values for a weights file."""
@@ -73,7 +77,9 @@ class Learned:
     def of(cls, stored: dict[str, Any]) -> Learned:
         """Returns what `stored` was made of."""
         scalings = {name: Scaling(**{k: tuple(v) for k, v in stored[name].items()}) for name in ("action", "state")}
-        return cls(**{**stored, **scalings, "cameras": tuple(stored["cameras"])})
+        kinds = ("action_parts", "state_parts")
+        parts = {name: tuple(Part(**one) for one in stored[name]) for name in kinds if name in stored}
+        return cls(**{**stored, **scalings, **parts, "cameras": tuple(stored["cameras"])})
 
 
 @dataclass
@@ -82,8 +88,8 @@ class Demonstrations:
 
     learned: Learned
     pictures: Tensor  # uint8 [N, C, 3, side, side]
-    state: Tensor  # float32 [N, 8], normalized
-    action: Tensor  # float32 [N, 7], normalized
+    state: Tensor  # float32 [N, S], normalized; LIBERO's have 8 numbers
+    action: Tensor  # float32 [N, A], normalized; 7
     words: Tensor  # int64 [E, L], padded
     task: Tensor  # int64 [N]: the row of words
     ends: Tensor  # int64 [N]: the step after the last of the episode
@@ -93,7 +99,7 @@ class Demonstrations:
         return len(self.action)
 
     def chunks(self, index: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Returns the actions [B, length, 7] from those steps on, and which of them [B, length] were demonstrated.
+        """Returns the actions [B, length, A] from those steps on, and which of them [B, length] were demonstrated.
 
         Beyond an episode's end its last action is repeated, which nothing is learned from.
         """
@@ -103,10 +109,12 @@ class Demonstrations:
 
 
 def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> Demonstrations:
-    """Returns a data set of LIBERO's robot. Raises DatasetError for one that is none or that lacks a camera."""
+    """Returns a data set. Raises DatasetError for one of a robot that nothing is known of, or that lacks a camera."""
     found = open_dataset(find(config.data))
     bad = marks.leave_out(found)
-    keys = refuse_others(found, config)
+    robot = robots.of(found)
+    cameras = refuse_others(found, robot, config)
+    keys = [robot.cameras[camera] for camera in cameras]
     episodes = chosen(found.episodes, config.episodes)
     columns, task, ends = [], [], []
     texts = list(dict.fromkeys(one.tasks[0] for one in episodes))
@@ -125,12 +133,14 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> De
         digest=digest(state, action, texts),
         demonstrations=len(episodes),
         source=str((found.source or {}).get("words", found.info.get("robot_type", ""))),
-        cameras=tuple(CAMERAS[place] for place in SHOWN[config.cameras]),
+        cameras=cameras,
         action=Scaling.of_range(action),
         state=Scaling.of_spread(state),
         tokenizer=tokenizer.to_str(),
         left_out=len(bad.bad),
         marks=bad.digest,
+        action_parts=robot.action,
+        state_parts=robot.state,
     )
     return Demonstrations(
         learned, pictures, learned.state(torch.from_numpy(state)), learned.action(torch.from_numpy(action)),
@@ -138,19 +148,23 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> De
     )  # fmt: skip
 
 
-def refuse_others(found: Any, config: Config) -> list[str]:
-    """Returns the keys of the pictures. Raises DatasetError where robot, rate or cameras are not LIBERO's."""
-    if found.fps != libero.FPS:
-        raise DatasetError(f"{found.name} has {found.fps:g} steps a second; mini-VLA learns from LIBERO's {libero.FPS}")
-    for key, names in ((libero.STATE, libero.STATE_NAMES), (libero.ACTION, libero.ACTION_NAMES)):
+def refuse_others(found: Any, robot: Robot, config: Config) -> tuple[str, ...]:
+    """Returns the cameras to learn from. Raises DatasetError where rate, numbers or pictures are not the robot's."""
+    if found.fps != robot.rate_hz:
+        rate = f"mini-VLA learns from {robot.name}'s {robot.rate_hz:g}"
+        raise DatasetError(f"{found.name} has {found.fps:g} steps a second; {rate}")
+    for key, size in ((libero.STATE, total(robot.state)), (libero.ACTION, total(robot.action))):
         shape = found.features.get(key, {}).get("shape")
-        if shape is None or list(shape) != [len(names)]:
-            raise DatasetError(f"{found.name}: {key} is {shape or 'missing'}; expected LIBERO's [{len(names)}] numbers")
-    keys = [libero.video_key(CAMERAS[place]) for place in SHOWN[config.cameras]]
-    for key in keys:
+        if shape is None or list(shape) != [size]:
+            raise DatasetError(f"{found.name}: {key} is {shape or 'missing'}; expected {robot.name}'s [{size}] numbers")
+    there, places = tuple(robot.cameras), SHOWN[config.cameras]
+    if config.cameras == "wrist" and len(there) < 2:
+        raise DatasetError(f"{found.name} has no second camera; it has {', '.join(there)}: --set cameras=front")
+    cameras = tuple(there[place] for place in places if place < len(there))
+    for key in (robot.cameras[camera] for camera in cameras):
         if key not in found.video_keys:
             raise DatasetError(f"{found.name} has no pictures {key}; it has {', '.join(found.video_keys) or 'none'}")
-    return keys
+    return cameras
 
 
 def chosen(episodes: list[Any], count: int) -> list[Any]:

@@ -18,7 +18,6 @@ from services.ws_mdl.minivla.model import Memory, MiniVLA
 from services.ws_mdl.minivla.pictures import small
 from vla_common.versions import lock_hash, versions
 from vla_contract import ActionChunk, Checkpoint, Observation, Policy, PolicyInfo
-from vla_contract.protocol.parts import GRIPPER_OPENS, HAND_STATE, OSC_POSE
 from vla_modelkit import noise
 from vla_modelkit.devices import choose_device, device_name
 from vla_modelkit.training.weights import WeightFiles
@@ -51,8 +50,8 @@ class MiniVLAPolicy(Policy):
         """Returns what it needs and answers, and what it learned from."""
         return PolicyInfo(
             name="minivla",
-            action=(*OSC_POSE, GRIPPER_OPENS),
-            state=HAND_STATE if self.config.state else (),
+            action=self.learned.action_parts,
+            state=self.learned.state_parts if self.config.state else (),
             checkpoint=self.checkpoint,
             device=device_name(self.device),
             cameras=self.learned.cameras,
@@ -81,7 +80,7 @@ class MiniVLAPolicy(Policy):
 
     @torch.inference_mode()
     def act(self, observations: list[Observation]) -> list[ActionChunk]:
-        """Returns a chunk [T, 7] for every observation; the gripper is 0 closed, 1 open."""
+        """Returns a chunk [T, A] for every observation; what the gripper is told stays within its range."""
         memory, cache = self.observe(observations), self.nn_model.new_cache()
         seeds = [noise.seed_of(one, self.seed) for one in observations]
         start = noise.draw(seeds, self.config.chunk, self.nn_model.shape.action)
@@ -90,7 +89,8 @@ class MiniVLAPolicy(Policy):
             return self.nn_model.denoise(x.to(self.device), time.to(self.device), memory, cache).float().cpu()
 
         actions = self.learned.action.undo(self.head.sample(predict, start, self.steps)).numpy()
-        actions[..., -1] = actions[..., -1].clip(0, 1)
+        last = self.learned.action_parts[-1]  # the gripper, of every robot so far
+        actions[..., -1] = actions[..., -1].clip(last.low, last.high)
         return [ActionChunk(chunk) for chunk in actions]
 
     def observe(self, observations: list[Observation]) -> Memory:

@@ -1,0 +1,147 @@
+"""MetaworldEnv against metaworld's own environment in gymnasium's loop, in one run, in turns, on the same bits.
+
+    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation python bench/meta_world.py [--quick]
+        [--task drawer-open-v3] [--size 480]
+
+Every round plays the same actions on both: an expert's. States and pictures are compared after each round, and a
+difference ends the run. Pictures are drawn on the CPU, in one thread, as one worker beside others draws them; what is
+measured is the processor's time, so that other programs on the machine do not count.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from bench.common import figure, flags, interleaved, median_ms
+
+ENVIRONMENT = "metaworld"  # where `./lab bench meta_world` runs it
+STEPS = 10  # of a round
+
+
+class Stock:
+    """The package's environment, driven as LeRobot's adapter drives it: step, render, turn."""
+
+    def __init__(self, task, vector, size, draws):
+        from metaworld import _encode_task
+        from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+
+        kind = ALL_V3_ENVIRONMENTS[task.name]
+        self.env = kind(render_mode="rgb_array", camera_name="corner2", width=size, height=size)
+        self.env.model.cam_pos[2] = [0.75, 0.075, 0.7]
+        told = {"env_cls": kind, "rand_vec": vector, "partially_observable": False}
+        self.env.set_task(_encode_task(task.name, told))
+        self.draws, self.picture = draws, None
+
+    def reset(self):
+        self.env.reset()
+
+    def play(self, actions):
+        for viewer in self.env.mujoco_renderer._viewers.values():
+            viewer.make_context_current()  # it takes for granted that it is, and we draw in the same process
+        for action in actions:
+            self.env.step(action)
+            if self.draws:
+                self.picture = np.flip(self.env.render(), (0, 1)).copy()
+
+    def pose(self):
+        return self.env.data.qpos.copy()
+
+
+class Ours:
+    """The lab's environment, drawn as a worker draws it: for the policy, the right way up."""
+
+    def __init__(self, make, task, vector, size, draws):
+        from services.metaworld.profiles import PROFILES
+        from vla_evaluation.pictures import images
+
+        self.env, self.vector, self.draws, self.picture = make(size), vector, draws, None
+        self.env.load_task(task, 0)
+        self.upright = images.upright
+        assert PROFILES["lerobot"].upright
+
+    def reset(self):
+        self.env.reset(0, self.vector)
+
+    def play(self, actions):
+        for action in actions:
+            self.env.step(action)
+            if self.draws:
+                self.picture = self.upright(self.env.render("corner2"))
+
+    def pose(self):
+        return self.env._data.qpos.copy()
+
+
+def expert_actions(make, task, vector, count):
+    """Returns the expert's actions, float32 [count, 4]."""
+    env, found = make(64), []
+    from services.metaworld.oracle import OraclePolicy  # it imports MuJoCo, which is bound to a renderer by now
+    from vla_contract import Observation
+
+    policy = OraclePolicy()
+    env.load_task(task, 0)
+    env.reset(0, vector)
+    for step in range(count):
+        told = Observation({}, None, task.instruction, "bench", step, privileged=env.privileged(False))
+        found.append(policy.act([told])[0].actions[0])
+        env.step(found[-1])
+    return np.array(found)
+
+
+def compare(pair, actions, rounds):
+    """Returns seconds per round by variant, the same actions for both; AssertionError where they differ."""
+    at = {name: 0 for name in pair}
+
+    def play(name):
+        one, begin = pair[name], at[name]
+        if begin == 0:
+            one.reset()
+        one.play(actions[begin : begin + STEPS])
+        at[name] = (begin + STEPS) % len(actions)
+
+    seconds = interleaved({name: lambda name=name: play(name) for name in pair}, rounds, clock=time.process_time)
+    ours, stock = pair["ours"], pair["gymnasium"]
+    assert np.array_equal(ours.pose(), stock.pose()), "states differ"
+    assert not ours.draws or np.array_equal(ours.picture, stock.picture), "pictures differ"
+    return seconds
+
+
+def main() -> int:
+    """Measures and prints; returns 1 where a target is missed."""
+    parser = flags(__doc__, "fewer rounds")
+    parser.add_argument("--task", default="drawer-open-v3")
+    parser.add_argument("--size", type=int, default=480)
+    asked = parser.parse_args()
+    os.environ["LP_NUM_THREADS"] = "0"
+    from services.metaworld.benchmark import BENCHMARK
+
+    def make(size):
+        return BENCHMARK.make_env(Path(), Path(), (), size, "cpu")
+
+    task = next(one for one in BENCHMARK.tasks("metaworld_mt50") if one.name == asked.task)
+    vector = BENCHMARK.init_states(task)[0]
+    actions = expert_actions(make, task, vector, 10 * STEPS)
+    good, rounds = True, 10 if asked.quick else 40
+    for draws, words in ((False, "a step alone"), (True, "step and picture")):
+        pair = {
+            "ours": Ours(make, task, vector, asked.size, draws),
+            "gymnasium": Stock(task, vector, asked.size, draws),
+        }
+        seconds = compare(pair, actions, 10 * rounds if not draws else rounds)
+        ms = {name: median_ms(found) / STEPS for name, found in seconds.items()}
+        ratio = ms["gymnasium"] / ms["ours"]
+        size = f", {asked.size} pixels" if draws else ""
+        print(f"{words}: ours {ms['ours']:.2f} CPU-ms, gymnasium's loop {ms['gymnasium']:.2f}: {ratio:.3f} x{size}")
+        good &= not draws or figure("metaworld_step_and_picture", ratio, "x", ">=1")
+    pair = {"ours": pair["ours"].reset, "gymnasium": pair["gymnasium"].reset}
+    ms = {name: median_ms(found) for name, found in interleaved(pair, rounds, clock=time.process_time).items()}
+    print(f"reset: ours {ms['ours']:.1f} CPU-ms, metaworld's {ms['gymnasium']:.1f}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,23 @@
+"""`python -m services.metaworld.datasets SOURCE --format lerobot`: makes a data set of a recording or a run."""
+
+from __future__ import annotations
+
+import tyro
+
+from services.metaworld.datasets.config import Config
+from services.metaworld.datasets.making import make
+from vla_common import endings
+from vla_common.volume import VolumeError
+from vla_datasets import program
+from vla_evaluation.store.records import StoreError
+
+
+def main() -> int:
+    """Does what the flags say; returns the exit code."""
+    config = tyro.cli(Config, prog="dataset")
+    made = make(config)
+    return program.read(made, config.check, config.show) if config.check or config.show else 0
+
+
+if __name__ == "__main__":
+    endings.run(main, known=(ValueError, VolumeError, StoreError, RuntimeError))
