@@ -155,6 +155,52 @@ def test_what_stands_is_drawn_once(stage_of, monkeypatch):
     compositor.free()
 
 
+@pytest.mark.parametrize("name", ["plain", "mirror", "glass"])
+def test_what_rests_joins_the_layer_and_leaves_it_when_it_moves(stage_of, monkeypatch, name):
+    """The mover rests in mid air, at the block and inside it; meanwhile the drawer goes on, and its turn comes too."""
+    from services.libero.simulator.rendering import compositor
+
+    monkeypatch.setattr(compositor, "_MANY_TRIANGLES", 0)
+    stage = stage_of(SCENES[name])
+    made, camera, held = compositor.Compositor(stage), camera_of(stage, "still"), []
+    places = [(0, -0.8, 0.6), (0.1, 0.5, 0.6), (0.1, 0.5, 0.3)]
+    slides = np.linspace(-0.4, 1.1, 15)  # the last ones stand in the block
+    for number in range(30):
+        place, slide = places[number // 10], slides[min(number, 14)]
+        qpos = np.array([*place, 1, 0, 0, 0, slide])
+        stage.pose(camera, qpos)
+        expected = stage.render(camera)
+        assert np.array_equal(expected, made.render(camera)), f"picture {number}"
+        held.append({stage.model.geom(geom).name for geom in np.flatnonzero(made._resting[camera].held)})
+    assert held[1] == set()
+    assert held[5] == {"ball", "bar"}
+    assert held[10] == set()
+    assert held[19] == {"ball", "bar", "drawer"}
+    assert held[20] == {"drawer"}
+    made.free()
+
+
+def test_what_moves_soon_after_it_rested_has_to_rest_longer():
+    from services.libero.simulator.rendering.resting import PATIENCE, Resting
+
+    resting = Resting(np.array([True, True, False]))
+    poses = np.zeros((3, 12), np.float32)
+    waited = []
+    for _ in range(3):
+        waited.append(next(count for count in range(100) if resting.update(poses.copy())[0]))
+        poses[0] += 1  # at once
+    assert waited == [PATIENCE, 2 * PATIENCE, 4 * PATIENCE]
+    assert resting.held.tolist() == [True, True, False]
+    for _ in range(100):
+        resting.update(poses.copy())  # the first has moved and rests, for long this time
+    poses[0] += 1
+    resting.update(poses.copy())
+    again = [resting.update(poses.copy())[0] for _ in range(PATIENCE)]
+    assert again == [False] * (PATIENCE - 1) + [True]
+    poses[1] = np.nextafter(poses[1], np.float32(1))  # the least move there is
+    assert not resting.update(poses)[1]
+
+
 @pytest.mark.parametrize("name", ["two mirrors", "shadow"])
 def test_scenes_that_layers_cannot_hold_are_refused(stage_of, name):
     from services.libero.simulator.rendering.compositor import Compositor

@@ -1,7 +1,7 @@
-"""Renders a fixed camera's image from layers: what never moves is drawn once an episode, a mirror by itself.
+"""Renders a fixed camera's image from layers: what stands still is drawn once, a mirror by itself.
 
-LIBERO's mount, table and walls cost a software renderer as much as the moving arm, and a mirror makes MuJoCo draw the
-whole scene twice. The images are those of one `mjr_render` over everything, to the bit:
+LIBERO's mount, table, walls and the objects that nobody touches cost a software renderer more than the moving arm, and
+a mirror makes MuJoCo draw the whole scene twice. The images are those of one `mjr_render` over everything, to the bit:
 
 - Of two surfaces at the same depth, MuJoCo shows the one drawn later. Layers come first, so a static geom that any
   geom drawn before it may touch is drawn again in its own place; their bounding boxes tell.
@@ -16,9 +16,11 @@ import numpy as np
 
 from services.libero.simulator.rendering import layers
 from services.libero.simulator.rendering.culling import SLACK_M
+from services.libero.simulator.rendering.resting import Resting
 from services.libero.simulator.rendering.stage import Stage
 
 _GLASS_BELOW = 0.995  # MuJoCo blends what is less opaque
+_MANY_TRIANGLES = 1000  # of a body; with fewer it is drawn in a fraction of a millisecond
 _DEFAULT_RGBA = (0.5, 0.5, 0.5, 1.0)  # a geom of this colour has its material's
 
 
@@ -33,6 +35,7 @@ class Compositor:
         self._shader = layers.CopyShader()
         self._mirror_layer = layers.Layer(stage.context, self._shader, stage.size)
         self._static_layers = {}  # of each camera: its layer, and the appearance it was drawn with
+        self._resting = {}  # of each camera: what stood still from picture to picture
 
     @staticmethod
     def supports(stage: Stage) -> bool:
@@ -50,22 +53,43 @@ class Compositor:
         """Returns what `camera` sees as posed: uint8 [size, size, 3]; None if that needs a full render."""
         if not self._is_fixed(camera) or self._behind_plane(camera):
             return None
-        stack = [self._static_layer(camera)]
+        still = self._static | self._at_rest(camera)
+        stack = [self._static_layer(camera, still)]
         if self._stage.culling.sees_mirror(self._stage.data, camera):
             if not self._draw_mirror_layer(camera):
                 return None
             stack.insert(0, self._mirror_layer)
-        self._compose(camera, stack)
+        self._compose(camera, stack, still)
         self._stage.draw()
         return self._stage.read()
 
-    def _compose(self, camera: int, stack: list[layers.Layer]) -> None:
-        """Fills the scene with the layers of `stack`, in place of the first geoms, and with what they leave out."""
+    def _at_rest(self, camera: int) -> np.ndarray:
+        """Returns which geoms (bool [ngeom]) that could move have not, for the last pictures of `camera`."""
+        resting = self._resting.setdefault(camera, Resting(self._worth_holding()))
+        return resting.update(self._poses())
+
+    def _worth_holding(self) -> np.ndarray:
+        """Returns which geoms (bool [ngeom]) could rest and cost much: a layer is not drawn anew for a handle."""
+        model, triangles = self._stage.model, np.zeros(self._stage.model.nbody, int)
+        drawn = self._visible[model.geom_type[self._visible] == mujoco.mjtGeom.mjGEOM_MESH]
+        np.add.at(triangles, model.geom_bodyid[drawn], model.mesh_facenum[model.geom_dataid[drawn]])
+        return _solid(self._stage) & ~self._static & (triangles >= _MANY_TRIANGLES)[model.geom_bodyid]
+
+    def _poses(self) -> np.ndarray:
+        """Returns each geom's pose as it is drawn: float32 [ngeom, 12]."""
+        data = self._stage.data
+        return np.concatenate([data.geom_xpos, data.geom_xmat], axis=1, dtype=np.float32, casting="same_kind")
+
+    def _compose(self, camera: int, stack: list[layers.Layer], still: np.ndarray) -> None:
+        """Fills the scene with the layers of `stack`, in place of the first geoms, and with what they leave out.
+
+        `still` (bool [ngeom]) is what the static layer holds.
+        """
         stage, mirrored = self._stage, len(stack) > 1
-        hidden = stage.culling.outside_frustum(stage.data, camera) & ~self._static
+        hidden = stage.culling.outside_frustum(stage.data, camera) & ~still
         if mirrored:
             hidden[stage.culling.mirror_ids] = True
-        hidden |= self._from_layer(~hidden)
+        hidden |= self._from_layer(~hidden, still)
         hidden[self._visible[:2]] = False, not mirrored
         stage.update_scene(hidden, reflect=False)
         for layer, geom in zip(stack, stage.scene.geoms, strict=False):
@@ -83,10 +107,10 @@ class Compositor:
             (((data.cam_xpos[camera] - data.geom_xpos[planes]) * data.geom_xmat[planes, 2::3]).sum(1) < 0).any()
         )
 
-    def _from_layer(self, drawn: np.ndarray) -> np.ndarray:
-        """Returns which static geoms (bool [ngeom]) may come from the layer although `drawn` are drawn after it."""
+    def _from_layer(self, drawn: np.ndarray, still: np.ndarray) -> np.ndarray:
+        """Returns which of `still` (bool [ngeom]) may come from the layer although `drawn` are drawn after it."""
         visible = self._visible
-        static, others = self._static[visible], (drawn & ~self._static)[visible]
+        static, others = still[visible], (drawn & ~still)[visible]
         centres, half_edges = (part[visible] for part in self._stage.culling.bounding_boxes(self._stage.data))
         reach = np.abs(half_edges).sum(axis=1) + SLACK_M
         low, high = centres - reach, centres + reach
@@ -98,14 +122,14 @@ class Compositor:
         result[visible] = static
         return result
 
-    def _static_layer(self, camera: int) -> layers.Layer:
-        """Returns the layer of what never moves before `camera`, drawn again if its appearance has changed."""
+    def _static_layer(self, camera: int, still: np.ndarray) -> layers.Layer:
+        """Returns the layer of `still` (bool [ngeom]) before `camera`, drawn again if its appearance has changed."""
         stage = self._stage
         layer, drawn = self._static_layers.get(camera) or (layers.Layer(stage.context, self._shader, stage.size), None)
-        appearance = self._appearance(camera)
+        appearance = self._appearance(camera, still)
         if appearance != drawn:
-            stage.update_scene(~self._static, reflect=False)
-            stage.scene.ngeom = int(self._static.sum())  # what follows are sites
+            stage.update_scene(~still, reflect=False)
+            stage.scene.ngeom = int(still.sum())  # what follows are sites
             skybox = mujoco.mjtRndFlag.mjRND_SKYBOX
             stage.scene.flags[skybox], wanted = 0, stage.scene.flags[skybox]
             stage.draw()
@@ -114,10 +138,10 @@ class Compositor:
             self._static_layers[camera] = layer, appearance
         return layer
 
-    def _appearance(self, camera: int) -> bytes:
-        """Returns all that the static layer's image depends on: poses, colours, lights and the camera."""
-        model, data, static = self._stage.model, self._stage.data, self._static
-        geoms = (data.geom_xpos[static], data.geom_xmat[static], model.geom_rgba[static], model.mat_rgba)
+    def _appearance(self, camera: int, still: np.ndarray) -> bytes:
+        """Returns all that the static layer's image depends on: what is in it, poses, colours, lights, the camera."""
+        model, data = self._stage.model, self._stage.data
+        geoms = (still, self._poses()[still], model.geom_rgba[still], model.mat_rgba)
         lights = (data.light_xpos, data.light_xdir, model.light_active, model.light_diffuse)
         return b"".join(part.tobytes() for part in (*geoms, *lights, data.cam_xpos[camera], data.cam_xmat[camera]))
 
@@ -146,10 +170,15 @@ class Compositor:
 def _static(stage: Stage) -> np.ndarray:
     """Returns which visible geoms (bool [ngeom]) never move, are opaque and only cover what is behind them."""
     model = stage.model
-    static = stage.visible() & (model.body_weldid[model.geom_bodyid] == 0) & (_alpha(model) == 1)
-    static[stage.culling.mirror_ids] = False
-    static[stage.culling.infinite] = False
-    return static
+    return _solid(stage) & (model.body_weldid[model.geom_bodyid] == 0)
+
+
+def _solid(stage: Stage) -> np.ndarray:
+    """Returns which visible geoms (bool [ngeom]) are opaque and only cover what is behind them."""
+    solid = stage.visible() & (_alpha(stage.model) == 1)
+    solid[stage.culling.mirror_ids] = False
+    solid[stage.culling.infinite] = False
+    return solid
 
 
 def _alpha(model: mujoco.MjModel) -> np.ndarray:
