@@ -28,7 +28,7 @@ from services.libero.simulator import pro, problem_files, runtime, suites
 from vla_common.volume import Volume
 
 SUITES = tuple(name for name, one in pro.VARIANTS.items() if one.kind)
-EPISODES, STEPS, SIZE, LIMIT_S = 2, 30, 256, 900
+EPISODES, STEPS, SIZE, LIMIT_S = 2, 12, 256, 1800
 STOCK = Path(__file__).parent / "parts" / "pro_stock.py"
 
 
