@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -19,6 +20,13 @@ from services.hf import classify, sources
 ROOT = Path(__file__).resolve().parents[2]
 COMMIT = "c0ffee" + 34 * "0"
 TOKEN = "hf_of_nobody"
+
+
+def test_what_comes_from_the_hub_is_named_by_commit_but_one_that_may_move():
+    named = {**sources.MODELS, **sources.DATA}
+    moving = {kind for kind, one in named.items() if not re.fullmatch("[0-9a-f]{40}", one.revision)}
+    assert moving == {"reviews"} and named["reviews"].revision == "refs/convert/parquet"
+    assert {one.name for one in named.values()} >= {"beomi/kcbert-base", "skt/kogpt2-base-v2", "e9t/nsmc"}
 
 
 def test_without_a_network_auto_takes_what_is_made_here_and_says_why(volume, folders):
