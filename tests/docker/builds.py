@@ -18,7 +18,7 @@ from vlalab.engine import bake, building, docker, images
 # Built at one time. Not all: each group's cache goes before the next one comes. libero comes first: its own tests take
 # longest. The last one takes most of the disk, and nothing but its own tests needs it: it comes when services are done
 # with and their images gone, so that nobody waits for its tests. Wheels of CUDA and torch come once for all.
-GROUPS = (("libero", "ui"), ("openvla",), ("gr00t", "ws_mdl", "hf"))
+GROUPS = (("libero", "metaworld", "ui"), ("openvla",), ("gr00t", "ws_mdl", "hf"))
 KEPT = "libero"  # small, and its own tests may go on
 
 
@@ -79,7 +79,7 @@ class Builds:
 
     def figures(self) -> list[str]:
         """Returns a line per image with its size, and one per build with what it took."""
-        sizes = [f"image {name:<8} {size / 1e9:5.2f} GB" for name, size in self.bytes.items()]
+        sizes = [f"image {name:<9} {size / 1e9:5.2f} GB" for name, size in self.bytes.items()]
         return sizes + [f"build of {', '.join(group)}: {seconds:.0f} s" for group, seconds in self.seconds.items()]
 
     def remove(self, name: str) -> None:
