@@ -24,7 +24,7 @@ from vla_datasets.checks import faults
 from vla_datasets.errors import DatasetError
 from vla_datasets.opening import open_dataset
 from vla_evaluation import agreement
-from vla_evaluation.recording import Demonstrations
+from vla_evaluation.recording import Demonstrations, drawing
 from vla_evaluation.store.runstore import RunStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,8 +110,10 @@ def test_demonstrations_are_recorded_and_become_a_data_set(oracle, tmp_path, mon
     assert (data.fps, data.video_keys, data.source["turned_180"]) == (80, ("observation.image",), False)
     assert np.array_equal(data.columns(0)["action"], one.actions)
     assert np.array_equal(data.columns(0)["observation.state"], one.states)
-    drawn, film = one.frames("corner2", 32).astype(int), data.frames(0, "observation.image").astype(int)
-    ways = {"upright": drawn[:, ::-1], "drawn": drawn, "turned": drawn[:, ::-1, ::-1], "mirrored": drawn[:, :, ::-1]}
+    env = drawing.painter(one.source, 32).env  # where the set's pictures were drawn: the episode's scene is there
+    env.show(one.views[-1])
+    drawn, film = env.render("corner2").astype(int), data.frames(0, "observation.image")[-1].astype(int)
+    ways = {"upright": drawn[::-1], "drawn": drawn, "turned": drawn[::-1, ::-1], "mirrored": drawn[:, ::-1]}
     off = {way: np.abs(film - pictures).mean() for way, pictures in ways.items()}  # a film this small loses some
     assert min(off, key=off.get) == "upright" and off["upright"] < min(off[way] for way in ways if way != "upright") / 2
     with pytest.raises(DatasetError, match="is there already"):
