@@ -52,7 +52,7 @@ NAMED = "its name, the beginning of it, latest, or its folder"
         "workers",
         "simulator processes; 0, with --listen: only those that join",
         Number("[0, inf)"),
-        otherwise="one per core",
+        otherwise="one per core, more beside a slow policy",
     ),
     Flag("video", "all, failures, sample or none", OneOf(("all", "failures", "sample", "none")), otherwise="sample"),
     Flag("resume", "go on with a run; without a name: the latest one like this", RESUMED, may_stand_alone=True),

@@ -31,7 +31,8 @@ class RunConfig:
     run_dir: Path | None = None
     """Folder of all such runs; default: theirs on the shared volume."""
     workers: int | None = None
-    """Simulator processes here; default: one per core, fewer if memory is short; 0, with --listen: others' alone."""
+    """Simulator processes here; default: one per core, fewer if memory is short, more while a policy leaves cores
+    idle; 0, with --listen: others' alone."""
     tasks: str | None = None
     """Which tasks: indices, ranges or names, as in "0,2-4"; default: all."""
     seed: int | None = None

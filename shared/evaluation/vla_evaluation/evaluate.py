@@ -35,6 +35,7 @@ from vla_evaluation.store.reading import NEXT_SESSION
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.terminal import one_line, say
 from vla_evaluation.workers.clock import InvocationClock
+from vla_evaluation.workers.growth import Growth
 from vla_evaluation.workers.job import Job
 from vla_evaluation.workers.supervisor import Patience, RunFailed, Supervisor, worker_names
 
@@ -153,6 +154,7 @@ def work(run: Run, plan: Plan, workers: int, worker: str) -> None:
         token_of(config),
         plan.benchmark.worker_variables,
         worker,
+        Growth(plan.benchmark.worker_gb) if config.workers is None and not config.chunking.realtime else None,
     )
     outcome = "failed"
     try:

@@ -181,6 +181,14 @@ class StoreReader:
         with self._reading():
             return [dict(row) for row in self.db.execute(sql, {"session": invocation})]
 
+    def spent(self, invocation: int) -> dict[str, float]:
+        """Returns what an invocation's finished episodes took (ms): in all, for answers, and what of that is whose."""
+        names = ("total", "policy", "server_queue", "server_infer")
+        sums = ", ".join(f"TOTAL(json_extract(result, '$.timings_ms.{name}')) AS {name}" for name in names)
+        with self._reading():
+            sql = f"SELECT {sums} FROM episodes WHERE status = 'done' AND session = ?"
+            return dict(self.db.execute(sql, (invocation,)).fetchone())
+
     def by_policy(self) -> list[dict]:
         """Returns what was done with each of the policy's addresses, as `by_worker` tells it of workers."""
         sql = f"""SELECT {POLICY} AS policy, SUM(status = 'done') AS episodes,

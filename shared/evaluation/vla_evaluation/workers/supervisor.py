@@ -15,6 +15,7 @@ from vla_evaluation.coordinator.remote import RemoteStore
 from vla_evaluation.store.records import Fault
 from vla_evaluation.store.runstore import RunStore
 from vla_evaluation.workers.clock import InvocationClock
+from vla_evaluation.workers.growth import Growth
 from vla_evaluation.workers.vitals import Phase, Vitals
 from vla_evaluation.workers.worker import FATAL
 
@@ -104,6 +105,7 @@ class Supervisor:
         token: str | None,
         variables: Callable[[int], dict[str, str]],
         worker: str,
+        growth: Growth | None = None,
     ):
         self.folder, self.store, self.invocation, self.clock, self.patience = folder, store, invocation, clock, patience
         self.wanted = wanted  # which videos, by outcome and place
@@ -113,7 +115,8 @@ class Supervisor:
         if token:
             self.environment["VLALAB_TOKEN"] = token
         self.children: dict[str, Child] = {}
-        self.names = names  # of the workers, in the run: no other machine has the same
+        self.names = list(names)  # of the workers, in the run: no other machine has the same
+        self.growth = growth  # None: there are as many as there are
         self.deaths, self.done_at_death = 0, 0
         self.renewed = time.monotonic()
         self.counts = store.counts()  # as of the last step
@@ -156,7 +159,17 @@ class Supervisor:
             news.append(f"the lease of task {fault.task} episode {fault.episode} ran out")
         self.counts = self.store.counts()
         self.check_broken()
-        return news
+        return news + self.grow()
+
+    def grow(self) -> list[str]:
+        """Starts one more worker where it has something to do; returns why, in words."""
+        why = self.growth.why(self.store, self.invocation, len(self.names)) if self.growth else ""
+        if not why:
+            return []
+        self.names.append(worker_names(len(self.names) + 1)[-1])
+        self.spawn(self.names[-1])
+        self.store.note(self.invocation, {"workers": len(self.names)})
+        return [why]
 
     def renew(self) -> None:
         """Renews the leases of the workers that move on, and notes how far they are."""
