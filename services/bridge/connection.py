@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import socket
 import ssl
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -91,6 +92,26 @@ class Connection:
         except (OSError, EOFError) as error:  # TimeoutError is an OSError
             raise PolicyLost(f"nobody answers at {self.url}: {_words(error)}") from error
 
+    @contextmanager
+    def _greeting(self, late: str, protocol: str) -> Iterator[None]:
+        """While the first message of a new connection is read: closes it where that is none, and says so in words.
+
+        Raises PolicyLost where the server closed it, else WrongServer: `late` says what did not come in time.
+        """
+        try:
+            yield
+        except TimeoutError as error:
+            self.close()
+            raise WrongServer(
+                f"{self.url} took the connection and {late}: it speaks another protocol, or is stuck"
+            ) from error
+        except ConnectionClosed as error:
+            self.close()
+            raise self._closed(error) from error
+        except NotTheirs as error:
+            self.close()
+            raise WrongServer(f"{self.url} is no server of {protocol}: {error}") from error
+
     def _socket(self) -> socket.socket:
         parts = urlsplit(self.url)
         port = parts.port or (443 if parts.scheme == "wss" else 80)
@@ -126,22 +147,9 @@ class Server(Connection):
         """Returns the metadata of a new connection. Raises PolicyLost where nobody answers, else WrongServer."""
         self.close()
         self._connection = self._open()
-        try:
+        late = f"sent no metadata within {self.hello_s:g} s, which openpi's servers send at once"
+        with self._greeting(late, "openpi's protocol, which sends its metadata first"):
             return unpack(self._connection.recv(timeout=self.hello_s))
-        except TimeoutError as error:
-            self.close()
-            raise WrongServer(
-                f"{self.url} took the connection and sent no metadata within {self.hello_s:g} s, which openpi's "
-                "servers send at once: it speaks another protocol, or is stuck"
-            ) from error
-        except ConnectionClosed as error:
-            self.close()
-            raise self._closed(error) from error
-        except NotTheirs as error:
-            self.close()
-            raise WrongServer(
-                f"{self.url} is no server of openpi's protocol, which sends its metadata first: {error}"
-            ) from error
 
     def ask(self, message: dict[str, Any], answer_s: float | None = None) -> dict[str, Any]:
         """Returns the answer to a message, on the connection that `connect` has opened.

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from services.bridge.connection import Server, ServerFailed, TooSlow, WrongServer
-from services.bridge.robots import ACTIONS, Robot, describe
+from services.bridge.robots import ACTIONS, Robot, blank, describe
 from services.bridge.wire import NotTheirs
 from vla_contract import ActionChunk, Observation, Policy, PolicyInfo, PolicyLost
 from vla_contract.protocol.errors import did_you_mean
@@ -52,7 +52,6 @@ class BridgePolicy(Policy):
 
     def info(self) -> PolicyInfo:
         """Returns what the robot's openpi models need and answer, and of the server's metadata the beginning."""
-        told = json.dumps(self.metadata, default=plain, sort_keys=True)
         return PolicyInfo(
             name=self._name,
             action=self.robot.action,
@@ -63,14 +62,12 @@ class BridgePolicy(Policy):
             horizon=self.horizon,
             profile=self.robot.profile,
             lock_hash=self._lock_hash,
-            details={"protocol": NAME, "metadata": told if len(told) <= MAX_TOLD else told[: MAX_TOLD - 1] + "…"},
+            details={"protocol": NAME, "metadata": beginning(self.metadata)},
         )
 
     def example(self) -> Observation:
         """Returns black pictures, a state of zeros and a sentence."""
-        black = np.zeros((*self.robot.image_hw, 3), np.uint8)
-        images = dict.fromkeys(self.robot.pictures.values(), black)
-        return Observation(images, np.zeros(total(self.robot.state_parts), np.float32), "do something", "warm-up", 0)
+        return blank(self.robot)
 
     def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
         """Returns a chunk, or what is wrong, for every observation."""
@@ -113,7 +110,7 @@ class BridgePolicy(Policy):
     def _connect_again(self) -> None:
         metadata = self.server.connect()
         self._reconnected += 1
-        if json.dumps(metadata, default=plain) != json.dumps(self.metadata, default=plain):
+        if as_text(metadata) != as_text(self.metadata):
             self.server.close()
             raise PolicyLost(f"another server came back at {self.server.url}: its metadata are others")
 
@@ -161,6 +158,17 @@ def wait_for(made: Callable[[], P], wait_s: float, say: Callable[[str], None] = 
         time.sleep(PAUSE_S)
 
 
-def plain(value: Any) -> Any:
+def as_text(metadata: dict[str, Any]) -> str:
+    """Returns what a server said of itself, to compare it."""
+    return json.dumps(metadata, default=_plain, sort_keys=True)
+
+
+def beginning(metadata: dict[str, Any]) -> str:
+    """Returns of what a server said of itself as much as `PolicyInfo.details` has room for."""
+    told = as_text(metadata)
+    return told if len(told) <= MAX_TOLD else told[: MAX_TOLD - 1] + "…"
+
+
+def _plain(value: Any) -> Any:
     """Returns what JSON has no word for as something that it has one for."""
     return value.tolist() if isinstance(value, np.ndarray) else str(value)

@@ -48,19 +48,25 @@ class Robot:
         """
         keys = {camera: key for key, camera in self.pictures.items()}
         images = {camera: picture(keys[camera], member(message, keys[camera])) for camera in cameras}
-        state = self._state(message) if has_state else None
+        state = state_of(message, self.state, self.state_parts) if has_state else None
         prompt = member(message, PROMPT)
         if type(prompt) is not str:
             raise InvalidObservation(f"{PROMPT!r} is a {type(prompt).__name__}; expected a text")
         return Observation(images, state, prompt, session, step)
 
-    def _state(self, message: Mapping[str, Any]) -> np.ndarray:
-        state, size = member(message, self.state), total(self.state_parts)
-        if not isinstance(state, np.ndarray) or state.dtype.kind != "f" or state.shape != (size,):
-            raise InvalidObservation(
-                f"{self.state!r} is {describe(state)}; expected {size} numbers: {in_words(self.state_parts)}"
-            )
-        return state.astype(np.float32)
+
+def blank(robot: Any) -> Observation:
+    """Returns what a server is tried with: a robot's pictures in black, a state of zeros and a sentence."""
+    images = dict.fromkeys(robot.pictures.values(), np.zeros((*robot.image_hw, 3), np.uint8))
+    return Observation(images, np.zeros(total(robot.state_parts), np.float32), "do something", "warm-up", 0)
+
+
+def state_of(message: Mapping[str, Any], key: str, parts: tuple[Part, ...]) -> np.ndarray:
+    """Returns the state that a message has under a key, float32 [n]. Raises InvalidObservation for another."""
+    state, size = member(message, key), total(parts)
+    if not isinstance(state, np.ndarray) or state.dtype.kind != "f" or state.shape != (size,):
+        raise InvalidObservation(f"{key!r} is {describe(state)}; expected {size} numbers: {in_words(parts)}")
+    return state.astype(np.float32)
 
 
 def member(message: Mapping[str, Any], key: str) -> Any:

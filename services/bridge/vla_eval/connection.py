@@ -16,7 +16,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from websockets.exceptions import ConnectionClosed
 
-from services.bridge.connection import Connection, ServerFailed, TooSlow, WrongServer
+from services.bridge.connection import Connection, ServerFailed, TooSlow
 from services.bridge.vla_eval import messages
 from services.bridge.vla_eval.messages import ACTION, END, ERROR, HELLO, OBSERVATION, START, Message
 from services.bridge.wire import NotTheirs, short
@@ -36,26 +36,13 @@ class ModelServer(Connection):
         """Returns the server's hello of a new connection. Raises PolicyLost where nobody answers, else WrongServer."""
         self.close()
         self._connection, self._seq = self._open(), 0
-        try:
+        late = f"answered no hello within {self.hello_s:g} s, as vla-eval's servers do"
+        with self._greeting(late, "vla-eval's protocol, which answers a hello"):
             self._send(HELLO, messages.hello())
             reply = self._receive(time.monotonic() + self.hello_s)
             if reply.type != HELLO:
                 raise NotTheirs(f"its first message is of type {reply.type}")
             messages.check_version(reply.payload)
-        except TimeoutError as error:
-            self.close()
-            raise WrongServer(
-                f"{self.url} took the connection and answered no hello within {self.hello_s:g} s: it speaks another "
-                "protocol than vla-eval's, or is stuck"
-            ) from error
-        except ConnectionClosed as error:
-            self.close()
-            raise self._closed(error) from error
-        except NotTheirs as error:
-            self.close()
-            raise WrongServer(
-                f"{self.url} is no server of vla-eval's protocol, which answers a hello: {error}"
-            ) from error
         return reply.payload
 
     def start(self, task: dict[str, Any]) -> None:

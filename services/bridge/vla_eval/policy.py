@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import Any
 
-import numpy as np
-
 from services.bridge.connection import ServerFailed, TooSlow, WrongServer
-from services.bridge.policy import FIRST_S, MAX_TOLD, plain
+from services.bridge.policy import FIRST_S, as_text, beginning
+from services.bridge.robots import blank
 from services.bridge.vla_eval.connection import ModelServer, answers_health
 from services.bridge.vla_eval.robots import ABSOLUTE, TOLD, WHOLE_TURN, WRIST, Robot, misfit
 from services.bridge.wire import NotTheirs
 from vla_contract import ActionChunk, Observation, Policy, PolicyInfo, PolicyLost
 from vla_contract.protocol.errors import UnknownSession
-from vla_contract.protocol.parts import total
 from vla_contract.protocol.problems import Problem
 
 log = logging.getLogger("vla_contract")
@@ -56,7 +53,6 @@ class VlaEvalPolicy(Policy):
 
     def info(self) -> PolicyInfo:
         """Returns what the server asks for and answers, and of its hello the beginning."""
-        told = json.dumps(self.said, default=plain, sort_keys=True)
         pictures = self.robot.pictures.items()
         return PolicyInfo(
             name=self._name,
@@ -69,14 +65,12 @@ class VlaEvalPolicy(Policy):
             stateful=True,
             profile=self.robot.profile,
             lock_hash=self._lock_hash,
-            details={"protocol": NAME, "metadata": told if len(told) <= MAX_TOLD else told[: MAX_TOLD - 1] + "…"},
+            details={"protocol": NAME, "metadata": beginning(self.said)},
         )
 
     def example(self) -> Observation:
         """Returns black pictures, a state of zeros and a sentence."""
-        black = np.zeros((*self.robot.image_hw, 3), np.uint8)
-        images = dict.fromkeys(self.robot.pictures.values(), black)
-        return Observation(images, np.zeros(total(self.robot.state_parts), np.float32), "do something", "warm-up", 0)
+        return blank(self.robot)
 
     def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
         """Returns a chunk of one action, or what is wrong, for every observation; all are sent before one is read."""
@@ -118,7 +112,7 @@ class VlaEvalPolicy(Policy):
         """Returns a connection on which an episode has begun. Raises PolicyLost, or WrongServer for another server."""
         connection = ModelServer(self.server.url, self.server.key, self.server.hello_s, self.server.answer_s)
         said = connection.connect()
-        if json.dumps(said, default=plain) != json.dumps(self.said, default=plain):
+        if as_text(said) != as_text(self.said):
             connection.close()
             raise WrongServer(f"another server came back at {self.server.url}: its hello is another")
         connection.start({"name": instruction})

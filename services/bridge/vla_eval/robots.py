@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from services.bridge.robots import describe, member, picture
+from services.bridge.robots import describe, member, picture, state_of
 from vla_contract import InvalidObservation, Observation
 from vla_contract.protocol.parts import GRIPPER_CLOSES, HAND_STATE, OSC_POSE, Part, in_words, total
 
@@ -80,19 +80,11 @@ class Robot:
             raise InvalidObservation(f"{IMAGES!r} is {describe(images)}; expected a map of pictures")
         keys = {camera: key for key, camera in self.pictures.items()}
         found = {camera: picture(keys[camera], member(images, keys[camera])) for camera in cameras}
-        state = self._state(message) if has_state else None
+        state = state_of(message, STATE, self.state_parts) if has_state else None
         sentence = member(message, SENTENCE)
         if type(sentence) is not str:
             raise InvalidObservation(f"{SENTENCE!r} is {describe(sentence)}; expected a text")
         return Observation(found, state, sentence, session, step)
-
-    def _state(self, message: Mapping[str, Any]) -> np.ndarray:
-        state, size = member(message, STATE), total(self.state_parts)
-        if not isinstance(state, np.ndarray) or state.dtype.kind != "f" or state.shape != (size,):
-            raise InvalidObservation(
-                f"{STATE!r} is {describe(state)}; expected {size} numbers: {in_words(self.state_parts)}"
-            )
-        return state.astype(np.float32)
 
 
 def half_turn(state: np.ndarray) -> np.ndarray:
