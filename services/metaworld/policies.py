@@ -8,10 +8,12 @@ from typing import Annotated
 
 import tyro
 
+from services.metaworld.arm import ACTION
 from vla_common import endings
 from vla_common.serving import Serving
 from vla_common.versions import lock_hash
 from vla_contract import Policy, serve
+from vla_evaluation.random_policy import RandomPolicy
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,7 @@ class Random(Serving):
     cameras: tuple[str, ...] = ()  # pictures to ask for (and not look at), to load the renderer and the wire
 
     def load(self) -> Policy:
-        from services.metaworld.random_policy import RandomPolicy
-
-        return RandomPolicy(self.seed, self.horizon, self.cameras, lock_hash())
+        return RandomPolicy("metaworld_random", ACTION, self.seed, self.horizon, self.cameras, lock_hash())
 
 
 Program = Annotated[Oracle, tyro.conf.subcommand("oracle")] | Annotated[Random, tyro.conf.subcommand("random")]

@@ -17,13 +17,13 @@ from services.metaworld.benchmark import BENCHMARK
 from services.metaworld.datasets.config import Config
 from services.metaworld.datasets.making import make
 from services.metaworld.profiles import PROFILES
-from services.metaworld.random_policy import RandomPolicy
 from vla_contract import InvalidObservation, Observation, PolicyInfo
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
 from vla_datasets.checks import faults
 from vla_datasets.errors import DatasetError
 from vla_datasets.opening import open_dataset
 from vla_evaluation import agreement
+from vla_evaluation.random_policy import RandomPolicy
 from vla_evaluation.recording import Demonstrations, drawing
 from vla_evaluation.store.runstore import RunStore
 
@@ -155,7 +155,7 @@ def test_experts_refuse_what_is_no_state_of_meta_world():
 
 def test_random_actions_follow_from_seed_episode_and_step_alone():
     def acted(seed: int = 0, session: str = "run.0.1.2.a", step: int = 3) -> np.ndarray:
-        return RandomPolicy(seed).act([Observation({}, None, "x", session, step)])[0].actions
+        return RandomPolicy("random", ACTION, seed).act([Observation({}, None, "x", session, step)])[0].actions
 
     assert np.array_equal(acted(), acted(session="other.0.1.5.b")) and acted().shape == (1, 4)
     for other in (acted(seed=1), acted(session="run.0.2.2.a"), acted(step=4)):

@@ -49,7 +49,9 @@ class Random(Server):
     def load(self) -> Policy:
         from services.libero.policies.random_policy import RandomPolicy
 
-        return RandomPolicy(self.seed, self.scale, self.horizon, self.cameras, lock_hash())
+        return RandomPolicy(
+            seed=self.seed, scale=self.scale, horizon=self.horizon, cameras=self.cameras, lock_hash=lock_hash()
+        )
 
 
 @dataclass(frozen=True)

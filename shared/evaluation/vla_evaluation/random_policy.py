@@ -7,19 +7,20 @@ from zlib import crc32
 
 import numpy as np
 
-from services.metaworld.arm import ACTION
 from vla_contract import ActionChunk, Observation, Policy, PolicyInfo
-from vla_contract.protocol.parts import total
+from vla_contract.protocol.parts import Part
 from vla_evaluation.sessions import episode_of
 
 
 @dataclass(frozen=True)
 class RandomPolicy(Policy):
-    """Uniform actions, as metaworld's action space would sample them.
+    """Uniform numbers within the ranges of an action's parts, which have to be known.
 
     Stateless: the action follows from seed, instruction, episode and step alone, so a run can be repeated exactly.
     """
 
+    name: str
+    parts: tuple[Part, ...]
     seed: int = 0
     horizon: int = 1
     cameras: tuple[str, ...] = ()
@@ -28,21 +29,34 @@ class RandomPolicy(Policy):
     def info(self) -> PolicyInfo:
         """Returns what it is; the pictures it asks for are not looked at."""
         return PolicyInfo(
-            name="metaworld_random",
+            name=self.name,
             cameras=self.cameras,
-            action=ACTION,
+            action=self.parts,
             horizon=self.horizon,
             max_batch=64,
             lock_hash=self.lock_hash,
-            details={"seed": str(self.seed)},
+            details=self.details(),
         )
+
+    def details(self) -> dict[str, str]:
+        """Returns what its actions follow from."""
+        return {"seed": str(self.seed)}
 
     def act(self, observations: list[Observation]) -> list[ActionChunk]:
         """Returns a chunk of `horizon` actions for every observation."""
         return [ActionChunk(np.stack([self.action(o, o.step + k) for k in range(self.horizon)])) for o in observations]
 
     def action(self, observation: Observation, step: int) -> np.ndarray:
-        """Returns the action [4] of one step."""
+        """Returns the action of one step, float32 [n]."""
         episode = episode_of(observation.session) or observation.session
         key = crc32(f"{observation.instruction}|{episode}".encode())
-        return np.random.default_rng([self.seed, key, step]).uniform(-1, 1, total(ACTION)).astype(np.float32)
+        return self.draw(key, step).astype(np.float32)
+
+    def draw(self, key: int, step: int) -> np.ndarray:
+        """Returns the numbers [n] of one step of the episode that has that key."""
+        low, high = (np.repeat([getattr(part, end) for part in self.parts], self.sizes) for end in ("low", "high"))
+        return np.random.default_rng([self.seed, key, step]).uniform(low, high)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [part.size for part in self.parts]
