@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -481,6 +482,22 @@ def test_a_policy_that_is_up_is_reached_by_its_name(engine):
     assert f"http://random:{found.port}" in job["words"]
     evaluation.run(Request("libero_goal", policy=f"http://localhost:{found.port}/"), "")
     assert f"http://random:{found.port}" in engine.calls("run --rm")[1]["words"]
+
+
+def test_an_evaluator_that_listens_is_published_and_asks_where_others_do(engine, monkeypatch):
+    """A policy that others could not reach is refused, before anything is started."""
+    monkeypatch.setenv("VLALAB_TOKEN", "for-these-tests")
+    request = Request("libero_goal", "oracle", "docker", ("--listen", "192.0.2.7:8100", "--trials", "1"))
+    lifecycle.up(["oracle"], "docker")
+    with pytest.raises(LabError, match="VLALAB_BIND set to this machine's address: ./lab up oracle --restart"):
+        evaluation.run(request, "./lab eval")
+    assert not engine.calls("services.libero", "libero_goal")
+    url = "http://192.0.2.8:8001"
+    assert evaluation.run(replace(request, policy=url), "./lab eval") == 0
+    (call,) = engine.calls("services.libero", "libero_goal")
+    words = " ".join(call["words"])
+    assert "--publish 192.0.2.7:8100:8100 " in words and "--env VLALAB_BIND=192.0.2.7 " in words
+    assert f"--policy-url {url} --listen 0.0.0.0:8100 --trials 1" in words
 
 
 def test_a_url_on_loopback_is_out_of_a_containers_reach(engine, capsys):

@@ -1,17 +1,20 @@
 """The walk of `eval`: names are checked first, the policy is chosen in words, signals and exit codes are passed on."""
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from tests.ports import free_ports
-from vlalab.commands import evaluation
+from vlalab.commands import evaluation, joining
 from vlalab.commands.evaluation import Request, choose_policy
 from vlalab.commands.watching import resume_line, why_killed
 from vlalab.description import compose
@@ -249,3 +252,42 @@ def test_what_is_killed_from_outside_is_told_with_the_line_that_goes_on(tmp_path
     assert says in output and "--trials 30 --resume" in output and "Traceback" not in output
     assert process.returncode == (137 if "libero" in victim else 1)
     assert not list(state.folder("logs", "private").iterdir())
+
+
+def test_who_joins_takes_the_job_of_the_runs_benchmark_where_the_evaluator_listens(capsys):
+    """Its address is this machine's own, so a container would not reach it, whatever the evaluator runs in."""
+    told = {"job": {"benchmark": "services.metaworld.benchmark"}, "runtime": "docker"}
+    with answering(json.dumps(told).encode()) as url:
+        assert joining.join(url, "auto", {"workers": 2, "assets": None}, "auto", True, "none") == 0
+    printed = capsys.readouterr()
+    assert f"-m services.metaworld join {url} --workers 2" in printed.out and "runtime local" in printed.err
+
+
+@pytest.mark.parametrize("said", [b"no JSON", b"[]", b'{"job": 3}'], ids=repr)
+def test_who_joins_something_else_is_told_by_the_program_that_joins(said, capsys):
+    with answering(said) as url:
+        assert joining.join(url, "auto", {"workers": None, "assets": None}, "auto", True, "none") == 0
+    assert f"-m services.libero join {url}" in capsys.readouterr().out
+
+
+@contextlib.contextmanager
+def answering(body: bytes):
+    """Yields the address of a server that answers every GET with that body."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()

@@ -73,7 +73,7 @@ def join(url: str, policy: str, given: Mapping[str, object], runtime: str, dry_r
         raise LabError(f"--join --policy {policy}: expected the address at which the run's policy is reached from here")
     said, services = about(url), compose.read()
     module = said["job"].get("benchmark") if isinstance(said.get("job"), dict) else None
-    jobs = [name for name in manifests.benchmarks() if services[name].command[2] == module]
+    jobs = [name for name in manifests.benchmarks() if str(module).startswith(f"{services[name].command[2]}.")]
     job = jobs[0] if jobs else manifests.default_job()
     words = ["join", url, *(["--policy-url", policy] if policy != "auto" else [])]
     words += [word for name in MINE if given[name] is not None for word in (f"--{name}", str(given[name]))]
