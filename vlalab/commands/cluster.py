@@ -111,6 +111,14 @@ def _python() -> str:
     return str(venvs.ensure(NAME).python)
 
 
+def _python_without_spaces() -> str:
+    """Returns the environment's Python by a path without spaces: Ray starts one of its processes by a line of bash."""
+    python, link = venvs.ensure(NAME).python, state.short_folder(NAME) / "e"
+    link.unlink(missing_ok=True)
+    link.symlink_to(python.parent.parent)
+    return str(link / "bin" / python.name)
+
+
 def require_token(make: bool) -> None:
     """Sees to it that Ray finds its token. Raises LabError where there is none and none is to be made."""
     if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH") or TOKEN.expanduser().is_file():
@@ -181,8 +189,8 @@ def _head_of(found: Instance) -> str:
 
 def _launch(words: list[str], here: Member) -> None:
     """Starts Ray under a supervisor and waits until it runs."""
-    python = _python()
     shutil.rmtree(_folder(), ignore_errors=True)
+    python = _python_without_spaces()
     own = [f"--temp-dir={_folder()}", f"--object-store-memory={STORE_BYTES}", "--include-log-monitor=false"]
     plain = ["--disable-usage-stats", "--log-style=record", "--log-color=false"]
     record = {
