@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from services.libero.simulator import runtime
+from tests.libero.harness import ENVIRONMENT, ROOT
 from vla_common import gl
 from vla_common.gl import EglDevice, choose
 from vla_evaluation.workers.supervisor import one_thread_each
@@ -114,7 +115,7 @@ def test_cuda_order_is_translated_to_egls(devices):
 def test_what_the_caller_says_about_threads_stays():
     told = {"OMP_NUM_THREADS": "3", "LP_NUM_THREADS": "2"}
     assert one_thread_each({"OTHER": "x", **told}).items() >= {**told, "MKL_NUM_THREADS": "1", "OTHER": "x"}.items()
-    assert one_thread_each({})["LP_NUM_THREADS"] == "0"
+    assert [one_thread_each({}, many)["LP_NUM_THREADS"] for many in (0, 1, 2, 9)] == ["0", "0", "2", "4"]
 
 
 @pytest.mark.parametrize("none", ["", "-1"])
@@ -202,3 +203,32 @@ def test_importing_mujoco_first_is_caught(libero_assets, tmp_path):
     command = [sys.executable, "-c", code, str(libero_assets), str(tmp_path)]
     run = subprocess.run(command, env=env, capture_output=True, text=True)
     assert "imported before runtime.configure()" in run.stderr
+
+
+DRAW = """
+import hashlib, sys
+from services.libero.simulator import runtime, suites
+runtime.configure(sys.argv[1], sys.argv[2], render="cpu")
+from services.libero.simulator.env import LiberoEnv
+task, digest = suites.load_suite("libero_goal").tasks[1], hashlib.sha256()
+env = LiberoEnv(sys.argv[1])
+env.load_task(task)
+env.reset(0, suites.init_states(task)[0])
+for _ in range(3):
+    env.step([0.3, -0.2, -0.4, 0, 0, 0.1, 1])
+    digest.update(env.render("agentview").tobytes() + env.render("robot0_eye_in_hand").tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_threads_of_the_renderer_change_no_pixel(libero_assets, tmp_path):
+    """The layers of what stands still, the mirror and the moving camera: all are drawn by as many as the worker has."""
+    drawn = []
+    for threads in ("0", "3"):
+        (tmp_path / threads).mkdir()
+        done = subprocess.run(
+            [sys.executable, "-c", DRAW, str(libero_assets), str(tmp_path / threads)], cwd=ROOT, timeout=300,
+            env={**ENVIRONMENT, "LP_NUM_THREADS": threads}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        drawn.append(done.stdout.split()[-1])
+    assert drawn[0] == drawn[1] and len(drawn[0]) == 64

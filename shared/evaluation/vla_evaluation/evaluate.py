@@ -143,6 +143,7 @@ def work(run: Run, plan: Plan, workers: int, worker: str) -> None:
     invocation = run.store.begin_invocation(clock.now(), notes)
     patience = Patience(config.retries, config.lease_s, config.start_timeout_s)
     wanted = partial(video.wanted, config.video)
+    growth = Growth(plan.benchmark.worker_gb) if config.workers is None and not config.chunking.realtime else None
     supervisor = Supervisor(
         run.folder,
         run.store,
@@ -154,7 +155,8 @@ def work(run: Run, plan: Plan, workers: int, worker: str) -> None:
         token_of(config),
         plan.benchmark.worker_variables,
         worker,
-        Growth(plan.benchmark.worker_gb) if config.workers is None and not config.chunking.realtime else None,
+        growth,
+        1 if growth or not workers else provenance.cores() // workers,
     )
     outcome = "failed"
     try:

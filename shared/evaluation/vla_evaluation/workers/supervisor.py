@@ -24,6 +24,7 @@ UNKILLABLE_S = 10.0  # after SIGKILL: a process that a driver holds in the kerne
 SECOND_LOOK_S = 1.0  # a worker that was paused together with its supervisor moves on at once
 BROKEN_LIMIT = 3  # episodes out of tries before the whole run stops
 DEATHS_IN_A_ROW = 3  # per worker, without any episode finishing in between
+MOST_DRAWING = 4  # threads of one worker
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -85,9 +86,13 @@ class Child:
         return f"{self.name} {exit_in_words(code)}" + ("" if code < 0 else f": {self.last_words()}")
 
 
-def one_thread_each(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of a worker: it computes and draws in one thread, unless `environ` says otherwise."""
-    return {"LP_NUM_THREADS": "0", **{name: "1" for name in ONE_THREAD}, **environ}
+def one_thread_each(environ: Mapping[str, str], drawing: int = 1) -> dict[str, str]:
+    """Returns the variables of a worker: it computes in one thread, draws in so many, unless `environ` says otherwise.
+
+    Mesa's llvmpipe draws the same pixels with any number; 0 is how it is told to use no thread but the caller's.
+    """
+    threads = str(min(drawing, MOST_DRAWING)) if drawing > 1 else "0"
+    return {"LP_NUM_THREADS": threads, **{name: "1" for name in ONE_THREAD}, **environ}
 
 
 class Supervisor:
@@ -106,12 +111,13 @@ class Supervisor:
         variables: Callable[[int], dict[str, str]],
         worker: str,
         growth: Growth | None = None,
+        drawing: int = 1,
     ):
         self.folder, self.store, self.invocation, self.clock, self.patience = folder, store, invocation, clock, patience
         self.wanted = wanted  # which videos, by outcome and place
         self.variables = variables  # of a worker, by its number
         self.worker = worker  # the module that is one
-        self.environment = one_thread_each(os.environ)
+        self.environment = one_thread_each(os.environ, drawing)
         if token:
             self.environment["VLALAB_TOKEN"] = token
         self.children: dict[str, Child] = {}
