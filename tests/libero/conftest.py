@@ -39,8 +39,10 @@ def libero_assets() -> Path:
 
 @pytest.fixture(scope="session")
 def official_assets() -> Path:
-    """LIBERO's official files: those of this machine, else downloaded once into the caller's cache (317 MB)."""
-    from services.libero.assets import official
+    """LIBERO's official files: those of this machine, else downloaded once into the caller's cache with LIBERO-PRO's
+    objects (360 MB).
+    """
+    from services.libero.assets import official, pro
     from vla_common.volume import Volume
 
     for folder in (os.environ.get("VLALAB_LIBERO_ASSETS"), official.folder(Volume().root)):
@@ -48,7 +50,8 @@ def official_assets() -> Path:
             return Path(folder)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vla-lab"
     try:
-        return official.download(cache)
+        official.download(cache)
+        return pro.download(cache)
     except OSError as error:
         pytest.skip(f"LIBERO's official files could not be had: {error}")
 
