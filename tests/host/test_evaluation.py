@@ -270,13 +270,22 @@ def test_who_joins_something_else_is_told_by_the_program_that_joins(said, capsys
     assert f"-m services.libero join {url}" in capsys.readouterr().out
 
 
+def test_a_token_is_sent_to_the_address_that_was_given_and_to_no_other(monkeypatch):
+    monkeypatch.setenv("VLALAB_TOKEN", "for-these-tests")
+    with answering(b'{"job": {}}') as elsewhere, answering(b"", status=302, Location=f"{elsewhere}/v1/run") as url:
+        assert joining.about(elsewhere) == {"job": {}}
+        assert joining.about(url) == {}
+
+
 @contextlib.contextmanager
-def answering(body: bytes):
+def answering(body: bytes, status: int = 200, **headers: str):
     """Yields the address of a server that answers every GET with that body."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            self.send_response(200)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
