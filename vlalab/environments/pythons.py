@@ -31,7 +31,7 @@ def uv_environment() -> dict[str, str]:
     """
     kept = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "UV_PYTHON", "PYTHONPATH")}
     beside = {} if owners.serves(os.path.expanduser("~"), ROOT) else {"UV_PYTHON_INSTALL_DIR": str(ROOT / ".pythons")}
-    return {"UV_SYSTEM_CERTS": "1", **beside, **kept}
+    return {"UV_SYSTEM_CERTS": "1", "UV_HTTP_RETRIES": "8", **beside, **kept}
 
 
 def runs_as(path: str | Path, version: str) -> str | None:
