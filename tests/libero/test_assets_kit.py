@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from services.libero.assets import kit
-from services.libero.assets.kit.mesh import box, lathe, merge, tube
+from services.libero.assets.kit.mesh import Mesh, box, lathe, merge, tube
 from services.libero.assets.sources import LANDMARKS
 from services.libero.simulator import suites
 
@@ -43,6 +43,13 @@ def test_same_bytes_in_another_process(folder, tmp_path):
     theirs = {str(p.relative_to(tmp_path)): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if ours[name] != theirs[name]] == []
+
+
+def test_the_last_bit_of_a_sum_changes_no_byte():
+    mesh = box((1, 1, 1), (0, 0, 1, 1))
+    zero = mesh.pos - mesh.pos
+    there, here = (Mesh(zero + noise, zero + noise, mesh.uv, mesh.tri).tobytes() for noise in (1e-17, -1e-17))
+    assert there == here
 
 
 def test_kit_is_an_asset_folder_and_complete_until_a_file_is_gone(folder, tmp_path):

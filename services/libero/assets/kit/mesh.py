@@ -36,9 +36,12 @@ class Mesh(NamedTuple):
         return Mesh(self.pos * factors, nrm / np.linalg.norm(nrm, axis=1, keepdims=True), self.uv, self.tri)
 
     def tobytes(self) -> bytes:
-        """Returns the content of a `.msh` file: four counts, then float32 arrays, then int32 faces."""
+        """Returns the content of a `.msh` file: four counts, then float32 arrays, then int32 faces.
+
+        Rounded, and without a sign for zero, which the last bit of a sum decides, and that not everywhere alike.
+        """
         counts = np.array([len(self.pos), len(self.nrm), len(self.uv), len(self.tri)], "<i4")
-        floats = [np.round(a, 6).astype("<f4").tobytes() for a in (self.pos, self.nrm, self.uv)]
+        floats = [(np.round(a, 6) + 0.0).astype("<f4").tobytes() for a in (self.pos, self.nrm, self.uv)]
         return counts.tobytes() + b"".join(floats) + self.tri.astype("<i4").tobytes()
 
 
