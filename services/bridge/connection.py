@@ -112,6 +112,23 @@ class Connection:
             self.close()
             raise WrongServer(f"{self.url} is no server of {protocol}: {error}") from error
 
+    @contextmanager
+    def _answering(self, within_s: float) -> Iterator[None]:
+        """While an answer is waited for: whatever goes wrong closes the connection, since a later answer would be
+        another's. Raises PolicyLost where the server goes away, TooSlow where it stays; others pass.
+        """
+        try:
+            yield
+        except TimeoutError as error:
+            self.close()
+            raise TooSlow(f"{self.url} gave no answer within {within_s:g} s") from error
+        except ConnectionClosed as error:
+            self.close()
+            raise self._closed(error) from error
+        except BaseException:
+            self.close()
+            raise
+
     def _socket(self) -> socket.socket:
         parts = urlsplit(self.url)
         port = parts.port or (443 if parts.scheme == "wss" else 80)
@@ -160,21 +177,12 @@ class Server(Connection):
         if self._connection is None:
             raise PolicyLost(f"there is no connection to {self.url}")
         within_s = answer_s or self.answer_s
-        try:
+        with self._answering(within_s):
             self._connection.send(pack(message))
             frame = self._connection.recv(timeout=within_s)
             if isinstance(frame, str):
                 raise ServerFailed(f"the server at {self.url} failed: {short(frame)}")
             return unpack(frame)
-        except TimeoutError as error:
-            self.close()
-            raise TooSlow(f"{self.url} gave no answer within {within_s:g} s") from error
-        except ConnectionClosed as error:
-            self.close()
-            raise self._closed(error) from error
-        except BaseException:
-            self.close()
-            raise
 
 
 def check_address(url: str) -> str:

@@ -16,7 +16,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from websockets.exceptions import ConnectionClosed
 
-from services.bridge.connection import Connection, ServerFailed, TooSlow
+from services.bridge.connection import Connection, ServerFailed
 from services.bridge.vla_eval import messages
 from services.bridge.vla_eval.messages import ACTION, END, ERROR, HELLO, OBSERVATION, START, Message
 from services.bridge.wire import NotTheirs, short
@@ -64,7 +64,7 @@ class ModelServer(Connection):
         for what is no message. After any of them the connection is closed, and with it the episode.
         """
         within_s = within_s or self.answer_s
-        try:
+        with self._answering(within_s):
             answer = self._receive(time.monotonic() + within_s)
             if answer.type == ERROR:
                 said = answer.payload.get("error", answer.payload)
@@ -72,15 +72,6 @@ class ModelServer(Connection):
             if answer.type != ACTION or answer.seq != self._seq:
                 raise NotTheirs(f"an {answer.type} of number {answer.seq} came; expected the action of {self._seq}")
             return answer.payload
-        except TimeoutError as error:
-            self.close()
-            raise TooSlow(f"{self.url} gave no answer within {within_s:g} s") from error
-        except ConnectionClosed as error:
-            self.close()
-            raise self._closed(error) from error
-        except BaseException:
-            self.close()
-            raise
 
     def _tell(self, kind: str, payload: dict[str, Any]) -> None:
         try:
