@@ -33,12 +33,6 @@ class Costs:
     mine: tuple[float, float]  # a machine's own leases or workers: first + second × workers of the run
     call_away: float
 
-    @property
-    def policy_per_s(self) -> float:
-        """Requests that one policy answers in a second at most."""
-        first, second = self.infer
-        return min(1 / self.policy, self.max_batch / (first + self.max_batch * second))
-
 
 @dataclass(frozen=True)
 class Forecast:

@@ -10,7 +10,6 @@ import numpy as np
 
 from vla_contract import InvalidObservation
 
-STYLES = ("plain", "upstream")
 CONTEXT = "<IMG_CONTEXT>"  # the token in whose places the pictures' patches go
 # `<image-9>` and `<video-1>` are where Eagle's processor puts pictures in; the others are its tokenizer's own marks.
 PLACEHOLDER = re.compile(
