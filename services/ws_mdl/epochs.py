@@ -52,6 +52,9 @@ class EpochRun(ABC):
     def own_state(self) -> State:
         """Returns what a weights file holds beside what every run's does."""
 
+    def ended_epoch(self) -> None:  # noqa: B027 - most runs do nothing here
+        """Is called after each whole epoch, before its weights are saved."""
+
     @property
     def batches_per_epoch(self) -> int:
         return -(-len(self.data) // self.config.batch_size)
@@ -150,15 +153,16 @@ def train_to_end(
     run: EpochRun, files: WeightFiles, curves: Curves, on_epoch: Callable[[EpochRun], None] = lambda run: None
 ) -> bool:
     """Trains to the last epoch or until it is stopped, and saves; returns whether the run is complete."""
-    config = run.config
     with StopSignal() as stop, curves, progress_of(run, curves) as advance:
-        while run.epoch < config.epochs and not asked(run, stop):
+        while run.epoch < run.config.epochs and not asked(run, stop):
             whole = train_epoch(run, stop, advance)
-            if not whole or stop.asked or run.epoch % config.save_every == 0 or run.epoch == config.epochs:
+            if whole:
+                run.ended_epoch()
+            if not whole or stop.asked or run.epoch % run.config.save_every == 0 or run.epoch == run.config.epochs:
                 save(run, files)
             if whole:
                 on_epoch(run)
-    return run.epoch >= config.epochs
+    return run.epoch >= run.config.epochs
 
 
 def train_epoch(run: EpochRun, stop: StopSignal, on_batch: Callable[[Tensor], None] = lambda loss: None) -> bool:
@@ -187,6 +191,7 @@ def progress_of(run: EpochRun, curves: Curves, every: int = 10) -> Iterator[Call
     progress = Progress(run.steps, run.global_step, LONG, shown=run.machine.is_main)
 
     def advance(loss: Tensor) -> None:
+        progress.total = run.steps
         end_of_epoch = run.batches == run.batches_per_epoch
         if run.global_step % every and not end_of_epoch:
             return progress.advance()  # reading the loss waits for the device

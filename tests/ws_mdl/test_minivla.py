@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -301,11 +302,36 @@ def test_as_many_epochs_as_the_minutes_hold_and_a_run_that_goes_on_keeps_them(do
     volume, asked = Volume(tmp_path), {"episodes": 2, "draws": 1}
     assert train.train_model(config(dots, **asked, minutes=0.005, save_every=1), volume)
     epochs = weights(volume)["epoch"]
+    assert weights(volume)["config"]["epochs"] == epochs
     capsys.readouterr()
     assert epochs >= 1 and train.train_model(config(dots, **asked, minutes=0.005), volume)
-    assert f"{epochs} epochs in 0.005 minutes" in capsys.readouterr().out and weights(volume)["epoch"] == epochs
+    assert f"{epochs} epoch" in capsys.readouterr().out and weights(volume)["epoch"] == epochs
     with pytest.raises(ValueError, match="was trained with minutes 0.005; asked for is minutes 9"):
         train.train_model(config(dots, **asked, minutes=9), volume)
+
+
+def test_a_pace_that_was_guessed_in_a_busy_moment_is_put_right_while_it_trains(dots, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "fitting", lambda *_: 1)
+    monkeypatch.setattr(train.Minutes, "epochs", lambda self, run: 3)
+    asked, volume = {"episodes": 2, "draws": 1, "minutes": 9}, Volume(tmp_path)
+    assert train.train_model(config(dots, **asked), volume)
+    assert weights(volume)["epoch"] == weights(volume)["config"]["epochs"] == 3
+    monkeypatch.setattr(train.Minutes, "epochs", lambda self, run: pytest.fail("a run that goes on keeps its number"))
+    assert train.train_model(config(dots, **asked), volume)
+
+
+def test_epochs_are_reckoned_by_the_pace_so_far_and_stay_after_a_quarter_of_the_minutes(dots, monkeypatch):
+    settings = config(dots, episodes=2, minutes=1, epochs=7)
+    run = train.get_training(settings, Machine(torch.device("cpu")), load(settings))
+    for times, known in (((12, 14, 15, 16), [5, 8, 12, 12]), ((30, 31, 32, 33), [2, 2, 2, 2]), ((99, 111), [1, 1])):
+        clock = iter((0, *times))
+        monkeypatch.setattr(train, "time", SimpleNamespace(monotonic=lambda clock=clock: next(clock)))
+        run.config, run.minutes = settings, train.Minutes(1)
+        reckoned = []
+        for run.epoch in range(1, len(times) + 1):
+            run.ended_epoch()
+            reckoned.append(run.config.epochs)
+        assert reckoned == known
 
 
 @pytest.mark.parametrize("without", ["words", "pictures"])

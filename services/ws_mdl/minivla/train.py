@@ -31,7 +31,8 @@ from vla_modelkit.training.weights import State, WeightFiles
 PREFIX = "minivla"
 CLIP = 1.0  # of the gradient's norm
 WORDS = 48  # most words of an instruction
-PACE = 12  # batches to measure the pace by, after a third as many that are not counted
+PACE = 12  # batches to guess the pace by, after a third as many that are not counted
+SURE = 0.25  # of the minutes have passed: from then on the number of epochs stays
 
 
 class Training(EpochRun):
@@ -41,12 +42,17 @@ class Training(EpochRun):
     data: Demonstrations
     nn_model: MiniVLA
     unit = "observations"
+    minutes: Minutes | None = None  # of a run that began with these
 
     def step(self, index: Tensor) -> Tensor:
         return train_step(self, index)
 
     def own_state(self) -> State:
         return {"shape": asdict(self.nn_model.shape), "learned": self.data.learned.stored()}
+
+    def ended_epoch(self) -> None:
+        if self.minutes:
+            self.config = replace(self.config, epochs=self.minutes.epochs(self))
 
     @cached_property
     def head(self) -> Diffusion | Flow | Regression:
@@ -166,8 +172,10 @@ def train_model(config: Config, volume: Volume) -> bool:
     found = files.load_chosen(config.preload)
     if config.minutes:
         config = replace(config, epochs=found[1]["config"]["epochs"] if found else fitting(config, machine, data))
-        say(f"{config.epochs} epochs in {config.minutes:g} minutes", flush=True)
+        known = "" if found else "about "
+        say(f"{known}{plural(config.epochs, 'epoch')} in {config.minutes:g} minutes", flush=True)
     run = get_training(config, machine, data)
+    run.minutes = Minutes(config.minutes) if config.minutes and not found else None
     if found:
         config.refuse_drift(found[1]["config"], found[0])
         restore(run, found[1], found[0])
@@ -178,6 +186,28 @@ def train_model(config: Config, volume: Volume) -> bool:
     say(f"{config.name}: {about}, {machine}, weights in {shown(files.folder)}", flush=True)
     curves = Curves(config.tensorboard_folder(volume) if machine.is_main else None, run.global_step)
     return train_to_end(run, files, curves)
+
+
+class Minutes:
+    """How many epochs fit into some minutes, by the pace of those that were done.
+
+    The trial before the first one guesses: what it takes two seconds to measure may just then have been slowed down.
+    """
+
+    def __init__(self, minutes: float) -> None:
+        self.all_s, self.started = 60 * minutes, time.monotonic()
+
+    def epochs(self, run: Training) -> int:
+        """Returns the run's number of epochs, reckoned anew; late in the minutes what it is.
+
+        A number that changes early hardly changes the learning rate, which falls late.
+        """
+        passed_ms = round(1000 * (time.monotonic() - self.started))
+        [ms] = run.machine.sums(passed_ms)  # all processes must come to one number
+        passed_s = max(1, ms) / 1000 / run.machine.world
+        if passed_s > SURE * self.all_s and run.epoch > 1:
+            return run.config.epochs
+        return max(run.epoch, int(self.all_s / passed_s * run.epoch))
 
 
 def fitting(config: Config, machine: Machine, data: Demonstrations) -> int:
