@@ -19,8 +19,9 @@ import torch
 from bench.common import figure, flags
 from services.ws_mdl.minivla import data, train
 from services.ws_mdl.minivla.config import Config
-from services.ws_mdl.minivla.data import CAMERAS, Demonstrations, Learned, Scaling
+from services.ws_mdl.minivla.data import Demonstrations, Learned, Scaling
 from services.ws_mdl.minivla.policy import MiniVLAPolicy
+from services.ws_mdl.minivla.robots import LIBERO
 from services.ws_mdl.transformer.tokenization import train_tokenizer
 from vla_common.volume import Volume
 from vla_contract import Checkpoint
@@ -35,7 +36,7 @@ def made_up(config: Config) -> Demonstrations:
     """Returns steps of noise, of the shapes that a LIBERO data set gives."""
     tokenizer = train_tokenizer([SAID], "word", 1, 8000)
     scales = {"action": Scaling((0.0,) * 7, (1.0,) * 7), "state": Scaling((0.0,) * 8, (1.0,) * 8)}
-    learned = Learned("made-up", "none", 1, "", CAMERAS, **scales, tokenizer=tokenizer.to_str())
+    learned = Learned("made-up", "none", 1, "", tuple(LIBERO.cameras), **scales, tokenizer=tokenizer.to_str())
     generator = torch.Generator().manual_seed(0)
     pictures = torch.randint(0, 256, (STEPS, 2, 3, config.side, config.side), generator=generator).to(torch.uint8)
     state, action = torch.randn(STEPS, 8, generator=generator), torch.rand(STEPS, 7, generator=generator) * 2 - 1
