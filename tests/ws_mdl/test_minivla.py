@@ -310,6 +310,22 @@ def test_as_many_epochs_as_the_minutes_hold_and_a_run_that_goes_on_keeps_them(do
         train.train_model(config(dots, **asked, minutes=9), volume)
 
 
+def test_it_says_whose_demonstrations_it_learned_from_and_which_seeds(tmp_path):
+    episodes = [
+        {"task": 0, "episode": n, "seed": seed, "success": True, "steps": STEPS} for n, seed in enumerate((9, 5, 7))
+    ]
+    source = {"benchmark": "LIBERO", "suite": "libero_goal", "policy": "oracle", "assets": {"kind": "kit"}}
+    source |= {"starts": "drawn", "noise": 0.2, "episodes": episodes}
+    folder = write(tmp_path / "said", 3)
+    (folder / "meta" / "source.json").write_text(json.dumps(source))
+    said = "oracle on libero_goal, starts drawn, seeds {}, noise 0.2, assets kit"
+    assert load(config(folder)).learned.source == said.format("5 to 9")
+    assert load(config(folder, episodes=2)).learned.source == said.format("5 to 9")
+    of_a_run = {**source, "starts": "evaluation", "noise": 0.0}
+    assert data.whose(of_a_run, [0]) == "oracle on libero_goal, starts evaluation, assets kit"
+    assert data.whose(source, [2]) == said.format("7 to 7") and data.whose({}, [0]) == ""
+
+
 def test_a_pace_that_was_guessed_in_a_busy_moment_is_put_right_while_it_trains(dots, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "fitting", lambda *_: 1)
     monkeypatch.setattr(train.Minutes, "epochs", lambda self, run: 3)

@@ -132,7 +132,7 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> De
         data=found.name,
         digest=digest(state, action, texts),
         demonstrations=len(episodes),
-        source=str((found.source or {}).get("words", found.info.get("robot_type", ""))),
+        source=whose(found.source or {}, [one.index for one in episodes]) or str(found.info.get("robot_type", "")),
         cameras=cameras,
         action=Scaling.of_range(action),
         state=Scaling.of_spread(state),
@@ -165,6 +165,18 @@ def refuse_others(found: Any, robot: Robot, config: Config) -> tuple[str, ...]:
         if key not in found.video_keys:
             raise DatasetError(f"{found.name} has no pictures {key}; it has {', '.join(found.video_keys) or 'none'}")
     return cameras
+
+
+def whose(source: dict[str, Any], numbers: list[int]) -> str:
+    """Returns who demonstrated what in those episodes of a set that the lab made, from which starts; "" else."""
+    if not {"policy", "suite", "starts", "noise", "episodes"} <= source.keys():
+        return ""
+    seeds = [source["episodes"][number]["seed"] for number in numbers]
+    words = [f"{source['policy']} on {source['suite']}", f"starts {source['starts']}"]
+    words += [f"seeds {min(seeds)} to {max(seeds)}"] if source["starts"] == "drawn" else []
+    words += [f"noise {source['noise']:g}"] if source["noise"] else []
+    words += [f"assets {source['assets']['kind']}"] if source.get("assets") else []
+    return ", ".join(words)
 
 
 def chosen(episodes: list[Any], count: int) -> list[Any]:
