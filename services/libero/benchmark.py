@@ -49,7 +49,7 @@ class Libero:
     video_camera = "agentview"
     profiles = PROFILES
     packages = ("hf-libero", "robosuite", "bddl", "mujoco", "numpy", "pillow", "simplejpeg")
-    worker_gb = 1.6  # resident size
+    worker_gb = 2.0  # a living room's of libero_10 with official files; half of it does for most scenes
     uncounted = ("services.libero.assets", "vla_common.driver")
 
     def tasks(self, suite: str) -> tuple[Task, ...]:

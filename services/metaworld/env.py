@@ -19,6 +19,7 @@ from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 
 from services.metaworld.drawing import Drawing, forwarded
 from services.metaworld.tasks import Task
+from vla_common import memory
 
 CORNER2 = (0.75, 0.075, 0.7)  # m: where LeRobot's adapter (src/lerobot/envs/metaworld.py) moves this camera
 STATE = mujoco.mjtState.mjSTATE_INTEGRATION
@@ -48,6 +49,7 @@ class MetaworldEnv:
             self.task = task
             return
         self._drop()
+        memory.give_back()  # before the next scene is there, too
         self._class = ALL_V3_ENVIRONMENTS[task.name]
         env = self._class()
         env.model.camera("corner2").pos = CORNER2

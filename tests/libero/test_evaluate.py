@@ -103,8 +103,8 @@ def test_differences_are_named():
 def test_workers_follow_cores_memory_and_episodes(monkeypatch):
     monkeypatch.setattr(provenance, "cores", lambda: 8)
     monkeypatch.setattr(provenance, "free_memory_gb", lambda: 5.0)
-    assert evaluate.choose_workers(None, 500, BENCHMARK.worker_gb) == 3
-    assert evaluate.choose_workers(None, 2, BENCHMARK.worker_gb) == 2
+    assert evaluate.choose_workers(None, 500, BENCHMARK.worker_gb) == 2
+    assert evaluate.choose_workers(None, 1, BENCHMARK.worker_gb) == 1
     assert evaluate.choose_workers(6, 500, BENCHMARK.worker_gb) == 6
     monkeypatch.setattr(provenance, "free_memory_gb", lambda: 0.1)
     assert evaluate.choose_workers(None, 500, BENCHMARK.worker_gb) == 1

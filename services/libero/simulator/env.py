@@ -17,6 +17,7 @@ import numpy as np
 
 from services.libero.simulator import privileged, runtime
 from services.libero.simulator.suites import Task
+from vla_common import memory
 
 SUBSTEPS = 25  # 20 Hz control over 2 ms physics
 _PHYSICS_DT, _SAMPLE_DT = 0.002, 0.05
@@ -57,7 +58,9 @@ class LiberoEnv:
             )
 
             self._drop_task()
+            memory.give_back()  # before the next scene is built: two at once are what a worker needs most memory for
             self._problem = problem.build(task, robot)
+            memory.trim()  # what it was built from
             self.domain, self.task, self.robot = self._problem.domain, task, robot
             self._bind()
             self._resets = {}
@@ -191,12 +194,16 @@ class LiberoEnv:
     def render(self, camera: str = "agentview") -> np.ndarray:
         """Returns `camera`'s picture as the stock `<camera>_image`: uint8 [size, size, 3], bottom row first."""
         self._require_episode()
-        if self._renderer is None:
-            from services.libero.simulator.rendering.renderer import GlContext, SceneRenderer
+        number = self.domain.sim.model.camera_name2id(camera)
+        if self._renderer is not None:
+            return self._renderer.render(number, self._image_qpos)
+        from services.libero.simulator.rendering.renderer import GlContext, SceneRenderer
 
-            self._gl = self._gl or GlContext()
-            self._renderer = SceneRenderer(self._gl, self._model, self.camera_size)
-        return self._renderer.render(self.domain.sim.model.camera_name2id(camera), self._image_qpos)
+        self._gl = self._gl or GlContext()
+        self._renderer = SceneRenderer(self._gl, self._model, self.camera_size)
+        picture = self._renderer.render(number, self._image_qpos)
+        memory.trim()  # what textures and meshes went through on their way to OpenGL
+        return picture
 
     def state(self) -> np.ndarray:
         """Returns the proprioception of OpenVLA's and openpi's loops: float32 [8].

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import mujoco
 import numpy as np
 from libero.libero.envs import TASK_MAPPING, bddl_utils
 from robosuite import load_controller_config
@@ -52,7 +53,13 @@ def build(task: Task, robot: str = "") -> Problem:
         domain.sim.reset()
         domain.sim.forward()
         domain.robots[0].reset()
+    _forget_parsed()
     return Problem(domain, pristine, ArmControl(domain))
+
+
+def _forget_parsed() -> None:
+    """Frees what MuJoCo keeps of the scene parsed last, for mj_saveLastXML: as much as its textures take."""
+    mujoco.MjModel.from_xml_string("<mujoco/>")
 
 
 def _construct(path: str, robot: str):

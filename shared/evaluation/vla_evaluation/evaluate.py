@@ -80,8 +80,26 @@ def choose_workers(asked: int | None, episodes: int, worker_gb: float) -> int:
     """Returns the number of workers: as asked, else one per core that its memory suffices for."""
     if asked is not None:
         return min(asked, max(1, episodes))
-    by_memory = int(provenance.free_memory_gb() // worker_gb)
-    return max(1, min(provenance.cores(), by_memory, episodes))
+    return max(1, min(provenance.cores(), fitting(worker_gb), episodes))
+
+
+def fitting(worker_gb: float) -> int:
+    """Returns how many workers' memory is free."""
+    return int(provenance.free_memory_gb() // worker_gb)
+
+
+def about_memory(asked: int | None, episodes: int, workers: int, worker_gb: float) -> str:
+    """Returns what memory does to the number of workers, in words; "" where there is enough of it.
+
+    A number that was asked for is kept: worker_gb is the most that one takes.
+    """
+    fits, cores = fitting(worker_gb), provenance.cores()
+    free = f"each takes up to {worker_gb:g} GB and {provenance.free_memory_gb():.1f} GB are free"
+    if asked is None and workers == max(1, fits) < min(cores, episodes):
+        return f"{plural(workers, 'worker')} on {cores} cores: {free}"
+    if asked is not None and fits < workers:
+        return f"--workers {asked}: {free}; where the kernel has to end one, the run goes on with fewer"
+    return ""
 
 
 def workers_for(config: RunConfig, episodes: int, worker_gb: float) -> int:
@@ -323,11 +341,15 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
     )
     if plan.config.chunking != Chunking():
         say(f"chunks: {Chunking.of(run.store.meta('identity')).words}")
-    announce(run, left, workers)
+    announce(run, plan, left, workers)
 
 
-def announce(run: Run, left: int, workers: int) -> None:
-    """Prints the drift that is allowed, and about how long what is left takes where an earlier run tells."""
+def announce(run: Run, plan: Plan, left: int, workers: int) -> None:
+    """Prints what memory does to the number of workers, the drift that is allowed, and where an earlier run tells it
+    about how long what is left takes.
+    """
+    if line := about_memory(plan.config.workers, left, workers, plan.benchmark.worker_gb):
+        say(line)
     for line in run.drift:
         say(f"drift allowed: {line}")
     known = earlier(run.folder.parent, run.store.meta("identity")) if left and workers else None

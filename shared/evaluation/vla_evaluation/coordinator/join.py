@@ -29,7 +29,7 @@ from vla_evaluation.benchmark import Assets, Benchmark, require_assets
 from vla_evaluation.config import differences, read_addresses, require_folder_name
 from vla_evaluation.coordinator import VERSION
 from vla_evaluation.coordinator.remote import Joined, RemoteStore
-from vla_evaluation.evaluate import choose_workers, guarded, look_after
+from vla_evaluation.evaluate import about_memory, choose_workers, guarded, look_after
 from vla_evaluation.pictures import video
 from vla_evaluation.plan import of_machine
 from vla_evaluation.runs.folders import FOLDERS
@@ -185,6 +185,8 @@ def work(benchmark: Benchmark, config: JoinConfig, joined: Joined, job: Job, fol
     joined.write(folder)
     tasks = {task.index: task.instruction for task in benchmark.tasks(job.spec.suite)}
     say(f"joined run {folder.name} as {name}: {plural(left, 'episode')} left, {plural(workers, 'worker')}")
+    if line := about_memory(config.workers, left, workers, benchmark.worker_gb):
+        say(line)
     patience = Patience(job.retries, job.lease_s, config.start_timeout_s)
     supervisor = Supervisor(
         folder,

@@ -113,7 +113,7 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
         f"{config.suite}: {plural(config.episodes, 'demonstration')} of {plural(len(plan.tasks), 'task')}, {left} to "
         f"do, policy {one_line(info.name)}{noise}, {plural(workers, 'worker')}, assets: {assets.kind}"
     )
-    evaluate.announce(run, left, workers)
+    evaluate.announce(run, plan, left, workers)
 
 
 def conclude(run: Run, config: RunConfig, code: int) -> int:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vla_common.counts import plural
+from vla_evaluation import provenance
 from vla_evaluation.coordinator.remote import RemoteStore
 from vla_evaluation.store.records import Fault
 from vla_evaluation.store.runstore import RunStore
@@ -124,6 +126,7 @@ class Supervisor:
         self.names = list(names)  # of the workers, in the run: no other machine has the same
         self.growth = growth  # None: there are as many as there are
         self.deaths, self.done_at_death = 0, 0
+        self.oom_kills = provenance.oom_kills()  # as of the last worker that was lost to one
         self.renewed = time.monotonic()
         self.counts = store.counts()  # as of the last step
 
@@ -202,9 +205,23 @@ class Supervisor:
         news = reason + in_episode(lost)
         if not episodes_left(self.store.counts()) and not self.store.undrawn(self.invocation, self.wanted):
             return [news]
+        if self.children and lost_to_memory(child) and self.has_memory_run_out():
+            return [f"{news}; {self.go_on_with_fewer()}"]
         self.count_death(reason)
         self.spawn(child.name)
         return [f"{news}; starting another"]
+
+    def has_memory_run_out(self) -> bool:
+        """Returns whether the kernel has ended a process of this machine for want of memory, and not been told of."""
+        before, self.oom_kills = self.oom_kills, provenance.oom_kills()
+        return self.oom_kills > before
+
+    def go_on_with_fewer(self) -> str:
+        """Leaves the place of a worker empty and starts no more than there are; returns what that means, in words."""
+        self.growth = None
+        if isinstance(self.store, RunStore):  # the pace that an estimate is made of; a machine that joined has none
+            self.store.note(self.invocation, {"workers": len(self.children)})
+        return f"memory ran out: {plural(len(self.children), 'worker')} from now on"
 
     def count_death(self, reason: str) -> None:
         done = sum(row["done"] for row in self.store.counts().values())
@@ -244,6 +261,11 @@ class Supervisor:
         """Ends the workers at once."""
         for child in self.children.values():
             child.process.kill()
+
+
+def lost_to_memory(child: Child) -> bool:
+    """Returns whether a worker ended as one does that the kernel ends for want of memory."""
+    return child.process.poll() == -signal.SIGKILL and child.killed is None
 
 
 def worker_names(count: int, machine: str = "") -> list[str]:
