@@ -153,6 +153,11 @@ def test_experts_refuse_what_is_no_state_of_meta_world():
     assert answer.actions.shape == (1, 4) and np.abs(answer.actions).max() <= 1
 
 
+def test_random_actions_of_an_unknown_range_are_refused():
+    with pytest.raises(ValueError, match=r"the range of position \[3\] .* is not known.*give it low and high"):
+        RandomPolicy("random", STATE)
+
+
 def test_random_actions_follow_from_seed_episode_and_step_alone():
     def acted(seed: int = 0, session: str = "run.0.1.2.a", step: int = 3) -> np.ndarray:
         return RandomPolicy("random", ACTION, seed).act([Observation({}, None, "x", session, step)])[0].actions

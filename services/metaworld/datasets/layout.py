@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from vla_datasets import metadata
+
 FPS, ROBOT = 80, "sawyer"
 STATE, ACTION, LANGUAGE = "observation.state", "action", "human.action.task_description"
 STATE_NAMES, ACTION_NAMES = ("x", "y", "z", "gripper"), ("x", "y", "z", "gripper")
@@ -20,10 +22,8 @@ def video_key(camera: str) -> str:
 
 def features(cameras: tuple[str, ...], size: int) -> dict[str, dict[str, Any]]:
     """Returns the features of a set with those cameras, `size` pixels square."""
-    found: dict[str, dict[str, Any]] = {video_key(one): {"dtype": "video", "shape": [size, size, 3]} for one in cameras}
-    for name, names in ((STATE, STATE_NAMES), (ACTION, ACTION_NAMES)):
-        found[name] = {"dtype": "float32", "shape": [len(names)], "names": {"motors": list(names)}}
-    return found
+    numbers = {STATE: STATE_NAMES, ACTION: ACTION_NAMES}
+    return metadata.features([video_key(camera) for camera in cameras], size, numbers)
 
 
 def modality(cameras: tuple[str, ...]) -> dict[str, Any]:

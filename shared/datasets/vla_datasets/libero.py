@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from vla_datasets import metadata
+
 FPS, ROBOT = 20, "panda"
 CAMERAS = {  # the simulator's camera -> its name in LeRobot sets, in HDF5 files
     "agentview": ("observation.images.image", "agentview_rgb"),
@@ -35,10 +37,8 @@ def hdf5_key(camera: str) -> str:
 
 def features(cameras: tuple[str, ...], size: int) -> dict[str, dict[str, Any]]:
     """Returns the features of a LeRobot set with those cameras, `size` pixels square."""
-    found: dict[str, dict[str, Any]] = {video_key(one): {"dtype": "video", "shape": [size, size, 3]} for one in cameras}
-    for name, names in ((STATE, STATE_NAMES), (ACTION, ACTION_NAMES)):
-        found[name] = {"dtype": "float32", "shape": [len(names)], "names": {"motors": list(names)}}
-    return found
+    numbers = {STATE: STATE_NAMES, ACTION: ACTION_NAMES}
+    return metadata.features([video_key(camera) for camera in cameras], size, numbers)
 
 
 def modality(cameras: tuple[str, ...]) -> dict[str, Any]:

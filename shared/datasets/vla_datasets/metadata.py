@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,14 @@ class Episode:
     index: int
     tasks: tuple[str, ...]
     length: int
+
+
+def features(films: Iterable[str], size: int, numbers: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
+    """Returns the features of info.json: films `size` pixels square, and what the numbers of each column are called."""
+    found: dict[str, dict[str, Any]] = {film: {"dtype": "video", "shape": [size, size, 3]} for film in films}
+    for name, names in numbers.items():
+        found[name] = {"dtype": "float32", "shape": [len(names)], "names": {"motors": list(names)}}
+    return found
 
 
 def read_json(path: Path, opener: Opener | None = None) -> dict[str, Any]:

@@ -26,6 +26,13 @@ class RandomPolicy(Policy):
     cameras: tuple[str, ...] = ()
     lock_hash: str | None = None
 
+    def __post_init__(self):
+        unknown = [part for part in self.parts if part.low is None or part.high is None]
+        if unknown:
+            raise ValueError(
+                f"the range of {unknown[0]} is not known, and random actions are drawn from it; give it low and high"
+            )
+
     def info(self) -> PolicyInfo:
         """Returns what it is; the pictures it asks for are not looked at."""
         return PolicyInfo(
