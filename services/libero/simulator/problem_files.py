@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from services.libero.simulator import pro, runtime
+from services.libero.simulator import runtime
 from services.libero.simulator.suites import Task
 
 
@@ -14,7 +14,7 @@ def path_of(task: Task) -> str:
     Raises ValueError where the task's file is missing, RuntimeError before `runtime.configure`.
     """
     text = task.bddl()
-    if task.kind != pro.DRAWN:
+    if text == task.written():
         return str(task.bddl_path)
     path = runtime.active().work_dir / "bddl" / f"{task.suite}-{task.index}.bddl"
     path.parent.mkdir(parents=True, exist_ok=True)

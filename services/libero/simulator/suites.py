@@ -2,7 +2,7 @@
 
 Tasks come in the order of LIBERO's `benchmark` module: its task order 0 for the suites of ten, its task map for
 libero_90. Instructions follow the same module's rule: the file name, words apart, without the scene's prefix.
-LIBERO-PRO's suites, which disturb these, are `pro`'s.
+LIBERO-PRO's suites, which disturb these, are `pro`'s, LIBERO-plus's `plus`'s.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ from pathlib import Path
 
 import numpy as np
 
-from services.libero.simulator import pro
+from services.libero.simulator import plus, pro
 from services.libero.simulator.initstates import read_init_states
 from vla_contract.protocol.errors import did_you_mean
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
-BASES = {name: one.base for name, one in pro.VARIANTS.items()}  # a suite of LIBERO-PRO → the one that it disturbs
+VARIANTS = {**pro.VARIANTS, **plus.VARIANTS}
+BASES = {name: one.base for name, one in VARIANTS.items()}  # a suite that disturbs another → that one
 EVERY = (*SUITES, *BASES)
+TRIALS = dict.fromkeys(plus.VARIANTS, plus.TRIALS)  # episodes of a task where that is not the profile's affair
 
 
 @dataclass(frozen=True)
 class Task:
     """One task of a suite. `index` is its place in LIBERO's order; paths point into the installed package.
 
-    `kind` is how LIBERO-PRO disturbs it, empty in LIBERO's own suites. A task without init states starts where LIBERO's
-    placement puts things, its scene moved to the living room.
+    `kind` is how LIBERO-PRO or LIBERO-plus disturbs it, empty in LIBERO's own suites. A task without init states starts
+    where LIBERO's placement puts things, its scene moved to the living room. `level` is LIBERO-plus's difficulty, 1 to
+    5, 0 where none is known; `disturbance` is what of it no file says, None in any other suite.
     """
 
     suite: str
@@ -40,16 +43,24 @@ class Task:
     bddl_path: Path
     init_states_path: Path | None
     kind: str = ""
+    level: int = 0
+    disturbance: plus.Disturbance | None = None
 
     def bddl(self) -> str:
-        """Returns the task's definition. Raises ValueError where its file is missing."""
+        """Returns the task's definition as LIBERO can read it. Raises ValueError where its file is missing."""
+        text = self.written()
+        if self.disturbance is not None:
+            return plus.plain(text)
+        return pro.in_living_room(text) if self.kind == pro.DRAWN else text
+
+    def written(self) -> str:
+        """Returns what the task's file says. Raises ValueError where it is missing."""
         try:
-            text = self.bddl_path.read_text(encoding="utf-8")
+            return self.bddl_path.read_text(encoding="utf-8")
         except FileNotFoundError:
             raise ValueError(
                 f"task file {self.bddl_path} is missing; make the environment again: `./lab env libero`"
             ) from None
-        return pro.in_living_room(text) if self.kind == pro.DRAWN else text
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,8 @@ def load_suite(name: str) -> Suite:
     """Returns the suite called `name`. Raises ValueError, with the nearest name, when there is none, or none here."""
     if name not in EVERY:
         raise ValueError(f"suite {name!r} not found{did_you_mean(name, EVERY)}")
+    if name in plus.VARIANTS:
+        return Suite(name, tuple(_plus(plus.VARIANTS[name])))
     if name in pro.VARIANTS:
         return Suite(name, tuple(_disturbed(pro.VARIANTS[name])))
     root = package_root()
@@ -133,8 +146,34 @@ def _of_kind(base: Task, variant: pro.Variant) -> Task | None:
     )
 
 
+def _plus(variant: plus.Variant) -> Iterator[Task]:
+    """Yields the tasks of a suite of LIBERO-plus in its own order."""
+    levels = plus.levels()
+    chosen = [one for one in plus.listed(variant.base) if variant.kind in ("", one.kind)]
+    for index, one in enumerate(chosen):
+        bddl = plus.file("bddl_files", variant.base, f"{one.bddl}.bddl")
+        yield Task(
+            suite=variant.name,
+            index=index,
+            name=one.name,
+            instruction=_told(bddl),
+            bddl_path=bddl,
+            init_states_path=plus.file("init_files", f"{one.states}.pruned_init"),
+            kind=one.kind,
+            level=levels.get(one.name, 0),
+            disturbance=one.disturbance,
+        )
+
+
+@cache
+def _told(bddl: Path) -> str:
+    """Returns the instruction that a file holds, read once: hundreds of LIBERO-plus's tasks share one."""
+    return pro.language(bddl.read_text(encoding="utf-8"))
+
+
 def init_states(task: Task) -> np.ndarray:
-    """Returns the task's official init states: float64 [50, 1 + nq + nv]; episode k starts from row k.
+    """Returns the task's official init states: float64 [50, 1 + nq + nv]; episode k starts from row k. LIBERO-plus has
+    one where it has moved or added things.
 
     Float64 [50, 0] for a task without any: its starts are the placement's. Raises ValueError when the file is missing
     or holds anything but an array.

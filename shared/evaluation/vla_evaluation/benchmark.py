@@ -27,7 +27,8 @@ from vla_evaluation.profiles import Profile
 class Task(Protocol):
     """One task of a suite; `index` is its place there, from 0. What else it has is the benchmark's own affair.
 
-    A suite whose tasks are of several kinds says so in `kind`, a word for each: reports then have a rate per kind.
+    A suite whose tasks are of several kinds says so in `kind`, a word for each, and one that grades them in `level`,
+    from 1 on: reports then have a rate per kind and per level.
     """
 
     index: int
@@ -54,6 +55,9 @@ class Assets:
 class Environment(Protocol):
     """One simulated scene after another, in the process that made it. States and pictures must follow from the task,
     the seed, the episode and the actions alone, whichever episodes this process ran before: workers share a run.
+
+    One member more may be there: `sense(camera, picture)` returns what the policy gets of a picture that `render` has
+    drawn in this step, where a task has a bad sensor; films and people see what was drawn.
     """
 
     instruction: str  # of the task that is loaded
@@ -103,8 +107,9 @@ class Environment(Protocol):
 class Benchmark(Protocol):
     """A benchmark. Everything but `make_env` must be cheap: the evaluator asks before it starts anything.
 
-    Two members more may be there. `bases`, a mapping, names for a suite the one that it is made of: step limits,
-    statistics and checkpoints of the base hold for it. `lacking(tasks, assets)` returns why these tasks cannot be built
+    Three members more may be there. `bases`, a mapping, names for a suite the one that it is made of: step limits,
+    statistics and checkpoints of the base hold for it. `trials`, a mapping, says of a suite how many episodes of a task
+    are its own protocol's, whatever the profile's. `lacking(tasks, assets)` returns why these tasks cannot be built
     from these assets, with the way out, and an empty text where they can.
     """
 
@@ -158,6 +163,22 @@ def base_of(benchmark: Benchmark, suite: str) -> str:
 def kind_of(task: Task) -> str:
     """Returns the kind of a task; empty where its benchmark has none."""
     return getattr(task, "kind", "")
+
+
+def level_of(task: Task) -> int:
+    """Returns the difficulty of a task; 0 where its benchmark has none, or not for this one."""
+    return getattr(task, "level", 0)
+
+
+def trials_of(benchmark: Benchmark, suite: str, profile: Profile) -> int:
+    """Returns how many episodes of a task a whole run of the suite has."""
+    return getattr(benchmark, "trials", {}).get(suite, profile.trials)
+
+
+def sensed(env: Environment, camera: str, picture: np.ndarray) -> np.ndarray:
+    """Returns what the policy gets of a picture: uint8 [size, size, 3], bottom row first, as it was drawn."""
+    sense = getattr(env, "sense", None)
+    return sense(camera, picture) if sense else picture
 
 
 def require_assets(benchmark: Benchmark, tasks: Sequence[Task], assets: Assets) -> None:

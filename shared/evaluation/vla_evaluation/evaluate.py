@@ -372,6 +372,8 @@ def print_result(run: Run, summary: Summary) -> None:
         say(f"not comparable with published figures: {summary.why_not_comparable}")
     for of_tasks, rate in summary.kinds.items():
         say(f"{of_tasks}: {rate}")
+    for level, rate in summary.levels.items():
+        say(f"level {level}: {rate}")
     beside = "".join(f", published {row.percent:g} %" for row in summary.published)
     say(f"{summary.suite}: success rate {summary.rate}{beside}, assets: {kind}")
 

@@ -11,7 +11,7 @@ from vla_contract import PolicyInfo
 from vla_contract.protocol.errors import did_you_mean, nearest
 from vla_evaluation import provenance
 from vla_evaluation.agreement import choose_unnorm_key
-from vla_evaluation.benchmark import Assets, Benchmark, Task, base_of, kind_of
+from vla_evaluation.benchmark import Assets, Benchmark, Task, base_of, kind_of, level_of, trials_of
 from vla_evaluation.config import EvalConfig, RunConfig, show_ranges
 from vla_evaluation.profiles import Profile, choose
 from vla_evaluation.spec import RunSpec
@@ -43,7 +43,9 @@ def make_plan(benchmark: Benchmark, config: EvalConfig, profile: str | None = No
             raise ValueError(f"camera {camera!r} not found{did_you_mean(camera, benchmark.cameras)}")
     chosen, tasks = choose_tasks(benchmark, config, profile)
     available = min(len(benchmark.init_states(task)) for task in tasks)
-    return Plan(benchmark, config, chosen, tasks, config.episode_list(chosen.trials, available))
+    return Plan(
+        benchmark, config, chosen, tasks, config.episode_list(trials_of(benchmark, config.suite, chosen), available)
+    )
 
 
 def choose_tasks(benchmark: Benchmark, config: RunConfig, profile: str | None) -> tuple[Profile, tuple[Task, ...]]:
@@ -148,9 +150,10 @@ def describe(plan: Plan, assets: Assets) -> dict:
     }
 
 
-def _described(task: Task) -> dict[str, str]:
+def _described(task: Task) -> dict[str, str | int]:
     told = {"name": task.name, "instruction": task.instruction}
-    return {**told, "kind": kind} if (kind := kind_of(task)) else told
+    more = {"kind": kind_of(task), "level": level_of(task)}
+    return {**told, **{name: value for name, value in more.items() if value}}
 
 
 def make_job(plan: Plan, spec: RunSpec, assets: Assets, kind: type[Job] = Job, **facts: object) -> Job:

@@ -15,7 +15,7 @@ import numpy as np
 
 from vla_contract import ActionChunk, ContractError, Observation
 from vla_evaluation.actions import Actions
-from vla_evaluation.benchmark import Environment
+from vla_evaluation.benchmark import Environment, sensed
 from vla_evaluation.chunks import Delays, Hold, Timeline
 from vla_evaluation.pictures import images
 from vla_evaluation.spec import RunSpec
@@ -101,7 +101,9 @@ def observe(env: Environment, spec: RunSpec, session: str, step: int, timings: T
             drawn[camera] = env.render(camera)
     with timings.stage("preprocess"):
         observation = Observation(
-            images={camera: images.prepare(image, spec.protocol) for camera, image in drawn.items()},
+            images={
+                camera: images.prepare(sensed(env, camera, image), spec.protocol) for camera, image in drawn.items()
+            },
             state=env.state() if spec.policy.needs_state else None,
             instruction=env.instruction,
             session=session,

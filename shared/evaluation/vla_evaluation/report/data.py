@@ -29,12 +29,13 @@ STAGES = (  # parts of an episode's time that do not overlap: key in the store, 
 @dataclass(frozen=True)
 class TaskSummary:
     """One task's share. `steps` is the mean length of its successful episodes, None without any; `kind` is the task's,
-    empty in suites without kinds.
+    empty in suites without kinds; `level` is how hard it is, 0 where nobody has said so.
     """
 
     index: int
     instruction: str
     kind: str
+    level: int
     planned: int
     rate: Rate
     steps: float | None
@@ -97,11 +98,14 @@ class Summary:
     @property
     def kinds(self) -> dict[str, Rate]:
         """The rate over the tasks of each kind, in the suite's order; empty in suites without kinds."""
-        return {
-            kind: Rate(sum(task.rate.successes for task in mine), sum(task.rate.trials for task in mine))
-            for kind in dict.fromkeys(task.kind for task in self.tasks if task.kind)
-            if (mine := [task for task in self.tasks if task.kind == kind])
-        }
+        kinds = dict.fromkeys(task.kind for task in self.tasks if task.kind)
+        return {kind: _rate([task for task in self.tasks if task.kind == kind]) for kind in kinds}
+
+    @property
+    def levels(self) -> dict[str, Rate]:
+        """The rate over the tasks of each difficulty, the easiest first; empty in suites without such."""
+        levels = sorted({task.level for task in self.tasks if task.level})
+        return {str(level): _rate([task for task in self.tasks if task.level == level]) for level in levels}
 
     @property
     def chunks(self) -> str:
@@ -147,7 +151,7 @@ class Summary:
                 "suite": self.suite,
                 "task": task.index,
                 "instruction": task.instruction,
-                **({"kind": task.kind} if task.kind else {}),
+                **_class_json(task),
                 "episode": e.episode,
                 "attempt": e.attempt,
                 "worker": e.worker,
@@ -176,6 +180,7 @@ class Summary:
             "why_not_comparable": self.why_not_comparable,
             "published": [vars(row) for row in self.published],
             **({"kinds": {kind: _rate_json(rate) for kind, rate in self.kinds.items()}} if self.kinds else {}),
+            **({"levels": {level: _rate_json(rate) for level, rate in self.levels.items()}} if self.levels else {}),
             "tasks": [_task_json(task) for task in self.tasks],
             "steps": self.steps,
             "requests": self.requests,
@@ -188,6 +193,14 @@ class Summary:
             "faults": [vars(fault) for fault in self.faults],
             "provenance": {**self.identity, "sessions": self.invocations},
         }
+
+
+def _rate(tasks: list[TaskSummary]) -> Rate:
+    return Rate(sum(task.rate.successes for task in tasks), sum(task.rate.trials for task in tasks))
+
+
+def _class_json(task: TaskSummary) -> dict:
+    return {name: value for name, value in (("kind", task.kind), ("level", task.level)) if value}
 
 
 def _rate_json(rate: Rate) -> dict:
@@ -203,7 +216,7 @@ def _task_json(task: TaskSummary) -> dict:
     return {
         "task": task.index,
         "instruction": task.instruction,
-        **({"kind": task.kind} if task.kind else {}),
+        **_class_json(task),
         "planned": task.planned,
         **_rate_json(task.rate),
         "policy_errors": sum("policy_error" in e.result for e in task.episodes),
@@ -247,6 +260,7 @@ def _task(index: int, finished: list[Finished], plan: list[tuple[int, int]], tas
         index=index,
         instruction=tasks[index]["instruction"],
         kind=tasks[index].get("kind", ""),
+        level=tasks[index].get("level", 0),
         planned=sum(task == index for task, _ in plan),
         rate=Rate(len(lengths), len(mine)),
         steps=sum(lengths) / len(lengths) if lengths else None,

@@ -1,0 +1,105 @@
+"""Stand-ins for the files of LIBERO-plus's assets, which lie on a model hub: made ones, where its sources expect them.
+
+They say nothing of how its scenes look. They show that the same files are taken for the same task, in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import xml.etree.ElementTree as ET
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from services.libero.simulator import plus
+from services.libero.simulator.suites import Task
+
+BASE_SCENES = {
+    "libero_tabletop_manipulation": "libero_tabletop_base_style.xml",
+    "libero_floor_manipulation": "libero_floor_base_style.xml",
+    "libero_kitchen_tabletop_manipulation": "libero_kitchen_tabletop_base_style.xml",
+    "libero_living_room_tabletop_manipulation": "libero_living_room_tabletop_base_style.xml",
+    "libero_study_tabletop_manipulation": "libero_study_base_style.xml",
+}
+OBJECT = """<mujoco model="{name}">
+  <worldbody>
+    {before}<body name="object">
+      <geom type="box" size="{x} {y} 0.04" rgba="{red} 0.4 0.3 1" group="1" contype="0" conaffinity="0" mass="0"/>
+      <geom type="box" size="{x} {y} 0.04" mass="0.05" group="0"/>{inner}
+    </body>{after}
+  </worldbody>
+</mujoco>
+"""
+SITES = """
+      <site name="bottom_site" pos="0 0 -0.04" size="0.005" rgba="0 0 0 0"/>
+      <site name="top_site" pos="0 0 0.04" size="0.005" rgba="0 0 0 0"/>
+      <site name="horizontal_radius_site" pos="0.03 0.03 0" size="0.005" rgba="0 0 0 0"/>"""
+
+
+def complete(assets: Path, target: Path, tasks: Iterable[Task]) -> int:
+    """Makes `target` an asset folder: `assets`' files by links, and a stand-in for each that a task lacks there.
+
+    Returns how many were made.
+    """
+    for path in (path for path in assets.rglob("*") if path.is_file()):
+        _below(target, path.relative_to(assets)).symlink_to(path)
+    made = 0
+    for task in tasks:
+        text = task.written()
+        scene = plus.scene_of(text)
+        if scene is not None:
+            base = BASE_SCENES[plus.problem_of(text)[0].lower()]
+            for name in scene.files():
+                made += _make(target / name, target / "scenes" / base)
+        for category in set(re.findall(r"-\s+(\w+)", text)) & plus.objects().keys():
+            made += _make(target / plus.objects()[category], Path())
+    return made
+
+
+def _below(target: Path, name: Path) -> Path:
+    (target / name).parent.mkdir(parents=True, exist_ok=True)
+    return target / name
+
+
+def _make(path: Path, base: Path) -> bool:
+    """Writes a stand-in unless the file is there; returns whether it did. Each name has a look of its own."""
+    if path.exists():
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    number = zlib.crc32(path.name.encode())
+    if path.suffix == ".png":
+        colours = np.random.default_rng(number).integers(0, 256, (8, 8, 3), np.uint8)
+        Image.fromarray(np.kron(colours, np.ones((16, 16, 1), np.uint8))).save(path)
+    elif base.name:
+        _scene(path, base, number)
+    else:
+        path.write_text(_object(path.stem, number))
+    return True
+
+
+def _scene(path: Path, base: Path, number: int) -> None:
+    """Writes the base's scene with other lights; what it names lies where it lay."""
+    tree = ET.parse(base)
+    for part in tree.iter():
+        if "file" in part.attrib:
+            part.set("file", os.path.relpath(base.parent / part.get("file"), path.parent))
+    draw = np.random.default_rng(number)
+    for light in tree.iter("light"):
+        light.set("diffuse", " ".join(f"{one:.3f}" for one in draw.uniform(0, 1, 3)))
+        light.set("pos", " ".join(f"{one:.3f}" for one in draw.uniform((-3, -3, 1), (3, 3, 7))))
+    tree.write(path)
+
+
+def _object(name: str, number: int) -> str:
+    """Returns an object's MJCF; every second one's body lies in no other, which LIBERO-plus allows its objects."""
+    nested = number % 2 == 0
+    before, after, inner = ("<body>", f"{SITES}\n    </body>", "") if nested else ("", "", SITES)
+    x, y, red = (
+        round(low + (number >> shift) % 16 * step, 3)
+        for low, shift, step in ((0.02, 4, 0.001), (0.02, 8, 0.001), (0.2, 12, 0.05))
+    )
+    return OBJECT.format(name=name, before=before, after=after, inner=inner, x=x, y=y, red=red)

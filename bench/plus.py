@@ -1,0 +1,110 @@
+"""LIBERO-plus: does every task of its suites build and start, and are states and pictures its own code's, to the bit?
+
+    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation python bench/plus.py [--quick]
+        [--assets kit|official|FOLDER] [--suites libero_goal_plus_camera …] [--every N]
+
+Every task whose files are in the asset folder is built, started at its first init state and stepped 60 times
+(`services.libero.assets.check`, which also says what does not rest); how many are left out for want of files is said.
+Of every suite one task is then played by LIBERO-plus's own environment, in a process of its own, and by ours: two
+episodes of a wandering arm, states and agentview, as the policy gets it, compared after each. What those tasks lack in
+the folder is made first: bench/parts/plus_files.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from bench.common import figure, flags
+from bench.parts import plus_files
+from bench.parts.disturbed import Ends, actions, build_all, is_equal, ours
+from services.libero import assets
+from services.libero.assets import plus as plus_assets
+from services.libero.simulator import plus, runtime, suites
+from vla_common.volume import Volume
+
+SUITES = tuple(name for name, one in plus.VARIANTS.items() if one.kind)
+SIZE, LIMIT_S = 224, 1800  # the wheel's glass blur is made for 224 pixels
+STOCK = Path(__file__).parent / "parts" / "plus_stock.py"
+
+
+def sample(name: str, number: int) -> suites.Task:
+    """Returns the task of a suite that is compared; of noise none that its own code draws by ImageMagick."""
+    tasks = [one for one in suites.load_suite(name).tasks if one.disturbance.noise not in range(1, 11)]
+    return tasks[(number * 97 + 31) % len(tasks)]
+
+
+def package(work: Path, asset_folder: Path) -> None:
+    """Makes LIBERO-plus's package below `work`, with its assets where it looks for them: beside its code."""
+    inner = work / "liberoplus" / "liberoplus"
+    shutil.copytree(plus.BESIDE, inner, ignore=shutil.ignore_patterns("*_files", "__pycache__"))
+    (inner.parent / "__init__.py").touch()
+    (inner / "assets").symlink_to(asset_folder)
+
+
+def stock(tasks: list[suites.Task], asset_folder: Path, work: Path) -> list[Ends]:
+    """Returns what LIBERO-plus's own environment makes of the tasks."""
+    package(work, asset_folder)
+    listed = []
+    for number, one in enumerate(tasks):
+        np.save(work / f"starts-{number}.npy", suites.init_states(one))
+        folder = plus.BESIDE / "bddl_files" / plus.VARIANTS[one.suite].base
+        listed.append({"bddl": str(folder / f"{one.name}.bddl"), "file": str(one.bddl_path)})
+    np.save(work / "actions.npy", actions())
+    (work / "tasks.json").write_text(json.dumps({"size": SIZE, "tasks": listed}))
+    variables = {**os.environ, "LIBERO_CONFIG_PATH": str(work), "PYTHONPATH": str(work)}
+    subprocess.run([sys.executable, str(STOCK), str(work)], check=True, env=variables, timeout=LIMIT_S)
+    found = []
+    for number, task in enumerate(tasks):
+        with np.load(work / f"{number}.npz") as kept:
+            if str(kept["told"]) != task.instruction:
+                print(f"{task.suite} {task.index} is told as {kept['told']!r} there, {task.instruction!r} here")
+            found.append(list(zip(kept["states"], kept["pictures"], strict=True)))
+    return found
+
+
+def main() -> int:
+    parser = flags(__doc__, "every 200th task, and five suites compared")
+    parser.add_argument("--assets", help="kit, official or a folder")
+    parser.add_argument("--suites", nargs="+", default=SUITES, choices=SUITES, metavar="SUITE")
+    parser.add_argument("--every", type=int, default=1, help="build only every so many tasks")
+    told = parser.parse_args()
+    source, names = assets.resolve(told.assets, Volume().root), tuple(told.suites)
+    print(f"assets: {source.kind}")
+    compared = names[:: max(1, len(names) // 5)] if told.quick else names
+    tasks = [sample(name, SUITES.index(name)) for name in compared]
+    with tempfile.TemporaryDirectory() as work:
+        folder = Path(work) / "assets"
+        print(f"{plus_files.complete(source.path, folder, tasks)} files made for the tasks that are compared")
+        (Path(work) / "stock").mkdir()
+        expected = stock(tasks, folder, Path(work) / "stock")
+        runtime.configure(folder, Path(work) / "ours", render="cpu")
+        from services.libero.simulator.env import LiberoEnv
+
+        env = LiberoEnv(folder, ("agentview",), SIZE)
+        equal = sum(is_equal(task, ours(env, task), ends) for task, ends in zip(tasks, expected, strict=True))
+        count = started = lacking = 0
+        for name in names:
+            every = suites.load_suite(name).tasks[:: 200 if told.quick else told.every]
+            here = [task for task in every if not plus_assets.missing(source.path, [task])]
+            lacking += len(every) - len(here)
+            all_of_it, good = build_all(env, name, here)
+            count, started = count + all_of_it, started + good
+        env.close()
+    print(f"{lacking} tasks were left out: the asset folder lacks files that they name")
+    good = [
+        figure("libero_plus_tasks_that_start", started, f"of {count} tasks", f">={count}"),
+        figure("libero_plus_suites_equal_to_stock", equal, f"of {len(compared)} suites", f">={len(compared)}"),
+    ]
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

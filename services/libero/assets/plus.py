@@ -1,0 +1,94 @@
+"""What LIBERO-plus's tasks need of an asset folder beyond LIBERO's files, and its list of difficulties.
+
+Its assets, some gigabytes, are a zip on a model hub; unpacked they are an asset folder as any other, to be named with
+`--assets`. The list of difficulties is a file of its repository.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import httpx
+
+from services.libero.assets.official import DownloadError
+from services.libero.simulator import plus, suites
+from services.libero.simulator.suites import Task
+from vla_common.volume import make_folder
+
+WHERE = "https://huggingface.co/datasets/Sylvest/LIBERO-plus"  # assets.zip
+COMMIT = "4976dc30028e805ff8094b55501d532c48fec182"
+LEVELS_URL = (
+    f"https://raw.githubusercontent.com/sylvestf/LIBERO-plus/{COMMIT}/libero/libero/benchmark/task_classification.json"
+)
+LEVELS_SHA256 = "faa87cce3e3ba434da01df7c77523a391b5f2912e4774330b0aa1be5f6a999e6"
+TIMEOUT_S = 30.0
+
+
+def missing(folder: Path, tasks: Iterable[Task]) -> list[str]:
+    """Returns the files, below an asset folder, that tasks of LIBERO-plus name and that are not there."""
+    found: dict[str, None] = {}
+    for task in tasks:
+        if task.disturbance is not None and task.kind in ("light", "background", "layout"):
+            found.update(dict.fromkeys(_named(task)))
+    return [name for name in found if not (folder / name).is_file()]
+
+
+def way_out(folder: Path, tasks: Sequence[Task], missing: Sequence[str]) -> str:
+    """Returns in words why tasks cannot be built from a folder that lacks `missing`, and what can be done."""
+    out = [task.index for task in tasks if _lacks(folder, task)]
+    shown = ", ".join(missing[:3]) + (", …" if missing[3:] else "")
+    return (
+        f"{len(out)} of {len(tasks)} tasks need files of LIBERO-plus's that {folder} lacks ({len(missing)}: {shown}): "
+        f"unpack the assets.zip of {WHERE} and name its folder, --assets DIR; or take the others: the kinds camera, "
+        "robot, language and noise need none, and `./lab assets status` says how many tasks of the rest do"
+    )
+
+
+def _lacks(folder: Path, task: Task) -> bool:
+    return bool(missing(folder, [task]))
+
+
+def buildable(folder: Path) -> dict[str, tuple[int, int]]:
+    """Returns by kind how many of LIBERO-plus's tasks an asset folder has all files for, and how many there are."""
+    found = dict.fromkeys(plus.KINDS, (0, 0))
+    for base in plus.BASES:
+        for task in suites.load_suite(f"{base}_plus").tasks:
+            good, count = found[task.kind]
+            found[task.kind] = good + (not _lacks(folder, task)), count + 1
+    return found
+
+
+def _named(task: Task) -> list[str]:
+    text = task.written()
+    scene = plus.scene_of(text)
+    objects = plus.objects()
+    models = [objects[one] for one in dict.fromkeys(re.findall(r"-\s+(\w+)", text)) if one in objects]
+    return [*(scene.files() if scene else ()), *models]
+
+
+def fetch_levels(volume: Path, say: Callable[[str], None] = print) -> Path:
+    """Returns where the list of difficulties lies on the volume, fetched where it is not there.
+
+    Raises DownloadError, with the way out, where it cannot be had or is another file.
+    """
+    target = plus.levels_path(volume)
+    if target.is_file() and hashlib.sha256(target.read_bytes()).hexdigest() == LEVELS_SHA256:
+        return target
+    way_out = f"; get {LEVELS_URL} elsewhere and put it at {target}"
+    try:
+        answer = httpx.get(LEVELS_URL, timeout=TIMEOUT_S, follow_redirects=True).raise_for_status()
+    except httpx.HTTPError as error:
+        reason = str(error).partition("\n")[0]
+        raise DownloadError(f"LIBERO-plus's difficulties could not be had: {reason}{way_out}") from error
+    if hashlib.sha256(answer.content).hexdigest() != LEVELS_SHA256:
+        raise DownloadError(f"{LEVELS_URL} is not the file that was expected (sha256 {LEVELS_SHA256[:12]}…){way_out}")
+    make_folder(target.parent)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    partial.write_bytes(answer.content)
+    partial.replace(target)
+    say(f"LIBERO-plus: the difficulties of its tasks are in {target}")
+    return target
