@@ -21,7 +21,7 @@ from vlalab.environments import pythons
 
 VERSION = "3.10"
 # Parts of a Python installation that no image uses.
-LEFT_OUT = ("test", "idlelib", "tkinter", "turtledemo", "__pycache__", "_tkinter.*", "*.a", "config-3.10-*", "lib2to3")
+LEFT_OUT = ("test", "idlelib", "tkinter", "turtledemo", "_tkinter.*", "*.a", "config-3.10-*", "lib2to3", "*.opt-?.pyc")
 KEPT_PACKAGES = ("pip", "setuptools", "pkg_resources")  # of site-packages
 NOT_NEEDED = ("usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt/lists")
 
@@ -67,6 +67,7 @@ def make(interpreter: Path, folder: Path) -> Path:
     _debootstrap(of, root, wanted)
     if not owned:
         _copy_python(prefix, root / "usr" / "local")
+        _compile(root)
     _copy_proxy(root)
     for name in NOT_NEEDED:
         shutil.rmtree(root / name, ignore_errors=True)
@@ -155,6 +156,14 @@ def _copy_python(prefix: Path, target: Path) -> None:
     for entry in (target / "lib" / name / "site-packages").iterdir():
         if not entry.name.startswith(KEPT_PACKAGES):
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def _compile(root: Path) -> None:
+    """Writes bytecode where none was copied, as a distribution's package has it: with a read-only root, every start of
+    Python would compile what it imports of the standard library.
+    """
+    compile_it = f"import compileall; compileall.compile_dir('/usr/local/lib/python{VERSION}', quiet=2)"
+    subprocess.run(["chroot", str(root), f"python{VERSION}", "-c", compile_it], check=True)
 
 
 def _copy_proxy(root: Path) -> None:
