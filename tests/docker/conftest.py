@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.docker import base as base_image
-from tests.docker import disk, hidden
+from tests.docker import disk, hidden, spent
 from tests.docker import engine as engines
 from tests.docker.beside import Beside
 from tests.docker.builds import GROUPS, Builds
@@ -93,7 +93,7 @@ def engine(say, request) -> Iterator[engines.Engine]:
     """An engine with enough disk, for the whole run; without one the tests are skipped with the reason."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the tests as Ctrl-C does: fixtures take down
     place = engines.place()
-    before = disk.free_bytes(place)
+    before, used = disk.free_bytes(place), (spent.so_far(), spent.so_far("buildkit"))
     try:
         if os.geteuid() == 0:
             base_image.python()
@@ -108,6 +108,10 @@ def engine(say, request) -> Iterator[engines.Engine]:
         f"disk: {peak.used() / GB:.1f} GB used at the most; {before / GB:.1f} GB free before, "
         f"{disk.free_bytes(place) / GB:.1f} GB after"
     )
+    everything, builds = (
+        now - then for now, then in zip((spent.so_far(), spent.so_far("buildkit")), used, strict=True)
+    )
+    figures.append(f"CPU s in containers: {everything:.0f}, of these {builds:.0f} in builds (0: not counted here)")
     if found.folder is None:
         figures.append("disk: the build cache stays on the engine, which is not the tests' own (docker builder prune)")
 

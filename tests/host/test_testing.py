@@ -1,6 +1,7 @@
 """`./lab test`: counts from pytest's reports, the sum, and the exit code."""
 
 import json
+import subprocess
 import sys
 from collections import Counter
 
@@ -76,6 +77,34 @@ def test_one_plain_line_sums_everything(results, line, code, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == line
 
 
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n", 2.5),
+        ("2500000000\n", 2.5),
+        ("usage_usec 2500000\nuser_usec 2000000\n9000000000\n", 2.5),
+        ("", 0.0),
+    ],
+    ids=["version 2", "version 1", "both", "none"],
+)
+def test_a_containers_processor_time_is_what_its_control_group_says(said, seconds):
+    assert inside.cpu_seconds(said) == seconds
+
+
+def test_a_part_has_the_processor_time_of_what_it_started(monkeypatch, capsys):
+    def part(how: plan.How) -> list[Result]:
+        subprocess.run([sys.executable, "-c", "sum(range(10**6))"], check=True)
+        return [Result("contract", passed=1), Result("libero", passed=1, cpu_seconds=7.4)]
+
+    monkeypatch.setitem(plan.PARTS, "contract", part)
+    (job,) = schedule.jobs(["contract"], plan.How())
+    one, inside_its_image = job.run([])
+    assert one.cpu_seconds > 0 and inside_its_image.cpu_seconds == 7.4
+    schedule.print_sum([one, inside_its_image])
+    head, *rows = capsys.readouterr().out.splitlines()[-5:-2]
+    assert head.endswith("seconds    CPU s") and rows[1].split() == ["libero", "1", "0", "0", "0", "7"], rows
+
+
 def test_an_environment_that_cannot_be_made_is_a_failure_not_a_skip(monkeypatch, capsys):
     def broken(how: plan.How) -> list[Result]:
         raise LabError("no Python 3.10")
@@ -121,7 +150,7 @@ def test_the_tests_of_an_environment_run_inside_its_image(engine):
     assert "--read-only --network none --cap-drop ALL --security-opt no-new-privileges" in words
     assert f"{paths.ROOT}/tests:/opt/vla-lab/tests:ro" in words
     assert (
-        "vla-lab/libero:dev python -m pytest" in words
+        "vla-lab/libero:dev sh -c python -m pytest" in words
         and "-m not outside" in words
         and words.strip().endswith("tests/libero")
     )

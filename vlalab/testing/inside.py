@@ -6,6 +6,7 @@ What is tested is always this tree's code: an image of another commit gets this 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ from vlalab.testing.sidebyside import THREADS
 HOME = "/opt/vla-lab"  # where an image keeps the code
 CODE = ("services", "lessons", *paths.SHARED)
 VOLUME = ("assets", "checkpoints")  # what tests may read of the shared volume; all else there is theirs alone
+# Its arguments are pytest's. What either version of control groups counted for the container is kept.
+MEASURED = """python -m pytest "$@"; code=$?
+cat /sys/fs/cgroup/cpu.stat /sys/fs/cgroup/cpuacct/cpuacct.usage > /report/cpu 2> /dev/null; exit $code"""
 MOST_S = 2700  # of an environment's tests; the slowest take 26 min beside all others on two cores
 
 
@@ -39,7 +43,7 @@ def command(name: str, image: images.Image, report: Path, more: Sequence[str] = 
         "--env", "NVIDIA_VISIBLE_DEVICES=void", *gpu_flags(name), "--env", THREADS,  # where it is set here
         "--volume", f"{report}:/report",
         *mounts(name, image),
-        image.reference, "python", "-m", "pytest", *tests, f"tests/{name}",
+        image.reference, "sh", "-c", MEASURED, "sh", *tests, f"tests/{name}",
     ]  # fmt: skip
 
 
@@ -66,8 +70,11 @@ def has_this_code(image: images.Image) -> bool:
     return image.revision == building.commit() and not image.revision.endswith(("-dirty", "unknown"))
 
 
-def run(name: str, image: images.Image, more: Sequence[str] = ()) -> tuple[int, str]:
-    """Returns pytest's exit code and its report (XML, "" when there is none); its output goes to the terminal."""
+def run(name: str, image: images.Image, more: Sequence[str] = ()) -> tuple[int, str, float]:
+    """Returns pytest's exit code, its report (XML, "" when there is none) and the container's processor time in s.
+
+    What pytest prints goes to the terminal.
+    """
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as folder:
         os.chmod(folder, 0o777)  # the user inside may be another one
         container = command(name, image, Path(folder), more)
@@ -79,5 +86,18 @@ def run(name: str, image: images.Image, more: Sequence[str] = ()) -> tuple[int, 
             if isinstance(error, subprocess.TimeoutExpired):
                 raise LabError(f"the tests of {name} took more than {MOST_S // 60} min inside their image") from None
             raise
-        report = Path(folder) / "junit.xml"
-        return code, report.read_text() if report.exists() else ""
+        report, spent = (
+            path.read_text() if path.exists() else "" for path in (Path(folder) / "junit.xml", Path(folder) / "cpu")
+        )
+        return code, report, cpu_seconds(spent)
+
+
+def cpu_seconds(said: str) -> float:
+    """Returns the processor time that a control group's file says, in s; 0 where it says none.
+
+    Version 2 of control groups counts microseconds, in a line of `cpu.stat`; version 1 nanoseconds, alone in a file.
+    """
+    if found := re.search(r"(?m)^usage_usec (\d+)$", said):
+        return int(found[1]) / 1e6
+    found = re.search(r"(?m)^(\d+)$", said)
+    return int(found[1]) / 1e9 if found else 0.0

@@ -164,9 +164,9 @@ def in_image(name: str) -> Result:
     image = images.found([home(name)])[home(name)]
     say(f"{name}: inside {image.reference}{'' if inside.has_this_code(image) else ', with the code of this tree'}")
     started = time.monotonic()
-    code, report = inside.run(name, image, spread(name))
+    code, report, cpu_seconds = inside.run(name, image, spread(name))
     result = with_exit_code(parse_junit(name, report), code)
-    result.seconds = time.monotonic() - started
+    result.seconds, result.cpu_seconds = time.monotonic() - started, cpu_seconds
     if path := os.environ.get(RECORD):
         write_record(Path(path), [result])
     return result

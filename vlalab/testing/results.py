@@ -14,13 +14,17 @@ from vlalab.host.console import say
 
 @dataclass
 class Result:
-    """What came of one part. `reasons` say why something was skipped, with how often."""
+    """What came of one part. `reasons` say why something was skipped, with how often.
+
+    cpu_seconds: processor time of the processes that it started and waited for, or of its container; 0: not known.
+    """
 
     name: str
     passed: int = 0
     failed: int = 0
     skipped: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     reasons: Counter[str] = field(default_factory=Counter)
 
     def __add__(self, other: Result) -> Result:
@@ -30,6 +34,7 @@ class Result:
             self.failed + other.failed,
             self.skipped + other.skipped,
             self.seconds + other.seconds,
+            self.cpu_seconds + other.cpu_seconds,
             self.reasons + other.reasons,
         )
 
@@ -90,9 +95,10 @@ def read_record(path: Path) -> list[Result]:
 def print_sum(results: Sequence[Result]) -> int:
     """Prints a row per result, why something was skipped, and the sum in one line. Returns the exit code."""
     total = sum(results, Result("all"))
-    print(f"\n{'part':<16}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
+    print(f"\n{'part':<16}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}{'CPU s':>9}")
     for result in results:
-        print(f"{result.name:<16}{result.passed:>8}{result.failed:>8}{result.skipped:>9}{result.seconds:>9.0f}")
+        counts = f"{result.passed:>8}{result.failed:>8}{result.skipped:>9}"
+        print(f"{result.name:<16}{counts}{result.seconds:>9.0f}{result.cpu_seconds:>9.0f}")
     for reason, count in total.reasons.items():
         print(f"skipped {count}: {reason}")
     print(f"\n{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)

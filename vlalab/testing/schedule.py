@@ -8,6 +8,7 @@ and all environments that are made here are there.
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Sequence
 
@@ -77,9 +78,9 @@ def _attack(name: str, how: How, *families: str, after: set[str] = frozenset()) 
 
 
 def _run(name: str, part: Callable[[], list[Result]]) -> list[Result]:
-    """Returns what came of a part, with how long it took; one that cannot run at all counts as one failure."""
+    """Returns what came of a part, with the time that it took; one that cannot run at all counts as one failure."""
     say(f"part '{name}'")
-    started = time.monotonic()
+    started, used = time.monotonic(), _cpu_seconds()
     try:
         results = part()
     except LabError as error:
@@ -87,4 +88,12 @@ def _run(name: str, part: Callable[[], list[Result]]) -> list[Result]:
         results = [Result(name, failed=1)]
     if results and not results[0].seconds:
         results[0].seconds = time.monotonic() - started
+    if results and not results[0].cpu_seconds:
+        results[0].cpu_seconds = _cpu_seconds() - used
     return results
+
+
+def _cpu_seconds() -> float:
+    """Returns the processor time of this process and of all below it that was waited for, in s."""
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in spent)
