@@ -17,8 +17,10 @@ from tests.chaos.targets import Target, last_traceback, settled_mb
 from tests.chaos.wire import Answer, Connection, request_bytes
 
 SECRET = "canary-3f9c1e"  # in a file beside the volume that no page may show
+JUPYTER = ("/api", "/login", "/static/", "/favicon.ico", "/logout")
 PUBLIC = {  # what answers 2xx without the token; all below it where it ends in a slash
-    "ws_mdl": ("/api", "/login", "/static/", "/favicon.ico", "/logout"),
+    "ws_mdl": JUPYTER,
+    "hf": JUPYTER,
     "tensorboard": ("/livez", "/readyz"),
     "reports": ("/livez", "/readyz"),
 }
@@ -165,6 +167,6 @@ def attack_page(target: Target, seed: int, seconds: float, ledger: Ledger, place
 
 
 async def _alive(target: Target) -> bool:
-    path = "/api" if target.name == "ws_mdl" else "/readyz"
+    path = "/api" if PUBLIC.get(target.name) == JUPYTER else "/readyz"
     request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
     return (await Connection(target.url).ask(request, timeout_s=20)).status == 200

@@ -73,6 +73,7 @@ def recipes(replayed: Path) -> dict[str, Recipe]:
         "openvla": Recipe("openvla", ("services.openvla", "--checkpoint", "openvla-tiny")),
         "ui": Recipe("ui", ("services.ui", "--policy-url", "http://127.0.0.1:9")),
         "ws_mdl": Recipe("ws_mdl", ("vla_notebooks", "--of", "ws_mdl", *root), "/api", guarded=True),
+        "hf": Recipe("hf", ("vla_notebooks", "--of", "hf", *root), "/api", guarded=True),
         "tensorboard": Recipe("ws_mdl", ("services.ws_mdl.tensorboard",), guarded=True),
         "reports": Recipe("libero", ("services.reports",), guarded=True),
     }
