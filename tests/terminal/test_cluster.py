@@ -8,9 +8,11 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,11 +21,48 @@ from tests.ports import free_ports
 from tests.terminal.conftest import Terminal
 from vlalab.commands import cluster
 from vlalab.environments import venvs
+from vlalab.host import paths
+from vlalab.host.processes import identify
 
 SHORT = (
     "eval", "libero_goal", "--policy", "oracle", "--tasks", "0", "--trials", "4", "--max-steps", "12",
     "--video", "none",
 )  # fmt: skip
+
+
+WATCH = """
+import os, signal, sys
+from pathlib import Path
+
+def there():
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.fsencode(f"VLALAB_STATE={sys.argv[1]}/") in (path / "environ").read_bytes():
+                yield int(path.name)
+        except OSError:
+            continue
+
+if sys.stdin.read() != "done":
+    while found := list(there()):
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+"""
+
+
+@contextlib.contextmanager
+def ended_with_me(folder: Path) -> Iterator[None]:
+    """Sees to it that machines whose state is in `folder` do not outlive this process, even where it is killed: what
+    `cluster start` leaves running is nobody's child.
+    """
+    command = [sys.executable, "-c", WATCH, str(folder)]
+    watch = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        yield
+    finally:
+        watch.communicate("done")
 
 
 class Machine(Terminal):
@@ -74,13 +113,31 @@ def machines(tmp_path_factory):
     one, two = Machine(folder, "one"), Machine(folder, "two")
     address = f"127.0.0.2:{free_ports(1)[0]}"
     host, port = address.split(":")
-    try:
-        one.done("cluster", "start", "--host", host, "--port", port, "--cpus", "1")
-        two.done("cluster", "join", address, "--host", "127.0.0.3", "--cpus", "1")
-        yield one, two, address
-    finally:
-        for machine in (two, one):
-            machine("cluster", "stop").wait()
+    with ended_with_me(folder):
+        try:
+            one.done("cluster", "start", "--host", host, "--port", port, "--cpus", "1")
+            two.done("cluster", "join", address, "--host", "127.0.0.3", "--cpus", "1")
+            yield one, two, address
+        finally:
+            for machine in (two, one):
+                machine("cluster", "stop").wait()
+
+
+def test_a_cluster_does_not_outlive_tests_that_are_killed(tmp_path):
+    code = (
+        "import os, pathlib, signal, subprocess, sys\n"
+        "from tests.terminal.test_cluster import ended_with_me\n"
+        "with ended_with_me(pathlib.Path(sys.argv[1])):\n"
+        "    state = {'VLALAB_STATE': f'{sys.argv[1]}/one'}\n"
+        "    left = subprocess.Popen(['sleep', '600'], env=state, start_new_session=True)\n"
+        "    print(left.pid, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    tests = subprocess.run(command, cwd=paths.ROOT, stdout=subprocess.PIPE, text=True, timeout=300, check=False)
+    assert tests.returncode == -signal.SIGKILL
+    left = identify(int(tests.stdout))
+    assert left is None or left.wait_gone(60)
 
 
 @pytest.fixture(scope="module")
