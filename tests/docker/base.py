@@ -67,11 +67,12 @@ def make(interpreter: Path, folder: Path) -> Path:
     _debootstrap(of, root, wanted)
     if not owned:
         _copy_python(prefix, root / "usr" / "local")
-        _compile(root)
     _copy_proxy(root)
     for name in NOT_NEEDED:
         shutil.rmtree(root / name, ignore_errors=True)
     subprocess.run(["chroot", str(root), "ldconfig"], check=True)
+    if not owned:
+        _compile(root)
     subprocess.run(["chroot", str(root), f"python{VERSION}", "-c", "import ssl, sqlite3, ctypes, lzma"], check=True)
     return root
 
