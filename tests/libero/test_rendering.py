@@ -46,6 +46,7 @@ SCENE = """
 
 MIRROR = '<geom name="mirror" type="box" size="0.4 0.6 0.02" pos="0.3 -0.2 0.02" material="mirror"/>'
 GLASS = '<geom name="pane" type="box" size="0.02 0.5 0.5" pos="0.6 0 0.5" material="glass"/>'
+SITE = '<site name="glow" pos="0.3 0.1 0.3" size="0.05" rgba="0.4 0.2 0.1 1"/>'
 SCENES = {
     "plain": "",
     "mirror": MIRROR,
@@ -142,7 +143,7 @@ def test_what_stands_is_drawn_once(stage_of, monkeypatch):
     assert rest == ["ball", "bar", "drawer", "floor", "wall"]  # the last two are the layers
     drawn.clear()
     compositor.render(camera)
-    assert len(drawn) == 2  # the background has not changed
+    assert drawn == [rest]  # neither the background nor what the mirror shows has changed
     drawn.clear()
     stage.model.geom_rgba[stage.model.geom("block").id] = 0, 0, 1, 1
     expected = stage.render(camera)
@@ -152,6 +153,44 @@ def test_what_stands_is_drawn_once(stage_of, monkeypatch):
     stage.pose(camera, inside_the_block)
     compositor.render(camera)
     assert {"block", "twin"} < set(drawn[-1])  # the mover touches the first, the first the second
+    compositor.free()
+
+
+def test_a_mirror_is_drawn_anew_when_what_it_shows_has_changed(stage_of):
+    """Whatever that is: what stands in it, colours, lights and sites. What it does not show is none of it."""
+    from services.libero.simulator.rendering.compositor import Compositor
+
+    stage = stage_of(MIRROR + SITE)
+    compositor, camera, captured = Compositor(stage), camera_of(stage, "still"), []
+    aside = np.array([-0.6, 0.8, 0.3, 1, 0, 0, 0, 1.2])  # beside what the mirror shows
+    above = np.array([0.3, -0.2, 0.5, 1, 0, 0, 0, 1.2])
+    model = stage.model
+
+    def look(qpos):
+        """Returns whether the mirror was drawn anew, having compared the picture."""
+        stage.pose(camera, qpos)
+        expected = stage.render(camera)
+        assert np.array_equal(expected, compositor.render(camera))
+        captured.append(compositor._mirror_layers[camera][1])
+        return len(captured) < 2 or captured[-2] != captured[-1]
+
+    assert look(aside)
+    assert not look(aside + 0.02 * np.eye(8)[0])
+    assert look(above)
+    assert not look(above)
+    assert look(np.nextafter(above.astype(np.float32), np.float32(1)))
+    for array, index in (
+        (model.geom_rgba, model.geom("ball").id),
+        (model.mat_rgba, model.material("mirror").id),
+        (model.site_rgba, 0),
+        (model.site_pos, 0),
+        (model.light_diffuse, 0),
+        (model.light_pos, 0),
+        (model.cam_pos, camera),
+    ):
+        look(above)
+        array[index][0] += 0.1
+        assert look(above)
     compositor.free()
 
 

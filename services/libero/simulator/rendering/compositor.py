@@ -33,8 +33,8 @@ class Compositor:
         self._static = _static(stage)
         self._planes = np.flatnonzero(self._static & (stage.model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE))
         self._shader = layers.CopyShader()
-        self._mirror_layer = layers.Layer(stage.context, self._shader, stage.size)
         self._static_layers = {}  # of each camera: its layer, and the appearance it was drawn with
+        self._mirror_layers = {}  # of each camera: its layer, and the scene that it was drawn from
         self._resting = {}  # of each camera: what stood still from picture to picture
 
     @staticmethod
@@ -56,9 +56,10 @@ class Compositor:
         still = self._static | self._at_rest(camera)
         stack = [self._static_layer(camera, still)]
         if self._stage.culling.sees_mirror(self._stage.data, camera):
-            if not self._draw_mirror_layer(camera):
+            mirror = self._mirror_layer(camera)
+            if mirror is None:
                 return None
-            stack.insert(0, self._mirror_layer)
+            stack.insert(0, mirror)
         self._compose(camera, stack, still)
         self._stage.draw()
         return self._stage.read()
@@ -145,25 +146,28 @@ class Compositor:
         lights = (data.light_xpos, data.light_xdir, model.light_active, model.light_diffuse)
         return b"".join(part.tobytes() for part in (*geoms, *lights, data.cam_xpos[camera], data.cam_xmat[camera]))
 
-    def _draw_mirror_layer(self, camera: int) -> bool:
-        """Draws the mirror and what is reflected in it into their layer; returns whether that could be done.
+    def _mirror_layer(self, camera: int) -> layers.Layer | None:
+        """Returns the layer of the mirror and what is reflected in it, drawn again if any of that has changed.
 
-        With glass among them it cannot: the layer would hold the mirror as seen through it.
+        With glass among them there is none: the layer would hold the mirror as seen through it.
         """
         stage = self._stage
         hidden = stage.culling.unreflected(stage.data, camera)
         hidden[stage.culling.mirror_ids] = False
         stage.update_scene(hidden, reflect=True)
         if any(0 < geom.rgba[3] < _GLASS_BELOW for geom in stage.scene.geoms[: stage.scene.ngeom]):
-            return False
-        stage.draw()
-        self._mirror_layer.capture()
-        return True
+            return None
+        layer, drawn = self._mirror_layers.get(camera) or (layers.Layer(stage.context, self._shader, stage.size), None)
+        content = stage.content()
+        if content != drawn:
+            stage.draw()
+            layer.capture()
+            self._mirror_layers[camera] = layer, content
+        return layer
 
     def free(self) -> None:
-        for layer, _ in self._static_layers.values():
+        for layer, _ in (*self._static_layers.values(), *self._mirror_layers.values()):
             layer.free()
-        self._mirror_layer.free()
         self._shader.free()
 
 

@@ -5,6 +5,17 @@ import numpy as np
 
 from services.libero.simulator.rendering.culling import Culling
 
+# What mjr_render reads of a scene; what it writes (transparent, camdist) and what only names things is not among them.
+_GEOM_NUMBERS = ("type", "dataid", "matid", "texcoord", "emission", "specular", "shininess", "reflectance")
+_GEOM_ARRAYS = ("size", "pos", "mat", "rgba")
+_LIGHT_NUMBERS = ("directional", "castshadow", "cutoff", "exponent")
+_LIGHT_ARRAYS = ("pos", "dir", "attenuation", "ambient", "diffuse", "specular")
+_CAMERA_NUMBERS = (
+    *("orthographic", "frustum_center", "frustum_width"),
+    *("frustum_bottom", "frustum_top", "frustum_near", "frustum_far"),
+)
+_CAMERA_ARRAYS = ("pos", "forward", "up")
+
 
 class Stage:
     """A scene of `model` and the offscreen buffer it is drawn into, `size` × `size` pixels. Needs a current context."""
@@ -52,6 +63,18 @@ class Stage:
             self.culling.show_all()
         while self.scene.ngeom and self.scene.geoms[self.scene.ngeom - 1].rgba[3] <= 0:
             self.scene.ngeom -= 1  # sites that robosuite hides by opacity; MuJoCo would draw each twice
+
+    def content(self) -> bytes:
+        """Returns all that the scene's picture depends on: of two scenes of one content the pictures are equal."""
+        scene = self.scene
+        parts = (
+            (_GEOM_NUMBERS, _GEOM_ARRAYS, scene.geoms[: scene.ngeom]),
+            (_LIGHT_NUMBERS, _LIGHT_ARRAYS, scene.lights[: scene.nlight]),
+            (_CAMERA_NUMBERS, _CAMERA_ARRAYS, scene.camera),
+        )
+        numbers = [getattr(each, name) for names, _, many in parts for each in many for name in names]
+        arrays = [getattr(each, name).tobytes() for _, names, many in parts for each in many for name in names]
+        return b"".join((np.array([scene.ngeom, *numbers], np.float64).tobytes(), scene.flags.tobytes(), *arrays))
 
     def draw(self) -> None:
         """Draws the scene."""
