@@ -123,6 +123,11 @@ def test_settings_become_the_trainers_flags(given, flags):
     assert course.flags("transformer", given.split(",")) == flags
 
 
+def test_tasks_may_be_named_as_their_benchmark_names_them():
+    text = "0, 2-4,reach-v3,open_the_drawer"
+    assert Ranges(names=True).read("--tasks", text) == "0,2-4,reach-v3,open_the_drawer"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -171,7 +171,7 @@ class Ranges:
         return ",".join(parts)
 
     def _check(self, label: str, part: str) -> None:
-        if self.names and re.fullmatch(r"[A-Za-z]\w*", part):
+        if self.names and re.fullmatch(r"[A-Za-z]\w*(-\w+)*", part):
             return
         found = re.fullmatch(r"(\d+)(?:\s*-\s*(\d+))?", part)
         if not found or int(found[2] or found[1]) < int(found[1]):
