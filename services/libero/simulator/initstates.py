@@ -46,8 +46,9 @@ class _ArrayUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"persistent id {pid!r} in an init-state file; expected a plain array")
 
 
-def read_init_states(path: Path) -> np.ndarray:
-    """Returns the states of one file: float64 [n, 1 + nq + nv], each row (time, qpos, qvel).
+def read_init_states(path: Path, single: bool = False) -> np.ndarray:
+    """Returns the states of one file: float64 [n, 1 + nq + nv], each row (time, qpos, qvel); with `single` the file
+    may hold one state, a vector.
 
     Raises ValueError when the file is missing, damaged, or holds anything but one finite 2-D array of floats.
     """
@@ -63,6 +64,8 @@ def read_init_states(path: Path) -> np.ndarray:
         raise ValueError(f"no init states at {path}; reinstall hf-libero, which carries them") from None
     except (zipfile.BadZipFile, pickle.UnpicklingError, ValueError, EOFError, TypeError) as err:
         raise ValueError(f"init states at {path} cannot be read: {err}") from err
+    if single and isinstance(states, np.ndarray) and states.ndim == 1:
+        states = states[None]
     return _checked(states, path)
 
 
@@ -75,8 +78,6 @@ def _read_npz(path: Path) -> np.ndarray:
 
 
 def _checked(states, path: Path) -> np.ndarray:
-    if isinstance(states, np.ndarray) and states.ndim == 1:
-        states = states[None]
     if not isinstance(states, np.ndarray) or states.ndim != 2 or states.dtype.kind != "f":
         kind = f"{states.dtype} {states.shape}" if isinstance(states, np.ndarray) else type(states).__name__
         raise ValueError(f"init states at {path} are {kind}; expected a float array [episodes, state]")

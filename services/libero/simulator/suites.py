@@ -180,4 +180,4 @@ def init_states(task: Task) -> np.ndarray:
     """
     if task.init_states_path is None:
         return np.empty((pro.EPISODES, 0))
-    return read_init_states(task.init_states_path)
+    return read_init_states(task.init_states_path, single=task.disturbance is not None)
