@@ -1,0 +1,192 @@
+"""How fast are LIBERO's episodes here and in vla-eval 0.8.0, when both are answered by one and the same model server?
+
+    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation \
+        python bench/peer.py [--quick] [--assets official|kit|FOLDER] [--suite libero_goal] [--peer PYTHON]
+
+vla-eval gets an environment of its own: this project's lock of libero, and vla-eval beside it. --peer names one that is
+there. The server is vla-eval's own; it answers the oracle's actions at once, and writes down when it was asked. Its own
+harness asks it by its own command, without Docker and without saving anything; `./lab`'s evaluator through the bridge,
+with one process more on the way. Counted is from when every worker has begun until the last episode begins: steps and
+resets, no start-up. The pictures that the server is shown in the first episode must be the same to the bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from bench.common import figure, flags
+from bench.parts.serving import ROOT, VARIABLES, program
+from bench.sim import oracle_actions
+from services.libero import assets
+from services.libero.profiles import PROFILES
+from services.libero.simulator import runtime, suites
+from vla_common.volume import Volume
+from vla_evaluation.provenance import cores
+
+ENVIRONMENT = "libero"
+PACKAGE = "vla-eval==0.8.0"
+STEPS = 80  # of an episode; the oracle needs more
+PARTS = Path(__file__).parent / "parts"
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What both sides play: episodes of one task, by so many workers, with one camera or two."""
+
+    peer: str
+    assets: str
+    suite: str
+    actions: Path
+    workers: int
+    episodes: int
+    wrist: bool
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Episodes an hour, resets among them; median milliseconds from one question to the next; what was seen first."""
+
+    per_hour: float
+    step_ms: float
+    first: list[str]
+
+
+def environment(folder: Path) -> str:
+    """Makes vla-eval's environment in `folder`; returns its interpreter. CalledProcessError where an index fails."""
+    python, lock = folder / "bin" / "python", ROOT / "images" / ENVIRONMENT / "requirements.lock"
+    uv = [str(ROOT / ".venv" / "bin" / "uv")]
+    subprocess.run([*uv, "venv", "-q", "--python", sys.executable, folder], check=True)
+    subprocess.run([*uv, "pip", "sync", "-q", "--require-hashes", "--python", python, lock], check=True)
+    subprocess.run([*uv, "pip", "install", "-q", "--python", python, PACKAGE], check=True)
+    return str(python)
+
+
+@contextlib.contextmanager
+def model_server(setting: Setting, log: Path) -> Iterator[str]:
+    """Serves the recorded actions; yields the address. RuntimeError where it does not start."""
+    words = [setting.peer, str(PARTS / "peer_server.py"), str(setting.actions), str(log)]
+    process = subprocess.Popen([*words, *(["wrist"] if setting.wrist else [])], stdin=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 60
+        while not (log.exists() and "\n" in (said := log.read_text())):
+            if process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"vla-eval's server did not start: {words}")
+            time.sleep(0.1)
+        yield f"127.0.0.1:{said.splitlines()[0]}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def theirs(setting: Setting, server: str, work: Path) -> None:
+    """Plays the episodes with vla-eval, a process for each worker, llvmpipe's threads as Mesa has them."""
+    entry = {
+        "benchmark": "vla_eval.benchmarks.libero.benchmark:LIBEROBenchmark",
+        "episodes_per_task": setting.episodes,
+        "max_steps": STEPS,
+        "max_tasks": 1,
+        "params": {"suite": setting.suite},
+    }
+    config = work / "peer.yaml"
+    config.write_text(yaml.safe_dump({"server": {"url": f"ws://{server}"}, "benchmarks": [entry]}))
+    env = {**VARIABLES, **ONE_THREAD, "LP_NUM_THREADS": str(cores())}
+    shards = []
+    for number in range(setting.workers):
+        words = ["run", "--config", config, "--no-docker", "--yes", "--no-save", "--output-dir", work / "results"]
+        words += ["--shard-id", number, "--num-shards", setting.workers] if setting.workers > 1 else []
+        words = map(str, (setting.peer, PARTS / "peer_shard.py", setting.assets, work / f"shard{number}", *words))
+        shards.append(subprocess.Popen(list(words), cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=2))
+    ended = [shard.wait(1800) for shard in shards]
+    if any(ended):
+        raise RuntimeError(f"vla-eval ended with {ended}")
+
+
+def ours(setting: Setting, server: str, work: Path) -> None:
+    """Plays the episodes with this project's evaluator, which asks the server through the bridge."""
+    words = ("services.bridge", "policy", "--host", "127.0.0.1", "--server", f"ws://{server}")
+    with program(work / "bridge.txt", sys.executable, *words, **ONE_THREAD) as url:
+        job = ["services.libero", setting.suite, "--policy-url", url, "--run-dir", work, "--run-id", "ours"]
+        job += ["--tasks", "0", "--trials", setting.episodes, "--workers", setting.workers, "--video", "none"]
+        job += ["--max-steps", STEPS, "--assets", setting.assets]
+        done = subprocess.run([sys.executable, "-m", *map(str, job)], cwd=ROOT, env=VARIABLES, stdout=2, check=False)
+        if done.returncode:
+            raise RuntimeError(f"the evaluator ended with {done.returncode}")
+
+
+def measured(setting: Setting, log: Path) -> Measured:
+    """Reads the server's log. RuntimeError where an episode is missing."""
+    asked: dict[str, list[tuple[float, str]]] = {}
+    for line in log.read_text().splitlines()[1:]:
+        at, episode, step, seen = line.split()
+        if step == "0" or episode in asked:  # the bridge asks once before the first episode
+            asked.setdefault(episode, []).append((float(at), seen))
+    episodes = sorted((one for one in asked.values() if len(one) == STEPS), key=lambda one: one[0][0])
+    if len(episodes) != setting.episodes:
+        raise RuntimeError(f"{len(episodes)} whole episodes in {log}; expected {setting.episodes}")
+    begin, end = episodes[setting.workers - 1][0][0], episodes[-1][0][0]
+    steps = sum(begin <= at < end for one in episodes for at, _ in one)
+    gaps = [after[0] - before[0] for one in episodes for before, after in pairwise(one)]
+    return Measured(3600 * steps / STEPS / (end - begin), 1e3 * statistics.median(gaps), [s for _, s in episodes[0]])
+
+
+def compare(setting: Setting, rounds: int) -> None:
+    """Measures both sides in turns and prints their medians and what one is of the other."""
+    found: dict[str, list[Measured]] = {"vla-eval": [], "vla-lab": []}
+    for _ in range(rounds):
+        for name, play in (("vla-eval", theirs), ("vla-lab", ours)):
+            with tempfile.TemporaryDirectory() as folder:
+                log = Path(folder) / "asked.txt"
+                with model_server(setting, log) as server:
+                    play(setting, server, Path(folder))
+                found[name].append(measured(setting, log))
+    what = f"{'two cameras' if setting.wrist else 'one camera'}, {setting.workers} worker{'s'[: setting.workers - 1]}"
+    same = sum(a == b for a, b in zip(*(found[name][0].first for name in found), strict=True))
+    print(f"\n{setting.suite}, {what}; the first episode's pictures are the same in {same} of {STEPS} steps")
+    hour, step = ({name: statistics.median(getattr(one, key) for one in many) for name, many in found.items()}
+                  for key in ("per_hour", "step_ms"))  # fmt: skip
+    for name in found:
+        print(f"  {name:<9} {hour[name]:7.0f} episodes/h   {step[name]:7.1f} ms from one question to the next")
+    if setting.workers == 1 and same != STEPS:
+        raise RuntimeError("both sides must show the same pictures")
+    mark, target = ("two_cameras", ">=3") if setting.wrist else ("one_camera", ">=4")
+    figure(f"peer_episodes_{mark}_{setting.workers}", hour["vla-lab"] / hour["vla-eval"], "x", target)
+    figure(f"peer_step_{mark}_{setting.workers}", step["vla-eval"] / step["vla-lab"], "x", target)
+
+
+def main() -> None:
+    parser = flags("Episodes an hour beside vla-eval's.", "few episodes, one round")
+    parser.add_argument("--peer", help="python of an environment with vla-eval, which else is made")
+    parser.add_argument("--assets", default="official", help="kit, official or a folder")
+    parser.add_argument("--suite", default="libero_goal")
+    args = parser.parse_args()
+    source = assets.resolve(args.assets, Volume().root)
+    task = suites.load_suite(args.suite).tasks[0]
+    with tempfile.TemporaryDirectory() as folder:
+        runtime.configure(source.path, Path(folder), "cpu")
+        wait = PROFILES["vla-eval"].wait_steps
+        actions = oracle_actions(task, source.path, suites.init_states(task)[0], wait + STEPS)[wait:]
+        np.save(recorded := Path(folder) / "actions.npy", np.array(actions, np.float32))
+        peer = os.path.abspath(args.peer) if args.peer else environment(Path(folder) / "vla-eval")
+        common = (peer, str(source.path), args.suite, recorded)
+        for wrist in (False, True):
+            for workers in (1, 2):
+                episodes = workers * (3 if args.quick else 6) + 1
+                compare(Setting(*common, workers, episodes, wrist), 1 if args.quick else 3)
+
+
+if __name__ == "__main__":
+    main()
