@@ -1,13 +1,14 @@
-"""How fast are LIBERO's episodes here and in vla-eval 0.8.0, when both are answered by one and the same model server?
+"""How fast are LIBERO's episodes here and in vla-eval 0.8.0, when a policy answers recorded actions at once?
 
     PYTHONPATH=.:shared/common:shared/contract:shared/evaluation \
         python bench/peer.py [--quick] [--assets official|kit|FOLDER] [--suite libero_goal] [--peer PYTHON]
 
 vla-eval gets an environment of its own: this project's lock of libero, and vla-eval beside it. --peer names one that is
-there. The server is vla-eval's own; it answers the oracle's actions at once, and writes down when it was asked. Its own
-harness asks it by its own command, without Docker and without saving anything; `./lab`'s evaluator through the bridge,
-with one process more on the way. Counted is from when every worker has begun until the last episode begins: steps and
-resets, no start-up. The pictures that the server is shown in the first episode must be the same to the bit.
+there. Its harness is started by its own command, without Docker and without saving anything, and asks vla-eval's own
+model server; `./lab`'s evaluator asks that same server through the bridge, which is one process more on the way
+("bridge"), and a policy of this project's own wire that answers the same. Who answers writes down when it was asked.
+Counted is from when every worker has begun until the last episode begins: steps and resets, no start-up. The pictures
+that they are shown in the first episode must be the same to the bit.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,17 +31,21 @@ import numpy as np
 import yaml
 
 from bench.common import figure, flags
-from bench.parts.serving import ROOT, VARIABLES, program
+from bench.parts.serving import ROOT, VARIABLES, program, served
 from bench.sim import oracle_actions
 from services.libero import assets
 from services.libero.profiles import PROFILES
 from services.libero.simulator import runtime, suites
 from vla_common.volume import Volume
+from vla_contract import ActionChunk, Observation, PolicyInfo, create_app
 from vla_evaluation.provenance import cores
+from vla_evaluation.random_policy import RandomPolicy
 
 ENVIRONMENT = "libero"
 PACKAGE = "vla-eval==0.8.0"
 STEPS = 80  # of an episode; the oracle needs more
+SIDES = ("vla-eval", "bridge", "vla-lab")
+TARGETS = (">=4", ">=3")  # of one camera, of two
 PARTS = Path(__file__).parent / "parts"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -73,6 +80,33 @@ def environment(folder: Path) -> str:
     subprocess.run([*uv, "pip", "sync", "-q", "--require-hashes", "--python", python, lock], check=True)
     subprocess.run([*uv, "pip", "install", "-q", "--python", python, PACKAGE], check=True)
     return str(python)
+
+
+@dataclass(frozen=True)
+class Recorded(RandomPolicy):
+    """Answers recorded actions by the episode's step, as peer_server.py does, and writes the same log."""
+
+    actions: np.ndarray | None = None  # [steps, 7]
+    log: Path = Path()
+
+    def info(self) -> PolicyInfo:
+        return replace(super().info(), profile="vla-eval")
+
+    def act(self, observations: list[Observation]) -> list[ActionChunk]:
+        with self.log.open("a") as lines:
+            for one in observations:
+                seen = 0
+                for _, picture in sorted(one.images.items()):
+                    seen = zlib.crc32(np.ascontiguousarray(picture), seen)
+                lines.write(f"{time.monotonic()} {one.session} {one.step} {seen}\n")
+        last = len(self.actions) - 1
+        return [ActionChunk(self.actions[min(one.step, last)][None]) for one in observations]
+
+
+def make_app(actions: Path, cameras: tuple[str, ...], log: Path):
+    """Returns the application of this project's own policy."""
+    policy = Recorded("recorded", PROFILES["vla-eval"].action, cameras=cameras, actions=np.load(actions), log=log)
+    return create_app(policy)
 
 
 @contextlib.contextmanager
@@ -115,16 +149,33 @@ def theirs(setting: Setting, server: str, work: Path) -> None:
         raise RuntimeError(f"vla-eval ended with {ended}")
 
 
-def ours(setting: Setting, server: str, work: Path) -> None:
-    """Plays the episodes with this project's evaluator, which asks the server through the bridge."""
-    words = ("services.bridge", "policy", "--host", "127.0.0.1", "--server", f"ws://{server}")
-    with program(work / "bridge.txt", sys.executable, *words, **ONE_THREAD) as url:
-        job = ["services.libero", setting.suite, "--policy-url", url, "--run-dir", work, "--run-id", "ours"]
-        job += ["--tasks", "0", "--trials", setting.episodes, "--workers", setting.workers, "--video", "none"]
-        job += ["--max-steps", STEPS, "--assets", setting.assets]
-        done = subprocess.run([sys.executable, "-m", *map(str, job)], cwd=ROOT, env=VARIABLES, stdout=2, check=False)
-        if done.returncode:
-            raise RuntimeError(f"the evaluator ended with {done.returncode}")
+def ours(setting: Setting, url: str, work: Path) -> None:
+    """Plays the episodes with this project's evaluator."""
+    job = ["services.libero", setting.suite, "--policy-url", url, "--run-dir", work, "--run-id", "ours"]
+    job += ["--tasks", "0", "--trials", setting.episodes, "--workers", setting.workers, "--video", "none"]
+    job += ["--max-steps", STEPS, "--assets", setting.assets]
+    done = subprocess.run([sys.executable, "-m", *map(str, job)], cwd=ROOT, env=VARIABLES, stdout=2, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the evaluator ended with {done.returncode}")
+
+
+def played(name: str, setting: Setting, work: Path) -> Measured:
+    """Plays the episodes on one side; returns what it was like for who answered."""
+    log = work / "asked.txt"
+    if name == "vla-lab":
+        log.write_text("\n")  # where a model server says its port
+        cameras = ("agentview", "robot0_eye_in_hand")[: 1 + setting.wrist]
+        with served(partial(make_app, setting.actions, cameras, log)) as (url, _):
+            ours(setting, url, work)
+        return measured(setting, log)
+    with model_server(setting, log) as server:
+        if name == "vla-eval":
+            theirs(setting, server, work)
+        else:
+            words = ("services.bridge", "policy", "--host", "127.0.0.1", "--server", f"ws://{server}")
+            with program(work / "bridge.txt", sys.executable, *words, **ONE_THREAD) as url:
+                ours(setting, url, work)
+    return measured(setting, log)
 
 
 def measured(setting: Setting, log: Path) -> Measured:
@@ -144,27 +195,25 @@ def measured(setting: Setting, log: Path) -> Measured:
 
 
 def compare(setting: Setting, rounds: int) -> None:
-    """Measures both sides in turns and prints their medians and what one is of the other."""
-    found: dict[str, list[Measured]] = {"vla-eval": [], "vla-lab": []}
+    """Measures all sides in turns and prints their medians, and how much faster than vla-eval the others are."""
+    found: dict[str, list[Measured]] = {name: [] for name in SIDES}
     for _ in range(rounds):
-        for name, play in (("vla-eval", theirs), ("vla-lab", ours)):
+        for name in SIDES:
             with tempfile.TemporaryDirectory() as folder:
-                log = Path(folder) / "asked.txt"
-                with model_server(setting, log) as server:
-                    play(setting, server, Path(folder))
-                found[name].append(measured(setting, log))
-    what = f"{'two cameras' if setting.wrist else 'one camera'}, {setting.workers} worker{'s'[: setting.workers - 1]}"
-    same = sum(a == b for a, b in zip(*(found[name][0].first for name in found), strict=True))
-    print(f"\n{setting.suite}, {what}; the first episode's pictures are the same in {same} of {STEPS} steps")
-    hour, step = ({name: statistics.median(getattr(one, key) for one in many) for name, many in found.items()}
-                  for key in ("per_hour", "step_ms"))  # fmt: skip
-    for name in found:
-        print(f"  {name:<9} {hour[name]:7.0f} episodes/h   {step[name]:7.1f} ms from one question to the next")
-    if setting.workers == 1 and same != STEPS:
-        raise RuntimeError("both sides must show the same pictures")
-    mark, target = ("two_cameras", ">=3") if setting.wrist else ("one_camera", ">=4")
-    figure(f"peer_episodes_{mark}_{setting.workers}", hour["vla-lab"] / hour["vla-eval"], "x", target)
-    figure(f"peer_step_{mark}_{setting.workers}", step["vla-eval"] / step["vla-lab"], "x", target)
+                found[name].append(played(name, setting, Path(folder)))
+    print(f"\n{setting.suite}, cameras: {1 + setting.wrist}, workers: {setting.workers}")
+    first = found["vla-eval"][0].first
+    for name, many in found.items():
+        hour, step = (statistics.median(getattr(one, key) for one in many) for key in ("per_hour", "step_ms"))
+        print(f"  {name:<9} {hour:7.0f} episodes/h   {step:7.1f} ms from one question to the next")
+        if setting.workers == 1 and many[0].first != first:  # whose first episode it is depends on who is faster
+            raise RuntimeError(f"{name} did not see the pictures that vla-eval saw")
+        if name == "vla-eval":
+            base_hour, base_step = hour, step
+        else:
+            mark = f"{name.replace('-', '_')}_{setting.suite}_cameras_{1 + setting.wrist}_workers_{setting.workers}"
+            figure(f"peer_episodes_{mark}", hour / base_hour, "x", TARGETS[setting.wrist])
+            figure(f"peer_step_{mark}", base_step / step, "x", TARGETS[setting.wrist])
 
 
 def main() -> None:
@@ -179,7 +228,9 @@ def main() -> None:
         runtime.configure(source.path, Path(folder), "cpu")
         wait = PROFILES["vla-eval"].wait_steps
         actions = oracle_actions(task, source.path, suites.init_states(task)[0], wait + STEPS)[wait:]
-        np.save(recorded := Path(folder) / "actions.npy", np.array(actions, np.float32))
+        actions = np.array(actions, np.float32)
+        actions[:, -1] = np.where(actions[:, -1] < 0, -1, 1)  # as vla-eval does; the oracle also lets it stay as it is
+        np.save(recorded := Path(folder) / "actions.npy", actions)
         peer = os.path.abspath(args.peer) if args.peer else environment(Path(folder) / "vla-eval")
         common = (peer, str(source.path), args.suite, recorded)
         for wrist in (False, True):
