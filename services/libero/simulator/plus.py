@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from services.libero.simulator.pro import BASES, Variant
 from vla_common.volume import Volume
 
 BESIDE = Path(sys.prefix) / "beside" / "liberoplus" / "liberoplus"
-BASES = ("libero_spatial", "libero_object", "libero_goal", "libero_10")
 KINDS = ("camera", "robot", "language", "light", "background", "noise", "layout")  # the columns of its table
 TRIALS = 1  # episodes of a task, as its authors count
 LEVELS_FILE = "libero-plus-tasks.json"  # its task_classification.json, below the volume's assets
@@ -35,15 +35,6 @@ _SUFFIX = re.compile(
     r"_(?:(?P<language>language_\d+_)?view_(?P<view>\d+_\d+_\d+_\d+_\d+)_initstate_(?P<posture>\d+)(?:_noise_(?P<noise>\d+))?"
     r"|(?P<light>light_\d+)|(?P<background>(?:table|tb)_\d+)|(?P<layout>add_\d+|level\d+_sample\d+))$"
 )
-
-
-@dataclass(frozen=True)
-class Variant:
-    """What a suite is: which one it disturbs and how; `kind` is empty for the one of all kinds."""
-
-    name: str
-    base: str
-    kind: str
 
 
 def _variants() -> dict[str, Variant]:

@@ -146,7 +146,7 @@ def _of_kind(base: Task, variant: pro.Variant) -> Task | None:
     )
 
 
-def _plus(variant: plus.Variant) -> Iterator[Task]:
+def _plus(variant: pro.Variant) -> Iterator[Task]:
     """Yields the tasks of a suite of LIBERO-plus in its own order."""
     levels = plus.levels()
     chosen = [one for one in plus.listed(variant.base) if variant.kind in ("", one.kind)]
