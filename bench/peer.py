@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,6 +30,7 @@ import numpy as np
 import yaml
 
 from bench.common import figure, flags
+from bench.parts import peer_log
 from bench.parts.serving import ROOT, VARIABLES, program, served
 from bench.sim import oracle_actions
 from services.libero import assets
@@ -94,11 +94,7 @@ class Recorded(RandomPolicy):
 
     def act(self, observations: list[Observation]) -> list[ActionChunk]:
         with self.log.open("a") as lines:
-            for one in observations:
-                seen = 0
-                for _, picture in sorted(one.images.items()):
-                    seen = zlib.crc32(np.ascontiguousarray(picture), seen)
-                lines.write(f"{time.monotonic()} {one.session} {one.step} {seen}\n")
+            lines.writelines(peer_log.line(one.session, one.step, one.images) for one in observations)
         last = len(self.actions) - 1
         return [ActionChunk(self.actions[min(one.step, last)][None]) for one in observations]
 

@@ -1,16 +1,15 @@
 """`python peer_server.py ACTIONS.npy LOG [wrist]`: vla-eval's own model server; it answers recorded actions at once.
 
 It runs in an environment of its own, made of `vla-eval` from the package index. The log's first line is the port, then
-comes one for every observation: seconds, the episode's id, its step, and a checksum of the pictures.
+comes one of peer_log's for every observation.
 """
 
 import sys
-import time
-import zlib
 from pathlib import Path
 
 import anyio
 import numpy as np
+import peer_log  # beside this script
 from vla_eval.model_servers.predict import PredictModelServer
 from vla_eval.model_servers.serve import serve_async
 from vla_eval.specs import GRIPPER_CLOSE_POS, POSITION_DELTA, ROTATION_AA
@@ -30,10 +29,7 @@ class Recorded(PredictModelServer):
         return {"position": POSITION_DELTA, "rotation": ROTATION_AA, "gripper": GRIPPER_CLOSE_POS}
 
     def predict(self, obs, ctx):
-        seen = 0
-        for _, picture in sorted(obs["images"].items()):
-            seen = zlib.crc32(np.ascontiguousarray(picture), seen)
-        self.log.write(f"{time.monotonic()} {ctx.episode_id} {ctx.step} {seen}\n")
+        self.log.write(peer_log.line(ctx.episode_id, ctx.step, obs["images"]))
         return {"actions": self.actions[min(ctx.step, len(self.actions) - 1)]}
 
 

@@ -93,7 +93,7 @@ def engine(say, request) -> Iterator[engines.Engine]:
     """An engine with enough disk, for the whole run; without one the tests are skipped with the reason."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the tests as Ctrl-C does: fixtures take down
     place = engines.place()
-    before, used = disk.free_bytes(place), (spent.so_far(), spent.so_far("buildkit"))
+    before, used = disk.free_bytes(place), spent.split()
     try:
         if os.geteuid() == 0:
             base_image.python()
@@ -108,9 +108,7 @@ def engine(say, request) -> Iterator[engines.Engine]:
         f"disk: {peak.used() / GB:.1f} GB used at the most; {before / GB:.1f} GB free before, "
         f"{disk.free_bytes(place) / GB:.1f} GB after"
     )
-    everything, builds = (
-        now - then for now, then in zip((spent.so_far(), spent.so_far("buildkit")), used, strict=True)
-    )
+    everything, builds = (after - earlier for after, earlier in zip(spent.split(), used, strict=True))
     figures.append(f"CPU s in containers: {everything:.0f}, of these {builds:.0f} in builds (0: not counted here)")
     if found.folder is None:
         figures.append("disk: the build cache stays on the engine, which is not the tests' own (docker builder prune)")

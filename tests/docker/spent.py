@@ -9,6 +9,11 @@ from vlalab.testing.inside import cpu_seconds
 ROOTS = {"cpuacct.usage": Path("/sys/fs/cgroup/cpuacct/docker"), "cpu.stat": Path("/sys/fs/cgroup/docker")}
 
 
+def split() -> tuple[float, float]:
+    """Returns the seconds of all containers so far, and of builds among them."""
+    return so_far(), so_far("buildkit")
+
+
 def so_far(below: str = ".") -> float:
     """Returns the seconds of all containers since the machine's start ("buildkit": of builds), 0.0 where none is kept.
 
