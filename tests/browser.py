@@ -7,9 +7,12 @@ import os
 import select
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
+
+from tests import netless
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
@@ -201,8 +204,8 @@ def _start(flags: list[str]) -> tuple[int, int, int]:
     high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 20) for end in (theirs_in, theirs_out)]
     actions = [(os.POSIX_SPAWN_OPEN, n, os.devnull, os.O_RDWR, 0) for n in (0, 1, 2)]
     actions += [(os.POSIX_SPAWN_DUP2, end, n) for n, end in zip((3, 4), high, strict=True)]
-    program = find()
-    pid = os.posix_spawn(program, [program, *FLAGS, *flags], os.environ, file_actions=actions, setpgroup=0)
+    command = [sys.executable, "-I", "-S", netless.__file__, find(), *FLAGS, *flags]
+    pid = os.posix_spawn(command[0], command, os.environ, file_actions=actions, setpgroup=0)
     for end in (theirs_in, theirs_out, *high):
         os.close(end)
     return pid, to, came
