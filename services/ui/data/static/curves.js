@@ -8,4 +8,7 @@ function follow() {
   }
 }
 
-if (film) for (const event of ["timeupdate", "seeked"]) film.addEventListener(event, follow);
+if (film) {
+  for (const event of ["timeupdate", "seeked"]) film.addEventListener(event, follow);
+  follow(); // the film may have been moved before this script came
+}
