@@ -6,6 +6,8 @@ from vlalab.description import compose
 from vlalab.host import state
 from vlalab.host.console import LabError
 
+KNOWN = ("--services", "--policies")
+
 VARIABLES = {"SET": "value", "EMPTY": "", "OTHER": "b"}
 
 
@@ -148,3 +150,12 @@ def test_the_project_is_the_callers_and_the_clones_unless_a_variable_names_anoth
     assert compose.project() == "ours"
     named["COMPOSE_PROJECT_NAME"] = "mine"
     assert compose.project() == "mine"
+
+
+def test_the_site_knows_every_service_and_its_first_page_every_policy():
+    services = compose.read(variables={})
+    command = services["ui"].command
+    known = {flag: dict(pair.split("=", 1) for pair in command[command.index(flag) + 1].split(",")) for flag in KNOWN}
+    addresses = {name: f"http://{name}:{one.ports[0].target}" for name, one in services.items() if one.ports}
+    assert known["--services"] == {name: url for name, url in addresses.items() if name != "ui"}
+    assert known["--policies"] == {name: url for name, url in addresses.items() if services[name].role == "policy"}
