@@ -1,14 +1,16 @@
-"""A base image made from nothing that must be pulled: debootstrap and this machine's Python 3.10.
+"""A base image made from nothing that must be pulled from a registry: Ubuntu 22.04 from its archive, by mmdebstrap.
 
-The images' own base is Ubuntu's, pinned by digest; a build argument names another one. The tests
-build on this one, so that they need no registry and no rate limit decides about them. It has no certificates: what this
-machine trusts reaches the builds as a secret.
+The images' own base is Ubuntu's, pinned by digest; a build argument names another one. The tests build on this one, so
+that no rate limit decides about them. Like Ubuntu's it has neither Python nor certificates: builds install Python, and
+what this machine trusts reaches them as a secret. Where the archive does not answer, it is this machine's own system
+and Python 3.10.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -20,18 +22,25 @@ from vlalab.engine import bake, docker
 from vlalab.environments import pythons
 
 VERSION = "3.10"
+ARCHIVE = "http://archive.ubuntu.com/ubuntu"
+# What Ubuntu 22.04 signs with, as its own package lists, signed with the same key, name it: no Debian 12 has it.
+KEYS = "pool/main/u/ubuntu-keyring/ubuntu-keyring_2021.03.26_all.deb"
+KEYS_SHA256 = "0d0e7ed6b112f5d03eabf3c7eb01ebdacf9c57714b279e90495cfc58c8c4520f"
+# As Ubuntu's image is set: neither translated lists, nor waiting for the disk, nor manuals. The last while it is made
+# would have mmdebstrap filter every package in a process of Python.
+LIKE_UBUNTUS = (
+    '--aptopt=Acquire::Languages "none"',
+    "--dpkgopt=force-unsafe-io",
+    """--customize-hook=printf 'path-exclude=/usr/share/%s/*\\n' doc man locale > "$1/etc/dpkg/dpkg.cfg.d/excludes\"""",
+    '--customize-hook=cd "$1/usr/share" && rm -rf doc/* man/* locale/*',
+)
+# Universe's lists are the longest, and nothing of the base itself is of it.
+AND_UNIVERSE = 'sed -i "s/main$/& universe/" "$1/etc/apt/sources.list"'
+# Makes the archive in memory, in a mount namespace of its own: nothing stays mounted, and nothing waits for the disk.
+IN_MEMORY = 'mount -t tmpfs -o size=2g tmpfs "$TMPDIR" && exec "$@"'
 # Parts of a Python installation that no image uses.
 LEFT_OUT = ("test", "idlelib", "tkinter", "turtledemo", "_tkinter.*", "*.a", "config-3.10-*", "lib2to3", "*.opt-?.pyc")
 KEPT_PACKAGES = ("pip", "setuptools", "pkg_resources")  # of site-packages
-NOT_NEEDED = ("usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt/lists")
-
-
-def python() -> Path:
-    """Returns this machine's Python 3.10. Raises Unavailable where it has none: nothing here compiles one."""
-    found = pythons.find(VERSION)
-    if found is None:
-        raise Unavailable(f"no Python {VERSION} on this machine to put into the test's base image (pyenv install 3.10)")
-    return Path(found)
 
 
 def image(folder: Path, say: Callable[[str], None]) -> str | None:
@@ -43,8 +52,7 @@ def image(folder: Path, say: Callable[[str], None]) -> str | None:
         _pull_pinned(say)
         return None
     reference = f"vla-lab-test/base:{os.getpid()}"
-    say("making a base image with debootstrap")
-    load(make(python(), folder), reference)
+    _load(make(folder, say), reference)
     return reference
 
 
@@ -56,62 +64,88 @@ def _pull_pinned(say: Callable[[str], None]) -> None:
         raise Unavailable(f"only root can make a base image, and {pinned.split('@')[0]} could not be pulled")
 
 
-def make(interpreter: Path, folder: Path) -> Path:
-    """Makes the base's root file system below `folder` and returns it. Raises Unavailable where debootstrap cannot."""
+def make(folder: Path, say: Callable[[str], None]) -> Path:
+    """Makes an archive of the base's root file system in `folder`. Raises Unavailable where mmdebstrap cannot."""
     of = packages.system()
-    packages.install("debootstrap")
-    root = folder / "base"
-    prefix = Path(_ask(interpreter, "sys.base_prefix"))
-    owned = prefix == Path("/usr")
-    wanted = _python_packages() if owned else _library_packages(prefix)
-    _debootstrap(of, root, wanted)
-    if not owned:
-        _copy_python(prefix, root / "usr" / "local")
-    _copy_proxy(root)
-    for name in NOT_NEEDED:
-        shutil.rmtree(root / name, ignore_errors=True)
-    subprocess.run(["chroot", str(root), "ldconfig"], check=True)
-    if not owned:
-        _compile(root)
-    subprocess.run(["chroot", str(root), f"python{VERSION}", "-c", "import ssl, sqlite3, ctypes, lzma"], check=True)
-    return root
+    packages.install("mmdebstrap")
+    say("making a base image of Ubuntu 22.04")
+    try:
+        return _ubuntu(of, folder)
+    except Unavailable as error:
+        if of.id == "ubuntu":
+            raise
+        say(f"{error}; the base image is {of.id} {of.codename} with this machine's Python {VERSION} instead")
+        return _this_machines(of, folder)
 
 
-def load(root: Path, reference: str) -> None:
-    """Imports the root file system as an image of that name."""
-    files = subprocess.Popen(["tar", "-C", str(root), "--numeric-owner", "-c", "."], stdout=subprocess.PIPE)
-    with docker.open_pipe(
-        ["import", "--change", 'CMD ["bash"]', "-", reference], stdin=files.stdout, stdout=subprocess.DEVNULL
-    ) as importing:
-        files.stdout.close()
-    if files.wait() or importing.returncode:
-        raise RuntimeError(f"the base image {reference} could not be imported")
+def _ubuntu(of: System, folder: Path) -> Path:
+    mirror, keys = (of.mirror, packages.keyring(of)) if of.id == "ubuntu" else (ARCHIVE, _keys(folder))
+    sources = [f"deb {mirror} {suite} main" for suite in ("jammy", "jammy-updates")]
+    return _bootstrap(folder, keys, sources, f"--customize-hook={AND_UNIVERSE}")
 
 
-def _debootstrap(of: System, root: Path, include: list[str]) -> None:
-    """debootstrap mounts /proc into its target: in a mount namespace of its own, nothing stays mounted."""
-    signed = [f"--keyring={packages.keyring(of)}"] if packages.keyring(of).exists() else []
+def _keys(folder: Path) -> Path:
+    """Returns Ubuntu's keys, fetched into `folder`. Raises Unavailable where its archive does not answer."""
+    fetched = folder / "keys.deb"
+    if words := packages.fetch(f"{ARCHIVE}/{KEYS}", fetched, KEYS_SHA256):
+        raise Unavailable(f"Ubuntu's archive does not answer ({words})")
+    subprocess.run(["dpkg", "-x", str(fetched), str(folder / "keys")], check=True)
+    return folder / "keys/usr/share/keyrings/ubuntu-archive-keyring.gpg"
+
+
+def _bootstrap(folder: Path, keys: Path, sources: list[str], *more: str) -> Path:
+    """Returns an archive of what those sources of apt make up; `more` are further options of mmdebstrap."""
+    made, memory = folder / "base.tar", folder / "memory"
+    memory.mkdir(exist_ok=True)
     command = [
-        "unshare", "--mount", "--propagation", "slave", "debootstrap", "--variant=minbase", *signed,
-        f"--components={'main,universe' if of.id == 'ubuntu' else 'main'}",
-        *([f"--include={','.join(include)}"] if include else []), of.codename, str(root), of.mirror,
+        "unshare", "--mount", "--propagation", "slave", "sh", "-c", IN_MEMORY, "sh",
+        "mmdebstrap", "--variant=minbase", "--include=apt", f"--keyring={keys}", *LIKE_UBUNTUS, *_proxies(), *more,
+        sources[0].split()[2], str(made), *sources,
     ]  # fmt: skip
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    variables = {**os.environ, "TMPDIR": str(memory)}
+    done = subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
-        raise Unavailable(f"debootstrap could not make a base image: {' / '.join(done.stdout.splitlines()[-2:])}")
+        errors = [line for line in done.stderr.splitlines() if line.startswith("E:")]
+        raise Unavailable(f"mmdebstrap could not make a base image: {' / '.join(errors[:2])}")
+    return made
 
 
-# --- Python -------------------------------------------------------------------------------------------------
+def _proxies() -> list[str]:
+    """Returns options that give the base the proxy that this machine's apt uses, if there is one."""
+    shown = subprocess.run(["apt-config", "dump"], capture_output=True, text=True).stdout
+    found = [line for line in shown.splitlines() if re.match(r'Acquire::https?::proxy[^"]* "..*";', line, re.I)]
+    return [f"--aptopt={line}" for line in found]
+
+
+def _load(archive: Path, reference: str) -> None:
+    """Imports the root file system as an image of that name."""
+    docker.run(["import", "--change", 'CMD ["bash"]', str(archive), reference])
+    archive.unlink()
+
+
+# --- this machine's system and Python -----------------------------------------------------------------------
+
+
+def _this_machines(of: System, folder: Path) -> Path:
+    if (interpreter := pythons.find(VERSION)) is None:
+        raise Unavailable(f"no Python {VERSION} on this machine to put into the test's base image (pyenv install 3.10)")
+    prefix = Path(_ask(interpreter, "sys.base_prefix"))
+    _copy_python(prefix, folder / "local")
+    chroot, library = 'chroot "$1" ', f"/usr/local/lib/python{VERSION}"
+    hooks = [
+        f"sync-in {shlex.quote(str(folder / 'local'))} /usr/local",
+        f"{chroot} ldconfig",
+        # As a distribution's package has it: with a read-only root, every start would compile what it imports.
+        f"{chroot} python{VERSION} -m compileall -q {library} || true",
+        f"{chroot} python{VERSION} -c 'import ssl, sqlite3, ctypes, lzma'",
+    ]
+    wanted = [f"--include={','.join(_library_packages(prefix))}", *(f"--customize-hook={hook}" for hook in hooks)]
+    return _bootstrap(folder, packages.keyring(of), [f"deb {of.mirror} {of.codename} main"], *wanted)
 
 
 def _ask(interpreter: Path, expression: str) -> str:
     command = [str(interpreter), "-I", "-c", f"import sys; print({expression})"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def _python_packages() -> list[str]:
-    """Returns what Python 3.10 consists of where it is the distribution's own (Ubuntu 22.04)."""
-    return ["python3.10", "python3-distutils", "python3-pip"]
 
 
 def _library_packages(prefix: Path) -> list[str]:
@@ -151,25 +185,10 @@ def _copy_python(prefix: Path, target: Path) -> None:
                         dirs_exist_ok=True)  # fmt: skip
     for library in (prefix / "lib").glob("libpython3*.so*"):
         shutil.copy2(library, target / "lib", follow_symlinks=False)
+    (target / "bin").mkdir()
     shutil.copy2(prefix / "bin" / name, target / "bin" / name)
     for link in ("python3", "python"):
         (target / "bin" / link).symlink_to(name)
     for entry in (target / "lib" / name / "site-packages").iterdir():
         if not entry.name.startswith(KEPT_PACKAGES):
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-
-
-def _compile(root: Path) -> None:
-    """Writes bytecode where none was copied, as a distribution's package has it: with a read-only root, every start of
-    Python would compile what it imports of the standard library.
-    """
-    compile_it = f"import compileall; compileall.compile_dir('/usr/local/lib/python{VERSION}', quiet=2)"
-    subprocess.run(["chroot", str(root), f"python{VERSION}", "-c", compile_it], check=True)
-
-
-def _copy_proxy(root: Path) -> None:
-    """Gives the base the proxy that this machine's apt uses, if there is one."""
-    shown = subprocess.run(["apt-config", "dump"], capture_output=True, text=True).stdout
-    proxies = [line for line in shown.splitlines() if re.match(r'Acquire::https?::proxy[^"]* "..*";', line, re.I)]
-    if proxies:
-        (root / "etc/apt/apt.conf.d/00proxy").write_text("\n".join(proxies) + "\n")

@@ -95,8 +95,6 @@ def engine(say, request) -> Iterator[engines.Engine]:
     place = engines.place()
     before, used = disk.free_bytes(place), spent.split()
     try:
-        if os.geteuid() == 0:
-            base_image.python()
         with engines.engine(say) as found:
             disk.check()
             with disk.Peak(disk.engine_root() or place) as peak:
