@@ -47,8 +47,11 @@ def may_be_private() -> str | None:
 
 
 @contextlib.contextmanager
-def engine(say: Callable[[str], None] = print) -> Iterator[Engine]:
-    """Holds an engine for the tests, and says which. Raises Unavailable, with a sentence for the user, without one."""
+def engine(say: Callable[[str], None] = print, programs: Path | None = None) -> Iterator[Engine]:
+    """Holds an engine for the tests, and says which. Raises Unavailable, with a sentence for the user, without one.
+
+    programs: folder of another private engine, whose programs a private one links instead of fetching them.
+    """
     choice = os.environ.get(CHOICE) or "1"
     if choice == "0":
         raise Unavailable(f"{CHOICE}=0 asks for no Docker tests")
@@ -56,7 +59,7 @@ def engine(say: Callable[[str], None] = print) -> Iterator[Engine]:
     if choice == "private" or no_answer:
         if why := may_be_private():
             raise Unavailable("; ".join(filter(None, [no_answer, why])))
-        with _private(say) as found, _reached_by(found.variables):
+        with _private(say, programs) as found, _reached_by(found.variables):
             yield found
     else:
         with _reached_by({} if choice == "1" else {"DOCKER_HOST": choice}):
@@ -85,7 +88,7 @@ def _reached_by(variables: dict[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _private(say: Callable[[str], None]) -> Iterator[Engine]:
+def _private(say: Callable[[str], None], programs: Path | None) -> Iterator[Engine]:
     """Holds an engine of the tests' own. Its keeper ends when its stdin does: with this block or with this process."""
     parent = place()
     keeper.sweep(parent, PREFIX)
@@ -94,7 +97,14 @@ def _private(say: Callable[[str], None]) -> Iterator[Engine]:
     _check_mounts()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     say(f"bringing up a private engine in {folder}")
-    command = [*OWN_MOUNTS, sys.executable, "-m", "tests.docker.keeper", str(folder)]
+    command = [
+        *OWN_MOUNTS,
+        sys.executable,
+        "-m",
+        "tests.docker.keeper",
+        str(folder),
+        *map(str, filter(None, [programs])),
+    ]
     process = subprocess.Popen(
         command, cwd=paths.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -1,8 +1,9 @@
-"""Keeps a private Docker engine: `python -m tests.docker.keeper FOLDER`. It ends with whoever holds its stdin.
+"""Keeps a private Docker engine, `python -m tests.docker.keeper FOLDER [PROGRAMS]`, until its stdin ends.
 
 The keeper is a process of its own, in a session and a mount namespace of its own, so that everything it made is taken
 away when the tests end, whether they passed, were interrupted or were killed: the end of its stdin is the signal. It
-prints one line of JSON, {"host", "config", "path"} or {"reason"}, and what happened to the disk at the end.
+prints one line of JSON, {"host", "config", "path"} or {"reason"}, and what happened to the disk at the end. PROGRAMS:
+the folder of another engine, whose programs it gets as links instead of fetching and unpacking them again.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ STOP_S = 40.0
 class Keeper:
     """A private engine in one folder: its programs, data, sockets, logs and the processes that it consists of."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, programs: Path | None = None) -> None:
+        self.folder, self.programs = folder, programs
         self.host = f"unix://{folder}/docker.sock"
         self.children: list[subprocess.Popen] = []
         self.network: network.Network | None = None
@@ -40,7 +41,7 @@ class Keeper:
 
     def start(self) -> dict[str, object]:
         """Brings the engine up. Returns how to reach it; raises Unavailable where it does not come up."""
-        self.path = packages.unpack_engine(packages.system(), self.folder)
+        self.path = packages.unpack_engine(packages.system(), self.folder, self.programs)
         self._note_gpu_requests()
         self.network = network.make()
         claim(self.folder, str(self.network.subnet))
@@ -54,6 +55,7 @@ class Keeper:
         """Puts a hook where the engine looks for NVIDIA's; it writes down which devices a container is to get."""
         hook = self.path[0] / "nvidia-container-runtime-hook"
         config = """$(sed 's/.*"bundle":"\\([^"]*\\)".*/\\1/')/config.json"""
+        hook.unlink(missing_ok=True)  # another engine's, where the programs are links
         hook.write_text(f"""#!/bin/sh
 grep -o '"NVIDIA_VISIBLE_DEVICES=[^"]*"' "{config}" | tail -n 1 >> "{self.folder / GPU_REQUESTS}"
 """)
@@ -181,9 +183,9 @@ def sweep(parent: Path, prefix: str) -> None:
             release(owner.parent)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, programs: Path | None = None) -> None:
     """Starts the engine, says how to reach it, waits for the end of stdin, and takes everything away."""
-    keeper = Keeper(folder)
+    keeper = Keeper(folder, programs)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
     try:
@@ -199,4 +201,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

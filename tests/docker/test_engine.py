@@ -17,9 +17,9 @@ from tests.docker.lab import wait_until
 from vlalab.host import paths
 
 HOLD_ONE = """
-import subprocess, sys
+import pathlib, subprocess, sys
 from tests.docker.engine import engine
-with engine() as found:
+with engine(programs=pathlib.Path(sys.argv[1])) as found:
     answer = subprocess.run(["docker", "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True)
     print("up", found.folder, answer.stdout.strip(), flush=True)
     sys.stdin.read()
@@ -33,7 +33,7 @@ def second_engine(engine):
         pytest.skip(f"no private engine: {problem if engine.folder else 'the one that answers is used'}")
     variables = {**os.environ, engines.CHOICE: "private"}
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD_ONE], cwd=paths.ROOT, env=variables, text=True,
+        [sys.executable, "-c", HOLD_ONE, str(engine.folder)], cwd=paths.ROOT, env=variables, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     try:
