@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -36,11 +38,19 @@ def check_libraries() -> str:
 
 
 def check_robosuite() -> str:
-    """Checks that robosuite builds a Panda and steps it. In the image's build this fills numba's cache."""
-    return in_fresh_process(step_a_panda)
+    """Checks that robosuite builds a Panda and steps it. In the image's build this fills numba's cache.
+
+    Afterwards it takes what was compiled there, as a simulator does: a copy, for numba wants to write.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        return in_fresh_process(step_a_panda, Path(folder, "numba"))
 
 
-def step_a_panda() -> str:
+def step_a_panda(cache: Path) -> str:
+    compiled = os.environ.get("VLALAB_NUMBA_SEED")
+    if compiled and "NUMBA_CACHE_DIR" not in os.environ:
+        shutil.copytree(compiled, cache, copy_function=shutil.copyfile)
+        os.environ["NUMBA_CACHE_DIR"] = str(cache)
     import robosuite
     from robosuite.controllers import load_controller_config
 
