@@ -110,7 +110,7 @@ def test_cycles_are_freed_and_the_kernels_count_is_read():
 
 
 SCENES = """
-import sys
+import gc, sys
 from pathlib import Path
 from services.libero.benchmark import BENCHMARK
 env = BENCHMARK.make_env(Path(sys.argv[1]), Path(sys.argv[2]), ("agentview",), 64, "none")
@@ -124,6 +124,7 @@ sizes = []
 for task in (first, second, first, second, first):
     env.load_task(task, 7)
     sizes.append(held())
+print(gc.get_freeze_count(), len(gc.get_objects()), {"scipy.ndimage", "scipy.spatial"} & sys.modules.keys() or "-")
 print(*sizes)
 """
 
@@ -131,5 +132,9 @@ print(*sizes)
 def test_a_worker_holds_one_scene_however_many_it_has_had(libero_assets, tmp_path):
     command = [sys.executable, "-c", SCENES, str(libero_assets), str(tmp_path)]
     said = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=True)
-    sizes = [int(word) for word in said.stdout.split()]
+    counted, words = said.stdout.splitlines()
+    kept, looked_at, needless = counted.split(" ", 2)
+    assert int(kept) > int(looked_at), "the collector looks at more than it leaves alone"
+    assert needless == "-", "imported for a scene that nothing disturbs"
+    sizes = [int(word) for word in words.split()]
     assert len(sizes) == 5 and sizes[-1] <= sizes[1] + 20, f"MB after each scene: {sizes}"

@@ -58,8 +58,7 @@ class LiberoEnv:
                 problem,  # not above: it imports MuJoCo, which runtime.configure must precede
             )
 
-            self._drop_task()
-            memory.give_back()  # before the next scene is built: two at once are what a worker needs most memory for
+            self._drop_task()  # before the next scene is built: two at once are what a worker needs most memory for
             self._problem = problem.build(task, robot)
             memory.trim()  # what it was built from
             self.domain, self.task, self.robot = self._problem.domain, task, robot
@@ -279,6 +278,7 @@ class LiberoEnv:
             self.domain = self.task = self._problem = self._image_qpos = None
             self._control = self._model = self._data = None
             self._resets = {}
+            memory.give_back()
 
 
 def quat_xyzw_to_axis_angle(quat: np.ndarray) -> np.ndarray:

@@ -9,7 +9,6 @@ ImageMagick's there, is its `MotionBlurImage` restated.
 from __future__ import annotations
 
 import numpy as np
-from scipy.ndimage import gaussian_filter, zoom
 
 CAMERA = "agentview"  # the only one that is disturbed
 STRENGTHS = 10
@@ -112,11 +111,15 @@ KINDS = (motion_blur, gaussian_blur, zoom_blur, fog, glass_blur)  # in LIBERO-pl
 
 def _gaussian(image: np.ndarray, sigma: float) -> np.ndarray:
     """As skimage.filters.gaussian, each colour for itself: the border is repeated."""
+    from scipy.ndimage import gaussian_filter  # here and below: every worker starts sooner, and few disturb a picture
+
     return gaussian_filter(image, (sigma, sigma, 0), mode="nearest", truncate=4.0)
 
 
 def _middle(image: np.ndarray, factor: float) -> np.ndarray:
     """Returns the picture's middle enlarged to its size; both sides are measured by its height, as in the original."""
+    from scipy.ndimage import zoom
+
     side = image.shape[0]
     cut = int(np.ceil(side / float(factor)))
     top = (side - cut) // 2

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from libero.libero.envs.arenas.style import STYLE_MAPPING
 from libero.libero.envs.base_object import OBJECTS_DICT
 from robosuite.models.objects import MujocoXMLObject
 from robosuite.utils.mjcf_utils import string_to_array
-from scipy.spatial.transform import Rotation
 
 from services.libero.simulator import plus, runtime
+
+if TYPE_CHECKING:
+    from scipy.spatial.transform import Rotation
 
 CAMERA = "agentview"  # the only one that is moved
 PIVOT = np.array([0.0, 0.0, 0.8])  # what the camera is led round, in metres
@@ -78,6 +81,8 @@ def moved(pos: np.ndarray, quat_wxyz: np.ndarray, how: plus.Disturbance) -> tupl
 
 
 def _about(axis: str, degrees: float) -> Rotation:
+    from scipy.spatial.transform import Rotation  # not above: every worker starts sooner, and few move a camera
+
     if axis == "z":
         return Rotation.from_euler("z", degrees, degrees=True)
     return Rotation.from_rotvec(np.radians(degrees) * AXES[axis])
@@ -85,7 +90,8 @@ def _about(axis: str, degrees: float) -> Rotation:
 
 def _turned(quat_wxyz, axis: str, degrees: float) -> list[float]:
     w, x, y, z = quat_wxyz
-    x, y, z, w = (_about(axis, degrees) * Rotation.from_quat([x, y, z, w])).as_quat()
+    turn = _about(axis, degrees)
+    x, y, z, w = (turn * turn.from_quat([x, y, z, w])).as_quat()
     return _round([w, x, y, z])
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 import yaml
 
 from services.libero.simulator.suites import package_root
-from vla_common import gl
+from vla_common import gl, memory
 
 log = logging.getLogger("services.libero")
 
@@ -64,6 +64,7 @@ def configure(asset_dir, work_dir, render: str = "auto") -> Runtime:
     _set_environment(choice, work)
     _seed_robosuite_macros()
     _import_simulator(assets)
+    memory.settle()
     _active = Runtime(assets, work, render, choice)
     return _active
 
@@ -147,6 +148,7 @@ def _import_simulator(assets: Path) -> None:
         import mujoco
         import robosuite
         from libero import libero
+        from libero.libero import envs  # noqa: F401  a scene needs it, and it never goes
 
     robosuite.macros = sys.modules["robosuite.macros"]
     libero._assets_path_cache = str(assets)  # asked first, so that nothing is downloaded
