@@ -101,13 +101,14 @@ class PolicyService:
 class Evaluation:
     """One evaluator process working on `folder`."""
 
+    module = "services.libero"
     program: tuple[str, ...] = ()
     name_flag = "--run-id"
 
     def __init__(self, root: Path, run_id: str, *arguments: str, suite: str = "libero_goal", **variables: str):
         self.folder = root / run_id
         self.log = root.parent / f"{run_id}.{time.monotonic_ns()}.txt"
-        command = [sys.executable, "-m", "services.libero", *self.program, suite, "--run-dir", str(root)]
+        command = [sys.executable, "-m", self.module, *self.program, suite, "--run-dir", str(root)]
         if "--resume" not in arguments:
             arguments = (self.name_flag, run_id, *arguments)
         root.mkdir(parents=True, exist_ok=True)
@@ -177,11 +178,23 @@ class Evaluation:
         self.process.wait()
 
 
+class LightEvaluation(Evaluation):
+    """One whose episodes have LIBERO's plan and a simulator that costs next to nothing: see light.py."""
+
+    module = "tests.libero.light"
+
+
 class Recording(Evaluation):
     """One recorder process working on `folder`."""
 
     program = ("record",)
     name_flag = "--name"
+
+
+class LightRecording(Recording):
+    """As `LightEvaluation`."""
+
+    module = LightEvaluation.module
 
 
 def results(folder: Path) -> dict[tuple[int, int], tuple]:

@@ -10,7 +10,7 @@ import pytest
 
 from services.libero.benchmark import BENCHMARK
 from services.libero.profiles import PROFILES
-from tests.libero.harness import Evaluation, PolicyService
+from tests.libero.harness import LightEvaluation, PolicyService
 from tests.libero.invented import IDENTITY, make_run
 from tests.libero.scripted_policy import numbered
 from tests.libero.test_rollout import ACTION, PROFILE, Answer, DiaryEnv, play, spec
@@ -299,14 +299,14 @@ def test_published_figures_stay_away_and_the_report_says_how_it_was(tmp_path, ch
 # --- a whole run --------------------------------------------------------------------------------------------------
 
 
-def test_a_run_in_real_time_measures_the_policy_and_is_not_resumed_without(libero_assets, tmp_path):
+def test_a_run_in_real_time_measures_the_policy_and_is_not_resumed_without(tmp_path):
     """The latency is the machine's own; only what follows from its definition is asserted."""
-    flags = ("--assets", str(libero_assets), "--tasks", "1", "--trials", "1", "--max-steps", "8", "--video", "none")
+    flags = ("--tasks", "1", "--trials", "1", "--max-steps", "8", "--video", "none")
     with PolicyService(tmp_path / "policy.txt", "--chunk", "4", "--delay-ms", "120") as policy:
-        with Evaluation(tmp_path / "runs", "run", *flags, "--policy-url", policy.url, "--realtime", "20") as run:
+        with LightEvaluation(tmp_path / "runs", "run", *flags, "--policy-url", policy.url, "--realtime", "20") as run:
             said = run.end()
             ((text,),) = run.peek("SELECT result FROM episodes")
-        with Evaluation(tmp_path / "runs", "run", *flags, "--policy-url", policy.url) as again:
+        with LightEvaluation(tmp_path / "runs", "run", *flags, "--policy-url", policy.url) as again:
             assert "realtime: 20.0 → (absent)" in again.end(2)
     told = json.loads(text)["realtime"]
     assert "1 worker" in said and "chunks: asked when one is used up, real time at 20 steps/s" in said

@@ -15,7 +15,7 @@ import pytest
 from services.libero.benchmark import BENCHMARK, Libero
 from services.libero.profiles import OPENVLA, PROFILES
 from services.libero.simulator.suites import SUITES, load_suite
-from tests.libero.harness import ENVIRONMENT, Evaluation, PolicyService, results
+from tests.libero.harness import ENVIRONMENT, Evaluation, LightEvaluation, PolicyService, results
 from tests.ports import refusing
 from vla_contract import Part, PolicyInfo
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STATE, OSC_POSE
@@ -366,9 +366,9 @@ def test_a_run_that_does_not_exist(refuse):
 
 @pytest.fixture(scope="module")
 def sharded(policy, libero_assets, tmp_path_factory):
-    """The same two tasks × five episodes by 1 and 3 workers, who share a task; the latter draw every video."""
+    """The same two tasks × five episodes by 1 and 3 workers, who share a task; the one draws every video."""
     root = tmp_path_factory.mktemp("sharded")
-    for workers, video in ((1, "none"), (3, "all")):
+    for workers, video in ((1, "all"), (3, "none")):
         flags = (
             "--policy-url", policy.url, "--assets", str(libero_assets), "--tasks", "1,7", "--trials", "5",
             "--max-steps", "8", "--workers", str(workers), "--video", video,
@@ -403,16 +403,16 @@ def test_recordings_hold_what_was_done(sharded):
 
 
 def test_videos_are_there_when_asked_for(sharded):
-    assert len(list((sharded / "by-3" / "videos").glob("*.mp4"))) == 10
-    assert not list((sharded / "by-1" / "videos").iterdir())
+    assert len(list((sharded / "by-1" / "videos").glob("*.mp4"))) == 10
+    assert not list((sharded / "by-3" / "videos").iterdir())
 
 
 def test_the_report_and_its_companions(sharded):
-    summary = json.loads((sharded / "by-3" / "summary.json").read_text())
+    summary = json.loads((sharded / "by-1" / "summary.json").read_text())
     assert (summary["success_rate"], summary["episodes"], summary["complete"]) == (0.0, 10, True)
     assert summary["provenance"]["policy"]["name"] == "wave"
-    assert len((sharded / "by-3" / "episodes.jsonl").read_text().splitlines()) == 10
-    page = (sharded / "by-3" / "report.html").read_text()
+    assert len((sharded / "by-1" / "episodes.jsonl").read_text().splitlines()) == 10
+    page = (sharded / "by-1" / "report.html").read_text()
     assert page.count("data:video/mp4;base64,") == 10
 
 
@@ -421,29 +421,36 @@ def test_the_token_is_nowhere_on_disk(sharded):
         assert not path.is_file() or b"s3cret-token" not in path.read_bytes(), path
 
 
-def test_a_changed_configuration_is_refused_with_the_difference(sharded, policy, libero_assets):
+@pytest.fixture(scope="module")
+def light(policy, tmp_path_factory):
+    """Flags and folder of a whole run, of two tasks × two episodes, whose simulator costs next to nothing."""
+    flags = ("--policy-url", policy.url, "--tasks", "1,7", "--trials", "2", "--max-steps", "8", "--workers", "1")
+    with LightEvaluation(tmp_path_factory.mktemp("light"), "whole", *flags, "--video", "none") as run:
+        run.end()
+    return flags, run.folder
+
+
+def test_a_changed_configuration_is_refused_with_the_difference(light):
+    flags, folder = light
+
     def again(*changes, code):
-        flags = (
-            "--policy-url", policy.url, "--assets", str(libero_assets), "--tasks", "1,7", "--trials", "5",
-            "--max-steps", "8", *changes,
-        )  # fmt: skip
-        with Evaluation(sharded, "by-1", *flags) as run:
+        with LightEvaluation(folder.parent, folder.name, *flags, *changes) as run:
             return run.end(code)
 
     assert "max_steps: 8 → 9" in again("--max-steps", "9", code=2)
-    assert 'episodes: "0-4" → "0-3"' in again("--trials", "4", code=2)
-    before = results(sharded / "by-1")
-    assert "0 of 10 to do" in again("--workers", "2", "--video", "sample", code=0), "this changes no outcome"
-    assert results(sharded / "by-1") == before
+    assert 'episodes: "0-1" → "0"' in again("--trials", "1", code=2)
+    before = results(folder)
+    assert "0 of 4 to do" in again("--workers", "2", "--video", "sample", code=0), "this changes no outcome"
+    assert results(folder) == before and len(before) == 4
 
 
-def test_a_damaged_store_is_left_alone(sharded, policy, libero_assets, tmp_path):
+def test_a_damaged_store_is_left_alone(light, tmp_path):
+    flags, whole = light
     folder = tmp_path / "hurt"
     folder.mkdir()
-    data = (sharded / "by-1" / "run.sqlite").read_bytes()
+    data = (whole / "run.sqlite").read_bytes()
     (folder / "run.sqlite").write_bytes(b"\0" * 200 + data[200:])
-    flags = ("--policy-url", policy.url, "--assets", str(libero_assets), "--tasks", "0", "--trials", "1")
-    with Evaluation(tmp_path, "hurt", *flags) as run:
+    with LightEvaluation(tmp_path, "hurt", *flags) as run:
         assert "damaged and was left as it is" in run.end(code=2)
     assert (folder / "run.sqlite").read_bytes()[200:] == data[200:]
 
@@ -463,9 +470,9 @@ def runs(*arguments) -> subprocess.CompletedProcess:
 def test_runs_are_listed_reported_and_compared(sharded):
     listed = runs("--run-dir", str(sharded), "list")
     assert listed.returncode == 0 and listed.stdout.count("complete") == 2
-    (sharded / "by-3" / "report.html").unlink()
-    assert runs("--run-dir", str(sharded), "report", "by-3").returncode == 0
-    assert (sharded / "by-3" / "report.html").is_file()
+    (sharded / "by-1" / "report.html").unlink()
+    assert runs("--run-dir", str(sharded), "report", "by-1").returncode == 0
+    assert (sharded / "by-1" / "report.html").is_file()
     compared = runs("--run-dir", str(sharded), "compare", "by-1", "by-3")
     assert "exact McNemar p = 1" in compared.stdout, compared.stderr
     unknown = runs("--run-dir", str(sharded), "compare", "by-1", "by-4")
@@ -481,28 +488,23 @@ def age(folder: Path) -> None:
         store.set_meta("identity", old)
         store.set_meta("job", {"suite": "libero_goal", "profile": "openvla", "max_steps": 8})
         store.db.execute("DELETE FROM meta WHERE key = 'about'")
-        store.db.execute("UPDATE episodes SET status = 'pending', result = NULL WHERE task = 7 AND episode = 4")
+        store.db.execute("UPDATE episodes SET status = 'pending', result = NULL WHERE task = 7 AND episode = 1")
 
 
-def test_a_run_of_an_earlier_version_is_refused_with_the_difference_or_goes_on(
-    sharded, policy, libero_assets, tmp_path
-):
+def test_a_run_of_an_earlier_version_is_refused_with_the_difference_or_goes_on(light, tmp_path):
+    flags, whole = light
     folder = tmp_path / "runs" / "old"
-    shutil.copytree(sharded / "by-1", folder)
+    shutil.copytree(whole, folder)
     age(folder)
     there = ("--run-dir", str(folder.parent))
-    assert "9/10" in runs(*there, "list").stdout
+    assert "3/4" in runs(*there, "list").stdout
     for words in (["report", "old"], ["compare", "old", "old"]):
         done = runs(*there, *words)
         assert done.returncode == 2 and "was made before runs told their tasks' names" in done.stderr
-    flags = (
-        "--policy-url", policy.url, "--assets", str(libero_assets), "--tasks", "1,7", "--trials", "5",
-        "--max-steps", "8", "--workers", "1", "--video", "none",
-    )  # fmt: skip
-    with Evaluation(folder.parent, "old", *flags) as run:
+    with LightEvaluation(folder.parent, "old", *flags, "--video", "none") as run:
         said = run.end(2)
     assert 'benchmark: (absent) → "LIBERO"' in said and "--allow-drift" in said
-    with Evaluation(folder.parent, "old", *flags, "--allow-drift") as run:
+    with LightEvaluation(folder.parent, "old", *flags, "--video", "none", "--allow-drift") as run:
         run.end()
-    assert results(folder) == results(sharded / "by-1")
+    assert results(folder) == results(whole)
     assert runs(*there, "report", "old").returncode == 0

@@ -1,4 +1,8 @@
-"""Real episodes over real HTTP while something is killed: every episode once, no fault counted against the policy."""
+"""Episodes over real HTTP while something is killed: every episode once, no fault counted against the policy.
+
+With LIBERO where scenes, states or films have to come out the same in another process; else with a simulator that
+costs next to nothing, since evaluator, workers and policy are the same.
+"""
 
 import contextlib
 import json
@@ -10,20 +14,26 @@ import time
 
 import pytest
 
-from tests.libero.harness import ENVIRONMENT, ROOT, Evaluation, PolicyService, results, wait_for
+from tests.libero.harness import ENVIRONMENT, ROOT, Evaluation, LightEvaluation, PolicyService, results, wait_for
 from vla_evaluation.store.runstore import RunStore
 from vla_evaluation.workers.vitals import Phase
 
-TASK, EPISODES, STEPS = 0, 3, 40
+TASK, EPISODES, STEPS, LIBERO_STEPS = 0, 3, 40, 20
 PLAN = [(TASK, episode) for episode in range(EPISODES)]
 
 
 @pytest.fixture(scope="module")
-def flags(libero_assets):
+def flags():
     return (
-        "--assets", str(libero_assets), "--tasks", str(TASK), "--trials", str(EPISODES), "--max-steps", str(STEPS),
+        "--tasks", str(TASK), "--trials", str(EPISODES), "--max-steps", str(STEPS),
         "--video", "none", "--workers", "1", "--lease-s", "6", "--act-timeout-s", "10",
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def of_libero(flags, libero_assets):
+    """The same with LIBERO, in fewer steps."""
+    return (*flags, "--assets", str(libero_assets), "--max-steps", str(LIBERO_STEPS))
 
 
 @pytest.fixture(scope="module")
@@ -33,20 +43,24 @@ def policy(tmp_path_factory):
         yield service
 
 
-@pytest.fixture(scope="module")
-def calm(policy, flags, tmp_path_factory):
-    """The folder of a run that nothing happened to, with every video."""
-    command = ("--policy-url", policy.url, *flags, "--video", "all")
-    with Evaluation(tmp_path_factory.mktemp("calm"), "calm", *command) as run:
+def calm_run(kind: type[Evaluation], policy, flags, root):
+    """Returns the folder of a run that nothing happened to."""
+    with kind(root, "calm", "--policy-url", policy.url, *flags) as run:
         output = run.end()
         assert f"success rate 0.0 % (0/{EPISODES})" in output and "report: " in output
         return run.folder
 
 
 @pytest.fixture(scope="module")
-def undisturbed(calm):
+def undisturbed(policy, flags, tmp_path_factory):
     """What the episodes give when nothing happens."""
-    return results(calm)
+    return results(calm_run(LightEvaluation, policy, flags, tmp_path_factory.mktemp("calm")))
+
+
+@pytest.fixture(scope="module")
+def calm_libero(policy, of_libero, tmp_path_factory):
+    """The folder of such a run with LIBERO, with every video."""
+    return calm_run(Evaluation, policy, (*of_libero, "--video", "all"), tmp_path_factory.mktemp("calm"))
 
 
 def check(run: Evaluation, undisturbed: dict) -> list:
@@ -59,19 +73,19 @@ def check(run: Evaluation, undisturbed: dict) -> list:
         return store.faults()
 
 
-def test_a_worker_killed_in_mid_episode(policy, flags, undisturbed, tmp_path):
-    with policy.holding(1), Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
+def test_a_worker_killed_in_mid_episode(policy, of_libero, calm_libero, tmp_path):
+    with policy.holding(1), Evaluation(tmp_path, "run", "--policy-url", policy.url, *of_libero) as run:
         name = run.wait_mid_episode()
         os.kill(run.workers()[name], signal.SIGKILL)
         policy.release()
         output = run.end()
-        [fault] = check(run, undisturbed)
+        [fault] = check(run, results(calm_libero))
         assert fault.status == "lost" and "killed by SIGKILL" in fault.error
         assert "was killed by SIGKILL" in output
 
 
 def test_a_worker_that_hangs_is_replaced_and_its_late_report_is_ignored(policy, flags, undisturbed, tmp_path):
-    with policy.holding(1), Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
+    with policy.holding(1), LightEvaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
         name = run.wait_mid_episode()
         os.kill(run.workers()[name], signal.SIGSTOP)
         policy.release()
@@ -85,7 +99,8 @@ FAULTS = {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "libero" / "faults
 
 def test_a_worker_that_hangs_while_it_starts_is_replaced(policy, flags, undisturbed, tmp_path):
     """No lease is held then; what ended it is said as it was, and not taken for a lack of memory."""
-    with Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags, "--start-timeout-s", "20") as run:
+    command, late = ("--policy-url", policy.url, *flags, "--start-timeout-s", "20"), {"TEST_HANG_START": "5"}
+    with LightEvaluation(tmp_path, "run", *command, **FAULTS, **late) as run:
         [worker] = run.wait_for(run.workers, "a worker").values()
         os.kill(worker, signal.SIGSTOP)
         output = run.end()
@@ -99,7 +114,7 @@ def test_a_main_thread_that_hangs_is_replaced_whatever_it_was_doing(policy, flag
     hang = {"TEST_HANG_IN": ",".join(phase.name for phase in phases), "TEST_HANG_DIR": str(tmp_path / "hung")}
     (tmp_path / "hung").mkdir()
     more = ("--workers", "2", "--video", "all", "--retries", "9")
-    with Evaluation(tmp_path / "runs", "run", "--policy-url", policy.url, *flags, *more, **FAULTS, **hang) as run:
+    with LightEvaluation(tmp_path / "runs", "run", "--policy-url", policy.url, *flags, *more, **FAULTS, **hang) as run:
         output = run.end()
         faults = check(run, undisturbed)
     assert sorted(path.name for path in (tmp_path / "hung").iterdir()) == sorted(phase.name for phase in phases)
@@ -111,7 +126,7 @@ def test_a_main_thread_that_hangs_is_replaced_whatever_it_was_doing(policy, flag
 def test_workers_that_never_start_end_the_run_with_words(policy, flags, tmp_path):
     hang = {"TEST_HANG_START": "600"}
     command = ("--policy-url", policy.url, *flags, "--start-timeout-s", "1")
-    with Evaluation(tmp_path, "run", *command, **FAULTS, **hang) as run:
+    with LightEvaluation(tmp_path, "run", *command, **FAULTS, **hang) as run:
         output = run.end(code=1)
         assert "workers keep dying (4 in a row); the last: worker-0 did not finish starting within 1 s" in output
         assert run.workers() == {} and "--resume run" in output
@@ -121,7 +136,7 @@ def test_a_clock_that_jumps_leaves_a_healthy_run_alone(policy, flags, undisturbe
     ahead = tmp_path / "ahead"
     ahead.write_text("0")
     command, clock = ("--policy-url", policy.url, *flags), {"TEST_CLOCK_FILE": str(ahead)}
-    with policy.holding(0), Evaluation(tmp_path / "runs", "run", *command, **FAULTS, **clock) as run:
+    with policy.holding(0), LightEvaluation(tmp_path / "runs", "run", *command, **FAULTS, **clock) as run:
         run.wait_mid_episode(done=0)
         policy.release()
         for jump in (40, -40, 3600, -3600, 40):
@@ -138,7 +153,7 @@ def test_a_clock_that_jumps_leaves_a_healthy_run_alone(policy, flags, undisturbe
 @pytest.mark.parametrize("with_workers", [False, True], ids=["the evaluator", "all of it"])
 def test_a_run_that_was_paused_goes_on(with_workers, policy, flags, undisturbed, tmp_path):
     """As by `docker pause`: who could not look must not take for dead who could not move."""
-    with policy.holding(0), Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
+    with policy.holding(0), LightEvaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
         run.wait_mid_episode(done=0)
         policy.release()
         paused = [run.process.pid, *(run.workers().values() if with_workers else ())]
@@ -154,7 +169,7 @@ def test_the_policy_killed_and_restarted_in_mid_run(flags, undisturbed, tmp_path
     with (
         PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--delay-ms", "30") as service,
         service.holding(1),
-        Evaluation(tmp_path, "run", "--policy-url", service.url, "--act-timeout-s", "1", *flags[:-2]) as run,
+        LightEvaluation(tmp_path, "run", "--policy-url", service.url, "--act-timeout-s", "1", *flags[:-2]) as run,
     ):
         run.wait_mid_episode()
         service.kill()
@@ -166,8 +181,8 @@ def test_the_policy_killed_and_restarted_in_mid_run(flags, undisturbed, tmp_path
         assert fault.status == "error", "one outage costs one attempt"
 
 
-def test_the_evaluator_killed_and_resumed_with_the_same_command(policy, flags, undisturbed, tmp_path):
-    command = ("--policy-url", policy.url, *flags)
+def test_the_evaluator_killed_and_resumed_with_the_same_command(policy, of_libero, calm_libero, tmp_path):
+    command = ("--policy-url", policy.url, *of_libero)
     with policy.holding(1), Evaluation(tmp_path, "run", *command) as run:
         run.wait_mid_episode()
         assert run.workers()
@@ -177,47 +192,47 @@ def test_the_evaluator_killed_and_resumed_with_the_same_command(policy, flags, u
     assert 1 <= len(done_before) < len(PLAN)
     with Evaluation(tmp_path, "run", *command) as run:
         assert "(resumed)" in run.end()
-        [fault] = check(run, undisturbed)
+        [fault] = check(run, results(calm_libero))
         assert fault.status == "lost" and fault.invocation == 1
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(policy, flags, undisturbed, tmp_path):
-    with policy.holding(1), Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
+    with policy.holding(1), LightEvaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
         run.wait_mid_episode()
         run.process.send_signal(signal.SIGINT)
         output = run.end(code=130)
         assert run.workers() == {}
         assert "nothing lost; go on with\n" in output
         [command] = [line for line in output.splitlines() if "--resume run" in line]
-        assert command.split()[:4] == ["python", "-m", "services.libero", "libero_goal"]
+        assert command.split()[:4] == ["python", "-m", "tests.libero.light", "libero_goal"]
     assert 1 <= len(results(run.folder)) < len(PLAN)
-    with Evaluation(tmp_path, "run", "--policy-url", policy.url, *flags, "--resume") as run:
+    with LightEvaluation(tmp_path, "run", "--policy-url", policy.url, *flags, "--resume") as run:
         run.end()
         assert check(run, undisturbed) == [], "a clean stop is no fault"
 
 
 def test_a_policy_that_answers_nan_ends_the_run_with_its_words(flags, tmp_path):
     with PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--nan-at", "3") as service:
-        with Evaluation(tmp_path, "run", "--policy-url", service.url, *flags) as run:
+        with LightEvaluation(tmp_path, "run", "--policy-url", service.url, *flags) as run:
             output = run.end(code=1)
         assert "could not be run in 3 tries each" in output and "nan" in output, output
         assert results(run.folder) == {}, "such an episode is no failure of the policy at the task"
 
 
-def test_a_video_that_was_cut_off_is_drawn_at_the_next_start(policy, flags, calm, undisturbed, tmp_path):
-    command = ("--policy-url", policy.url, *flags, "--video", "all")
+def test_a_video_that_was_cut_off_is_drawn_at_the_next_start(policy, of_libero, calm_libero, tmp_path):
+    command = ("--policy-url", policy.url, *of_libero, "--video", "all")
     cut = {"TEST_HANG_IN": "VIDEO", "TEST_HANG_DIR": str(tmp_path)}
     with Evaluation(tmp_path / "cut", "run", *command, **FAULTS, **cut) as run:
         output = run.end()
         assert "did not draw the next frame of a video within 2 s; ended it" in output
-        check(run, undisturbed)
+        check(run, results(calm_libero))
     assert len(list((run.folder / "videos").glob("*.mp4"))) == EPISODES - 1
     with Evaluation(tmp_path / "cut", "run", *command) as again:
         output = again.end()
         assert f"0 of {EPISODES} to do" in output and "1 video of earlier invocations to draw" in output
-        check(again, undisturbed)
+        check(again, results(calm_libero))
     drawn = {path.name: path.read_bytes() for path in (run.folder / "videos").iterdir()}
-    assert drawn == {path.name: path.read_bytes() for path in (calm / "videos").iterdir()}
+    assert drawn == {path.name: path.read_bytes() for path in (calm_libero / "videos").iterdir()}
     assert (run.folder / "report.html").read_text().count("data:video/mp4;base64,") == EPISODES
     with Evaluation(tmp_path / "cut", "run", *command) as again:
         assert "to draw" not in again.end()
@@ -227,10 +242,10 @@ def test_a_video_that_was_cut_off_is_drawn_at_the_next_start(policy, flags, calm
 def test_policy_errors_may_fail_their_episodes_and_are_told_apart(bad, words, flags, undisturbed, tmp_path):
     with PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--bad", bad, "--bad-episode", "1") as service:
         command = ("--policy-url", service.url, "--policy-errors", "fail", *flags)
-        with Evaluation(tmp_path, "run", *command) as run:
+        with LightEvaluation(tmp_path, "run", *command) as run:
             output = run.end()
         done = results(run.folder)
-        with Evaluation(tmp_path, "run", *command) as again:
+        with LightEvaluation(tmp_path, "run", *command) as again:
             assert f"0 of {EPISODES} to do" in again.end(), "resuming does not do it again"
     assert f"policy errors: 1 of {EPISODES} episodes, counted as not successful" in output
     assert f"success rate 0.0 % (0/{EPISODES})" in output
@@ -248,7 +263,7 @@ def test_policy_errors_may_fail_their_episodes_and_are_told_apart(bad, words, fl
 def test_policy_errors_stop_the_run_unless_told_otherwise(flags, tmp_path):
     with (
         PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--bad-episode", "1") as service,
-        Evaluation(tmp_path, "run", "--policy-url", service.url, *flags) as run,
+        LightEvaluation(tmp_path, "run", "--policy-url", service.url, *flags) as run,
     ):
         assert "answered 1.6 in action 0, dimension 6" in run.end(code=1)
     assert sorted(results(run.folder)) == [(TASK, 0)]
@@ -258,12 +273,12 @@ def test_a_policy_that_goes_away_is_never_taken_for_a_policy_error(flags, undist
     with PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--delay-ms", "30") as service:
         command = ("--policy-url", service.url, "--policy-errors", "fail", "--policy-timeout-s", "2", "--retries", "0",
                    "--act-timeout-s", "1", *flags[:-2])  # fmt: skip
-        with service.holding(1), Evaluation(tmp_path, "run", *command) as run:
+        with service.holding(1), LightEvaluation(tmp_path, "run", *command) as run:
             run.wait_mid_episode()
             service.kill()
             run.end(code=1)
         service.start()
-        with Evaluation(tmp_path, "run", *command) as run:
+        with LightEvaluation(tmp_path, "run", *command) as run:
             run.end()
             check(run, undisturbed)
 
@@ -281,7 +296,7 @@ def small_disk(tmp_path):
 
 
 def test_a_disk_that_fills_up_in_mid_run(policy, flags, undisturbed, small_disk):
-    with policy.holding(1), Evaluation(small_disk, "run", "--policy-url", policy.url, *flags) as run:
+    with policy.holding(1), LightEvaluation(small_disk, "run", "--policy-url", policy.url, *flags) as run:
         run.wait_mid_episode()
         filler = small_disk / "filler"
         with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
@@ -294,7 +309,7 @@ def test_a_disk_that_fills_up_in_mid_run(policy, flags, undisturbed, small_disk)
     filler.unlink()
     done_before = results(run.folder)
     assert len(done_before) >= 1
-    with Evaluation(small_disk, "run", "--policy-url", policy.url, *flags) as run:
+    with LightEvaluation(small_disk, "run", "--policy-url", policy.url, *flags) as run:
         run.end()
         check(run, undisturbed)
 
@@ -302,12 +317,12 @@ def test_a_disk_that_fills_up_in_mid_run(policy, flags, undisturbed, small_disk)
 def test_a_policy_that_stays_away_ends_the_run_and_loses_nothing(flags, undisturbed, tmp_path):
     with PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--delay-ms", "30") as service:
         command = ("--policy-url", service.url, "--policy-timeout-s", "2", "--act-timeout-s", "1", *flags[:-2])
-        with service.holding(1), Evaluation(tmp_path, "run", *command) as run:
+        with service.holding(1), LightEvaluation(tmp_path, "run", *command) as run:
             run.wait_mid_episode()
             service.kill()
             output = run.end(code=1)
             assert "error: the policy went away and did not come back" in output and "--resume run" in output
         service.start()
-        with Evaluation(tmp_path, "run", *command) as run:
+        with LightEvaluation(tmp_path, "run", *command) as run:
             run.end()
             check(run, undisturbed)

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from services.libero.benchmark import BENCHMARK
+from tests.libero import light
 from tests.libero.harness import PolicyService
 from tests.libero.invented import episode_result, make_run
 from vla_evaluation import evaluate, provenance
@@ -56,15 +56,15 @@ def test_none_otherwise(look, otherwise):
     assert look(**otherwise) == ""
 
 
-def test_a_run_with_a_slow_policy_ends_with_more_workers_than_it_began_with(libero_assets, tmp_path, monkeypatch):
+def test_a_run_with_a_slow_policy_ends_with_more_workers_than_it_began_with(tmp_path, monkeypatch):
     monkeypatch.setattr(growth, "LOOK_S", 0.0)
     monkeypatch.setattr(growth, "MOST_PER_CORE", 2)
     monkeypatch.setattr(provenance, "cores", lambda: 1)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
-    words = ["libero_goal", "--assets", str(libero_assets), "--run-dir", str(tmp_path), "--run-id", "grown"]
+    words = ["libero_goal", "--run-dir", str(tmp_path), "--run-id", "grown"]
     words += ["--tasks", "0", "--trials", "6", "--max-steps", "8", "--video", "none"]
     with PolicyService(tmp_path / "policy.txt", "--chunk", "1", "--delay-ms", "100") as policy:
-        assert evaluate.main(BENCHMARK, [*words, "--policy-url", policy.url]) == 0
+        assert evaluate.main(light.BENCHMARK, [*words, "--policy-url", policy.url]) == 0
     with RunStore(tmp_path / "grown" / "run.sqlite", readonly=True) as store:
         assert len(list(store.finished())) == 6
         assert [one["notes"]["workers"] for one in store.invocations()] == [2]

@@ -1,4 +1,7 @@
-"""Machines that join a run, over real HTTP: every episode once and the same, whoever does it and whatever goes away."""
+"""Machines that join a run, over real HTTP: every episode once and the same, whoever does it and whatever goes away.
+
+With a simulator that costs next to nothing; tests/terminal/test_cluster.py has machines join with LIBERO.
+"""
 
 import contextlib
 import json
@@ -16,16 +19,16 @@ import urllib.request
 import pytest
 
 from tests import mounts
-from tests.libero.harness import ENVIRONMENT, ROOT, TIMEOUT_S, Evaluation, PolicyService, results, wait_for
+from tests.libero.harness import ENVIRONMENT, ROOT, TIMEOUT_S, LightEvaluation, PolicyService, results, wait_for
 
 EPISODES = 3
 PLAN = [(0, episode) for episode in range(EPISODES)]
 
 
 @pytest.fixture(scope="module")
-def flags(libero_assets):
+def flags():
     return (
-        "--assets", str(libero_assets), "--tasks", "0", "--trials", str(EPISODES), "--max-steps", "12",
+        "--tasks", "0", "--trials", str(EPISODES), "--max-steps", "12",
         "--workers", "1", "--lease-s", "6", "--listen", "127.0.0.1:0",
     )  # fmt: skip
 
@@ -40,18 +43,18 @@ def policies(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undisturbed(policies, flags, tmp_path_factory):
-    with Evaluation(tmp_path_factory.mktemp("calm"), "calm", "--policy-url", policies[0].url, *flags) as run:
+    with LightEvaluation(tmp_path_factory.mktemp("calm"), "calm", "--policy-url", policies[0].url, *flags) as run:
         run.end()
         return results(run.folder)
 
 
-class Machine(Evaluation):
+class Machine(LightEvaluation):
     """A machine that joins, in a volume of its own; `folder` is where its workers work."""
 
-    def __init__(self, volume, url, assets, *arguments, **variables):
+    def __init__(self, volume, url, *arguments, **variables):
         self.folder, self.log = volume, volume / "joined.txt"
         volume.mkdir()
-        command = [sys.executable, "-m", "services.libero", "join", url, "--assets", str(assets), "--workers", "1"]
+        command = [sys.executable, "-m", self.module, "join", url, "--workers", "1"]
         environment = {**ENVIRONMENT, "VLALAB_VOLUME": str(volume), **variables}
         with open(self.log, "w") as output:
             self.process = subprocess.Popen(
@@ -110,19 +113,19 @@ class Wire:
                 end.close()
 
 
-def address(run: Evaluation) -> str:
+def address(run: LightEvaluation) -> str:
     told = run.wait_for(lambda: run.output.partition("--join ")[2].partition("\n"), "its address")
     run.wait_for(lambda: "\n" in run.output.partition("--join ")[2], "the whole of its address")
     return told and run.output.partition("--join ")[2].split()[0]
 
 
-def doing(run: Evaluation, episode: int, who: Evaluation | None = None) -> str:
+def doing(run: LightEvaluation, episode: int, who: LightEvaluation | None = None) -> str:
     """Waits, no longer than `who` lives, until somebody has that episode; returns its worker."""
     sql = f"SELECT worker FROM episodes WHERE status = 'leased' AND episode = {episode}"
     return (who or run).wait_for(lambda: run.peek(sql), f"episode {episode} under way")[0][0]
 
 
-def done(run: Evaluation) -> dict:
+def done(run: LightEvaluation) -> dict:
     return dict(run.peek("SELECT episode, worker FROM episodes WHERE status = 'done'"))
 
 
@@ -131,7 +134,7 @@ def held(policies, flags, tmp_path, stack):
     """A run whose own worker is held in episode 0, and its address; the second policy is for who joins."""
     policies[0].hold(0)
     stack.callback(policies[0].release)
-    run = stack.enter_context(Evaluation(tmp_path / "runs", "run", "--policy-url", policies[0].url, *flags))
+    run = stack.enter_context(LightEvaluation(tmp_path / "runs", "run", "--policy-url", policies[0].url, *flags))
     assert doing(run, 0) == "worker-0"
     return run, address(run)
 
@@ -148,12 +151,10 @@ def an_hour_ahead(tmp_path):
     return variables
 
 
-def test_a_machine_does_its_share_films_too(policies, held, undisturbed, libero_assets, tmp_path, stack, an_hour_ahead):
+def test_a_machine_does_its_share_films_too(policies, held, undisturbed, tmp_path, stack, an_hour_ahead):
     """Its clock is an hour ahead, which no row shows: the evaluator's is the only one."""
     run, url = held
-    machine = stack.enter_context(
-        Machine(tmp_path / "two", url, libero_assets, "--policy-url", policies[1].url, **an_hour_ahead)
-    )
+    machine = stack.enter_context(Machine(tmp_path / "two", url, "--policy-url", policies[1].url, **an_hour_ahead))
     machine.wait_for(lambda: len(done(run)) == EPISODES - 1, "what the other machine does")
     policies[0].release()
     assert "has no work left" in machine.end()
@@ -178,11 +179,11 @@ def test_a_machine_does_its_share_films_too(policies, held, undisturbed, libero_
     assert re.search(r"evaluator \d at \d+ steps/s \+ two 2 at \d+ steps/s", run.output)
 
 
-def test_a_machine_that_differs_is_refused_with_both_sides(held, libero_assets, tmp_path, stack):
+def test_a_machine_that_differs_is_refused_with_both_sides(held, tmp_path, stack):
     run, url = held
 
     def refusal(name, where=url, *arguments, **variables):
-        return stack.enter_context(Machine(tmp_path / name, where, libero_assets, *arguments, **variables))
+        return stack.enter_context(Machine(tmp_path / name, where, *arguments, **variables))
 
     other_lock = refusal("lock", VLALAB_LOCK_HASH="f" * 64)
     nobody = refusal("nobody", "http://127.0.0.1:9")
@@ -196,10 +197,10 @@ def test_a_machine_that_differs_is_refused_with_both_sides(held, libero_assets, 
     assert run.peek("SELECT DISTINCT worker FROM episodes WHERE worker IS NOT NULL") == [("worker-0",)]
 
 
-def test_a_machine_that_dies_gives_its_episode_back(policies, held, undisturbed, libero_assets, tmp_path, stack):
+def test_a_machine_that_dies_gives_its_episode_back(policies, held, undisturbed, tmp_path, stack):
     run, url = held
     with policies[1].holding(1):
-        machine = stack.enter_context(Machine(tmp_path / "two", url, libero_assets, "--policy-url", policies[1].url))
+        machine = stack.enter_context(Machine(tmp_path / "two", url, "--policy-url", policies[1].url))
         assert doing(run, 1, machine) == "two.worker-0"
         os.kill(machine.process.pid, signal.SIGKILL)
     policies[0].release()
@@ -208,13 +209,11 @@ def test_a_machine_that_dies_gives_its_episode_back(policies, held, undisturbed,
     assert run.peek("SELECT episode, worker FROM episodes WHERE status = 'lost'") == [(1, "two.worker-0")]
 
 
-def test_a_wire_that_is_cut_for_a_while_costs_nothing(policies, held, undisturbed, libero_assets, tmp_path, stack):
+def test_a_wire_that_is_cut_for_a_while_costs_nothing(policies, held, undisturbed, tmp_path, stack):
     run, url = held
     wire = Wire(int(url.rpartition(":")[2]))
     with policies[1].holding(1):
-        machine = stack.enter_context(
-            Machine(tmp_path / "two", wire.url, libero_assets, "--policy-url", policies[1].url)
-        )
+        machine = stack.enter_context(Machine(tmp_path / "two", wire.url, "--policy-url", policies[1].url))
         assert doing(run, 1, machine) == "two.worker-0"
         wire.cut()
     wait_for(lambda: wire.refused >= 4, "calls in vain")
@@ -228,15 +227,13 @@ def test_a_wire_that_is_cut_for_a_while_costs_nothing(policies, held, undisturbe
 
 
 def test_where_the_network_falls_apart_an_episode_is_done_elsewhere_and_counts_once(
-    policies, held, undisturbed, libero_assets, tmp_path, stack
+    policies, held, undisturbed, tmp_path, stack
 ):
     run, url = held
     wire = Wire(int(url.rpartition(":")[2]))
     stack.callback(wire.whole.set)
     with policies[1].holding(1):
-        machine = stack.enter_context(
-            Machine(tmp_path / "two", wire.url, libero_assets, "--policy-url", policies[1].url)
-        )
+        machine = stack.enter_context(Machine(tmp_path / "two", wire.url, "--policy-url", policies[1].url))
         assert doing(run, 1, machine) == "two.worker-0"
         wire.whole.clear()
         policies[0].release()
@@ -250,14 +247,14 @@ def test_where_the_network_falls_apart_an_episode_is_done_elsewhere_and_counts_o
 
 
 def test_a_machine_whose_disk_is_full_ends_and_its_episode_is_done_elsewhere(
-    policies, held, undisturbed, libero_assets, tmp_path, stack
+    policies, held, undisturbed, tmp_path, stack
 ):
     run, url = held
     folder = tmp_path / "small"
     folder.mkdir()
     stack.enter_context(mounts.small(folder, "4m"))
     with policies[1].holding(1):
-        machine = stack.enter_context(Machine(folder / "two", url, libero_assets, "--policy-url", policies[1].url))
+        machine = stack.enter_context(Machine(folder / "two", url, "--policy-url", policies[1].url))
         assert doing(run, 1, machine) == "two.worker-0"
         mounts.fill(folder)
     machine.process.wait(TIMEOUT_S)
@@ -267,35 +264,33 @@ def test_a_machine_whose_disk_is_full_ends_and_its_episode_is_done_elsewhere(
     assert results(run.folder) == undisturbed and set(done(run).values()) == {"worker-0"}
 
 
-def test_an_evaluator_that_dies_is_missed_and_its_run_goes_on(
-    policies, held, flags, undisturbed, libero_assets, tmp_path, stack
-):
+def test_an_evaluator_that_dies_is_missed_and_its_run_goes_on(policies, held, flags, undisturbed, tmp_path, stack):
     run, url = held
     with policies[1].holding(1):
         machine = stack.enter_context(
-            Machine(tmp_path / "two", url, libero_assets, "--policy-url", policies[1].url, "--patience-s", "2")
+            Machine(tmp_path / "two", url, "--policy-url", policies[1].url, "--patience-s", "2")
         )
         assert doing(run, 1, machine) == "two.worker-0"
         run.kill()
         said = machine.end(1)
     assert "has not answered for 2 s" in said and "join it again" in said and "Traceback" not in said
     policies[0].release()
-    with Evaluation(tmp_path / "runs", "run", "--policy-url", policies[0].url, *flags) as again:
+    with LightEvaluation(tmp_path / "runs", "run", "--policy-url", policies[0].url, *flags) as again:
         again.end()
     assert results(run.folder) == undisturbed
 
 
-def test_a_token_is_asked_for(policies, flags, libero_assets, tmp_path, stack):
+def test_a_token_is_asked_for(policies, flags, tmp_path, stack):
     token = "a-token-of-the-lab"
     policies[0].hold(0)
     stack.callback(policies[0].release)
-    with Evaluation(tmp_path / "runs", "run", "--policy-url", policies[0].url, *flags, VLALAB_TOKEN=token) as run:
+    with LightEvaluation(tmp_path / "runs", "run", "--policy-url", policies[0].url, *flags, VLALAB_TOKEN=token) as run:
         url = address(run)
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"{url}/v1/run", timeout=30)
         assert refused.value.code == 401
-        machine = stack.enter_context(Machine(tmp_path / "two", url, libero_assets, "--token", "another-token"))
+        machine = stack.enter_context(Machine(tmp_path / "two", url, "--token", "another-token"))
         assert "wants another token" in machine.end(2)
     open_to_all = [flag if flag != "127.0.0.1:0" else "0.0.0.0:0" for flag in flags]
-    with Evaluation(tmp_path / "runs", "open", "--policy-url", policies[0].url, *open_to_all) as run:
+    with LightEvaluation(tmp_path / "runs", "open", "--policy-url", policies[0].url, *open_to_all) as run:
         assert "no token protects it" in run.end(2)

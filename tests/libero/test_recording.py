@@ -10,7 +10,7 @@ import pytest
 
 from services.libero.benchmark import BENCHMARK
 from services.libero.simulator import suites
-from tests.libero.harness import PolicyService, Recording
+from tests.libero.harness import LightRecording, PolicyService, Recording
 from tests.libero.test_faults import small_disk  # noqa: F401  a fixture
 from tests.libero.test_sharding import small_stock
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
@@ -289,58 +289,79 @@ def test_processes_draw_the_same_in_order(recorded):
     assert alone[0][1]["robot0_eye_in_hand"][0] == episodes[0].steps
 
 
-def test_killed_in_the_middle_it_goes_on_to_the_same(oracle, flags, recorded, tmp_path):
+@pytest.fixture(scope="module")
+def wave(tmp_path_factory):
+    with PolicyService(tmp_path_factory.mktemp("wave") / "log.txt") as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def light(wave):
+    """Flags of recordings whose simulator costs next to nothing: for how they end, go on and are refused."""
+    settings = ("--tasks", "0", "--episodes", str(KEPT), "--noise", "0.2", "--max-steps", "40", "--lease-s", "6")
+    return ("--workers", "1", "--policy-url", wave.url, *settings)
+
+
+@pytest.fixture(scope="module")
+def calm(light, tmp_path_factory) -> Path:
+    """Such a recording that nothing disturbed."""
+    with LightRecording(tmp_path_factory.mktemp("light") / "all", "calm", *light) as run:
+        assert f"calm: {KEPT} demonstrations kept of" in run.end()
+    assert len(content(run.folder)) == KEPT
+    return run.folder
+
+
+def test_killed_in_the_middle_it_goes_on_to_the_same(wave, light, calm, tmp_path):
     """A worker by kill -9, all of it by Ctrl-C and by kill -9, each time the same command; then with nothing to do."""
-    with oracle.holding(0):
-        with Recording(tmp_path, "hurt", *flags) as run:
+    with wave.holding(0):
+        with LightRecording(tmp_path, "hurt", *light) as run:
             name = run.wait_mid_episode(done=0)
             os.kill(run.workers()[name], signal.SIGKILL)
-            oracle.hold(1)
+            wave.hold(1)
             run.wait_mid_episode(done=1)
             run.process.send_signal(signal.SIGINT)
-            oracle.hold(2)
+            wave.hold(2)
             assert "not complete, nothing lost; the same command goes on" in run.end(code=130)
-        with Recording(tmp_path, "hurt", *flags) as run:
+        with LightRecording(tmp_path, "hurt", *light) as run:
             run.wait_mid_episode(done=2)
             run.kill()
-    with Recording(tmp_path, "hurt", *flags) as run:
+    with LightRecording(tmp_path, "hurt", *light) as run:
         assert "(goes on)" in run.end()
-    assert_same(content(run.folder), content(recorded))
-    with Recording(tmp_path, "hurt", *flags) as run:
+    assert_same(content(run.folder), content(calm))
+    with LightRecording(tmp_path, "hurt", *light) as run:
         assert f"{KEPT} demonstrations kept" in run.end()
 
 
-def test_a_full_disk_is_told_and_loses_nothing(oracle, flags, recorded, small_disk):  # noqa: F811
-    with oracle.holding(1), Recording(small_disk, "run", *flags) as run:
+def test_a_full_disk_is_told_and_loses_nothing(wave, light, calm, small_disk):  # noqa: F811
+    with wave.holding(1), LightRecording(small_disk, "run", *light) as run:
         run.wait_mid_episode(done=1)
         filler = small_disk / "filler"
         with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
             while True:
                 file.write(b"x" * 4096)
-        oracle.release()
+        wave.release()
         assert "free some" in (output := run.end(code=1)) and "the same command goes on" in output
     filler.unlink()
-    with Recording(small_disk, "run", *flags) as run:
+    with LightRecording(small_disk, "run", *light) as run:
         run.end()
-    assert_same(content(run.folder), content(recorded))
+    assert_same(content(run.folder), content(calm))
 
 
-def test_more_are_added_by_the_same_name_and_other_settings_are_refused(flags, recorded, tmp_path):
-    with Recording(recorded.parent, "calm", *flags, "--seed", "1") as run:
+def test_more_are_added_by_the_same_name_and_other_settings_are_refused(light, calm, tmp_path):
+    with LightRecording(calm.parent, "calm", *light, "--seed", "1") as run:
         assert "seed: 0 → 1" in run.end(code=2)
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.tex").write_text("")
-    with Recording(tmp_path, "taken", *flags) as run:
+    with LightRecording(tmp_path, "taken", *light) as run:
         assert "is no recording (it holds thesis.tex); choose another --name" in run.end(code=2)
 
 
-def test_a_policy_that_solves_nothing_ends_with_words(flags, tmp_path):
-    with PolicyService(tmp_path / "policy.txt") as service:
-        more = ("--policy-url", service.url, "--attempts", "1", "--max-steps", "5", "--noise", "0")
-        with Recording(tmp_path, "wave", *flags, *more) as run:
-            output = run.end(code=1)
-        with Recording(tmp_path, "kept", *flags, *more, "--keep-failures") as kept:
-            assert f"{KEPT} demonstrations kept of {KEPT} attempts" in kept.end()
+def test_a_policy_that_solves_nothing_ends_with_words(light, tmp_path):
+    more = ("--attempts", "1", "--max-steps", "5", "--noise", "0")
+    with LightRecording(tmp_path, "wave", *light, *more) as run:
+        output = run.end(code=1)
+    with LightRecording(tmp_path, "kept", *light, *more, "--keep-failures") as kept:
+        assert f"{KEPT} demonstrations kept of {KEPT} attempts" in kept.end()
     assert f"0 demonstrations kept of {KEPT} attempts" in output
     assert f"too few attempts went well (task 0: 0 of {KEPT}); --attempts allows more than 1 each" in output
     with RunStore(run.folder / "run.sqlite", readonly=True) as store:

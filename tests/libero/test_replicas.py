@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.libero.harness import Evaluation, PolicyService, results
+from tests.libero.harness import LightEvaluation, PolicyService, results
 from vla_contract import PolicyClient
 from vla_evaluation.config import EvalConfig
 from vla_evaluation.coordinator.join import JoinConfig, policies_from_here
@@ -40,19 +40,18 @@ def under_way(run, episode):
     return run.wait_for(lambda: run.peek(sql), f"episode {episode} under way")[0][0]
 
 
-def test_a_replica_that_is_killed_costs_nothing_and_works_again_once_it_is_back(policies, libero_assets, tmp_path):
+def test_a_replica_that_is_killed_costs_nothing_and_works_again_once_it_is_back(policies, tmp_path):
     flags = (
-        "--assets", str(libero_assets), "--tasks", "0", "--trials", str(EPISODES), "--max-steps", "12",
-        "--lease-s", "6", "--video", "none",
+        "--tasks", "0", "--trials", str(EPISODES), "--max-steps", "12", "--lease-s", "6", "--video", "none",
     )  # fmt: skip
     one, other = policies
-    with Evaluation(tmp_path / "runs", "one", "--policy-url", one.url, "--workers", "1", *flags) as run:
+    with LightEvaluation(tmp_path / "runs", "one", "--policy-url", one.url, "--workers", "1", *flags) as run:
         run.end()
         undisturbed = results(run.folder)
     one.hold(0)
     other.hold(1)
     both = f"{one.url},{other.url}/"
-    with Evaluation(tmp_path / "runs", "both", "--policy-url", both, "--workers", "2", *flags) as run:
+    with LightEvaluation(tmp_path / "runs", "both", "--policy-url", both, "--workers", "2", *flags) as run:
         assert (under_way(run, 0), under_way(run, 1)) == (one.url, other.url)
         other.kill()
         one.hold(1, 2)  # lets episode 0 end, and whoever asks now holds all others up there
@@ -77,10 +76,10 @@ def test_a_replica_that_is_killed_costs_nothing_and_works_again_once_it_is_back(
     assert f"<dt>{other.url}</dt><dd>5 episodes" in page and f"<dt>{one.url}</dt><dd>1 episode," in page
 
 
-def test_two_policies_are_refused_with_both_sides(policies, libero_assets, tmp_path):
+def test_two_policies_are_refused_with_both_sides(policies, tmp_path):
     with PolicyService(tmp_path / "c.txt", "--name", "surf", "--chunk", "8") as third:
         both = f"{policies[0].url},{third.url}"
-        with Evaluation(tmp_path / "runs", "r", "--policy-url", both, "--assets", str(libero_assets)) as run:
+        with LightEvaluation(tmp_path / "runs", "r", "--policy-url", both) as run:
             said = run.end(2)
     assert f"at {policies[0].url} and {third.url} are two policies" in said
     assert 'name: "wave" → "surf"' in said and "horizon: 4 → 8" in said and "Traceback" not in said

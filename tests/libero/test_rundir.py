@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.libero.harness import ENVIRONMENT, ROOT, Evaluation, PolicyService, results
+from tests.libero.harness import ENVIRONMENT, ROOT, LightEvaluation, PolicyService, results
 from vla_evaluation.runs import folders as rundir
 from vla_evaluation.store.runstore import RunStore
 
@@ -118,14 +118,13 @@ def test_a_store_is_named_once(tmp_path):
         assert len(store.finished()) == 1
 
 
-def test_two_real_evaluations_of_one_id(libero_assets, tmp_path):
-    flags = ("--assets", str(libero_assets), "--tasks", "0", "--trials", "2", "--max-steps", "4", "--video", "none",
-             "--workers", "1")  # fmt: skip
+def test_two_real_evaluations_of_one_id(tmp_path):
+    flags = ("--tasks", "0", "--trials", "2", "--max-steps", "4", "--video", "none", "--workers", "1")
     with PolicyService(tmp_path / "policy.txt", "--chunk", "4") as policy:
         command = ("--policy-url", policy.url, *flags)
         with (
-            Evaluation(tmp_path / "runs", "run", *command) as first,
-            Evaluation(tmp_path / "runs", "run", *command) as second,
+            LightEvaluation(tmp_path / "runs", "run", *command) as first,
+            LightEvaluation(tmp_path / "runs", "run", *command) as second,
         ):
             codes = sorted(one.process.wait(120) for one in (first, second))
             said = first.output + second.output
