@@ -87,7 +87,7 @@ class Lab(Program):
     """Invoke's program for a fixed set of tasks."""
 
     def __init__(self, tasks: ModuleType) -> None:
-        super().__init__(name="lab", binary="./lab", namespace=Collection.from_module(tasks), version="0.1.0")
+        super().__init__(name="lab", binary="./lab", namespace=tasks.namespace, version="0.1.0")
         self.groups: dict[str, list[LabTask]] = tasks.GROUPS
 
     def normalize_argv(self, argv: list[str] | None) -> None:
@@ -105,6 +105,12 @@ class Lab(Program):
             flags = self.namespace[arguments[0]].flags
             arguments = join_repeated(arguments, {f"--{one.name}": one.is_list for one in flags if not one.is_switch})
         self.argv = [self.argv[0], *arguments]
+
+    def parse_collection(self) -> None:
+        """Keeps the tasks that were named: Invoke's parser copies the flags of all that there are, several times."""
+        super().parse_collection()
+        named = [name for name in dict.fromkeys(self.argv[1:]) if name in self.namespace.tasks]
+        self.collection = Collection(*(self.namespace[name] for name in named))
 
     def _arguments(self, task: str) -> dict[str, Argument]:
         return {argument.names[0]: argument for argument in self.namespace[task].get_arguments()}
