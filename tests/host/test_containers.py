@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.host import recording_docker
 from vlalab import cli
 from vlalab.commands import evaluation, lifecycle, overview, programs
 from vlalab.commands.evaluation import Request
@@ -26,7 +26,6 @@ from vlalab.host.state import folder as state_folder
 from vlalab.runtimes import both, contained, containers, moved
 from vlalab.testing import inside
 
-PROGRAM = Path(__file__).with_name("recording_docker.py")
 OWN = ("VLALAB_", "COMPOSE_", "DOCKER_", "SSL_CERT", "REQUESTS_CA", "CURL_CA", "SUDO_")
 
 
@@ -69,17 +68,15 @@ def engine(tmp_path, monkeypatch):
     folder, bin_ = tmp_path / "engine", tmp_path / "bin"
     folder.mkdir()
     bin_.mkdir()
-    (bin_ / "docker").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(PROGRAM))} "$@"\n')
-    (bin_ / "docker").chmod(0o755)
     monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
-    monkeypatch.setenv("RECORDING_DOCKER", str(folder))
     monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
     monkeypatch.setenv("VLALAB_STATE", str(tmp_path / "state"))
     monkeypatch.setattr(gpus, "count", lambda: 0)
     docker.info.cache_clear()
     made = Engine(folder)
     made.build("libero")
-    yield made
+    with recording_docker.serving(folder, bin_ / "docker"):
+        yield made
     docker.info.cache_clear()
 
 
