@@ -18,9 +18,40 @@ LAB = [sys.executable, "-I", "-m", "vlalab"]
 ALL = {task.name: task for group in TASKS.GROUPS.values() for task in group}
 
 
+END = "-- end of a help --"
+HELP_OF_ALL = f"""
+import sys
+from vlalab import cli
+tasks = cli.load_tasks()
+for name in sys.argv[1:]:
+    try:
+        cli.Lab(tasks).run(["lab", name, "--help"])
+    except SystemExit as ended:
+        assert not ended.code
+    print({END!r})
+"""
+
+
 def shown(*words: str, columns: int = 80) -> list[str]:
     """Returns all lines that a command prints in a terminal of that width."""
     return show([*LAB, *words], columns=columns, cwd=ROOT).transcript.splitlines()
+
+
+@pytest.fixture(scope="module")
+def help_of() -> dict[str, list[str]]:
+    """The lines of each task's help in a terminal of 80 columns, in which one program says all of them."""
+    said = show([sys.executable, "-I", "-c", HELP_OF_ALL, *ALL], cwd=ROOT)
+    assert said.process.returncode == 0, said.transcript
+    found: dict[str, list[str]] = {name: [] for name in ALL}
+    names = iter(ALL)
+    name = next(names)
+    for line in said.transcript.splitlines():
+        if line == END:
+            name = next(names, "")
+        else:
+            found[name].append(line)
+    assert name == "" and all(found.values())
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -59,8 +90,8 @@ def test_a_narrow_terminal_gets_one_column():
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_help_fits_the_terminal_and_its_flags_stand_in_their_order(name):
-    lines = shown(name, "--help")
+def test_help_fits_the_terminal_and_its_flags_stand_in_their_order(help_of, name):
+    lines = help_of[name]
     assert "\n".join(lines) == helping.task_help(ALL[name]), "the terminal's edge has broken a line"
     begins = [line.strip() for line in lines if line.startswith("  ") and not line.startswith("   ")]
     places = [next(at for at, one in enumerate(begins) if one.startswith(flag.shown)) for flag in ALL[name].flags]
@@ -85,16 +116,16 @@ def test_a_flag_with_a_value_says_of_which_kind_and_what_happens_without(name):
             assert not (isinstance(flag.default, (str, int)) and flag.default) or "; default: " in flag.explained
 
 
-def test_the_help_of_bench_lists_every_benchmark_with_what_it_measures():
-    text = "\n".join(shown("bench", "--help"))
+def test_the_help_of_bench_lists_every_benchmark_with_what_it_measures(help_of):
+    text = "\n".join(help_of["bench"])
     assert len(programs.benchmarks()) > 5
     for name, meaning in programs.described_benchmarks():
         assert re.search(rf"(?m)^  {name} +{re.escape(meaning.split()[0])}", text), name
 
 
 @pytest.mark.parametrize("lab", course.LABS)
-def test_the_help_of_train_lists_every_setting_with_its_default_and_its_meaning(lab):
-    text = " ".join("\n".join(shown("train", "--help")).split())
+def test_the_help_of_train_lists_every_setting_with_its_default_and_its_meaning(help_of, lab):
+    text = " ".join("\n".join(help_of["train"]).split())
     own_flags = {flag.variable for flag in ALL["train"].flags}
     for name, field in course.settings(lab).items():
         if field.name not in own_flags:
