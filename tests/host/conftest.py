@@ -1,6 +1,7 @@
 """A copy of the repository's files, as a fresh clone has them; and a docker command that says what a test wants."""
 
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -27,6 +28,19 @@ def copy_clone(target: Path) -> Path:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target / name)
     return target
+
+
+def pins(*names: str, lock: Path = ROOT / "requirements.lock") -> str:
+    """Returns the entries of these packages in a lock, the host tool's."""
+    text = lock.read_text()
+    found = [one for name in names for one in re.findall(rf"(?ms)^{name}==.*?(?=^\S|\Z)", text)]  # one per Python
+    return "".join(line for line in "".join(found).splitlines(keepends=True) if not line.strip().startswith("#"))
+
+
+def with_few_packages(clone: Path, *more: str) -> Path:
+    """Leaves a clone the pins of what every task imports, and of `more`: tests' and tools' take most of a set-up."""
+    (clone / "requirements.lock").write_text(pins("invoke", "python-dotenv", "pyyaml", "rich", *more))
+    return clone
 
 
 @pytest.fixture(scope="session", name="copy_clone")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.host.conftest import with_few_packages
 from tests.screen import Screen
 from vlalab.description import environment_file, ports
 from vlalab.host import endings, owners
@@ -132,7 +133,7 @@ def test_ctrl_c_in_an_environments_set_up_is_told_and_leaves_nothing_running(cop
 
 
 def test_a_path_in_another_script_works_in_any_locale(copy_clone, tmp_path):
-    clone = copy_clone(tmp_path / "연구 실 é" / "vla $(x) 'lab'")
+    clone = with_few_packages(copy_clone(tmp_path / "연구 실 é" / "vla $(x) 'lab'"))
     strict = {"PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii", "VLALAB_STATE": str(tmp_path / "상태")}
     for locale in ("xx_YY.nothing", "C"):  # the first one's is the set-up
         variables = {**CLEAN, **NO_ENGINE, **strict, "LC_ALL": locale}

@@ -9,17 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.host.conftest import pins
 from vlalab.environments import pythons, venvs
 from vlalab.host.console import LabError
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def pins(*names: str, lock: Path = ROOT / "requirements.lock") -> str:
-    """Returns the entries of these packages in a lock, the host tool's."""
-    text = lock.read_text()
-    found = [one for name in names for one in re.findall(rf"(?ms)^{name}==.*?(?=^\S|\Z)", text)]  # one per Python
-    return "".join(line for line in "".join(found).splitlines(keepends=True) if not line.strip().startswith("#"))
 
 
 @pytest.fixture

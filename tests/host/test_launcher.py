@@ -13,6 +13,8 @@ from shlex import quote
 
 import pytest
 
+from tests.host.conftest import with_few_packages
+
 CLEAN = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV", "VLALAB_PYTHON")}
 
 
@@ -49,7 +51,7 @@ def test_packages_of_other_tools_do_not_get_in_the_way(fresh_clone, tmp_path):
 
 
 def test_an_interrupted_set_up_repairs_itself_and_two_calls_share_one(copy_clone, tmp_path):
-    clone = copy_clone(tmp_path / "clone")
+    clone = with_few_packages(copy_clone(tmp_path / "clone"))
     interrupted = subprocess.Popen([clone / "lab"], env=CLEAN, stderr=subprocess.PIPE, start_new_session=True)
     deadline = time.monotonic() + 60
     while not (clone / ".venv" / "setup.log").exists() and time.monotonic() < deadline:
@@ -81,7 +83,7 @@ def test_works_for_a_user_who_is_not_root(copy_clone):
     nobody = pwd.getpwnam("nobody")
     folder = Path(tempfile.mkdtemp(prefix="vlalab-user-"))
     try:
-        clone = copy_clone(folder / "clone")
+        clone = with_few_packages(copy_clone(folder / "clone"))
         for path in (folder, *folder.rglob("*")):
             os.chown(path, nobody.pw_uid, nobody.pw_gid)
         variables = {"HOME": str(folder), "PATH": "/usr/local/bin:/usr/bin:/bin"}

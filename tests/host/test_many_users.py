@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.test_environments import pins
+from tests.host.conftest import pins, with_few_packages
 from tests.ports import free_ports
 from vlalab.description import interpolation, ports
 from vlalab.environments import pythons, venvs
@@ -33,12 +33,12 @@ def place():
 
 
 def small(clone: Path) -> Path:
-    """Gives a clone's environment libero few packages: those of the policy that students start here."""
+    """Gives a clone and its environment libero few packages: the tool's, and those of the policy started here."""
     folder = clone / "images" / "libero"
     contract = (clone / "tests" / "contract" / "requirements.lock").read_text()
     (folder / "requirements.lock").write_text(contract + pins(*FLAGS, lock=folder / "requirements.lock"))
     (folder / "finish.py").unlink()
-    return clone
+    return with_few_packages(clone, "uv")
 
 
 def command(uid: int, home: Path, clone: Path, *words: str, **variables: str) -> dict:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.conftest import copy_clone
+from tests.host.conftest import copy_clone, with_few_packages
 
 TOYS = Path(__file__).parent / "toys"
 MADE_BY_RUNNING = (".venv", ".venv.lock", "__pycache__", "volume")
@@ -26,7 +26,7 @@ class Lab:
     """`./lab` in a copy of the tree, with a volume and a state of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.tree, self.volume = copy_clone(folder / "tree"), folder / "volume"
+        self.tree, self.volume = with_few_packages(copy_clone(folder / "tree"), "uv"), folder / "volume"
         self.before = contents(self.tree)
         for name in ("seeker", "tabletop"):
             shutil.copytree(TOYS / name, self.tree / "services" / name, ignore=shutil.ignore_patterns("__pycache__"))
