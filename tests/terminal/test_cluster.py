@@ -289,12 +289,16 @@ def test_a_machine_that_is_lost_with_its_policy_costs_no_episode(machines, alone
     """The other policy does its episodes again."""
     one, two, address = machines
     guest = Machine(one.volume.parent, "lost")
-    guest.done("cluster", "join", address, "--host", "127.0.0.7", "--cpus", "1")
-    words = (*SHORT, "--cluster", "--replicas", "2", "--workers", "1", "--run-id", "power")
-    with one(*words, columns=300) as run:
-        run.wait_for("policy oracle at 2 addresses")
-        lost = next(machine for machine in (guest, two) if machine.policies())
-        lost.lose()
-        assert run.wait() == 0, run.transcript
+    try:
+        guest.done("cluster", "join", address, "--host", "127.0.0.7", "--cpus", "1")
+        words = (*SHORT, "--cluster", "--replicas", "2", "--workers", "1", "--run-id", "power")
+        with one(*words, columns=300) as run:
+            run.wait_for("policy oracle at 2 addresses")
+            lost = next(machine for machine in (guest, two) if machine.policies())
+            lost.lose()
+            assert run.wait() == 0, run.transcript
+        assert not lost.processes()
+    finally:
+        guest("cluster", "stop").wait()  # where it was the other that was lost, it is there
     assert rows(one.volume, "power") == alone
-    assert not lost.processes()
+    assert not guest.processes()

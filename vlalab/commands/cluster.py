@@ -151,6 +151,7 @@ def start(host: str | None, port: int, offer: Offer, dashboard: int | None = Non
             f"--node-ip-address={where}",
             f"--port={port}",
             f"--include-dashboard={str(bool(dashboard)).lower()}",
+            "--no-monitor",  # which would start machines: these are there, or join by themselves
         ]
         if dashboard:
             _require_free(where, dashboard, "--dashboard")
