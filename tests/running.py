@@ -23,13 +23,13 @@ class Running:
 
 
 @contextmanager
-def running(policy: Policy | Callable[[], Policy], wait: bool = True, **settings) -> Iterator[Running]:
-    """Serves a policy while the block runs; `settings` are those of `create_app`.
+def running(policy: Policy | Callable[[], Policy], wait: bool = True, port: int = 0, **settings) -> Iterator[Running]:
+    """Serves a policy while the block runs; `settings` are those of `create_app`. port 0: any free one.
 
     wait: enter the block only when the policy is ready. Raises PolicyUnavailable when it does not get so in 30 s.
     """
     app = create_app(policy, **settings)
-    with listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", port) as listener:
         server = uvicorn.Server(uvicorn_config(app, "warning"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="uvicorn")
         thread.start()

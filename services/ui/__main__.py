@@ -72,6 +72,7 @@ def run(settings: Server) -> None:
     Raises ValueError for a bad setting, or none where one is needed, OSError for a port that is taken.
     """
     from services.ui.ask.link import PolicyLink
+    from services.ui.ask.starting import without_interface_files
     from vla_contract.server.auth import token_for
     from vla_contract.server.serving import address, listen, uvicorn_config
 
@@ -80,7 +81,8 @@ def run(settings: Server) -> None:
     named = settings.addresses("policies").items()
     others = {name: PolicyLink(url, token, settings.timeout_s) for name, url in named}
     # Gradio takes seconds to import: not before the settings are known to be good.
-    from services.ui.app import create_app
+    with without_interface_files():
+        from services.ui.app import create_app
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again at its end: go on, and clean up
     logging.getLogger("uvicorn.error").addFilter(not_cut_off)

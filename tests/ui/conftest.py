@@ -3,7 +3,8 @@
 import os
 import sys
 import tempfile
-from contextlib import ExitStack
+import time
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,17 @@ for folder in (HERE, ROOT, *(ROOT / "shared" / name for name in ("common", "cont
 _uploads = tempfile.TemporaryDirectory(prefix="vlalab-ui-tests-")
 # as services.ui's main sets them, before Gradio is imported
 os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=_uploads.name)
+
+
+def _import_gradio() -> None:
+    """As services.ui's own start does."""
+    from services.ui.ask.starting import without_interface_files
+
+    with without_interface_files():
+        import gradio  # noqa: F401
+
+
+_import_gradio()
 
 
 @pytest.fixture
@@ -58,6 +70,62 @@ def serve_page(stack, link_to):
         links = {name: link_to(url, **settings) for name, url in (others or {}).items()}
         app = create_app(link_to(policy_url, **settings), password, others=links)
         return f"{stack.enter_context(serving(app))}/ask"
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def place():
+    """A page over an address of its own, where policies take turns; building it takes longer than most questions."""
+    from serving import held_port, serving
+
+    from services.ui.app import create_app
+    from services.ui.ask.link import PolicyLink
+
+    with ExitStack() as entered:
+        port = entered.enter_context(held_port())
+        link = entered.enter_context(closing(PolicyLink(f"http://127.0.0.1:{port}")))
+        yield f"{entered.enter_context(serving(create_app(link)))}/ask", port, link
+
+
+@pytest.fixture
+def page_over(place, stack):
+    """Returns a function that serves a policy, or none, where the one page looks for it, and gives its address."""
+    from services.ui.ask.link import PolicyLink
+    from tests.running import running
+
+    url, port, link = place
+
+    def make(policy=None, **settings):
+        if policy is not None:
+            stack.enter_context(running(policy, port=port, **settings))
+        with closing(PolicyLink(link.url)) as fresh:
+            end = time.monotonic() + 30
+            while link.status().digest != fresh.status().digest:  # it keeps what the one before said for a second
+                assert time.monotonic() < end, "the page does not see the policy"
+                time.sleep(0.05)
+        return url
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tabs():
+    """A browser for all tests that need no more than tabs of their own in it."""
+    from tabs import Tabs
+
+    with Tabs() as opened:
+        yield opened
+
+
+@pytest.fixture
+def open_page(tabs, stack):
+    """Returns a function that opens an address in a new tab; it ends with the test."""
+
+    def make(url="about:blank", **size):
+        shown = stack.enter_context(tabs.entered(**size))
+        shown.go(url)
+        return shown
 
     return make
 

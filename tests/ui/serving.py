@@ -1,6 +1,7 @@
 """An application of any kind on a loopback port, in a thread of this process; the page as a program of its own."""
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -59,6 +60,15 @@ def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join(30.0)
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """Holds a port that servers of this user may listen on by turns, and nobody gets by chance meanwhile."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def nobody() -> str:

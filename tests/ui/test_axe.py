@@ -12,8 +12,8 @@ GOOD = "<!doctype html><html lang=en><title>page</title><main><h1>Words</h1><but
 
 
 @pytest.fixture(scope="module")
-def shown():
-    with browser.Browser() as opened:
+def shown(tabs):
+    with tabs.entered() as opened:
         yield opened
 
 

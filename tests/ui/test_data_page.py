@@ -111,9 +111,8 @@ def test_the_list_tells_what_is_in_a_set_and_what_is_wrong_with_one(url, stack):
 
 
 @over_data
-def test_a_person_looks_at_an_episode_and_marks_it(url, stack):
-    shown = stack.enter_context(browser.Browser())
-    shown.go(f"{url}/data/goal-one/1?language=en")
+def test_a_person_looks_at_an_episode_and_marks_it(url, open_page):
+    shown = open_page(f"{url}/data/goal-one/1?language=en")
     shown.until("document.querySelectorAll('video').length == 2 && document.querySelector('video').readyState >= 1")
     assert shown.js("document.querySelectorAll('.curves polyline').length") == 15
     shown.js("document.querySelector('video').currentTime = 0.25")
@@ -132,11 +131,10 @@ def test_a_person_looks_at_an_episode_and_marks_it(url, stack):
 
 
 @over_data
-def test_a_full_disk_takes_no_mark_and_says_so(url, root, stack):
+def test_a_full_disk_takes_no_mark_and_says_so(url, root, open_page):
     if not (root / "datasets").is_mount():
         pytest.skip("no right to mount a small file system")
-    shown = stack.enter_context(browser.Browser())
-    shown.go(f"{url}/data/goal-one/2?language=en")
+    shown = open_page(f"{url}/data/goal-one/2?language=en")
     shown.until("document.readyState == 'complete' && !!document.querySelector('button[value=bad]')")
     filler = fill(root / "datasets" / "cut")
     shown.click("button[name=what][value=bad]")
@@ -152,8 +150,8 @@ def test_a_full_disk_takes_no_mark_and_says_so(url, root, stack):
 
 
 @over_data
-def test_they_are_for_everyone(url, stack):
-    shown = stack.enter_context(browser.Browser())
+def test_they_are_for_everyone(url, open_page):
+    shown = open_page()
     for scheme, width, language in (("light", 1280, "en"), ("dark", 400, "ko"), ("light", 1920, "ko")):
         shown.scheme(scheme)
         shown.resize(width, 900)

@@ -239,9 +239,8 @@ def started(stack, tmp_path):
 @pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the pages' browser tests")
 @pytest.mark.skipif(not LIBERO.exists(), reason="environment 'libero' is not made: ./lab env libero")
 @pytest.mark.skipif(not HOST_TOOL.exists(), reason="the host tool is not made: ./lab")
-def test_a_service_is_started_looked_at_and_stopped_by_keys(started, stack):
-    shown = stack.enter_context(browser.Browser(width=1280))
-    shown.go(f"{started}/lab")
+def test_a_service_is_started_looked_at_and_stopped_by_keys(started, open_page):
+    shown = open_page(f"{started}/lab")
     shown.type("input[type=password]", TOKEN)
     shown.press("Enter")
 
@@ -272,9 +271,8 @@ def test_a_service_is_started_looked_at_and_stopped_by_keys(started, stack):
 
 
 @pytest.mark.parametrize("width", [pytest.param(400, marks=in_a_browser), pytest.param(1280, marks=in_a_browser)])
-def test_it_is_for_everyone(lab, stack, width):
-    shown = stack.enter_context(browser.Browser(width=width))
-    shown.go(f"{lab}/lab")
+def test_it_is_for_everyone(lab, open_page, width):
+    shown = open_page(f"{lab}/lab", width=width)
     shown.until("document.querySelectorAll('tr[data-service]').length >= 3")
     assert axe.violations(shown) == [] and shown.js("document.documentElement.scrollWidth") <= width
     assert shown.errors == [] and shown.complaints == []

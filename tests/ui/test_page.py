@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -35,6 +36,24 @@ def client(stack):
     return make
 
 
+@pytest.fixture(scope="module")
+def asks(place):
+    """A client of the one page, over whichever policy it has."""
+    with closing(Client(place[0], verbose=False, analytics_enabled=False)) as made:
+        yield made
+
+
+@pytest.fixture
+def asked_over(page_over, asks):
+    """Returns a function that serves a policy below the one page, and gives that page's client."""
+
+    def make(policy=None):
+        page_over(policy)
+        return asks
+
+    return make
+
+
 def test_the_page_passes_the_self_test_that_its_image_is_built_with():
     command = [sys.executable, ROOT / "images/ui/selftest.py", "--part", "services"]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
@@ -47,9 +66,9 @@ def ask(client, path, instruction="pick up the bowl", key="libero_goal", as_libe
     return client.predict(picture, instruction, key, as_libero, api_name="/ask")
 
 
-def test_the_seven_numbers_are_the_policys(serve_policy, serve_page, client, picture):
+def test_the_seven_numbers_are_the_policys(asked_over, picture):
     policy = SeeingPolicy()
-    numbers, chunk, latency, raw = ask(client(serve_page(serve_policy(policy))), picture)
+    numbers, chunk, latency, raw = ask(asked_over(policy), picture)
     pixels = np.array(Image.open(picture).convert("RGB"))
     expected = [*pixels.mean(axis=(0, 1)) / 255, 0.24, 0.32, 0.016, 0.75]
     assert np.allclose(json.loads(raw)["actions"], [expected], atol=1e-5)
@@ -62,24 +81,24 @@ def test_the_seven_numbers_are_the_policys(serve_policy, serve_page, client, pic
     assert (asked.unnorm_key, asked.step, asked.instruction) == ("libero_goal", 0, "pick up the bowl")
 
 
-def test_the_parts_of_the_latency_add_up_to_the_round_trip(serve_policy, serve_page, client, picture):
+def test_the_parts_of_the_latency_add_up_to_the_round_trip(asked_over, picture):
     from services.ui.ask.views import split
 
-    raw = ask(client(serve_page(serve_policy(SeeingPolicy()))), picture)[3]
+    raw = ask(asked_over(SeeingPolicy()), picture)[3]
     timings = json.loads(raw)["timings_ms"]
     assert sum(split(timings).values()) == pytest.approx(timings["round_trip"], abs=0.01)
     assert "vision" not in split(timings), "what the policy counts itself is part of the inference"
 
 
-def test_a_chunk_is_a_table_of_all_its_actions(serve_policy, serve_page, client, picture):
-    chunk = ask(client(serve_page(serve_policy(SeeingPolicy(horizon=8)))), picture)[1]
+def test_a_chunk_is_a_table_of_all_its_actions(asked_over, picture):
+    chunk = ask(asked_over(SeeingPolicy(horizon=8)), picture)[1]
     assert "Chunk of 8 actions" in chunk and chunk.count("<tr>") == 9 and chunk.count("<td>") == 8 * 7
 
 
 @pytest.mark.parametrize("as_libero", [True, False])
-def test_a_fixed_picture_size_is_met(as_libero, serve_policy, serve_page, client, picture):
+def test_a_fixed_picture_size_is_met(as_libero, asked_over, picture):
     policy = SeeingPolicy(image_hw=(64, 64))
-    raw = ask(client(serve_page(serve_policy(policy))), picture, as_libero=as_libero)[3]
+    raw = ask(asked_over(policy), picture, as_libero=as_libero)[3]
     assert json.loads(raw)["pictures"] == {"agentview": [64, 64, 3]}
     assert policy.asked[-1].images["agentview"].shape == (64, 64, 3)
 
@@ -91,11 +110,11 @@ def test_openvla_names_its_picture_size_among_the_details():
     assert asking.libero_size(SeeingPolicy(unnorm_keys=("bridge_orig",), image_hw=(9, 9)).info()) is None
 
 
-def test_a_policy_that_looks_at_nothing_needs_no_picture_and_no_key(serve_policy, serve_page, client):
+def test_a_policy_that_looks_at_nothing_needs_no_picture_and_no_key(asked_over):
     from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
 
     policy = SeeingPolicy(cameras=(), unnorm_keys=(), action=(*OSC_POSE, GRIPPER_CLOSES))
-    raw = ask(client(serve_page(serve_policy(policy))), None, key=None)[3]
+    raw = ask(asked_over(policy), None, key=None)[3]
     assert json.loads(raw)["unnorm_key"] is None and policy.asked[-1].images == {}
 
 
@@ -109,24 +128,24 @@ def test_a_policy_that_looks_at_nothing_needs_no_picture_and_no_key(serve_policy
         ({"instruction": "break"}, "The policy failed at this request"),
     ],
 )
-def test_what_is_wrong_is_said_in_words(change, words, serve_policy, serve_page, client, picture):
-    got = ask(client(serve_page(serve_policy(PickyPolicy()))), **{"path": picture, **change})
+def test_what_is_wrong_is_said_in_words(change, words, asked_over, picture):
+    got = ask(asked_over(PickyPolicy()), **{"path": picture, **change})
     assert words in got[0] and 'role="alert"' in got[0] and got[1:] == ("", "", "")
     assert "Traceback" not in got[0] and "secret" not in got[0]
 
 
-def test_what_is_no_picture_is_said_in_words(serve_policy, serve_page, client, tmp_path):
+def test_what_is_no_picture_is_said_in_words(asked_over, tmp_path):
     path = tmp_path / "notes.png"
     path.write_text("no picture at all")
-    got = ask(client(serve_page(serve_policy(SeeingPolicy()))), path)
+    got = ask(asked_over(SeeingPolicy()), path)
     assert "This picture cannot be used" in got[0] and str(tmp_path) not in got[0]
 
 
-def test_too_large_a_file_does_not_get_in(serve_policy, serve_page, client, tmp_path):
+def test_too_large_a_file_does_not_get_in(asked_over, tmp_path):
     path = tmp_path / "big.png"
     path.write_bytes(bytes(21 * 2**20))
     with pytest.raises((httpx.HTTPStatusError, ValueError, AppError)):
-        ask(client(serve_page(serve_policy(SeeingPolicy()))), path)
+        ask(asked_over(SeeingPolicy()), path)
 
 
 def ask_index(url: str) -> int:
@@ -135,10 +154,10 @@ def ask_index(url: str) -> int:
     return next(found["id"] for found in functions if found["api_name"] == "ask")
 
 
-def test_a_file_that_was_not_uploaded_is_not_read(serve_policy, serve_page, tmp_path):
+def test_a_file_that_was_not_uploaded_is_not_read(page_over, tmp_path):
     """Whoever speaks Gradio's protocol by hand may name any path."""
     policy = SeeingPolicy()
-    url = serve_page(serve_policy(policy)) + "/gradio_api"
+    url = page_over(policy) + "/gradio_api"
     way = {"session_hash": "by-hand", "fn_index": ask_index(url)}
     for path in ("/etc/hostname", str(ROOT / "services" / "ui" / "app.py")):
         data = [{"path": path, "meta": {"_type": "gradio.FileData"}}, "open it", "libero_goal", False, []]
@@ -149,9 +168,8 @@ def test_a_file_that_was_not_uploaded_is_not_read(serve_policy, serve_page, tmp_
     assert [asked.instruction for asked in policy.asked] == ["warm up"]
 
 
-def test_nobody_there_is_said_in_words(serve_page, client, picture):
-    url = nobody()
-    assert f"No policy answers at {url}" in ask(client(serve_page(url)), picture)[0]
+def test_nobody_there_is_said_in_words(asked_over, place, picture):
+    assert f"No policy answers at {place[2].url}" in ask(asked_over(), picture)[0]
 
 
 def test_the_policys_token_reaches_it(serve_policy, serve_page, client, picture):

@@ -279,11 +279,10 @@ def _row(page: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("width", [pytest.param(width, marks=in_a_browser) for width in (400, 1280)])
-def test_the_numbers_of_a_run_that_is_under_way_move(width, url, volume, stack):
+def test_the_numbers_of_a_run_that_is_under_way_move(width, url, volume, stack, open_page):
     name = f"running-{width}"
     store = stack.enter_context(begun(volume, name, now=time.time()))
-    shown = stack.enter_context(browser.Browser(width=width))
-    shown.go(f"{url}/runs/{name}")
+    shown = open_page(f"{url}/runs/{name}", width=width)
     figure = "document.querySelector('#standing [data-figure=done]').textContent"
     shown.until(f"{figure} == '0'")
     for count in range(1, 4):
@@ -302,7 +301,7 @@ def test_the_numbers_of_a_run_that_is_under_way_move(width, url, volume, stack):
 @pytest.mark.outside
 @pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the pages' browser tests")
 @pytest.mark.skipif(not LIBERO.exists(), reason="environment 'libero' is not made: ./lab env libero")
-def test_the_numbers_of_a_real_evaluation_move(url, volume, stack, serve_policy, tmp_path):
+def test_the_numbers_of_a_real_evaluation_move(url, volume, stack, serve_policy, open_page, tmp_path):
     """An evaluator with its worker in MuJoCo, over real HTTP; after two of three episodes the policy waits for us."""
     policy = WaitingPolicy(2)
     words = ["libero_goal", "--policy-url", serve_policy(policy), "--run-dir", volume / "runs", "--run-id", "real"]
@@ -316,8 +315,7 @@ def test_the_numbers_of_a_real_evaluation_move(url, volume, stack, serve_policy,
     while httpx.get(f"{url}/runs/real").status_code != 200:
         assert evaluator.poll() is None and time.monotonic() < end, (tmp_path / "said.txt").read_text()
         time.sleep(0.2)
-    shown = stack.enter_context(browser.Browser())
-    shown.go(f"{url}/runs/real")
+    shown = open_page(f"{url}/runs/real")
     figure = "document.querySelector('#standing [data-figure={}]').textContent"
     shown.until(
         f"{figure.format('done')} == '2' && document.querySelector('#standing').dataset.state == 'running'", 300
@@ -330,8 +328,8 @@ def test_the_numbers_of_a_real_evaluation_move(url, volume, stack, serve_policy,
 
 
 @pytest.mark.parametrize("scheme", [pytest.param(name, marks=in_a_browser) for name in ("light", "dark")])
-def test_lists_comparison_and_leaderboard_are_for_everyone(scheme, url, stack):
-    shown = stack.enter_context(browser.Browser(width=1280))
+def test_lists_comparison_and_leaderboard_are_for_everyone(scheme, url, open_page):
+    shown = open_page()
     shown.scheme(scheme)
     for width, language in ((1280, "en"), (400, "ko"), (1920, "en")):
         shown.resize(width, 900)

@@ -180,8 +180,8 @@ def test_what_somebody_sends_is_text(sites):
 
 @pytest.mark.parametrize("scheme", [pytest.param(name, marks=in_a_browser) for name in ("light", "dark")])
 @pytest.mark.parametrize("width", [400, 1280])
-def test_login_and_overview_are_for_everyone(sites, stack, width, scheme):
-    shown = stack.enter_context(browser.Browser(width=width))
+def test_login_and_overview_are_for_everyone(sites, open_page, width, scheme):
+    shown = open_page(width=width)
     shown.scheme(scheme)
     shown.go(sites[TOKEN])
     shown.until("!!document.querySelector('input[type=password]')")
