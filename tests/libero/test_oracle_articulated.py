@@ -56,7 +56,10 @@ def drive(env, scene: Scene, skill, steps: int, disturb=lambda step, action: act
     return False, scene
 
 
-@pytest.fixture(params=[("libero_goal", "open_the_middle"), ("libero_10", "bottom_drawer"), ("libero_10", "microwave")])
+KITCHENS = [("libero_goal", "open_the_middle"), ("libero_10", "bottom_drawer"), ("libero_10", "microwave")]
+
+
+@pytest.fixture(scope="module", params=KITCHENS, ids="-".join)
 def kitchen(request, libero_env) -> Scene:
     """Scenes whose cabinets, stove and oven face different ways."""
     return start(libero_env, *request.param)
