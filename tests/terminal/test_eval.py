@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 TOTALS = re.compile(r"\d/4 episodes, success (–|\d+\.\d %), \d+ steps/s, (\?|\d+ s|\d+ min \d\d s) left")
+COLOR = re.compile(rb"\x1b\[[0-9;]*(3[0-7]|9[0-7]|38;|48;|4[0-7])[0-9;]*m")
 
 
 def test_no_number_of_the_progress_is_cut(terminal):
@@ -23,15 +24,12 @@ def test_no_number_of_the_progress_is_cut(terminal):
             assert all(re.search(r"[╍─]  [012]/2(    0 %|   50 %|  100 %)?$", row) for row in rows), frame
             assert not rows or TOTALS.search(" ".join(frame.split())), frame
     assert wide < narrow and len(re.findall(r"╍  2/2    0 %$", screen.transcript, re.MULTILINE)) == 2
-
-
-COLOR = re.compile(rb"\x1b\[[0-9;]*(3[0-7]|9[0-7]|38;|48;|4[0-7])[0-9;]*m")
+    assert COLOR.search(screen.sent)
 
 
 def test_without_colours_a_bar_still_tells_how_far_it_is(terminal):
     short = "--tasks 0 --trials 2 --max-steps 3 --policy random --workers 1 --video none"
     words = ("eval", "libero_goal", *short.split(" "))
-    assert COLOR.search(terminal.done(*words).sent)
     plain = terminal.done(*words, NO_COLOR="1")
     assert not COLOR.search(plain.sent)
     rows = [line for frame in plain.frames for line in frame.splitlines() if " 0/2" in line or "/2 " in line]

@@ -5,6 +5,8 @@ import gzip
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
+from torch.nn.functional import interpolate
 
 from services.ws_mdl.diffusion import data, sprites
 from services.ws_mdl.diffusion.contexts import contexts_for, parse_context
@@ -23,6 +25,13 @@ def write_sprites(folder, images=None, labels=None):
 
 def idx_bytes(array):
     return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.tobytes()
+
+
+def test_digits_are_those_that_scikit_learn_loads():
+    loaded, pictures = load_digits(), data.load("digits")
+    assert np.array_equal(pictures.labels, loaded.target) and pictures.labels.dtype == torch.int64
+    small = torch.from_numpy(loaded.images).float()[:, None] / 8 - 1
+    assert torch.equal(pictures.x, interpolate(small, scale_factor=2, mode="bilinear"))
 
 
 @pytest.mark.parametrize("name", ("digits", "sprites"))

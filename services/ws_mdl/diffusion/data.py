@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -87,13 +88,15 @@ def to_unit_range(pictures: np.ndarray) -> Tensor:
 
 
 def digits() -> Pictures:
-    """Returns scikit-learn's digits (UCI's optical recognition set), 8 × 8 with 17 shades, doubled to 16 × 16."""
-    from sklearn.datasets import load_digits
+    """Returns scikit-learn's digits (UCI's optical recognition set), 8 × 8 with 17 shades, doubled to 16 × 16.
 
-    loaded = load_digits()
-    x = torch.from_numpy(loaded.images).float()[:, None] / 8 - 1  # 0 … 16
+    Its file is read, as load_digits does: the package itself takes 0.8 s to import.
+    """
+    package = Path(find_spec("sklearn").origin).parent
+    rows = torch.from_numpy(np.loadtxt(package / "datasets/data/digits.csv.gz", np.uint8, delimiter=","))
+    x = rows[:, :-1].reshape(-1, 1, 8, 8).float() / 8 - 1  # 0 … 16
     x = functional.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
-    return Pictures("digits", x, torch.from_numpy(loaded.target).long(), DIGITS)
+    return Pictures("digits", x, rows[:, -1].long(), DIGITS)
 
 
 # --- folders ------------------------------------------------------------------------------------------------
