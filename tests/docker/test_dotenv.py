@@ -10,6 +10,6 @@ pytestmark = pytest.mark.docker
 def test_compose_and_the_host_tool_read_dotenv_alike(engine, tmp_path, monkeypatch):
     for name, value in PROCESS.items():
         monkeypatch.setenv(name, value)
-    read = {text: composes(tmp_path, text) for text in CASES}
+    read = composes(tmp_path, CASES)
     assert read == CASES
     assert read == {text: ours(tmp_path, text) for text in CASES}
