@@ -1,7 +1,7 @@
 """Gradio, imported without the interface files that it writes for editors.
 
-At its import Gradio parses the source of each of its 81 components and renders a `.pyi` for it, to be written beside the
-source: more than half the processor time of the import, for files that no program reads and no image lets it write.
+At its import Gradio parses the source of each of its 81 components and renders a `.pyi` for it, to be written beside
+that: half the processor time of the import, for files that no program reads and no image lets it write.
 """
 
 from __future__ import annotations
