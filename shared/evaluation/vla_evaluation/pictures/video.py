@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
 
-import av
 import numpy as np
 from PIL import Image
 
@@ -68,6 +67,8 @@ def write(video_path: Path, still_path: Path, frames: Iterable[np.ndarray], rate
 
     Both appear under their names only when they are complete.
     """
+    import av  # here and below: evaluators draw no video, and many workers none
+
     partial = video_path.with_name(f".{video_path.name}.partial")
     count, last = 0, None
     try:
@@ -93,6 +94,8 @@ def write(video_path: Path, still_path: Path, frames: Iterable[np.ndarray], rate
 
 
 def _encode(container, stream, image: np.ndarray) -> None:
+    import av
+
     for packet in stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")):
         container.mux(packet)
 
