@@ -67,6 +67,7 @@ class Client:
             if what(news):
                 return news
             assert news["state"] not in ("failed", "gone"), news
+            time.sleep(0.1)  # each look has two pictures drawn
         raise AssertionError(f"it did not happen within {timeout_s:g} s: {news}")
 
 
