@@ -1,7 +1,7 @@
-"""LIBERO with a simulator of some dozen numbers: for what holds of an evaluation whatever is simulated.
+"""LIBERO with a simulator of sixteen numbers: for what holds of an evaluation whatever is simulated.
 
 Tasks, init states, profiles and conventions are LIBERO's; only the scene is not, which an evaluator and its workers do
-not know. So one of its workers starts in a tenth of the processor time. `python -m tests.libero.light SUITE …` takes
+not know. So one of its workers starts in a sixth of the processor time. `python -m tests.libero.light SUITE …` takes
 what `python -m services.libero` takes. What is LIBERO's own in a fault or a resume is tested with LIBERO.
 """
 
