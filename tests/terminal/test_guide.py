@@ -30,7 +30,7 @@ SMALL = {
 ELSEWHERE = {
     "./lab train transformer --size course --corpus opus_books": ("ws_mdl/test_course_files.py", 'get_config("course"'),
     "./lab sample diffusion --compare": ("ws_mdl/test_diffusion_train.py", "sampling.save_comparison(request, trained"),
-    "./lab eval libero_goal --trials 2": ("terminal/test_runs.py", 'done("eval", suite'),
+    "./lab eval libero_goal --trials 2": ("terminal/test_runs.py", 'done("eval", "libero_goal"'),
     "./lab compare libero_goal-oracle-1 libero_goal-random-1": ("terminal/test_runs.py", 'done("compare"'),
     "./lab report latest": ("terminal/test_runs.py", 'done("report", "latest")'),
     "./lab score diffusion": ("terminal/test_course.py", 'done("score", "diffusion"'),

@@ -1,4 +1,4 @@
-"""`./lab runs` at a terminal, with real runs and a model that was really trained."""
+"""`./lab runs` at a terminal, with real runs, two of them made by one command, and a model that was really trained."""
 
 from __future__ import annotations
 
@@ -11,19 +11,42 @@ from tests.screen import ENTER
 SHORT = ("--tasks", "0", "--trials", "1", "--max-steps", "3", "--video", "none", "--policy", "random")
 
 
+BOTH = ("libero_goal", "libero_spatial")
+
+
 @pytest.fixture(scope="module")
-def terminal(shared_terminal):
+def two_suites(shared_terminal) -> str:
+    """What stands on the screen after an evaluation of two suites, on a volume that has a run of the first already."""
+    shared_terminal.done("eval", "libero_goal", *SHORT)
+    screen = shared_terminal.done("eval", *BOTH, *SHORT)
+    assert "run libero_spatial-random-2 in" in screen.transcript
+    return screen.text
+
+
+@pytest.fixture(scope="module")
+def terminal(shared_terminal, two_suites):
     """A terminal whose volume holds three runs."""
-    for suite in ("libero_goal", "libero_goal", "libero_spatial"):
-        screen = shared_terminal.done("eval", suite, *SHORT)
-    assert "run libero_spatial-random-1 in" in screen.transcript
     return shared_terminal
+
+
+def test_several_suites_end_with_their_table_and_one_name_goes_on_with_all(terminal, two_suites):
+    rows = [re.split(r" {2,}", line.strip()) for line in two_suites.splitlines()]
+    at = next(number for number, row in enumerate(rows) if row[:2] == ["suite", "success"])
+    table = rows[at + 1 : at + 4]
+    assert [row[:4] for row in table[:2]] == [[suite, "0.0 %", "0.0–79.3", "1/1"] for suite in BOTH]
+    assert table[2] == ["mean", "0.0 %"]
+    there = {path.name for path in (terminal.volume / "runs").iterdir()}
+    assert there == {"libero_goal-random-1", *(f"{suite}-random-2" for suite in BOTH)}
+    again = terminal.done("eval", *BOTH, *SHORT, "--resume").transcript
+    assert again.count("(resumed)") == 2 and "mean" in again
+    said = terminal.done("eval", "all", *SHORT, "--resume", "libero_goal-random-1", code=1).transcript
+    assert "--resume NAME names one run" in said
 
 
 @pytest.mark.parametrize("columns", [80, 60])
 def test_every_run_is_one_whole_line_with_its_numbers_and_state(terminal, columns):
     screen = terminal.done("runs", columns=columns)
-    assert names(screen) == ["libero_goal-random-1", "libero_goal-random-2", "libero_spatial-random-1"]
+    assert names(screen) == ["libero_goal-random-1", "libero_goal-random-2", "libero_spatial-random-2"]
     for line in screen.transcript.splitlines():
         if line.startswith("libero_"):
             assert re.search(r" 1/1 +0\.0 % .*complete", line), line
@@ -31,14 +54,14 @@ def test_every_run_is_one_whole_line_with_its_numbers_and_state(terminal, column
 
 
 def test_names_may_be_cut_short_where_they_are_typed(terminal):
-    assert "libero_spatial-random-1/report.html" in flat(terminal.done("report", "latest"))
-    assert "libero_spatial-random-1/report.html" in flat(terminal.done("report", "libero_s"))
+    assert "libero_spatial-random-2/report.html" in flat(terminal.done("report", "latest"))
+    assert "libero_spatial-random-2/report.html" in flat(terminal.done("report", "libero_s"))
     assert "of 1 pairs" in terminal.done("compare", "libero_goal-random-1", "libero_goal-random-2").transcript
     screen = terminal.done("report", "libero_goal", code=1)
     assert "could be libero_goal-random-1, libero_goal-random-2; type some more of it" in flat(screen)
     assert "'libero_x' not found; did you mean" in flat(terminal.done("report", "libero_x", code=1))
     resumed = terminal.done("eval", "libero_spatial", *SHORT, "--resume", "libero_s")
-    assert "run libero_spatial-random-1 in" in resumed.transcript and "(resumed)" in flat(resumed)
+    assert "run libero_spatial-random-2 in" in resumed.transcript and "(resumed)" in flat(resumed)
     replayed = terminal.done("eval", "libero_spatial", *SHORT[:-1], "replay", VLALAB_REPLAY_RUN="libero_sp")
     assert "run libero_spatial-replay-1 in" in replayed.transcript
 
