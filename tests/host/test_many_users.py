@@ -19,6 +19,8 @@ from vlalab.environments import pythons, venvs
 from vlalab.host import owners, paths
 
 ANNA, BERT = 54331, 54332  # the machine does not know them, and they have no home but the one they are told
+CONTRACT = ("anyio", "click", "exceptiongroup", "h11", "httptools", "idna", "msgpack", "numpy", "prometheus-client",
+            "starlette", "typing-extensions", "uvicorn", "uvloop")  # fmt: skip
 FLAGS = ("tyro", "docstring-parser", "typeguard")  # what a policy's program needs beyond the contract
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two other users; this run is one user's")
 
@@ -35,8 +37,9 @@ def place():
 def small(clone: Path) -> Path:
     """Gives a clone and its environment libero few packages: the tool's, and those of the policy started here."""
     folder = clone / "images" / "libero"
-    contract = (clone / "tests" / "contract" / "requirements.lock").read_text()
-    (folder / "requirements.lock").write_text(contract + pins(*FLAGS, lock=folder / "requirements.lock"))
+    contract = clone / "tests" / "contract" / "requirements.lock"
+    lock = pins(*CONTRACT, lock=contract) + pins(*FLAGS, lock=folder / "requirements.lock")
+    (folder / "requirements.lock").write_text(lock)
     (folder / "finish.py").unlink()
     return with_few_packages(clone, "uv")
 
