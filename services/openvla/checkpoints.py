@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.openvla.checkpoint.oft import refuse_other_files
-from services.openvla.checkpoint.published import BASE, REPOSITORIES, WANTED
+from services.openvla.checkpoint.published import BASE, REPOSITORIES, WANTED, check_remote_code
 from services.openvla.checkpoint.suites import SUITES
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.download import fetch
@@ -30,6 +30,8 @@ class CheckpointSettings(GetCheckpoint):
         super().__post_init__()
         if self.size not in SIZES:
             raise ValueError(f"--size {self.size!r} not found{did_you_mean(self.size, SIZES)}")
+        if self.tiny and self.remote_code is not None:
+            check_remote_code(self.remote_code)
 
 
 def get(settings: CheckpointSettings, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 # suite -> (repository, commit)
 REPOSITORIES: Mapping[str, tuple[str, str]] = {
@@ -13,3 +14,10 @@ REPOSITORIES: Mapping[str, tuple[str, str]] = {
 }
 BASE = ("openvla/openvla-7b", "47a0ec7fc4ec123775a391911046cf33cf9ed83f")  # with upstream's code
 WANTED = ("*.json", "*.safetensors", "tokenizer.model", "*.py")
+REMOTE_CODE = ("configuration_prismatic.py", "modeling_prismatic.py", "processing_prismatic.py")
+
+
+def check_remote_code(folder: Path) -> None:
+    """Raises ValueError where a folder lacks some of upstream's code."""
+    if missing := [name for name in REMOTE_CODE if not (folder / name).is_file()]:
+        raise ValueError(f"{folder} lacks {', '.join(missing)}; expected openvla's folder prismatic/extern/hf")

@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import save_file
 
 from services.openvla.checkpoint.config import LlamaConfig, ModelConfig, Tower, load_config
+from services.openvla.checkpoint.published import REMOTE_CODE, check_remote_code
 from services.openvla.checkpoint.suites import SUITES
 from services.openvla.checkpoint.tiny_tokenizer import write_tokenizer
 from services.openvla.model.llama import HEAD
@@ -30,7 +31,6 @@ from vla_modelkit.weights import Source
 LOUD = ("embed_tokens", "q_proj", "k_proj")  # names of what is scaled up
 GAIN = 4.0
 QUIET = 0.25
-REMOTE_CODE = ("configuration_prismatic.py", "modeling_prismatic.py", "processing_prismatic.py")
 AUTO_MAP = {
     "AutoConfig": "configuration_prismatic.OpenVLAConfig",
     "AutoModelForVision2Seq": "modeling_prismatic.OpenVLAForActionPrediction",
@@ -123,6 +123,7 @@ def write(
     _write_json(folder / "dataset_statistics.json", statistics(spec.suites))
     write_tokenizer(folder)
     if remote_code is not None:
+        check_remote_code(remote_code)
         _copy_remote_code(remote_code, folder)
     state = tensors(load_config(folder), spec.seed) if source is None else {n: source.read(n) for n in source.shapes()}
     _write_shards(folder, state, spec.shards)
@@ -197,8 +198,6 @@ def _write_shards(folder: Path, state: dict[str, torch.Tensor], count: int) -> N
 
 
 def _copy_remote_code(source: Path, folder: Path) -> None:
-    if missing := [name for name in REMOTE_CODE if not (source / name).is_file()]:
-        raise ValueError(f"{source} lacks {', '.join(missing)}; expected openvla's folder prismatic/extern/hf")
     for name in REMOTE_CODE:
         shutil.copyfile(source / name, folder / name)
 

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from services.openvla.checkpoint.config import ModelConfig, load_config
-from services.openvla.checkpoint.published import BASE
-from services.openvla.checkpoint.tiny import REMOTE_CODE
+from services.openvla.checkpoint.published import BASE, REMOTE_CODE
 from services.openvla.checkpoint.tokenizer import PROMPT, complete
 from services.openvla.model.linear import quantiser
 from services.openvla.model.openvla import weight_bytes
