@@ -19,7 +19,7 @@ from vla_evaluation.store.runstore import RunStore
 from vla_evaluation.workers.clock import InvocationClock
 from vla_evaluation.workers.growth import Growth
 from vla_evaluation.workers.vitals import Phase, Vitals
-from vla_evaluation.workers.worker import FATAL
+from vla_evaluation.workers.worker import FATAL, STOP
 
 GRACE_S = 20.0  # between SIGTERM and SIGKILL: long enough to save a result
 UNKILLABLE_S = 10.0  # after SIGKILL: a process that a driver holds in the kernel stays
@@ -59,6 +59,13 @@ class Child:
         """Returns the last line of its log."""
         lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
         return lines[-1].strip() if lines else "it left no message"
+
+    def why_it_gave_up(self) -> str:
+        """Returns what a worker said that ended with FATAL."""
+        words = self.last_words()
+        if words.startswith(STOP):
+            return words.removeprefix(STOP)
+        return f"{self.name} gave up, and why could not be written to {self.log}: free some space there, then resume"
 
     def kill_if_stuck(self, silence_s: float) -> None:
         """Kills it where two looks find it stuck, and remembers why."""
@@ -195,7 +202,7 @@ class Supervisor:
         del self.children[child.name]
         code = child.process.poll()
         if code == FATAL:
-            raise RunFailed(child.last_words().removeprefix("stop: "))
+            raise RunFailed(child.why_it_gave_up())
         if code == 0:
             if episodes_left(self.store.counts()):
                 self.spawn(child.name)

@@ -34,7 +34,7 @@ from vla_evaluation.rollout import Record, run_episode
 from vla_evaluation.store import files
 from vla_evaluation.store.reading import LOCKED_S
 from vla_evaluation.store.records import Lease, StoreError
-from vla_evaluation.terminal import one_line, say
+from vla_evaluation.terminal import one_line
 from vla_evaluation.workers.clock import InvocationClock
 from vla_evaluation.workers.drawing import SAVE_S, VideoMaker
 from vla_evaluation.workers.job import Job, Stop
@@ -42,6 +42,7 @@ from vla_evaluation.workers.replicas import AnotherPolicy, Replicas
 from vla_evaluation.workers.vitals import Phase, Vitals
 
 FATAL = 4
+STOP = "stop: "  # what a worker's last words begin with where it ends with FATAL
 INTERNAL_ERROR, UNPROCESSABLE = 500, 422  # HTTP status: what the policy itself raised, what it refused to look at
 IDLE_S = 0.2
 
@@ -315,7 +316,9 @@ def main(arguments: list[str], kind: type[Worker] = Worker) -> int:
 
 
 def give_up(message: str) -> int:
-    say(f"stop: {one_line(message)}", file=sys.stderr)
+    """Says why in the log, where that can be written: it may lie on the disk that is full."""
+    with suppress(OSError):
+        os.write(sys.stderr.fileno(), f"{STOP}{one_line(message)}\n".encode())
     return FATAL
 
 
