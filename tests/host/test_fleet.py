@@ -63,7 +63,7 @@ def test_a_dead_a_slow_and_a_strange_machine_spoil_no_others_row(servers, tmp_pa
     monkeypatch.setattr(fleet, "CONNECT_S", 2.0)
     well = saying(tmp_path / "päth with space", USABLE)
     ill = saying(tmp_path / "ill", SICK)
-    hangs = lab(tmp_path / "hangs", "sleep 600")
+    hangs = lab(tmp_path / "hangs", "sleep 20")  # more than is waited for, and no long leftover
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections and never says a word
         asked = [
             at("off", ssh_server.free_port()), at("silent", silent.getsockname()[1]), at("well", servers[0].port, well),

@@ -144,9 +144,10 @@ def test_of_the_attack_what_is_timed_waits_for_all():
 
 WAITS = """
 import subprocess, sys, time
+from vlalab.host.processes import die_with_parent
 from vlalab.testing import sidebyside
 def run(done):
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], preexec_fn=die_with_parent())
     print("up"); time.sleep(600)
 sidebyside.run([sidebyside.Job("a", run), sidebyside.Job("b", run)], 2)
 """
