@@ -119,6 +119,23 @@ def test_no_more_run_at_a_time_than_may(tmp_path, most):
     assert max(result.passed for result in results) <= most
 
 
+def test_a_part_that_mostly_waits_takes_no_turn_where_two_may_run(tmp_path):
+    together = [Job("a", meeting(tmp_path, "a", "b")), Job("b", meeting(tmp_path, "b", "a"))]
+    waits = Job("waits", meeting(tmp_path, "waits", "b"), is_waiting=True)
+    assert [result.passed for result in sidebyside.run([waits, *together], 2)] == [1, 1, 1]
+
+
+def test_where_one_runs_at_a_time_a_part_that_mostly_waits_has_its_turn_too(tmp_path):
+    def alone(done) -> list[Result]:
+        (tmp_path / "runs").touch(exist_ok=False)
+        time.sleep(0.2)
+        (tmp_path / "runs").unlink()
+        return [Result("alone", passed=1)]
+
+    jobs = [Job("waits", alone, is_waiting=True), Job("computes", alone)]
+    assert [result.failed for result in sidebyside.run(jobs, 1)] == [0, 0]
+
+
 def test_environments_wait_for_the_engines_tests_and_what_no_image_runs_for_nothing():
     after = {job.name: job.after for job in schedule.jobs(schedule.choose([]), plan.How())}
     assert {name: after[name] for name in plan.ENVIRONMENTS} == {name: {"docker"} for name in plan.ENVIRONMENTS}
@@ -135,6 +152,7 @@ def test_of_the_attack_what_is_timed_waits_for_all():
         return [(job.name, job.after) for job in found if job.name.startswith("chaos")]
 
     assert attacks("host", "chaos") == [("chaos beside", set()), ("chaos", {"host", "chaos beside"})]
+    assert [job.name for job in schedule.jobs(["host", "chaos"], plan.How()) if job.is_waiting] == ["chaos beside"]
     assert attacks("chaos") == [("chaos", set())]
     assert attacks("host", "chaos", minutes=30) == [("chaos", {"host"})]
     assert attacks("host") == []

@@ -24,7 +24,7 @@ VOLUME = ("assets", "checkpoints")  # what tests may read of the shared volume; 
 # Its arguments are pytest's. What either version of control groups counted for the container is kept.
 MEASURED = """python -m pytest "$@"; code=$?
 cat /sys/fs/cgroup/cpu.stat /sys/fs/cgroup/cpuacct/cpuacct.usage > /report/cpu 2> /dev/null; exit $code"""
-MOST_S = 2700  # of an environment's tests; the slowest take 26 min beside all others on two cores
+MOST_S = 2700  # of an environment's tests; the slowest take 13 min beside all others on two cores
 
 
 def command(name: str, image: images.Image, report: Path, more: Sequence[str] = ()) -> list[str]:

@@ -32,6 +32,7 @@ class Job:
     run: Callable[[Sequence[Result]], list[Result]]
     after: set[str] = field(default_factory=set)
     is_long: bool = False  # starts first, so that nothing waits for it alone
+    is_waiting: bool = False  # for processes most of its time: takes no turn of those that compute, where two may run
 
 
 def at_once() -> int:
@@ -52,7 +53,7 @@ def at_once_waiting() -> int:
 
 
 def run(jobs: Sequence[Job], most: int) -> list[Result]:
-    """Returns the results of all jobs in their order, at most `most` of them running at a time.
+    """Returns the results of all jobs in their order, at most `most` running at a time, but for those that wait.
 
     A job that dies counts as one failure. One job alone runs in this process, on its terminal. Several share the cores:
     threads that wait for each other on cores where others compute take three times the processor time.
@@ -95,12 +96,17 @@ class _Lanes:
     def start(self, most: int) -> None:
         """Starts what may start now, the longest first."""
         for job in sorted(self.jobs, key=lambda job: not job.is_long):
-            running = sum(process.is_alive() for process in self.processes.values())
-            if running < most and job.name not in self.processes and job.after <= self._ended_names():
+            has_turn = self._turns(most) < most or (job.is_waiting and most > 1)
+            if has_turn and job.name not in self.processes and job.after <= self._ended_names():
                 done = [result for other in self.jobs if self.ended(other) for result in self.results(other)]
                 arguments = (job, done, self.output(job), self._record(job), die_with_parent(), threads(most))
                 self.processes[job.name] = get_context("fork").Process(target=_child, args=arguments)
                 self.processes[job.name].start()
+
+    def _turns(self, most: int) -> int:
+        """Returns how many turns are taken, of `most`."""
+        running = [job for job in self.jobs if job.name in self.processes and self.processes[job.name].is_alive()]
+        return sum(not job.is_waiting or most == 1 for job in running)
 
     def ended(self, job: Job) -> bool:
         """Returns whether a job began and ended."""
