@@ -97,14 +97,8 @@ def _private(say: Callable[[str], None], programs: Path | None) -> Iterator[Engi
     _check_mounts()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     say(f"bringing up a private engine in {folder}")
-    command = [
-        *OWN_MOUNTS,
-        sys.executable,
-        "-m",
-        "tests.docker.keeper",
-        str(folder),
-        *map(str, filter(None, [programs])),
-    ]
+    folders = [str(one) for one in (folder, programs) if one]
+    command = [*OWN_MOUNTS, sys.executable, "-m", "tests.docker.keeper", *folders]
     process = subprocess.Popen(
         command, cwd=paths.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
