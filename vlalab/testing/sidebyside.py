@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -60,6 +60,8 @@ def run(jobs: Sequence[Job], most: int) -> list[Result]:
     """
     if len(jobs) == 1:
         return jobs[0].run([])
+    if most == 1:
+        jobs = [replace(job, is_waiting=False) for job in jobs]
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as folder, _Lanes(jobs, Path(folder)) as lanes:
         for shown in jobs:
             with lanes.output(shown).open(errors="replace") as output:
@@ -96,17 +98,17 @@ class _Lanes:
     def start(self, most: int) -> None:
         """Starts what may start now, the longest first."""
         for job in sorted(self.jobs, key=lambda job: not job.is_long):
-            has_turn = self._turns(most) < most or (job.is_waiting and most > 1)
+            has_turn = job.is_waiting or self._turns() < most
             if has_turn and job.name not in self.processes and job.after <= self._ended_names():
                 done = [result for other in self.jobs if self.ended(other) for result in self.results(other)]
                 arguments = (job, done, self.output(job), self._record(job), die_with_parent(), threads(most))
                 self.processes[job.name] = get_context("fork").Process(target=_child, args=arguments)
                 self.processes[job.name].start()
 
-    def _turns(self, most: int) -> int:
-        """Returns how many turns are taken, of `most`."""
+    def _turns(self) -> int:
+        """Returns how many jobs run that take a turn."""
         running = [job for job in self.jobs if job.name in self.processes and self.processes[job.name].is_alive()]
-        return sum(not job.is_waiting or most == 1 for job in running)
+        return sum(not job.is_waiting for job in running)
 
     def ended(self, job: Job) -> bool:
         """Returns whether a job began and ended."""
