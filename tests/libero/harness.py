@@ -179,7 +179,7 @@ class Evaluation:
 
 
 class LightEvaluation(Evaluation):
-    """One whose episodes have LIBERO's plan and a simulator that costs next to nothing: see light.py."""
+    """One whose episodes have LIBERO's plan and a simulator that costs next to nothing: tests/libero/light."""
 
     module = "tests.libero.light"
 

@@ -330,6 +330,11 @@ def test_a_worker_whose_log_cannot_be_written_still_ends_as_one_that_gives_up(tm
     assert child.why_it_gave_up().startswith("worker-0 gave up, and why could not be written to ")
     child.log.write_text("a warning\nstop: no space left\n")
     assert child.why_it_gave_up() == "no space left"
+    before = child.log.write_text("stop: of one that was here before\n")
+    later = Child("worker-0", ended, vitals, child.log, before)
+    assert later.why_it_gave_up().startswith("worker-0 gave up, and why could not be written to ")
+    child.log.write_text(child.log.read_text() + "stop: no space left\nException ignored in: a library's end\n")
+    assert later.why_it_gave_up() == "no space left"
 
 
 def test_a_policy_that_stays_away_ends_the_run_and_loses_nothing(flags, undisturbed, tmp_path):

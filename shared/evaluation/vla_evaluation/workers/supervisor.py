@@ -51,6 +51,7 @@ class Child:
     process: subprocess.Popen
     vitals: Vitals
     log: Path
+    begin: int = 0  # of what it writes into its log, in bytes: those before it in its place wrote there too
     suspected: float | None = None  # when it was first found stuck (monotonic, s)
     killed: float | None = None
     why_killed: str = ""
@@ -62,9 +63,10 @@ class Child:
 
     def why_it_gave_up(self) -> str:
         """Returns what a worker said that ended with FATAL."""
-        words = self.last_words()
-        if words.startswith(STOP):
-            return words.removeprefix(STOP)
+        said = self.log.read_bytes()[self.begin :].decode(errors="replace").splitlines() if self.log.exists() else []
+        for line in said:  # what libraries say at their end comes behind it
+            if line.startswith(STOP):
+                return line.removeprefix(STOP).strip()
         return f"{self.name} gave up, and why could not be written to {self.log}: free some space there, then resume"
 
     def kill_if_stuck(self, silence_s: float) -> None:
@@ -150,6 +152,7 @@ class Supervisor:
         command += [str(self.invocation), str(os.getpid()), repr(self.clock.offset_s), str(handle)]
         try:
             with open(log, "ab") as output:
+                begin = output.tell()  # the child moves it
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -161,7 +164,7 @@ class Supervisor:
                 )
         finally:
             os.close(handle)
-        self.children[name] = Child(name, process, vitals, log)
+        self.children[name] = Child(name, process, vitals, log, begin)
 
     def step(self) -> list[str]:
         """Looks after the workers once and returns what happened, in words; RunFailed where nothing can be done."""
