@@ -10,6 +10,8 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests import netless
@@ -74,6 +76,15 @@ class Browser:
         """Opens an address."""
         self.do("Page.navigate", url=url)
 
+    @contextmanager
+    def holding(self, address: str) -> Iterator[None]:
+        """Keeps from the page what it asks for at such addresses ("*/lab.js*") until the block ends: a slow machine."""
+        self.do("Fetch.enable", patterns=[{"urlPattern": address}])
+        try:
+            yield
+        finally:
+            self.do("Fetch.disable")
+
     def js(self, expression: str):
         """Returns the value of a JavaScript expression in the page."""
         given = {"expression": expression, "returnByValue": True, "awaitPromise": True}
@@ -107,9 +118,9 @@ class Browser:
             return None
 
     def click(self, selector: str) -> None:
-        """Clicks an element where it is, as a hand would, as soon as it can be seen and holds still."""
+        """Clicks an element where it is, as a hand would, as soon as it can be seen and used, and holds still."""
         box = f"document.querySelector({selector!r})"
-        self.until(f"{box}.getClientRects().length > 0")
+        self.until(f"{box}.getClientRects().length > 0 && !{box}.matches(':disabled')")
         self.js(f"{box}.scrollIntoView({{block: 'center'}})")
         at, before = self._middle(box), None
         while at != before:

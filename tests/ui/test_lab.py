@@ -245,7 +245,7 @@ def test_a_service_is_started_looked_at_and_stopped_by_keys(started, open_page):
     shown.press("Enter")
 
     def press(selector: str) -> None:
-        shown.until(f"!!document.querySelector({selector!r})")
+        shown.until(f"document.querySelector({selector!r}).matches(':enabled')")
         shown.js(f"document.querySelector({selector!r}).focus()")
         shown.press("Enter")
 
@@ -268,6 +268,26 @@ def test_a_service_is_started_looked_at_and_stopped_by_keys(started, open_page):
         shown.resize(width, 900)
         assert axe.violations(shown) == [] and shown.js("document.documentElement.scrollWidth") <= width
     assert shown.errors == [] and [one for one in shown.complaints if "401" not in one] == []
+
+
+@pytest.mark.outside
+@pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the pages' browser tests")
+def test_nothing_can_be_pressed_before_it_does_something(site, open_page, tmp_path):
+    """The rows come with the page; what listens to their buttons comes after it, on a busy machine much later."""
+    with steward(tmp_path, TELLS) as asked:
+        shown = open_page()
+        shown.do("Network.setExtraHTTPHeaders", headers={"Authorization": f"Bearer {TOKEN}"})
+        button, can = "document.querySelector('#do-random')", "document.querySelectorAll('#state button:enabled').length"
+        with shown.holding("*/lab.js*"):
+            shown.go(f"{site(tmp_path).base_url}/lab")
+            shown.until(f"!!{button}")
+            assert shown.js(can) == 0
+            shown.js(f"{button}.click()")
+        shown.until(f"{can} > 0")
+        assert "POST /services/random/start" not in asked
+        shown.js(f"{button}.click()")
+        shown.until("!document.querySelector('#refused').hidden")  # TELLS refuse it, in words
+        assert asked.count("POST /services/random/start") == 1
 
 
 @pytest.mark.parametrize("width", [pytest.param(400, marks=in_a_browser), pytest.param(1280, marks=in_a_browser)])

@@ -142,6 +142,17 @@ def choose(shown: browser.Browser, **values: str) -> None:
 
 
 @browsing
+def test_nothing_can_be_opened_before_it_does_something(parts):
+    """A form that the browser sent by itself would lose what was chosen."""
+    *_, url, shown = parts
+    with shown.holding("*/simulator.js*"):
+        shown.go(f"{url}/simulator?again")
+        shown.until("location.search && !!document.querySelector('#opening button')")
+        assert shown.js("document.querySelectorAll('#sim button:enabled, #opening button:enabled').length") == 0
+    shown.until("!document.querySelector('#opening button').disabled")
+
+
+@browsing
 def test_an_oracles_episode_ends_in_success(parts):
     *_, shown = parts
     choose(shown, suite="libero_goal", policy="oracle")

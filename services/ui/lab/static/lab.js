@@ -97,5 +97,6 @@ document.querySelector("main").addEventListener("click", async ({ target }) => {
     await refresh();
   }
 });
+at("#state").disabled = false; // what is pressed from here on is heard
 setInterval(follow, LOG_MS);
 drawDoctor().finally(refresh);

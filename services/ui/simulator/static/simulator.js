@@ -273,6 +273,7 @@ for (const one of document.querySelectorAll("[name=driver]")) {
 enable({});
 showTasks();
 showPolicies();
+form.querySelector("button").disabled = false; // before this the browser itself would have sent the form
 const kept = JSON.parse(sessionStorage.getItem(KEPT) ?? "null");
 if (kept) {
   for (const name of ["suite", "policy"]) form[name].value = kept.asked[name];
