@@ -3,8 +3,8 @@
     PYTHONPATH=.:shared/common:shared/contract:shared/evaluation \
         images/libero/.venv/bin/python -m tests.chaos --minutes 2.5 --seed 7
 
-Bounded in time and count, aimed at loopback only, repeatable by its seed. Three families: faults on running evaluations
-(rounds.py), requests to every service that runs here (attack.py, pages.py), planted files (planted.py).
+Bounded in time and count, aimed at loopback only, repeatable by its seed. Four families: faults on running evaluations
+(rounds.py), requests to the policies that run here (attack.py) and to the pages (pages.py), planted files (planted.py).
 """
 
 from __future__ import annotations
@@ -14,20 +14,24 @@ import shlex
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from services.libero import assets
-from tests.chaos import attack, pages, planted, targets
+from tests.chaos import planted, targets
+from tests.chaos.attack import attack_policy
 from tests.chaos.ledger import Ledger
+from tests.chaos.pages import attack_page
 from tests.chaos.rounds import Faults
 from tests.chaos.stage import PLANS
 from tests.libero.harness import ROOT
 from vla_common.volume import Volume
 
-SHARES = {"faults": 0.4, "requests": 0.5, "planted": 0.1}  # of the time
+SHARES = {"faults": 0.4, "policies": 0.25, "pages": 0.25, "planted": 0.1}  # of the time
 SHORT_MIN = 2.5  # for all families
 LEAST_S = 6.0  # for a service, however short the whole
-POLICIES = ("oracle", "random", "replay", "openvla")
+
+Attack = Callable[[targets.Target, int, float, Ledger], None]  # what, its seed, for so many s, and what is counted
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -70,8 +74,11 @@ def attack_all(place: Path, options: argparse.Namespace, seed: int, ledger: Ledg
         until = time.monotonic() + whole * SHARES[family]
         if family == "faults":
             faults.play(seed, 0, until, options.round)
-        elif family == "requests":
-            attack_services(place, faults, seed, whole * SHARES[family], ledger, options.service)
+        elif family == "policies":
+            recipes = targets.policies(faults.undisturbed(PLANS[0]))
+            attack_services(place, recipes, attack_policy, seed, until, ledger, options.service)
+        elif family == "pages":
+            attack_services(place, targets.pages(), attack_page, seed, until, ledger, options.service)
         elif lab is None:
             ledger.skip("planted files", "the host tool's own environment is not made (./lab makes it)")
         else:
@@ -79,11 +86,11 @@ def attack_all(place: Path, options: argparse.Namespace, seed: int, ledger: Ledg
 
 
 def attack_services(
-    place: Path, faults: Faults, seed: int, seconds: float, ledger: Ledger, only: list[str] | None
-) -> None:
+    place: Path, recipes: Mapping[str, targets.Recipe], attack: Attack, seed: int, until: float, ledger: Ledger,
+    only: list[str] | None,
+) -> None:  # fmt: skip
     """Attacks each service that runs here, one after the other; what is left of the time is shared among the rest."""
-    recipes = targets.recipes(faults.undisturbed(PLANS[0]))
-    chosen, until = only or list(recipes), time.monotonic() + seconds
+    chosen = [name for name in recipes if not only or name in only]
     for left, name in zip(range(len(chosen), 0, -1), chosen, strict=True):
         share = (until - time.monotonic()) / left
         target = targets.start(name, recipes[name], place)
@@ -91,13 +98,13 @@ def attack_services(
             ledger.skip(name, target)
             continue
         try:
-            attack_one(target, recipes[name], seed, time.monotonic() + share, ledger, place)
+            attack_one(target, recipes[name], attack, seed, time.monotonic() + share, ledger)
         finally:
             target.stop()
 
 
 def attack_one(
-    target: targets.Target, recipe: targets.Recipe, seed: int, until: float, ledger: Ledger, place: Path
+    target: targets.Target, recipe: targets.Recipe, attack: Attack, seed: int, until: float, ledger: Ledger
 ) -> None:
     """Waits for one service and attacks it until that moment, for some seconds at least."""
     if problem := targets.wait_ready(target, recipe):
@@ -105,10 +112,7 @@ def attack_one(
         return
     left = max(until - time.monotonic(), LEAST_S)
     print(f"  {target.name} at {target.url}, {left:.0f} s", flush=True)
-    if target.name in POLICIES:
-        attack.attack_policy(target, seed, left, ledger)
-    else:
-        pages.attack_page(target, seed, left, ledger, place)
+    attack(target, seed, left, ledger)
 
 
 if __name__ == "__main__":

@@ -154,9 +154,9 @@ async def flood(
     return judged
 
 
-def attack_page(target: Target, seed: int, seconds: float, ledger: Ledger, place: Path) -> None:
+def attack_page(target: Target, seed: int, seconds: float, ledger: Ledger) -> None:
     """Attacks one page; its memory is watched from the second third on."""
-    secret = place / "secret.txt"
+    secret = target.log.with_name("secret.txt")  # beside the volume
     secret.write_text(SECRET)
     make, numbers = stranger if target.guarded else gradio, iter(range(1_000_000))
     warm = asyncio.run(flood(target, make, seed, numbers, time.monotonic() + seconds / 3, ledger, secret))

@@ -62,15 +62,21 @@ class Recipe:
     guarded: bool = False
 
 
-def recipes(replayed: Path) -> dict[str, Recipe]:
-    """Returns the services of this lab that run without a GPU. `replayed`: a run with recordings."""
-    root = ("--allow-root",) if os.geteuid() == 0 else ()
+def policies(replayed: Path) -> dict[str, Recipe]:
+    """Returns the policies of this lab that run without a GPU. `replayed`: a run with recordings."""
     policies = "services.libero.policies"
     return {
         "oracle": Recipe("libero", (policies, "oracle")),
         "random": Recipe("libero", (policies, "random")),
         "replay": Recipe("libero", (policies, "replay", "--run", str(replayed))),
         "openvla": Recipe("openvla", ("services.openvla", "--checkpoint", "openvla-tiny")),
+    }
+
+
+def pages() -> dict[str, Recipe]:
+    """Returns the services of this lab that are for people."""
+    root = ("--allow-root",) if os.geteuid() == 0 else ()
+    return {
         "ui": Recipe("ui", ("services.ui", "--policy-url", "http://127.0.0.1:9")),
         "ws_mdl": Recipe("ws_mdl", ("vla_notebooks", "--of", "ws_mdl", *root), "/api", guarded=True),
         "hf": Recipe("hf", ("vla_notebooks", "--of", "hf", *root), "/api", guarded=True),

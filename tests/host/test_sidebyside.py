@@ -151,13 +151,18 @@ def test_of_the_attack_what_is_timed_waits_for_all():
         found = schedule.jobs(chosen, plan.How(**how))
         return [(job.name, job.after) for job in found if job.name.startswith("chaos")]
 
-    assert attacks("host", "chaos") == [("chaos beside", set()), ("chaos", {"host", "chaos beside"})]
+    assert attacks("host", "chaos") == [
+        ("chaos beside", set()),
+        ("chaos pages", set()),
+        ("chaos", {"host", "chaos beside", "chaos pages"}),
+    ]
+    assert attacks("ui", "chaos")[1] == ("chaos pages", {"ui outside"})
     assert [job.name for job in schedule.jobs(["host", "chaos"], plan.How()) if job.is_waiting] == ["chaos beside"]
     assert attacks("chaos") == [("chaos", set())]
     assert attacks("host", "chaos", minutes=30) == [("chaos", {"host"})]
     assert attacks("host") == []
     families = re.search(r"(?m)^SHARES = (\{.*\})", (ROOT / "tests/chaos/__main__.py").read_text())[1]
-    assert {*schedule.UNTIMED, *schedule.TIMED} == {*ast.literal_eval(families)}
+    assert {*schedule.WAITING, *schedule.UNTIMED, *schedule.TIMED} == {*ast.literal_eval(families)}
 
 
 WAITS = """

@@ -250,7 +250,9 @@ def test_a_service_is_started_looked_at_and_stopped_by_keys(started, open_page):
         shown.press("Enter")
 
     def becomes(name: str, state: str) -> None:
-        shown.until(f"document.querySelector('#row-{name}').dataset.state == {state!r}", 240.0)
+        failed = f"""document.querySelector('#done details[id^=done-{name}-]:not([data-code=""], [data-code="0"])')"""
+        shown.until(f"{failed} || document.querySelector('#row-{name}').dataset.state == {state!r}", 240.0)
+        assert not (said := shown.js(f"{failed}?.innerText")), said
 
     press("#do-reports[data-do=start]")
     becomes("reports", "ready")
@@ -277,7 +279,8 @@ def test_nothing_can_be_pressed_before_it_does_something(site, open_page, tmp_pa
     with steward(tmp_path, TELLS) as asked:
         shown = open_page()
         shown.do("Network.setExtraHTTPHeaders", headers={"Authorization": f"Bearer {TOKEN}"})
-        button, can = "document.querySelector('#do-random')", "document.querySelectorAll('#state button:enabled').length"
+        button = "document.querySelector('#do-random')"
+        can = "document.querySelectorAll('#state button:enabled').length"
         with shown.holding("*/lab.js*"):
             shown.go(f"{site(tmp_path).base_url}/lab")
             shown.until(f"!!{button}")

@@ -2,9 +2,9 @@
 
 What is independent runs side by side, as many parts at a time as cores and memory allow (`sidebyside.py`). An engine's
 tests cover environments, which wait for them; what no image can run waits for nothing, and makes environments that part
-`terminal` then uses. Of the attack, requests are timed: they have the machine to themselves when all else has ended,
-and all environments that are made here are there. What is not timed mostly waits for its faults to be noticed: it runs
-beside all others from the start.
+`terminal` then uses. Of the attack, requests to policies are timed: they have the machine to themselves when all else
+has ended. Those to pages are not, and wait for the environments alone that are made here. What else is not timed mostly
+waits for its faults to be noticed: it runs beside all others from the start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vlalab.testing.sidebyside import Job
 QUICK = ("lint", "host", "contract")
 FIRST = "all tests take about 30 min on two cores, and the downloads besides; ./lab test --quick takes a few"
 LONGEST = ("docker", *(name for name, one in plan.ENVIRONMENTS.items() if one.tested_first))
-UNTIMED, TIMED = ("faults", "planted"), ("requests",)  # families of the attack
+WAITING, UNTIMED, TIMED = ("faults", "planted"), ("pages",), ("policies",)  # families of the attack
 
 
 def run(names: list[str], how: How) -> int:
@@ -57,7 +57,8 @@ def jobs(chosen: Sequence[str], how: How) -> list[Job]:
         return found
     if not found or how.minutes:
         return [*found, _attack("chaos", how, after={job.name for job in found})]
-    found.append(replace(_attack("chaos beside", how, *UNTIMED), is_waiting=True))
+    found.append(replace(_attack("chaos beside", how, *WAITING), is_waiting=True))
+    found.append(_attack("chaos pages", how, *UNTIMED, after=made))
     return [*found, _attack("chaos", how, *TIMED, after={job.name for job in found})]
 
 
