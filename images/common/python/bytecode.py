@@ -18,6 +18,9 @@ import warnings
 UNCHECKED = (0b01).to_bytes(4, "little")
 FLAG_REF = 0x80  # the object may be referred to later
 CONSTANTS = {None: b"N", True: b"T", False: b"F", Ellipsis: b"."}
+# A tag and what follows it, packed: these run for every object of every module.
+NUMBERED, NUMBERED_SHORT = struct.Struct("<BI").pack, struct.Struct("<BB").pack
+SHORT_INT, CODE, LINE = struct.Struct("<Bi").pack, struct.Struct("<B6i").pack, struct.Struct("<i").pack
 
 
 def bytecode(source: bytes, path: str) -> bytes | None:
@@ -42,10 +45,7 @@ def dumps(value: object) -> bytes:
 
 def _write(value: object, out: bytearray, seen: dict[str | bytes, int]) -> None:
     """Appends `value`; `seen` numbers the strings that were written before."""
-    writer = WRITERS.get(type(value))
-    if writer is None:
-        raise TypeError(f"{type(value).__name__} {value!r} cannot stand in bytecode")
-    writer(value, out, seen)
+    WRITERS[type(value)](value, out, seen)
 
 
 def _write_constant(value, out, seen) -> None:
@@ -54,7 +54,7 @@ def _write_constant(value, out, seen) -> None:
 
 def _write_int(value: int, out: bytearray, seen) -> None:
     if -(2**31) <= value < 2**31:
-        out += b"i" + struct.pack("<i", value)
+        out += SHORT_INT(ord("i"), value)
         return
     digits, rest = [], abs(value)
     while rest:
@@ -72,56 +72,64 @@ def _write_complex(value: complex, out: bytearray, seen) -> None:
     out += b"y" + struct.pack("<dd", value.real, value.imag)
 
 
-def _refer(value: str | bytes, out: bytearray, seen: dict) -> bool:
-    """Appends a reference where `value` was written before, else gives it the next number. Returns which it did."""
-    if value in seen:
-        out += b"r" + struct.pack("<I", seen[value])
-        return True
-    seen[value] = len(seen)
-    return False
-
-
 def _write_str(value: str, out: bytearray, seen: dict) -> None:
-    if _refer(value, out, seen):
+    if (number := seen.get(value)) is not None:
+        out += NUMBERED(ord("r"), number)
         return
+    seen[value] = len(seen)
     data = value.encode("utf-8", "surrogatepass")
-    kind = b"u" if not value.isascii() else b"z" if len(data) < 256 else b"a"
-    out.append(kind[0] | FLAG_REF)
-    out += bytes([len(data)]) if kind == b"z" else struct.pack("<I", len(data))
+    if not value.isascii():
+        out += NUMBERED(ord("u") | FLAG_REF, len(data))
+    elif len(data) < 256:
+        out += NUMBERED_SHORT(ord("z") | FLAG_REF, len(data))
+    else:
+        out += NUMBERED(ord("a") | FLAG_REF, len(data))
     out += data
 
 
 def _write_bytes(value: bytes, out: bytearray, seen: dict) -> None:
-    if not _refer(value, out, seen):
-        out.append(ord("s") | FLAG_REF)
-        out += struct.pack("<I", len(value)) + value
+    if (number := seen.get(value)) is not None:
+        out += NUMBERED(ord("r"), number)
+        return
+    seen[value] = len(seen)
+    out += NUMBERED(ord("s") | FLAG_REF, len(value))
+    out += value
 
 
 def _write_tuple(value: tuple, out: bytearray, seen: dict) -> None:
-    out += b")" + bytes([len(value)]) if len(value) < 256 else b"(" + struct.pack("<I", len(value))
+    count = len(value)
+    out += NUMBERED_SHORT(ord(")"), count) if count < 256 else NUMBERED(ord("("), count)
     for item in value:
-        _write(item, out, seen)
+        WRITERS[type(item)](item, out, seen)
 
 
 def _write_frozenset(value: frozenset, out: bytearray, seen: dict) -> None:
-    out += b">" + struct.pack("<I", len(value))
+    out += NUMBERED(ord(">"), len(value))
     for item in sorted(value, key=dumps):
         _write(item, out, seen)
 
 
 def _write_code(code: types.CodeType, out: bytearray, seen: dict) -> None:
     numbers = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_nlocals, code.co_stacksize)
-    out += b"c" + struct.pack("<6i", *numbers, code.co_flags)
-    for part in (code.co_code, code.co_consts, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars):
-        _write(part, out, seen)
-    _write(code.co_filename, out, seen)
-    _write(code.co_name, out, seen)
-    out += struct.pack("<i", code.co_firstlineno)
-    _write(code.co_linetable, out, seen)
+    out += CODE(ord("c"), *numbers, code.co_flags)
+    _write_bytes(code.co_code, out, seen)
+    for part in (code.co_consts, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars):
+        _write_tuple(part, out, seen)
+    _write_str(code.co_filename, out, seen)
+    _write_str(code.co_name, out, seen)
+    out += LINE(code.co_firstlineno)
+    _write_bytes(code.co_linetable, out, seen)
 
 
-WRITERS = {
+class Writers(dict):
+    """Type → what writes its values."""
+
+    def __missing__(self, kind: type):
+        raise TypeError(f"{kind.__name__} cannot stand in bytecode")
+
+
+WRITERS = Writers({
     type(None): _write_constant, bool: _write_constant, type(...): _write_constant,
     int: _write_int, float: _write_float, complex: _write_complex, str: _write_str, bytes: _write_bytes,
     tuple: _write_tuple, frozenset: _write_frozenset, types.CodeType: _write_code,
-}  # fmt: skip
+})  # fmt: skip
