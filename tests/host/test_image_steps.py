@@ -1,5 +1,6 @@
 """The steps of an image's build that are Python: what they accept, what they refuse, and what they leave behind."""
 
+import hashlib
 import importlib.util
 import json
 import re
@@ -222,6 +223,31 @@ def test_a_layer_settles_what_is_new_and_touches_nothing_below_it(tmp_path):
     assert settle() == dates
     assert {path: state(path) for path in below} == below
     assert len(list(site.rglob("*.pyc"))) == 2
+
+
+def test_bytecode_that_is_kept_is_what_would_be_made_and_what_is_broken_is_made_again(tmp_path):
+    if (python := pythons.find("3.10")) is None:
+        pytest.skip("no Python 3.10 here, whose bytecode the images hold")
+
+    def settled(source: str, *folder) -> tuple[bytes, set]:
+        (module := tmp_path / "venv" / "module.py").parent.mkdir(exist_ok=True)
+        module.write_text(source)
+        subprocess.run([python, "-B", ROOT / "images/common/python/settle.py", module.parent, *folder], check=True)
+        (made,) = module.parent.rglob("*.pyc")
+        return made.read_bytes(), set(kept.iterdir())
+
+    (kept := tmp_path / "kept").mkdir()
+    fresh, nothing = settled("a = {'b', 'c'}\n")
+    again, (one,) = settled("a = {'b', 'c'}\n", kept)
+    whole = hashlib.sha256(fresh).digest() + fresh
+    assert fresh == again and not nothing and one.read_bytes() == whole
+    one.write_bytes(hashlib.sha256(b"taken").digest() + b"taken")
+    assert settled("a = {'b', 'c'}\n", kept) == (b"taken", {one}), "it is not compiled once more"
+    for broken in (b"", whole[:-1], whole[:32]):
+        one.write_bytes(broken)
+        assert settled("a = {'b', 'c'}\n", kept) == (fresh, {one}) and one.read_bytes() == whole
+    other, both = settled("a = {'b', 'd'}\n", kept)
+    assert other != fresh and len(both) == 2
 
 
 def test_flash_attn_is_one_version_in_lock_and_wheel():

@@ -2,12 +2,19 @@
 
 Dates are set to one fixed second: they survive an archive, numba's caches stay valid, and two builds agree in them too.
 What has that date is settled already, in a layer below: it is left as it is, for a touched file would be copied up.
+
+A folder named besides keeps bytecode from one build to the next: half of what seven environments import is the same in
+another one, and a lock that changes leaves most modules as they were. Builds at the same time go through their modules
+in an order of their own each, so that they find what the other one has made instead of making the same.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib.util
 import os
+import random
 import shutil
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -16,6 +23,7 @@ from pathlib import Path
 from bytecode import bytecode
 
 DATE_S = 1704067200  # 2024-01-01
+COMPILER = sys.version.encode() + Path(bytecode.__code__.co_filename).read_bytes()  # another one's is not taken
 
 
 def remove_tests(root: Path) -> int:
@@ -30,9 +38,27 @@ def remove_tests(root: Path) -> int:
     return len(folders)
 
 
-def compile_module(path: str) -> bool:
+def kept_bytecode(source: bytes, path: str, folder: Path) -> bytes | None:
+    """Returns the bytecode of a module as `folder` keeps it, made and kept where it does not; None as bytecode().
+
+    A file there begins with the sha256 of what follows: what a crash or a full disk left of one is made again.
+    """
+    place = folder / hashlib.sha256(b"\0".join((COMPILER, path.encode(), source))).hexdigest()
+    kept = place.read_bytes() if place.exists() else b""
+    if kept and hashlib.sha256(kept[32:]).digest() == kept[:32]:
+        return kept[32:]
+    content = bytecode(source, path)
+    if content is not None:
+        partial = place.with_suffix(f".{os.urandom(8).hex()}")  # a build beside may be at the same module
+        partial.write_bytes(hashlib.sha256(content).digest() + content)
+        partial.replace(place)
+    return content
+
+
+def compile_module(path: str, folder: Path | None = None) -> bool:
     """Writes the bytecode of one module to its place. Returns whether the module could be compiled."""
-    content = bytecode(Path(path).read_bytes(), path)
+    source = Path(path).read_bytes()
+    content = kept_bytecode(source, path, folder) if folder else bytecode(source, path)
     if content is None:
         return False
     target = Path(importlib.util.cache_from_source(path, optimization=""))
@@ -54,11 +80,12 @@ def is_compiled(module: Path) -> bool:
     return is_settled(module) and is_settled(importlib.util.cache_from_source(str(module), optimization=""))
 
 
-def compile_all(root: Path) -> int:
+def compile_all(root: Path, folder: Path | None = None) -> int:
     """Writes bytecode for every module below `root` that is not settled. Returns how many there are."""
-    modules = sorted(str(path) for path in root.rglob("*.py") if not path.is_symlink() and not is_compiled(path))
+    modules = [str(path) for path in root.rglob("*.py") if not path.is_symlink() and not is_compiled(path)]
+    random.shuffle(modules)
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        return sum(pool.map(compile_module, modules, chunksize=64))
+        return sum(pool.map(functools.partial(compile_module, folder=folder), modules, chunksize=64))
 
 
 def set_date(path: str | Path) -> None:
@@ -75,13 +102,13 @@ def set_dates(root: Path) -> None:
     set_date(root)
 
 
-def settle(root: Path) -> None:
-    """Compiles and dates what lies at `root`, and `root` itself."""
-    print(f"{compile_all(root)} modules compiled below {root}")
+def settle(root: Path, folder: Path | None = None) -> None:
+    """Compiles and dates what lies at `root`, and `root` itself; `folder` keeps bytecode."""
+    print(f"{compile_all(root, folder)} modules compiled below {root}")
     set_dates(root)
 
 
 if __name__ == "__main__":
     environment = Path(sys.argv[1])
     print(f"{remove_tests(environment)} packages of tests removed")
-    settle(environment)
+    settle(environment, *map(Path, sys.argv[2:]))
