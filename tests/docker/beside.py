@@ -27,8 +27,8 @@ class Beside:
     running: list[subprocess.Popen] = field(default_factory=list)
 
     def begin(self, name: str) -> None:
-        """Begins an image's tests, or lets them wait for their turn."""
-        if name in self.names:
+        """Begins an image's tests, or lets them wait for their turn. They are begun once."""
+        if name in self.names and name not in self.found:
             self.found[name] = self.pool.submit(self._run, name)
 
     def _run(self, name: str) -> Done:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -15,11 +16,13 @@ from tests.docker.hidden import Secrets
 from tests.docker.lab import Lab
 from vlalab.engine import bake, building, docker, images
 
-# Built at one time. Not all: each group's cache goes before the next one comes. libero comes first: its own tests take
-# longest. The last one takes most of the disk, and nothing but its own tests needs it: it comes when services are done
-# with and their images gone, so that nobody waits for its tests. Wheels of CUDA and torch come once for all.
-GROUPS = (("libero", "metaworld", "ui"), ("openvla",), ("gr00t", "ws_mdl", "hf"))
+# Built at one time, so that one waits for its downloads while another one computes. Not all: the first ones' cache goes
+# before the others come. Those take most of the disk, and nothing but their own tests needs them: they come when the
+# services are done with and their images gone. Wheels of CUDA and torch come once for all.
+GROUPS = (("libero", "metaworld", "ui", "openvla"), ("gr00t", "ws_mdl", "hf"))
 KEPT = "libero"  # small, and its own tests may go on
+PRUNE = ["builder", "prune", "--all", "--force", "--filter"]
+BYTECODE = "/cache/bytecode"
 
 
 @dataclass
@@ -59,7 +62,7 @@ class Builds:
         self.say(f"building {', '.join(group)}")
         started = time.monotonic()
         commit = building.commit()
-        words = self.lab("build", *group, *flags, timeout_s=3000).text
+        words = self.lab("build", *group, *flags, timeout_s=3000, hear=Exports(self.beside.begin)).text
         self.seconds[group] = time.monotonic() - started
         for name in group:
             record = self.lab.image(name)
@@ -93,8 +96,32 @@ class Builds:
             self.remove(name)
 
     def _prune(self) -> None:
+        """Removes what the build leaves but for the modules' bytecode, half of which the next one needs again."""
         if self.private:
-            docker.run(["builder", "prune", "--all", "--force"], check=False)
+            docker.run([*PRUNE, "type=regular"], check=False)
+            for mount in mounts(docker.run(["buildx", "du", "--verbose"], check=False).stdout):
+                docker.run([*PRUNE, f"id={mount}"], check=False)
+
+
+@dataclass
+class Exports:
+    """Called with each line of a build, calls `done` with the name of each image that has been exported."""
+
+    done: Callable[[str], None]
+    names: dict[str, str] = field(default_factory=dict)  # step → the image that it exports
+
+    def __call__(self, line: str) -> None:
+        if named := re.match(r"#(\d+) naming to \S*/(\w+):", line):
+            self.names[named[1]] = named[2]
+        elif (ended := re.match(r"#(\d+) DONE", line)) and ended[1] in self.names:
+            self.done(self.names.pop(ended[1]))
+
+
+def mounts(usage: str) -> list[str]:
+    """Returns the ids of the build cache's mounts, without the bytecode's, as `buildx du --verbose` says them."""
+    records = [dict(re.findall(r"(?m)^(\w+):\s+(.+)$", text)) for text in usage.split("\n\n")]
+    found = [record for record in records if record.get("Type") == "exec.cachemount"]
+    return [record["ID"] for record in found if BYTECODE not in record.get("Description", "")]
 
 
 def answers(repository: str) -> bool:

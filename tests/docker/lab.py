@@ -7,10 +7,12 @@ import os
 import secrets
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -49,15 +51,24 @@ class Lab:
     def __post_init__(self) -> None:
         self.ports = dict(zip(compose.read(variables={}), free_ports(32), strict=False))
 
-    def __call__(self, *words: str, check: bool = True, timeout_s: float = 1800, **more: str) -> Done:
-        """Returns what `./lab WORDS` came to. A task that fails, fails the test with the end of its words."""
+    def __call__(
+        self, *words: str, check: bool = True, timeout_s: float = 1800,
+        hear: Callable[[str], None] | None = None, **more: str,
+    ) -> Done:  # fmt: skip
+        """Returns what `./lab WORDS` came to. A task that fails, fails the test with the end of its words.
+
+        hear: is called with each line as it comes.
+        """
         with self.started(*words, **more) as process:
+            heard = _Heard(process.stdout, hear or (lambda _: None))
             try:
-                output, _ = process.communicate(timeout=timeout_s)
+                process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGINT)
-                output = process.communicate(timeout=60)[0] + f"\n… took more than {timeout_s:.0f} s"
-        done = Done(process.returncode, output)
+                process.wait(60)
+                heard.lines.append(f"\n… took more than {timeout_s:.0f} s")
+            heard.join(60)
+        done = Done(process.returncode, "".join(heard.lines))
         if check and done.code != 0:
             pytest.fail(f"./lab {' '.join(words)} ended with {done.code}:\n{done.text[-6000:]}", pytrace=False)
         return done
@@ -103,6 +114,20 @@ class Lab:
             check=False,
         )  # fmt: skip
         return Done(done.returncode, done.stdout + done.stderr, done.stdout)
+
+
+class _Heard(threading.Thread):
+    """Reads a stream to its end, a line at a time."""
+
+    def __init__(self, stream: IO[str], hear: Callable[[str], None]) -> None:
+        super().__init__(daemon=True)
+        self.stream, self.hear, self.lines = stream, hear, []
+        self.start()
+
+    def run(self) -> None:
+        for line in self.stream:
+            self.lines.append(line)
+            self.hear(line)
 
 
 @dataclass(frozen=True)

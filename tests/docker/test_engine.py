@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docker import disk, keeper, network, packages
+from tests.docker import builds, disk, keeper, network, packages
 from tests.docker import engine as engines
 from tests.docker.lab import wait_until
 from vlalab.host import paths
@@ -150,3 +150,44 @@ def test_what_a_killed_keeper_left_is_swept(tmp_path):
             (folder / keeper.OWNER).write_text(json.dumps({"identity": identity, "subnet": None}))
     keeper.sweep(tmp_path, "t-")
     assert [path.name for path in tmp_path.iterdir()] == ["t-alive"]
+
+
+# --- what a build says --------------------------------------------------------------------------------------
+
+SAID = """\
+#67 [metaworld] exporting to image
+#67 exporting layers 4.3s done
+#67 naming to docker.io/vla-lab/metaworld:test-1 done
+#69 naming to docker.io/vla-lab/ui:test-1 0.0s done
+#73 [libero libero-environment 2/3] RUN … naming to docker.io/vla-lab/libero:no
+#73 DONE 58.1s
+#67 DONE 4.3s
+#69 DONE 2.4s
+"""
+USAGE = """\
+ID:\t\tone
+Description:\tcached mount /cache/uv from exec /bin/sh -c /build/python/install.sh whole with id "/vla-lab-uv"
+Type:\t\texec.cachemount
+
+ID:\t\ttwo
+Description:\tcached mount /cache/bytecode from exec /bin/sh -c /build/python/install.sh with id "/vla-lab-bytecode"
+Type:\t\texec.cachemount
+
+ID:\t\tthree
+Type:\t\tregular
+
+Reclaimable:\t206.3MB
+"""
+
+
+def test_an_image_is_told_when_it_is_exported_and_not_before():
+    told = []
+    hear = builds.Exports(told.append)
+    for line in SAID.splitlines():
+        hear(line)
+        assert told == [] or line.endswith(("4.3s", "2.4s"))
+    assert told == ["metaworld", "ui"]
+
+
+def test_of_the_mounts_of_a_build_cache_the_bytecodes_is_kept():
+    assert builds.mounts(USAGE) == ["one"]
