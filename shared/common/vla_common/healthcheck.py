@@ -1,14 +1,17 @@
 """`python -m vla_common.healthcheck URL`: exit status 0 when the service is ready, 1 with the reason when not.
 
-Only the standard library, so that a check every few seconds costs little.
+Only the standard library, and little of it: each service that is up is asked every few seconds, by a new process. To
+import `http.client` would take that process longer than all that it does.
 """
 
 import argparse
-import http.client
-import json
+import re
+import socket
 import sys
-import urllib.error
-import urllib.request
+
+URL = re.compile(r"http://((\[[^\]]+\]|[^/:]+)(?::(\d+))?)(/.*)?")  # host and port, each of both, path
+STATUS = re.compile(rb"HTTP/1\.\d (\d{3}) ")
+MOST_BYTES = 1 << 16  # of an answer that says why a service is not ready
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,21 +27,37 @@ def main(arguments: list[str] | None = None) -> int:
 
 def check(url: str, timeout_s: float) -> tuple[bool, str]:
     """Returns whether the service is ready, and what it says."""
-    scheme, _, rest = url.partition("://")
-    if scheme not in ("http", "https") or not rest:
+    if not (found := URL.fullmatch(url)):
         return False, f"{url!r} is no URL; expected for example http://127.0.0.1:8001"
-    target = url if "/" in rest.rstrip("/") else url.rstrip("/") + "/readyz"
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    place, host, port, path = found.groups()
+    path = path if path not in (None, "/") else "/readyz"
+    target = f"http://{place}{path}"
     try:
-        with opener.open(target, timeout=timeout_s) as answer:
-            return True, f"{target}: {answer.status}"
-    except urllib.error.HTTPError as error:
-        return False, f"{target}: {error.code} {_detail(error.read(65536))}"
-    except (OSError, ValueError, http.client.HTTPException) as error:
+        with socket.create_connection((host.strip("[]"), int(port or 80)), timeout_s) as connection:
+            status, body = _get(connection, place, path)
+    except (OSError, ValueError, OverflowError) as error:
         return False, f"{target}: {error}"
+    if 200 <= status < 300:
+        return True, f"{target}: {status}"
+    return False, f"{target}: {status} {_detail(body)}"
+
+
+def _get(connection: socket.socket, place: str, path: str) -> tuple[int, bytes]:
+    """Returns the status of an answer and its body, which nobody waits for where all is well."""
+    head = f"Host: {place}\r\nAccept: */*\r\nConnection: close"
+    connection.sendall(f"GET {path} HTTP/1.1\r\n{head}\r\n\r\n".encode())  # websockets answers no HTTP/1.0
+    with connection.makefile("rb") as answer:
+        first = answer.readline(MOST_BYTES)
+        if not (status := STATUS.match(first)):
+            raise ValueError(f"{first[:80]!r} is no answer by HTTP")
+        if status[1].startswith(b"2"):
+            return int(status[1]), b""
+        return int(status[1]), answer.read(MOST_BYTES).partition(b"\r\n\r\n")[2]
 
 
 def _detail(body: bytes) -> str:
+    import json  # a service that is ready needs none of it
+
     try:
         return str(json.loads(body)["detail"])
     except (ValueError, KeyError, TypeError):
