@@ -60,7 +60,7 @@ def step_a_panda(cache: Path) -> str:
         use_camera_obs=False,
     )  # fmt: skip
     env.reset()
-    env.step([0.0] * 7)
+    env.step([0.1] * 7)  # a rotation too: without one, not all that a simulator needs would be compiled
     env.close()
     return f"robosuite {robosuite.__version__} steps a Panda"
 
@@ -103,7 +103,10 @@ def draw_a_scene(folder: Path) -> str:
     env.step(np.zeros(7, np.float32))
     first, again = env.render(), env.render()
     renderer = GL.glGetString(GL.GL_RENDERER)
+    env.step(np.full(7, 0.1, np.float32))
     env.close()
+    if (lacking := not_in_seed()) is not None:
+        expect(not lacking, f"every start of a simulator compiles {', '.join(lacking)}, which the image should hold")
     mean, spread = float(first.mean()), float(first.std())
     expect(first.shape == (256, 256, 3) and first.dtype == np.uint8, f"a frame is {first.dtype} {first.shape}")
     expect(
@@ -114,6 +117,18 @@ def draw_a_scene(folder: Path) -> str:
     who = (renderer or b"unknown").decode(errors="replace").split(" (")[0]
     where = f"{choice.backend} on the {'CPU' if choice.software else 'GPU'}"
     return f"{who} by {where}: mean {mean:.1f}, spread {spread:.1f}"
+
+
+def not_in_seed() -> list[str] | None:
+    """Returns the functions that numba compiled in this process's cache and not in the image's build.
+
+    None where it uses no copy of what was compiled there. Which processor they were compiled for does not matter.
+    """
+    seed, used = os.environ.get("VLALAB_NUMBA_SEED"), os.environ.get("NUMBA_CACHE_DIR")
+    if not seed or not used or seed == used:
+        return None
+    held, needed = ({path.name for path in Path(folder).glob("*/*.nbi")} for folder in (seed, used))
+    return sorted(name.partition("-")[0] for name in needed - held)
 
 
 if __name__ == "__main__":
