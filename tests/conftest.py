@@ -2,6 +2,7 @@
 whose fixtures bring an engine up where they may, and say why not otherwise. Services' ports are taken in every test.
 """
 
+import gc
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,15 @@ from tests import ports
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What collecting makes stays to the end: the collector would look at all of it again and again, and find nothing.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Has the collector look at what the tests make, and at that alone."""
+    gc.freeze()
+    gc.enable()
 
 
 def _answers(command: list[str]) -> bool:

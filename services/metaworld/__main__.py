@@ -2,9 +2,11 @@
 
 import sys
 
-from services.metaworld.benchmark import BENCHMARK
-from vla_common import endings
-from vla_evaluation.evaluate import main
+from vla_common import endings, memory
 
 if __name__ == "__main__":
+    with memory.importing():
+        from services.metaworld.benchmark import BENCHMARK
+        from vla_evaluation.evaluate import main
+
     endings.run(main, BENCHMARK, sys.argv[1:])

@@ -63,10 +63,11 @@ class Metaworld:
 
     def make_env(self, assets: Path, work: Path, cameras: tuple[str, ...], camera_size: int, render: str):
         """Returns a `MetaworldEnv`, in a process whose renderer is chosen first."""
-        from vla_common import gl
+        from vla_common import gl, memory
 
         gl.bind(gl.choose(render))
-        from services.metaworld.env import MetaworldEnv  # imports mujoco, which binds to a renderer
+        with memory.importing():
+            from services.metaworld.env import MetaworldEnv  # imports mujoco, which binds to a renderer
 
         return MetaworldEnv(camera_size)
 

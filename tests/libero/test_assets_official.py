@@ -8,6 +8,7 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import pytest
 
 from services.libero.assets import content, official, resolve, wheels
@@ -289,7 +290,7 @@ def test_an_error_keeps_what_has_arrived_of_the_other_files(mirror, tmp_path):
     stop = official.threading.Event()
     stop.set()
     entry = ENTRIES[1]
-    with official.httpx.Client() as client, pytest.raises(official.Stopped):
+    with httpx.Client() as client, pytest.raises(official.Stopped):
         official._fetch(client, entry, tmp_path, stop)
     assert (tmp_path / f"{entry.path}.part").stat().st_size > 0
 

@@ -18,12 +18,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-
-import httpx
+from typing import TYPE_CHECKING
 
 from services.libero.assets import content, placing, wheels
 from services.libero.assets.ownership import give_to_owner
 from vla_common.volume import make_folder, require_space
+
+if TYPE_CHECKING:
+    import httpx  # where something is fetched: every evaluation looks at its assets, and few fetch any
 
 COMMIT = "8f1084e3132a39270c3a13ebe37270a43ece2a01"
 BASE_URL = f"https://raw.githubusercontent.com/Lifelong-Robot-Learning/LIBERO/{COMMIT}/libero/libero/assets"
@@ -177,6 +179,8 @@ def _salvage(target: Path, staging: Path, entries: tuple[Entry, ...]) -> None:
 
 def _fetched(entries: list[Entry], staging: Path, threads: int) -> Iterator[Entry]:
     """Yields each entry when its file has arrived; the first error stops the others."""
+    import httpx
+
     stop = threading.Event()
     timeout = httpx.Timeout(30.0)
     with httpx.Client(timeout=timeout, follow_redirects=True) as client, ThreadPoolExecutor(threads) as pool:
@@ -193,6 +197,8 @@ def _fetched(entries: list[Entry], staging: Path, threads: int) -> Iterator[Entr
 
 def _fetch(client: httpx.Client, entry: Entry, staging: Path, stop: threading.Event) -> None:
     """Fetches one file, going on where an earlier try broke off; a wrong file is fetched once more from its start."""
+    import httpx
+
     final = staging / entry.path
     part = final.with_name(final.name + ".part")
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -225,6 +231,8 @@ def _fetch(client: httpx.Client, entry: Entry, staging: Path, stop: threading.Ev
 
 def _receive(client: httpx.Client, url: str, part: Path, stop: threading.Event) -> None:
     """Appends to `part` what is missing of it; starts over where the server does not serve ranges."""
+    import httpx
+
     have = part.stat().st_size if part.exists() else 0
     headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={have}-"} if have else {})}
     with client.stream("GET", url, headers=headers) as answer:

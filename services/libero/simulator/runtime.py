@@ -10,6 +10,7 @@ writes MUJOCO_LOG.TXT into the current folder. What is set here, and nothing els
 - robosuite's settings module, with file logging off; MuJoCo's warning hook, sent to `logging`
 """
 
+import importlib
 import importlib.util
 import logging
 import os
@@ -64,7 +65,6 @@ def configure(asset_dir, work_dir, render: str = "auto") -> Runtime:
     _set_environment(choice, work)
     _seed_robosuite_macros()
     _import_simulator(assets)
-    memory.settle()
     _active = Runtime(assets, work, render, choice)
     return _active
 
@@ -144,7 +144,7 @@ def _seed_robosuite_macros() -> None:
 
 
 def _import_simulator(assets: Path) -> None:
-    with _without_cuda_order():
+    with memory.importing(), _without_cuda_order(), _without_matplotlib():
         import mujoco
         import robosuite
         from libero import libero
@@ -153,6 +153,34 @@ def _import_simulator(assets: Path) -> None:
     robosuite.macros = sys.modules["robosuite.macros"]
     libero._assets_path_cache = str(assets)  # asked first, so that nothing is downloaded
     mujoco.set_mju_user_warning(lambda text: log.warning("mujoco: %s", text))
+
+
+class _Later(types.ModuleType):
+    """A module that is imported once something of it is asked for."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):  # what the import system itself asks for
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextmanager
+def _without_matplotlib():
+    """Has LIBERO import no matplotlib, which takes a fifth of a worker's start: one environment of LIBERO's, that draws
+    segmentations, asks for one colour map.
+    """
+    names = ("matplotlib", "matplotlib.cm")
+    if any(name in sys.modules for name in names):
+        yield
+        return
+    package, colours = map(_Later, names)
+    package.cm = colours
+    sys.modules.update(zip(names, (package, colours), strict=True))
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
 
 
 @contextmanager
