@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from tests.libero.harness import ENVIRONMENT, Evaluation, LightEvaluation, Polic
 from tests.ports import refusing
 from vla_contract import Part, PolicyInfo
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STATE, OSC_POSE
-from vla_evaluation import agreement, evaluate, provenance
+from vla_evaluation import agreement, evaluate, imports, provenance
 from vla_evaluation.config import EvalConfig, differences, parse_args, parse_ranges, show_ranges
 from vla_evaluation.plan import make_plan, specify
 from vla_evaluation.runs import folders as rundir
@@ -304,7 +305,7 @@ def test_unnorm_keys():
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):
-    options = ("--chunk", "4", "--token", "s3cret-token", "--camera", "agentview")
+    options = ("--chunk", "4", "--token", "s3cret-token", "--camera", "agentview", "--state")
     log = tmp_path_factory.mktemp("policy") / "log.txt"
     with PolicyService(log, *options) as service, pytest.MonkeyPatch.context() as patch:
         patch.setitem(ENVIRONMENT, "VLALAB_TOKEN", "s3cret-token")
@@ -366,23 +367,25 @@ def test_a_run_that_does_not_exist(refuse):
 
 @pytest.fixture(scope="module")
 def sharded(policy, libero_assets, tmp_path_factory):
-    """The same two tasks × five episodes by 1 and 3 workers, who share a task; the one draws every video."""
+    """The same two tasks × three episodes by 1 and 3 workers, who share a task; the one draws every video and says what
+    it imports.
+    """
     root = tmp_path_factory.mktemp("sharded")
-    for workers, video in ((1, "all"), (3, "none")):
+    for workers, video, verbose in ((1, "all", "1"), (3, "none", "")):
         flags = (
-            "--policy-url", policy.url, "--assets", str(libero_assets), "--tasks", "1,7", "--trials", "5",
+            "--policy-url", policy.url, "--assets", str(libero_assets), "--tasks", "1,7", "--trials", "3",
             "--max-steps", "8", "--workers", str(workers), "--video", video,
         )  # fmt: skip
-        with Evaluation(root, f"by-{workers}", *flags) as run:
+        with Evaluation(root, f"by-{workers}", *flags, PYTHONVERBOSE=verbose) as run:
             run.end()
     return root
 
 
 def test_episodes_do_not_depend_on_how_a_run_is_shared(sharded):
     alone = results(sharded / "by-1")
-    assert sorted(alone) == [(task, episode) for task in (1, 7) for episode in range(5)]
+    assert sorted(alone) == [(task, episode) for task in (1, 7) for episode in range(3)]
     assert results(sharded / "by-3") == alone
-    assert len({row[2] for row in alone.values()}) == 10, "every episode begins from its own state"
+    assert len({row[2] for row in alone.values()}) == 6, "every episode begins from its own state"
 
 
 def test_all_workers_took_part_and_kept_their_task(sharded):
@@ -391,6 +394,16 @@ def test_all_workers_took_part_and_kept_their_task(sharded):
         finished = store.finished()
     first = {e.worker: e.task for e in sorted(finished, key=lambda e: e.ended_at, reverse=True)}
     assert len(first) >= 2 and set(first.values()) == {1, 7}
+
+
+def test_all_that_a_real_worker_imports_is_part_of_its_run(sharded):
+    """See tests/libero/test_provenance.py: what is not would change results, and nobody would be told."""
+    said = "".join(path.read_text() for path in (sharded / "by-1").glob("logs/*.log"))
+    ours = r"^import '((?:services|vla_common|vla_contract|vla_evaluation)[\w.]*)' #"
+    seen = set(re.findall(ours, said, re.MULTILINE))
+    assert {"services.libero.simulator.rendering.compositor", "vla_contract.client.client"} < seen
+    counted = imports.closure((provenance.WORKER, BENCHMARK.module), BENCHMARK.uncounted)
+    assert seen - {"vla_common.volume"} <= counted
 
 
 def test_recordings_hold_what_was_done(sharded):
@@ -403,17 +416,17 @@ def test_recordings_hold_what_was_done(sharded):
 
 
 def test_videos_are_there_when_asked_for(sharded):
-    assert len(list((sharded / "by-1" / "videos").glob("*.mp4"))) == 10
+    assert len(list((sharded / "by-1" / "videos").glob("*.mp4"))) == 6
     assert not list((sharded / "by-3" / "videos").iterdir())
 
 
 def test_the_report_and_its_companions(sharded):
     summary = json.loads((sharded / "by-1" / "summary.json").read_text())
-    assert (summary["success_rate"], summary["episodes"], summary["complete"]) == (0.0, 10, True)
+    assert (summary["success_rate"], summary["episodes"], summary["complete"]) == (0.0, 6, True)
     assert summary["provenance"]["policy"]["name"] == "wave"
-    assert len((sharded / "by-1" / "episodes.jsonl").read_text().splitlines()) == 10
+    assert len((sharded / "by-1" / "episodes.jsonl").read_text().splitlines()) == 6
     page = (sharded / "by-1" / "report.html").read_text()
-    assert page.count("data:video/mp4;base64,") == 10
+    assert page.count("data:video/mp4;base64,") == 6
 
 
 def test_the_token_is_nowhere_on_disk(sharded):
