@@ -76,17 +76,6 @@ def check(run: Evaluation, undisturbed: dict) -> list:
         return store.faults()
 
 
-def test_a_worker_killed_in_mid_episode(policy, of_libero, calm_libero, tmp_path):
-    with policy.holding(1), Evaluation(tmp_path, "run", "--policy-url", policy.url, *of_libero) as run:
-        name = run.wait_mid_episode()
-        os.kill(run.workers()[name], signal.SIGKILL)
-        policy.release()
-        output = run.end()
-        [fault] = check(run, results(calm_libero))
-        assert fault.status == "lost" and "killed by SIGKILL" in fault.error
-        assert "was killed by SIGKILL" in output
-
-
 def test_a_worker_that_hangs_is_replaced_and_its_late_report_is_ignored(policy, flags, undisturbed, tmp_path):
     with policy.holding(1), LightEvaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
         name = run.wait_mid_episode()
@@ -184,21 +173,6 @@ def test_the_policy_killed_and_restarted_in_mid_run(flags, undisturbed, tmp_path
         assert fault.status == "error", "one outage costs one attempt"
 
 
-def test_the_evaluator_killed_and_resumed_with_the_same_command(policy, of_libero, calm_libero, tmp_path):
-    command = ("--policy-url", policy.url, *of_libero)
-    with policy.holding(1), Evaluation(tmp_path, "run", *command) as run:
-        run.wait_mid_episode()
-        assert run.workers()
-        run.kill()
-        wait_for(lambda: not run.workers(), "the workers' end", timeout_s=10)
-    done_before = results(run.folder)
-    assert 1 <= len(done_before) < len(PLAN)
-    with Evaluation(tmp_path, "run", *command) as run:
-        assert "(resumed)" in run.end()
-        [fault] = check(run, results(calm_libero))
-        assert fault.status == "lost" and fault.invocation == 1
-
-
 def test_ctrl_c_saves_and_says_how_to_go_on(policy, flags, undisturbed, tmp_path):
     with policy.holding(1), LightEvaluation(tmp_path, "run", "--policy-url", policy.url, *flags) as run:
         run.wait_mid_episode()
@@ -222,22 +196,48 @@ def test_a_policy_that_answers_nan_ends_the_run_with_its_words(flags, tmp_path):
         assert results(run.folder) == {}, "such an episode is no failure of the policy at the task"
 
 
-def test_a_video_that_was_cut_off_is_drawn_at_the_next_start(policy, of_libero, calm_libero, tmp_path):
+def test_whatever_is_killed_episodes_and_films_come_out_the_same(policy, of_libero, calm_libero, tmp_path):
+    """A worker that hangs in the first film, its successor by kill -9 in mid-episode, then the evaluator likewise; the
+    same command goes on, and draws what was cut off.
+    """
     command = ("--policy-url", policy.url, *of_libero, "--video", "all")
     cut = {"TEST_HANG_IN": "VIDEO", "TEST_HANG_DIR": str(tmp_path)}
-    with Evaluation(tmp_path / "cut", "run", *command, **FAULTS, **cut) as run:
+    with policy.holding(1), Evaluation(tmp_path / "runs", "run", *command, **FAULTS, **cut) as run:
+        name = run.wait_mid_episode()
+        os.kill(run.workers()[name], signal.SIGKILL)
+        policy.hold(2)
+        run.wait_mid_episode(done=2)
+        assert run.workers()
+        run.kill()
+        wait_for(lambda: not run.workers(), "the workers' end", timeout_s=10)
+    assert "did not draw the next frame of a video within 2 s; ended it" in run.output
+    assert "was killed by SIGKILL" in run.output
+    assert sorted(results(run.folder)) == PLAN[:2] and not (run.folder / "videos" / "00-00.mp4").exists()
+    with Evaluation(tmp_path / "runs", "run", *command) as run:
         output = run.end()
-        assert "did not draw the next frame of a video within 2 s; ended it" in output
-        check(run, results(calm_libero))
-    assert len(list((run.folder / "videos").glob("*.mp4"))) == EPISODES - 1
-    with Evaluation(tmp_path / "cut", "run", *command) as again:
-        output = again.end()
-        assert f"0 of {EPISODES} to do" in output and "1 video of earlier invocations to draw" in output
-        check(again, results(calm_libero))
+        assert "(resumed)" in output and "1 video of earlier invocations to draw" in output
+        faults = check(run, results(calm_libero))
+    told = [(fault.status, fault.episode, fault.invocation) for fault in faults]
+    assert told == [("lost", 1, 1), ("lost", 2, 1)]
+    assert "killed by SIGKILL" in faults[0].error
     drawn = {path.name: path.read_bytes() for path in (run.folder / "videos").iterdir()}
     assert drawn == {path.name: path.read_bytes() for path in (calm_libero / "videos").iterdir()}
     assert (run.folder / "report.html").read_text().count("data:video/mp4;base64,") == EPISODES
-    with Evaluation(tmp_path / "cut", "run", *command) as again:
+
+
+def test_a_video_that_alone_is_missing_is_drawn_at_the_next_start(policy, flags, undisturbed, tmp_path):
+    command = ("--policy-url", policy.url, *flags, "--video", "all")
+    cut = {"TEST_HANG_IN": "VIDEO", "TEST_HANG_DIR": str(tmp_path)}
+    with LightEvaluation(tmp_path / "cut", "run", *command, **FAULTS, **cut) as run:
+        run.end()
+        assert check(run, undisturbed) == []
+    assert len(list((run.folder / "videos").glob("*.mp4"))) == EPISODES - 1
+    with LightEvaluation(tmp_path / "cut", "run", *command) as again:
+        output = again.end()
+        assert f"0 of {EPISODES} to do" in output and "1 video of earlier invocations to draw" in output
+        assert check(again, undisturbed) == []
+    assert len(list((run.folder / "videos").glob("*.mp4"))) == EPISODES
+    with LightEvaluation(tmp_path / "cut", "run", *command) as again:
         assert "to draw" not in again.end()
 
 
