@@ -35,11 +35,11 @@ def volume(tmp_path_factory, libero_assets, oracle):  # noqa: F811
     """A volume with a recording of two tasks and a run of one of them, a few steps each."""
     root = tmp_path_factory.mktemp("volume")
     common = ("--assets", str(libero_assets), "--workers", "1", "--policy-url", oracle.base_url)
-    few = ("--max-steps", str(STEPS), "--tasks", "5,7", *common)
-    kept = ("--episodes", "2", "--attempts", "1", "--keep-failures")
+    few = ("--max-steps", str(STEPS), *common)
+    kept = ("--episodes", "2", "--attempts", "1", "--keep-failures", "--tasks", "5,7")
     with Recording(root / "demonstrations", "goal", *few, *kept) as run:
         run.end()
-    with Evaluation(root / "runs", "goal-run", *few, "--trials", "1", "--video", "none") as run:
+    with Evaluation(root / "runs", "goal-run", *few, "--tasks", "7", "--trials", "2", "--video", "none") as run:
         run.end()
     return Volume(root)
 

@@ -1,6 +1,7 @@
 """LIBERO starts without a prompt, a download, stray files or noise; and the right device draws."""
 
 import ctypes.util
+import hashlib
 import json
 import os
 import subprocess
@@ -8,7 +9,7 @@ import sys
 
 import pytest
 
-from services.libero.simulator import runtime
+from services.libero.simulator import runtime, suites
 from tests.libero.harness import ENVIRONMENT, ROOT
 from vla_common import gl
 from vla_common.gl import EglDevice, choose
@@ -206,29 +207,31 @@ def test_importing_mujoco_first_is_caught(libero_assets, tmp_path):
 
 
 DRAW = """
-import hashlib, sys
-from services.libero.simulator import runtime, suites
+import sys
+from services.libero.simulator import runtime
 runtime.configure(sys.argv[1], sys.argv[2], render="cpu")
 from services.libero.simulator.env import LiberoEnv
-task, digest = suites.load_suite("libero_goal").tasks[1], hashlib.sha256()
-env = LiberoEnv(sys.argv[1])
-env.load_task(task)
-env.reset(0, suites.init_states(task)[0])
-for _ in range(3):
-    env.step([0.3, -0.2, -0.4, 0, 0, 0.1, 1])
-    digest.update(env.render("agentview").tobytes() + env.render("robot0_eye_in_hand").tobytes())
-print(digest.hexdigest())
+from tests.libero.test_runtime import drawn
+print(drawn(LiberoEnv(sys.argv[1])))
 """
 
 
-def test_threads_of_the_renderer_change_no_pixel(libero_assets, tmp_path):
+def drawn(env) -> str:
+    """Returns a hash over what both cameras see of three steps."""
+    task, digest = suites.load_suite("libero_goal").tasks[1], hashlib.sha256()
+    env.load_task(task)
+    env.reset(0, suites.init_states(task)[0])
+    for _ in range(3):
+        env.step([0.3, -0.2, -0.4, 0, 0, 0.1, 1])
+        digest.update(env.render("agentview").tobytes() + env.render("robot0_eye_in_hand").tobytes())
+    return digest.hexdigest()
+
+
+def test_threads_of_the_renderer_change_no_pixel(libero_env, libero_assets, tmp_path):
     """The layers of what stands still, the mirror and the moving camera: all are drawn by as many as the worker has."""
-    drawn = []
-    for threads in ("0", "3"):
-        (tmp_path / threads).mkdir()
-        done = subprocess.run(
-            [sys.executable, "-c", DRAW, str(libero_assets), str(tmp_path / threads)], cwd=ROOT, timeout=300,
-            env={**ENVIRONMENT, "LP_NUM_THREADS": threads}, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        drawn.append(done.stdout.split()[-1])
-    assert drawn[0] == drawn[1] and len(drawn[0]) == 64
+    other = "3" if os.environ["LP_NUM_THREADS"] == "0" else "0"
+    done = subprocess.run(
+        [sys.executable, "-c", DRAW, str(libero_assets), str(tmp_path)], cwd=ROOT, timeout=300,
+        env={**ENVIRONMENT, "LP_NUM_THREADS": other}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split()[-1] == drawn(libero_env)
