@@ -142,6 +142,8 @@ def test_environments_wait_for_the_engines_tests_and_what_no_image_runs_for_noth
     assert not after["docker"] and not after["host"] and not after["contract"]
     outside = {name: after[name] for name in after if name.endswith(" outside")}
     assert {"libero outside", "ui outside", "ws_mdl outside"} <= {*outside} and not any(outside.values())
+    waiting = [job.name for job in schedule.jobs(schedule.choose([]), plan.How()) if job.is_waiting]
+    assert waiting == ["contract", "chaos beside"]
     assert after["terminal"] == {*outside}  # it uses the environments that those make
     assert [job.after for job in schedule.jobs(["libero", "ui"], plan.How(runtime="docker"))] == [set(), set()]
 
