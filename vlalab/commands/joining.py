@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import urllib.request
 from collections.abc import Mapping, Sequence
-from http.client import HTTPException
 from urllib.parse import urlsplit
 
 from vlalab.commands import evaluation, programs
@@ -51,20 +49,22 @@ def runtime_to_listen(runtime: str, at: str, suites: Sequence[str]) -> str:
     return "docker"
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows nobody elsewhere: the token is for the address that was given."""
-
-    def redirect_request(self, *_) -> None:
-        return None
-
-
 def about(url: str) -> Mapping[str, object]:
     """Returns what the evaluator at an address says of its run; nothing where it gives no answer."""
+    import urllib.request  # with http and ssl, a tenth of the start of every other task
+    from http.client import HTTPException
+
+    class NoRedirect(urllib.request.HTTPRedirectHandler):
+        """Follows nobody elsewhere: the token is for the address that was given."""
+
+        def redirect_request(self, *_) -> None:
+            return None
+
     token = compose.environment_variables().get("VLALAB_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         request = urllib.request.Request(f"{url.rstrip('/')}/v1/run", headers=headers)
-        asking = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+        asking = urllib.request.build_opener(urllib.request.ProxyHandler({}), NoRedirect)
         with asking.open(request, timeout=ANSWER_S) as answer:
             said = json.load(answer)
     except (OSError, ValueError, HTTPException):  # the program that joins asks again, and says what is wrong

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -46,6 +45,8 @@ def skipped(name: str, reason: str) -> Result:
 
 def parse_junit(name: str, report: str) -> Result:
     """Returns the counts in a pytest report (XML); a missing or broken report counts as one failure."""
+    from xml.etree import ElementTree  # what no other task need load
+
     try:
         root = ElementTree.fromstring(report)
     except ElementTree.ParseError:

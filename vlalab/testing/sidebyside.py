@@ -12,12 +12,14 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
-from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vlalab.host.processes import die_with_parent
 from vlalab.testing.results import Result, read_record, write_record
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
 
 MEMORY_GB = 5.0  # of a part: an evaluation's workers, or the models of a service's tests
 POLL_S = 0.1
@@ -97,6 +99,8 @@ class _Lanes:
 
     def start(self, most: int) -> None:
         """Starts what may start now, the longest first."""
+        from multiprocessing import get_context  # what no other task need load
+
         for job in sorted(self.jobs, key=lambda job: not job.is_long):
             has_turn = job.is_waiting or self._turns() < most
             if has_turn and job.name not in self.processes and job.after <= self._ended_names():
