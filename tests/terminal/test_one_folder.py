@@ -17,6 +17,9 @@ from pathlib import Path
 import pytest
 
 from tests.host.conftest import copy_clone, with_few_packages
+from vlalab.description import manifests
+from vlalab.environments import venvs
+from vlalab.host import paths
 
 TOYS = Path(__file__).parent / "toys"
 MADE_BY_RUNNING = (".venv", ".venv.lock", "__pycache__", "volume")
@@ -28,6 +31,7 @@ class Lab:
     def __init__(self, folder: Path) -> None:
         self.tree, self.volume = with_few_packages(copy_clone(folder / "tree"), "uv"), folder / "volume"
         self.before = contents(self.tree)
+        lend(manifests.default_environment(), self.tree)
         for name in ("seeker", "tabletop"):
             shutil.copytree(TOYS / name, self.tree / "services" / name, ignore=shutil.ignore_patterns("__pycache__"))
         with (self.tree / "compose.yaml").open("a") as file:
@@ -47,6 +51,16 @@ class Lab:
         said = done.stderr + done.stdout
         assert done.returncode == code, f"./lab {' '.join(words)} ended with {done.returncode}:\n{said}"
         return said
+
+
+def lend(name: str, tree: Path) -> None:
+    """Gives a copy of the tree an environment that is made here: another of the same lock would be the same files."""
+    made, lent = venvs.ensure(name, paths.ROOT), venvs.named(name, tree)
+    lent.venv.mkdir()
+    for path in made.venv.iterdir():
+        if path.name != ".stamp":
+            (lent.venv / path.name).symlink_to(path)
+    (lent.venv / ".stamp").write_text(lent.stamp())
 
 
 def contents(tree: Path) -> dict[str, str]:

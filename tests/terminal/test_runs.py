@@ -9,8 +9,7 @@ import pytest
 from tests.screen import ENTER
 
 SHORT = ("--tasks", "0", "--trials", "1", "--max-steps", "3", "--video", "none", "--policy", "random")
-
-
+SMALL = ("--device", "cpu", "--set", "n-feat=8,batch-size=512,timesteps=4,precision=fp32")
 BOTH = ("libero_goal", "libero_spatial")
 
 
@@ -87,7 +86,7 @@ def test_a_run_is_deleted_after_its_size_and_a_yes(terminal):
 
 
 def test_a_trained_model_is_listed_and_deleted_with_its_curves(needs_course, terminal):
-    terminal.done("train", "diffusion", "--epochs", "1", "--name", "small", "--set", "n-feat=8,batch-size=512")
+    terminal.done("train", "diffusion", "--epochs", "1", "--name", "small", *SMALL, OMP_NUM_THREADS="1")
     screen = terminal.done("runs", columns=60)
     line = re.compile(r"^small +diffusion +1 +\d{4}-\d\d-\d\d \d\d:\d\d$", re.MULTILINE)
     assert line.search(screen.transcript), screen.transcript

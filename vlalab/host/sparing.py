@@ -1,4 +1,4 @@
-"""A library imported without modules that it loads for what nobody here calls: half of a command's start was theirs."""
+"""A library imported without modules that it loads for what nobody here calls: a quarter of a command's start."""
 
 from __future__ import annotations
 
