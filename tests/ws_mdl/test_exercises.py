@@ -4,8 +4,10 @@ import ast
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lessons.exercises import NAMES, check
@@ -117,6 +119,7 @@ HARMFUL = {
     "recurses": ("    return attention(query, key, value, mask)", "RecursionError"),
     "takes all memory": ("    return bytearray(1 << 40)", "MemoryError"),
     "prints without end": ("    while True: print('x' * 10**6)", "OSError"),
+    "ends who started it": ("    import os; os.kill(os.getppid(), 9); os._exit(3)", "ended before it could be checked"),
 }
 
 
@@ -125,6 +128,36 @@ def test_a_file_that_does_harm_is_wrong_and_the_grader_goes_on(tmp_path, body, s
     path = written(tmp_path, ATTENTION.name, file_for(ATTENTION).replace(f"    {BLANK}", body))
     verdict, _ = run_file(ATTENTION.name, path, limit_s=3 if "3 s" in said else 60)
     assert verdict.state == "wrong" and said in verdict.what.en
+
+
+SPOILS = """import math, os, sys, torch
+print(hasattr(torch, "mine"), "MINE" in os.environ, math.sqrt is None, os.getcwd() == "/")
+torch.mine, os.environ["MINE"], math.sqrt = 1, "1", None
+os.chdir("/")
+if (left := os.fork()) == 0:
+    while True: pass
+print(left)
+"""
+
+
+def test_what_one_file_changes_or_leaves_running_the_next_does_not_meet(tmp_path):
+    path = written(tmp_path, "spoils", SPOILS)
+    for _ in range(2):
+        verdict, printed = run_file(ATTENTION.name, path)
+        met, left = printed.splitlines()
+        assert (verdict.what.en, met) == ("the file defines no attention", "False False False False")
+        with suppress(psutil.NoSuchProcess):  # it may still wait for who takes up orphans
+            assert psutil.Process(int(left)).status() == psutil.STATUS_ZOMBIE
+
+
+def test_where_files_are_tried_may_end_between_two_of_them(tmp_path):
+    path = written(tmp_path, "a", solved(ATTENTION))
+    assert run_file(ATTENTION.name, path)[0].state == "right"
+    for child in psutil.Process().children():
+        if "lessons.exercises.attempt" in child.cmdline():
+            child.kill()
+            child.wait(30)
+    assert run_file(ATTENTION.name, path)[0].state == "right"
 
 
 def test_a_file_that_is_no_python_and_one_without_the_function_are_told(tmp_path):
