@@ -164,7 +164,7 @@ def test_of_the_attack_what_is_timed_waits_for_all():
     assert attacks("host", "chaos", minutes=30) == [("chaos", {"host"})]
     assert attacks("host") == []
     families = re.search(r"(?m)^SHARES = (\{.*\})", (ROOT / "tests/chaos/__main__.py").read_text())[1]
-    assert {*schedule.WAITING, *schedule.UNTIMED, *schedule.TIMED} == {*ast.literal_eval(families)}
+    assert {*schedule.NOTICED, *schedule.UNTIMED, *schedule.TIMED} == {*ast.literal_eval(families)}
 
 
 WAITS = """

@@ -25,7 +25,8 @@ QUICK = ("lint", "host", "contract")
 FIRST = "all tests take about 30 min on two cores, and the downloads besides; ./lab test --quick takes a few"
 WAITING = ("contract",)  # its services wait for clients that are slow on purpose: a quarter of its time is a core's
 LONGEST = ("docker", *(name for name, one in plan.ENVIRONMENTS.items() if one.tested_first))
-WAITING, UNTIMED, TIMED = ("faults", "planted"), ("pages",), ("policies",)  # families of the attack
+# Families of the attack: beside all other parts, among them, after them and alone.
+NOTICED, UNTIMED, TIMED = ("faults", "planted"), ("pages",), ("policies",)
 
 
 def run(names: list[str], how: How) -> int:
@@ -58,7 +59,7 @@ def jobs(chosen: Sequence[str], how: How) -> list[Job]:
         return found
     if not found or how.minutes:
         return [*found, _attack("chaos", how, after={job.name for job in found})]
-    found.append(replace(_attack("chaos beside", how, *WAITING), is_waiting=True))
+    found.append(replace(_attack("chaos beside", how, *NOTICED), is_waiting=True))
     found.append(_attack("chaos pages", how, *UNTIMED, after=made))
     return [*found, _attack("chaos", how, *TIMED, after={job.name for job in found})]
 
