@@ -27,13 +27,13 @@ WORST_FIRST = ("fail", "warn", "pass", "skip")
 def routes(site: Site) -> list[BaseRoute]:
     """Returns the page's routes: all of it, the parts that are drawn anew, and what the steward does."""
 
-    async def drawn(request: Request, template: str, patience_s: float | None = None) -> Response:
+    async def drawn(request: Request, template: str, patience_s: float | None = None, acts: bool = True) -> Response:
         shares = {"memory": machine.memory(), "disk": machine.disk(), "load": machine.load()}
         found, (told, alone) = await asyncio.gather(standings(site.services), _told(site, patience_s))
         found = rows(found, told)
         # as the browser reaches this machine: a service's own address may be a container's name
         host = request.url.hostname or "127.0.0.1"
-        acts = not alone and site.login.is_logged_in(request)
+        acts = acts and not alone and site.login.is_logged_in(request)
         return site.render(
             request, template, services=found, shares=shares, host=host, gigabyte=GIGABYTE, alone=alone, acts=acts,
             now=time.time(), token=site.login.required, page_service=PAGE, known=told["status"], error=told["error"],
@@ -41,7 +41,8 @@ def routes(site: Site) -> list[BaseRoute]:
         )  # fmt: skip
 
     async def lab(request: Request) -> Response:
-        return await drawn(request, "lab/lab.html.j2", FIRST_S)
+        # The script that hears buttons comes after the page, and brings them: until then there is what to type.
+        return await drawn(request, "lab/lab.html.j2", FIRST_S, acts=False)
 
     async def state(request: Request) -> Response:
         return await drawn(request, "lab/state.html.j2")

@@ -1,7 +1,7 @@
 // The lab, drawn anew every few seconds while somebody looks; the server has escaped all that it sends as HTML.
 import { say } from "/static/site/texts.js";
 
-const EVERY_MS = 4000, SOON_MS = 1000, LOG_MS = 3000;
+const EVERY_MS = 4000, SOON_MS = 1000, LOG_MS = 3000, LONGEST_MS = 60000; // an answer takes 40 s at most
 const at = (selector) => document.querySelector(selector);
 const lost = at("#lost"), refused = at("#refused"), log = at("#log"), logText = at("#log-text");
 let timer, followed;
@@ -25,8 +25,11 @@ function put(place, html) {
 }
 const columns = (tree) => tree.querySelectorAll("thead th").length;
 
+// Returns the answer. One that never comes is given up, or the page would stay for good as it was.
+const asked = (path, method = "GET") => fetch(path, { method, signal: AbortSignal.timeout(LONGEST_MS) });
+
 async function draw(path, place) {
-  const answer = await fetch(path);
+  const answer = await asked(path);
   if (answer.ok) put(place, await answer.text());
   lost.hidden = answer.ok;
 }
@@ -52,7 +55,7 @@ async function drawDoctor() {
 async function ask(path, method = "GET") {
   let why;
   try {
-    const answer = await fetch(path, { method }), told = await answer.json();
+    const answer = await asked(path, method), told = await answer.json();
     if (answer.ok) return told;
     why = told.detail;
   } catch {
@@ -97,6 +100,5 @@ document.querySelector("main").addEventListener("click", async ({ target }) => {
     await refresh();
   }
 });
-at("#state").disabled = false; // what is pressed from here on is heard
 setInterval(follow, LOG_MS);
 drawDoctor().finally(refresh);
