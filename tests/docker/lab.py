@@ -20,6 +20,7 @@ from tests.ports import free_ports
 from vlalab.description import compose, ports
 from vlalab.engine import docker, images
 from vlalab.host import paths
+from vlalab.testing.sidebyside import THREADS
 
 # Another uid than that of anybody here, so that what a container leaves behind cannot look right by chance.
 ODD_USER = (4321, 4322)
@@ -106,10 +107,13 @@ class Lab:
         return docker.run(["ps", "--all", "--no-trunc", "--quiet", *filters]).stdout.split()
 
     def run_in(self, name: str, *command: str, user: str = "4321:4322", flags: tuple[str, ...] = ()) -> Done:
-        """Returns what a command came to in a fresh container of an image: read-only root, no network."""
+        """Returns what a command came to in a fresh container of an image: read-only root, no network.
+
+        It computes in as many threads as the tests themselves do.
+        """
         done = docker.run(
             ["run", "--rm", "--read-only", "--tmpfs", "/tmp:rw,exec,mode=1777", "--network", "none", "--user", user,
-             "--cap-drop", "ALL", "--security-opt", "no-new-privileges", *flags,
+             "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--env", THREADS, *flags,
              images.reference(name, self.name), *command],
             check=False,
         )  # fmt: skip

@@ -90,6 +90,12 @@ labels: {vla-lab.role: policy}""",
     assert (one.stop_grace_s, one.role, one.environment_name, one.restart) == (3.0, "policy", "tiny", "no")
 
 
+@pytest.mark.parametrize(("known", "expected"), [({}, {}), ({"B": "2"}, {"B": "2"}), ({"B": ""}, {"B": ""})])
+def test_a_variable_without_a_value_is_the_callers_own_or_not_set(tmp_path, known, expected):
+    path = write(tmp_path, "x-local: tiny\nenvironment: {A: 1, B: }")
+    assert compose.read(path, known)["one"].environment == {"A": "1", **expected}
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [

@@ -80,7 +80,7 @@ def read(path: Path = FILE, variables: Mapping[str, str] | None = None) -> dict[
     """
     known = environment_variables(path.parent) if variables is None else variables
     document = _filled(_document(path), known)
-    return {name: _service(name, body) for name, body in document["services"].items()}
+    return {name: _service(name, body, known) for name, body in document["services"].items()}
 
 
 def needs(name: str, path: Path = FILE, variables: Mapping[str, str] | None = None) -> list[str]:
@@ -188,7 +188,7 @@ def _filled(node: object, variables: Mapping[str, str]) -> object:
 # --- services -----------------------------------------------------------------------------------------------
 
 
-def _service(name: str, body: Mapping) -> Service:
+def _service(name: str, body: Mapping, known: Mapping[str, str]) -> Service:
     if "extends" in body or "env_file" in body:
         raise LabError(f"compose.yaml: service '{name}' uses extends or env_file, which the local runtime cannot read")
     if "x-local" not in body:
@@ -199,7 +199,7 @@ def _service(name: str, body: Mapping) -> Service:
         environment_name=body["x-local"],
         image=str(body.get("image", "")),
         command=tuple(shlex.split(command) if isinstance(command, str) else map(str, command)),
-        environment=_pairs(body.get("environment") or {}),
+        environment=_pairs(_handed_on(body.get("environment") or {}, known)),
         ports=tuple(_port(name, text) for text in body.get("ports") or ()),
         health=_health(name, body.get("healthcheck")),
         mounts=tuple(_mount(name, text) for text in body.get("volumes") or ()),
@@ -209,6 +209,14 @@ def _service(name: str, body: Mapping) -> Service:
         profiles=tuple(body.get("profiles") or ()),
         depends_on=tuple(body.get("depends_on") or ()),
     )
+
+
+def _handed_on(environment: Mapping | list, known: Mapping[str, str]) -> Mapping | list:
+    """Returns variables of a service, in which one without a value is the caller's own, or is not set at all."""
+    if isinstance(environment, list):
+        return environment
+    there = {name: known.get(name) if value is None else value for name, value in environment.items()}
+    return {name: value for name, value in there.items() if value is not None}
 
 
 def _pairs(value: Mapping | list) -> dict[str, str]:
