@@ -12,7 +12,7 @@ from vlalab.host import state
 pytestmark = pytest.mark.docker
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def neighbour(lab, builds):
     """The Compose project of another caller, whose policy `random` is up."""
     builds.get("libero")
