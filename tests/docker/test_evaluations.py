@@ -47,7 +47,7 @@ def peek(lab: Lab, run_id: str, question: str) -> list[tuple]:
 
 
 def test_a_policy_killed_in_mid_run_and_started_again_costs_no_episode(up):
-    words = ["eval", "libero_goal", *RUNTIME, "--policy", "openvla", "--trials", "3", "--max-steps", "200",
+    words = ["eval", "libero_goal", *RUNTIME, "--policy", "openvla", "--trials", "3", "--max-steps", "80",
              "--run-id", "killed", *SHORT]  # fmt: skip
     with up.started(*words) as run:
         wait_until(lambda: peek(up, "killed", ONE_DONE), "an episode", 600, run)
