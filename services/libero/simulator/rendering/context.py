@@ -1,5 +1,6 @@
 """The OpenGL context that a process draws in, and which driver that turned out to be."""
 
+import atexit
 import logging
 
 import mujoco
@@ -29,12 +30,14 @@ class GlContext:
                 "this process was configured with render 'none'; choose cpu, gpu or auto to get pictures"
             )
         self._context = mujoco.GLContext(640, 480)
+        atexit.register(self.free)  # before MuJoCo ends EGL: what is freed after that complains
         self._context.make_current()
         self.renderer = _renderer_name()
         _check_renderer(self.renderer, active)
 
     def free(self) -> None:
         if self._context is not None:
+            atexit.unregister(self.free)
             self._context.free()
             self._context = None
 
