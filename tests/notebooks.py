@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
 import os
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests import kernels
+from tests import forked
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode  # loads a grammar for a second: where notebooks are run, and not to name tests
 
-ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ("image/png", "image/gif", "application/vnd.jupyter.widget-view+json")
 MOST_S = 280  # for one cell; the slowest takes some seconds on a quiet machine
 
@@ -24,7 +19,7 @@ os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")  # this environment's kern
 
 def of(service: str) -> list[Path]:
     """Returns a service folder's notebooks."""
-    return sorted((ROOT / "services" / service / "notebooks").glob("*.ipynb"))
+    return sorted((forked.ROOT / "services" / service / "notebooks").glob("*.ipynb"))
 
 
 def name_of(path: Path) -> str:
@@ -40,32 +35,13 @@ def executed(path: Path, volume: Path, **variables: str) -> list[NotebookNode]:
     from nbclient import NotebookClient
 
     class Served(AsyncKernelManager):
-        kernel_spec = KernelSpec(argv=kernels.asking(_kernels()), display_name="Python 3", language="python")
+        kernel_spec = KernelSpec(argv=forked.kernel(), display_name="Python 3", language="python")
 
     notebook = nbformat.read(path, as_version=4)
-    own = {"VLALAB_SMALL": "1", "VLALAB_VOLUME": str(volume), "PYTHONPATH": _import_path()}
+    own = {"VLALAB_SMALL": "1", "VLALAB_VOLUME": str(volume), "PYTHONPATH": forked.import_path()}
     given = {"kernel_manager_class": Served, "kernel_name": "python3", "resources": {"metadata": {"path": volume}}}
     NotebookClient(notebook, timeout=MOST_S, **given).execute(env={**os.environ, **own, **variables})
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def _import_path() -> str:
-    shared = (str(folder) for folder in (ROOT / "shared").iterdir() if any(folder.glob("vla_*")))
-    return os.pathsep.join([str(ROOT), *shared])
-
-
-@functools.cache
-def _kernels() -> Path:
-    """Returns the socket of a process that serves kernels until this one ends."""
-    where = None if len(tempfile.gettempdir()) < 60 else "/tmp"  # a socket's address has 107 bytes at most
-    folder = tempfile.TemporaryDirectory(prefix="vlalab-kernels-", dir=where)
-    place = Path(folder.name) / "asked"
-    env = {**os.environ, "PYTHONPATH": _import_path()}
-    process = subprocess.Popen(kernels.command(place), env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    atexit.register(lambda: (process.stdin.close(), process.wait(60), folder.cleanup()))
-    if process.stdout.readline() != b"ready\n":
-        raise RuntimeError("the process that serves kernels does not start; what it said is above")
-    return place
 
 
 def shows_a_picture(cell: NotebookNode) -> bool:

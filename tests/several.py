@@ -7,12 +7,16 @@ from pathlib import Path
 
 import psutil
 
-LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2")
+from tests import forked
+
+LAUNCH = (
+    "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2", "--no-python",
+)  # fmt: skip
 SAYING_S = 5.0  # for threads to say where they are
 
 
-def trained(command: list[str], folder: Path, variables: dict[str, str], timeout_s: float = 300.0, **options) -> str:
-    """Returns what a program and those that it starts print. Fails with that, and where each of them was.
+def trained(words: list[str], folder: Path, variables: dict[str, str], timeout_s: float = 300.0, **options) -> str:
+    """Returns what two processes of `python WORDS` and their torchrun print. Fails with that, and where each was.
 
     torchrun's processes have sessions of their own: ending it alone would leave them, and whoever waits for the end of
     what they print.
@@ -20,7 +24,7 @@ def trained(command: list[str], folder: Path, variables: dict[str, str], timeout
     printed = folder / "printed.txt"
     with printed.open("w") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            forked.python(*LAUNCH, *forked.python(*words)), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             env={**variables, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}, **options,
         )  # fmt: skip
     try:

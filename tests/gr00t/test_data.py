@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,7 +11,7 @@ import pytest
 
 from services.gr00t.data import needs
 from services.gr00t.data.__main__ import SIMULATED, published
-from tests import data_sets
+from tests import data_sets, forked
 from tests.gr00t.conftest import ROOT, SHARED
 from tests.openvla import hub as model_hub
 from vla_datasets import metadata
@@ -135,7 +134,7 @@ def run(remote, volume, *flags):
         "HF_ENDPOINT": remote.url, "HF_HOME": str(volume / "hf"), "VLALAB_VOLUME": str(volume), "HF_HUB_OFFLINE": "0",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *SHARED]),
     }  # fmt: skip
-    command = [sys.executable, "-m", "services.gr00t.data", *flags]
+    command = forked.python("-m", "services.gr00t.data", *flags)
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables}, cwd=ROOT)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout + done.stderr

@@ -7,7 +7,6 @@ import http.server
 import json
 import os
 import subprocess
-import sys
 import threading
 
 import pytest
@@ -17,6 +16,7 @@ from services.gr00t.checkpoint.embodiment import embodiment
 from services.gr00t.checkpoint.folder import METADATA, find
 from services.gr00t.checkpoint.tiny import metadata
 from services.gr00t.checkpoint.tiny_tokenizer import write_tokenizer
+from tests import forked
 from tests.openvla.hub import COMMIT, hub
 from vla_common.volume import Volume
 from vla_modelkit.checkpoint import CheckpointError, identity
@@ -47,7 +47,7 @@ def run(tmp_path, remote):
             "HF_ENDPOINT": remote.url, "HF_HOME": str(tmp_path / "hf"), "VLALAB_VOLUME": str(tmp_path / "volume"),
             "HF_HUB_OFFLINE": "0",
         }  # fmt: skip
-        command = [sys.executable, "-m", "services.gr00t.checkpoints", "--repo", REPO, *flags]
+        command = forked.python("-m", "services.gr00t.checkpoints", "--repo", REPO, *flags)
         return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
 
     return program

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from services.gr00t.training import network
 from services.gr00t.training.samples import Places, collate
 from services.gr00t.training.settings import Finetune
 from services.gr00t.training.trainer import learning_rate
-from tests import several
+from tests import forked, several
 from tests.gr00t import robots
 from tests.gr00t.conftest import ROOT, SHARED
 from tests.running import running
@@ -206,7 +205,7 @@ def test_two_processes_learn_as_one_with_twice_the_batch(volume, tmp_path):
     variables = {key: value for key, value in os.environ.items() if not key.startswith("VLALAB_")}
     variables |= {"PYTHONPATH": ":".join((str(ROOT), *SHARED)), "VLALAB_VOLUME": str(volume.root)}
     words = ["-m", "services.gr00t.training", "--dataset", "toy", *flags, "--batch-size=2", "--name=two"]
-    printed = several.trained([sys.executable, *several.LAUNCH, *words], tmp_path, variables, cwd=ROOT)
+    printed = several.trained(words, tmp_path, variables, cwd=ROOT)
     one = train(volume, "one", base="plain", max_steps=2)
     state = torch.load(volume.runs / "finetune/two/step_02.pt", weights_only=True)
     for name, value in one.trained.items():
@@ -248,7 +247,7 @@ def test_a_disk_that_fills_up_ends_training_with_a_sentence(volume, tmp_path):
         pytest.skip("a small disk of its own needs user namespaces, which are not allowed here")
     variables = {**os.environ, "PYTHONPATH": ":".join((str(ROOT), *SHARED)), "VLALAB_VOLUME": str(tmp_path)}
     words = [str(volume.root / "datasets/toy"), str(volume.checkpoints / "gr00t-tiny")]
-    run = [*apart, "sh", "-c", SMALL, "sh", sys.executable, "-c", FULL, *words]
+    run = [*apart, "sh", "-c", SMALL, "sh", *forked.python("-c", FULL, *words)]
     done = subprocess.run(run, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Traceback" not in done.stderr and "no space left" in done.stderr.splitlines()[-1]

@@ -4,15 +4,14 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests import forked
 from vla_modelkit.checkpoint import RECORD, changed_files, read_record
 
-MAKE = [sys.executable, "-m", "services.openvla.checkpoints", "--tiny"]
 HELD = """
 import pathlib, sys, time
 pathlib.Path.rename = lambda *_: time.sleep(600)
@@ -25,7 +24,7 @@ IN_A_SMALL_DISK = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"
 
 
 def make(volume: Path, before: list[str] | None = None) -> subprocess.CompletedProcess:
-    command = [*(before or []), *MAKE]
+    command = [*(before or []), *forked.python("-m", "services.openvla.checkpoints", "--tiny")]
     return subprocess.run(command, env={**os.environ, "VLALAB_VOLUME": str(volume)}, capture_output=True, text=True)
 
 
@@ -36,7 +35,7 @@ def is_whole(folder: Path) -> bool:
 def test_one_that_was_interrupted_or_damaged_or_is_half_there_is_made_again_and_what_was_there_is_kept(tmp_path):
     """Interrupted: killed when it is written and not yet put in place, where it is held."""
     variables = {**os.environ, "VLALAB_VOLUME": str(tmp_path)}
-    process = subprocess.Popen([sys.executable, "-c", HELD], env=variables, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(forked.python("-c", HELD), env=variables, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("checkpoints/.*.draft/*")):
         assert process.poll() is None, process.stderr.read()

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -18,6 +17,7 @@ from services.openvla.checkpoint.config import load_config
 from services.openvla.checkpoint.tokenizer import PromptTokenizer
 from services.openvla.decoding.actions import ActionTable, codec_of, unnormalise
 from services.openvla.service.resize import resize
+from tests import forked
 from tests.lesson_shapes import Shapes
 from tests.openvla.cases import INSTRUCTIONS, pictures
 
@@ -104,7 +104,7 @@ def test_every_shape_at_the_end_of_a_line_is_there(checkpoints):
 @pytest.fixture
 def server(checkpoints, free_port):
     """Returns the address of the lesson's server, in a process of its own."""
-    command = [sys.executable, "-m", "lessons.vla_server", str(checkpoints()), str(free_port)]
+    command = forked.python("-m", "lessons.vla_server", str(checkpoints()), str(free_port))
     process = subprocess.Popen(command, cwd=Path(lesson.__file__).parent.parent)
     yield f"http://127.0.0.1:{free_port}/act"
     process.terminate()

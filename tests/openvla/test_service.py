@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from services.openvla.model.attention import choose
 from services.openvla.service.loading import load_policy
 from services.openvla.service.settings import ModelSettings
+from tests import forked
 from tests.running import running
 from vla_contract import InvalidObservation, Observation, PolicyClient, PolicyRefused
 from vla_contract.protocol.act_json import to_json
@@ -239,7 +240,7 @@ def test_the_program_serves_and_stops(checkpoints, tmp_path):
 )
 def test_the_program_refuses_in_one_line(flags, text, tmp_path):
     variables = {name: value for name, value in os.environ.items() if not name.startswith("VLALAB_OPENVLA_")}
-    command = [sys.executable, "-m", "services.openvla", *flags]
+    command = forked.python("-m", "services.openvla", *flags)
     done = subprocess.run(command, capture_output=True, text=True, env={**variables, "VLALAB_VOLUME": str(tmp_path)})
     assert done.returncode != 0
     assert text in done.stderr + done.stdout
@@ -257,7 +258,7 @@ def test_verify_says_what_a_figure_is_worth():
 
 
 def test_verify_reports_and_compares(checkpoints):
-    command = [sys.executable, "-m", "services.openvla.verify", "--checkpoint", str(checkpoints()), "--count", "2"]
+    command = forked.python("-m", "services.openvla.verify", "--checkpoint", str(checkpoints()), "--count", "2")
     done = subprocess.run([*command, "--modes", "fp32-cpu,nf4"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for text in ("median", "p95", "GB at most", "compared", "nf4"):

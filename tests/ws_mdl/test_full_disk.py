@@ -3,11 +3,10 @@
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
 
-from tests import data_sets
+from tests import data_sets, forked
 
 SMALL = """
 mount -t tmpfs -o size=100k none "$VLALAB_VOLUME" && "$@"
@@ -32,16 +31,8 @@ DATA = {"transformer": corpus, "minivla": lambda folder: [str(data_sets.lerobot(
 def train(model: str, volume, data: list[str]) -> subprocess.CompletedProcess:
     """Trains on a disk of 100 kB; behind what training printed stand the weight files that are there."""
     apart = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", SMALL, "sh"]
-    command = [
-        *apart,
-        sys.executable,
-        "-m",
-        f"services.ws_mdl.{model}.train",
-        "--device",
-        "cpu",
-        *COURSE[model],
-        *data,
-    ]
+    module = f"services.ws_mdl.{model}.train"
+    command = [*apart, *forked.python("-m", module, "--device", "cpu", *COURSE[model], *data)]
     variables = {**os.environ, "VLALAB_VOLUME": str(volume), "PYTHONUTF8": "1"}
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
 

@@ -2,7 +2,6 @@
 
 import random
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from services.ws_mdl.transformer.dataset import Example, Special
 from services.ws_mdl.transformer.loss import TranslationLoss
 from services.ws_mdl.transformer.model import build_transformer, sinusoids
 from services.ws_mdl.transformer.trainer import learning_rate
+from tests import forked
 from tests.lesson_shapes import Shapes
 
 SPECIAL = Special(lesson.PAD, lesson.SOS, lesson.EOS)
@@ -131,7 +131,7 @@ def test_a_wrong_shape_is_noticed(tmp_path):
     path = tmp_path / "small.py"
     path.write_text("def small(x):\n    y = x[:, 0]  # (batch, seq)\n    return y @ y  # ()\n")
     program = RUN_SMALL.format(path=str(path))
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    found = subprocess.run(forked.python("-c", program), capture_output=True, text=True, timeout=120)
     assert found.stdout.strip() == "['line 2 says (batch, seq), there is (4,)']", found.stderr
 
 

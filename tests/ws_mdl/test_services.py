@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests import browser
+from tests import browser, forked
 from tests.ports import free_ports
 from vla_common import healthcheck
 from vla_notebooks import __main__ as notebook_module
@@ -218,7 +218,7 @@ def train_small(volume: Path) -> None:
     flags = (
         "--d-model 16 --N 1 --h 2 --d-ff 32 --batch-tokens 128 --device cpu --epochs 1 --corpus letters.tsv --name run"
     )
-    command = [sys.executable, "-m", "services.ws_mdl.transformer.train", *flags.split()]
+    command = forked.python("-m", "services.ws_mdl.transformer.train", *flags.split())
     subprocess.run(command, env={**os.environ, "VLALAB_VOLUME": str(volume)}, check=True, capture_output=True)
 
 

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
@@ -20,7 +19,7 @@ from services.ws_mdl.transformer.trainer import MAX_POINTS, Trainer, learning_ra
 from services.ws_mdl.transformer.translate import find_run, load_trained
 from services.ws_mdl.transformer.validation import Sample, scores
 from services.ws_mdl.transformer.visualize import plot_curve
-from tests import several
+from tests import forked, several
 from vla_modelkit.devices import choose_device
 from vla_modelkit.training import weights as weight_files
 from vla_modelkit.training.machine import Machine
@@ -207,7 +206,8 @@ def test_the_curve_begins_with_the_first_step_and_goes_on_after_a_stop(make):
 
 def test_ctrl_c_saves_and_the_same_command_goes_on(volume, corpus):
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
-    command = [sys.executable, "-m", "services.ws_mdl.transformer.train", *flags, f"--corpus={corpus}", "--name=run"]
+    module = "services.ws_mdl.transformer.train"
+    command = forked.python("-m", module, *flags, f"--corpus={corpus}", "--name=run")
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([*command, "--epochs=100000"], env=variables, stdout=subprocess.PIPE, text=True)
     lines = [process.stdout.readline() for _ in range(3)]
@@ -231,7 +231,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(volume, corpus):
 def test_two_processes_learn_what_one_learns_with_their_batches_together(volume, corpus, make):
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in {**SMALL, "dropout": 0.0}.items()]
     module = ["-m", "services.ws_mdl.transformer.train", *flags, f"--corpus={corpus}", "--name=two", "--epochs=1"]
-    several.trained([sys.executable, *several.LAUNCH, *module], volume.root.parent, dict(os.environ))
+    several.trained(module, volume.root.parent, dict(os.environ))
     one = make(dropout=0.0)
     batches = list(one.data.train_dataloader)
     for pair in zip(batches[::2], batches[1::2], strict=False):
@@ -421,7 +421,8 @@ def test_translate_prints_the_translation_and_draws(volume, corpus, make):
     trainer = make()
     steps(trainer, 1)
     trainer.save()
-    command = [sys.executable, "-m", "services.ws_mdl.transformer.translate", "a b c", "--pictures", "--device", "cpu"]
+    words = ["a b c", "--pictures", "--device", "cpu"]
+    command = forked.python("-m", "services.ws_mdl.transformer.translate", *words)
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=300)
     assert done.returncode == 0 and done.stdout.count("\n") == 1, done.stderr
