@@ -12,7 +12,7 @@ from services.ws_mdl.practice.vit.model import VisionTransformer
 from services.ws_mdl.transformer.config import get_config
 from services.ws_mdl.transformer.model import build_transformer, sinusoids
 from services.ws_mdl.transformer.trainer import learning_rate
-from tests.notebooks import ROOT
+from tests.forked import ROOT
 
 
 def near(values, **how):
