@@ -64,11 +64,11 @@ class Recipe:
 
 def policies(replayed: Path) -> dict[str, Recipe]:
     """Returns the policies of this lab that run without a GPU. `replayed`: a run with recordings."""
-    policies = "services.libero.policies"
+    module = "services.libero.policies"
     return {
-        "oracle": Recipe("libero", (policies, "oracle")),
-        "random": Recipe("libero", (policies, "random")),
-        "replay": Recipe("libero", (policies, "replay", "--run", str(replayed))),
+        "oracle": Recipe("libero", (module, "oracle")),
+        "random": Recipe("libero", (module, "random")),
+        "replay": Recipe("libero", (module, "replay", "--run", str(replayed))),
         "openvla": Recipe("openvla", ("services.openvla", "--checkpoint", "openvla-tiny")),
     }
 
