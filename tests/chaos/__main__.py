@@ -71,14 +71,15 @@ def attack_all(place: Path, options: argparse.Namespace, seed: int, ledger: Ledg
     faults = Faults(place, Path(assets.resolve(None, Volume().root).path), ledger, lab)
     for family in families:
         print(f"{family}:", flush=True)
-        until = time.monotonic() + whole * SHARES[family]
+        seconds = whole * SHARES[family]
+        until = time.monotonic() + seconds
         if family == "faults":
             faults.play(seed, 0, until, options.round)
         elif family == "policies":
             recipes = targets.policies(faults.undisturbed(PLANS[0]))
-            attack_services(place, recipes, attack_policy, seed, until, ledger, options.service)
+            attack_services(place, recipes, attack_policy, seed, seconds, ledger, options.service)
         elif family == "pages":
-            attack_services(place, targets.pages(), attack_page, seed, until, ledger, options.service)
+            attack_services(place, targets.pages(), attack_page, seed, seconds, ledger, options.service)
         elif lab is None:
             ledger.skip("planted files", "the host tool's own environment is not made (./lab makes it)")
         else:
@@ -86,11 +87,11 @@ def attack_all(place: Path, options: argparse.Namespace, seed: int, ledger: Ledg
 
 
 def attack_services(
-    place: Path, recipes: Mapping[str, targets.Recipe], attack: Attack, seed: int, until: float, ledger: Ledger,
+    place: Path, recipes: Mapping[str, targets.Recipe], attack: Attack, seed: int, seconds: float, ledger: Ledger,
     only: list[str] | None,
 ) -> None:  # fmt: skip
     """Attacks each service that runs here, one after the other; what is left of the time is shared among the rest."""
-    chosen = [name for name in recipes if not only or name in only]
+    chosen, until = [name for name in recipes if not only or name in only], time.monotonic() + seconds
     for left, name in zip(range(len(chosen), 0, -1), chosen, strict=True):
         share = (until - time.monotonic()) / left
         target = targets.start(name, recipes[name], place)
