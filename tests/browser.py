@@ -79,11 +79,13 @@ class Browser:
     @contextmanager
     def holding(self, address: str) -> Iterator[None]:
         """Keeps from the page what it asks for at such addresses ("*/lab.js*") until the block ends: a slow machine."""
+        self.do("Network.setCacheDisabled", cacheDisabled=True)  # what is taken from there is asked of nobody
         self.do("Fetch.enable", patterns=[{"urlPattern": address}])
         try:
             yield
         finally:
             self.do("Fetch.disable")
+            self.do("Network.setCacheDisabled", cacheDisabled=False)
 
     def js(self, expression: str):
         """Returns the value of a JavaScript expression in the page."""

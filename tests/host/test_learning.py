@@ -1,5 +1,6 @@
 """`learn`: four stages one after the other, of which none is done twice, and whose settings stay what they were."""
 
+import itertools
 import json
 from dataclasses import asdict, replace
 
@@ -98,7 +99,8 @@ def commands(capsys, spent_s: float = 0) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_a_dry_run_shows_the_four_programs_and_writes_nothing(volume, capsys):
+def test_a_dry_run_shows_the_four_programs_and_writes_nothing(volume, capsys, monkeypatch):
+    monkeypatch.setattr(learning.time, "monotonic", itertools.count(0, 60).__next__)  # s; a slow machine
     record, dataset, train, evaluate = (line for line in commands(capsys) if "--host" not in line)
     assert "record libero_object" in record and "--name mine --episodes 40 --noise 0.2 --workers 1" in record
     assert dataset.endswith("mine --format lerobot --size 128 --workers 1")

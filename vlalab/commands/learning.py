@@ -150,7 +150,7 @@ class Learning:
         try:
             code = job()
         finally:
-            if name in ("record", "dataset"):
+            if name in ("record", "dataset") and not self.dry_run:
                 self.progress.spent_s += time.monotonic() - started
             if code == 0:
                 self.progress.finished = [*self.progress.finished, name]
