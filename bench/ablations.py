@@ -4,8 +4,9 @@
     ./lab shell libero --runtime local --command "python bench/ablations.py --size tiny --rows first,blind,flow"
 
 Two recordings of the oracle, one disturbed (--noise 0.2) and one not, as many demonstrations of both; every row is
-trained for as many gradient steps, and evaluated on the same episodes, which no demonstration starts from. Everything
-lies on the volume and goes on where it was stopped. A row is paired with the first one by episode.
+trained for as many gradient steps, and evaluated on the same episodes, which no demonstration starts from. Rows named
+by a seed are trained from other weights and in another order: what they differ by is chance. Everything lies on the
+volume and goes on where it was stopped. A row is paired with the first one by episode.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ ROWS = {
     "blind": Row(settings="pictures=false"),
     "diffusion": Row(settings="head=diffusion"),
     "flow": Row(settings="head=flow"),
+    "seed-1": Row(settings="seed=1"),
+    "seed-2": Row(settings="seed=2"),
+    "blind-seed-1": Row(settings="pictures=false,seed=1"),
+    "blind-seed-2": Row(settings="pictures=false,seed=2"),
 }
 
 
