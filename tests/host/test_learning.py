@@ -84,6 +84,15 @@ def test_other_settings_than_it_began_with_are_refused(change, words):
         begun(replace(PLAN, **change))
 
 
+def test_with_fewer_cores_it_goes_on_with_as_many_demonstrations_as_it_began_with():
+    walk(train=INTERRUPTED)
+    fewer = replace(PLAN, demonstrations=20)
+    assert begun(fewer, counted=False).plan == PLAN
+    with pytest.raises(LabError, match="demonstrations 40; asked for is demonstrations 20"):
+        begun(fewer)
+    assert begun(replace(fewer, name="new"), counted=False).plan.demonstrations == 20
+
+
 def test_a_note_that_cannot_be_read_is_told():
     walk()
     path = begun(PLAN).path

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from vlalab.commands import course, evaluation, programs
@@ -72,8 +72,12 @@ class Progress:
         os.replace(new, self.path)
 
 
-def begun(plan: Plan) -> Progress:
-    """Returns how far a plan is. Raises LabError where another one was begun under its name."""
+def begun(plan: Plan, counted: bool = True) -> Progress:
+    """Returns how far a plan is. Raises LabError where another one was begun under its name.
+
+    counted: whether the demonstrations were asked for. Where they only follow from minutes and cores, a plan that was
+    begun keeps its own: it may go on with fewer cores than it began with.
+    """
     progress = Progress(plan)
     try:
         stored = json.loads(progress.path.read_text())
@@ -82,6 +86,8 @@ def begun(plan: Plan) -> Progress:
         return progress
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise LabError(f"{paths.shown(progress.path)} cannot be read ({error}); give another --name") from error
+    if not counted:
+        plan = replace(plan, demonstrations=before.demonstrations)
     differ = [one.name for one in fields(Plan) if getattr(before, one.name) != getattr(plan, one.name)]
     if differ:
         theirs, asked = (", ".join(f"{name} {getattr(of, name)}" for name in differ) for of in (before, plan))

@@ -120,7 +120,8 @@ def learn_suite(suite: str, name: str | None, demonstrations: int | None, worker
         suite=suite, name=name or suite, demonstrations=count, settings=learning.settings(set), **asked
     )
     typed = shlex.join(["./lab", *sys.argv[1:]])
-    finish(learning.run(learning.Learning(learning.begun(plan), workers, gpu, runtime, dry_run, typed)))
+    progress = learning.begun(plan, counted=demonstrations is not None)
+    finish(learning.run(learning.Learning(progress, workers, gpu, runtime, dry_run, typed)))
 
 
 def _run_on(
