@@ -129,7 +129,7 @@ def test_demonstrations_follow_from_the_minutes():
 
 
 @pytest.mark.parametrize(
-    ("typed", "words"), [("epochs=3", "--set epochs makes no sense"), ("chunks=3", "did you mean 'chunk'")]
+    ("typed", "words"), [("minutes=3", "--set minutes makes no sense"), ("chunks=3", "did you mean 'chunk'")]
 )
 def test_settings_that_are_unknown_or_follow_from_the_plan_are_refused(typed, words):
     assert learning.settings(["head=flow"]) == ["head=flow"]

@@ -310,6 +310,13 @@ def test_as_many_epochs_as_the_minutes_hold_and_a_run_that_goes_on_keeps_them(do
         train.train_model(config(dots, **asked, minutes=9), volume)
 
 
+def test_of_many_minutes_no_more_are_used_than_its_epochs_take(dots, tmp_path, capsys):
+    volume = Volume(tmp_path)
+    assert train.train_model(config(dots, episodes=2, draws=1, minutes=9, epochs=2), volume)
+    assert "2 epochs in at most 9 minutes" in capsys.readouterr().out
+    assert weights(volume)["epoch"] == weights(volume)["config"]["epochs"] == 2
+
+
 def test_it_says_whose_demonstrations_it_learned_from_and_which_seeds(tmp_path):
     episodes = [
         {"task": 0, "episode": n, "seed": seed, "success": True, "steps": STEPS} for n, seed in enumerate((9, 5, 7))
@@ -337,12 +344,17 @@ def test_a_pace_that_was_guessed_in_a_busy_moment_is_put_right_while_it_trains(d
 
 
 def test_epochs_are_reckoned_by_the_pace_so_far_and_stay_after_a_quarter_of_the_minutes(dots, monkeypatch):
-    settings = config(dots, episodes=2, minutes=1, epochs=7)
+    settings = config(dots, episodes=2, minutes=1)
     run = train.get_training(settings, Machine(torch.device("cpu")), load(settings))
-    for times, known in (((12, 14, 15, 16), [5, 8, 12, 12]), ((30, 31, 32, 33), [2, 2, 2, 2]), ((99, 111), [1, 1])):
+    for times, known in (
+        ((12, 14, 15, 16), [5, 8, 12, 12]),
+        ((30, 31, 32, 33), [2, 2, 2, 2]),
+        ((99, 111), [1, 1]),
+        ((1, 2), [20, 20]),
+    ):
         clock = iter((0, *times))
         monkeypatch.setattr(train, "time", SimpleNamespace(monotonic=lambda clock=clock: next(clock)))
-        run.config, run.minutes = settings, train.Minutes(1)
+        run.config, run.minutes = settings, train.Minutes(1, most=20)
         reckoned = []
         for run.epoch in range(1, len(times) + 1):
             run.ended_epoch()

@@ -25,7 +25,7 @@ PICTURE = 128  # pixels of the films; mini-VLA's profile sends as many
 PER_MINUTE = 6  # demonstrations that a core records and draws, at least
 SHARE = 1 / 3  # of the minutes, for the demonstrations
 MOST = 200  # demonstrations that are made without being asked for more
-DECIDED = ("data", "name", "size", "minutes", "epochs", "preload")  # of the trainer's settings
+DECIDED = ("data", "name", "size", "minutes", "preload")  # of the trainer's settings
 LEAST = 0.1  # of the minutes is left for training, however long the demonstrations took
 
 
@@ -180,7 +180,7 @@ class Learning:
         return programs.run_module(job, makes, flags, self.runtime, self.dry_run)
 
     def train(self) -> int:
-        """Trains for what is left of the minutes."""
+        """Trains for what is left of the minutes, and no more epochs than the trainer's own number."""
         plan, progress = self.plan, self.progress
         if not progress.train_minutes:
             left = plan.minutes - progress.spent_s / 60
@@ -227,7 +227,7 @@ def estimate(plan: Plan, workers: int) -> str:
     recording = plan.demonstrations / (PER_MINUTE * workers)
     training = max(plan.minutes - recording, LEAST * plan.minutes)
     return (
-        f"{plan.demonstrations} demonstrations in up to {recording:.0f} min, then about {training:.0f} min training; "
+        f"{plan.demonstrations} demonstrations in up to {recording:.0f} min, then up to {training:.0f} min training; "
         f"the evaluation comes after these {plan.minutes:g} min"
     )
 

@@ -42,8 +42,8 @@ class Config(RunSettings):
     chunk: int = 16  # actions that are predicted together
     episodes: int = 0  # of the data set to learn from, 0 for all; each task's first ones
 
-    epochs: int = 40  # passes over all steps of all episodes
-    minutes: float = 0  # above 0: as many epochs as fit, reckoned until a quarter of that time has passed
+    epochs: int = 12  # passes over all steps of all episodes; many more cost success (docs/minivla.md)
+    minutes: float = 0  # above 0: as many of the epochs as fit, reckoned until a quarter of that time has passed
     batch_size: int = 64  # observations
     draws: int = 2  # noisy chunks of each observation in a batch; of regression always one
     lrate: float = 8e-4  # after the warm-up it falls like a cosine to 0

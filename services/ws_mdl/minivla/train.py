@@ -169,13 +169,13 @@ def train_model(config: Config, volume: Volume) -> bool:
     machine = choose_machine(config.device, config.precision)
     data, files = loaded(config, machine), WeightFiles(config.run_folder(volume), PREFIX)
     say = print if machine.is_main else lambda *_, **__: None
-    found = files.load_chosen(config.preload)
+    found, most = files.load_chosen(config.preload), config.epochs
     if config.minutes:
         config = replace(config, epochs=found[1]["config"]["epochs"] if found else fitting(config, machine, data))
         known = "" if found else "about "
-        say(f"{known}{plural(config.epochs, 'epoch')} in {config.minutes:g} minutes", flush=True)
+        say(f"{known}{plural(config.epochs, 'epoch')} in at most {config.minutes:g} minutes", flush=True)
     run = get_training(config, machine, data)
-    run.minutes = Minutes(config.minutes) if config.minutes and not found else None
+    run.minutes = Minutes(config.minutes, most) if config.minutes and not found else None
     if found:
         config.refuse_drift(found[1]["config"], found[0])
         restore(run, found[1], found[0])
@@ -189,13 +189,13 @@ def train_model(config: Config, volume: Volume) -> bool:
 
 
 class Minutes:
-    """How many epochs fit into some minutes, by the pace of those that were done.
+    """How many of the epochs asked for fit into some minutes, by the pace of those that were done.
 
     The trial before the first one guesses: what it takes two seconds to measure may just then have been slowed down.
     """
 
-    def __init__(self, minutes: float) -> None:
-        self.all_s, self.started = 60 * minutes, time.monotonic()
+    def __init__(self, minutes: float, most: int) -> None:
+        self.all_s, self.started, self.most = 60 * minutes, time.monotonic(), most
 
     def epochs(self, run: Training) -> int:
         """Returns the run's number of epochs, reckoned anew; late in the minutes what it is.
@@ -207,11 +207,11 @@ class Minutes:
         passed_s = max(1, ms) / 1000 / run.machine.world
         if passed_s > SURE * self.all_s and run.epoch > 1:
             return run.config.epochs
-        return max(run.epoch, int(self.all_s / passed_s * run.epoch))
+        return max(run.epoch, min(self.most, int(self.all_s / passed_s * run.epoch)))
 
 
 def fitting(config: Config, machine: Machine, data: Demonstrations) -> int:
-    """Returns how many epochs this machine does in the configuration's minutes, by a trial that is thrown away."""
+    """Returns how many of the epochs this machine does in the minutes, both configuration's, by a trial thrown away."""
     trial = get_training(config, machine, data)
     generator = torch.Generator().manual_seed(config.seed)
     for number in range(PACE + PACE // 3):
@@ -220,7 +220,8 @@ def fitting(config: Config, machine: Machine, data: Demonstrations) -> int:
         train_step(trial, torch.randint(len(data), (config.batch_size,), generator=generator)).item()
     batch_s = (time.monotonic() - started) / PACE
     [ms] = machine.sums(round(1000 * batch_s))  # all processes must come to one number
-    return max(1, int(60_000 * config.minutes / (ms / machine.world) / trial.batches_per_epoch))
+    fit = int(60_000 * config.minutes / (ms / machine.world) / trial.batches_per_epoch)
+    return max(1, min(config.epochs, fit))
 
 
 def loaded(config: Config, machine: Machine) -> Demonstrations:
