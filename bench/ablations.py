@@ -1,7 +1,7 @@
 """What helps mini-VLA? Each row differs from the first one in one thing: data, network, head, or how a chunk is used.
 
     ./lab bench ablations --quick
-    ./lab shell libero --runtime local --command "python bench/ablations.py --size tiny --rows first,blind,flow"
+    ./lab bench ablations --options "--size tiny --rows first,blind,flow"
 
 Two recordings of the oracle, one disturbed (--noise 0.2) and one not, as many demonstrations of both; every row is
 trained for as many gradient steps, and evaluated on the same episodes, which no demonstration starts from. Rows named

@@ -5,7 +5,7 @@ between an answer and its next request. Two rules by which batches are cut, in t
 here     the wait begins when the model is free, for those that are due, up to half an inference
 arrival  the wait begins with the request's arrival, 5 ms at most, and has run out behind the inference in flight
 
-    PYTHONPATH=.:shared/common:shared/contract python bench/batching.py [--quick]
+    ./lab bench batching [--quick]
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """How many calls does a run's coordinator answer on one core, and how long do they take with 500 workers?
 
-    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation python bench/cluster.py [--quick] [--workers 500]
-        [--simulate]
+    ./lab bench cluster [--quick] [--options "--workers 500 --simulate"]
 
 The coordinator is the evaluator's own (HTTP, store, SQLite on this disk), in a process pinned to core 0. Clients are
 simulated on another core: each has a connection and an episode that it holds; heartbeats, reports of what it does, and

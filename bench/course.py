@@ -7,7 +7,7 @@ recipes  the same small Transformer for equally long on the default corpus: trai
 notebooks  every notebook in the size of the tests, one after the other, in the environments that are made here
 
     ./lab bench course [--quick]
-    ./lab shell ws_mdl --runtime local --command "python bench/course.py --part notebooks"
+    ./lab bench course --options "--part notebooks"
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Does a second worker pay? The same evaluation by one worker and by two, in turns, the policy on the same cores.
 
-    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation \
-        python bench/eval.py [--quick] [--assets kit|official|FOLDER]
+    ./lab bench eval [--quick] [--options "--assets kit|official|FOLDER"]
 
 The oracle solves one task over and over; no videos. The figure is the steady state: for each worker, its steps per
 second from the end of its first episode to the end of its last, summed over the workers. Start-up (importing and

@@ -6,7 +6,7 @@ On small random checkpoints on a CPU (tiny: Python takes most of the time; mid: 
 - the seven exported modules, torch beside onnxruntime;
 - fine-tuning's samples per second on one thread, from films to a batch: bench/parts/gr00t_loading.py.
 
-    PYTHONPATH=.:shared/common:shared/contract:shared/modelkit:shared/datasets python bench/gr00t.py [--quick]
+    ./lab bench gr00t [--quick]
 
 VLALAB_GR00T_SOURCE names the checkout of Isaac-GR00T whose code is the other side; without one that is left out, and
 said.

@@ -1,7 +1,6 @@
 """Do more workers than cores pay while a policy thinks elsewhere? With growth and without, one after the other.
 
-    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation \
-        python bench/growth.py [--quick] [--assets kit|official|FOLDER] [--seconds N] [--latency-ms N]
+    ./lab bench growth [--quick] [--options "--assets kit|official|FOLDER --seconds N --latency-ms N"]
 
 The policy answers chunks of eight random actions to a picture and sleeps before each answer, as one on a GPU or on
 another machine seems to from here; it answers eight questions at once. Random actions never solve the task, so every

@@ -1,7 +1,6 @@
 """MetaworldEnv against metaworld's own environment in gymnasium's loop, in one run, in turns, on the same bits.
 
-    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation python bench/meta_world.py [--quick]
-        [--task drawer-open-v3] [--size 480]
+    ./lab bench meta_world [--quick] [--options "--task drawer-open-v3 --size 480"]
 
 Every round plays the same actions on both: an expert's. States and pictures are compared after each round, and a
 difference ends the run. Pictures are drawn on the CPU, in one thread, as one worker beside others draws them; what is

@@ -1,7 +1,6 @@
 """What does mini-VLA cost and how often does it succeed? Training's pace, an answer's time, and runs' success rates.
 
-    PYTHONPATH=.:shared/common:shared/contract:shared/modelkit:shared/datasets \
-        python bench/minivla.py [--quick] [--size small] [--runs learn-libero_object,learn-blind]
+    ./lab bench minivla [--quick] [--options "--size small --runs learn-libero_object,learn-blind"]
 
 Speed is that of one core, in processor time, on made-up pictures. --runs names evaluations on the volume, such as
 those that `./lab learn` ended with: their rates are printed. What a core records and draws: `./lab bench record`.

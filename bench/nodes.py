@@ -1,6 +1,6 @@
 """Do two machines of one core do twice what one does, and what does joining a run cost an episode?
 
-    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation python bench/nodes.py [--quick]
+    ./lab bench nodes [--quick]
 
 Real evaluators of the random policy on one task: one worker with the store, one machine that has joined, and two, each
 pinned to a core of its own; policy and evaluator have the rest of both. What a worker takes for an episode is the time

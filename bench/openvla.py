@@ -9,8 +9,7 @@ On a CPU a tiny model, on a GPU one of the 7B model's own shape; weights are mad
 - service: what /v1/act takes beside the model, on loopback;
 - rooflines: each beside what bytes over bandwidth and operations over peak allow, both measured here.
 
-    PYTHONPATH=.:shared/common:shared/contract:shared/modelkit python bench/openvla.py [--quick]
-        [--size tiny|mid|full] [--remote-code FOLDER]
+    ./lab bench openvla [--quick] [--options "--size tiny|mid|full --remote-code FOLDER"]
 
 --remote-code takes upstream's own prismatic/extern/hf for the other variant; else bench/parts/openvla_plain.py is it.
 """

@@ -4,7 +4,7 @@ A model that takes 300 ms for a batch of 16, whatever is in it, is asked by as m
 then by 160, twice what its queue of 64 and the batch take. Each sends a 256×256×3 picture and comes back 50 ms after a
 refusal, whatever the service asked for.
 
-    PYTHONPATH=.:shared/common:shared/contract python bench/overload.py [--quick]
+    ./lab bench overload [--quick]
 """
 
 from __future__ import annotations

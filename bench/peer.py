@@ -1,7 +1,6 @@
 """How fast are LIBERO's episodes here and in vla-eval 0.8.0, when a policy answers recorded actions at once?
 
-    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation \
-        python bench/peer.py [--quick] [--assets official|kit|FOLDER] [--suite libero_goal] [--peer PYTHON]
+    ./lab bench peer [--quick] [--options "--assets official|kit|FOLDER --suite libero_goal --peer PYTHON"]
 
 vla-eval gets an environment of its own: this project's lock of libero, and vla-eval beside it. --peer names one that is
 there. Its harness is started by its own command, without Docker and without saving anything, and asks vla-eval's own

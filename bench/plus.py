@@ -1,7 +1,7 @@
 """LIBERO-plus: does every task of its suites build and start, and are states and pictures its own code's, to the bit?
 
-    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation python bench/plus.py [--quick]
-        [--assets kit|official|FOLDER] [--suites libero_goal_plus_camera …] [--every N]
+    ./lab bench plus [--quick]
+        [--options "--assets kit|official|FOLDER --suites libero_goal_plus_camera … --every N"]
 
 Every task whose files are in the asset folder is built, started at its first init state and stepped 60 times
 (`services.libero.assets.check`, which also says what does not rest); how many are left out for want of files is said.

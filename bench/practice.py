@@ -11,7 +11,7 @@ positions  small GPTs without positions, learned, sinusoidal, rotary, relative, 
 vae    a VAE and the diffusion model on digits, in equal CPU seconds: distance, sharpness; collapse, the bound's terms
 
     ./lab bench practice [--quick]
-    ./lab shell ws_mdl --runtime local --command "python bench/practice.py --only vit"
+    ./lab bench practice --options "--only vit"
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """LIBERO-PRO: does every task of its suites build and start, and are states and pictures its own code's, to the bit?
 
-    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation python bench/pro.py [--quick]
-        [--assets kit|official|FOLDER] [--suites libero_goal_swap …] [--tasks N]
+    ./lab bench pro [--quick] [--options "--assets kit|official|FOLDER --suites libero_goal_swap … --tasks N"]
 
 Every task is built, started at its first init state and stepped 60 times (`services.libero.assets.check`, which also
 says what does not rest). Of every suite one task is then played by LIBERO-PRO's own environment, in a process of its

@@ -1,7 +1,6 @@
 """How many demonstrations a minute does a core record and draw? The oracle's, every task, both cameras at 128×128.
 
-    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation \
-        python bench/record.py [--quick] [--suite libero_goal] [--assets kit|official|FOLDER]
+    ./lab bench record [--quick] [--options "--suite libero_goal --assets kit|official|FOLDER"]
 
 Counted is the processor time of all that takes part (recorder, a worker, the oracle, a process that draws), start-up
 and the building of scenes included, so that a busy machine gives the same figure. The wall time is printed too.

@@ -1,7 +1,7 @@
 """LIBERO's two arms, of robosuite 1.4.0 and of 1.4.1: what one collision shape more does to outcomes.
 
-    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation python bench/robots.py [--quick]
-        [--assets kit|official|FOLDER] [--suites libero_goal,libero_10] [--tasks N] [--episodes N]
+    ./lab bench robots [--quick]
+        [--options "--assets kit|official|FOLDER --suites libero_goal,libero_10 --tasks N --episodes N"]
 
 The oracle plays each episode with either arm, and what it did with the one of 1.4.0 is played again with the other's.
 Counted are episodes that are solved, that end otherwise (solved or not), and that end in other bits, with how far apart

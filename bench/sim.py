@@ -1,7 +1,6 @@
 """LiberoEnv against LIBERO's stock OffScreenRenderEnv loop, in one run, in turns, on the same bits.
 
-    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation python bench/sim.py [--quick]
-        [--assets kit|official|FOLDER] [--task libero_goal:0]
+    ./lab bench sim [--quick] [--options "--assets kit|official|FOLDER --task libero_goal:0"]
 
 Every round plays the same actions on all: a wandering arm where nothing is drawn, an episode of the oracle where
 something is. States (and the pictures of variants that draw) are compared afterwards and a difference ends the run.

@@ -1,6 +1,6 @@
 """How fast the lab's pages are on loopback: first content in a browser, a list of 500 runs, 20 people at once.
 
-PYTHONPATH=.:shared/common:shared/contract:shared/evaluation python bench/ui.py [--quick]
+./lab bench ui [--quick]
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ v1   `PolicyClient.act`: types checked on both sides, msgpack, batching, an acti
 act  JSON with the picture in base64, as OpenVLA's clients send it; types and batching as above
 raw  the picture's bytes to a route that reads them and answers 28 bytes: the floor
 
-    PYTHONPATH=.:shared/common:shared/contract python bench/wire.py [--quick]
+    ./lab bench wire [--quick]
 """
 
 from __future__ import annotations

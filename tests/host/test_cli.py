@@ -145,6 +145,7 @@ def test_help_is_said_by_the_program_itself():
         (["down", "oracle"], "not up"),
         (["logs", "oracle"], "no log"),
         (["bench", "simm"], "Known:"),
+        (["bench", "doctor", "--options", "--quick 'a"], "opens a quote that does not end"),
         (["assets", "liberoo"], "did you mean 'libero'"),
         (["test", "hots"], "Known: all, lint"),
         (["lock", "hots", "--check"], "Known: host"),
@@ -156,6 +157,13 @@ def test_mistakes_are_told_in_words(told, words, says, tmp_path):
     assert done.returncode != 0
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_benchmarks_program_gets_the_flags_that_are_its_own():
+    done = lab("bench", "doctor", "--options=--nothing 'one word'")
+    assert done.returncode == 2 and "unrecognized arguments: --nothing one word" in done.stderr
+    done = lab("bench", "doctor", "--options=--help")
+    assert done.returncode == 0 and "usage: doctor.py" in done.stdout
 
 
 def test_a_mistake_is_told_by_the_program_itself():

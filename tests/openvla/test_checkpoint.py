@@ -2,8 +2,11 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -16,7 +19,7 @@ from services.openvla.model.openvla import load_model, model_shapes, weight_byte
 from services.openvla.service.settings import PREFIX, ModelSettings, checkpoint_folder
 from vla_common.volume import Volume
 from vla_modelkit.checkpoint import INDEX, CheckpointError, changed_files, file_hash, identity, write_record
-from vla_modelkit.memory import require_memory
+from vla_modelkit.memory import require_memory, used_bytes
 from vla_modelkit.settings import from_environment
 from vla_modelkit.weights import Safetensors
 
@@ -195,6 +198,13 @@ def test_every_setting_is_read_as_its_kind():
     for text, words in (("soon", "expected a number"), ("-1", "0 to 1000"), ("nan", "0 to 1000")):
         with pytest.raises(ValueError, match=words):
             from_environment(ServiceSettings, PREFIX, {"VLALAB_OPENVLA_MAX_WAIT_MS": text})
+
+
+def test_a_programs_peak_is_its_own_and_not_that_of_who_started_it():
+    held = np.ones(10**9, np.uint8)  # 1 GB, which getrusage would say of the program too
+    program = "import torch; from vla_modelkit.memory import used_bytes; print(used_bytes(torch.device('cpu')))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert 10**7 < int(done.stdout) < held.nbytes < used_bytes(CPU)
 
 
 def test_too_little_memory_is_said_before_loading():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -34,6 +35,14 @@ def environment_of(script: Path) -> str:
         return str(declared.constant(script, "ENVIRONMENT"))
     except KeyError:
         return manifests.default_environment()
+
+
+def words_of(options: str) -> list[str]:
+    """Returns a program's flags as words, quoted as in a shell. Raises LabError where a quote does not end."""
+    try:
+        return shlex.split(options)
+    except ValueError:
+        raise LabError(f"--options {options!r} opens a quote that does not end") from None
 
 
 def run_benchmark(name: str, flags: list[str]) -> int:

@@ -170,14 +170,16 @@ def clean(venvs: bool, all_users: bool, yes: bool, dry_run: bool) -> None:
     "run a benchmark",
     word("benchmark", "which one", OneOf(programs.benchmarks())),
     Flag("quick", "at most a minute", default=False),
+    Flag("options", "flags of its program, in quotes; --options=--help lists them"),
     more=lambda: {"The benchmarks, with results in bench/RESULTS.md:": programs.described_benchmarks()},
 )
-def bench(benchmark: str, quick: bool) -> None:
+def bench(benchmark: str, quick: bool, options: str | None) -> None:
     """Run a benchmark; its results are the lines that begin with FIGURE.
 
     ./lab bench sim --quick
+    ./lab bench ablations --options "--size tiny --rows first,blind"
     """
-    finish(programs.run_benchmark(benchmark, flags_of({"quick": quick})))
+    finish(programs.run_benchmark(benchmark, [*flags_of({"quick": quick}), *programs.words_of(options or "")]))
 
 
 @task("make an environment", words("names", f"environments; default: {DEFAULT}", NAMES))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import torch
@@ -29,17 +30,18 @@ def free_bytes(device: torch.device) -> int | None:
     """Returns free bytes on a GPU, or available ones of this machine (or container), None where nothing tells."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    found = [value for value in (_available(), _left_in_cgroup()) if value is not None]
+    found = [value for value in (_proc_bytes("/proc/meminfo", "MemAvailable"), _left_in_cgroup()) if value is not None]
     return min(found) if found else None
 
 
 def used_bytes(device: torch.device) -> int:
-    """Returns the most bytes that tensors took on a GPU, or this process's peak resident size."""
+    """Returns the most bytes that tensors took on a GPU, or this program's peak resident size.
+
+    That is VmHWM of proc(5): getrusage's ru_maxrss begins with what the process that started this one held.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return _proc_bytes("/proc/self/status", "VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def reset_peak(device: torch.device) -> None:
@@ -48,12 +50,13 @@ def reset_peak(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def _available() -> int | None:
+def _proc_bytes(file: str, name: str) -> int | None:
+    """Returns bytes of a line `name: N kB` of a file of /proc, None where there is none."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path(file).read_text().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), None)
 
 
 def _left_in_cgroup(root: Path = Path("/sys/fs/cgroup")) -> int | None:
