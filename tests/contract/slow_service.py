@@ -29,4 +29,5 @@ if __name__ == "__main__":
     limits = Limits(**{name: getattr(given, name) for name in vars(Limits())})
     settings = {"token": given.token, "request_timeout_s": given.request_s, "limits": limits}
     settings |= {"probes": {given.probe: {}}} if given.probe else {}
-    serve(policies[given.kind], port=given.port, linger_s=1.0, **settings)
+    linger_s = 4.0 if given.kind == "broken" else 1.0  # it is asked three times after it has failed
+    serve(policies[given.kind], port=given.port, linger_s=linger_s, **settings)
