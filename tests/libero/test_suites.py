@@ -128,6 +128,7 @@ def test_unknown_suite_names_the_nearest(typo):
         ("9,0", [0, 9]),
         (" 1 , 1-1 ", [1]),
         ("put_the_bowl_on_the_stove,0", None),
+        ("0,Put the bowl on the stove.", None),
     ],
 )
 def test_selecting_tasks(selection, expected):

@@ -201,6 +201,8 @@ def run(request: Request, typed: str) -> int:
     request, services = request.bridged(), compose.read()
     if not request.names_url:
         check_policy("--policy", request.policy)
+    if request.suite and (own := f"{request.job}_{request.policy}") in services:
+        raise LabError(f"policy '{request.policy}' cannot play {request.suite}; did you mean '{own}'?")
     running = [found for found in both.instances() if found.role == "policy" and not found.attached]
     healthy = [found for found in running if found.is_healthy() and not (request.own or request.replicas)]
     runtime, line = _runtime(request, healthy, services)

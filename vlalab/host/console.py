@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from invoke import Exit
+
+ALIASES = {"libero_long": "libero_10"}  # names in papers for names of the benchmarks
+MAX_LISTED = 30  # known names in one message
 
 
 class LabError(Exit):
@@ -29,11 +33,23 @@ class LabError(Exit):
 
 
 def unknown(kind: str, value: str, known: Iterable[str]) -> str:
-    """Returns the sentence for a name that does not exist, with the nearest one that does."""
+    """Return the message for a name that does not exist: the nearest known name, and some or all of the known ones."""
     names = list(known)
-    close = difflib.get_close_matches(value, names, 1, 0.4)
-    hint = f"; did you mean '{close[0]}'?" if close else "."
+    match = nearest(value, names)
+    hint = f"; did you mean '{match}'?" if match else "."
+    if len(names) > MAX_LISTED:
+        names = [*names[:5], f"and {len(names) - 5} more"]
     return f"{kind} '{value}' not found{hint} Known: {', '.join(names)}"
+
+
+def nearest(value: str, names: Sequence[str]) -> str | None:
+    """Return the known name that is closest to `value`: equal but for case and "-", its last words, or similar."""
+    plain = re.sub(r"[\s-]+", "_", value.strip().lower())
+    plain = ALIASES.get(plain, plain)
+    by_plain = {name.lower().replace("-", "_"): name for name in names}
+    endings = [name for name in by_plain if plain and name.endswith(f"_{plain}")]
+    close = [plain] if plain in by_plain else endings or difflib.get_close_matches(plain, by_plain, 1, 0.4)
+    return by_plain[close[0]] if close else None
 
 
 def require_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:

@@ -46,7 +46,7 @@ NAMED = "its name, the beginning of it, latest, or its folder"
         Number("[1, 256]"),
     ),
     Flag("trials", "episodes per task", Number(f"[1, {EPISODES}]"), otherwise="the profile's"),
-    Flag("tasks", "which tasks: numbers, ranges or names", Ranges(names=True), otherwise="all"),
+    Flag("tasks", "which tasks: numbers, ranges, names or instructions", Ranges(names=True), otherwise="all"),
     Flag("episodes", "which init states, instead of --trials", Ranges(EPISODES, shown="0-9,12")),
     Flag(
         "workers",

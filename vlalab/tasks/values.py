@@ -157,7 +157,7 @@ class Several:
 
 @dataclass(frozen=True)
 class Ranges:
-    """Whole numbers from 0, as in 0,2-4; below `count`. `names`: a part may be a name instead."""
+    """Whole numbers from 0, as in 0,2-4; below `count`. `names`: a part may be a name or an instruction instead."""
 
     count: int | None = None
     names: bool = False
@@ -171,7 +171,7 @@ class Ranges:
         return ",".join(parts)
 
     def _check(self, label: str, part: str) -> None:
-        if self.names and re.fullmatch(r"[A-Za-z]\w*(-\w+)*", part):
+        if self.names and re.fullmatch(r"[A-Za-z]([\w '-]*\w)?\.?", part):
             return
         found = re.fullmatch(r"(\d+)(?:\s*-\s*(\d+))?", part)
         if not found or int(found[2] or found[1]) < int(found[1]):

@@ -59,8 +59,9 @@ def choose_tasks(benchmark: Benchmark, config: RunConfig, profile: str | None) -
 def select_tasks(suite: str, tasks: Sequence[Task], selection: str | None = None) -> tuple[Task, ...]:
     """Returns the tasks that `selection` names, in the suite's order and without repeats.
 
-    `selection` is a comma-separated list of indices ("0"), ranges ("2-4", both ends included) and task names; None or
-    "all" is every task. Raises ValueError for an index outside the suite, a reversed range and an unknown name.
+    `selection` is a comma-separated list of indices ("0"), ranges ("2-4", both ends included), task names and
+    instructions; None or "all" is every task. Raises ValueError for an index outside the suite, a reversed range and
+    an unknown name.
     """
     if selection is None or selection.strip() in ("", "all"):
         return tuple(tasks)
@@ -77,12 +78,15 @@ def _indices(suite: str, tasks: Sequence[Task], part: str) -> range:
         if first > last or last >= len(tasks):
             raise ValueError(f"tasks {part!r}: {suite} has tasks 0-{len(tasks) - 1}, lower end first")
         return range(first, last + 1)
-    names = [task.name for task in tasks]
-    if part in names:
-        return range(names.index(part), names.index(part) + 1)
-    hint = nearest(part, names)
+    texts = [task.name for task in tasks] + [task.instruction for task in tasks]
+    plain = part.lower().rstrip(".")
+    matches = [index for index, text in enumerate(texts) if text.lower().rstrip(".") == plain]
+    if matches:
+        index = matches[0] % len(tasks)
+        return range(index, index + 1)
     raise ValueError(
-        f"task {part!r} not found in {suite}{hint} Give indices ('0'), ranges ('0,2-4') or the benchmark's names."
+        f"task {part!r} not found in {suite}{nearest(part, texts)} "
+        "Give indices ('0'), ranges ('0,2-4'), names or instructions."
     )
 
 
