@@ -1,4 +1,4 @@
-"""`python -m services.bridge policy --server ws://host:8000`: somebody's policy server as a policy of the lab.
+"""`python -m services.bridge policy --server ws://host:8000`: another project's policy server as a policy of the lab.
 
 `python -m services.bridge openpi --policy-url http://host:8005`: a policy of the lab for openpi's clients, and at
 the path /vla-eval for vla-eval's.
@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from services.bridge import act
 from services.bridge.connection import Server, check_address
 from services.bridge.robots import ROBOTS
 from vla_common import endings
@@ -27,15 +28,16 @@ READY_S = 900.0  # for the policy of `openpi` to get ready
 
 @dataclass(frozen=True)
 class Bridge(Serving):
-    """A policy server that speaks openpi's or vla-eval's protocol, as a policy of the lab.
+    """A policy server that speaks openpi's or vla-eval's protocol or OpenVLA's /act, as a policy of the lab.
 
     $VLALAB_TOKEN is what our clients must send, $VLALAB_BRIDGE_KEY what the server is sent.
     """
 
     port: int = 8007
-    server: str = ""  # ws://host:port
+    server: str = ""  # ws://host:port, act://host:port
     name: str = ""  # what runs are called by; default: the protocol's name
     robot: Literal["libero"] = "libero"
+    unnorm_key: str = ""  # statistics that an OpenVLA server with several is asked for
     wait_s: float = 600.0  # for the server to answer, at the start and when it comes back
     answer_s: float = 120.0  # for one of its answers
 
@@ -43,10 +45,15 @@ class Bridge(Serving):
         super().__post_init__()
         if not self.server:
             raise ValueError("no server to ask; set VLALAB_BRIDGE_SERVER to its address, such as ws://host:8000")
-        check_address(self.server)
+        (act.check_address if self.is_openvla else check_address)(self.server)
         for name in ("wait_s", "answer_s"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected seconds, 0 or more")
+
+    @property
+    def is_openvla(self) -> bool:
+        """Whether the server speaks OpenVLA's /act."""
+        return self.server.startswith(("act:", "acts:"))
 
     def run(self) -> None:
         """Serves it until it is told to stop."""
@@ -62,6 +69,8 @@ class Bridge(Serving):
         from services.bridge.vla_eval import policy as vla_eval
 
         key = os.environ.get("VLALAB_BRIDGE_KEY") or None
+        if self.is_openvla:
+            return act.ActPolicy(self.server, key, self.answer_s, self.unnorm_key, self.name, lock_hash())
         if connection.answers_health(self.server, key):
             theirs = connection.ModelServer(self.server, key, answer_s=self.answer_s)
             robot = robots.ROBOTS[self.robot]

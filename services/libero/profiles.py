@@ -3,6 +3,7 @@
 openvla       openvla at c8f03f48, experiments/robot/libero/run_libero_eval.py, with the picture's path through
               libero_utils.py and openvla_utils.py
 openvla-oft   openvla-oft at 213c5ff8, the file of that name with the same two, and prismatic/vla/constants.py
+openvla-oft-server  the same for its vla-scripts/deploy.py, which crops the images itself
 groot-n1.5    Isaac-GR00T at 4af2b622 (branch n1.5-release), examples/Libero/eval/run_libero_eval.py and utils.py
 openpi        openpi at 15a9616a, examples/libero/main.py, with image_tools.py of its packages/openpi-client
 lerobot       lerobot at 7427f318, src/lerobot: scripts/lerobot_eval.py, envs/libero.py, envs/configs.py,
@@ -149,6 +150,14 @@ OPENVLA_OFT = replace(
     ),
 )
 
+# The server of the same model: prepare_images_for_vla crops there, so the client must not.
+OPENVLA_OFT_SERVER = replace(
+    OPENVLA_OFT,
+    name="openvla-oft-server",
+    source="openvla-oft@213c5ff8 vla-scripts/deploy.py",
+    crop_area=None,
+)
+
 # Pictures as they are drawn, turned round (LiberoProcessorStep), and all of the chunk that a policy hands out
 # (n_action_steps). Its environment resets once when it is made, unseeded, and is seeded with 1000 + k before episode k.
 LEROBOT = Profile(
@@ -212,6 +221,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
     {
         "openvla": OPENVLA,
         "openvla-oft": OPENVLA_OFT,
+        "openvla-oft-server": OPENVLA_OFT_SERVER,
         "groot-n1.5": GROOT,
         "openpi": OPENPI,
         "lerobot": LEROBOT,

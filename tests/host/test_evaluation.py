@@ -77,6 +77,37 @@ def test_a_websockets_address_is_a_bridges_to_start():
         Request("libero_goal", "ws://host:0").bridged()
 
 
+@pytest.mark.parametrize(
+    ("readyz", "act", "policy", "server"),
+    [
+        (404, 405, "bridge", "act://127.0.0.1:{port}/"),
+        (404, 422, "bridge", "act://127.0.0.1:{port}/"),
+        (404, 404, "http://127.0.0.1:{port}/", None),
+        (503, 405, "http://127.0.0.1:{port}/", None),
+        (200, 405, "http://127.0.0.1:{port}/", None),
+    ],
+)
+def test_an_openvla_server_is_recognized_by_its_routes(readyz, act, policy, server):
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *words):
+            pass
+
+        def do_GET(self):
+            self.send_response({"/readyz": readyz, "/act": act}[self.path])
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        flags = ("--unnorm-key", "bridge_orig")
+        request = Request("libero_goal", f"http://127.0.0.1:{http.server_port}/", flags=flags).bridged()
+        http.shutdown()
+        thread.join(10)
+    assert request.policy == policy.format(port=http.server_port)
+    expected = {"VLALAB_BRIDGE_SERVER": server.format(port=http.server_port)} if server else {}
+    assert dict(request.own) == expected | ({"VLALAB_BRIDGE_UNNORM_KEY": "bridge_orig"} if server else {})
+
+
 def test_runs_of_several_suites_are_called_as_the_bridge_calls_its_policy(monkeypatch):
     request = Request("libero_goal", "ws://host:8000")
     assert evaluation.name_of_policy(request) == "bridge"

@@ -60,6 +60,13 @@ def test_openvla_oft_is_the_reference_script():
     assert [figures[name] for name in suites.SUITES[:4]] == [97.6, 98.4, 97.9, 94.5]
 
 
+def test_the_oft_server_profile_differs_in_the_crop_alone():
+    """vla-scripts/deploy.py and prepare_images_for_vla, openvla-oft@213c5ff8: the server crops."""
+    served, local = vars(PROFILES["openvla-oft-server"]), vars(PROFILES["openvla-oft"])
+    assert {name for name in local if served[name] != local[name]} == {"name", "source", "crop_area"}
+    assert served["crop_area"] is None
+
+
 @pytest.mark.parametrize(("name", "size"), [("lerobot", 360), ("lerobot-256", 256)])
 def test_lerobot_is_the_reference_script(name, size):
     """scripts/lerobot_eval.py, envs/libero.py, envs/configs.py and docs/source/libero.mdx, lerobot@7427f318."""

@@ -147,7 +147,7 @@ def test_a_run_never_stands_beside_figures_that_were_measured_with_another_packa
 
 def test_a_robot_model_is_part_of_a_run_that_names_one():
     told = {name: identity_of(name)["protocol"].get("robot", "") for name in PROFILES}
-    named = {"openvla-oft": "robosuite-1.4.1", "openpi": "robosuite-1.4.1"}
+    named = {"openvla-oft": "robosuite-1.4.1", "openvla-oft-server": "robosuite-1.4.1", "openpi": "robosuite-1.4.1"}
     assert told == {name: named.get(name, "") for name in PROFILES}
     assert set(identity_of("openvla")["protocol"]) == {  # as before there was any
         "wait_steps", "wait_action", "camera_size", "rotate_180", "jpeg_quality", "image_size", "resize", "crop_area",

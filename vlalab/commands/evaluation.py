@@ -27,7 +27,9 @@ CONFIG = paths.ROOT / "shared/evaluation/vla_evaluation/config.py"
 POLICY_TIMEOUT_S = declared.fields(CONFIG, "RunConfig")["policy_timeout_s"].default
 ANSWER_S = 2.0  # for a connection; who takes longer is called silent, and is waited for all the same
 RUNS = "vla_evaluation.runs"  # the program for runs that are there; every benchmark's environment has it
-BRIDGE, WEBSOCKETS = "bridge", ("ws://", "wss://")  # the service that asks another project's server, and its addresses
+BRIDGE = "bridge"  # the service for policy servers of other projects
+WEBSOCKETS = ("ws://", "wss://")  # their addresses: openpi's and vla-eval's protocols
+OPENVLA = ("act://", "acts://")  # OpenVLA's and OpenVLA-OFT's /act
 SERVER = service_settings.variable(BRIDGE, "SERVER")
 BRIDGED = "bridge"  # what runs of several suites are called by; the bridge itself knows which protocol it speaks
 OUT_OF_REACH = (
@@ -80,13 +82,17 @@ class Request:
         return {**paths.of_caller(), **service_settings.merged({}, wanted)}
 
     def bridged(self) -> Request:
-        """Returns the request with a bridge for its policy, where the policy is a websocket's address."""
-        if not self.policy.startswith(WEBSOCKETS):
+        """Return the request with a bridge for its policy, if the policy is a server of another project."""
+        server = self.policy
+        if self.names_url and "," not in server and speaks_openvla(server):
+            server = server.replace("http", "act", 1)
+        if not server.startswith((*WEBSOCKETS, *OPENVLA)):
             return self
-        check_policy("--policy", self.policy)
+        check_policy("--policy", server)
         flags = dict(zip(self.flags, self.flags[1:], strict=False))
         given = {"WAIT_S": flags.get("--policy-timeout-s"), "ANSWER_S": flags.get("--act-timeout-s")}
-        told = {"SERVER": self.policy, **{name: value for name, value in given.items() if value}}
+        given["UNNORM_KEY"] = flags.get("--unnorm-key") if server.startswith(OPENVLA) else None
+        told = {"SERVER": server, **{name: value for name, value in given.items() if value}}
         own = {service_settings.variable(BRIDGE, name): value for name, value in told.items()}
         return replace(self, policy=BRIDGE, own={**own, **self.own})
 
@@ -140,13 +146,28 @@ def check_policy(label: str, asked: str) -> str:
         return asked
     try:
         parts = urlsplit(asked)
-        schemes = ("http", "https", *(one.removesuffix("://") for one in WEBSOCKETS))
+        schemes = ("http", "https", *(prefix.removesuffix("://") for prefix in (*WEBSOCKETS, *OPENVLA)))
         fine = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is no number, or beyond 65535
         fine = False
     if not fine:
-        raise LabError(f"{label} {asked} is no address; expected something like http://host:8000, or ws://host:8000")
+        raise LabError(
+            f"{label} {asked} is no address; expected something like http://host:8000, or ws://host:8000 or "
+            "act://host:8000 for servers of other projects"
+        )
     return asked
+
+
+def speaks_openvla(url: str) -> bool:
+    """Return whether an OpenVLA server answers at this URL: no `/readyz`, and `/act` for POST only."""
+    import httpx  # 0.1 s that other commands need not pay
+
+    url = url.rstrip("/")
+    with httpx.Client(timeout=ANSWER_S, trust_env=False) as client:
+        try:
+            return client.get(f"{url}/readyz").status_code == 404 and client.get(f"{url}/act").status_code in (405, 422)
+        except (httpx.HTTPError, httpx.InvalidURL):
+            return False  # not reachable yet, or no HTTP: the evaluator waits for it and reports
 
 
 def check_policies(label: str, asked: str) -> str:

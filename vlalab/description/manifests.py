@@ -89,6 +89,7 @@ class Benchmark:
     cameras: tuple[str, ...]
     profiles: tuple[str, ...]  # the first one is used where none is named
     table: tuple[str, ...] = ()  # the suites of its published table: `eval all`
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other names of suites → the suite
     variants: Mapping[str, str] = field(default_factory=dict)  # further suites → the one that each is made of
     fallback: str = "auto"  # the policy where none is up and none is named: needs no model and no GPU
     assets: str = ""  # the module that gets its meshes and textures
@@ -191,6 +192,11 @@ def suites() -> dict[str, str]:
     return {suite: job for job, benchmark in benchmarks().items() for suite in (*benchmark.suites, *benchmark.variants)}
 
 
+def suite_aliases() -> dict[str, str]:
+    """Return other names of suites → the suite."""
+    return {name: suite for benchmark in benchmarks().values() for name, suite in benchmark.aliases.items()}
+
+
 def base_of(suite: str) -> str:
     """Returns the suite that this one is made of, itself where it is made of none: whose checkpoints hold for it."""
     return next((one.variants[suite] for one in benchmarks().values() if suite in one.variants), suite)
@@ -212,7 +218,7 @@ def default_job() -> str:
 
 def job_of(suite: str) -> str:
     """Returns the job that evaluates on a suite. Raises LabError for an unknown one."""
-    require_known("suite", [suite], suites())
+    require_known("suite", [suite], suites(), suite_aliases())
     return suites()[suite]
 
 

@@ -9,12 +9,12 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from invoke import Exit
 
-ALIASES = {"libero_long": "libero_10"}  # names in papers for names of the benchmarks
 MAX_LISTED = 30  # known names in one message
 
 
@@ -32,10 +32,13 @@ class LabError(Exit):
         return self.text
 
 
-def unknown(kind: str, value: str, known: Iterable[str]) -> str:
-    """Return the message for a name that does not exist: the nearest known name, and some or all of the known ones."""
+def unknown(kind: str, value: str, known: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the message for a name that does not exist: the nearest known name, and some or all of the known ones.
+
+    aliases: other names that papers use → the known name.
+    """
     names = list(known)
-    match = nearest(value, names)
+    match = aliases.get(value.lower()) or nearest(value, names)
     hint = f"; did you mean '{match}'?" if match else "."
     if len(names) > MAX_LISTED:
         names = [*names[:5], f"and {len(names) - 5} more"]
@@ -45,18 +48,19 @@ def unknown(kind: str, value: str, known: Iterable[str]) -> str:
 def nearest(value: str, names: Sequence[str]) -> str | None:
     """Return the known name that is closest to `value`: equal but for case and "-", its last words, or similar."""
     plain = re.sub(r"[\s-]+", "_", value.strip().lower())
-    plain = ALIASES.get(plain, plain)
     by_plain = {name.lower().replace("-", "_"): name for name in names}
     endings = [name for name in by_plain if plain and name.endswith(f"_{plain}")]
     close = [plain] if plain in by_plain else endings or difflib.get_close_matches(plain, by_plain, 1, 0.4)
     return by_plain[close[0]] if close else None
 
 
-def require_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+def require_known(
+    kind: str, names: Iterable[str], known: Iterable[str], aliases: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Raises LabError for the first of these names that is not among the known ones."""
     for name in names:
         if name not in known:
-            raise LabError(unknown(kind, name, known))
+            raise LabError(unknown(kind, name, known, aliases))
 
 
 def say(text: str) -> None:

@@ -72,7 +72,7 @@ def assets(what: str, all: bool, verify: bool, runtime: str, dry_run: bool) -> N
 
 @task(
     "record demonstrations",
-    word("suite", evaluate.SUITES, OneOf(tuple(manifests.suites()))),
+    word("suite", evaluate.SUITES, OneOf(tuple(manifests.suites()), aliases=manifests.suite_aliases())),
     Flag("episodes", "demonstrations to keep, over all tasks", Number("[1, inf)"), otherwise="100"),
     Flag("name", "name of the recording; one that is there goes on", NAME, otherwise="SUITE-POLICY"),
     evaluate.evaluate.flag("tasks"),

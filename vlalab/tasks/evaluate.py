@@ -19,7 +19,7 @@ from vlalab.tasks.values import Checked, Existing, Like, NewFile, Number, OneOf,
 BENCHMARKS = manifests.benchmarks()
 HOME = BENCHMARKS[manifests.default_job()]
 SUITES = manifests.suites_in_words()
-SEVERAL = Several(OneOf(("all", *manifests.suites())), "SUITE …")
+SEVERAL = Several(OneOf(("all", *manifests.suites()), aliases=manifests.suite_aliases()), "SUITE …")
 EPISODES = max(one.episodes for one in BENCHMARKS.values())
 PROFILES = tuple(dict.fromkeys(profile for one in BENCHMARKS.values() for profile in one.profiles))
 CAMERAS = tuple(dict.fromkeys(camera for one in BENCHMARKS.values() for camera in one.cameras))
@@ -307,7 +307,7 @@ def compare(a: str, b: str, runtime: str) -> None:
     words(
         "suite",
         f"only these suites ({SUITES}); default: all that have runs",
-        Several(OneOf(tuple(manifests.suites())), "SUITE …"),
+        Several(OneOf(tuple(manifests.suites()), aliases=manifests.suite_aliases()), "SUITE …"),
     ),
     Flag("csv", "write the figures to a file for a spreadsheet", NewFile((".csv",))),
     Flag("html", "write the tables to a page that needs nothing beside it", NewFile((".html", ".htm"))),

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -59,10 +59,11 @@ class OneOf:
 
     known: Sequence[str]
     shown: str = "WHICH"
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, label: str, text: str) -> str:
         """Returns the word."""
-        require_known(label, [text], self.known)
+        require_known(label, [text], self.known, self.aliases)
         return text
 
 

@@ -16,6 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.markup import escape
+
 from vla_common.counts import plural
 from vla_common.volume import Volume, require_space, shown
 from vla_contract import ContractError, PolicyClient, PolicyInfo
@@ -63,17 +66,28 @@ def reach_policy(config: RunConfig) -> PolicyInfo:
 
 
 def reach_one(config: RunConfig, url: str) -> PolicyInfo:
-    """Returns what the policy at that address says of itself once it is ready."""
-    said, limit = {"at": -10.0}, f"{config.policy_timeout_s:g} s"
+    """Return what the policy at that address says of itself once it is ready.
+
+    The wait is one line: updated on a terminal, printed again elsewhere only when the reason changes.
+    """
+    console, reasons = Console(), set()
+    status = console.status("")
 
     def waiting(waited_s: float, reason: str) -> None:
-        if waited_s - said["at"] >= 5:
-            said["at"] = waited_s
-            say(f"waiting for the policy at {url}, up to {limit} ({one_line(reason)})")
+        message = f"waiting for the policy at {url}, up to {config.policy_timeout_s:g} s ({one_line(reason)})"
+        if console.is_terminal:
+            status.update(escape(f"{message}: {waited_s:.0f} s"))
+            status.start()
+        elif reason not in reasons:
+            reasons.add(reason)
+            say(message)
 
     with PolicyClient(url, token_of(config)) as client:
-        client.wait_ready(config.policy_timeout_s, waiting)
-        return client.info()
+        try:
+            client.wait_ready(config.policy_timeout_s, waiting)
+            return client.info()
+        finally:
+            status.stop()
 
 
 def choose_workers(asked: int | None, episodes: int, worker_gb: float) -> int:

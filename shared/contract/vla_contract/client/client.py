@@ -1,5 +1,6 @@
 """The client of a policy service: keep-alive, retries with backoff, a deadline per call."""
 
+import http.client
 import itertools
 import json
 import os
@@ -20,6 +21,10 @@ from vla_contract.protocol.types import ActionChunk, Observation
 _PACKED = {"Content-Type": codec.MEDIA_TYPE}
 _AGAIN = frozenset({408, 429, 502, 503, 504})  # the server, or what stands before it, asks to come again
 _FINAL = "load-failed"  # a 503 that waiting will not change
+KNOWN_PROTOCOLS = (
+    "Known are policy services of the lab (http://), OpenVLA's and OpenVLA-OFT's /act (act://), openpi's and "
+    "vla-eval's servers (ws://)"
+)
 
 
 class PolicyClient:
@@ -88,7 +93,8 @@ class PolicyClient:
     def wait_ready(self, timeout_s: float, on_wait: Callable[[float, str], None] | None = None) -> None:
         """Returns once `/readyz` answers 200; calls `on_wait(seconds waited, reason)` about once a second.
 
-        Raises PolicyUnavailable when that takes longer than `timeout_s` or when loading has failed.
+        Raises PolicyUnavailable when that takes longer than `timeout_s` or when loading has failed, PolicyRefused when
+        something answers there that is not a policy service.
         """
         deadline, pause_s, told_s = Deadline(timeout_s), 0.05, -1.0
         while True:
@@ -117,11 +123,19 @@ class PolicyClient:
     def _not_ready(self, timeout_s: float) -> str | None:
         try:
             answer = self._transport.request("GET", "/readyz", timeout_s, {})
+        except ConnectionError as error:
+            return _text(error)
+        except http.client.BadStatusLine as error:
+            raise PolicyRefused(f"{self.base_url} does not speak HTTP: {_text(error)}. {KNOWN_PROTOCOLS}") from error
         except FAULTS as error:
             return _text(error)
         if answer.status == 200:
             return None
         problem = _problem(answer)
+        if 300 <= answer.status < 500 and answer.status not in _AGAIN:
+            detail = problem.get("detail") or f"it is not a policy service of the lab. {KNOWN_PROTOCOLS}"
+            message = f"{self.base_url}/readyz answered HTTP {answer.status}: {detail}"
+            raise PolicyRefused(message, answer.status, problem)
         if str(problem.get("type", "")).endswith(_FINAL):
             raise PolicyUnavailable(f"{self.base_url}: {problem.get('detail')}", answer.status, problem)
         return str(problem.get("detail") or f"HTTP {answer.status}")
