@@ -54,7 +54,7 @@ def test_another_model_is_refused(volume, folder, kind):
 
 
 @pytest.mark.parametrize("file", ["config.json", METADATA])
-@pytest.mark.parametrize(("text", "words"), [(None, "cannot be read"), ("{", "no JSON"), ("[]", "no object")])
+@pytest.mark.parametrize(("text", "words"), [(None, "is missing"), ("{", "is not JSON"), ("[]", "no object")])
 def test_a_file_that_is_missing_or_broken_is_named(volume, folder, file, text, words):
     (folder / file).unlink() if text is None else (folder / file).write_text(text)
     with pytest.raises(CheckpointError, match=words) as caught:

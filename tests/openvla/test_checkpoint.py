@@ -84,8 +84,38 @@ def test_missing_shards_are_named(folder):
 def test_a_truncated_shard_is_named(folder):
     shard = folder / "model-00001-of-00002.safetensors"
     shard.write_bytes(shard.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match="model-00001-of-00002.safetensors is broken"):
+    with pytest.raises(CheckpointError, match="model-00001-of-00002.safetensors: it is damaged or incomplete"):
         load(folder)
+
+
+def test_a_git_lfs_pointer_is_named(folder):
+    shard = folder / "model-00001-of-00002.safetensors"
+    shard.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:" + "b" * 64 + "\nsize 6948961960\n")
+    with pytest.raises(CheckpointError, match="git lfs pull"):
+        load(folder)
+
+
+def test_an_adapter_without_its_model_is_named_with_how_to_merge_it(folder):
+    (folder / "config.json").unlink()
+    (folder / "adapter_config.json").write_text(
+        '{"peft_type": "LORA", "base_model_name_or_path": "openvla/openvla-7b"}'
+    )
+    with pytest.raises(CheckpointError, match="LoRA adapter of openvla/openvla-7b.*merge_and_unload"):
+        load_config(folder)
+
+
+def test_a_partial_checkpoint_names_the_missing_file_and_where_to_get_it(folder):
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(CheckpointError, match="copy preprocessor_config.json from the checkpoint .* fine-tuned from"):
+        load_config(folder)
+
+
+def test_a_checkpoint_one_level_deeper_is_named(folder, tmp_path):
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    folder.rename(outer / "run")
+    with pytest.raises(CheckpointError, match="give .*outer/run"):
+        load_config(outer)
 
 
 def test_missing_unexpected_and_misshapen_tensors_are_named(folder):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vla_common.unreadable import explain
 from vla_common.volume import Volume
 from vla_contract.protocol.errors import did_you_mean
 from vla_contract.protocol.info import Checkpoint
@@ -18,6 +19,7 @@ from vla_contract.protocol.info import Checkpoint
 RECORD = "checkpoint.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+ADAPTER = "adapter_config.json"  # of peft: a fine-tuning without the model
 _CHUNK = 8 * 2**20
 
 
@@ -44,19 +46,36 @@ def find_folder(name: str, variable: str, how_to_get: str, volume: Volume | None
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns a JSON object. Raises CheckpointError where the file is missing or holds something else."""
+    """Return a JSON object. Raises CheckpointError where the file is missing or holds something else."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} is missing or cannot be read ({error.strerror}); a checkpoint is a folder with config.json, "
-            "*.safetensors and tokenizer files: get one with `./lab checkpoint`"
-        ) from error
-    except ValueError as error:
-        raise CheckpointError(f"{path} cannot be read, it is no JSON: {error}; download it again") from error
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is missing; {_expected(path)}") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is not JSON: {explain(path, error)}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} holds a {type(value).__name__}, no object; download the checkpoint again")
     return value
+
+
+def _expected(path: Path) -> str:
+    """Return what to do about a missing file of a checkpoint, from what its directory holds instead."""
+    directory = path.parent
+    if path.name == "config.json" and (directory / ADAPTER).is_file():
+        base = read_json(directory / ADAPTER).get("base_model_name_or_path") or "its base model"
+        return (
+            f"{directory} is a LoRA adapter of {base} without that model: merge it first (peft: "
+            "PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(directory)) and give the "
+            "directory of the merged model"
+        )
+    if path.name == "config.json" and (inner := sorted(directory.glob("*/config.json"))):
+        return f"the checkpoint is one level deeper: give {inner[0].parent}"
+    if path.name != "config.json" and (directory / "config.json").is_file():
+        return f"copy {path.name} from the checkpoint that this one was fine-tuned from, or download it again"
+    return (
+        "a checkpoint is a directory with config.json, *.safetensors and tokenizer files: get one with "
+        "`./lab checkpoint`"
+    )
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -11,6 +11,7 @@ from zlib import crc32
 import torch
 from safetensors import SafetensorError, safe_open
 
+from vla_common.unreadable import explain
 from vla_modelkit.checkpoint import CheckpointError, weight_files
 
 _LEFTOVERS = re.compile(r"rotary_emb\.inv_freq$")  # buffers that older transformers wrote; they are computed
@@ -56,9 +57,7 @@ class Safetensors:
             try:
                 self._open[file] = safe_open(str(self.folder / file), framework="pt", device="cpu")
             except (SafetensorError, OSError) as error:
-                raise CheckpointError(
-                    f"{self.folder / file} is broken ({error}); remove it and run the download again"
-                ) from error
+                raise CheckpointError(f"{self.folder / file}: {explain(self.folder / file, error)}") from error
         return self._open[file]
 
 
