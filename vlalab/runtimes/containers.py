@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from vlalab.description import compose, ports
 from vlalab.engine import docker, guard, images, reservations, volumes
-from vlalab.host import paths
+from vlalab.host import library_variables, paths
 from vlalab.host.console import LabError, say
 from vlalab.host.processes import identify, supervise
 from vlalab.runtimes import logs, moved, running, steward
@@ -230,7 +230,8 @@ def _mount(path: str) -> list[str]:
 
 def _network() -> list[str]:
     """Returns the flags that hand over proxy, mirror and certificate authority of this machine."""
-    flags = [word for name in NETWORK if os.environ.get(name) for word in ("--env", name)]
+    variables = library_variables.usable(os.environ)
+    flags = [word for name in NETWORK if variables.get(name) for word in ("--env", name)]
     bundle = next((os.environ[name] for name in CA_VARIABLES if os.environ.get(name)), None)
     if bundle and Path(bundle).is_file():
         inside = "/etc/ssl/certs/vla-lab-host.crt"

@@ -23,7 +23,7 @@ from vlalab.description.ports import port_variable, service_on_free_port
 from vlalab.engine import volumes
 from vlalab.environments import venvs
 from vlalab.environments.venvs import Environment
-from vlalab.host import gl, paths
+from vlalab.host import gl, library_variables, paths
 from vlalab.host.console import LabError, say
 from vlalab.host.processes import supervise
 from vlalab.runtimes import held, logs, records, running, supervised
@@ -33,8 +33,8 @@ from vlalab.runtimes.supervised import instances as instances
 
 
 def service_variables(env: Environment | None = None) -> dict[str, str]:
-    """Returns the variables a program starts with: the caller's own, where the code lies, and its environment's."""
-    common = {**os.environ, "PYTHONPATH": paths.python_path(), "PYTHONUNBUFFERED": "1"}
+    """Return the variables a program starts with: the caller's usable ones, where the code is, its environment's."""
+    common = {**library_variables.usable(os.environ), "PYTHONPATH": paths.python_path(), "PYTHONUNBUFFERED": "1"}
     return {**common, **env.variables()} if env else common
 
 

@@ -6,7 +6,8 @@ from urllib.parse import urlsplit
 
 from vlalab.doctor.checks.docker import about
 from vlalab.doctor.checks.host import INDEX
-from vlalab.doctor.types import FAIL, Case, Check, Finding, fail, ok, skip, warn
+from vlalab.doctor.types import FAIL, WARN, Case, Check, Finding, fail, ok, skip, warn
+from vlalab.host.library_variables import unusable
 
 REGISTRY = "registry-1.docker.io"
 HUB = "https://huggingface.co"
@@ -86,6 +87,14 @@ def proxy(case: Case) -> Finding:
     return ok(f"{host}:{port} ({name})")
 
 
+def variables(case: Case) -> Finding:
+    """Look for variables that stop libraries."""
+    reasons = unusable(case.machine.variables)
+    if not reasons:
+        return ok("none that stops a library")
+    return warn("; ".join(reasons.values()), fix=f"unset {' '.join(reasons)}")
+
+
 def authority(case: Case) -> Finding:
     """Looks for the files of certificates that variables name."""
     for name in BUNDLES:
@@ -97,6 +106,8 @@ def authority(case: Case) -> Finding:
 
 CHECKS = (
     Check("network-proxy", "proxy", "Every download goes through it.", FAIL, "unset HTTPS_PROXY", proxy),
+    Check("network-variables", "libraries' variables", "The lab ignores those that stop a library.", WARN,
+          "unset ALL_PROXY", variables),
     Check("network-authority", "certificates", "A network with its own authority has to be trusted.", FAIL,
           TRUST, authority),
     Check("network-index", "package index", "Environments are made from it.", FAIL, TRUST, index),
