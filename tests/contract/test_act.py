@@ -108,8 +108,16 @@ IMAGE = to_json(picture())
 GOOD = {"image": IMAGE, "instruction": "x"}
 BAD = {
     "no image": ({"instruction": "x"}, "no 'image'"),
+    "OFT's fields": ({"full_image": IMAGE, "wrist_image": IMAGE, "instruction": "x"}, "it has 'full_image'"),
+    "base64 JPEG": ({**GOOD, "image": "/9j/4AAQSkZJRg=="}, "json_numpy"),
+    "data URL": ({**GOOD, "image": "data:image/png;base64,iVBORw0KGgo="}, "json_numpy"),
+    "channels first": ({**GOOD, "image": to_json(np.zeros((3, 8, 8), np.uint8))}, "image is uint8 [3, 8, 8]"),
+    "batch of two": ({**GOOD, "image": to_json(np.zeros((2, 8, 8, 3), np.uint8))}, "image is uint8 [2, 8, 8, 3]"),
+    "list of 256": ({**GOOD, "image": [[[0, 1, 256]]]}, "image is a list"),
+    "list of floats": ({**GOOD, "image": [[[0.5, 0.5, 0.5]]]}, "image is a list"),
+    "ragged list": ({**GOOD, "image": [[[0, 1, 2]], [[0, 1]]]}, "image is a list"),
     "no instruction": ({"image": IMAGE}, "no 'instruction'"),
-    "image is a list": ({**GOOD, "image": [[0]]}, "is a list"),
+    "image is a list of texts": ({**GOOD, "image": [["x"]]}, "image is a list"),
     "image of floats": ({**GOOD, "image": to_json(np.zeros((2, 2, 3)))}, "float64"),
     "RGBA of floats": ({**GOOD, "image": to_json(np.zeros((2, 2, 4)))}, "float64"),
     "five channels": ({**GOOD, "image": to_json(np.zeros((2, 2, 5), np.uint8))}, "[2, 2, 5]"),
@@ -140,6 +148,15 @@ BAD = {
     "encoded holds nothing": ({"encoded": "{}"}, "no 'image'"),
     "a list": ([1], "holds a list"),
 }
+
+
+@pytest.mark.parametrize("form", [lambda a: a.tolist(), lambda a: to_json(a[None])], ids=["list", "batch of one"])
+def test_unambiguous_forms_of_an_image_are_accepted(service, form):
+    image = np.random.default_rng(0).integers(0, 256, (8, 6, 3), np.uint8)
+    fake = EchoPolicy()
+    answer = requests.post(service(fake).url + "/act", json={**GOOD, "image": form(image)}, timeout=10)
+    assert answer.status_code == 200, answer.text
+    assert np.array_equal(fake.batches[-1][0].images["agentview"], image)
 
 
 @pytest.mark.parametrize(("body", "text"), BAD.values(), ids=list(BAD))

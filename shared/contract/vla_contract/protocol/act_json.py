@@ -3,7 +3,7 @@
 Request  {"image": A, "instruction": text[, "unnorm_key": text][, "state": A]}, A = {"__numpy__": base64, "dtype":
 "|u1", "shape": [H, W, 3]}; answer: the chunk's first action, float64 [n], in the same form. Or both doubly encoded:
 {"encoded": "<the request as JSON>"} as the only key, answered by a JSON string that holds the answer. Grey and RGBA
-pictures are converted (rgb.py).
+images are converted (rgb.py); a batch of one image and nested lists of integers are accepted too.
 """
 
 import base64
@@ -81,7 +81,8 @@ def refuse_unservable(info: PolicyInfo) -> None:
 def _observation(payload: dict, info: PolicyInfo, session: str) -> Observation:
     for name in ("image", "instruction"):
         if name not in payload:
-            raise InvalidObservation(f"the body has no {name!r}; expected image and instruction")
+            received = _names(payload) or "nothing"
+            raise InvalidObservation(f"the body has no {name!r} (it has {received}); expected image and instruction")
     _check_names(payload)
     state = payload.get("state")
     if state is not None:
@@ -90,13 +91,36 @@ def _observation(payload: dict, info: PolicyInfo, session: str) -> Observation:
         state = state.astype(np.float32)
     camera = info.cameras[0] if info.cameras else "agentview"
     return Observation(
-        images={camera: to_rgb(payload["image"])},
+        images={camera: _image(payload["image"])},
         state=state,
         instruction=payload["instruction"],
         session=session,
         step=0,
         unnorm_key=payload.get("unnorm_key"),
     )
+
+
+def _image(value: Any) -> np.ndarray:
+    """Return the image as uint8 [H, W, 3]. Raises InvalidObservation naming the client's own field."""
+    if isinstance(value, str):
+        raise InvalidObservation(
+            "image is a text; expected an array in json_numpy's form: decode the JPEG or PNG, and call "
+            "json_numpy.patch() (pip install json-numpy) before sending the array"
+        )
+    if isinstance(value, list):
+        try:
+            array = np.array(value)
+        except ValueError:  # rows of several lengths
+            array = np.array(None)
+        is_image = array.dtype.kind in "iu" and array.size and 0 <= array.min() <= array.max() <= 255
+        value = array.astype(np.uint8) if is_image else value
+    if isinstance(value, np.ndarray) and value.ndim == 4 and len(value) == 1:
+        value = value[0]
+    image = to_rgb(value)
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        raise InvalidObservation(f"image is {got}; expected uint8 [H, W, 3] with values from 0 to 255")
+    return image
 
 
 def _check_names(payload: dict) -> None:
