@@ -339,9 +339,9 @@ def test_an_uploaded_drawing_cannot_act_in_the_pages_name(attacked):
     path = attacked.uploaded("a.svg", b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
     attacked.ask({"path": path, "meta": META}, "x", None, False)
     answer = attacked.http.get(f"/gradio_api/file={path}")
-    assert (
-        "sandbox" in answer.headers["content-security-policy"] and answer.headers["x-content-type-options"] == "nosniff"
-    )
+    policy = answer.headers["content-security-policy"]
+    assert "sandbox" in policy and "frame-ancestors 'none'" in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
 
 
 def test_gradio_itself_checks_paths_too(serve_policy, link_to, tmp_path):

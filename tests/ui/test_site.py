@@ -1,5 +1,6 @@
 """The site around the pages: login, requests from other sites, languages, what a browser may load; in a browser too."""
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -8,6 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from serving import nobody, serving
+from starlette.routing import Mount
 
 from services.ui.app import PAGES
 from services.ui.site import words
@@ -34,7 +36,8 @@ def sites():
     with ExitStack() as entered:
         link = PolicyLink(nobody())
         entered.callback(link.close)
-        yield {token: entered.enter_context(serving(create_app(link, token))) for token in (None, TOKEN)}
+        services = {"reports": nobody(), "simulator": nobody()}
+        yield {token: entered.enter_context(serving(create_app(link, token, services))) for token in (None, TOKEN)}
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +109,29 @@ def test_every_answer_keeps_the_page_in(url):
     for path in ("/", "/nothing", "/static/site/site.css", "/readyz"):
         policy = httpx.get(url + path).headers["content-security-policy"]
         assert policy.startswith("default-src 'none'") and "unsafe" not in policy and "http" not in policy
-    assert httpx.get(f"{url}/ask/").headers["x-content-type-options"] == "nosniff"
+
+
+def test_no_answer_of_any_route_may_be_framed(sites):
+    """Gradio's too, and those of a login, a refusal and a missing page."""
+    from services.ui.app import create_app
+    from services.ui.ask.link import PolicyLink
+
+    with contextlib.closing(PolicyLink(nobody())) as link:
+        routes = [*create_app(link).routes]
+    paths = {f"{route.path}/site.css" if isinstance(route, Mount) else route.path for route in routes}
+    paths |= {"/nothing", "/ask/", "/ask/nothing", "/ask/gradio_api/upload"}
+    paths |= {f"/ask/{path}" for path in ("config", "theme.css", "static/x.js", "gradio_api/info")}
+    assert {"/", "/runs", "/data", "/lab", "/simulator", "/login", "/static/site/site.css"} <= paths
+    for token, url in sites.items():
+        with httpx.Client(base_url=url) as client:
+            for path in sorted(re.sub(r"\{[^{}]*\}", "x", path) for path in paths):
+                for method in ("GET", "POST"):
+                    with client.stream(method, path) as answer:
+                        said = f"{method} {path} with token {token}: {answer.status_code}"
+                        assert answer.status_code != 500, said
+                        assert "frame-ancestors 'none'" in answer.headers.get("content-security-policy", ""), said
+                        assert answer.headers["x-content-type-options"] == "nosniff", said
+                        assert "referrer-policy" in answer.headers, said
 
 
 @pytest.mark.parametrize("path", ["/static/site/%2e%2e/site.py", "/static/site/", "/static/"])

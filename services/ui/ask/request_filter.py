@@ -230,7 +230,8 @@ def _in_time(receive: Receive, seconds: float) -> Receive:
 
 def _inert(send: Send) -> Send:
     """Returns a `send` that marks the answer as a file and no document of the page's: an SVG may hold a script."""
-    more = [(b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox")]
+    policy = b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
+    more = [(b"content-security-policy", policy)]
     more += [(b"x-content-type-options", b"nosniff")]
 
     async def marked(message: Message) -> None:

@@ -75,7 +75,8 @@ def routes(site: Site) -> list[BaseRoute]:
     async def report(request: Request) -> Response:
         answer = await reports.passed(request, f"/{_name(request)}/report.html")
         # a file that others may have written, with scripts: it must not act in the name of who looks at it
-        answer.headers["content-security-policy"] += "; sandbox allow-scripts"
+        policy = answer.headers.get("content-security-policy", "default-src 'none'; frame-ancestors 'none'")
+        answer.headers["content-security-policy"] = f"{policy}; sandbox allow-scripts"
         return answer
 
     async def compared(request: Request) -> Response:

@@ -18,6 +18,7 @@ POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; "
     b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+GRADIO_POLICY = b"frame-ancestors 'none'"  # its page needs scripts in its HTML
 HEADERS = {b"x-content-type-options": b"nosniff", b"referrer-policy": b"same-origin"}
 
 
@@ -57,11 +58,9 @@ class Guard:
 
 
 def _with_headers(send: Send, request: Request) -> Send:
-    """Returns a `send` that adds HEADERS, POLICY where an answer has none, and the language that was chosen.
-
-    Gradio's page needs scripts in its HTML, so it has no POLICY.
-    """
-    more = HEADERS if request.url.path.startswith("/ask/") else {**HEADERS, b"content-security-policy": POLICY}
+    """Returns a `send` that adds HEADERS, a policy where an answer has none, and the language that was chosen."""
+    policy = GRADIO_POLICY if request.url.path.startswith("/ask/") else POLICY
+    more = {**HEADERS, b"content-security-policy": policy}
 
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
