@@ -30,7 +30,8 @@ def running(policy: Policy | Callable[[], Policy], wait: bool = True, port: int 
     """
     app = create_app(policy, **settings)
     with listen("127.0.0.1", port) as listener:
-        server = uvicorn.Server(uvicorn_config(app, "warning"))
+        config = uvicorn_config(app, "warning", has_token=settings.get("token") is not None)
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="uvicorn")
         thread.start()
         try:

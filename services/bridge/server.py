@@ -29,7 +29,9 @@ from services.bridge.vla_eval import server as vla_eval
 from services.bridge.vla_eval.robots import ROBOTS as VLA_EVAL_ROBOTS
 from services.bridge.wire import MAX_BYTES, NotTheirs, pack, short, unpack
 from vla_contract import ContractError, InvalidObservation, PolicyClient, PolicyInfo
+from vla_contract.protocol.problems import MEDIA_TYPE
 from vla_contract.server.auth import TokenCheck
+from vla_contract.server.hosts import host_check
 from vla_evaluation.actions import Actions, PolicyFault, differing
 
 log = logging.getLogger("vla_contract")
@@ -84,11 +86,18 @@ class Door:
             raise ValueError("; ".join(self.refusals.values()))
         self.client, self.info, self.robot = client, info, robot
         self._token, self._open = TokenCheck(token), 0
+        self._hosts = host_check(self._token.required)
         self._actions = Actions(info.name, info.action, robot.action)
         self._names = itertools.count()
 
     async def admit(self, connection: ServerConnection, request: Request) -> Response | None:
         """Answers probes, and who may not come in; None lets a websocket begin."""
+        headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in request.headers.raw_items()]
+        if self._hosts is not None and (refusal := self._hosts.refusal(headers)):
+            response = connection.respond(http.HTTPStatus.FORBIDDEN, refusal.json().decode())
+            del response.headers["Content-Type"]
+            response.headers["Content-Type"] = MEDIA_TYPE
+            return response
         if request.path in PROBES:
             return await self._ready(connection)
         if "Origin" in request.headers:

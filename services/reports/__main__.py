@@ -37,14 +37,15 @@ def main() -> None:
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     asked = tyro.cli(Server, prog="python -m services.reports")
     stores = Stores(Volume().root)
-    app = create_app(Volume().root, TokenCheck(token_for(asked.host)), stores)
+    check = TokenCheck(token_for(asked.host))
+    app = create_app(Volume().root, check, stores)
     listener = listen(asked.host, asked.port)
     log.info("listening on %s", address(listener))
     reading = threading.Thread(target=stores.rows, daemon=True)
     reading.start()
     reading.join(READ_S)
     with listener, suppress(KeyboardInterrupt):  # uvicorn raises it again after the orderly end
-        uvicorn.Server(uvicorn_config(app, "info")).run(sockets=[listener])
+        uvicorn.Server(uvicorn_config(app, "info", has_token=check.required)).run(sockets=[listener])
 
 
 if __name__ == "__main__":

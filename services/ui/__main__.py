@@ -86,7 +86,8 @@ def run(settings: Server) -> None:
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again at its end: go on, and clean up
     logging.getLogger("uvicorn.error").addFilter(not_cut_off)
-    config = uvicorn_config(create_app(link, token, settings.addresses("services"), others, settings.steward), "info")
+    app = create_app(link, token, settings.addresses("services"), others, settings.steward)
+    config = uvicorn_config(app, "info", has_token=token is not None)
     config.timeout_graceful_shutdown = 1  # every open page holds a connection that does not end by itself
     with listen(settings.host, settings.port) as listener, suppress(KeyboardInterrupt):
         log.info("the page is at %s, over the policy at %s", address(listener), link.url)

@@ -12,7 +12,9 @@ import tyro
 from vla_common import endings
 from vla_common.serving import Serving
 from vla_common.volume import Volume, make_folder
+from vla_contract.protocol.problems import MEDIA_TYPE
 from vla_contract.server.auth import ASK_PERSON, TokenCheck, bearer, token_for
+from vla_contract.server.hosts import host_check
 
 log = logging.getLogger("services.ws_mdl")
 OPEN = ("/livez", "/readyz")  # for health checks, which carry no token
@@ -55,22 +57,32 @@ def run(server: Server, logs: Path, check: TokenCheck) -> int:
 
 def protect(app: Wsgi, check: TokenCheck) -> Wsgi:
     """Returns the application behind a password: TensorBoard itself knows none. OPEN answers everybody."""
+    hosts = host_check(check.required)
 
     def guarded(environ: dict, start_response: Callable) -> Iterable[bytes]:
+        names = {b"host": environ.get("HTTP_HOST"), b"origin": environ.get("HTTP_ORIGIN")}
+        headers = [(name, value.encode("latin-1")) for name, value in names.items() if value is not None]
+        if hosts is not None and (refusal := hosts.refusal(headers)):
+            return _answer(start_response, "403 Forbidden", refusal.json(), MEDIA_TYPE)
         if environ.get("PATH_INFO") in OPEN:
-            return _plain(start_response, "200 OK", b"ready\n")
+            return _answer(start_response, "200 OK", b"ready\n")
         if check.allows(bearer(environ.get("HTTP_AUTHORIZATION", ""))):
             return app(environ, start_response)
         text = b"The password is the lab's token (VLALAB_TOKEN).\n"
-        return _plain(start_response, "401 Unauthorized", text, ASK_PERSON.items())
+        return _answer(start_response, "401 Unauthorized", text, headers=ASK_PERSON.items())
 
     return guarded
 
 
-def _plain(start_response: Callable, status: str, text: bytes, headers: Iterable[tuple[str, str]] = ()) -> list[bytes]:
-    length = ("Content-Length", str(len(text)))
-    start_response(status, [("Content-Type", "text/plain; charset=utf-8"), length, *headers])
-    return [text]
+def _answer(
+    start_response: Callable,
+    status: str,
+    body: bytes,
+    media_type: str = "text/plain; charset=utf-8",
+    headers: Iterable[tuple[str, str]] = (),
+) -> list[bytes]:
+    start_response(status, [("Content-Type", media_type), ("Content-Length", str(len(body))), *headers])
+    return [body]
 
 
 if __name__ == "__main__":

@@ -7,12 +7,15 @@ import pytest
 
 from tests.docker.conftest import RUNTIME, USER
 from tests.docker.watching import get, listening, url
+from vlalab.description import compose
 from vlalab.engine import docker
 from vlalab.environments import venvs
 from vlalab.host import paths
 
 pytestmark = pytest.mark.docker
 UP = ("openvla", "ui")
+# What can be up once the images of openvla, ui and libero are built: models of the other images come later.
+STARTABLE = (*UP, "oracle", "random", "simulator", "reports", "libero_notebook", "openvla_notebook")
 
 
 # --- up -----------------------------------------------------------------------------------------------------
@@ -109,6 +112,22 @@ def test_the_network_reaches_a_service_with_a_token_only(up):
     info = f"http://{address}:{up.ports['random']}/v1/info"
     assert [get(info)[0], get(info, "another")[0], get(info, "a-token-of-the-tests")[0]] == [401, 401, 200]
     up("down", "random")
+
+
+def test_a_service_without_a_token_answers_to_its_own_names_only(up):
+    """Loopback names from this machine, those of compose.yaml between containers; none that another site may have."""
+    names = [name for name, service in compose.read().items() if service.ports and name in STARTABLE]
+    up("up", *names, *RUNTIME)
+    for name in names:
+        path = "/api" if "notebook" in name else "/readyz"
+        for host in ("localhost:59999", f"127.0.0.1:{up.ports[name]}", f"{name}:{up.ports[name]}"):
+            assert get(url(up, name, path), host=host)[0] == 200, (name, host)
+        for host in ("evil.example", f"0.0.0.0:{up.ports[name]}"):
+            assert get(url(up, name, path), host=host)[0] == 403, (name, host)
+        code = f"import urllib.request as r; print(r.urlopen('http://{name}:{up.ports[name]}{path}').status)"
+        asked = docker.run(["exec", up.container("ui")["Id"], "python", "-c", code], check=False)
+        assert asked.stdout.strip() == "200", (name, asked.stderr)
+    up("down", *(name for name in names if name not in UP))
 
 
 def test_a_students_notebooks_lie_on_the_volume_and_changes_outlast_the_container(up):

@@ -71,9 +71,10 @@ def url(lab: Lab, service: str, path: str = "") -> str:
     return f"http://127.0.0.1:{lab.ports[service]}{path}"
 
 
-def get(address: str, token: str = "") -> tuple[int, bytes]:
-    """Returns status and body of a GET."""
-    request = urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"} if token else {})
+def get(address: str, token: str = "", host: str = "") -> tuple[int, bytes]:
+    """Returns status and body of a GET. host: the header `Host`, where it is not the address's own."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(address, headers=headers | ({"Host": host} if host else {}))
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.status, answer.read()

@@ -177,6 +177,16 @@ def test_a_damaged_file_and_another_invocation(run, remote):
         remote.open()
 
 
+@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Origin": "null"}])
+@pytest.mark.parametrize("route", ["/v1/run", "/readyz", "/metrics", "/v1/calls/join"])
+def test_another_sites_page_reads_and_changes_nothing(run, route, headers):
+    """Without a token, by DNS rebinding."""
+    body = b"{}" if "calls" in route else None
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(urllib.request.Request(f"{run[0].url}{route}", body, headers), timeout=30)
+    assert caught.value.code == 403
+
+
 def test_a_batch_is_one_transaction_in_which_each_is_undone_by_itself(run):
     _, store = run
     with store.batch():

@@ -24,6 +24,7 @@ FILE = ROOT / "compose.yaml"
 GPU_FILE = ROOT / "compose.gpu.yaml"
 ROLE = "vla-lab.role"  # the label that tells policies from jobs
 PROJECT = "VLALAB_PROJECT"  # compose.yaml's name: is this variable's value
+SERVICE_NAMES = "VLALAB_SERVICE_NAMES"  # variable with the names by which containers call each other
 
 
 @dataclass(frozen=True)

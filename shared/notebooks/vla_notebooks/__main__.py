@@ -15,7 +15,8 @@ import tyro
 from vla_common import endings
 from vla_common.serving import Serving
 from vla_common.volume import Volume
-from vla_contract.server.auth import BIND, is_loopback, token_for
+from vla_contract.server.auth import BIND, open_addresses, token_for
+from vla_contract.server.hosts import allowed_names
 from vla_notebooks.home import settle
 
 log = logging.getLogger("vla_notebooks")
@@ -103,7 +104,8 @@ def settings(server: Server, root: Path, private: Path) -> dict[str, dict]:
             "allow_root": True,  # check_user has decided, and knows namespaces
             "answer_yes": True,  # an interrupt ends it at once
             "jpserver_extensions": {"jupyterlab": True, "jupyter_server_terminals": True},
-            "allow_remote_access": not is_loopback(server.host),
+            "allow_remote_access": bool(open_addresses(server.host)),  # else it checks Host
+            "local_hostnames": ["localhost", *allowed_names()],
         },
         "FileContentsManager": {"preferred_dir": server.of},  # the file browser opens there
         "LabApp": {

@@ -14,6 +14,7 @@ TYPE_PREFIX = "urn:vla-lab:problem:"
 KINDS = {
     "bad-request": (400, "The request is malformed"),
     "unauthorized": (401, "No or wrong token"),
+    "unknown-host": (403, "The service does not answer to this host name"),
     "not-found": (404, "No such route"),
     "method-not-allowed": (405, "Wrong method for this route"),
     "slow-request": (408, "The request came too slowly"),

@@ -23,19 +23,24 @@ def token_for(host: str) -> str | None:
 
 
 def require_token_beyond_loopback(host: str, token: str | None) -> None:
-    """Raises ValueError where the network reaches a service that listens on `host`, and it asks for no token.
-
-    In a container $VLALAB_BIND, when set, is the address that counts: compose.yaml publishes ports there. Elsewhere
-    nothing is published, and a variable cannot take back what `host` opens.
-    """
-    bind = os.environ.get(BIND) or host
-    open_at = [address for address in ((bind,) if in_container() else (host, bind)) if not is_loopback(address)]
+    """Raises ValueError where the network reaches a service that listens on `host`, and it asks for no token."""
+    open_at = open_addresses(host)
     if open_at and not token:
         alone = f"{BIND}=127.0.0.1" if in_container() else "--host 127.0.0.1"
         raise ValueError(
             f"{open_at[0]} lets the whole network use this service, and no token protects it: set VLALAB_TOKEN "
             f"(8 or more characters), or {alone} to serve this machine alone"
         )
+
+
+def open_addresses(host: str) -> list[str]:
+    """Return the addresses at which the network reaches a service that listens on `host`; empty for loopback only.
+
+    In a container $VLALAB_BIND, when set, is the address that counts: compose.yaml publishes ports there. Elsewhere
+    nothing is published, and a variable cannot take back what `host` opens.
+    """
+    bind = os.environ.get(BIND) or host
+    return [address for address in ((bind,) if in_container() else (host, bind)) if not is_loopback(address)]
 
 
 def in_container() -> bool:

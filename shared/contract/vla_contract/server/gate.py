@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from vla_contract.protocol.problems import MEDIA_TYPE, Problem
+from vla_contract.server.hosts import HostCheck
 
 log = logging.getLogger("vla_contract")
 PROBES = ("/livez", "/readyz")
@@ -38,11 +39,11 @@ class Limits:
 class Gate:
     """Which connections wait for their sender, in the order in which they began to.
 
-    probes: a service's further names of /readyz.
+    probes: a service's further names of /readyz. hosts: the check of `Host` and `Origin`, None without one.
     """
 
-    def __init__(self, limits: Limits, probes: Iterable[str] = ()):
-        self.limits, self.probes = limits, (*PROBES, *probes)
+    def __init__(self, limits: Limits, probes: Iterable[str] = (), hosts: HostCheck | None = None):
+        self.limits, self.probes, self.hosts = limits, (*PROBES, *probes), hosts
         self._heads: dict[Connection, None] = {}
         self._idle: dict[Connection, None] = {}
 
@@ -146,6 +147,8 @@ class Connection(HttpToolsProtocol):
         """Returns what is wrong with a head that is whole, None where nothing is."""
         if sum(len(name) + len(value) for name, value in self.headers) + len(self.url) > self._limits.head_bytes:
             return self._large()
+        if self._gate.hosts is not None and (refusal := self._gate.hosts.refusal(self.headers)):
+            return refusal
         if len(self.pipeline) >= self._limits.pipelined:
             return Problem("bad-request", f"more than {self._limits.pipelined} requests before the first one's answer")
         over = len(self.connections) - self._limits.connections

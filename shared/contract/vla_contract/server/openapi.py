@@ -56,9 +56,10 @@ PROBLEM = {
 }
 _INFO = {"type": "object", "required": ["name", "action", "cameras"]}
 _STATUS = {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}}
-OPEN = (400, 408, 431, 503)  # what else any route may answer: to a head that is none, slow, too large, or one too many
-ASKED = (400, 401, 408, 431, 503)
-OF_A_BODY = (400, 401, 408, 413, 415, 422, 429, 431, 500, 503, 504)
+# what else any route may answer: to a head that is none, of another host, slow, too large, or one too many
+OPEN = (400, 403, 408, 431, 503)
+ASKED = (400, 401, 403, 408, 431, 503)
+OF_A_BODY = (400, 401, 403, 408, 413, 415, 422, 429, 431, 500, 503, 504)
 
 
 def document(

@@ -15,6 +15,7 @@ from vla_contract.server import heap
 from vla_contract.server.app import create_app
 from vla_contract.server.auth import require_token_beyond_loopback
 from vla_contract.server.gate import Connection, Gate, Limits
+from vla_contract.server.hosts import host_check
 
 log = logging.getLogger("vla_contract")
 
@@ -47,7 +48,8 @@ def serve(
         timer.start()
 
     app = create_app(policy, on_failure=on_failure, **settings)
-    server = uvicorn.Server(uvicorn_config(app, log_level, limits, settings.get("probes", ())))
+    has_token = settings.get("token") is not None
+    server = uvicorn.Server(uvicorn_config(app, log_level, limits, settings.get("probes", ()), has_token=has_token))
     listener = listen(host, port)
     log.info("listening on %s", address(listener))
     with listener, suppress(KeyboardInterrupt):  # uvicorn raises it again after the orderly end
@@ -57,12 +59,20 @@ def serve(
 
 
 def uvicorn_config(
-    app: Starlette, log_level: str, limits: Limits | None = None, probes: Iterable[str] = ()
+    app: Starlette,
+    log_level: str,
+    limits: Limits | None = None,
+    probes: Iterable[str] = (),
+    *,
+    has_token: bool = False,
 ) -> uvicorn.Config:
-    """Returns the settings every policy service is served with. probes: its further names of /readyz."""
+    """Return the settings that every service is served with.
+
+    probes: its further names of /readyz. has_token: whether it asks for a token; without one it checks `Host`.
+    """
     return uvicorn.Config(
         app,
-        http=partial(Connection, gate=Gate(limits or Limits(), probes)),
+        http=partial(Connection, gate=Gate(limits or Limits(), probes, host_check(has_token))),
         log_level=log_level,
         log_config=None,
         access_log=False,  # the metrics count requests; a line per step would drown everything else

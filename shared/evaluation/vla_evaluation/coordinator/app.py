@@ -173,7 +173,8 @@ def coordinating(listen_at: str, token: str | None, of: Coordinator) -> Iterator
     listener = listen(host, port)
     bind = os.environ.get(BIND)
     of.url = f"http://{bind}:{port}" if bind and in_container() else address(listener)
-    server = uvicorn.Server(uvicorn_config(create_app(of, TokenCheck(token)), "warning"))
+    config = uvicorn_config(create_app(of, TokenCheck(token)), "warning", has_token=token is not None)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), name="coordinator", daemon=True)
     thread.start()
     try:

@@ -59,7 +59,8 @@ def main(benchmark: Benchmark, prog: str) -> None:
     listener = listen(asked.host, asked.port)
     with tempfile.TemporaryDirectory(prefix="vlalab-live-") as work, listener:
         sessions = Sessions(benchmark, Path(work), policies, limits, token)
-        server = uvicorn.Server(uvicorn_config(create_app(sessions, TokenCheck(token)), "info"))
+        config = uvicorn_config(create_app(sessions, TokenCheck(token)), "info", has_token=token is not None)
+        server = uvicorn.Server(config)
         log.info("listening on %s", address(listener))
         with suppress(KeyboardInterrupt):  # uvicorn raises it again after the orderly end
             server.run(sockets=[listener])
