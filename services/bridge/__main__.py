@@ -21,6 +21,7 @@ from vla_common import endings
 from vla_common.serving import Serving
 from vla_common.versions import lock_hash
 from vla_contract import ContractError, Policy, PolicyClient, serve
+from vla_contract.protocol.tokens import check_token
 from vla_contract.server.auth import token_for
 
 READY_S = 900.0  # for the policy of `openpi` to get ready
@@ -60,6 +61,7 @@ class Bridge(Serving):
         from services.bridge.policy import wait_for
 
         token = os.environ.get("VLALAB_TOKEN") or None
+        check_token("VLALAB_BRIDGE_KEY", os.environ.get("VLALAB_BRIDGE_KEY", ""))
         serve(lambda: wait_for(self.connected, self.wait_s), host=self.host, port=self.port, token=token)
 
     def connected(self) -> Policy:

@@ -20,6 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 from services.bridge.wire import MAX_BYTES, NotTheirs, pack, short, unpack
 from vla_contract import ContractError, PolicyLost
 from vla_contract.client.transport import CONNECT_S, probe
+from vla_contract.protocol.tokens import check_token
 
 GATEWAYS = (502, 503, 504)  # of a proxy whose server is not up
 CLOSE_S = 1.0
@@ -51,7 +52,7 @@ class Connection:
 
     def __init__(self, url: str, key: str | None = None, hello_s: float = 60.0, answer_s: float = 120.0):
         self.url, self.hello_s, self.answer_s, self.key = check_address(url), hello_s, answer_s, key
-        self._headers = {"Authorization": f"Api-Key {key}"} if key else {}
+        self._headers = {"Authorization": f"Api-Key {check_token('VLALAB_BRIDGE_KEY', key)}"} if key else {}
         self._connection: ClientConnection | None = None
 
     @property

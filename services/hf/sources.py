@@ -18,6 +18,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from services.hf.made import texts
 from vla_common.volume import Volume
+from vla_contract.protocol.tokens import check_token
 
 PROBE_S = 10  # for one answer of the hub, before anything is downloaded
 
@@ -134,6 +135,7 @@ def fetch(named: Repository, volume: Volume) -> Path:
     place = {"revision": named.revision, "cache_dir": volume.path("hf") / "hub"}
     if constants.HF_HUB_OFFLINE:
         return _downloaded(named, place, "HF_HUB_OFFLINE is set")
+    check_token("the hub's token (HF_TOKEN)", get_token() or "")
     try:
         HfApi().model_info(named.name, revision=named.revision, timeout=PROBE_S)
         return Path(snapshot_download(named.name, allow_patterns=[*named.files], **place))
@@ -209,7 +211,7 @@ def require_push(name: str | None) -> None:
         validate_repo_id(name)
     except HFValidationError as error:
         raise ValueError(f"--push {name!r} is no name of the hub's; expected OWNER/NAME") from error
-    if not get_token():
+    if not check_token("the hub's token (HF_TOKEN)", get_token() or ""):
         raise ValueError(
             f"--push {name} needs a token that may write to the hub: set HF_TOKEN "
             "(https://huggingface.co/settings/tokens); nothing was trained or sent"

@@ -29,6 +29,7 @@ def ended(body: str, **variables: str) -> tuple[int, str, str]:
 
 
 IN_UTF8 = "in utf-8; save the file, or name things, in UTF-8\n"
+IN_ASCII = "name things in UTF-8, and give tokens, keys and addresses in ASCII\n"
 
 
 @pytest.mark.parametrize(
@@ -48,8 +49,17 @@ IN_UTF8 = "in utf-8; save the file, or name things, in UTF-8\n"
             "error: stopped; the same command begins again, or goes on where it can\n",
         ),
         ("raise MemoryError", 1, "error: there is not enough memory; end what else runs here\n"),
-        ("'\\udce9'.encode()", 1, f"error: '\\udce9' cannot be written {IN_UTF8}"),
-        ("b'\\xb0\\xa1'.decode()", 1, f"error: b'\\xb0\\xa1' is no text {IN_UTF8}"),
+        (
+            "'\\udce9'.encode()",
+            1,
+            f"error: character 1, U+DCE9 (no printable character), cannot be written in utf-8; {IN_ASCII}",
+        ),
+        (
+            "'secret-one\\u200bsecret-two'.encode('latin-1')",
+            1,
+            f"error: character 11, U+200B (ZERO WIDTH SPACE), cannot be written in latin-1; {IN_ASCII}",
+        ),
+        ("b'secret\\xb0\\xa1secret'.decode()", 1, f"error: byte 7 is not text {IN_UTF8}"),
     ],
 )
 def test_an_end_is_a_code_and_at_most_one_sentence(body, code, says):

@@ -71,6 +71,10 @@ def test_a_push_without_a_token_is_refused_before_anything_is_trained(volume, mo
     with pytest.raises(ValueError, match=r"--push me/mine needs the hub, and HF_HUB_OFFLINE is set"):
         sources.require_push("me/mine")
     sources.require_push(None)
+    monkeypatch.setattr(sources, "get_token", lambda: "hf_secret\u201dsecret")
+    with pytest.raises(ValueError, match=r"HF_TOKEN.*U\+201D") as caught:
+        sources.require_push("me/mine")
+    assert "secret" not in str(caught.value)
 
 
 def test_nothing_is_uploaded_unless_asked():

@@ -172,7 +172,7 @@ def test_the_environment_file_is_read_as_utf8(copy_clone, tmp_path):
     done = subprocess.run(line, **options)
     assert (done.returncode, done.stderr) == (
         1,
-        f"lab: {clone}/.env is no UTF-8 text (byte 23 is 0xc7); save it as UTF-8\n",
+        f"lab: {clone}/.env is not UTF-8 text (line 1); save it as UTF-8\n",
     )
     (clone / ".env").write_text("VLALAB_TOKN=12345678 # 한글\n")
     assert "did you mean VLALAB_TOKEN?" in subprocess.run(line, **options).stderr

@@ -4,6 +4,7 @@ import os
 import re
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,12 @@ def test_the_log_of_the_notebooks_names_the_token_to_the_caller_alone(lab, tmp_p
     assert token not in command_lines()
     found = holding(token, tmp_path)
     assert found and [path for path in found if open_to_others(path)] == []
+
+
+def test_a_token_that_no_header_can_carry_is_named_and_not_shown():
+    env = {**os.environ, "VLALAB_TOKEN": "secret-one\u200bsecret-two", "DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    command = [sys.executable, "-m", "vlalab", "eval", "--join", "http://127.0.0.1:9", "--runtime", "local"]
+    done = subprocess.run(command, env=env, cwd=paths.ROOT, capture_output=True, text=True)
+    output = done.stdout + done.stderr
+    assert done.returncode == 1 and "VLALAB_TOKEN has U+200B (ZERO WIDTH SPACE) as character 11 of 21" in output
+    assert "secret-" not in output and "Traceback" not in output

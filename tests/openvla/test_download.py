@@ -110,6 +110,13 @@ def test_no_hub_no_repository_no_revision_and_no_space_are_said(remote, run, nob
         assert "Traceback" not in done.stderr
 
 
+def test_a_hub_token_that_cannot_be_sent_is_named_and_not_shown(run, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret\u200bsecret")
+    done = run("--repo", REPO)
+    assert done.returncode == 1 and "HF_TOKEN" in done.stderr and "U+200B" in done.stderr and "10" in done.stderr
+    assert "secret" not in done.stdout + done.stderr
+
+
 def test_too_little_space_is_said_before_anything_is_downloaded(remote, run, monkeypatch):
     big = remote.folder / "model-00003-of-00003.safetensors"
     with big.open("wb") as file:

@@ -60,7 +60,7 @@ def about(url: str) -> Mapping[str, object]:
         def redirect_request(self, *_) -> None:
             return None
 
-    token = compose.environment_variables().get("VLALAB_TOKEN")
+    token = compose.token()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         request = urllib.request.Request(f"{url.rstrip('/')}/v1/run", headers=headers)

@@ -47,7 +47,7 @@ class Placing:
             "address": self.here.head,
             "node": self.here.node,
             "url": f"http://{self.host}:{self.port}",
-            "token": compose.environment_variables().get("VLALAB_TOKEN") or None,
+            "token": compose.token(),
             "workers": self.workers,
         }
 

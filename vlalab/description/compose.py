@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 from vlalab.description.interpolation import interpolate, read_dotenv
-from vlalab.host import state
+from vlalab.host import borrowed, state
 from vlalab.host.console import LabError
 from vlalab.host.paths import ROOT
 
@@ -25,6 +25,8 @@ GPU_FILE = ROOT / "compose.gpu.yaml"
 ROLE = "vla-lab.role"  # the label that tells policies from jobs
 PROJECT = "VLALAB_PROJECT"  # compose.yaml's name: is this variable's value
 SERVICE_NAMES = "VLALAB_SERVICE_NAMES"  # variable with the names by which containers call each other
+
+_TOKENS = borrowed.module("shared/contract/vla_contract/protocol/tokens.py")
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,15 @@ def needs(name: str, path: Path = FILE, variables: Mapping[str, str] | None = No
 
 def _names(service: Service, other: str) -> int:
     return sum(f"//{other}:" in word for word in service.words())
+
+
+def token() -> str | None:
+    """Return the lab's token, None without one. Raises LabError, without the token, for one that cannot be sent."""
+    token = environment_variables().get("VLALAB_TOKEN")
+    try:
+        return _TOKENS.check_token("VLALAB_TOKEN", token) if token else None
+    except ValueError as error:
+        raise LabError(str(error)) from None
 
 
 def names() -> list[str]:

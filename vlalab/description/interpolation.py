@@ -91,8 +91,8 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8") if path.exists() else ""
     except UnicodeDecodeError as error:
-        where = f"byte {error.start} is {error.object[error.start]:#x}"
-        raise LabError(f"{path} is no UTF-8 text ({where}); save it as UTF-8") from None
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise LabError(f"{path} is not UTF-8 text (line {line}); save it as UTF-8") from None
 
 
 def _expanded(binding: Binding, known: Mapping[str, str], path: Path) -> str:

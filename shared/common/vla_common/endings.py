@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -181,11 +182,17 @@ def _other_volume(path: Path) -> str:
 
 
 def _of_text(error: UnicodeError) -> str:
-    if not isinstance(error, (UnicodeDecodeError, UnicodeEncodeError)):
-        return f"text that cannot be read: {error}"
-    around = error.object[max(0, error.start - 20) : error.end + 20]
-    what = "is no text in" if isinstance(error, UnicodeDecodeError) else "cannot be written in"
-    return f"{around!r} {what} {error.encoding}; save the file, or name things, in UTF-8"
+    """Returns what is wrong and where, and nothing of the text itself, which may hold a token."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start + 1} is not text in {error.encoding}; save the file, or name things, in UTF-8"
+    if isinstance(error, UnicodeEncodeError):
+        character = error.object[error.start]
+        kind = unicodedata.name(character, "no printable character")
+        return (
+            f"character {error.start + 1}, U+{ord(character):04X} ({kind}), cannot be written in {error.encoding}; "
+            "name things in UTF-8, and give tokens, keys and addresses in ASCII"
+        )
+    return f"text that cannot be read ({type(error).__name__})"
 
 
 # --- output -------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vla_common.volume import make_own_folder, require_space, shown
+from vla_contract.protocol.tokens import check_token
 from vla_modelkit import pace
 from vla_modelkit.checkpoint import CheckpointError, file_hash
 from vla_modelkit.download import SPARE, RemoteFile
@@ -48,9 +49,10 @@ def fetch_data(repo: str, below: str, folder: Path, revision: str = "main") -> P
 
 def _listing(repo: str, below: str, revision: str) -> tuple[str, list[RemoteFile]]:
     """Returns (commit, files). Of a repository with many data sets only the folder is listed."""
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, get_token
     from huggingface_hub.hf_api import RepoFile
 
+    check_token("the hub's token (HF_TOKEN)", get_token() or "")
     with _told(f"{repo}/{below}".rstrip("/")):
         commit = HfApi().dataset_info(repo, revision=revision, expand=["sha"]).sha
         tree = HfApi().list_repo_tree(repo, below or None, recursive=True, revision=commit, repo_type=KIND)

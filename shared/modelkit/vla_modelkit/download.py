@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_common.volume import make_own_folder, require_space, shown
+from vla_contract.protocol.tokens import check_token
 from vla_modelkit import pace
 from vla_modelkit.checkpoint import CheckpointError, changed_files, file_hash, read_record, write_record
 
@@ -70,9 +71,10 @@ def listing(
     repo: str, revision: str, folder: Path, wanted: Sequence[str], check: Check
 ) -> tuple[str, list[RemoteFile]]:
     """Returns (commit, the files that a checkpoint needs). Raises CheckpointError, for another model's listing too."""
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
+    check_token("the hub's token (HF_TOKEN)", get_token() or "")
     try:
         info = HfApi().model_info(repo, revision=revision, files_metadata=True)
     except RepositoryNotFoundError as error:

@@ -16,6 +16,7 @@ from vla_contract.protocol import codec
 from vla_contract.protocol.errors import PolicyError, PolicyRefused, PolicyUnavailable, SessionLost
 from vla_contract.protocol.info import PolicyInfo
 from vla_contract.protocol.messages import decode_chunk, encode_observation
+from vla_contract.protocol.tokens import check_token
 from vla_contract.protocol.types import ActionChunk, Observation
 
 _PACKED = {"Content-Type": codec.MEDIA_TYPE}
@@ -54,9 +55,7 @@ class PolicyClient:
         self._name, self._count = uuid.uuid4().hex, itertools.count()
         self._rule = rule or RetryRule(retries=retries)
         self._transport = Transport(base_url)
-        if token is not None and not (token.isascii() and token.isprintable()):
-            raise ValueError("the token cannot travel in a header; expected printable ASCII")
-        self._token = {"Authorization": f"Bearer {token}"} if token else {}
+        self._token = {"Authorization": f"Bearer {check_token('the token (VLALAB_TOKEN)', token)}"} if token else {}
 
     @property
     def base_url(self) -> str:

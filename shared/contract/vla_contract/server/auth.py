@@ -8,6 +8,8 @@ import ipaddress
 import os
 from pathlib import Path
 
+from vla_contract.protocol.tokens import check_token
+
 # What a page answers with so that a browser asks: any user, and the token as the password.
 ASK_PERSON = {"WWW-Authenticate": 'Basic realm="vla-lab: any user, password VLALAB_TOKEN", charset="UTF-8"'}
 BIND = "VLALAB_BIND"  # where a container's port is published; inside, a service listens on all addresses
@@ -63,10 +65,8 @@ class TokenCheck:
     """
 
     def __init__(self, token: str | None):
-        if token is not None and (len(token) < 8 or not token.isascii() or not token.isprintable() or " " in token):
-            raise ValueError(
-                f"the token has {len(token)} characters; expected 8 or more printable ASCII ones without spaces"
-            )
+        if token is not None and len(check_token("the token (VLALAB_TOKEN)", token)) < 8:
+            raise ValueError(f"the token (VLALAB_TOKEN) has {len(token)} characters; expected 8 or more")
         self.required = token is not None
         self._expected = _digest(token.encode()) if token is not None else b""
 

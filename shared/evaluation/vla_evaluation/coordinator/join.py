@@ -24,6 +24,7 @@ from vla_common.counts import plural
 from vla_common.volume import Volume
 from vla_contract import ContractError, PolicyClient
 from vla_contract.client.transport import FAULTS, Transport
+from vla_contract.protocol.tokens import check_token
 from vla_evaluation import provenance
 from vla_evaluation.benchmark import Assets, Benchmark, require_assets
 from vla_evaluation.config import differences, read_addresses, require_folder_name
@@ -74,7 +75,8 @@ class JoinConfig:
 
     @property
     def secret(self) -> str | None:
-        return self.token or os.environ.get("VLALAB_TOKEN") or None
+        token = self.token or os.environ.get("VLALAB_TOKEN")
+        return check_token("the token (VLALAB_TOKEN)", token) if token else None
 
 
 def ask(config: JoinConfig) -> dict[str, Any]:

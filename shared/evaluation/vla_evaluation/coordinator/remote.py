@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 from vla_contract.client.retry import Deadline, RetryRule
 from vla_contract.client.transport import FAULTS, Transport
+from vla_contract.protocol.tokens import check_token
 from vla_evaluation.store.records import Fault, Lease, StoreError
 from vla_evaluation.store.runstore import RunStore
 
@@ -54,7 +55,7 @@ class RemoteStore:
     def __init__(self, folder: Path, joined: Joined, token: str | None):
         self.folder, self.joined = folder, joined
         self.transport = Transport(joined.url)
-        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.headers = {"Authorization": f"Bearer {check_token('the token (VLALAB_TOKEN)', token)}"} if token else {}
 
     def meta(self, key: str) -> Any:
         """Returns the job, the one recorded fact that a worker asks for."""
