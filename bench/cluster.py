@@ -95,7 +95,7 @@ class Client:
 
     async def call(self, name: str, **sent):
         body = json.dumps({**sent, "invocation": 1, "key": self.name}).encode()
-        head = f"POST /v1/calls/{name} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = f"POST /v1/calls/{name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         start = time.perf_counter()
         self.writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         answer = await self.reader.readuntil(b"\r\n\r\n")

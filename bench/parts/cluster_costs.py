@@ -68,7 +68,8 @@ class Wire:
 
     async def post(self, route: str, body: bytes, media_type: str = "application/json") -> bytes:
         """Returns the answer's body. RuntimeError for any status but 200."""
-        head = f"POST {route} HTTP/1.1\r\nHost: x\r\nContent-Type: {media_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST {route} HTTP/1.1\r\nHost: localhost\r\n"
+        head += f"Content-Type: {media_type}\r\nContent-Length: {len(body)}\r\n\r\n"
         if self.reader.at_eof():
             self.writer.close()
             await self.open(self.url)

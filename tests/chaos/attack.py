@@ -205,7 +205,8 @@ def examples(name: str) -> Callable[[random.Random], dict]:
 
 def attack_policy(target: Target, seed: int, seconds: float, ledger: Ledger) -> None:
     """Attacks one policy service: a flood, memory from its second third on, then clients beside an attack."""
-    target.info = json.loads(asyncio.run(Connection(target.url).ask(b"GET /v1/info HTTP/1.1\r\nHost: a\r\n\r\n")).body)
+    info = asyncio.run(Connection(target.url).ask(b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+    target.info = json.loads(info.body)
     mutator = Mutator(target.name, target.info, seed, examples(target.name))
     numbers, flood_s = iter(range(1_000_000)), 0.6 * seconds
     warm = asyncio.run(flood(target, mutator, numbers, time.monotonic() + flood_s / 3, ledger))
@@ -226,4 +227,5 @@ def count_memory(target: Target, before: float, requests: int, slack_mb: float, 
 
 
 async def _ready(target: Target) -> bool:
-    return (await Connection(target.url).ask(b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n", timeout_s=20)).status == 200
+    request = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    return (await Connection(target.url).ask(request, timeout_s=20)).status == 200

@@ -279,7 +279,7 @@ def exchange(url, head, *pieces, pause_s=0.0):
         return answer
 
 
-HEAD = b"POST /v1/act HTTP/1.1\r\nHost: x\r\nContent-Type: application/msgpack\r\n"
+HEAD = b"POST /v1/act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/msgpack\r\n"
 
 
 def test_a_body_that_comes_too_slowly_is_given_up(service):

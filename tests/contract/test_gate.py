@@ -135,7 +135,7 @@ def test_idle_connections_keep_nobody_out(served, client):
     with ExitStack() as stack:
         for _ in range(300):
             raw = stack.enter_context(connect(url))
-            raw.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            raw.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert raw.recv(65536).startswith(b"HTTP/1.1 200")
         alive(url, 10)
         assert client(url).act(observe(step=4)).actions[0, 0] == 4
@@ -183,7 +183,7 @@ def test_without_the_token_a_body_is_not_looked_at(served):
 
 def test_pipelined_requests_are_bounded(served):
     url = served().url
-    asked, last = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /livez HTTP/1.1\r\nConnection: close\r\n\r\n"
+    asked, last = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /livez HTTP/1.1\r\nConnection: close\r\n\r\n"
     assert exchange(url, asked * 9 + last).count(b"HTTP/1.1 200") == 10
     assert exchange(url, asked * 500).count(b"HTTP/1.1 200") < 500  # and the connection is closed
     alive(url)
