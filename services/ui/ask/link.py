@@ -154,6 +154,11 @@ _BY_KIND = {
         "Start page and policy with the same VLALAB_TOKEN.",
         False,
     ),
+    "unknown-host": (
+        "The policy does not answer to this host name",
+        "Add the name to VLALAB_ALLOWED_HOSTS and start the policy again.",
+        False,
+    ),
     "loading": ("The policy is still loading", "The page goes on by itself as soon as it is ready.", True),
     "load-failed": ("The policy could not be loaded", "Its log says why: `./lab logs SERVICE`", False),
     "stopping": ("The policy is stopping", "Start it again, or wait where it restarts by itself.", True),
