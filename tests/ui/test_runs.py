@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -120,8 +121,6 @@ def site_over(reports: str, stack) -> str:
 
 @pytest.fixture(scope="module")
 def url(reports):
-    from contextlib import ExitStack
-
     with ExitStack() as entered:
         yield site_over(reports, entered)
 
@@ -156,6 +155,18 @@ def test_a_film_passes_through_in_parts(url, volume):
     answer = httpx.get(f"{url}/runs/goal-vla-1/videos/00-00.mp4", headers={"Range": "bytes=100-199"})
     assert (answer.status_code, answer.content) == (206, whole[100:200])
     assert answer.headers["content-range"] == f"bytes 100-199/{len(whole)}"
+
+
+def test_the_site_asks_a_service_by_the_services_own_name(reports, monkeypatch):
+    """A browser that reaches the site by a configured name: the service knows no such name, and need not."""
+    monkeypatch.setenv("VLALAB_ALLOWED_HOSTS", "lab.example.org")
+    headers = {"Host": "lab.example.org", "Origin": "https://lab.example.org"}
+    with ExitStack() as stack:
+        url = site_over(reports, stack)
+        for path in ("/runs", "/runs/goal-vla-1/report.html", "/runs/goal-vla-1/videos/00-00.mp4"):
+            assert httpx.get(f"{url}{path}", headers=headers).status_code == 200
+            assert httpx.get(f"{url}{path}", headers={"Host": "evil.example"}).status_code == 403
+    assert httpx.get(f"{reports}/api/runs", headers=headers).status_code == 403
 
 
 def test_a_report_cannot_act_in_the_name_of_who_looks_at_it(url):
