@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -202,7 +201,7 @@ def test_a_machine_that_dies_gives_its_episode_back(policies, held, undisturbed,
     with policies[1].holding(1):
         machine = stack.enter_context(Machine(tmp_path / "two", url, "--policy-url", policies[1].url))
         assert doing(run, 1, machine) == "two.worker-0"
-        os.kill(machine.process.pid, signal.SIGKILL)
+        machine.kill()
     policies[0].release()
     run.end()
     assert results(run.folder) == undisturbed
