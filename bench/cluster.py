@@ -89,8 +89,8 @@ class Client:
             await self.lease()
             return 2
         name = IN_TURN[self.count % len(IN_TURN)]
-        sent = {"lease": self.held, "steps": self.count} if name == "heartbeat" else {"status": "at it"}
-        await self.call(name, worker=self.name, **sent)
+        says = {"worker": self.name, "status": "at it"}
+        await self.call(name, **({"lease": self.held, "steps": self.count} if name == "heartbeat" else says))
         return 1
 
     async def call(self, name: str, **sent):

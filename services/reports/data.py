@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -29,11 +30,10 @@ def routes(sets: Sets) -> list[Route]:
         return JSONResponse(sets.one(_name(request)))
 
     def episode(request: Request) -> Response:
-        return JSONResponse(sets.episode(_name(request), request.path_params["index"]))
+        return JSONResponse(sets.episode(_name(request), _index(request)))
 
     def film(request: Request) -> Response:
-        index, camera = request.path_params["index"], request.path_params["camera"]
-        return OpenFile(sets.open_film(_name(request), index, camera), "film.mp4")
+        return OpenFile(sets.open_film(_name(request), _index(request), request.path_params["camera"]), "film.mp4")
 
     async def mark(request: Request) -> Response:
         if request.headers.get("content-type", "").split(";")[0] != "application/json":
@@ -48,8 +48,8 @@ def routes(sets: Sets) -> list[Route]:
     return [
         Route("/api/data", told(listed)),
         Route(AT, told(one)),
-        Route(f"{AT}/episodes/{{index:int}}", told(episode)),
-        Route(f"{AT}/films/{{index:int}}/{{camera}}.mp4", told(film)),
+        Route(f"{AT}/episodes/{{index}}", told(episode)),
+        Route(f"{AT}/films/{{index}}/{{camera}}.mp4", told(film)),
         Route(f"{AT}/marks", told(mark), methods=["POST"]),
     ]
 
@@ -80,3 +80,10 @@ def _name(request: Request) -> str:
     if not NAME.fullmatch(name):
         raise Missing(f"{name[:80]!r} is no data set's name")
     return name
+
+
+def _index(request: Request) -> int:
+    index = request.path_params["index"]
+    if not re.fullmatch("[0-9]{1,9}", index):
+        raise Missing(f"{index[:80]!r} is not an episode")
+    return int(index)

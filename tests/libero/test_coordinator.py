@@ -5,10 +5,13 @@ import json
 import secrets
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
 import pytest
 
+from vla_evaluation import hosts
+from vla_evaluation.coordinator import calls, schemas
 from vla_evaluation.coordinator.app import Coordinator, coordinating
 from vla_evaluation.coordinator.calls import Held
 from vla_evaluation.coordinator.remote import Joined, RemoteStore
@@ -23,7 +26,7 @@ RESULT = {"success": True, "steps": 7}
 class Rules:
     """What of a job the calls look at."""
 
-    lease_s, retries = 30.0, 1
+    lease_s, retries, policies = 30.0, 1, ()
 
 
 @pytest.fixture
@@ -136,20 +139,144 @@ def test_an_episode_without_its_file_is_refused(run, remote):
     assert run[1].counts()[0]["leased"] == 1
 
 
+NAN, HALF = float("nan"), "a\ud800"
+DELAYS = {"held_steps": 1, "overtaken_actions": 0, "latency_ms_mean": 1.0, "latency_ms_max": 2.0}
+JOIN = {"name": "two", "workers": 1, "machine": {"cores": 2}}
+ASK = {"worker": "two.worker-0", "token": "7" * 16}
+
+
 @pytest.mark.parametrize(
-    ("name", "sent", "words"),
+    ("name", "sent", "field"),
     [
-        ("lease", {"worker": 3, "token": "7" * 16}, "worker is '3'; expected text"),
-        ("lease", {"worker": "w", "token": "short"}, "expected 16 to 64 hexadecimal"),
-        ("lease", {"worker": "w", "token": "../../../../outside"}, "expected 16 to 64 hexadecimal"),
-        ("heartbeat", {"lease": {"task": "../x"}}, "config_hash is"),
-        ("finish", {"lease": None}, "lease is 'None'; expected an object"),
-        ("meta", {}, "there is no call 'meta'; these are: join"),
+        ("join", {**JOIN, "name": HALF}, "JSON"),
+        ("join", {**JOIN, "name": "a\x1b[2J"}, "name"),
+        ("join", {**JOIN, "name": "a" * 65}, "name"),
+        ("join", {**JOIN, "name": ""}, "name"),
+        ("join", {**JOIN, "workers": 0}, "workers"),
+        ("join", {**JOIN, "workers": 10**6}, "workers"),
+        ("join", {**JOIN, "machine": {"memory_gb": NAN}}, "machine.memory_gb"),
+        ("join", {**JOIN, "machine": {"system": "a" * 10_000}}, "machine.system"),
+        ("join", {**JOIN, "machine": {f"fact {n}": 1 for n in range(21)}}, "machine"),
+        ("lease", {**ASK, "worker": 3}, "worker"),
+        ("lease", {**ASK, "worker": "a" * 129}, "worker"),
+        ("lease", {**ASK, "prefer_task": 2**63}, "prefer_task"),
+        ("lease", {**ASK, "token": "short"}, "token"),
+        ("lease", {**ASK, "token": "../../../../outside"}, "token"),
+        ("lease", {**ASK, "policies": ["http://127.0.0.1:1"]}, "policies"),
+        ("say", {"worker": "a\x00", "status": ""}, "worker"),
+        ("leases", {"prefix": "a" * 129}, "prefix"),
     ],
 )
-def test_nonsense_is_refused_in_words(remote, name, sent, words):
-    with pytest.raises(StoreError, match=words):
+def test_invalid_arguments_are_refused(run, remote, name, sent, field):
+    with pytest.raises(StoreError, match=field) as refused:
         remote.call(name, **sent)
+    assert "Traceback" not in str(refused.value) and "internal" not in str(refused.value)
+    assert_serves(run, remote)
+
+
+@pytest.mark.parametrize(
+    ("name", "sent", "field"),
+    [
+        ("heartbeat", {"lease": {"task": "../x"}}, "lease"),
+        ("heartbeat", {"steps": -1}, "steps"),
+        ("heartbeat", {"steps": NAN}, "steps"),
+        ("finish", {"lease": None}, "lease"),
+        ("finish", {"result": 5}, "result"),
+        ("finish", {"result": {**RESULT, "steps": 2**62}}, "result.steps"),
+        ("finish", {"result": {**RESULT, "success": "yes"}}, "result.success"),
+        ("finish", {"result": {**RESULT, "timings_ms": 5}}, "result.timings_ms"),
+        ("finish", {"result": {**RESULT, "timings_ms": {"total": "NaN"}}}, "result.timings_ms.total"),
+        ("finish", {"result": {**RESULT, "timings_ms": {"total": NAN}}}, "result.timings_ms.total"),
+        ("finish", {"result": {**RESULT, "timings_ms": {"total": float("inf")}}}, "result.timings_ms.total"),
+        ("finish", {"result": {**RESULT, "timings_ms": {"total": 10**400}}}, "result.timings_ms.total"),
+        ("finish", {"result": {**RESULT, "realtime": {**DELAYS, "latency_ms_max": NAN}}}, "latency_ms_max"),
+        ("finish", {"result": {**RESULT, "more": {"deep": [NAN]}}}, "result.more"),
+        ("finish", {"result": {**RESULT, "recording": "../../secret.npz"}}, "result.recording"),
+        ("finish", {"result": {**RESULT, "policy_error": HALF}}, "JSON"),
+        ("fail", {"error": "a" * 10_001}, "error"),
+        ("add_to_result", {"more": {}, "files": 5}, "files"),
+        ("add_to_result", {"more": {}, "files": ["episode"]}, "files"),
+        ("add_to_result", {"more": {"still": "videos/../../../secret.jpg"}}, "more.still"),
+        ("add_to_result", {"more": {"video_ms": NAN}}, "more.video_ms"),
+        ("add_to_result", {"more": {"success": True}}, "more.success"),
+    ],
+)
+def test_invalid_arguments_about_a_lease_are_refused(run, remote, name, sent, field):
+    lease = leased(remote)
+    whole = {"lease": asdict(lease), "steps": 1, "result": RESULT, "error": "none", "more": {}}
+    needed = {"heartbeat": ("lease", "steps"), "finish": ("lease", "result"), "fail": ("lease", "error")}
+    arguments = {key: whole[key] for key in needed.get(name, ("lease", "more"))} | sent
+    with pytest.raises(StoreError, match=field) as refused:
+        remote.call(name, **arguments)
+    assert "Traceback" not in str(refused.value) and "internal" not in str(refused.value)
+    assert run[1].counts()[0]["leased"] == 1 and remote.release(lease)
+    assert_serves(run, remote)
+
+
+def assert_serves(run, remote):
+    """The run can be resumed, and what the coordinator, its own progress and other programs read can be read."""
+    coordinator, store = run
+    assert remote.finish_with(leased(remote), {**RESULT, "timings_ms": {"total": 3.5}}, 0.0, drafted(remote), None)
+    for page in ("readyz", "metrics", "v1/run"):
+        assert urllib.request.urlopen(f"{coordinator.url}/{page}", timeout=30).status == 200
+    assert [row.result["timings_ms"]["total"] for row in store.finished()] == [3.5]
+    assert [share.seconds for share in hosts.shares(store.by_worker(), {})] == [0.0035]
+    assert not store.undrawn(10**9, lambda success, place: False)
+
+
+def test_a_number_of_machines_and_workers_can_join_and_no_more(run, remote, monkeypatch):
+    monkeypatch.setattr(calls, "MAX_MACHINES", 3)
+    monkeypatch.setattr(calls, "MAX_WORKERS", 2)
+    for number in range(3):
+        remote.joined = replace(remote.joined, key=f"key-{number}")
+        assert remote.call("join", **JOIN)["name"] == ("two" if not number else f"two-{number + 1}")
+    remote.joined = replace(remote.joined, key="another")
+    with pytest.raises(StoreError, match="3 machines"):
+        remote.call("join", **JOIN)
+    for worker in ("a", "b", "a"):
+        remote.call("say", worker=worker, status="at it")
+    for name, more in (("say", {"status": "at it"}), ("lease", {"token": "7" * 16})):
+        with pytest.raises(StoreError, match="2 workers"):
+            remote.call(name, worker="c", **more)
+    assert set(run[1].workers()) == {"a", "b"} and run[1].counts()[0]["leased"] == 0
+
+
+def test_calls_in_one_transaction_fail_alone(run, remote, monkeypatch):
+    """While the database is locked calls wait, and then are one transaction."""
+    coordinator, store = run
+    lease = leased(remote)
+
+    def broken(*_):
+        raise TypeError("a fault of the program")
+
+    monkeypatch.setitem(calls.CALLS, "faults", (schemas.Call, broken))
+    sent = [("say", {"worker": "w", "status": f"{number}"}) for number in range(20)]
+    sent[5:5] = [("faults", {}), ("finish", {"lease": asdict(lease), "result": RESULT})]
+    sent.append(("add_to_result", {"lease": asdict(lease), "more": {}, "files": 5}))
+    headers = {"Content-Type": "application/json"}
+
+    def status(call):
+        name, arguments = call
+        body = json.dumps({**arguments, "invocation": coordinator.run.invocation, "key": "k"}).encode()
+        try:
+            request = urllib.request.Request(f"{coordinator.url}/v1/calls/{name}", body, headers)
+            return urllib.request.urlopen(request, timeout=30).status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    with ThreadPoolExecutor(len(sent)) as pool:
+        store.db.execute("BEGIN IMMEDIATE")
+        answers = [pool.submit(status, call) for call in sent]
+        assert answers[-1].result() == 400, "the store was asked"
+        store.db.execute("COMMIT")
+        statuses = [answer.result() for answer in answers]
+    assert statuses == [*[200] * 5, 500, 400, *[200] * 15, 400]
+    assert store.counts()[0]["leased"] == 1
+
+
+def test_there_is_no_other_call(remote):
+    with pytest.raises(StoreError, match="'meta'.*join"):
+        remote.call("meta")
 
 
 def test_a_task_that_leads_elsewhere_reaches_no_file(run, remote):

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
@@ -455,6 +456,30 @@ def test_a_changed_configuration_is_refused_with_the_difference(light):
     before = results(folder)
     assert "0 of 4 to do" in again("--workers", "2", "--video", "sample", code=0), "this changes no outcome"
     assert results(folder) == before and len(before) == 4
+
+
+def test_a_result_that_is_not_valid_json_is_named_with_the_command_that_discards_it(light, tmp_path):
+    """Machines that joined a run could store a NaN. Whether SQLite refuses it or the report does depends on SQLite."""
+    flags, whole = light
+    folder = tmp_path / "nan"
+    shutil.copytree(whole, folder)
+    with RunStore(folder / "run.sqlite") as store:
+        store.db.execute(
+            "UPDATE episodes SET result = replace(result, '\"requests\":', '\"x\": NaN, \"requests\":')"
+            "WHERE task = 7 AND episode = 1"
+        )
+    reported = runs("--run-dir", str(tmp_path), "report", "nan")
+    with LightEvaluation(tmp_path, "nan", *flags) as run:
+        assert run.process.wait(300) in (1, 2)
+        said = run.output
+    assert reported.returncode == 2
+    for message in (reported.stderr, said):
+        assert "task 7 episode 1" in message and "--resume" in message and "damaged" not in message
+    with sqlite3.connect(folder / "run.sqlite") as database:
+        database.execute(re.search(r'sqlite3 \S+ "([^"]+)"', said)[1])
+    with LightEvaluation(tmp_path, "nan", *flags, "--video", "none") as run:
+        assert "1 of 4 to do" in run.end()
+    assert results(folder) == results(whole)
 
 
 def test_a_damaged_store_is_left_alone(light, tmp_path):

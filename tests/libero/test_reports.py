@@ -245,6 +245,27 @@ def test_runs_are_told_as_json(url):
     assert ask(url, "/api/runs/led-away")[0] == ask(url, "/api/compare?a=/etc/passwd&b=x")[0] == 404
 
 
+def test_a_result_that_is_not_valid_json_is_reported_with_its_episode(tmp_path):
+    """As a machine that joined could store it once; so could it a name with half a surrogate pair."""
+    runs = tmp_path / "runs"
+    _, store = make_run(runs, "nan", trials=1)
+    store.db.execute("UPDATE episodes SET result = '{\"timings_ms\": {\"total\": NaN}}' WHERE task = 3")
+    store.close()
+    _, store = make_run(runs, "named", trials=1)
+    store.note(1, {"hosts": {"a\ud800": {"host": "a\ud800", "workers": 1}}})
+    store.close()
+    make_run(runs, "good", trials=1)[1].close()
+    for run in ("nan", "named", "good"):
+        (runs / run / "config.json").write_text("{}")
+    with serving(tmp_path) as url:
+        for path in ("/api/runs/nan", "/api/compare?a=nan&b=good", "/api/compare?a=good&b=nan"):
+            status, _, body = ask(url, path)
+            assert status == 409 and "task 3 episode 0" in json.loads(body)["detail"], path
+        for path in ("/", "/api/runs", "/api/leaderboard", "/api/runs/named", "/api/compare?a=named&b=good"):
+            assert ask(url, path)[0] == 200, path
+        assert list(json.loads(ask(url, "/api/runs/named")[2])["invocations"][0]["notes"]["hosts"]) == ["a?"]
+
+
 def test_an_empty_volume_says_how_to_make_a_run(tmp_path):
     with serving(tmp_path) as url:
         assert b"./lab eval libero_goal" in ask(url, "/")[2]

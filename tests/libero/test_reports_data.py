@@ -79,6 +79,12 @@ def test_every_set_is_listed_with_what_is_in_it_or_why_it_cannot_be_read(url):
     assert "tasks.jsonl" in rows["inner"]["why"] and "pipe.hdf5" in rows["pipe.hdf5"]["why"]
 
 
+@pytest.mark.parametrize("episode", ["9" * 5000, "9" * 10, "-1", "x", "%D9%A1"])
+def test_an_invalid_episode_number_is_not_found(url, episode):
+    assert ask(url, f"/api/data/goal-one/episodes/{episode}")[0] == 404
+    assert ask(url, f"/api/data/goal-one/films/{episode}/{FILM}")[0] == 404
+
+
 def test_an_episode_has_curves_and_films_that_seek(url, volume):
     status, shown = told(url, "/goal-one/episodes/1")
     assert (status, shown["steps"], shown["task"]) == (200, 9, data_sets.TASKS[1])

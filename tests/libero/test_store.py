@@ -107,6 +107,26 @@ def test_errors_are_retried_a_bounded_number_of_times_and_never_counted(tmp_path
         assert store.lease("a", later, 3.0, LEASE_S).attempt == 4, "resume gives fresh tries"
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_result_that_is_not_json_is_refused_and_its_episode_is_tried_again(store, number):
+    """The worker that gets the error ends, so this is a fault of the machinery and no result."""
+    invocation = store.begin_invocation(0.0)
+    lease = store.lease("a", invocation, 0.0, LEASE_S)
+    for facts in ({"x": number}, {"timings_ms": {"total": number}}):
+        with pytest.raises(ValueError):
+            store.finish(lease, result(**facts), 1.0)
+    with pytest.raises(ValueError):
+        store.note(invocation, {"hosts": {"a": {"memory_gb": number}}})
+    assert [fault.status for fault in store.take_back("a", 2.0, 1, "it ended")] == ["lost"]
+    again = store.lease("b", invocation, 3.0, LEASE_S, prefer_task=lease.task)
+    assert (again.episode, again.attempt) == (lease.episode, 2)
+    assert store.finish(again, result(), 4.0)
+    with pytest.raises(ValueError):
+        store.add_to_result(again, {"video_ms": number})
+    assert [one.result for one in store.finished()] == [result()]
+    assert store.invocations()[0]["notes"] == {}
+
+
 def test_a_released_lease_costs_no_attempt(store):
     invocation = store.begin_invocation(0.0)
     lease = store.lease("a", invocation, 0.0, LEASE_S)

@@ -40,7 +40,7 @@ def routes(site: Site) -> list[BaseRoute]:
         )  # fmt: skip
 
     async def episode(request: Request) -> Response:
-        index = request.path_params["index"]
+        index = _index(request)
         found = await reports.json(_path(request), timeout=SLOW_S)
         shown = await reports.json(f"{_path(request)}/episodes/{index}", timeout=SLOW_S)
         order = [each["episode"] for each in found["episodes_told"]]
@@ -49,7 +49,7 @@ def routes(site: Site) -> list[BaseRoute]:
         return site.render(request, "data/episode.html.j2", found=found, shown=shown, **around)
 
     async def film(request: Request) -> Response:
-        index, camera = request.path_params["index"], request.path_params["camera"]
+        index, camera = _index(request), request.path_params["camera"]
         if not re.fullmatch(NAME, camera):
             raise Away("reports", f"{camera[:80]!r} is no camera's name", 404)
         return await reports.passed(request, f"{_path(request)}/films/{index}/{camera}.mp4")
@@ -73,8 +73,8 @@ def routes(site: Site) -> list[BaseRoute]:
         Route("/data", listed),
         Route("/data/{name}", one),
         Route("/data/{name}/marks", mark, methods=["POST"]),
-        Route("/data/{name}/{index:int}", episode),
-        Route("/data/{name}/films/{index:int}/{camera}.mp4", film),
+        Route("/data/{name}/{index}", episode),
+        Route("/data/{name}/films/{index}/{camera}.mp4", film),
     ]
 
 
@@ -84,6 +84,13 @@ def _path(request: Request) -> str:
     if not re.fullmatch(NAME, name):
         raise Away("reports", f"{name[:80]!r} is no name that the lab gives", 404)
     return f"/api/data/{name}"
+
+
+def _index(request: Request) -> int:
+    index = request.path_params["index"]
+    if not re.fullmatch("[0-9]{1,9}", index):
+        raise Away("reports", f"{index[:80]!r} is not an episode", 404)
+    return int(index)
 
 
 def _chosen(episodes: list[dict[str, Any]], task: str, show: str) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from vla_evaluation.benchmark import Environment, sensed
 from vla_evaluation.chunks import Delays, Hold, Timeline
 from vla_evaluation.pictures import images
 from vla_evaluation.spec import RunSpec
+from vla_evaluation.terminal import plain
 
 SERVER_STAGES = ("decode", "queue", "infer", "encode")
 
@@ -212,6 +213,6 @@ def run_episode(
         start_hash,
         digest(states[-1]),
         timings,
-        "" if fault is None else str(fault),
+        "" if fault is None else plain(fault),
         timeline.delays,
     )

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import uvicorn
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.routing import Route
 
@@ -22,10 +23,10 @@ from vla_contract.server.exchange import Answer, Request
 from vla_contract.server.metrics import Metrics
 from vla_contract.server.serving import address, listen, uvicorn_config
 from vla_evaluation import hosts
-from vla_evaluation.coordinator import VERSION, calls
+from vla_evaluation.coordinator import VERSION, calls, schemas
 from vla_evaluation.coordinator.desk import Desk
 from vla_evaluation.coordinator.gauges import Gauges
-from vla_evaluation.routed import JSON, Routed, read, told
+from vla_evaluation.routed import JSON, Routed, told
 from vla_evaluation.runs.folders import STORE, explain_os_error
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.store.runstore import RunStore
@@ -73,11 +74,16 @@ class Handlers:
 
     async def call(self, path: Mapping, query: Mapping, request: Request) -> Answer:
         """Carries out a call of `calls.CALLS`."""
-        name, sent = path["name"], read(request)
+        name = path["name"]
         if name not in calls.CALLS:
             raise Problem("not-found", f"there is no call {name[:40]!r}; these are: {', '.join(calls.CALLS)}")
-        self._require_current(sent.get("invocation"), sent.get("key"))
-        return told({"value": await self.desk.do(name, sent)})
+        schema, _ = calls.CALLS[name]
+        try:
+            call = schema.model_validate_json(request.body)
+        except ValidationError as error:
+            raise Problem("bad-request", schemas.explain(error)) from error
+        self._require_current(call.invocation, call.key)
+        return told({"value": await self.desk.do(name, call)})
 
     async def file(self, path: Mapping, query: Mapping, request: Request) -> Answer:
         """Keeps an episode's file until the call that publishes it; {"held": false} where the lease is gone."""
@@ -104,11 +110,11 @@ class Handlers:
             raise
         return True
 
-    def _require_current(self, invocation: object, key: object) -> None:
+    def _require_current(self, invocation: int | None, key: str | None) -> None:
         """Raises Problem (409) where this is not what the sender joined; hears the sender."""
         if self.of.over or invocation != self.run.invocation:
             raise Problem(GONE, self.of.over or "the run was begun anew since; join it again")
-        host = self.run.hosts.get(key) if isinstance(key, str) else None
+        host = self.run.hosts.get(key)
         if host and host.heard > -math.inf:
             host.heard = self.run.now()
 

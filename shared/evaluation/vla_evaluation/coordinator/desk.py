@@ -6,12 +6,11 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vla_evaluation.coordinator.calls import CALLS, NEVER, Held
-from vla_evaluation.store.records import StoreError
+from vla_evaluation.coordinator.schemas import Call
 from vla_evaluation.store.runstore import RunStore
 
 TOGETHER = 256  # calls in one transaction
@@ -29,10 +28,10 @@ class Desk:
         self.thread = threading.Thread(target=self._serve, name="coordinator's store", daemon=True)
         self.thread.start()
 
-    async def do(self, name: str, sent: Mapping[str, Any]) -> Any:
+    async def do(self, name: str, call: Call) -> Any:
         """Returns what a call of CALLS does. ValueError for what makes no sense, StoreError as the store has it."""
         answer = self.loop.create_future()
-        self.waiting.put((name, sent, answer))
+        self.waiting.put((name, call, answer))
         return await answer
 
     def close(self) -> None:
@@ -61,13 +60,14 @@ class Desk:
             done = [(answer, None, error) for _, _, answer in calls]
         return done
 
-    def _one(self, store: RunStore, name: str, sent: Mapping, answer: asyncio.Future) -> tuple:
+    def _one(self, store: RunStore, name: str, call: Call, answer: asyncio.Future) -> tuple:
+        """Carry out one call. Its error is its own: the store undoes each write by itself."""
         try:
-            value = CALLS[name](store, self.run, sent)
+            value = CALLS[name][1](store, self.run, call)
             if name in CHANGING:
                 self.run.counted = NEVER
             return answer, value, None
-        except (StoreError, ValueError, OSError) as error:
+        except Exception as error:
             return answer, None, error
 
 

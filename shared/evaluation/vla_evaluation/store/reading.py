@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
 
-from vla_evaluation.store.records import SCHEMA_VERSION, Fault, Finished, Lease, StoreError, explain
+from vla_evaluation.store.records import SCHEMA_VERSION, Fault, Finished, Lease, StoreError, explain, from_json
 
 LOCKED_S = 60.0  # how long one process waits while others write
 NEXT_SESSION = 2**62  # later than any there is
@@ -87,7 +87,21 @@ class StoreReader:
         try:
             yield
         except (sqlite3.Error, json.JSONDecodeError) as error:
-            raise explain(error, self.path) from error
+            raise self._explain(error) from error
+
+    def _explain(self, error: sqlite3.Error | json.JSONDecodeError) -> StoreError:
+        """As `explain`; a result that is not valid JSON is named, with the command that discards it."""
+        if isinstance(error, json.JSONDecodeError) or "malformed JSON" in str(error):
+            invalid = "result IS NOT NULL AND NOT json_valid(result)"
+            with suppress(sqlite3.Error):
+                row = self.db.execute(f"SELECT task, episode FROM episodes WHERE {invalid}").fetchone()
+                if row is not None:
+                    repair = f"UPDATE episodes SET status = 'error', result = NULL WHERE {invalid}"
+                    return StoreError(
+                        f"run store {self.path}: the result of task {row[0]} episode {row[1]} is not valid JSON; "
+                        f'discard it with: sqlite3 {self.path} "{repair}"; then --resume runs the episode again'
+                    )
+        return explain(error, self.path)
 
     def _scalar(self, sql: str, *values):
         row = self.db.execute(sql, values[0] if values and isinstance(values[0], dict) else values).fetchone()
@@ -97,7 +111,7 @@ class StoreReader:
         """Returns the recorded fact `key` (JSON types)."""
         with self._reading():
             value = self._scalar("SELECT value FROM meta WHERE key = ?", key)
-            return default if value is None else json.loads(value)
+            return default if value is None else from_json(value)
 
     def described(self) -> dict:
         """Returns what the run says of its tasks, profile and assets, so that nobody needs the benchmark for it."""
@@ -111,7 +125,7 @@ class StoreReader:
     def invocations(self) -> list[dict]:
         with self._reading():
             rows = self.db.execute("SELECT * FROM sessions ORDER BY id").fetchall()
-            return [{**dict(row), "notes": json.loads(row["notes"])} for row in rows]
+            return [{**dict(row), "notes": from_json(row["notes"])} for row in rows]
 
     def done_by_invocation(self) -> dict[int, int]:
         """Returns how many episodes each invocation finished."""
@@ -215,7 +229,7 @@ class StoreReader:
         with self._reading():
             sql = f"SELECT {FINISHED} FROM episodes WHERE status = 'done' ORDER BY task, episode"
             rows = self.db.execute(sql).fetchall()
-            read = [{**row, "success": bool(row["success"]), "result": json.loads(row["result"])} for row in rows]
+            read = [{**row, "success": bool(row["success"]), "result": from_json(row["result"])} for row in rows]
         return [Finished(**row) for row in read]
 
     def outcomes(self) -> dict[tuple[int, int], tuple[bool, bool]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 SCHEMA_VERSION = 1
 SCHEMA = """
@@ -70,6 +71,23 @@ class Fault:
     invocation: int
     worker: str
     error: str
+
+
+def to_json(value: object) -> str:
+    """Return JSON that SQLite can read. ValueError for a NaN or an infinity, which are not JSON."""
+    return json.dumps(value, allow_nan=False)
+
+
+def from_json(text: str) -> Any:
+    """Return the value of stored JSON, with '?' for half a surrogate pair. JSONDecodeError for NaN and infinities too."""
+
+    def refuse(constant: str) -> None:
+        raise json.JSONDecodeError(f"{constant} is not JSON", text, text.find(constant))
+
+    value = json.loads(text, parse_constant=refuse)
+    if "\\ud" in text:
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+    return value
 
 
 @contextmanager

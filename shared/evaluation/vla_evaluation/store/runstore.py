@@ -12,7 +12,6 @@ in the schema: at most one row `done` and at most one row pending or leased per 
 
 from __future__ import annotations
 
-import json
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from typing import Any
 
 from vla_evaluation.store import files
 from vla_evaluation.store.reading import EPISODE_KEY, FAULT_OF_INVOCATION, LAST_DRAWN, POLICY, StoreReader
-from vla_evaluation.store.records import SCHEMA, SCHEMA_VERSION, Fault, Lease, StoreError, explain
+from vla_evaluation.store.records import SCHEMA, SCHEMA_VERSION, Fault, Lease, StoreError, explain, to_json
 
 WITH_POLICY = f"CASE WHEN {POLICY} IS NULL THEN :told ELSE json_set(:told, '$.policy', {POLICY}) END"
 
@@ -46,7 +45,7 @@ class RunStore(StoreReader):
             try:
                 connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION};")
                 rows = {**meta, "suite": suite, "config_hash": config_hash}
-                connection.executemany("INSERT INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in rows.items()])
+                connection.executemany("INSERT INTO meta VALUES (?, ?)", [(k, to_json(v)) for k, v in rows.items()])
                 connection.executemany(
                     """INSERT INTO episodes (config_hash, suite, task, episode, attempt, status)
                        VALUES (?, ?, ?, ?, 1, 'pending')""",
@@ -94,7 +93,7 @@ class RunStore(StoreReader):
 
     def set_meta(self, key: str, value) -> None:
         with self._writing():
-            self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+            self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, to_json(value)))
 
     # --- invocations: one per start of the evaluator ------------------------------------------------------
 
@@ -110,7 +109,7 @@ class RunStore(StoreReader):
                    WHERE ended IS NULL"""
             )
             cursor = self.db.execute(
-                "INSERT INTO sessions (started, notes) VALUES (?, ?)", (now, json.dumps(notes or {}))
+                "INSERT INTO sessions (started, notes) VALUES (?, ?)", (now, to_json(notes or {}))
             )
             invocation = cursor.lastrowid
             self.db.execute("DELETE FROM workers")
@@ -127,7 +126,7 @@ class RunStore(StoreReader):
         """Adds to what is noted of an invocation."""
         with self._writing():
             sql = "UPDATE sessions SET notes = json_patch(notes, ?) WHERE id = ?"
-            self.db.execute(sql, (json.dumps(more), invocation))
+            self.db.execute(sql, (to_json(more), invocation))
 
     def end_invocation(self, invocation: int, now: float, outcome: str) -> None:
         with self._writing():
@@ -238,7 +237,8 @@ class RunStore(StoreReader):
     ) -> bool:
         """Records the episode's result; False, and nothing happens, if the lease is no longer held.
 
-        `result` needs `success` and `steps`, and `policy_error` where the policy's answer ended it. `publish` moves the
+        `result` needs `success` and `steps`, and `policy_error` where the policy's answer ended it; ValueError where it
+        holds a NaN or an infinity, which SQLite cannot read. `publish` moves the
         episode's files to their final names; it runs inside the transaction, after the lease was checked and before the
         commit. `wanted`: the task's successes and attempts for each as `want` has them; another episode takes the place
         of one that failed.
@@ -249,7 +249,7 @@ class RunStore(StoreReader):
             "error": result.get("policy_error"),
             "ended_at": now,
         }
-        assignments, told = ", ".join(f"{name} = :{name}" for name in values), json.dumps(result)
+        assignments, told = ", ".join(f"{name} = :{name}" for name in values), to_json(result)
         with self._writing():
             held = self._held(lease, f"status = 'done', {assignments}, result = {WITH_POLICY}", told=told, **values)
             if held and publish is not None:
@@ -274,7 +274,7 @@ class RunStore(StoreReader):
 
         `by_policy`: the policy answered, with an error of its own.
         """
-        values = {"error": error, "now": now, "told": json.dumps({"by_policy": by_policy})}
+        values = {"error": error, "now": now, "told": to_json({"by_policy": by_policy})}
         ending = f"status = 'error', error = :error, result = {WITH_POLICY}, ended_at = :now"
         with self._writing():
             held = self._held(lease, ending, **values)
@@ -354,5 +354,5 @@ class RunStore(StoreReader):
             self.db.execute(
                 f"""UPDATE episodes SET result = json_patch(result, :more)
                     WHERE {EPISODE_KEY} AND attempt = :attempt AND token = :token AND status = 'done'""",
-                {**lease.__dict__, "more": json.dumps(more)},
+                {**lease.__dict__, "more": to_json(more)},
             )
