@@ -51,10 +51,8 @@ def routes(stores: Stores) -> list[Route]:
 
     def compared(request: Request) -> Response:
         a, b = (_plain(request.query_params.get(side, "")) for side in ("a", "b"))
-        try:
-            return JSONResponse(stores.read(a, lambda left: stores.read(b, lambda right: _compared(left, right))))
-        except Unpaired as error:
-            return JSONResponse({"detail": str(error)}, 409)
+        force = request.query_params.get("force") == "1"
+        return stores.read(a, lambda left: stores.read(b, lambda right: _compared(left, right, force)))
 
     return [
         Route("/api/runs", told(runs)),
@@ -104,16 +102,22 @@ async def _events(stores: Stores, name: str, streams: asyncio.Semaphore) -> Asyn
             await asyncio.sleep(EVERY_S)
 
 
-def _compared(left: RunStore, right: RunStore) -> dict[str, Any]:
-    """Returns the comparison of two runs and every pair; raises Unpaired."""
-    result = compare(left, right)
+def _compared(left: RunStore, right: RunStore, force: bool) -> Response:
+    """Answer with the comparison of two runs and every pair; 409 where they cannot be compared.
+
+    Unpaired is caught here: outside, a ValueError from reading a store means that the store is damaged.
+    """
+    try:
+        result = compare(left, right, force)
+    except Unpaired as error:
+        return JSONResponse({"detail": str(error)}, 409)
     tasks = left.described()["tasks"]
     a, b = ({(e.task, e.episode): e for e in store.finished()} for store in (left, right))
     pairs = [
         {"task": key[0], "episode": key[1], "a": standing.episode(a[key]), "b": standing.episode(b[key])}
         for key in sorted(a.keys() & b.keys())
     ]
-    return {**_summed(result, tasks), "pairs": pairs}
+    return JSONResponse({**_summed(result, tasks), "pairs": pairs})
 
 
 def _summed(result: Comparison, tasks: list[dict]) -> dict[str, Any]:
@@ -128,6 +132,7 @@ def _summed(result: Comparison, tasks: list[dict]) -> dict[str, Any]:
         "left_out": result.left_out,
         "policy_errors": list(result.policy_errors),
         "beside": result.beside,
+        "warnings": result.warnings,
         "tasks": [
             {
                 "task": task,

@@ -184,7 +184,7 @@ def test_two_runs_are_paired_by_episode(tmp_path):
 def test_only_common_episodes_are_paired_and_the_rest_is_counted(tmp_path):
     _, a = make_run(tmp_path, "a", trials=4)
     _, b = make_run(tmp_path, "b", trials=6, left=2)
-    result = compare.compare(a, b)
+    result = compare.compare(a, b, force=True)
     assert (result.pairs, result.left_out) == (40, 18)
 
 
@@ -199,6 +199,53 @@ def test_another_wait_or_other_pictures_under_the_same_profiles_name_are_not_pai
         compare.compare(a, b)
     _, older = make_run(tmp_path, "older", trials=1)
     assert f"protocol.{name}: (absent) → {json.dumps(value)}" in compare.compare(older, b).beside
+
+
+PROTOCOL = vars(PROFILES["openvla"].protocol())
+NO_ROBOT = {name: value for name, value in PROTOCOL.items() if name != "robot"}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "reason"),
+    [
+        ({}, {"left": 3}, "run b is not complete, 7 of 10 episodes are done"),
+        ({"left": 1}, {}, "run a is not complete, 9 of 10 episodes are done"),
+        ({"control_hz": 20}, {"control_hz": 10}, "control_hz: 20 and 10"),
+        (
+            {"protocol": NO_ROBOT},
+            {"protocol": NO_ROBOT | {"robot": "robosuite-1.4.1"}},
+            "protocol.robot: default and robosuite-1.4.1",
+        ),
+    ],
+)
+def test_runs_that_are_not_comparable_are_compared_on_request_only(tmp_path, capsys, a, b, reason):
+    for name, changes in (("a", a), ("b", b)):
+        make_run(tmp_path, name, trials=1, **changes)[1].close()
+    for pair in (("a", "b"), ("b", "a")):
+        assert runs.main(["--run-dir", str(tmp_path), "compare", *pair]) == 2
+        said = capsys.readouterr()
+        assert "McNemar" not in said.out and "--force" in said.err
+    assert runs.main(["--run-dir", str(tmp_path), "compare", "a", "b", "--force"]) == 0
+    said = capsys.readouterr().out
+    assert f"not comparable: {'they differ in ' if 'and' in reason else ''}{reason}" in said and "McNemar" in said
+
+
+def test_a_run_is_not_compared_with_itself(tmp_path, capsys):
+    make_run(tmp_path, "a", trials=1)[1].close()
+    assert runs.main(["--run-dir", str(tmp_path), "compare", "a", "a"]) == 2
+    assert "same run" in capsys.readouterr().err
+    assert runs.main(["--run-dir", str(tmp_path), "compare", "a", "a", "--force"]) == 0
+
+
+@pytest.mark.parametrize("name", ["upright", "seed_each", "extra_resets"])
+def test_a_protocol_setting_that_only_one_run_has_is_another_protocol(tmp_path, name):
+    """An identity leaves these out at their default; see vla_evaluation.profiles.LATER."""
+    _, a = make_run(tmp_path, "a", trials=1, protocol=NO_ROBOT | {name: 1})
+    default = {key: value for key, value in NO_ROBOT.items() if key != name}
+    _, b = make_run(tmp_path, "b", trials=1, protocol=default)
+    for pair in ((a, b), (b, a)):
+        with pytest.raises(compare.Unpaired, match=f"protocol.{name}"):
+            compare.compare(*pair, force=True)
 
 
 def test_what_else_two_runs_differ_in_is_said(tmp_path, capsys):

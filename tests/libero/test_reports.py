@@ -239,10 +239,24 @@ def test_runs_are_told_as_json(url):
     assert [task["done"] for task in whole["tasks"]] == [2] * 10 and len(whole["episodes"]) == 20
     assert whole["tasks"][0]["instruction"] == "open the middle drawer of the cabinet"
     assert whole["episodes"][0]["film"] == "00-00.mp4"
-    pairs = json.loads(ask(url, "/api/compare?a=goal-one&b=goal-two")[2])
+    pairs = json.loads(ask(url, "/api/compare?a=goal-one&b=goal-two&force=1")[2])
     assert (len(pairs["pairs"]), pairs["p_value"], pairs["left_out"]) == (7, 1.0, 13)
     assert b"did you mean" in ask(url, "/api/runs/goal-ome")[2] and ask(url, "/api/runs/..%2f..")[0] == 404
     assert ask(url, "/api/runs/led-away")[0] == ask(url, "/api/compare?a=/etc/passwd&b=x")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("pair", "reason"),
+    [
+        ("a=goal-one&b=goal-two", "run goal-two is not complete, 7 of 20"),
+        ("a=goal-one&b=goal-one", "same run"),
+    ],
+)
+def test_runs_that_are_not_comparable_are_compared_on_request_only(url, pair, reason):
+    status, _, body = ask(url, f"/api/compare?{pair}")
+    assert status == 409 and reason in json.loads(body)["detail"] and b"damaged" not in body
+    status, _, body = ask(url, f"/api/compare?{pair}&force=1")
+    assert status == 200 and reason in json.loads(body)["warnings"][0]
 
 
 def test_a_result_that_is_not_valid_json_is_reported_with_its_episode(tmp_path):

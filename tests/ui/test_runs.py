@@ -206,6 +206,14 @@ def _attributes(page: str, *names: str) -> list[str]:
 def test_runs_that_cannot_be_paired_say_why(url):
     answer = httpx.get(f"{url}/runs/compare?a=goal-vla-1&b=object-vla-1")
     assert answer.status_code == 200 and "suite: libero_goal and libero_object" in answer.text
+    assert "the file is damaged" not in answer.text
+
+
+def test_a_run_is_compared_with_itself_on_request_only(url):
+    plain = httpx.get(f"{url}/runs/compare?a=goal-vla-1&b=goal-vla-1").text
+    assert "same run" in plain and "data-episode=" not in plain and "p = 1" not in plain
+    forced = httpx.get(f"{url}/runs/compare?a=goal-vla-1&b=goal-vla-1&show=all&force=1").text
+    assert "same run" in forced and forced.count("data-episode=") == 10 and "p = 1" in forced
 
 
 def test_tables_are_had_as_csv(url):

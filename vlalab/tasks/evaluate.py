@@ -293,13 +293,19 @@ def report(run: str | None, serve: bool, runtime: str) -> None:
         viewing.serve(run, runtime)
 
 
-@task("compare two runs", word("a", f"a run: {NAMED}", RUN), word("b", "another", RUN), RUNTIME)
-def compare(a: str, b: str, runtime: str) -> None:
+@task(
+    "compare two runs",
+    word("a", f"a run: {NAMED}", RUN),
+    word("b", "another", RUN),
+    Flag("force", "also an incomplete run, a run with itself, other robots or control frequencies", default=False),
+    RUNTIME,
+)
+def compare(a: str, b: str, force: bool, runtime: str) -> None:
     """Test two runs against each other, paired by episode.
 
     ./lab compare libero_goal-oracle-1 libero_goal-random-1
     """
-    on_runs(["compare", a, b], runtime)
+    on_runs(["compare", a, b, *(["--force"] if force else [])], runtime)
 
 
 @task(

@@ -83,9 +83,10 @@ def routes(site: Site) -> list[BaseRoute]:
         a, b = (request.query_params.get(side, "") for side in ("a", "b"))
         runs = [run for run in (await reports.json("/api/runs"))["runs"] if run.get("done")]
         result, why = None, None
+        force = request.query_params.get("force") == "1"
         if a and b:
             try:
-                result = await reports.json("/api/compare", params={"a": a, "b": b})
+                result = await reports.json("/api/compare", params={"a": a, "b": b, "force": str(int(force))})
             except Away as error:
                 if error.status is None:
                     raise
@@ -94,7 +95,7 @@ def routes(site: Site) -> list[BaseRoute]:
         pairs = _chosen_pairs(result["pairs"], shown) if result else []
         return site.render(
             request, "runs/compare.html.j2", runs=runs, a=a, b=b, result=result, why=why, show=shown, ways=SHOWN,
-            pairs=pairs[:MOST_FILMS], pair_count=len(pairs),
+            force=force, pairs=pairs[:MOST_FILMS], pair_count=len(pairs),
         )  # fmt: skip
 
     return [
@@ -119,9 +120,9 @@ def _name(request: Request, part: str = "name") -> str:
 
 
 def _pairs_with(run: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Returns whether two runs can have been made under one protocol."""
+    """Returns whether the other run is complete, and can have been made under the same protocol."""
     same = all(run[name] == other.get(name) for name in ("suite", "profile", "assets"))
-    return same and other["name"] != run["name"] and bool(other["done"])
+    return same and other["name"] != run["name"] and other["state"] == "complete"
 
 
 def _films(request: Request, run: dict[str, Any]) -> dict[str, Any]:

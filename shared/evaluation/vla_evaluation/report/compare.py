@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from vla_evaluation.config import differences, flatten
+from vla_evaluation.profiles import LATER
 from vla_evaluation.report.stats import Rate, mcnemar_exact, paired_difference
 from vla_evaluation.store.records import Finished
 from vla_evaluation.store.runstore import RunStore
 
 PROTOCOL = ("suite", "profile", "seed", "max_steps", "assets.kind", "assets.digest")
 RECORDED_LATER = ("benchmark", "protocol")  # not in every old run
+ROBOT = ("control_hz", "protocol.robot")
 PLAN = ("tasks", "episodes")  # the pairs show what both have
 
 
@@ -34,16 +37,23 @@ class Comparison:
     left_out: int  # episodes that only one of the runs has
     policy_errors: tuple[int, int]  # of the failures in the pairs
     beside: list[str]  # what else the runs differ in, "name: A → B"
+    warnings: list[str]  # why the runs are not comparable, where the comparison was forced
 
     @property
     def pairs(self) -> int:
         return self.a.trials
 
 
-def compare(a: RunStore, b: RunStore) -> Comparison:
-    """Returns the comparison of two runs; Unpaired, naming what differs, where they cannot be paired."""
+def compare(a: RunStore, b: RunStore, force: bool = False) -> Comparison:
+    """Returns the comparison of two runs; Unpaired, naming what differs, where they cannot be paired.
+
+    Runs that can be paired and are not comparable are Unpaired too, unless the caller forces it.
+    """
     identities = a.meta("identity"), b.meta("identity")
     check_protocol(*identities)
+    warnings = why_not_comparable(a, b)
+    if warnings and not force:
+        raise Unpaired(f"these runs are not comparable: {'; '.join(warnings)}; add --force to compare them anyway")
     rows_a = {(e.task, e.episode): e for e in a.finished()}
     rows_b = {(e.task, e.episode): e for e in b.finished()}
     common = sorted(rows_a.keys() & rows_b.keys())
@@ -66,16 +76,39 @@ def compare(a: RunStore, b: RunStore) -> Comparison:
         left_out=len(rows_a.keys() ^ rows_b.keys()),
         policy_errors=(_policy_errors(x for x, _ in pairs), _policy_errors(y for _, y in pairs)),
         beside=differences(*map(_beside_policy, identities)),
+        warnings=warnings,
     )
+
+
+def why_not_comparable(a: RunStore, b: RunStore) -> list[str]:
+    """Return why a comparison of two runs that can be paired would mislead; empty if it would not."""
+    if os.path.samefile(a.path, b.path):
+        return ["A and B are the same run"]
+    reasons = []
+    for store in (a, b):
+        done, planned = len(store.outcomes()), len(store.plan())
+        if done < planned:
+            reasons.append(f"run {store.path.parent.name} is not complete, {done} of {planned} episodes are done")
+    left, right = (_flatten(store.meta("identity")) for store in (a, b))
+    changed = [key for key in ROBOT if key in left and key in right and left[key] != right[key]]
+    return reasons + [f"they differ in {key}: {left[key]} and {right[key]}" for key in changed]
+
+
+def _flatten(identity: Mapping) -> dict[str, object]:
+    """As `flatten`, with the protocol's settings that an identity leaves out at their default."""
+    defaults = {f"protocol.{name}": "default" for name in LATER} if "protocol" in identity else {}
+    return {**defaults, **flatten(identity)}
 
 
 def check_protocol(a: dict, b: dict) -> None:
     """Raises Unpaired, with the difference, unless both runs follow one protocol on the same assets.
 
-    What only one of them recorded, since it is older, is no reason; it stands among what they differ in beside.
+    What only one of them recorded, since it is older, is no reason; it stands among what they differ in beside. So
+    does the robot, about which the caller decides.
     """
-    left, right = flatten(a), flatten(b)
-    keys = [*PROTOCOL, *(key for key in left if key.split(".")[0] in RECORDED_LATER and key in right)]
+    left, right = _flatten(a), _flatten(b)
+    later = (key for key in left if key.split(".")[0] in RECORDED_LATER and key in right and key not in ROBOT)
+    keys = [*PROTOCOL, *later]
     lines = [f"{key}: {left.get(key)} and {right.get(key)}" for key in keys if left.get(key) != right.get(key)]
     if lines:
         raise Unpaired("these runs cannot be paired; they differ in " + "; ".join(lines))

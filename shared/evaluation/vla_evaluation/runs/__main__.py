@@ -106,6 +106,8 @@ def print_comparison(names: tuple[str, str], tasks: Sequence[dict], result: Comp
     table.add_section()
     table.add_row(f"all {result.pairs} pairs", *_cells(result.a, result.b), style="bold")
     console.print(table)
+    for line in result.warnings:
+        say(f"not comparable: {one_line(line)}", console.file)
     for line in result.beside:
         say(f"A and B also differ in {one_line(line)}", console.file)
     if any(result.policy_errors):
@@ -125,10 +127,10 @@ def _cells(a: Rate, b: Rate) -> tuple[str, str, str]:
     return f"{100 * a.value:.1f} %", f"{100 * b.value:.1f} %", f"{100 * (b.value - a.value):+.1f}"
 
 
-def compare_runs(root: Path, first: str, second: str, console: Console) -> None:
+def compare_runs(root: Path, first: str, second: str, force: bool, console: Console) -> None:
     folders = find_run(root, first), find_run(root, second)
     with RunStore(folders[0] / STORE, readonly=True) as a, RunStore(folders[1] / STORE, readonly=True) as b:
-        print_comparison((folders[0].name, folders[1].name), a.described()["tasks"], compare(a, b), console)
+        print_comparison((folders[0].name, folders[1].name), a.described()["tasks"], compare(a, b, force), console)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -149,6 +151,7 @@ def make_parser() -> argparse.ArgumentParser:
     pair = commands.add_parser("compare", help="test two runs against each other, paired by episode")
     pair.add_argument("a")
     pair.add_argument("b")
+    pair.add_argument("--force", action="store_true", help="also where they are not comparable")
     return parser
 
 
@@ -172,7 +175,7 @@ def main(arguments: list[str]) -> int:
             files = {suffix: Path(*given) for suffix in ("csv", "html") if (given := getattr(asked, suffix))}
             return leaderboard.show(root, asked.suites, files, console)
         else:
-            compare_runs(root, asked.a, asked.b, console)
+            compare_runs(root, asked.a, asked.b, asked.force, console)
     except (RunRefused, StoreError, ValueError) as error:
         say(f"error: {error}", sys.stderr)
         return 2

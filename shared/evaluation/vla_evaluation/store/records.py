@@ -79,7 +79,7 @@ def to_json(value: object) -> str:
 
 
 def from_json(text: str) -> Any:
-    """Return the value of stored JSON, with '?' for half a surrogate pair. JSONDecodeError for NaN and infinities too."""
+    """Return the value of stored JSON, with '?' for half a surrogate pair. JSONDecodeError for NaN and infinity."""
 
     def refuse(constant: str) -> None:
         raise json.JSONDecodeError(f"{constant} is not JSON", text, text.find(constant))
