@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -109,3 +110,14 @@ def test_the_leaderboards_files_are_named_by_their_folder_which_a_container_is_s
     cli.Lab(cli.load_tasks()).run(["lab", "leaderboard", *words], exit=False)
     files = ["--csv", str(volume / "runs"), "a.csv", "--html", str(volume), "b.html"]
     assert asked == [["leaderboard", "libero_goal", "libero_10", *files], "auto"]
+
+
+def test_a_data_sets_config_is_no_pipe(tmp_path, monkeypatch):
+    """`./lab dataset FOLDER` looks for a recording's config.json in it; a pipe there held the command."""
+    (tmp_path / "set").mkdir()
+    os.mkfifo(tmp_path / "set" / "config.json")
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path))
+    code = "import sys; from vlalab.description import datasets; print(datasets.job_of(sys.argv[1]))"
+    command = [sys.executable, "-c", code, str(tmp_path / "set")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=paths.ROOT)
+    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr

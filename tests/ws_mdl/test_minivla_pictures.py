@@ -121,3 +121,11 @@ def test_a_film_that_is_none_is_said_and_nothing_is_kept(found, volume, how):
     with pytest.raises(DatasetError, match=NONE[how]):
         read(found)
     assert not list((volume.path("datasets") / pictures.FOLDER).glob("*.rgb*"))
+
+
+def test_a_film_that_is_a_pipe_is_not_opened(found, volume):
+    path = found.video_path(2, KEYS[1])
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DatasetError, match="regular file"):
+        read(found)

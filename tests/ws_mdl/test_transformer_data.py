@@ -1,6 +1,7 @@
 """Corpora, tokenizers and batches: nothing lost, nothing leaked, and bad input named."""
 
 import json
+import os
 import zipfile
 
 import datasets
@@ -80,6 +81,13 @@ def test_a_bad_file_is_named_with_its_line(volume, name, text, message):
     (volume.datasets / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         corpora.load(name, "en-it", volume)
+
+
+def test_a_file_beyond_the_limit_is_not_read(volume):
+    (volume.datasets / "a.tsv").touch()
+    os.truncate(volume.datasets / "a.tsv", 2**30 + 1)
+    with pytest.raises(ValueError, match="1,073,741,825 bytes; expected at most 1,073,741,824"):
+        corpora.load("a.tsv", "en-it", volume)
 
 
 def test_a_file_that_is_not_text_is_named(volume):

@@ -8,11 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from vlalab.description import manifests, runs
-from vlalab.host import paths
+from vlalab.host import borrowed, paths
 from vlalab.host.console import LabError
 
 ENDINGS = (".hdf5", ".h5")
+CONFIG_BYTES = 2**24  # of a run's or a recording's config.json
 FIRST = "./lab record libero_goal --name goal; ./lab dataset goal --format lerobot"
+
+regular_files = borrowed.module("shared/common/vla_common/regular_files.py")
 
 
 def there() -> list[str]:
@@ -62,8 +65,9 @@ def job_of(text: str) -> str | None:
     """Returns the benchmark's job that a recording or a run was made on, None for what is neither or cannot be read."""
     name = (runs.newest() or [text])[0] if text == runs.LATEST else text
     for folder in (*(paths.volume() / kind / name for kind in ("demonstrations", "runs")), Path(text).expanduser()):
-        with suppress(OSError, ValueError, KeyError):
-            return manifests.suites()[json.loads((folder / "config.json").read_text(encoding="utf-8"))["suite"]]
+        config, most = folder / "config.json", CONFIG_BYTES
+        with suppress(OSError, ValueError, KeyError), regular_files.open_regular(config, most) as file:
+            return manifests.suites()[json.loads(file.read().decode("utf-8"))["suite"]]
     return None
 
 

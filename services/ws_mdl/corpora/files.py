@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from services.ws_mdl.corpora.types import Corpus, Languages, clean
+from vla_common.regular_files import open_regular
 from vla_common.volume import Volume
+
+MAX_BYTES = 2**30  # of a corpus file; it is read whole
 
 
 def is_file_name(name: str) -> bool:
@@ -29,7 +33,10 @@ def load(path: Path, languages: Languages) -> Corpus:
     if path.suffix not in readers:
         raise ValueError(f"{path} ends in {path.suffix!r}; a corpus file ends in .tsv or .jsonl")
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines would also split at rarer characters
+        with open_regular(path, MAX_BYTES) as file, io.TextIOWrapper(file, encoding="utf-8") as text:
+            lines = text.read().split("\n")  # splitlines would also split at rarer characters
+    except OSError as error:
+        raise ValueError(f"corpus {path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
     pairs = clean(readers[path.suffix](path, lines, languages))

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from vla_common.regular_files import open_regular
 from vla_common.volume import Volume, make_own_folder, require_space
 from vla_datasets.errors import DatasetError
 
@@ -53,9 +54,14 @@ def digest(found: Any, episodes: Sequence[Any], keys: Sequence[str], side: int) 
     """Returns 32 hex digits of the films' own bytes and of what is taken from them."""
     what = hashlib.sha256(HOW + repr((side, tuple(keys), [(one.index, one.length) for one in episodes])).encode())
     for path in dict.fromkeys(found.pictures_path(one.index, key) for one in episodes for key in keys):
-        with suppress(FileNotFoundError), path.open("rb") as file:  # which one is missing is said by who decodes it
-            while part := file.read(2**24):
-                what.update(part)
+        try:
+            with open_regular(path) as file:
+                while part := file.read(2**24):
+                    what.update(part)
+        except FileNotFoundError:
+            continue  # whoever decodes it says which one is missing
+        except OSError as error:
+            raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
     return what.hexdigest()[:32]
 
 

@@ -19,12 +19,15 @@ from pathlib import Path
 import av
 import numpy as np
 
+from vla_common.regular_files import require_regular
 from vla_datasets.errors import DatasetError
 
 CODEC, PIXELS = "h264", "yuv420p"  # what every decoder reads; AV1, LeRobot's default, some cannot
 GROUP = 2  # frames from one key frame to the next
 OPTIONS = {"preset": "veryfast", "crf": "18", "g": str(GROUP), "bf": "0", "threads": "1"}  # 18: hardly to be seen
 OPEN_FILMS = 16  # per process
+# A text of another format would have FFmpeg open what it names: playlists and concat lists name files and addresses.
+FILM_OPTIONS, PICTURE_OPTIONS = ({"format_whitelist": names} for names in ("mov,matroska,avi", "png_pipe,jpeg_pipe"))
 
 
 @contextmanager
@@ -38,6 +41,13 @@ def _told(path: object) -> Iterator[None]:
         words = (error.strerror or str(error)).rstrip(".")
         text = f"{path} cannot be read as a film ({words}); it may have been cut off: copy it again"
         raise DatasetError(text) from error
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read as a film: {error.strerror or error}") from error
+
+
+def _opened(path: Path) -> av.container.InputContainer:
+    require_regular(path)
+    return av.open(str(path), options=FILM_OPTIONS)
 
 
 class Film:
@@ -46,7 +56,7 @@ class Film:
     def __init__(self, path: Path):
         self.path = path
         with _told(path):
-            self._container = av.open(str(path))
+            self._container = _opened(path)
             if not self._container.streams.video:
                 raise DatasetError(f"{path} holds no pictures; expected a film: it may have been cut off")
             self._stream = self._container.streams.video[0]
@@ -136,7 +146,7 @@ class Films:
 
 def frame_count(path: Path) -> int:
     """Returns how many frames a film has: as its container says at once, else counted."""
-    with _told(path), av.open(str(path)) as container:
+    with _told(path), _opened(path) as container:
         if container.streams.video and container.streams.video[0].frames:
             return container.streams.video[0].frames
     return len(Film(path))
@@ -149,7 +159,7 @@ def none_called(key: str, name: str, known: Sequence[str]) -> DatasetError:
 
 def picture(data: bytes, where: str) -> np.ndarray:
     """Returns uint8 [H, W, 3] of a PNG or JPEG, as data sets of features "image" hold them. `where` is for errors."""
-    with _told(where), av.open(BytesIO(data)) as container:
+    with _told(where), av.open(BytesIO(data), options=PICTURE_OPTIONS) as container:
         return next(container.decode(video=0)).to_ndarray(format="rgb24")
 
 

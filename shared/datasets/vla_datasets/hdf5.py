@@ -17,7 +17,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from vla_datasets import films, libero, statistics
+from vla_common.regular_files import require_regular
+from vla_datasets import films, libero, metadata, statistics
 from vla_datasets.errors import DatasetError
 from vla_datasets.metadata import Episode
 
@@ -30,12 +31,33 @@ ENDINGS = (".hdf5", ".h5")
 def opened(path: Path):
     """Opens a file for reading; what is wrong with it is a DatasetError."""
     try:
+        require_regular(path)
         with h5py.File(path, "r") as file:
             yield file
     except DatasetError:
         raise
     except (OSError, KeyError, RuntimeError, AttributeError) as error:
         raise DatasetError(f"{path} cannot be read as LIBERO's HDF5 ({error}); it may have been cut off") from error
+
+
+def require_inside(file: h5py.File, path: Path) -> None:
+    """Raise DatasetError for what would be read from another file, and for an array larger than a demonstration's.
+
+    HDF5 may link to other files, keep an array's bytes in them, and promise terabytes in a few bytes.
+    """
+
+    def problem(name: str, link: object) -> str | None:
+        found = file[name] if isinstance(link, h5py.HardLink) else None
+        is_array = isinstance(found, h5py.Dataset)
+        if isinstance(link, h5py.ExternalLink) or (is_array and (found.external or found.is_virtual)):
+            return f"{name} lies in another file; expected all data in this one: copy it into it"
+        if is_array and found.nbytes > metadata.MAX_ARRAY_BYTES:
+            size = f"{found.nbytes:,} bytes; expected at most {metadata.MAX_ARRAY_BYTES:,}"
+            return f"{name} has {size}: check where the file comes from"
+        return None
+
+    if text := file.visititems_links(problem):
+        raise DatasetError(f"{path}: {text}")
 
 
 class LiberoFiles:
@@ -57,6 +79,7 @@ class LiberoFiles:
 
     def _list(self, path: Path) -> None:
         with opened(path) as file:
+            require_inside(file, path)
             data = _data(file, path)
             text = instruction(data, path)
             for name in sorted((name for name in data if name.startswith("demo_")), key=_number):

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from vla_common.regular_files import Opener
 from vla_datasets import films, metadata, statistics, tables
 from vla_datasets.errors import DatasetError
-from vla_datasets.metadata import Episode, Opener
+from vla_datasets.metadata import Episode
 
 VERSIONS = ("v2.0", "v2.1")
 NEEDED = ("codebase_version", "fps", "features", "data_path")
@@ -133,7 +134,7 @@ class LeRobotDataset:
     def computed_statistics(self) -> statistics.Statistics:
         """Returns the statistics of the rows as they are now."""
         read = (self.data_path(episode.index) for episode in self.episodes)
-        return statistics.of_episodes(tables.columns(tables.read(path), path) for path in read)
+        return statistics.of_episodes(tables.columns(tables.read(path, self.opener), path) for path in read)
 
     def write_statistics(self) -> Path:
         """Writes stats.json anew from the rows; nothing else writes into a data set. Returns its path."""
@@ -144,7 +145,7 @@ class LeRobotDataset:
 
     def _images(self, episode_index: int, key: str, indices: Sequence[int] | None) -> np.ndarray:
         path = self.data_path(episode_index)
-        table = tables.read(path)
+        table = tables.read(path, self.opener)
         if key not in table.column_names:
             raise DatasetError(f"{path} has no column {key}; info.json promises pictures there")
         rows = table.column(key).to_pylist()
@@ -152,12 +153,10 @@ class LeRobotDataset:
         return np.stack([films.picture(rows[row]["bytes"], f"{key}, row {row} of {path}") for row in wanted])
 
     def _path(self, pattern: str, episode_index: int, video_key: str = "") -> Path:
-        chunk = episode_index // int(self.info.get("chunks_size") or metadata.CHUNK)
-        try:
-            name = self.info[pattern].format(episode_chunk=chunk, episode_index=episode_index, video_key=video_key)
-        except (KeyError, IndexError, ValueError, AttributeError) as error:
-            given = f"{self.folder / metadata.INFO}: {pattern} is {self.info.get(pattern)!r}"
-            raise DatasetError(f"{given}; expected {metadata.DATA_PATH}") from error
+        chunk = episode_index // (self.info.get("chunks_size") or metadata.CHUNK)
+        if self.info.get(pattern) is None:
+            raise DatasetError(f"{self.folder / metadata.INFO} has no {pattern}; expected {metadata.VIDEO_PATH}")
+        name = metadata.fill_template(self.info[pattern], chunk, episode_index, video_key)
         path = (self.folder / name).resolve()
         if not path.is_relative_to(self.folder.resolve()):
             raise DatasetError(f"{self.folder / metadata.INFO}: {pattern} leads to {path}, out of the data set")
@@ -188,4 +187,18 @@ def _info(folder: Path, opener: Opener | None) -> dict[str, Any]:
     features = info["features"]
     if not isinstance(features, dict) or not all(isinstance(one, dict) and "dtype" in one for one in features.values()):
         raise DatasetError(f"{path}: features must give dtype, shape and names of each column and film")
+    for key, feature in features.items():
+        sizes = feature.get("shape")
+        for size in sizes if isinstance(sizes, list) else ():
+            if isinstance(size, int) and size > metadata.MAX_SIZE:
+                raise DatasetError(f"{path}: feature {key} has a size of {size}; expected at most {metadata.MAX_SIZE}")
+    chunk = info.get("chunks_size")
+    if chunk is not None and not (type(chunk) is int and chunk > 0):
+        raise DatasetError(f"{path}: chunks_size is {chunk!r}; expected a whole number above 0")
+    for pattern in ("data_path", "video_path"):
+        try:
+            if info.get(pattern) is not None:
+                metadata.check_template(info[pattern])
+        except ValueError as error:
+            raise DatasetError(f"{path}: {pattern} is {info[pattern]!r:.200}; {error}") from error
     return info

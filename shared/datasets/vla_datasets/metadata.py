@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vla_common.regular_files import Opener, open_regular
 from vla_datasets.errors import DatasetError
 
 INFO, MODALITY, STATS, SOURCE = "meta/info.json", "meta/modality.json", "meta/stats.json", "meta/source.json"
@@ -15,7 +17,20 @@ EPISODES, TASKS, EPISODES_STATS = "meta/episodes.jsonl", "meta/tasks.jsonl", "me
 DATA_PATH = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 VIDEO_PATH = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 CHUNK = 1000  # episodes in a folder
-Opener = Callable[[str, int], int]  # as open() takes one: who must follow no link brings one
+
+# What a file of a data set may hold at most. Each limit is several times what the largest published sets need.
+MAX_BYTES = {".json": 2**26, ".jsonl": 2**30, ".parquet": 2**32}
+MAX_LINES = 2_000_000  # of a file of lines
+MAX_LINE_BYTES = 2**24
+MAX_NUMBER = 10**9  # of an episode, a task, a step
+MAX_ROWS = 10**7  # of an episode
+MAX_VALUES = 2**31  # of an episode's rows, all columns together
+MAX_ARRAY_BYTES = 2**32  # of an array in an HDF5 file
+MAX_TEMPLATE = 1000  # characters of data_path and video_path
+MAX_SIZE = 10**6  # of each dimension of a feature's shape
+
+# The fields that a path template may hold; a number may be padded with zeros to a width of one digit.
+_PATH_FIELD = re.compile(r"\{(?:(?P<number>episode_chunk|episode_index)(?::0(?P<width>[1-9])d)?|video_key)\}")
 
 
 @dataclass(frozen=True)
@@ -38,40 +53,45 @@ def features(films: Iterable[str], size: int, numbers: Mapping[str, Sequence[str
 def read_json(path: Path, opener: Opener | None = None) -> dict[str, Any]:
     """Returns a JSON object. Raises DatasetError naming the file."""
     try:
-        value = json.loads(_text(path, opener))
+        with open_regular(path, MAX_BYTES[".json"], opener) as file:
+            value = json.loads(file.read(MAX_BYTES[".json"]).decode("utf-8"))
     except FileNotFoundError as error:
         raise DatasetError(f"{path} is missing; expected a data set in LeRobot's layout") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DatasetError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):
         raise DatasetError(f"{path} holds a {type(value).__name__}; expected a JSON object")
     return value
 
 
-def read_lines(path: Path, opener: Opener | None = None) -> list[tuple[int, dict[str, Any]]]:
-    """Returns (row from 1, object) for each line of JSON that is not blank. Raises DatasetError naming file and row."""
+def read_lines(path: Path, opener: Opener | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (row from 1, object) for each line of JSON that is not blank. Raises DatasetError naming file and row."""
+    for row, line in raw_lines(path, opener):
+        if line.strip():
+            yield row, _line(path, row, line)
+
+
+def raw_lines(path: Path, opener: Opener | None = None) -> Iterator[tuple[int, bytes]]:
+    """Yield (row from 1, line) of a file of lines; only one line is in memory. Raises DatasetError naming the file."""
     try:
-        lines = _text(path, opener).splitlines()
+        with open_regular(path, MAX_BYTES[path.suffix], opener) as file:
+            row = 0
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                row += 1
+                if len(line) > MAX_LINE_BYTES or row > MAX_LINES:
+                    limits = f"expected at most {MAX_LINES:,} lines of {MAX_LINE_BYTES:,} bytes"
+                    raise DatasetError(f"{path}, row {row}: {limits}; check where the file comes from")
+                yield row, line
     except FileNotFoundError as error:
         raise DatasetError(f"{path} is missing; expected a line of JSON for each entry") from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error}") from error
-    found = []
-    for row, line in enumerate(lines, 1):
-        if line.strip():
-            found.append((row, _line(path, row, line)))
-    return found
 
 
-def _text(path: Path, opener: Opener | None) -> str:
-    with open(path, encoding="utf-8", opener=opener) as file:
-        return file.read()
-
-
-def _line(path: Path, row: int, line: str) -> dict[str, Any]:
+def _line(path: Path, row: int, line: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(line)
-    except ValueError as error:
+        value = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path}, row {row}: no JSON ({error})") from error
     if not isinstance(value, dict):
         raise DatasetError(f"{path}, row {row}: a {type(value).__name__}; expected a JSON object")
@@ -85,8 +105,9 @@ def episodes(folder: Path, opener: Opener | None = None) -> list[Episode]:
 
 def _episode(path: Path, row: int, one: dict[str, Any]) -> Episode:
     index, length, tasks = one.get("episode_index"), one.get("length"), one.get("tasks")
-    if type(index) is not int or type(length) is not int or index < 0 or length < 0:
-        raise DatasetError(f"{path}, row {row}: episode_index {index!r}, length {length!r}; expected whole numbers")
+    if not all(type(number) is int and 0 <= number <= MAX_NUMBER for number in (index, length)):
+        numbers = f"whole numbers from 0 to {MAX_NUMBER:,}"
+        raise DatasetError(f"{path}, row {row}: episode_index {index!r}, length {length!r}; expected {numbers}")
     if not isinstance(tasks, list) or not all(isinstance(task, str) for task in tasks):
         raise DatasetError(f"{path}, row {row}: tasks is {tasks!r}; expected a list of instructions")
     return Episode(index, tuple(tasks), length)
@@ -100,6 +121,22 @@ def tasks(folder: Path, opener: Opener | None = None) -> dict[int, str]:
             raise DatasetError(f"{path}, row {row}: {one}; expected task_index, a whole number, and task, a text")
         found[one["task_index"]] = one["task"]
     return found
+
+
+def check_template(template: object) -> None:
+    """Raise ValueError for a path template of info.json with anything but the documented fields in braces."""
+    is_short = isinstance(template, str) and len(template) <= MAX_TEMPLATE
+    if not is_short or re.search(r"[{}]", _PATH_FIELD.sub("", template)):
+        fields = "{episode_chunk}, {episode_index} and {video_key}, numbers padded to one digit's width such as :06d"
+        raise ValueError(f"expected no other fields than {fields}: {VIDEO_PATH}")
+
+
+def fill_template(template: str, episode_chunk: int, episode_index: int, video_key: str = "") -> str:
+    """Return the path that a checked template gives for an episode. Text of a data set never reaches str.format."""
+    numbers = {"episode_chunk": episode_chunk, "episode_index": episode_index}
+    return _PATH_FIELD.sub(
+        lambda field: f"{numbers[field['number']]:0{field['width'] or 1}d}" if field["number"] else video_key, template
+    )
 
 
 def write_json(path: Path, value: object) -> None:

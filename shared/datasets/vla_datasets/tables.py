@@ -15,8 +15,9 @@ sys.modules.setdefault("pyarrow._s3fs", None)
 import pyarrow.compute as pc  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
+from vla_common.regular_files import Opener, open_regular  # noqa: E402
+from vla_datasets import metadata  # noqa: E402
 from vla_datasets.errors import DatasetError  # noqa: E402
-from vla_datasets.metadata import Opener  # noqa: E402
 
 TYPES = {
     name: getattr(pa, name)()
@@ -25,16 +26,26 @@ TYPES = {
 
 
 def read(path: Path, opener: Opener | None = None) -> pa.Table:
-    """Returns a parquet file's table. Raises DatasetError for a file that is missing or none."""
+    """Returns a parquet file's table. Raises DatasetError for a file that is missing or none, or too large to read."""
     try:
-        if opener is None:
-            return pq.read_table(path, partitioning=None)
-        with open(path, "rb", opener=opener) as file:
-            return pq.read_table(file)
+        with open_regular(path, metadata.MAX_BYTES[".parquet"], opener) as file:
+            parquet = pq.ParquetFile(file)
+            _refuse_large(path, parquet.metadata)
+            return parquet.read()
     except FileNotFoundError as error:
         raise DatasetError(f"{path} is missing; expected an episode's rows") from error
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(f"{path} cannot be read as parquet ({str(error).splitlines()[0]}); copy it again") from error
+
+
+def _refuse_large(path: Path, described: pq.FileMetaData) -> None:
+    """Raise DatasetError for more than an episode can hold: a few bytes of parquet may stand for billions of values."""
+    groups = [described.row_group(group) for group in range(described.num_row_groups)]
+    values = sum(group.column(column).num_values for group in groups for column in range(group.num_columns))
+    limits = (("rows", described.num_rows, metadata.MAX_ROWS), ("values", values, metadata.MAX_VALUES))
+    for what, number, most in limits:
+        if number > most:
+            raise DatasetError(f"{path} has {number:,} {what}; expected at most {most:,}: check where it comes from")
 
 
 def columns(table: pa.Table, path: Path) -> dict[str, np.ndarray]:

@@ -47,16 +47,16 @@ def _lerobot(found: Findings, tick: Callable[[int, int], None]) -> None:
     listed.lines(found)  # what the reader forgives
     try:
         dataset = LeRobotDataset(found.folder)
-    except DatasetError as error:
+        listed.check(found, dataset)
+        totals = rows.Totals()
+        for place, episode in enumerate(dataset.episodes):
+            tick(place, len(dataset.episodes))
+            columns = rows.check(found, dataset, episode, totals)
+            for key in dataset.video_keys:
+                videos.check(found, dataset, episode, key, columns)
+    except DatasetError as error:  # of what all that follows needs: what is listed, and paths that stay inside
         found.error(metadata.INFO, error)
         return
-    listed.check(found, dataset)
-    totals = rows.Totals()
-    for place, episode in enumerate(dataset.episodes):
-        tick(place, len(dataset.episodes))
-        columns = rows.check(found, dataset, episode, totals)
-        for key in dataset.video_keys:
-            videos.check(found, dataset, episode, key, columns)
     listed.totals(found, dataset, totals)
     numbers.check(found, dataset, totals)
     if dataset.modality is not None:

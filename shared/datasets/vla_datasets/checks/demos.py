@@ -21,6 +21,7 @@ def check(found: Findings, tick: Callable[[int, int], None]) -> None:
     for path in hdf5.files(found.folder):
         try:
             with hdf5.opened(path) as file:
+                hdf5.require_inside(file, path)
                 _file(found, path, file, tick)
         except DatasetError as error:
             found.error(path, error)

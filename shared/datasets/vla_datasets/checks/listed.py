@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from vla_datasets import metadata
 from vla_datasets.checks.fault import Findings
+from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 
 if TYPE_CHECKING:
@@ -19,12 +21,10 @@ PICTURE = (("height",), ("width",), ("channel", "channels", "rgb"))  # what the 
 def lines(found: Findings) -> None:
     """Checks for blank lines, on which upstream's loader of GR00T fails."""
     for name in (metadata.EPISODES, metadata.TASKS, metadata.EPISODES_STATS):
-        path = found.folder / name
-        if not path.is_file():
-            continue
-        for row, line in enumerate(path.read_bytes().splitlines(), 1):
-            if not line.strip():
-                found.add(name, row, "a blank line; GR00T's loader fails on it: remove it")
+        with suppress(DatasetError):  # the reader reports it
+            for row, line in metadata.raw_lines(found.folder / name):
+                if not line.strip():
+                    found.add(name, row, "a blank line; GR00T's loader fails on it: remove it")
 
 
 def check(found: Findings, dataset: LeRobotDataset) -> None:
@@ -81,9 +81,9 @@ def _episodes(found: Findings, dataset: LeRobotDataset) -> None:
 
 
 def _tasks(found: Findings, dataset: LeRobotDataset) -> None:
-    rows = metadata.read_lines(dataset.folder / metadata.TASKS)
-    if len(rows) != len(dataset.tasks):
-        found.add(metadata.TASKS, None, f"{len(rows)} lines give {len(dataset.tasks)} task_index; one is there twice")
+    count = sum(1 for _ in metadata.read_lines(dataset.folder / metadata.TASKS))
+    if count != len(dataset.tasks):
+        found.add(metadata.TASKS, None, f"{count} lines give {len(dataset.tasks)} task_index; one is there twice")
     for text, count in Counter(dataset.tasks.values()).items():
         if count > 1:
             found.note(metadata.TASKS, None, f"task {text!r} has {count} numbers")

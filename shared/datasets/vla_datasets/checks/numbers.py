@@ -66,23 +66,23 @@ def _compare(found: Findings, file: str, row: int | None, key: str, stated: dict
 
 def _per_episode(found: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
     path = dataset.folder / metadata.EPISODES_STATS
+    missing = {episode.index for episode in dataset.episodes}
     try:
-        rows = metadata.read_lines(path)
+        for row, one in metadata.read_lines(path):
+            index, stats = one.get("episode_index"), one.get("stats")
+            missing -= {index} if type(index) is int else set()
+            columns = totals.columns.get(index, {}) if type(index) is int else {}
+            if not isinstance(stats, dict):
+                found.add(path, row, "stats is missing")
+                continue
+            for key in sorted(stats.keys() & columns.keys()):
+                if columns[key].dtype != object and len(columns[key]) and isinstance(stats[key], dict):
+                    kept = {name: value for name, value in stats[key].items() if name in ("min", "max", "mean")}
+                    _compare(found, metadata.EPISODES_STATS, row, key, kept, statistics.of_column(columns[key]))
     except DatasetError as error:
         found.error(path, error)
         return
-    missing = {episode.index for episode in dataset.episodes} - {one.get("episode_index") for _, one in rows}
     if missing:
         found.add(
             path, None, f"has no line for episode {min(missing)} ({len(missing)} are missing); LeRobot asks for them"
         )
-    for row, one in rows:
-        columns = totals.columns.get(one.get("episode_index"), {})
-        stats = one.get("stats")
-        if not isinstance(stats, dict):
-            found.add(path, row, "stats is missing")
-            continue
-        for key in sorted(stats.keys() & columns.keys()):
-            if columns[key].dtype != object and len(columns[key]):
-                kept = {name: value for name, value in stats[key].items() if name in ("min", "max", "mean")}
-                _compare(found, metadata.EPISODES_STATS, row, key, kept, statistics.of_column(columns[key]))

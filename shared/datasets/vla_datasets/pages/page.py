@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import tempfile
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import jinja2
 import numpy as np
 
+from vla_common.regular_files import open_regular
 from vla_datasets import films, marks, telling
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
@@ -111,27 +113,28 @@ def _films(
     found = []
     for key in dataset.video_keys:
         try:
-            data = _bytes(dataset, episode, key)
+            data = _bytes(dataset, episode, key, room)
         except DatasetError:  # the check says why
             continue
-        fits = len(data) <= room
-        room -= len(data) if fits else 0
-        uri = f"data:video/mp4;base64,{base64.b64encode(data).decode()}" if fits else None
+        room -= len(data)
+        uri = f"data:video/mp4;base64,{base64.b64encode(data).decode()}" if data else None
         found.append((key.removeprefix("observation.images."), uri))
     return tuple(found), room
 
 
-def _bytes(dataset: LeRobotDataset | LiberoFiles, episode: Episode, key: str) -> bytes:
-    """Returns a film's file; pictures that lie in the rows become one."""
-    if isinstance(dataset, LeRobotDataset) and dataset.features[key]["dtype"] == "video":
-        path = dataset.video_path(episode.index, key)
-        if not path.is_file():
-            raise DatasetError(f"{path} is missing")
-        return path.read_bytes()
+def _bytes(dataset: LeRobotDataset | LiberoFiles, episode: Episode, key: str, room: int) -> bytes:
+    """Return a film's file, empty where it has more than `room` bytes; pictures that lie in the rows become one."""
     with tempfile.TemporaryDirectory(prefix="vla-lab-page-") as folder:
-        path = Path(folder) / "film.mp4"
-        films.write(path, dataset.frames(episode.index, key), dataset.fps)
-        return path.read_bytes()
+        if isinstance(dataset, LeRobotDataset) and dataset.features[key]["dtype"] == "video":
+            path = dataset.video_path(episode.index, key)
+        else:
+            path = Path(folder) / "film.mp4"
+            films.write(path, dataset.frames(episode.index, key), dataset.fps)
+        try:
+            with open_regular(path) as file:
+                return file.read() if os.fstat(file.fileno()).st_size <= room else b""
+        except OSError as error:
+            raise DatasetError(f"{path} cannot be read: {error}") from error
 
 
 def charts(dataset: LeRobotDataset | LiberoFiles, episode: Episode) -> tuple[Chart, ...]:
@@ -144,7 +147,7 @@ def charts(dataset: LeRobotDataset | LiberoFiles, episode: Episode) -> tuple[Cha
     for title, key, places in _parts(dataset):
         if key in columns and columns[key].dtype != object:
             values = columns[key].reshape(len(columns[key]), -1)
-            known = [place for place in places if place < values.shape[1]]
+            known = range(max(0, places.start), min(places.stop, values.shape[1]))
             names = telling.names_of(dataset, key)
             named = [(names[place] if place < len(names) else str(place), values[:, place]) for place in known]
             found += [_chart(title, named[at : at + LINES]) for at in range(0, len(named), LINES)]

@@ -1,0 +1,243 @@
+"""Data sets from strangers: no path template, file or promise in one costs more than a sentence."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+
+from tests import data_sets
+from vla_datasets import films, hdf5, metadata, tables
+from vla_datasets.checks import faults
+from vla_datasets.errors import DatasetError
+from vla_datasets.lerobot import LeRobotDataset
+from vla_datasets.opening import open_dataset
+
+ROWS = "data/chunk-000/episode_000001.parquet"
+FILM = "videos/chunk-000/observation.images.image/episode_000001.mp4"
+NUMBERS = (metadata.INFO, metadata.MODALITY, metadata.STATS, metadata.EPISODES, metadata.TASKS, metadata.EPISODES_STATS)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return data_sets.lerobot(tmp_path_factory.mktemp("sets") / "small").folder
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "copy")
+
+
+def change(folder, name=metadata.INFO, **facts):
+    value = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps(value | facts))
+
+
+def in_a_process(code, folder, limit_s=120):
+    """Return what code prints that could hang or fill the memory: both end it."""
+    bounded = f"import resource; resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30,) * 2)\n{code}"
+    command = [sys.executable, "-c", bounded, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+CHECK = "import sys; from vla_datasets.checks import faults; print(*faults(sys.argv[1]), sep='\\n')"
+
+
+# --- path templates --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "data/{episode_index:300000000d}.parquet",
+        "data/{episode_index:06}.parquet",
+        "data/{episode_index:012d}.parquet",
+        "data/{episode_index:>6d}.parquet",
+        "data/{episode_index!r}.parquet",
+        "data/{episode_chunk.__class__}.parquet",
+        "data/{episode_chunk[0]}.parquet",
+        "data/{video_key:06d}.parquet",
+        "data/{0}.parquet",
+        "data/{}.parquet",
+        "data/{{episode_index}}.parquet",
+        "data/{episode_index",
+        "data/{name}.parquet",
+        "data/" + 1000 * "x",
+        ["data/{episode_index}"],
+    ],
+)
+@pytest.mark.parametrize("pattern", ["data_path", "video_path"])
+def test_a_path_template_holds_the_documented_fields_only(copy, pattern, template):
+    change(copy, **{pattern: template})
+    with pytest.raises(DatasetError, match=r"meta/info\.json: " + pattern) as refused:
+        LeRobotDataset(copy)
+    assert repr(template)[:100] in str(refused.value) and "{episode_index}" in str(refused.value)
+    assert len(str(refused.value)) < 1000 and any(pattern in str(one) for one in faults(copy))
+
+
+def test_the_documented_fields_are_filled_in(copy):
+    change(copy, data_path="d/{episode_chunk}/{episode_index:06d}", video_path="v/{video_key}/{episode_index:03d}.mp4")
+    dataset = LeRobotDataset(copy)
+    assert dataset.data_path(2001) == copy / "d/2/002001"
+    assert dataset.video_path(7, "observation.images.image") == copy / "v/observation.images.image/007.mp4"
+
+
+# --- files that are none ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, ROWS, FILM])
+def test_a_pipe_is_not_opened(copy, name):
+    (copy / name).unlink()
+    os.mkfifo(copy / name)
+    text = in_a_process(CHECK, copy)
+    assert any(name in line and "regular file" in line for line in text.splitlines()), text
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, ROWS, FILM])
+def test_a_link_to_a_device_is_not_opened(copy, name):
+    (copy / name).unlink()
+    (copy / name).symlink_to("/dev/zero")
+    text = in_a_process(CHECK, copy)
+    named = "leads to /dev/zero" if name in (ROWS, FILM) else "regular file"  # rows and films stay in the data set
+    assert named in text, text
+
+
+def test_a_link_to_a_regular_file_is_read(copy, tmp_path):
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    for name in NUMBERS:
+        (copy / name).rename(blobs / name.replace("/", "-"))
+        (copy / name).symlink_to(blobs / name.replace("/", "-"))
+    assert faults(copy) == []
+
+
+def test_a_film_names_no_other_file(copy, tmp_path):
+    """FFmpeg would read such a text as a film, and open what it names."""
+    shutil.copy(copy / FILM, copy / "other.mp4")
+    text = "ffconcat version 1.0\nfile other.mp4\n"
+    (copy / "list.mp4").write_text(text)
+    assert len(films.Film(copy / "other.mp4")) == 9
+    with pytest.raises(DatasetError, match=r"list\.mp4 cannot be read as a film"):
+        films.Film(copy / "list.mp4")
+    with pytest.raises(DatasetError, match="cannot be read"):
+        films.picture(f"ffconcat version 1.0\nfile {copy / 'other.mp4'}\n".encode(), "row 1")
+
+
+def _linked(data, folder):
+    data["demo_0/obs/ee_pos_2"] = h5py.ExternalLink(str(folder / "push_the_plate_demo.hdf5"), "data/demo_0/actions")
+
+
+def _outside(data, folder):
+    (folder / "bytes").write_bytes(bytes(12 * 3 * 4))
+    del data["demo_0/obs/ee_pos"]
+    outside = [(str(folder / "bytes"), 0, h5py.h5f.UNLIMITED)]
+    data.create_dataset("demo_0/obs/ee_pos", (12, 3), np.float32, external=outside)
+
+
+def _virtual(data, folder):
+    layout = h5py.VirtualLayout((12, 3), np.float32)
+    layout[:] = h5py.VirtualSource(str(folder / "push_the_plate_demo.hdf5"), "data/demo_0/obs/ee_pos", (12, 3))
+    del data["demo_0/obs/ee_pos"]
+    data.create_virtual_dataset("demo_0/obs/ee_pos", layout)
+
+
+def _huge(data, folder):
+    del data["demo_0/obs/ee_pos"]
+    data.create_dataset("demo_0/obs/ee_pos", (2**40, 3), np.float32, chunks=(1024, 3))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [(_linked, "in another file"), (_outside, "in another file"), (_virtual, "in another file"),
+     (_huge, "13,194,139,533,312 bytes; expected at most 4,294,967,296")],
+)  # fmt: skip
+def test_hdf5_reads_its_own_bytes_only(tmp_path, spoil, words):
+    folder = data_sets.hdf5(tmp_path / "goal")
+    with h5py.File(folder / "open_the_drawer_demo.hdf5", "r+") as file:
+        spoil(file["data"], folder)
+    with pytest.raises(DatasetError, match=r"open_the_drawer_demo\.hdf5: data/demo_0/obs/ee_pos") as refused:
+        open_dataset(folder)
+    assert words in str(refused.value) and any(words in str(one) for one in faults(folder))
+
+
+def test_hdf5_pipes_are_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe.hdf5")
+    with pytest.raises(DatasetError, match=r"pipe\.hdf5.*regular file"):
+        hdf5.LiberoFiles(tmp_path)
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, ROWS])
+def test_a_file_beyond_its_limit_is_not_read(copy, name):
+    limit = metadata.MAX_BYTES[f".{name.rpartition('.')[2]}"]
+    os.truncate(copy / name, limit + 1)  # sparse: it takes no disk
+    text = in_a_process(CHECK, copy)
+    assert any(name in line and f"{limit + 1:,} bytes; expected at most {limit:,}" in line for line in text.split("\n"))
+
+
+def test_a_line_beyond_its_limit_is_not_read(copy):
+    with open(copy / metadata.EPISODES, "a") as file:
+        file.write(json.dumps({"episode_index": 3, "tasks": ["x" * metadata.MAX_LINE_BYTES], "length": 1}))
+    with pytest.raises(DatasetError, match=r"episodes\.jsonl, row 4.*16,777,216 bytes"):
+        LeRobotDataset(copy)
+
+
+def test_more_lines_than_the_limit_are_not_read(copy, monkeypatch):
+    monkeypatch.setattr(metadata, "MAX_LINES", 2)
+    with pytest.raises(DatasetError, match=r"episodes\.jsonl, row 3.*at most 2 lines"):
+        LeRobotDataset(copy)
+
+
+def test_a_line_ends_at_a_line_feed_alone(copy):
+    (copy / metadata.TASKS).write_text(json.dumps({"task_index": 0, "task": "a\u2028b"}, ensure_ascii=False) + "\n")
+    assert LeRobotDataset(copy).tasks == {0: "a\u2028b"}
+
+
+def test_rows_that_a_few_bytes_promise_are_not_read(copy):
+    tables.write(copy / ROWS, {"action": np.zeros(metadata.MAX_ROWS + 1, np.int8)})
+    assert (copy / ROWS).stat().st_size < 2**20
+    with pytest.raises(DatasetError, match="10,000,001 rows; expected at most 10,000,000"):
+        LeRobotDataset(copy).columns(1)
+
+
+@pytest.mark.parametrize("number", [10**12, -1, 10**400])
+def test_numbers_beyond_an_episode_are_refused(copy, number):
+    with open(copy / metadata.EPISODES, "a") as file:
+        file.write(f'{{"episode_index": {number}, "tasks": ["a"], "length": 1}}\n')
+    with pytest.raises(DatasetError, match=r"episodes\.jsonl, row 4.*1,000,000,000"):
+        LeRobotDataset(copy)
+
+
+@pytest.mark.parametrize("chunks", ["x", 0, -3, 1.5])
+def test_a_chunk_size_is_a_whole_number(copy, chunks):
+    change(copy, chunks_size=chunks)
+    with pytest.raises(DatasetError, match="chunks_size"):
+        LeRobotDataset(copy)
+
+
+def test_a_shape_beyond_its_limit_is_refused(copy):
+    features = json.loads((copy / metadata.INFO).read_text())["features"]
+    change(copy, features=features | {"action": {"dtype": "float32", "shape": [10**12], "names": None}})
+    with pytest.raises(DatasetError, match="feature action.*1000000000000; expected at most 1000000"):
+        LeRobotDataset(copy)
+
+
+def test_curves_end_where_the_column_does(copy):
+    """A modality.json that names 10^12 numbers of a column of 7."""
+    modality = json.loads((copy / metadata.MODALITY).read_text())
+    change(copy, metadata.MODALITY, action=modality["action"] | {"x": {"start": 0, "end": 10**12}})
+    text = in_a_process(
+        "import sys; from vla_datasets.lerobot import LeRobotDataset; from vla_datasets.pages import page\n"
+        "dataset = LeRobotDataset(sys.argv[1])\n"
+        "print([len(one.lines) for one in page.charts(dataset, dataset.episodes[0]) if one.title == 'action x'])",
+        copy, 60,
+    )  # fmt: skip
+    assert text.strip() == "[7]"
