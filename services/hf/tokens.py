@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -106,7 +105,7 @@ def main() -> None:
     request = tyro.cli(Tokens, prog="python -m services.hf.tokens", description=__doc__)
     tokenizers, said = load(request.model, Volume())
     print("\n".join(said))
-    Console().print(table(tokenizers, request.sentences))
+    endings.console().print(table(tokenizers, request.sentences))
 
 
 if __name__ == "__main__":

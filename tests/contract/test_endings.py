@@ -1,10 +1,12 @@
 """A program ends with a sentence: real ones, a closed pipe, a full disk, somebody else's folder, Ctrl-C."""
 
+import http.server
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -129,3 +131,44 @@ def test_a_place_of_somebody_elses_is_told_with_its_owner(tmp_path, monkeypatch)
     assert endings.in_words(error).endswith(": /proc/1/mem belongs to user 0 (root), and you are user 4321")
     monkeypatch.setenv("VLALAB_VOLUME", "/proc/1")
     assert endings.in_words(error).endswith("you are user 4321; set VLALAB_VOLUME to a folder you can use")
+
+
+EVIL = r"a\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202e\u2028 b\tc"
+SHOWN = r"a\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202e\u2028 b" + "\tc"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"print('{EVIL}')",
+        f"sys.stdout.write('{EVIL}')",
+        f"sys.stdout.writelines(['{EVIL}'])",
+        f"print('{EVIL}', file=sys.stderr)",
+        f"import logging; logging.basicConfig(); logging.error('%s', '{EVIL}')",
+        f"raise ValueError('{EVIL}')",
+        f"raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), '{EVIL}')",
+        f"raise TypeError('{EVIL}')",
+        f"endings.run(lambda: print('{EVIL}'))",
+    ],
+)
+def test_text_from_outside_steers_no_terminal(body):
+    _, out, errors = ended(body)
+    assert SHOWN in out + errors and not endings.CONTROL.search(out + errors)
+
+
+def test_the_health_check_shows_an_answer_and_obeys_none():
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(503)
+            self.end_headers()
+            self.wfile.write(b"not ready \x1b[2J")
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = [sys.executable, "-m", "vla_common.healthcheck", f"http://127.0.0.1:{server.server_port}"]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PACKAGE)})
+        server.shutdown()
+    assert done.returncode == 1 and "not ready \\x1b[2J" in done.stderr and "\x1b" not in done.stderr

@@ -2,15 +2,18 @@
 
 import json
 import os
+import pty
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 
 import h5py
 import numpy as np
 import pytest
 
 from tests import data_sets
+from vla_common.endings import CONTROL
 from vla_datasets import films, hdf5, metadata, tables
 from vla_datasets.checks import faults
 from vla_datasets.errors import DatasetError
@@ -208,7 +211,7 @@ def test_rows_that_a_few_bytes_promise_are_not_read(copy):
         LeRobotDataset(copy).columns(1)
 
 
-@pytest.mark.parametrize("number", [10**12, -1, 10**400])
+@pytest.mark.parametrize("number", [10**12, -1, 10**400], ids=["many", "negative", "digits"])
 def test_numbers_beyond_an_episode_are_refused(copy, number):
     with open(copy / metadata.EPISODES, "a") as file:
         file.write(f'{{"episode_index": {number}, "tasks": ["a"], "length": 1}}\n')
@@ -241,3 +244,52 @@ def test_curves_end_where_the_column_does(copy):
         copy, 60,
     )  # fmt: skip
     assert text.strip() == "[7]"
+
+
+# --- text ------------------------------------------------------------------------------------------------------
+
+EVIL = "x\x1b[2J\x1b]0;owned\x07\r\x9b\u202e\nno faults"
+
+
+@pytest.fixture
+def evil(copy):
+    """A data set whose every text would clear the screen and forge a line."""
+    tasks = (copy / metadata.TASKS).read_text().replace("open the drawer", json.dumps(EVIL)[1:-1])
+    (copy / metadata.TASKS).write_text(tasks)
+    episodes = (copy / metadata.EPISODES).read_text().replace("open the drawer", json.dumps(EVIL + "2")[1:-1])
+    (copy / metadata.EPISODES).write_text(episodes)
+    features = json.loads((copy / metadata.INFO).read_text())["features"]
+    change(copy, robot_type=EVIL, features=features | {EVIL: {"dtype": EVIL, "shape": [2], "names": [EVIL, "b"]}})
+    modality = json.loads((copy / metadata.MODALITY).read_text())
+    change(copy, metadata.MODALITY, action=modality["action"] | {EVIL: {"start": 0, "end": 1, "rotation_type": EVIL}})
+    return copy
+
+
+@pytest.mark.parametrize("flags", [(), ("--check",), ("--show",), ("--bad", "0")])
+def test_text_of_a_data_set_steers_no_terminal(evil, tmp_path, flags):
+    command = [sys.executable, "-m", "services.libero.datasets", str(evil), *flags]
+    environment = {**os.environ, "VLALAB_VOLUME": str(tmp_path / "volume")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    text = done.stdout + done.stderr
+    assert not CONTROL.search(text) and "\nno faults" not in text, text
+    assert r"\x1b[2J" in text or "--show" in flags or "--bad" in flags, text
+
+
+def test_an_error_about_a_data_set_steers_no_terminal(copy, tmp_path):
+    change(copy, codebase_version=EVIL, data_path=EVIL)
+    command = [sys.executable, "-m", "services.libero.datasets", str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "VLALAB_VOLUME": str(tmp_path)})
+    assert done.returncode == 1 and r"\x1b[2J" in done.stderr and not CONTROL.search(done.stderr)
+
+
+def test_the_colours_of_help_reach_the_terminal():
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "services.libero.datasets", "--help"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        sent = b""
+        with suppress(OSError), open(ours, "rb", buffering=0) as terminal:  # reading ends with an error
+            while part := terminal.read(2**16):
+                sent += part
+    assert process.returncode == 0 and b"\x1b[1m" in sent and rb"\x1b" not in sent

@@ -162,14 +162,14 @@ def test_numbers_stay_whole_on_a_narrow_terminal(tmp_path, width):
 
 
 def test_the_program_writes_a_csv_and_a_page_of_the_same_figures(tmp_path, capsys):
-    evil = {"name": "=cmd|<script>alert(1)</script>", "needs_privileged": False}
+    evil = {"name": "=cmd|\x1b[2J<script>alert(1)</script>", "needs_privileged": False}
     run(tmp_path / "runs", "a", lambda task, episode: task < 5, trials=2, policy=evil)
     run(tmp_path / "runs", "b", lambda task, episode: task < 5, trials=2, **SPATIAL, policy=evil)
     given = ["--csv", str(tmp_path), "board.csv", "--html", str(tmp_path), "board.html"]
     assert runs.main(["--run-dir", str(tmp_path / "runs"), "leaderboard", "libero_goal", *given]) == 0
     assert f"CSV: {tmp_path}/board.csv" in capsys.readouterr().out
     (row,) = csv.DictReader(io.StringIO((tmp_path / "board.csv").read_text()))
-    assert tuple(row) == COLUMNS and row["policy"].startswith("'=cmd")
+    assert tuple(row) == COLUMNS and row["policy"].startswith(r"'=cmd|\x1b[2J<script>")
     low, high = wilson(10, 20)
     assert [float(row[name]) for name in ("rate", "low", "high")] == pytest.approx([0.5, low, high], abs=1e-6)
     assert (row["suite"], row["episodes"], row["runs"], row["assets"]) == ("libero_goal", "20", "a", "official")

@@ -227,6 +227,8 @@ def test_a_cell_is_no_formula():
     from services.ui.site.tables import as_csv
 
     assert b"'=HYPERLINK" in as_csv("a.csv", ["a"], [{"a": '=HYPERLINK("http://x")'}]).body
+    assert rb"x\x1b[2J" in as_csv("a.csv", ["a"], [{"a": "x\x1b[2J"}, {"a": -1.5}]).body
+    assert b"\n-1.5" in as_csv("a.csv", ["a"], [{"a": "x"}, {"a": -1.5}]).body
 
 
 def test_the_leaderboard_has_what_may_be_compared_in_one_table_and_says_what_is_left_out(url, volume):

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from vlalab.environments import venvs
 from vlalab.environments.venvs import exclusive
-from vlalab.host import paths, state
+from vlalab.host import endings, paths, state
 from vlalab.host.console import LabError, say, status
 from vlalab.runtimes import local, logs, records, supervised
 from vlalab.runtimes.supervised import Instance
@@ -359,13 +359,12 @@ def show(as_json: bool) -> None:
     if as_json:
         print(json.dumps({"head": here.head, "dashboard": dashboard, "nodes": found}))
         return
-    from rich.console import Console  # here, for it takes a fifth of the tool's start
-    from rich.table import Table
+    from rich.table import Table  # here, for it takes a fifth of the tool's start
 
     table = Table("machine", "address", "cores", "GPUs", "memory", "", box=None, pad_edge=False)
     for one in found:
         cells = (one["host"], one["address"], f"{one['cores']:g}", f"{one['gpus']:g}", f"{one['memory_gb']:g} GB")
         table.add_row(*cells, "head" if one["is_head"] else "")
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
+    endings.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
     if dashboard:
         say(f"the head is at {here.head}{page_of(dashboard)}")

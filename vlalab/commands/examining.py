@@ -12,6 +12,7 @@ from vlalab.description import compose, gpus, manifests
 from vlalab.doctor import mending, registry, running, selftests, telling
 from vlalab.doctor.types import FAIL, Case, Result
 from vlalab.engine import images
+from vlalab.host import endings
 from vlalab.host.console import LabError, require_known, say, status
 
 BEFORE_S = 1.8  # what a task waits for its checks
@@ -46,10 +47,9 @@ def examine(case: Case) -> list[Result]:
 
 
 def _show(lines: Sequence[str]) -> None:
-    from rich.console import Console  # here, for it takes a fifth of the tool's start
-    from rich.text import Text
+    from rich.text import Text  # here, for it takes a fifth of the tool's start
 
-    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False, soft_wrap=True)
+    console = endings.console(width=None if sys.stdout.isatty() else 200, highlight=False, soft_wrap=True)
     for line in lines:
         text = Text(line)
         for verdict, mark in telling.MARKS.items():

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 
 from vlalab.commands import machines
 from vlalab.commands.machines import Machine
+from vlalab.host import endings
 from vlalab.host.console import LabError, status
 from vlalab.host.paths import ADMIN
 from vlalab.host.processes import die_with_parent
@@ -131,11 +132,10 @@ JUDGES = {"doctor": _doctors, "status": _statuses, "pull": _pulled, "restart": _
 
 def show(rows: list[Row]) -> None:
     """Prints the table, and below it how many are well."""
-    from rich.console import Console  # here, for it takes a fifth of the tool's start
-    from rich.table import Table
+    from rich.table import Table  # here, for it takes a fifth of the tool's start
 
     table = Table("machine", "verdict", "what", "fix", "s", box=None, pad_edge=False)
     for row in rows:
         table.add_row(row.machine, row.verdict, row.what, row.fix, f"{row.seconds:.1f}")
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
+    endings.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
     print(f"\n{sum(row.verdict == 'pass' for row in rows)} of {len(rows)} machines are well")

@@ -16,7 +16,7 @@ from vlalab.doctor.machine import Live
 from vlalab.engine import building, docker, images
 from vlalab.engine.images import Image
 from vlalab.environments import venvs
-from vlalab.host import memory, paths
+from vlalab.host import endings, memory, paths
 from vlalab.runtimes import contained, local, steward
 from vlalab.runtimes.contained import Container
 from vlalab.runtimes.local import Instance
@@ -49,8 +49,7 @@ def gather() -> Snapshot:
 
 def show() -> None:
     """Prints the table, and below it where things are."""
-    from rich.console import Console  # here, for it takes a fifth of the tool's start
-    from rich.table import Table
+    from rich.table import Table  # here, for it takes a fifth of the tool's start
 
     now, services = gather(), compose.read()
     table = Table(*COLUMNS, box=None, pad_edge=False)
@@ -60,7 +59,7 @@ def show() -> None:
             table.add_row(found.name, *_row(found, service, now))
         if not mine and service.role != "job":
             table.add_row(name, "", "down", "", _built(service, now), "", "", "")
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
+    endings.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
     reason = docker.available()
     print(f"\nvolume {paths.volume()}   docker: {reason or 'an engine answers'}")
 

@@ -15,6 +15,8 @@ from types import MappingProxyType
 
 from invoke import Exit
 
+from vlalab.host import endings
+
 MAX_LISTED = 30  # known names in one message
 
 
@@ -71,7 +73,7 @@ def say(text: str) -> None:
 def agreed(question: str) -> bool:
     """Returns whether a person says yes; the answer that comes with a mere Enter is no."""
     try:
-        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+        return input(f"{endings.plain(question)} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
         return False
 
@@ -103,8 +105,9 @@ class Status:
     def _draw(self) -> None:
         if self.live:
             width = shutil.get_terminal_size().columns - 1
-            text = fitted(f"lab: {self.title}", f" … {self.seconds():.0f} s", self.detail, width)
-            print("\r\033[K" + text, end="", file=sys.stderr, flush=True)
+            title, detail = endings.plain(self.title), endings.plain(self.detail)
+            text = fitted(f"lab: {title}", f" … {self.seconds():.0f} s", detail, width)
+            print("\r\033[K" + text, end="", file=endings.unfiltered(sys.stderr), flush=True)
 
     @contextmanager
     def ticking(self) -> Iterator[None]:
@@ -123,7 +126,7 @@ class Status:
             self.ended.set()
             if self.live:
                 ticker.join()
-                print("\r\033[K", end="", file=sys.stderr, flush=True)
+                print("\r\033[K", end="", file=endings.unfiltered(sys.stderr), flush=True)
 
 
 @contextmanager

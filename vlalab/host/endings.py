@@ -10,6 +10,10 @@ from vlalab.host import borrowed
 
 _module = borrowed.module("shared/common/vla_common/endings.py")
 
+CONTROL = _module.CONTROL
+console = _module.console
+plain = _module.plain
+unfiltered = _module.unfiltered
 CLOSED_PIPE: int = _module.CLOSED_PIPE
 INTERRUPTED: int = _module.INTERRUPTED
 Ending = _module.Ending

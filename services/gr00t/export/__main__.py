@@ -10,7 +10,6 @@ from typing import Literal
 
 import torch
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from services.gr00t.checkpoint import tokenizer
@@ -92,7 +91,7 @@ def show(rows: Sequence[Measured]) -> None:
     for row in rows:
         cells = (f"{row.torch_ms:.2f}", f"{row.onnx_ms:.2f}", f"{row.apart:.1e}", f"{row.cosine:.6f}")
         table.add_row(Path(row.file).name, *cells)
-    Console().print(table)
+    endings.console().print(table)
 
 
 def _megabytes(path: Path) -> float:

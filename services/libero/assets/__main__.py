@@ -65,7 +65,7 @@ def _fetch_levels(volume: Path) -> None:
 def _download(volume: Path, threads: int) -> None:
     """Fetches the official files with a bar, or with a line per tenth where nobody watches."""
     columns = TextColumn("LIBERO assets"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
-    with Progress(*columns, disable=not sys.stdout.isatty()) as bar:
+    with Progress(*columns, console=endings.console(), disable=not sys.stdout.isatty()) as bar:
         task = bar.add_task("assets", total=None)
 
         def show(done: int, total: int, path: str) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from services.libero.offline import page, pictures, scores, scoring
@@ -187,7 +186,7 @@ def _tell(figures: dict, verdict: str) -> None:
     )
     for one in (*figures["keys"], {"key": "all", **figures["overall"]}):
         table.add_row(one["key"], *(f"{one[kind]:.4g}" for kind in scores.KINDS))
-    Console().print(table)
+    endings.console().print(table)
     say(verdict)
 
 
@@ -199,7 +198,7 @@ def _print_chunk(names: Sequence[str], predicted: np.ndarray, true: np.ndarray) 
         table = Table("step", *names[few])
         for step, pair in enumerate(zip(predicted[:, few], true[:, few], strict=True)):
             table.add_row(str(step), *(f"{ours:.3f} / {theirs:.3f}" for ours, theirs in zip(*pair, strict=True)))
-        Console().print(table)
+        endings.console().print(table)
 
 
 def _pairs(text: str) -> dict[str, str]:

@@ -9,6 +9,8 @@ from typing import Any
 
 from starlette.responses import Response
 
+from vla_common.endings import plain
+
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would calculate when a text begins so
 
 
@@ -23,4 +25,6 @@ def as_csv(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]])
 
 
 def _plain(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else "" if value is None else value
+    if isinstance(value, str):
+        return plain(f"'{value}" if value.startswith(FORMULA) else value)
+    return "" if value is None else value

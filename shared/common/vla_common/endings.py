@@ -14,9 +14,9 @@ import signal
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 INTERRUPTED = 128 + signal.SIGINT  # exit codes as a shell has them
 CLOSED_PIPE = 128 + signal.SIGPIPE
@@ -26,6 +26,9 @@ DENIED = (errno.EACCES, errno.EPERM)
 # Faults of the machine: whatever a library makes of one of these, it is told as what it is.
 OF_THE_MACHINE = (*FULL, *DENIED, errno.EROFS, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 VOLUME = "VLALAB_VOLUME"
+# C0 and C1 controls, DEL, what turns the direction of writing, and halves of characters
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+DRAWING = ("rich", "tqdm", "tyro")  # libraries whose own colours and progress lines reach the terminal
 
 
 class Ending(NamedTuple):
@@ -199,10 +202,64 @@ def _of_text(error: UnicodeError) -> str:
 
 
 def speak_utf8() -> None:
-    """Has this program print any text, whatever the locale says: what a terminal may not show is escaped."""
-    for stream in (sys.stdout, sys.stderr):
+    """Has this program print any text, whatever the locale says: what would steer a terminal is escaped."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+        if stream is not None and not isinstance(stream, PlainStream):
+            setattr(sys, name, PlainStream(stream))
+
+
+def plain(text: object) -> str:
+    """Returns a text in which only line ends and tabs do anything; other control characters are shown, as in \\x1b."""
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+
+
+def one_line(text: object) -> str:
+    """Returns a text from outside that is one part of a line of ours."""
+    return " ".join(plain(text).split())
+
+
+class PlainStream:
+    """A text stream that shows control characters instead of sending them to a terminal.
+
+    Text of a data set, a checkpoint or a service can then steer no terminal, whoever prints it. Libraries that draw
+    write as they are; what `console` draws is plain too.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.unfiltered = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unfiltered, name)
+
+    def write(self, text: str) -> int:
+        caller = sys._getframe().f_back
+        module = caller.f_globals.get("__name__", "") if caller else ""
+        self.unfiltered.write(text if module.partition(".")[0] in DRAWING else plain(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+
+def unfiltered(stream: TextIO) -> TextIO:
+    """Returns the stream for a program's own control sequences."""
+    return stream.unfiltered if isinstance(stream, PlainStream) else stream
+
+
+def console(**options: Any) -> Any:
+    """Returns rich's Console for tables and progress: it shows control characters of the text that it draws."""
+    from rich.console import Console  # here, for only few programs draw
+
+    class PlainConsole(Console):
+        def render(self, *arguments: Any, **named: Any) -> Iterator[Any]:
+            for segment in super().render(*arguments, **named):
+                yield segment if segment.control else segment._replace(text=plain(segment.text))
+
+    return PlainConsole(**options)
 
 
 def _has_no_reader(stream: object) -> bool:

@@ -21,7 +21,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--timeout", type=float, default=5.0, help="seconds")
     options = parser.parse_args(arguments)
     ready, text = check(options.url, options.timeout)
-    print(text, file=sys.stdout if ready else sys.stderr)
+    shown = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    print(shown, file=sys.stdout if ready else sys.stderr)
     return 0 if ready else 1
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vla_common.durations import show_seconds
+from vla_common.endings import one_line
 from vla_datasets.checks import Fault
 from vla_datasets.lerobot import LeRobotDataset
 
@@ -22,7 +23,7 @@ def summary(dataset: LeRobotDataset | LiberoFiles) -> str:
     steps = len(dataset)
     took = show_seconds(steps / dataset.fps)
     robot = dataset.info.get("robot_type") or "unknown robot"
-    return (
+    return one_line(
         f"{dataset.name}: {layout(dataset)}, {robot}, {_count(len(dataset.episodes), 'episode')}, {steps:,} steps at "
         f"{dataset.fps:g} fps ({took}), {_count(len(dataset.tasks), 'task')}, {size(dataset.folder) / 1e6:,.0f} MB"
     )
@@ -101,6 +102,7 @@ def statistics(dataset: LeRobotDataset | LiberoFiles) -> Iterator[tuple[str, str
 
 
 def _table(title: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
     yield f"{title}:"
     for row in rows:
@@ -114,7 +116,7 @@ def verdict(found: Sequence[Fault]) -> Iterator[str]:
         kinds.setdefault((one.grave, one.row, one.words), []).append(one)
     for alike in list(kinds.values())[:AT_MOST]:
         others = f" (and so in {_count(len(alike) - 1, 'other file')})" if alike[1:] else ""
-        yield f"{alike[0]}{others}"
+        yield one_line(f"{alike[0]}{others}")
     if len(kinds) > AT_MOST:
         yield f"… and {len(kinds) - AT_MOST} more kinds"
     grave = sum(one.grave for one in found)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from vla_common import endings
 from vla_common.durations import show_seconds
 from vla_evaluation.terminal import one_line, plain, say
 
@@ -113,7 +114,7 @@ class LiveProgress:
 
     def __init__(self, names: Mapping[int, str], counts, console: Console | None = None):
         self.names = names
-        self.console = console or Console()
+        self.console = console or endings.console()
         self.pace = Pace(counts, time.monotonic())
         self.live = Live(console=self.console, auto_refresh=False, transient=False)
 

@@ -157,7 +157,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str]) -> int:
     asked = make_parser().parse_args(arguments)
-    volume, console = Volume(), Console(width=None if sys.stdout.isatty() else 160)
+    volume, console = Volume(), endings.console(width=None if sys.stdout.isatty() else 160)
     root = asked.run_dir or volume.path("runs")
     try:
         if asked.command == "list":

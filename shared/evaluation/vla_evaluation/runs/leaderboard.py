@@ -18,7 +18,7 @@ from vla_evaluation.runs.folders import STORE, find_runs
 from vla_evaluation.runs.listing import GAP, Column, print_table
 from vla_evaluation.store.records import StoreError, as_damage
 from vla_evaluation.store.runstore import RunStore
-from vla_evaluation.terminal import one_line, say
+from vla_evaluation.terminal import one_line, plain, say
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would calculate when a text begins so
 LONG = (
@@ -155,7 +155,9 @@ def as_csv(board: Board) -> str:
 
 
 def _plain(value: object) -> object:
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else "" if value is None else value
+    if isinstance(value, str):
+        return plain(f"'{value}" if value.startswith(FORMULA) else value)
+    return "" if value is None else value
 
 
 def _write(path: Path, text: str) -> None:

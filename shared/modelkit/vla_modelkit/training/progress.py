@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from vla_common import endings
 from vla_common.durations import show_seconds
 
 BAR_WIDTHS = 6, 24  # least and most; without room for the least there is none
@@ -30,7 +31,7 @@ class Progress:
         self.total, self.done, self.long = total, done, long
         self.first, self.started, self.drawn_at = done, time.monotonic(), 0.0
         self.figures: tuple[str, ...] = ()
-        self.console = console or Console(highlight=False)
+        self.console = console or endings.console(highlight=False)
         self.shown = shown
         self.live = Live(console=self.console, auto_refresh=False) if shown and self.console.is_terminal else None
 
