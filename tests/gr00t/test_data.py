@@ -52,6 +52,15 @@ def test_a_libero_set_fits_its_embodiments_and_no_others(whole):
     assert "state left_arm, right_arm, left_hand, right_hand missing" in state and "action left_arm" in action
 
 
+def test_averaged_quantiles_are_found_before_training(copy, tmp_path):
+    change(copy, metadata.STATS, lambda stats: stats["action"]["q01"].__setitem__(0, 0.5))
+    variables = {"VLALAB_VOLUME": str(tmp_path), "PYTHONPATH": os.pathsep.join([str(ROOT), *SHARED])}
+    command = forked.python("-m", "services.gr00t.data", "--dataset", str(copy), "--check")
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables}, cwd=ROOT)
+    assert done.returncode == 1 and "action: q01[0] is 0.5; the rows' is -0.9" in done.stdout, done.stdout + done.stderr
+    assert "--write-stats" in done.stdout
+
+
 CASES = [
     (lambda at: (at / metadata.MODALITY).unlink(), "meta/modality.json: is missing; GR00T's loader needs it"),
     (lambda at: change(at, metadata.MODALITY, lambda m: m.pop("annotation")), "names no annotation"),

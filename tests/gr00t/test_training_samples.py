@@ -166,7 +166,23 @@ FAULTS = {
     ),
     "stale": (
         lambda folder: change(folder, "stats.json", lambda one: one["action"].update(max=[0.1, 0.1, 0.1])),
-        "stats.json does not know.*remove that file",
+        r"stats\.json: action: max\[\d\] is 0\.1; the rows' is .*--write-stats",
+    ),
+    "averaged q01": (
+        lambda folder: change(folder, "stats.json", lambda one: one["action"].update(q01=[0.25, 0.25, 0.25])),
+        r"stats\.json: action: q01\[\d\] is 0\.25; the rows' is -0\.9.*--write-stats",
+    ),
+    "averaged q99": (
+        lambda folder: change(folder, "stats.json", lambda one: one["observation.state"].update(q99=[0.25] * 3)),
+        r"stats\.json: observation\.state: q99\[\d\] is 0\.25; the rows' is 0\.9",
+    ),
+    "mean": (
+        lambda folder: change(folder, "stats.json", lambda one: one["action"]["mean"].__setitem__(1, 7.0)),
+        r"stats\.json: action: mean\[1\] is 7; the rows' is ",
+    ),
+    "std": (
+        lambda folder: change(folder, "stats.json", lambda one: one["action"]["std"].__setitem__(2, 7.0)),
+        r"stats\.json: action: std\[2\] is 7; the rows' is ",
     ),
     "no task": (
         lambda folder: (folder / "meta/tasks.jsonl").write_text('{"task_index": 7, "task": "x"}\n'),
@@ -195,6 +211,17 @@ def test_a_faulty_data_set_is_refused_in_words(broken, base, fault):
     damage(broken)
     with pytest.raises(ValueError, match=words):
         samples_of(broken, base)
+
+
+def test_a_wider_bound_than_the_rows_need_is_a_note(tmp_path, base):
+    """As LeRobot merges sets: its q99 is the largest of the parts' and may lie far beyond the rows'."""
+    values = np.arange(3 * robots.LENGTH, dtype=np.float32).reshape(3, robots.LENGTH).T
+    values[5, 0] = 100
+    folder = robots.make(tmp_path / "toy", 1, action=values)
+    assert samples_of(folder, base).notes == []
+    change(folder, "stats.json", lambda one: one["action"]["q99"].__setitem__(0, 100.0))
+    (note,) = samples_of(folder, base).notes
+    assert "action: q99[0] is 100; the rows' is 90.21" in note and "--write-stats" in note
 
 
 def test_a_refused_data_set_comes_with_the_command_that_names_all_faults(broken, base, tmp_path):

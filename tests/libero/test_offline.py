@@ -1,6 +1,7 @@
 """A policy scored on recorded data over real HTTP: figures known beforehand, pages, words for what cannot be."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -76,6 +77,19 @@ def ask(volume, monkeypatch, capsys):
         return capsys.readouterr().out, json.loads((folder / "summary.json").read_text()), folder
 
     return run
+
+
+def test_ranges_of_other_rows_are_refused(volume, tmp_path, monkeypatch):
+    """Normalised errors are shares of them, and the gripper's convention is told by its least number."""
+    folder = shutil.copytree(volume / "datasets" / "small", tmp_path / "other")
+    path = folder / "meta" / "stats.json"
+    stated = json.loads(path.read_text())
+    stated["action"]["min"][6] = -1.0
+    path.write_text(json.dumps(stated))
+    monkeypatch.setenv("VLALAB_VOLUME", str(volume))
+    words = r"action: min\[6\] is -1; the rows' is 0"
+    with running(RecordedPolicy()) as service, pytest.raises(ValueError, match=words):
+        main(["--dataset", str(folder), "--policy-url", service.url])
 
 
 def test_a_policy_that_does_what_was_recorded_has_no_error_and_padding_is_not_scored(ask):

@@ -132,6 +132,16 @@ def test_what_is_loaded_is_what_was_written(dots):
     assert found.task.tolist() == [number % 2 for number in range(16) for _ in range(STEPS)]
 
 
+def test_scales_are_the_rows_whatever_stats_json_says(tmp_path):
+    folder = write(tmp_path / "dots", 2)
+    before = load(config(folder)).learned
+    path = folder / "meta/stats.json"
+    stated = json.loads(path.read_text())
+    path.write_text(json.dumps({key: dict.fromkeys(of, [9.0] * len(of["min"])) for key, of in stated.items()}))
+    after = load(config(folder)).learned
+    assert (after.action, after.state) == (before.action, before.state)
+
+
 def test_numbers_that_never_change_are_0_and_come_back():
     x = np.array([[0.0, 5.0], [2.0, 5.0]], np.float32)
     scaling = Scaling.of_range(x)

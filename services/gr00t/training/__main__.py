@@ -242,7 +242,7 @@ def _greet(job: Job, trainer: Trainer, path: Path | None, curves: Path) -> None:
     trained = sum(parameter.numel() for parameter in trainer.trained.values())
     about = f"{plural(len(job.samples.episodes), 'episode')}, {plural(len(job.samples), 'step')}"
     left_out = f" ({len(job.bad.bad)} marked as bad are left out)" if job.bad.bad else ""
-    print(f"data set {job.dataset.name}: {about}{left_out}")
+    print(f"data set {job.dataset.name}: {about}{left_out}", *(f"note: {one}" for one in job.samples.notes), sep="\n")
     print(
         f"robot {one.name} ({one.tag}): {job.robot.layout.details()['state']} → {job.robot.layout.details()['action']}"
     )

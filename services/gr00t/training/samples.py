@@ -22,11 +22,10 @@ from services.gr00t.processing.numbers import Channel
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.training import colours
 from services.gr00t.training.frames import Frames
-from services.gr00t.training.robot import Robot, column_of, language_column, video_key
+from services.gr00t.training.robot import KINDS, Robot, column_of, language_column, video_key
 from vla_datasets.lerobot import LeRobotDataset
 
 TIME = 0.999  # the flow's time is (TIME - x) / TIME, x of a Beta(1.5, 1) distribution
-OUTSIDE = 1e-3  # of a part's range: how far a value may lie beyond its statistics, which are rounded
 
 
 @dataclass(frozen=True)
@@ -102,21 +101,7 @@ def _values(dataset: LeRobotDataset, columns: dict, kind: str, part: Channel, wh
         raise ValueError(
             f"{where}, row {row}: {kind} {part.name!r} is not finite; mend the row or leave the episode out"
         )
-    if part.normalization in ("min_max", "mean_std", "q99") and not part.rotation:
-        _refuse_stale(dataset, kind, part, values, where)
     return values
-
-
-def _refuse_stale(dataset: LeRobotDataset, kind: str, part: Channel, values: np.ndarray, where: str) -> None:
-    """Raises ValueError for values outside what the statistics say is all there is."""
-    column, place = column_of(dataset, kind, part.name)
-    low, high = (np.asarray(dataset.statistics()[column][name])[place] for name in ("min", "max"))
-    room = OUTSIDE * np.maximum(high - low, 1e-3)
-    if (values < low - room).any() or (values > high + room).any():
-        raise ValueError(
-            f"{where}: {kind} {part.name!r} has values that meta/stats.json does not know: it is of other data; "
-            "remove that file, and the statistics are computed from the rows"
-        )
 
 
 def _padded(part: Channel, values: np.ndarray, absolute: bool, horizon: int) -> np.ndarray:
@@ -142,6 +127,8 @@ class Samples(Dataset):
     def __init__(self, dataset: LeRobotDataset, robot: Robot, prompts: Prompts, head: object, side: int, seed: int):
         self.dataset, self.robot, self.prompts, self.head, self.seed = dataset, robot, prompts, head, seed
         self.episodes = read_episodes(dataset, robot, head.horizon)
+        parts = [(kind, part.name) for kind in KINDS for part in getattr(robot.layout, kind)]
+        self.notes = dataset.require_current_statistics({column_of(dataset, *part)[0] for part in parts})
         for text in {text for one in self.episodes for text in one.prompts}:
             prompts.ids(text)  # refuses what cannot stand in a prompt
         self.ends = np.cumsum([len(one.states) for one in self.episodes])

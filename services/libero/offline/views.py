@@ -111,6 +111,8 @@ def view(dataset: LeRobotDataset, info: PolicyInfo, cameras: Mapping[str, str], 
         raise ValueError(f"policy {info.name!r} works from the simulator's state, which no data set has; ask another")
     videos = {camera: _video(dataset, info, camera, cameras.get(camera)) for camera in info.cameras}
     action, state = (_places(dataset, kind, getattr(info, kind), info.name) for kind in ("action", "state"))
+    if isinstance(dataset, LeRobotDataset):
+        dataset.require_current_statistics({one.column for one in action})
     turned = _to_turn(dataset, info.action, action)
     notes = [f"{camera} is shown {key}" for camera, key in videos.items()]
     notes += [f"the set's gripper is turned round to the policy's: {part.convention}" for part in turned.values()]

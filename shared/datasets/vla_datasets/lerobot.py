@@ -5,8 +5,9 @@ Source: huggingface/lerobot before v3.0 (lerobot/common/datasets), Isaac-GR00T a
 
 from __future__ import annotations
 
+import shlex
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -120,11 +121,36 @@ class LeRobotDataset:
 
     @cached_property
     def _statistics(self) -> statistics.Statistics:
-        stated = self.stated_statistics() or {}
-        if stated and not set(self.column_keys) - stated.keys() and not incomplete(stated):
-            names = statistics.NAMES
+        if self._uses_stated:
+            stated, names = self.stated_statistics(), statistics.NAMES
             return {key: {name: np.asarray(of[name], np.float64) for name in names} for key, of in stated.items()}
         return self.computed_statistics()
+
+    @property
+    def _uses_stated(self) -> bool:
+        stated = self.stated_statistics() or {}
+        return bool(stated) and not set(self.column_keys) - stated.keys() and not incomplete(stated)
+
+    def require_current_statistics(self, columns: Iterable[str]) -> list[str]:
+        """Compare what `statistics` takes from stats.json with the rows of these columns; returns notes.
+
+        Raises DatasetError with the stated and the rows' number, and the command that writes the file again.
+        """
+        if self.left_out or not self._uses_stated:
+            return []
+        columns = sorted(columns)
+        paths = (self.data_path(episode.index) for episode in self.episodes)
+        read = (tables.columns(tables.read(path, self.opener, columns), path) for path in paths)
+        stated = self.stated_statistics()
+        command = f"./lab dataset {shlex.quote(str(self.folder))} --write-stats"
+        notes = []
+        for key, rows in statistics.all_rows(read).items():
+            for one in statistics.departures(key, stated.get(key, {}), rows):
+                text = f"{self.folder / metadata.STATS}: {one}; write the rows' statistics: {command}"
+                if one.grave:
+                    raise DatasetError(text)
+                notes.append(text)
+        return notes
 
     def stated_statistics(self) -> dict[str, dict[str, list]] | None:
         """Returns stats.json as it is, without pictures; None where there is none."""

@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 NAMES = ("mean", "std", "min", "max", "q01", "q99")  # GR00T's; a column that lacks one has it compute all anew
 PICTURES = 100  # of a film that its statistics come from, at most
 Statistics = dict[str, dict[str, np.ndarray]]  # feature -> name -> float64 [n]
+
+# How far a stated number may be from the rows'. LeRobot computes in float32, std as the root of a difference of
+# squares, and quantiles from histograms of 5,000 bins; GR00T computes all six in float32.
+RANGE_SHARE = 1e-3  # of a column's range
+QUANTILE_SHARE = 0.02  # of the distance from q01 to q99
+ROUNDING = 1e-5  # of a column's largest number
+ROWS_BEYOND = 0.02  # share of the rows that may lie beyond q01 or q99: twice what the names say
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A stated statistic that the rows do not have. stated, actual: one number of the column, at `index`.
+
+    grave: False for a quantile that only leaves more room than the rows need. LeRobot's sets merged since August 2026
+    have such: the outermost of their parts' quantiles.
+    """
+
+    column: str
+    name: str
+    index: int
+    stated: float
+    actual: float
+    grave: bool
+
+    def __str__(self) -> str:
+        where = f"{self.column}: {self.name}[{self.index}]"
+        return f"{where} is {self.stated:.6g}; the rows' is {self.actual:.6g}"
 
 
 def of_column(values: np.ndarray) -> dict[str, np.ndarray]:
@@ -21,12 +50,52 @@ def of_column(values: np.ndarray) -> dict[str, np.ndarray]:
 
 def of_episodes(episodes: Iterable[Mapping[str, np.ndarray]]) -> Statistics:
     """Returns the statistics of every column of numbers over all episodes' rows."""
+    return {name: of_column(rows) for name, rows in all_rows(episodes).items()}
+
+
+def all_rows(episodes: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return every column of numbers, [N, …], over all episodes' rows."""
     gathered: dict[str, list[np.ndarray]] = {}
     for columns in episodes:
         for name, values in columns.items():
             if values.dtype != object and len(values):
                 gathered.setdefault(name, []).append(values)
-    return {name: of_column(np.concatenate(parts)) for name, parts in gathered.items()}
+    return {name: np.concatenate(parts) for name, parts in gathered.items()}
+
+
+def departures(column: str, stated: Mapping[str, Any], rows: np.ndarray) -> Iterator[Departure]:
+    """Yield for each stated statistic of a column the number that is furthest from the one of its rows [N, …].
+
+    Raises ValueError where a statistic has not as many numbers as the column.
+    """
+    actual, rows = of_column(rows), np.asarray(rows, np.float64).reshape(len(rows), -1)
+    low, high = actual["min"], actual["max"]
+    size = np.maximum(np.abs(low), np.abs(high))
+    room = RANGE_SHARE * np.maximum(high - low, 1e-6) + ROUNDING * size
+    for name in sorted(stated.keys() & actual.keys()):
+        try:
+            values = np.asarray(stated[name], np.float64).ravel()
+        except (TypeError, ValueError):
+            values = np.array([np.nan])
+        if values.shape != low.shape:
+            raise ValueError(f"{column}: {name} has {len(values)} numbers; expected {len(low)}")
+        allowed = room
+        if name == "std":
+            allowed = room + RANGE_SHARE * size
+        if name in ("q01", "q99"):
+            allowed = room + QUANTILE_SHARE * (actual["q99"] - actual["q01"])
+        off = np.abs(values - actual[name])
+        departs = ~(off <= allowed)
+        grave = departs
+        if name in ("q01", "q99"):
+            beyond = (rows < values - room if name == "q01" else rows > values + room).sum(0)
+            is_outside = ~((low - room <= values) & (values <= high + room))
+            grave = departs & ((beyond > max(1, ROWS_BEYOND * len(rows))) | is_outside)
+        if departs.any():
+            shown = grave if grave.any() else departs
+            index = int(np.argmax(np.where(shown, np.where(np.isfinite(off), off, np.inf) / allowed, -1)))
+            stated_number, number = float(values[index]), float(actual[name][index])
+            yield Departure(column, name, index, stated_number, number, bool(grave.any()))
 
 
 def of_pictures(pictures: np.ndarray) -> dict[str, np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +25,16 @@ TYPES = {
 } | {"bool": pa.bool_(), "float16": pa.float16()}
 
 
-def read(path: Path, opener: Opener | None = None) -> pa.Table:
-    """Returns a parquet file's table. Raises DatasetError for a file that is missing or none, or too large to read."""
+def read(path: Path, opener: Opener | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    """Returns a parquet file's table, all columns by default.
+
+    Raises DatasetError for a file that is missing or none, or too large to read.
+    """
     try:
         with open_regular(path, metadata.MAX_BYTES[".parquet"], opener) as file:
             parquet = pq.ParquetFile(file)
             _refuse_large(path, parquet.metadata)
-            return parquet.read()
+            return parquet.read(columns=columns)
     except FileNotFoundError as error:
         raise DatasetError(f"{path} is missing; expected an episode's rows") from error
     except (pa.ArrowException, OSError) as error:

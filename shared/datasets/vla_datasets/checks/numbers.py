@@ -12,7 +12,6 @@ from vla_datasets.checks.rows import Totals
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset, incomplete
 
-OFF = 1e-3  # of a column's range; upstream's own, computed in float32, are off by some 1e-5
 ANEW = "they are stale: `--write-stats` writes them anew"
 
 
@@ -39,29 +38,19 @@ def _of_all(found: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
         return
     for key, name in incomplete(stated):
         found.add(metadata.STATS, None, f"{key} lacks {name}; GR00T's loader then computes all anew and overwrites it")
-    now = statistics.of_episodes(totals.columns.values())
-    for key, of in now.items():
+    for key, rows in statistics.all_rows(totals.columns.values()).items():
         if key in dataset.features and key not in stated:
             found.add(metadata.STATS, None, f"lacks column {key}; {ANEW}")
-        _compare(found, metadata.STATS, None, key, stated.get(key, {}), of)
+        _compare(found, metadata.STATS, None, key, stated.get(key, {}), rows)
 
 
-def _compare(found: Findings, file: str, row: int | None, key: str, stated: dict[str, Any], of: dict) -> None:
-    width = np.maximum(of["max"] - of["min"], 1e-6)
-    for name in sorted(stated.keys() & of.keys()):
-        try:
-            values = np.asarray(stated[name], np.float64).ravel()
-        except (TypeError, ValueError):
-            values = np.array([np.nan])
-        if values.shape != of[name].shape:
-            found.add(file, row, f"{key}: {name} has {len(values)} numbers; expected {len(of[name])}")
-            return
-        off = np.abs(values - of[name]) / width
-        if not (off <= OFF).all():
-            place = int(np.argmax(np.where(np.isfinite(off), off, np.inf)))
-            says = f"{name}[{place}] is {values[place]:.6g}; the rows' is {of[name][place]:.6g}"
-            found.add(file, row, f"{key}: {says}; {ANEW}")
-            return
+def _compare(found: Findings, file: str, row: int | None, key: str, stated: dict[str, Any], rows: np.ndarray) -> None:
+    try:
+        for one in sorted(statistics.departures(key, stated, rows), key=lambda one: not one.grave)[:1]:
+            wider = "it leaves more room than the rows need; `--write-stats` writes the rows'"
+            found.add(file, row, f"{one}; {ANEW if one.grave else wider}", one.grave)
+    except ValueError as error:
+        found.add(file, row, str(error))
 
 
 def _per_episode(found: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
@@ -78,7 +67,7 @@ def _per_episode(found: Findings, dataset: LeRobotDataset, totals: Totals) -> No
             for key in sorted(stats.keys() & columns.keys()):
                 if columns[key].dtype != object and len(columns[key]) and isinstance(stats[key], dict):
                     kept = {name: value for name, value in stats[key].items() if name in ("min", "max", "mean")}
-                    _compare(found, metadata.EPISODES_STATS, row, key, kept, statistics.of_column(columns[key]))
+                    _compare(found, metadata.EPISODES_STATS, row, key, kept, columns[key])
     except DatasetError as error:
         found.error(path, error)
         return
