@@ -25,7 +25,7 @@ def volume(tmp_path_factory):
     shutil.copytree(sets / "goal-one", outside)
     (outside / "meta" / "tasks.jsonl").write_text(json.dumps({"task_index": 0, "task": SECRET.decode()}) + "\n")
     (sets / "led-away").symlink_to(outside)
-    for name in ("inner", "filmed", "escaping", "cut", "version3", "wide"):
+    for name in ("inner", "filmed", "escaping", "cut", "version3", "wide", "half", "endless"):
         shutil.copytree(sets / "goal-one", sets / name)
     (sets / "inner" / "meta" / "tasks.jsonl").unlink()
     (sets / "inner" / "meta" / "tasks.jsonl").symlink_to(outside / "meta" / "tasks.jsonl")
@@ -35,6 +35,8 @@ def volume(tmp_path_factory):
         path.symlink_to(next(outside.rglob(path.name)))
     change(sets / "escaping", video_path="../../../outside/{episode_index}.mp4", data_path="/etc/{episode_index}")
     change(sets / "wide", data_path="data/{episode_index:300000000d}.parquet")
+    (sets / "half" / "meta" / "tasks.jsonl").write_text('{"task_index": 0, "task": "a\\ud800"}\n')
+    change(sets / "endless", fps=float("inf"))
     (sets / "cut" / "meta" / "info.json").write_text("{")
     change(sets / "version3", codebase_version="v3.0")
     (sets / "notes.txt").write_text("no data set")
@@ -71,13 +73,27 @@ def mark(url, name, **asked):
 
 def test_every_set_is_listed_with_what_is_in_it_or_why_it_cannot_be_read(url):
     rows = {row["name"]: row for row in told(url)[1]["sets"]}
-    assert set(rows) == {"goal-one", "goal-hdf5", "inner", "filmed", "escaping", "cut", "version3", "wide", "pipe.hdf5"}
+    assert set(rows) == {
+        "goal-one",
+        "goal-hdf5",
+        "inner",
+        "filmed",
+        "escaping",
+        "cut",
+        "version3",
+        "wide",
+        "half",
+        "endless",
+        "pipe.hdf5",
+    }
     one = rows["goal-one"]
     assert (one["episodes"], one["tasks"], one["fps"], one["steps"]) == (3, 2, 20, 31) and one["bytes"] > 5000
     assert one["cameras"] == ["image", "wrist_image"] and one["bad"] == 0
     assert (rows["goal-hdf5"]["episodes"], rows["goal-hdf5"]["tasks"]) == (3, 2)
     assert "cannot be read as JSON" in rows["cut"]["why"] and "v3.0" in rows["version3"]["why"]
     assert "data_path is 'data/{episode_index:300000000d}.parquet'" in rows["wide"]["why"]
+    assert "tasks.jsonl, row 1" in rows["half"]["why"] and "fps is inf" in rows["endless"]["why"]
+    assert all(told(url, f"/{name}")[0] in (200, 409) for name in rows)
     assert "tasks.jsonl" in rows["inner"]["why"] and "pipe.hdf5" in rows["pipe.hdf5"]["why"]
 
 

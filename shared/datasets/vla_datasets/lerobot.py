@@ -208,8 +208,8 @@ def _info(folder: Path, opener: Opener | None) -> dict[str, Any]:
     missing = [name for name in NEEDED if name not in info]
     if missing:
         raise DatasetError(f"{path} lacks {', '.join(missing)}; expected what LeRobot {version} writes there")
-    if not isinstance(info["fps"], (int, float)) or not info["fps"] > 0:
-        raise DatasetError(f"{path}: fps is {info['fps']!r}; expected a number above 0")
+    if not isinstance(info["fps"], (int, float)) or not 0 < info["fps"] <= metadata.MAX_NUMBER:
+        raise DatasetError(f"{path}: fps is {info['fps']!r}; expected a number above 0, up to {metadata.MAX_NUMBER}")
     features = info["features"]
     if not isinstance(features, dict) or not all(isinstance(one, dict) and "dtype" in one for one in features.values()):
         raise DatasetError(f"{path}: features must give dtype, shape and names of each column and film")

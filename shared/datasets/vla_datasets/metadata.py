@@ -54,7 +54,7 @@ def read_json(path: Path, opener: Opener | None = None) -> dict[str, Any]:
     """Returns a JSON object. Raises DatasetError naming the file."""
     try:
         with open_regular(path, MAX_BYTES[".json"], opener) as file:
-            value = json.loads(file.read(MAX_BYTES[".json"]).decode("utf-8"))
+            value = _parse(file.read(MAX_BYTES[".json"]))
     except FileNotFoundError as error:
         raise DatasetError(f"{path} is missing; expected a data set in LeRobot's layout") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -88,9 +88,20 @@ def raw_lines(path: Path, opener: Opener | None = None) -> Iterator[tuple[int, b
         raise DatasetError(f"{path} cannot be read: {error}") from error
 
 
+def _parse(text: bytes) -> Any:
+    """Return a JSON value. Raises ValueError for text that is not JSON, and for half a character such as \\ud800."""
+    value = json.loads(text.decode("utf-8"))
+    if re.search(rb"\\u[dD][89a-fA-F]", text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError("a text holds half of a character (\\ud800 to \\udfff); write whole ones") from error
+    return value
+
+
 def _line(path: Path, row: int, line: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(line.decode("utf-8"))
+        value = _parse(line)
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path}, row {row}: no JSON ({error})") from error
     if not isinstance(value, dict):
