@@ -229,7 +229,23 @@ def test_a_chunk_size_is_a_whole_number(copy, chunks):
 def test_a_shape_beyond_its_limit_is_refused(copy):
     features = json.loads((copy / metadata.INFO).read_text())["features"]
     change(copy, features=features | {"action": {"dtype": "float32", "shape": [10**12], "names": None}})
-    with pytest.raises(DatasetError, match="feature action.*1000000000000; expected at most 1000000"):
+    with pytest.raises(DatasetError, match=r"feature action has shape \[1000000000000\].*1000000"):
+        LeRobotDataset(copy)
+
+
+@pytest.mark.parametrize("shape", [True, "x", {"x": 1}, [[]], ["7"], [-1], [float("inf")]])
+def test_a_shape_is_a_list_of_whole_numbers(copy, shape):
+    features = json.loads((copy / metadata.INFO).read_text())["features"]
+    change(copy, features=features | {"action": {"dtype": "float32", "shape": shape}})
+    with pytest.raises(DatasetError, match="feature action has shape"):
+        LeRobotDataset(copy)
+
+
+@pytest.mark.parametrize("parts", [True, "x", ["x"], {"x": 1}])
+@pytest.mark.parametrize("kind", ["state", "action", "video", "annotation"])
+def test_parts_of_a_modality_are_objects(copy, kind, parts):
+    change(copy, metadata.MODALITY, **{kind: parts})
+    with pytest.raises(DatasetError, match=rf"modality\.json: {kind} is "):
         LeRobotDataset(copy)
 
 

@@ -42,6 +42,11 @@ class LeRobotDataset:
         self.folder, self.opener = Path(folder).expanduser().absolute(), opener
         self.info = _info(self.folder, opener)
         self.modality = self._optional(metadata.MODALITY)
+        for kind in ("state", "action", "video", "annotation"):
+            parts = (self.modality or {}).get(kind) or {}
+            if not isinstance(parts, dict) or not all(isinstance(one or {}, dict) for one in parts.values()):
+                what = f"{self.folder / metadata.MODALITY}: {kind} is {parts!r:.200}"
+                raise DatasetError(f"{what}; expected an object of parts, each an object")
         self.source = self._optional(metadata.SOURCE)
         self.episodes: list[Episode] = metadata.episodes(self.folder, opener)
         self.tasks: dict[int, str] = metadata.tasks(self.folder, opener)
@@ -214,10 +219,10 @@ def _info(folder: Path, opener: Opener | None) -> dict[str, Any]:
     if not isinstance(features, dict) or not all(isinstance(one, dict) and "dtype" in one for one in features.values()):
         raise DatasetError(f"{path}: features must give dtype, shape and names of each column and film")
     for key, feature in features.items():
-        sizes = feature.get("shape")
-        for size in sizes if isinstance(sizes, list) else ():
-            if isinstance(size, int) and size > metadata.MAX_SIZE:
-                raise DatasetError(f"{path}: feature {key} has a size of {size}; expected at most {metadata.MAX_SIZE}")
+        shape = feature.get("shape") or []
+        if not isinstance(shape, list) or not all(type(one) is int and 0 <= one <= metadata.MAX_SIZE for one in shape):
+            expected = f"whole numbers from 0 to {metadata.MAX_SIZE}"
+            raise DatasetError(f"{path}: feature {key} has shape {shape!r:.200}; expected a list of {expected}")
     chunk = info.get("chunks_size")
     if chunk is not None and not (type(chunk) is int and chunk > 0):
         raise DatasetError(f"{path}: chunks_size is {chunk!r}; expected a whole number above 0")

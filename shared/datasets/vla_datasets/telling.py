@@ -47,7 +47,7 @@ def _count(number: int, what: str) -> str:
 
 def names_of(dataset: LeRobotDataset | LiberoFiles, column: str) -> list[str]:
     """Returns a name for each number of a column: info.json's where it has so many, else their places."""
-    feature = dataset.features[column]
+    feature = dataset.features.get(column, {})
     names = feature.get("names")
     names = next(iter(names.values()), None) if isinstance(names, dict) else names
     width = int(feature["shape"][-1]) if feature.get("shape") else 1
