@@ -462,6 +462,13 @@ def test_no_path_of_one_machine_is_written_down():
         assert not anyones.search(text), name
 
 
+def test_tables_and_progress_are_drawn_by_a_console_that_shows_control_characters():
+    for folder in ("vlalab", "shared", "services"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if path.name != "endings.py":
+                assert not re.search(r"\bConsole\(|rich import print|get_console", path.read_text()), path
+
+
 def test_nothing_that_is_read_can_run_code():
     """Weights and recordings are numbers: pickles are code. LIBERO's init states are pickles, read by a reader that
     knows arrays only (tests/libero/test_suites.py)."""
