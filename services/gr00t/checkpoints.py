@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.gr00t.checkpoint import tokenizer
-from services.gr00t.checkpoint.folder import PUBLISHED
+from services.gr00t.checkpoint.embodiment import OWN, embodiment, shipped
+from services.gr00t.checkpoint.folder import PUBLISHED, suite_of
 from vla_contract.protocol.errors import did_you_mean
+from vla_modelkit.checkpoint import CheckpointError
 from vla_modelkit.download import fetch
 from vla_modelkit.getting import GetCheckpoint, main, make_random
 
@@ -23,13 +26,34 @@ class Get(GetCheckpoint):
 
     MODEL, PUBLISHED = "gr00t", {suite: (one.repo, one.revision) for suite, one in PUBLISHED.items()}
 
-    embodiment: str = "libero"
-    """With --tiny or --repo: what to serve it as."""
+    embodiment: str = ""
+    """What to serve it as; default: as published, else as its embodiment.json states; with --tiny: libero."""
 
     def __post_init__(self):
         super().__post_init__()
         if self.size != "tiny":
             raise ValueError(f"--size {self.size!r} not found{did_you_mean(self.size, ['tiny'])}")
+        requested = embodiment(self.embodiment) if self.embodiment else None
+        if requested and self.published_suite:
+            trained = embodiment(PUBLISHED[self.published_suite].embodiment)
+            if requested.tag == trained.tag and requested.name != trained.name:
+                raise ValueError(
+                    f"--embodiment {requested.name!r} scales numbers otherwise than {trained.name!r}, with which "
+                    f"{self.pinned()[0]} was trained; leave the flag out"
+                )
+
+    @property
+    def published_suite(self) -> str | None:
+        """The key in PUBLISHED of what is to be downloaded; None: another repository, or a random one."""
+        return None if self.tiny else suite_of(self.pinned()[0])
+
+    def require_embodiment(self, where: str, names: Iterable[str]) -> None:
+        """Raises CheckpointError, before a download, where nothing states the embodiment of a repository."""
+        if not self.embodiment and not self.published_suite and OWN not in names:
+            raise CheckpointError(
+                f"{where} is not in the lab's table of published checkpoints and has no {OWN}, so nothing states how "
+                f"its numbers are scaled; give --embodiment, one of {', '.join(shipped())}"
+            )
 
 
 def get(settings: Get, folder: Path) -> None:
@@ -37,12 +61,18 @@ def get(settings: Get, folder: Path) -> None:
     if settings.tiny:
         from services.gr00t.checkpoint import tiny  # imports torch, which a download does without
 
-        more = {"embodiment": settings.embodiment, "eagle": tiny.TINY.eagle()}
-        make_random(folder, settings, lambda place: tiny.write(place, settings.embodiment, settings.seed), **more)
+        name = settings.embodiment or "libero"
+        more = {"embodiment": name, "eagle": tiny.TINY.eagle()}
+        make_random(folder, settings, lambda place: tiny.write(place, name, settings.seed), **more)
         return
-    suite = {"suite": settings.suite} if settings.suite not in ("", "base") else {}
-    served_as = PUBLISHED[settings.suite].embodiment if settings.suite else settings.embodiment
-    fetch(*settings.pinned(), folder, FILES, settings.force, embodiment=served_as, **suite)
+    suite, more = settings.published_suite, {}
+    if settings.embodiment:
+        more = {"embodiment": settings.embodiment, "embodiment_from": "--embodiment"}
+    elif suite:
+        more = {"embodiment": PUBLISHED[suite].embodiment, "embodiment_from": "published table"}
+    if suite and suite != "base":
+        more["suite"] = suite
+    fetch(*settings.pinned(), folder, FILES, settings.force, settings.require_embodiment, **more)
     tokenizer.complete(folder)
 
 

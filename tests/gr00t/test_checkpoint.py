@@ -2,12 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from services.gr00t.checkpoint.embodiment import OWN, embodiment, shipped, write
 from services.gr00t.checkpoint.folder import EARLIER, METADATA, PUBLISHED, find, published
 from services.gr00t.checkpoint.tiny import metadata
 from services.gr00t.checkpoints import Get
+from services.gr00t.service.layout import layout
 from vla_common.volume import Volume
 from vla_modelkit.checkpoint import RECORD, CheckpointError, identity
 from vla_modelkit.getting import RANDOM
@@ -62,14 +64,83 @@ def test_a_file_that_is_missing_or_broken_is_named(volume, folder, file, text, w
     assert file in str(caught.value)
 
 
-def test_the_embodiment_is_the_named_else_the_recorded_else_liberos(volume, folder):
-    assert find("mine", volume).embodiment().name == "libero"
+def test_the_embodiment_is_the_named_else_the_checkpoints_own_else_the_recorded(volume, folder):
     (folder / RECORD).write_text(json.dumps({"embodiment": "libero_mean_std", "suite": "libero_goal"}))
     found = find("mine", volume)
     assert found.embodiment().name == "libero_mean_std" and found.suites == ("libero_goal",)
     assert found.embodiment("libero").name == "libero"
     write(folder / OWN, embodiment("so100"))
     assert find("mine", volume).embodiment().name == "so100", "a file of its own goes before the record"
+
+
+GOAL, SPATIAL = published("libero_goal").repo, published("libero_spatial").repo
+MIN_MAX, MEAN_STD = 0.05, 0.025  # what 0.5 of the network means to the arm, whose data are within ±0.1, deviation 0.05
+ASK = r"VLALAB_GR00T_EMBODIMENT=NAME ./lab up gr00t --checkpoint NAME_OF_IT.*libero, libero_mean_std"
+RECORDED = [
+    ("mine", None, ASK),
+    ("mine", {"eagle": {}}, ASK),
+    ("gr00t-n1.5-libero-goal-posttrain", None, MEAN_STD),
+    ("gr00t-n1.5-libero-spatial-posttrain", None, MIN_MAX),
+    ("gr00t-n1.5-libero-goal-posttrain", {"repo": "someone/gr00t-n1.5-libero-goal-posttrain"}, ASK),
+    ("mine", {"repo": GOAL}, MEAN_STD),
+    ("mine", {"repo": SPATIAL}, MIN_MAX),
+    ("mine", {"repo": GOAL, "embodiment": "libero_mean_std"}, MEAN_STD),
+    ("mine", {"repo": SPATIAL, "embodiment": "libero"}, MIN_MAX),
+    ("mine", {"repo": GOAL, "embodiment": "libero"},
+     "'libero_mean_std'.*checkpoint gr00t --suite libero_goal --name mine"),
+    ("mine", {"repo": "a/b", "embodiment": "libero"},
+     "--repo a/b --name mine --embodiment NAME.*libero, libero_mean_std"),
+    ("mine", {"repo": "a/b", "embodiment": "libero", "embodiment_from": "--embodiment"}, MIN_MAX),
+    ("mine", {"repo": "a/b", "embodiment": "libero_mean_std"}, MEAN_STD),
+    ("mine", {"repo": "random-tiny", "embodiment": "libero"}, MIN_MAX),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "record", "expected"), RECORDED)
+def test_numbers_are_scaled_as_the_checkpoint_was_trained_or_not_at_all(volume, folder, name, record, expected):
+    folder = folder.rename(folder.parent / name)
+    if record is not None:
+        (folder / RECORD).write_text(json.dumps(record))
+    found = find(name, volume)
+    scaled = {one: action_of(found, one) for one in ("libero", "libero_mean_std")}
+    assert scaled == pytest.approx({"libero": MIN_MAX, "libero_mean_std": MEAN_STD}), "named: what it is called counts"
+    if isinstance(expected, str):
+        with pytest.raises(CheckpointError, match=expected.replace("NAME_OF_IT", name)):
+            found.embodiment()
+    else:
+        assert action_of(found) == pytest.approx(expected)
+        assert found.embodiment_from()
+        against = ", against 'libero_mean_std' of the checkpoint" if expected == MEAN_STD else ""
+        assert found.embodiment_from("libero") == f"VLALAB_GR00T_EMBODIMENT{against}"
+
+
+def action_of(found, name=""):
+    """Returns what the arm does where the network's answer is 0.5."""
+    one = found.embodiment(name)
+    sizes = layout(one, found.metadata[one.tag])
+    arm = sizes.decode_actions(np.full((1, 32), 0.5))[0, :6]
+    assert len(set(arm.round(6))) == 1
+    return float(arm[0])
+
+
+def test_a_suite_follows_from_the_repository(volume, folder):
+    (folder / RECORD).write_text(json.dumps({"repo": GOAL}))
+    assert find("mine", volume).suites == ("libero_goal",)
+    (folder / RECORD).write_text(json.dumps({"repo": "a/b", "embodiment": "libero_mean_std"}))
+    assert find("mine", volume).suites == ()
+
+
+@pytest.mark.parametrize("repo", [GOAL, "someone/else"])
+def test_an_embodiment_of_another_scale_than_the_published_one_is_refused(repo):
+    if repo == GOAL:
+        with pytest.raises(ValueError, match="--embodiment 'libero' .*'libero_mean_std'"):
+            Get(repo=repo, embodiment="libero")
+        with pytest.raises(ValueError, match="--embodiment 'libero' "):
+            Get(suite="libero_goal", embodiment="libero")
+        assert Get(suite="base", embodiment="gr1_arms_only").embodiment, "the base has statistics for several robots"
+    assert Get(repo=repo, embodiment="libero_mean_std").published_suite == ("libero_goal" if repo == GOAL else None)
+    with pytest.raises(ValueError, match="did you mean 'libero'"):
+        Get(repo=repo, embodiment="liberoo")
 
 
 @pytest.mark.parametrize("config", [None, "{}"])
@@ -96,7 +167,7 @@ def test_a_published_checkpoint_that_was_put_there_by_hand_is_known_by_its_name(
 
 def test_an_embodiment_without_statistics_names_those_there_are(volume, folder):
     with pytest.raises(
-        CheckpointError, match=r"has statistics for new_embodiment; .*'oxe_droid'.*\(libero, libero_mean"
+        CheckpointError, match=r"has statistics for new_embodiment; .*'oxe_droid'.*\(libero, libero_mean_std\)"
     ):
         find("mine", volume).embodiment("oxe_droid")
 
@@ -104,6 +175,8 @@ def test_an_embodiment_without_statistics_names_those_there_are(volume, folder):
 def test_the_base_model_says_what_libero_needs(volume, folder):
     (folder / METADATA).write_text(json.dumps({"gr1": {}, "oxe_droid": {}}))
     with pytest.raises(CheckpointError, match="statistics for gr1, oxe_droid.*fine-tuned.*libero-spatial"):
+        find("mine", volume).embodiment("libero")
+    with pytest.raises(CheckpointError, match="statistics for gr1, oxe_droid.*does not state"):
         find("mine", volume).embodiment()
 
 

@@ -12,14 +12,14 @@ import threading
 import pytest
 
 from services.gr00t.checkpoint import tokenizer
-from services.gr00t.checkpoint.embodiment import embodiment
-from services.gr00t.checkpoint.folder import METADATA, find
+from services.gr00t.checkpoint.embodiment import OWN, embodiment, write
+from services.gr00t.checkpoint.folder import METADATA, find, published
 from services.gr00t.checkpoint.tiny import metadata
 from services.gr00t.checkpoint.tiny_tokenizer import write_tokenizer
 from tests import forked
 from tests.openvla.hub import COMMIT, hub
 from vla_common.volume import Volume
-from vla_modelkit.checkpoint import CheckpointError, identity
+from vla_modelkit.checkpoint import RECORD, CheckpointError, identity
 
 REPO, WEIGHTS = "someone/gr00t-small", "model.safetensors"
 
@@ -42,12 +42,12 @@ def remote(tmp_path):
 def run(tmp_path, remote):
     """Returns a function that downloads the hub's checkpoint with more flags."""
 
-    def program(*flags):
+    def program(*flags, repo=REPO):
         variables = {
             "HF_ENDPOINT": remote.url, "HF_HOME": str(tmp_path / "hf"), "VLALAB_VOLUME": str(tmp_path / "volume"),
             "HF_HUB_OFFLINE": "0",
         }  # fmt: skip
-        command = forked.python("-m", "services.gr00t.checkpoints", "--repo", REPO, *flags)
+        command = forked.python("-m", "services.gr00t.checkpoints", "--repo", repo, *flags)
         return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
 
     return program
@@ -67,14 +67,42 @@ def test_a_checkpoint_is_downloaded_with_its_metadata_and_says_what_to_serve_it_
 
 def test_a_broken_connection_goes_on_and_wrong_bytes_are_removed(remote, run, tmp_path):
     remote.cut[WEIGHTS] = 1000
-    done = run()
-    done = run() if done.returncode else done  # newer clients go on by themselves
+    done = run("--embodiment", "libero")
+    done = run("--embodiment", "libero") if done.returncode else done  # newer clients go on by themselves
     assert done.returncode == 0, done.stderr
     weights = tmp_path / "volume" / "checkpoints" / "gr00t-small" / WEIGHTS
     weights.unlink()
     remote.lies.add(WEIGHTS)
-    done = run()
+    done = run("--embodiment", "libero")
     assert done.returncode == 1 and f"{WEIGHTS} has sha256" in done.stderr and not weights.exists()
+
+
+def test_a_published_repository_has_its_own_scale_and_a_wrong_record_is_corrected(remote, run, tmp_path):
+    """`--repo` records what the table says; an earlier version recorded "libero" for every repository."""
+    remote.repo, volume = published("libero_goal").repo, Volume(tmp_path / "volume")
+    command = ("--revision", COMMIT, "--name", "mine")
+    done = run(*command, repo=remote.repo)
+    assert done.returncode == 0, done.stderr
+    found = find("mine", volume)
+    assert found.embodiment().name == "libero_mean_std" and found.suites == ("libero_goal",)
+    assert found.embodiment_from() == "checkpoint.json: published table"
+    (found.folder / RECORD).write_text(json.dumps({**found.record, "embodiment": "libero"}))
+    with pytest.raises(CheckpointError, match="'libero_mean_std'.*--suite libero_goal --name mine"):
+        find("mine", volume).embodiment()
+    remote.asked.clear()
+    done = run(*command, repo=remote.repo)
+    assert done.returncode == 0 and "embodiment is 'libero_mean_std', was 'libero'" in done.stdout and not remote.asked
+    assert find("mine", volume).embodiment().name == "libero_mean_std"
+
+
+def test_a_repository_that_states_no_embodiment_is_refused_before_its_weights(remote, run, tmp_path):
+    done = run()
+    assert done.returncode == 1 and not remote.asked
+    for words in (REPO, "--embodiment", "libero, libero_mean_std", "embodiment.json"):
+        assert words in done.stderr
+    write(remote.folder / OWN, embodiment("libero_mean_std"))
+    assert run().returncode == 0, "its own file states it"
+    assert find("gr00t-small", Volume(tmp_path / "volume")).embodiment_from() == OWN
 
 
 @pytest.fixture

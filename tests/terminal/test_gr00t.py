@@ -74,5 +74,8 @@ def test_the_tiny_checkpoint_is_evaluated_under_the_profile_that_it_names(tiny):
     identity = json.loads((folder / "config.json").read_text())
     assert (identity["policy"]["name"], identity["profile"], identity["execute"]) == ("gr00t-n1.5", "groot-n1.5", 1)
     assert identity["cameras"] == ["agentview", "robot0_eye_in_hand"]
+    report = (folder / "report.html").read_text()
+    for name in ("embodiment_from", "action_normalization"):
+        assert identity["policy"]["details"][name] and name in report
     (episode,) = map(json.loads, (folder / "episodes.jsonl").read_text().splitlines())
     assert episode["requests"] == episode["steps"] == 16 or episode["success"]

@@ -19,7 +19,7 @@ Sizes and statistics are the checkpoint's own (experiment_cfg/metadata.json).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -149,10 +149,15 @@ def write(path: Path, one: Embodiment) -> None:
     path.write_text(json.dumps(value | {"cameras": dict(one.cameras)}, indent=1) + "\n", encoding="utf-8")
 
 
-def usable(tags: Iterable[str]) -> list[str]:
-    """Returns the shipped embodiments whose tag is among `tags`."""
-    tags = set(tags)
-    return [name for name in shipped() if embodiment(name).tag in tags]
+def usable(metadata: Mapping[str, Any]) -> list[str]:
+    """Returns the shipped embodiments whose tag, cameras, state and action a checkpoint's metadata.json has."""
+    return [name for name in shipped() if _fits(embodiment(name), metadata)]
+
+
+def _fits(robot: Embodiment, metadata: Mapping[str, Any]) -> bool:
+    modalities = metadata.get(robot.tag, {}).get("modalities", {})
+    needed = {"video": robot.cameras.values(), "state": robot.state, "action": robot.action}
+    return all(set(names) <= set(modalities.get(kind, ())) for kind, names in needed.items())
 
 
 def _transforms(given: Mapping[str, Any]) -> dict[str, Transform]:

@@ -12,7 +12,8 @@ from services.gr00t.checkpoint.config import ADAPTER, refuse_others
 from services.gr00t.checkpoint.embodiment import OWN, Embodiment, embodiment, read, usable
 from vla_common.volume import Volume
 from vla_contract.protocol.errors import did_you_mean
-from vla_modelkit.checkpoint import CheckpointError, find_folder, read_json, read_record
+from vla_modelkit.checkpoint import RECORD, CheckpointError, find_folder, read_json, read_record
+from vla_modelkit.getting import RANDOM
 
 EARLIER = "vla-lab.json"  # the manifest of folders from before it was called as every model's
 METADATA = "experiment_cfg/metadata.json"
@@ -53,31 +54,96 @@ class CheckpointFolder:
     record: Mapping[str, Any]
 
     def embodiment(self, name: str = "") -> Embodiment:
-        """Returns the embodiment to serve: the named one, else the folder's own embodiment.json, else the recorded one,
-        else that of a published checkpoint whose repository's name the folder has, else LIBERO's.
+        """Returns the embodiment to serve: the named one, else the one that the checkpoint states.
 
-        Raises CheckpointError where the checkpoint has no statistics for it.
+        Raises CheckpointError where nothing states one, and where the checkpoint has no statistics for it.
         """
-        chosen = self._chosen(name)
-        if chosen.tag not in self.metadata:
+        selected = embodiment(name) if name else self.stated()
+        if selected is None:
+            choices = ", ".join(usable(self.metadata)) or "a JSON file: none of the lab's fits"
+            raise CheckpointError(
+                f"checkpoint {self.folder.name} (statistics for {', '.join(self.metadata) or 'nothing'}) does not "
+                "state the embodiment that it was trained with, and so not how its numbers are scaled; "
+                f"{self._how_to_serve('NAME')}, NAME being the right one of {choices}; or put its {OWN} into "
+                f"{self.folder}"
+            )
+        if selected.tag not in self.metadata:
             raise CheckpointError(
                 f"checkpoint {self.folder.name} has statistics for {', '.join(self.metadata) or 'nothing'}; embodiment "
-                f"{chosen.name!r} needs {chosen.tag!r}. Serve a checkpoint fine-tuned for it, such as "
+                f"{selected.name!r} needs {selected.tag!r}. Serve a checkpoint fine-tuned for it, such as "
                 f"{PUBLISHED['libero_spatial'].repo} for LIBERO, or set VLALAB_GR00T_EMBODIMENT to one it has"
                 f" ({', '.join(usable(self.metadata)) or 'none of ours'})"
             )
-        return chosen
+        return selected
 
-    def _chosen(self, name: str) -> Embodiment:
-        if not name and (self.folder / OWN).is_file():
+    def stated(self) -> Embodiment | None:
+        """Returns the embodiment that the checkpoint was trained with, None where nothing states it.
+
+        It is that of its own embodiment.json, else the recorded one, else that of a published repository. Raises
+        CheckpointError for a record in which an earlier version wrote "libero" without knowing it.
+        """
+        if (self.folder / OWN).is_file():
             return read(self.folder / OWN)
-        by_name = {one.repo.split("/")[1]: one.embodiment for one in PUBLISHED.values()}
-        return embodiment(name or self.record.get("embodiment") or by_name.get(self.folder.name, "libero"))
+        recorded, repo = self.record.get("embodiment"), self.record.get("repo", "")
+        published = PUBLISHED[self.published_suite].embodiment if self.published_suite else None
+        if not recorded or recorded == published:
+            return embodiment(published) if published else None
+        if published and embodiment(recorded).tag == embodiment(published).tag:
+            raise CheckpointError(
+                f"{self.folder / RECORD} states embodiment {recorded!r}; {repo} was trained with {published!r}, of the "
+                f"same sizes and another scale. Correct it: `./lab checkpoint gr00t --suite {self.published_suite} "
+                f"--name {self.folder.name}`, or {self._how_to_serve(published)}"
+            )
+        if recorded == "libero" and repo and not repo.startswith(RANDOM) and "embodiment_from" not in self.record:
+            raise CheckpointError(
+                f"{self.folder / RECORD} states embodiment 'libero', which an earlier version wrote for every "
+                f"repository, also where {repo} was trained with another. State the right one: `./lab checkpoint gr00t "
+                f"--repo {repo} --name {self.folder.name} --embodiment NAME`, NAME being the right one of "
+                f"{', '.join(usable(self.metadata))}, or {self._how_to_serve('NAME')}"
+            )
+        return embodiment(recorded)
+
+    def embodiment_from(self, name: str = "") -> str:
+        """Returns what `embodiment(name)` goes by, for `/v1/info`."""
+        if name:
+            selected = embodiment(name)
+            try:
+                stated = self.stated() or selected
+            except CheckpointError:
+                stated = selected
+            contradicts = stated.tag == selected.tag and stated != selected
+            return "VLALAB_GR00T_EMBODIMENT" + (f", against {stated.name!r} of the checkpoint" if contradicts else "")
+        if (self.folder / OWN).is_file():
+            return OWN
+        if self.record.get("embodiment"):
+            return f"{RECORD}: {self.record.get('embodiment_from', 'recorded')}"
+        return f"published table: {PUBLISHED[self.published_suite].repo}"
+
+    def _how_to_serve(self, name: str) -> str:
+        command = f"VLALAB_GR00T_EMBODIMENT={name} ./lab up gr00t --checkpoint {self.folder.name}"
+        return f"serve it with `{command}` (export has --embodiment {name})"
+
+    @property
+    def assumed(self) -> str:
+        """What no file states of how it was trained; empty where the lab or its table of published ones knows it."""
+        if self.published_suite or self.record.get("finetuned") or self.record.get("repo", "").startswith(RANDOM):
+            return ""
+        return "centre crop of 0.95 and resizing to 224 pixels, as in all of upstream's data configurations"
+
+    @property
+    def published_suite(self) -> str | None:
+        """The key in PUBLISHED of its recorded repository; without any record, of the one that its folder is named as.
+        None: it is none of them.
+        """
+        if self.record:
+            return suite_of(self.record.get("repo", ""))
+        return next((suite for suite, one in PUBLISHED.items() if one.repo.split("/")[1] == self.folder.name), None)
 
     @property
     def suites(self) -> tuple[str, ...]:
-        """The suite it was fine-tuned for, as recorded; empty: unknown."""
-        return (self.record["suite"],) if self.record.get("suite") else ()
+        """The suite that it was fine-tuned for, as recorded or published; empty: unknown."""
+        suite = self.record.get("suite") or self.published_suite
+        return (suite,) if suite and suite != "base" else ()
 
     @property
     def overrides(self) -> Mapping[str, Any] | None:
@@ -102,3 +168,8 @@ def published(suite: str) -> Published:
     if suite not in PUBLISHED:
         raise ValueError(f"no published checkpoint for {suite!r}{did_you_mean(suite, PUBLISHED)}")
     return PUBLISHED[suite]
+
+
+def suite_of(repo: str) -> str | None:
+    """Returns the key in PUBLISHED of a repository, None where it is none of them."""
+    return next((suite for suite, one in PUBLISHED.items() if one.repo == repo), None)

@@ -49,6 +49,8 @@ def policy_info(
         lock_hash=lock_hash(),
         details={
             **layout.details(),
+            "embodiment_from": found.embodiment_from(settings.embodiment),
+            **({"assumed": found.assumed} if found.assumed else {}),
             "engine": settings.engine,
             "attention": attention.kind,
             **reason,

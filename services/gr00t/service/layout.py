@@ -96,6 +96,8 @@ class Layout:
             "embodiment_tag": self.embodiment.tag,
             "state": spelled(self.state),
             "action": spelled(self.action),
+            "state_normalization": _normalizations(self.state),
+            "action_normalization": _normalizations(self.action),
             "cameras": ", ".join(f"{ours} = video.{theirs}" for ours, theirs in self.embodiment.cameras.items()),
         }
 
@@ -114,6 +116,10 @@ def layout(one: Embodiment, metadata: Mapping[str, Any]) -> Layout:
     width, height = sizes.pop()
     state, action = (channels(kind, getattr(one, kind), metadata) for kind in ("state", "action"))
     return Layout(one, state, action, (height, width))
+
+
+def _normalizations(parts: Sequence[Channel]) -> str:
+    return ", ".join(f"{part.name} {part.normalization}" for part in parts)
 
 
 def split(values: np.ndarray, parts: Sequence[Channel]) -> dict[str, np.ndarray]:

@@ -33,6 +33,7 @@ def load_policy(settings: Settings, found: CheckpointFolder, layout: Layout) -> 
 
     Raises CheckpointError (a ValueError), ValueError or MemoryError saying what is wrong and what to do.
     """
+    log.info("embodiment %s by %s", layout.embodiment.name, found.embodiment_from(settings.embodiment))
     if settings.engine == "upstream":
         from services.gr00t.upstream.policy import load_upstream_policy
 

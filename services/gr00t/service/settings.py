@@ -23,7 +23,7 @@ class Settings:
     engine: Literal["vla-lab", "upstream"] = "vla-lab"
     """upstream: Isaac-GR00T's own code, for comparison; its package has to be there."""
     embodiment: str = ""
-    """A name of docs/gr00t.md's table or a JSON file; default: the checkpoint's own, as recorded, else libero."""
+    """A name of docs/gr00t.md's table or a JSON file; default: what the checkpoint states."""
     denoising_steps: int = 0
     """Euler steps of the action's flow; 0: as upstream serves the embodiment."""
     prompt: Literal["plain", "upstream"] = "plain"

@@ -25,6 +25,9 @@ def render(policy: str, dataset: str, subtitle: str, facts: Sequence[tuple[str, 
     return environment.get_template("page.html.j2").render(**given, **{**empty, **parts})
 
 
+DETAILS = ("embodiment", "embodiment_from", "assumed", "prompt", "denoising_steps", "engine")
+
+
 def facts(info: PolicyInfo, notes: Sequence[str], asked: Mapping[str, object]) -> list[tuple[str, str]]:
     """Returns what the answers depend on, by name."""
     checkpoint = info.checkpoint
@@ -32,7 +35,7 @@ def facts(info: PolicyInfo, notes: Sequence[str], asked: Mapping[str, object]) -
     if checkpoint:
         rows.append(("checkpoint", " ".join(str(one) for one in vars(checkpoint).values() if one)))
     rows += [(name, str(value)) for name, value in asked.items()]
-    rows += [(name, info.details[name]) for name in ("prompt", "denoising_steps", "engine") if name in info.details]
+    rows += [(name, info.details[name]) for name in DETAILS if name in info.details]
     return [*rows, *(("note", one) for one in notes)]
 
 

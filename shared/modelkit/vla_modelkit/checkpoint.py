@@ -106,6 +106,16 @@ def write_record(folder: Path, repo: str, revision: str, hashes: Mapping[str, st
     (folder / RECORD).write_text(json.dumps(record | more, indent=2) + "\n", encoding="utf-8")
 
 
+def update_record(folder: Path, **more: Any) -> None:
+    """Puts `more` into the manifest, and prints what that changes."""
+    record = read_record(folder)
+    changed = {name: value for name, value in more.items() if record.get(name) != value}
+    for name, value in changed.items():
+        print(f"{RECORD}: {name} is {value!r}, was {record.get(name)!r}")
+    if changed:
+        (folder / RECORD).write_text(json.dumps(record | changed, indent=2) + "\n", encoding="utf-8")
+
+
 def read_record(folder: Path) -> dict[str, Any]:
     """Returns the manifest, empty where there is none. Raises CheckpointError."""
     return read_json(folder / RECORD) if (folder / RECORD).is_file() else {}

@@ -14,7 +14,7 @@ from typing import Any
 from vla_common.volume import make_own_folder, require_space, shown
 from vla_contract.protocol.tokens import check_token
 from vla_modelkit import pace
-from vla_modelkit.checkpoint import CheckpointError, changed_files, file_hash, read_record, write_record
+from vla_modelkit.checkpoint import CheckpointError, changed_files, file_hash, read_record, update_record, write_record
 
 SPARE = 2**30  # bytes that stay free beside the checkpoint
 Check = Callable[[str, Iterable[str]], None]  # (where, names of all its files); raises CheckpointError
@@ -46,6 +46,7 @@ def fetch(
     """
     if not force and is_complete(folder, repo, revision):
         print(f"{shown(folder)} is complete already")
+        update_record(folder, **more)
         return
     commit, files = listing(repo, revision, folder, wanted, check)
     missing = [one for one in files if not _has(folder, one)]
