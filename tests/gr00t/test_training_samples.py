@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,8 @@ import torch
 from torchvision.transforms import v2
 
 from services.gr00t.checkpoint import tokenizer
+from services.gr00t.checkpoint.embodiment import OWN, Transform, write
+from services.gr00t.checkpoint.folder import METADATA, find
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.training import colours
 from services.gr00t.training.__main__ import prepare
@@ -117,6 +120,27 @@ def test_a_data_set_with_a_known_robots_names_is_that_robot(tmp_path, base):
     )
     with pytest.raises(ValueError, match="has a state of 7 numbers; robot 'libero' has 8"):
         robot_of(dataset, "new_embodiment", base)
+
+
+def test_a_robot_that_the_base_was_trained_for_keeps_the_bases_scale(toy, base, tmp_path):
+    """Mean and deviation where the base's embodiment.json says so; nothing states it: refused; a new robot: min-max."""
+    dataset, folder = LeRobotDataset(toy), tmp_path / "base"
+    new = robot_of(dataset, "new_embodiment", base)
+    assert {part.normalization for part in new.layout.state} == {"min_max"}
+    shutil.copytree(base.folder, folder)
+    (folder / "checkpoint.json").write_text(json.dumps({"eagle": dict(base.overrides)}))
+    (folder / METADATA).write_text(json.dumps({"new_embodiment": new.metadata}))
+    with pytest.raises(ValueError, match="base base was trained for this robot, .*--embodiment"):
+        robot_of(dataset, "new_embodiment", find(str(folder)))
+    arm = {**new.embodiment.state, "arm": Transform("mean_std")}
+    write(folder / OWN, replace(new.embodiment, name="ours", state=arm))
+    robot = robot_of(dataset, "new_embodiment", find(str(folder)))
+    assert robot.embodiment.name == "ours"
+    samples, stats = samples_of(toy, find(str(folder))), dataset.statistics()["observation.state"]
+    raw = dataset.columns(1)["observation.state"][3]
+    state = samples[place_of(samples, 1, 3)][2]
+    assert np.allclose(state[:2], ((raw - stats["mean"]) / stats["std"])[:2], atol=1e-5)
+    assert np.allclose(state[2], (2 * (raw - stats["min"]) / (stats["max"] - stats["min"]) - 1)[2], atol=1e-5)
 
 
 # --- what is refused ----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from services.gr00t.checkpoint.embodiment import Embodiment, Transform, embodiment, shipped
+from services.gr00t.checkpoint.embodiment import Embodiment, Transform, embodiment, shipped, usable
 from services.gr00t.checkpoint.folder import CheckpointFolder
 from services.gr00t.service.layout import Layout, layout
 from vla_contract.protocol.parts import total
@@ -43,7 +43,7 @@ def robot_of(dataset: LeRobotDataset, name: str, base: CheckpointFolder) -> Robo
             f"{dataset.folder} has no meta/modality.json, which says what its numbers are; write one as "
             "docs/gr00t.md shows"
         )
-    one = described(dataset) if name == NEW else embodiment(name)
+    one = described(dataset, base) if name == NEW else embodiment(name)
     if name != NEW:
         _refuse_other_names(dataset, one)
     metadata = metadata_of(dataset, one.tag)
@@ -51,14 +51,23 @@ def robot_of(dataset: LeRobotDataset, name: str, base: CheckpointFolder) -> Robo
     return Robot(one, metadata, layout(one, metadata))
 
 
-def described(dataset: LeRobotDataset) -> Embodiment:
-    """Returns the embodiment that the data set itself describes: a shipped one where all its names are the same.
+def described(dataset: LeRobotDataset, base: CheckpointFolder) -> Embodiment:
+    """Returns the embodiment that the data set itself describes: the base's or a shipped one with all its names.
 
     Else every part is normalised by its smallest and largest value, as upstream's newer configurations do, and cameras
-    are called as in the data.
+    are called as in the data. Raises ValueError where the base was trained for this robot in a scale nothing states.
     """
     names = {kind: tuple(_parts(dataset, kind)) for kind in ("video", *KINDS)}
-    for one in map(embodiment, shipped()):
+    trained = base.metadata.get(NEW, {}).get("modalities", {})
+    of_base = []
+    if all(set(names[kind]) == set(trained.get(kind, ())) for kind in KINDS):
+        of_base = [base.stated()]
+        if of_base == [None]:
+            raise ValueError(
+                f"base {base.folder.name} was trained for this robot, and nothing states how its numbers are scaled; "
+                f"give --embodiment: {', '.join(usable(base.metadata)) or 'a JSON file'}"
+            )
+    for one in (*of_base, *map(embodiment, shipped())):
         own = {"video": tuple(one.cameras.values()), "state": tuple(one.state), "action": tuple(one.action)}
         if one.tag == NEW and own == names:
             return one
