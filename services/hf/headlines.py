@@ -76,7 +76,7 @@ def features(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[di
 
 
 def with_lora(model: PreTrainedModel, rank: int) -> peft.PeftModel:
-    """Returns the model with W + B·A in place of each attention's W, of which only A and B [rank] are trained."""
+    """Returns the model with W + 2 B·A in place of each attention's W, of which only A and B [rank] are trained."""
     found = peft.LoraConfig(
         task_type="CAUSAL_LM",
         r=rank,
@@ -115,7 +115,9 @@ def run(request: Headlines, volume: Volume) -> Result:
     set_seed(request.seed)  # of LoRA's weights
     if request.lora:
         model = with_lora(model, request.lora)
-        print("LoRA: {:,} of {:,} numbers are trained".format(*trained_share(model)))
+        adapter = model.peft_config["default"]
+        print("LoRA: {:,} of {:,} numbers are trained".format(*trained_share(model)), end="; ")
+        print(f"rank {adapter.r}, alpha {adapter.lora_alpha}: B·A is multiplied by {adapter.lora_alpha / adapter.r:g}")
     joined = collate.Causal(tokenizer.pad_token_id)
     losses = practice.train(request, model, features(rows.train, tokenizer), joined, found.real, volume)
     set_seed(request.seed)  # of sampling

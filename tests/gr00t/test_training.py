@@ -129,6 +129,45 @@ def test_merged_adapters_do_what_adapters_did(volume, base):
     assert any(".attn1.to_q." in name for name in changed) and any(name.startswith(network.ROWS) for name in changed)
 
 
+@pytest.mark.parametrize(
+    ("flags", "alpha", "scale"),
+    [
+        ({"lora_rank": 128}, 128, 1.0),
+        ({"lora_rank": 4}, 4, 1.0),
+        ({"lora_rank": 128, "lora_alpha": 16.0}, 16, 0.125),
+        ({"lora_rank": 8, "lora_alpha": 2.0}, 2, 0.25),
+        ({"lora_rank": 4, "lora_alpha": 8.0}, 8, 2.0),
+    ],
+)
+def test_merged_weights_have_the_adapters_times_alpha_over_rank(volume, base, capsys, flags, alpha, scale):
+    """alpha follows the rank; both are printed and recorded; below a quarter there is a warning."""
+    name = f"alpha-{flags['lora_rank']}-{alpha}"
+    trainer = train(volume, name, base="plain", max_steps=2, learning_rate=0.01, **flags)
+    printed = capsys.readouterr().out
+    assert f"rank {flags['lora_rank']}, alpha {alpha}:" in printed and f"multiplied by {scale:g}\n" in printed
+    assert ("warning: below 0.25" in printed and f"--lora-alpha {flags['lora_rank']} " in printed) == (scale < 0.25)
+    record = find(name, volume).record["finetuned"]
+    assert (record["lora_rank"], record["lora_alpha"]) == (flags["lora_rank"], alpha)
+    made = load_file(volume.checkpoints / name / "model.safetensors")
+    (adapter, one) = next((n, m) for n, m in trainer.model.named_modules() if isinstance(m, network.LowRank))
+    added = scale * (one.up @ one.down).detach()
+    expected = (base[f"{adapter}.weight"].float() + added).to(made[f"{adapter}.weight"].dtype)
+    assert added.abs().max() > 0 and torch.equal(made[f"{adapter}.weight"], expected)
+
+
+def test_a_run_that_was_begun_with_another_alpha_keeps_it(volume, capsys):
+    """As one of an earlier version, whose alpha was 16 at any rank."""
+    flags = {"base": "plain", "lora_rank": 32}
+    train(volume, "earlier", stop_after=2, lora_alpha=16.0, **flags)
+    capsys.readouterr()
+    resumed = train(volume, "earlier", **flags)
+    assert "alpha 16: what the adapters add is multiplied by 0.5" in capsys.readouterr().out
+    assert resumed.step == 4 and find("earlier", volume).record["finetuned"]["lora_alpha"] == 16
+    with pytest.raises(ValueError, match="begun with lora alpha 16.0, this command has 32.0; .*--name"):
+        train(volume, "earlier", lora_alpha=32.0, **flags)
+    assert Finetune("toy").identity(1)["lora_alpha"] == 16, "states without LoRA go on too"
+
+
 def test_episodes_marked_as_bad_are_left_out_and_the_result_says_so(volume):
     settings, folder = Finetune(dataset="toy", name="marked", **QUICK), volume.path("datasets") / "toy"
     before = program.prepare(settings, volume)

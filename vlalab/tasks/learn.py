@@ -175,7 +175,12 @@ def _robot(label: str, text: str) -> str:
     Flag("learning-rate", "the highest", Number("(0, 1)", float), otherwise="0.0001"),
     Flag("no-tune-diffusion-model", "train only what lies around the diffusion transformer", default=False),
     Flag("lora-rank", "above 0: low-rank adapters in the head's attention instead", Number("[0, inf)"), otherwise="0"),
-    Flag("lora-alpha", "scale of the adapters: alpha / rank", Number("(0, inf)", float), otherwise="16"),
+    Flag(
+        "lora-alpha",
+        "what the adapters add is scaled by alpha / rank",
+        Number("(0, inf)", float),
+        otherwise="the rank; a run that goes on keeps its own",
+    ),
     Flag("lora-dropout", "of the adapters' input", Number("[0, 1)", float), otherwise="0.1"),
     Flag("save-steps", "a state to go on from is saved so often", Number("[1, inf)"), otherwise="1000"),
     Flag("keep", "how many of these states stay", Number("[1, inf)"), otherwise="2"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from services.gr00t.training import memory, network, result
 from services.gr00t.training.robot import NEW, Robot, robot_of
 from services.gr00t.training.samples import Places, Samples, loader
 from services.gr00t.training.settings import BASES, Finetune, digest_of
-from services.gr00t.training.trainer import Trainer, learning_rate
+from services.gr00t.training.trainer import Trainer, learning_rate, states_of
 from vla_common import endings
 from vla_common.counts import plural
 from vla_common.volume import Volume, make_own_folder, require_space, shown
@@ -40,6 +40,7 @@ from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.stopping import StopSignal
 from vla_modelkit.weights import Safetensors
 
+FAINT = 0.25  # of alpha / rank
 INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
 LONG = "Ctrl-C saves, and the same command goes on"
 
@@ -117,7 +118,7 @@ def digest_of_data(dataset: LeRobotDataset) -> str:
 
 def train(settings: Finetune, volume: Volume, machine: Machine, stop: object) -> Trainer:
     """Returns the run, trained to its end, or saved where `stop.asked` became true."""
-    job = prepare(settings, volume)
+    job = _with_alpha(prepare(settings, volume))
     _require_memory(job, machine)
     trainer = begin(job, machine)
     path = trainer.resume()
@@ -134,6 +135,17 @@ def train(settings: Finetune, volume: Volume, machine: Machine, stop: object) ->
     if machine.is_main:
         _finish(job, trainer)
     return trainer
+
+
+def _with_alpha(job: Job) -> Job:
+    """Returns the job with its adapters' alpha: as set, else as the run was begun with, else the rank."""
+    settings = job.settings
+    if not settings.lora_rank or settings.lora_alpha is not None:
+        return job
+    newest = states_of(job.folder).load_latest()
+    started = newest[1]["identity"] if newest else {}
+    alpha = started["lora_alpha"] if started.get("lora_rank") == settings.lora_rank else settings.lora_rank
+    return replace(job, settings=replace(settings, lora_alpha=float(alpha)))
 
 
 def begin(job: Job, machine: Machine) -> Trainer:
@@ -243,10 +255,15 @@ def _greet(job: Job, trainer: Trainer, path: Path | None, curves: Path) -> None:
     about = f"{plural(len(job.samples.episodes), 'episode')}, {plural(len(job.samples), 'step')}"
     left_out = f" ({len(job.bad.bad)} marked as bad are left out)" if job.bad.bad else ""
     print(f"data set {job.dataset.name}: {about}{left_out}", *(f"note: {one}" for one in job.samples.notes), sep="\n")
-    print(
-        f"robot {one.name} ({one.tag}): {job.robot.layout.details()['state']} → {job.robot.layout.details()['action']}"
-    )
+    details = job.robot.layout.details()
+    print(f"robot {one.name} ({one.tag}): {details['state']} → {details['action']}")
+    print(f"normalization of the state: {details['state_normalization']}; action: {details['action_normalization']}")
     print(f"{job.base.folder.name} on {trainer.machine}; {trained / 1e6:.1f} million numbers are trained")
+    if settings.lora_rank:
+        at = f"LoRA of rank {settings.lora_rank}, alpha {settings.lora_alpha:g}"
+        print(f"{at}: what the adapters add is multiplied by {settings.lora_scale:g}")
+        if settings.lora_scale < FAINT:
+            print(f"warning: below {FAINT:g} the adapters hardly count; --lora-alpha {settings.lora_rank} makes it 1")
     print(f"states in {shown(job.folder)}, curves in {shown(curves)}")
     if path:
         print(f"going on from {path.name}: {trainer.step} of {settings.max_steps} steps are done")

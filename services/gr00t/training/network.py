@@ -63,11 +63,11 @@ class OneRobot:
 
 
 class LowRank(nn.Module):
-    """A frozen linear layer and what is added to it: x @ down @ up, scaled by alpha / rank. It begins as nothing."""
+    """A frozen linear layer and what is added to it: x @ down @ up, times `scale`. It begins as nothing."""
 
-    def __init__(self, base: nn.Linear, rank: int, alpha: float, dropout: float):
+    def __init__(self, base: nn.Linear, rank: int, scale: float, dropout: float):
         super().__init__()
-        self.base, self.scale, self.dropout = base, alpha / rank, dropout
+        self.base, self.scale, self.dropout = base, scale, dropout
         like = {"device": base.weight.device, "dtype": torch.float32}
         self.down = nn.Parameter(nn.init.kaiming_uniform_(torch.empty(rank, base.in_features, **like), math.sqrt(5)))
         self.up = nn.Parameter(torch.zeros(base.out_features, rank, **like))
@@ -113,7 +113,7 @@ def load(
 
 
 def _adapt(model: Gr00t, settings: Finetune) -> None:
-    adapter = partial(LowRank, rank=settings.lora_rank, alpha=settings.lora_alpha, dropout=settings.lora_dropout)
+    adapter = partial(LowRank, rank=settings.lora_rank, scale=settings.lora_scale, dropout=settings.lora_dropout)
     names = [name for name, _ in model.named_parameters() if is_adapted(name, settings)]
     for name in names:
         parent, _, leaf = name.removesuffix(".weight").rpartition(".")

@@ -34,8 +34,8 @@ class Finetune:
     """Train the diffusion transformer too, and not only what lies around it."""
     lora_rank: int = 0
     """Above 0: low-rank adapters in the head's attention instead, and this robot's encoders and decoder."""
-    lora_alpha: float = 16
-    """Scale of the adapters: alpha / rank."""
+    lora_alpha: float | None = None
+    """What the adapters add is scaled by alpha / rank; default: the rank, and a run that goes on keeps its own."""
     lora_dropout: float = 0.1
     """Of the adapters' input."""
     save_steps: int = 1000
@@ -65,7 +65,8 @@ class Finetune:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected 1 or more")
         if not 0 < self.learning_rate < 1:
             raise ValueError(f"learning_rate is {self.learning_rate}; expected a number between 0 and 1, as 1e-4")
-        if not 0 <= self.lora_dropout < 1 or self.lora_rank < 0 or self.lora_alpha <= 0:
+        no_alpha = self.lora_alpha is not None and self.lora_alpha <= 0
+        if not 0 <= self.lora_dropout < 1 or self.lora_rank < 0 or no_alpha:
             raise ValueError("LoRA takes a rank of 1 or more, an alpha above 0 and a dropout of 0 to 1")
         if self.lora_rank and not self.tune_diffusion_model:
             raise ValueError("with --lora-rank the diffusion model is frozen anyway; leave one of the two out")
@@ -77,10 +78,18 @@ class Finetune:
         """The result's name."""
         return self.name or f"gr00t-{Path(self.dataset).name}"
 
+    @property
+    def lora_scale(self) -> float:
+        """What the adapters add is multiplied by this."""
+        return 1.0 if self.lora_alpha is None else self.lora_alpha / self.lora_rank
+
     def identity(self, world: int, **more: str) -> dict[str, Any]:
         """Returns what a run must not change in its middle. more: digests of the data set and of the base."""
         own = ("max_steps", "learning_rate", "tune_diffusion_model", "lora_rank", "lora_alpha", "lora_dropout", "seed")
         found = {name: getattr(self, name) for name in own}
+        if self.lora_alpha is None:
+            # upstream's 16 without LoRA, as runs have recorded that were begun when it was the default
+            found["lora_alpha"] = float(self.lora_rank or 16)
         return found | {"samples_per_step": self.batch_size * world} | more
 
 
