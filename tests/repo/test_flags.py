@@ -19,6 +19,8 @@ PROGRAMS = {
     "record": [("shared/evaluation/vla_evaluation/config.py", "RunConfig"),
                ("shared/evaluation/vla_evaluation/recording/config.py", "RecordConfig")],
     **{task: [("services/libero/offline/__main__.py", "Asked")] for task in ("offline", "act")},
+    "checkpoint": [("shared/modelkit/vla_modelkit/getting.py", "GetCheckpoint"),
+                   ("services/gr00t/checkpoints.py", "Get")],
     "export": [("services/gr00t/export/__main__.py", "Export")],
     "finetune": [("services/gr00t/training/settings.py", "Finetune")],
     "sample": [("services/ws_mdl/diffusion/sample.py", "Request")],

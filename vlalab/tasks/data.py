@@ -22,19 +22,30 @@ GETTERS = {name: one.assets for name, one in manifests.benchmarks().items() if o
     "get a model's weights",
     word("model", " or ".join(MODELS), OneOf(tuple(MODELS))),
     Flag("suite", "the published checkpoint of this suite; base: of none, where there is one", SUITE),
+    Flag(
+        "repo",
+        "another repository on the hub",
+        Like(r"[\w-][\w.-]*/[\w-][\w.-]*", "a repository's owner and name with a slash between", "OWNER/NAME"),
+    ),
+    Flag(
+        "embodiment",
+        "the robot that it was trained for, where a model serves several",
+        FOLDER_NAME,
+        otherwise="as published, else its own embodiment.json",
+    ),
     Flag("tiny", "make a small random one instead: no download, answers without sense", default=False),
     Flag("name", "its folder under checkpoints/ on the volume", FOLDER_NAME, otherwise="as published"),
     RUNTIME,
     DRY_RUN,
 )
-def checkpoint(model: str, suite: str | None, tiny: bool, name: str | None, runtime: str, dry_run: bool) -> None:
+def checkpoint(model: str, runtime: str, dry_run: bool, **getters: object) -> None:
     """Download a checkpoint onto the volume, or make a tiny one to try things with.
 
     ./lab checkpoint openvla --suite libero_goal     15 GB; then: ./lab up openvla --suite libero_goal
     ./lab checkpoint openvla --tiny                  then: ./lab up openvla --checkpoint openvla-tiny
+    ./lab checkpoint gr00t --repo OWNER/NAME --embodiment libero_mean_std     another one, and its scale
     """
-    flags = flags_of({"suite": suite, "tiny": tiny, "name": name})
-    finish(programs.run_module(model, MODELS[model].getter, flags, runtime, dry_run))
+    finish(programs.run_module(model, MODELS[model].getter, flags_of(getters), runtime, dry_run))
 
 
 @task(
