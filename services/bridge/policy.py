@@ -62,7 +62,12 @@ class BridgePolicy(Policy):
             horizon=self.horizon,
             profile=self.robot.profile,
             lock_hash=self._lock_hash,
-            details={"protocol": NAME, "metadata": beginning(self.metadata)},
+            details={
+                "protocol": NAME,
+                "metadata": beginning(self.metadata),
+                "assumed": f"actions are {', '.join(map(str, self.robot.action))}; the model is one of profile "
+                f"{self.robot.profile}: the server states neither",
+            },
         )
 
     def example(self) -> Observation:

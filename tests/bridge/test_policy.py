@@ -70,7 +70,9 @@ def test_the_server_is_sent_what_openpis_client_sends(foreign):
 def test_the_policy_says_what_the_evaluator_compares(foreign):
     info = bridge(foreign(answering([{"actions": np.zeros((50, 7), np.float32)}], {"a": 1}))).info()
     assert (info.horizon, info.profile, info.image_hw) == (50, "openpi", (224, 224))
-    assert info.details == {"protocol": "openpi", "metadata": '{"a": 1}'}
+    assert (info.details["protocol"], info.details["metadata"]) == ("openpi", '{"a": 1}')
+    for part in ("0.05 m", "axis-angle", "gripper [1] (unit 1, -1 open, 1 closed)", "profile openpi"):
+        assert part in info.details["assumed"]
     profile = BENCHMARK.profiles[choose_profile(info, BENCHMARK, None)]
     check_policy(info, BENCHMARK, "libero_10", profile)
     assert profile.execute == 5

@@ -166,6 +166,9 @@ def test_the_policy_says_what_the_evaluator_compares(foreign):
     ).info()
     assert info.cameras == ("agentview", "robot0_eye_in_hand") and info.state == HAND_STATE
     assert info.details["protocol"] == "vla-eval" and '"model_server": "A"' in info.details["metadata"]
+    actions = "position delta_xyz, rotation axis_angle"
+    assert alone.details["assumed"].startswith(f"{actions}, gripper binary_close_positive: ")
+    assert info.details["assumed"].startswith(f"{actions}, state eef_pos3_axisangle3_gripper2: ")
     profile = BENCHMARK.profiles[choose_profile(info, BENCHMARK, None)]
     for one in (alone, info):
         check_fit(one, BENCHMARK, "libero_10", profile)

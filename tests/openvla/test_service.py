@@ -72,6 +72,29 @@ def test_info_says_everything_an_evaluator_compares(service):
     assert info.details["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
 
 
+@pytest.mark.parametrize(
+    ("repo", "key", "gripper", "expected"),
+    [
+        ("openvla/openvla-7b-finetuned-libero-goal", "libero_goal", 0.0, []),
+        ("random-tiny", "libero_goal", 0.0, []),
+        ("someone/mine", "libero_goal", 0.0, ["crops the centre (area 0.9)"]),
+        ("openvla/openvla-7b", "bridge_orig", 0.0, ["crops the centre", "bridge_orig in LIBERO's units (0.05 m, "]),
+        ("someone/mine", "libero_goal", -1.0, ["crops the centre", "that of libero_goal goes below 0"]),
+    ],
+)  # fmt: skip
+def test_what_a_checkpoint_does_not_state_is_said(checkpoints, tmp_path, caplog, repo, key, gripper, expected):
+    folder = tmp_path / "c"
+    shutil.copytree(checkpoints(), folder)
+    stats = {"q01": [-1.0] * 6 + [gripper], "q99": [1.0] * 7, "mask": [True] * 6 + [False]}
+    (folder / "dataset_statistics.json").write_text(json.dumps({key: {"action": stats}}))
+    (folder / "checkpoint.json").write_text(json.dumps({"repo": repo}))
+    details = load_policy(settings(folder)).info().details
+    assert details["statistics_from"] == "dataset_statistics.json"
+    assumed = details["assumed"].split("; ") if "assumed" in details else []
+    assert len(assumed) == len(expected) and all(part in text for part, text in zip(expected, assumed, strict=True))
+    assert ("it is assumed" in caplog.text) == bool(expected)
+
+
 def test_answers_do_not_depend_on_drafts_batch_or_company(checkpoints, policy):
     seen = [
         observation(i % 3, f"session {i % 4}", i, ("open the drawer", "turn on the stove")[i % 2]) for i in range(12)

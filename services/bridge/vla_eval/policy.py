@@ -9,7 +9,7 @@ from services.bridge.connection import ServerFailed, TooSlow, WrongServer
 from services.bridge.policy import FIRST_S, as_text, beginning
 from services.bridge.robots import blank
 from services.bridge.vla_eval.connection import ModelServer, answers_health
-from services.bridge.vla_eval.robots import ABSOLUTE, TOLD, WHOLE_TURN, WRIST, Robot, misfit
+from services.bridge.vla_eval.robots import ABSOLUTE, TOLD, WHOLE_TURN, WRIST, Robot, misfit, unstated
 from services.bridge.wire import NotTheirs
 from vla_contract import ActionChunk, Observation, Policy, PolicyInfo, PolicyLost
 from vla_contract.protocol.errors import UnknownSession
@@ -65,8 +65,12 @@ class VlaEvalPolicy(Policy):
             stateful=True,
             profile=self.robot.profile,
             lock_hash=self._lock_hash,
-            details={"protocol": NAME, "metadata": beginning(self.said)},
+            details={"protocol": NAME, "metadata": beginning(self.said), **self._assumed()},
         )
+
+    def _assumed(self) -> dict[str, str]:
+        formats = unstated(self.said)
+        return {"assumed": f"{formats}: the server does not state it"} if formats else {}
 
     def example(self) -> Observation:
         """Returns black pictures, a state of zeros and a sentence."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -101,14 +101,28 @@ def misfit(said: Mapping[str, Any]) -> str:
     """Returns what a server's hello says that this robot does not execute or tell; empty where there is nothing."""
     if isinstance(asks := said.get("observation_params", {}), dict) and asks.get(ABSOLUTE):
         return "answers absolute poses, and what is executed here is deltas"
-    for name, known in SPECS.items():
-        spec = said.get(name, {})
-        for part, formats in known.items() if isinstance(spec, dict) else ():
-            form = spec[part].get("format") if isinstance(spec.get(part), dict) else None
-            if form is not None and form not in formats:
-                does = "answers" if name == "action_spec" else "needs"
-                return f"{does} {part} as {form!r:.60}, and what there is here is {formats[0]}"
+    for spec, part, form, formats in _formats(said):
+        if form is not None and form not in formats:
+            does = "answers" if spec == "action_spec" else "needs"
+            return f"{does} {part} as {form!r:.60}, and what there is here is {formats[0]}"
     return ""
+
+
+def unstated(said: Mapping[str, Any]) -> str:
+    """Returns the formats that a server's hello leaves open, as they are assumed: "position delta_xyz, …"."""
+    asks = said.get("observation_params")
+    specs = {"action_spec"} | ({"observation_spec"} if isinstance(asks, dict) and asks.get(TOLD) else set())
+    open_ones = (one for one in _formats(said) if one[2] in (None, "raw") and one[0] in specs)
+    return ", ".join(f"{part} {formats[0]}" for _, part, _, formats in open_ones)
+
+
+def _formats(said: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, tuple[str, ...]]]:
+    """Yields spec, part, the format that a hello states (None: it states none) and the formats that are fine."""
+    for spec, parts in SPECS.items():
+        stated = said.get(spec)
+        for part, formats in parts.items():
+            entry = stated.get(part) if isinstance(stated, dict) else None
+            yield spec, part, entry.get("format") if isinstance(entry, dict) else None, formats
 
 
 LIBERO = Robot(

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 from services.openvla.checkpoint.config import ModelConfig
+from services.openvla.checkpoint.published import REPOSITORIES
+from services.openvla.checkpoint.statistics import FILE
 from services.openvla.checkpoint.suites import keys_of, suites_of
 from vla_common.versions import lock_hash, versions
 from vla_contract import Observation, PolicyInfo
@@ -17,6 +19,7 @@ from vla_contract.protocol.errors import did_you_mean
 from vla_contract.protocol.parts import GRIPPER_OPENS, OSC_POSE
 from vla_modelkit.checkpoint import identity
 from vla_modelkit.devices import device_name
+from vla_modelkit.getting import RANDOM
 
 log = logging.getLogger("services.openvla")
 CAMERA = "agentview"  # the one picture OpenVLA sees
@@ -35,9 +38,13 @@ def policy_info(
 ) -> PolicyInfo:
     """Returns the info of a policy that serves the checkpoint in `folder` with the statistics `keys`."""
     keys, cuda = tuple(keys), {"cuda": torch.version.cuda} if torch.version.cuda else {}
+    checkpoint = identity(folder)
+    assumed = assumptions(config, checkpoint.repo, keys)
+    if assumed:
+        log.warning("the checkpoint does not state, and it is assumed: %s", assumed)
     return PolicyInfo(
         name="openvla",
-        checkpoint=identity(folder),
+        checkpoint=checkpoint,
         quantization=quantization,
         device=device_name(device),
         cameras=(CAMERA,),
@@ -48,8 +55,33 @@ def policy_info(
         suites=suites_of(keys),
         max_batch=max_batch,
         lock_hash=lock_hash(),
-        details={**details, **versions(PACKAGES), **cuda, "image_size": str(config.towers[0].image_size)},
+        details={
+            **details,
+            **versions(PACKAGES),
+            **cuda,
+            "image_size": str(config.towers[0].image_size),
+            "statistics_from": FILE if (folder / FILE).is_file() else "norm_stats in config.json",
+            **({"assumed": assumed} if assumed else {}),
+        },
     )
+
+
+def assumptions(config: ModelConfig, repo: str, keys: Iterable[str]) -> str:
+    """Returns what the service takes for granted of a checkpoint that neither its files nor the published table state.
+
+    Empty for a published fine-tuned checkpoint and for a random one.
+    """
+    if repo.startswith(RANDOM) or repo in {name for name, _ in REPOSITORIES.values()}:
+        return ""
+    assumed = ["training with image augmentation, so that profile openvla crops the centre (area 0.9)"]
+    if others := [key for key in keys if not suites_of([key])]:
+        listed = f"{', '.join(others[:4])} and {len(others) - 4} more" if len(others) > 4 else ", ".join(others)
+        assumed.append(f"actions of {listed} in LIBERO's units (0.05 m, 0.5 rad), gripper 0 closed and 1 open")
+    if below := [key for key in keys if config.norm_stats[key]["q01"][-1] < 0]:
+        assumed.append(
+            f"a gripper of 0 closed and 1 open, although that of {', '.join(below[:4])} goes below 0 in its statistics"
+        )
+    return "; ".join(assumed)
 
 
 def served_keys(config: ModelConfig, asked: str) -> tuple[str, ...]:
