@@ -82,7 +82,7 @@ def explain(name: str, verdict: Verdict) -> int:
         show(verdict.says)
     else:
         print("hint (힌트):")
-        show(chosen.hint)
+        show(verdict.says if verdict.says.en else chosen.hint)
     return 1
 
 

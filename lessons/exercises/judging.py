@@ -1,8 +1,10 @@
-"""What a student's code gives, beside what the lesson gives; and which slip gives the same."""
+"""Compare what a student's code returns with what the lesson returns, and name the mistake that explains it."""
 
 from __future__ import annotations
 
 import copy
+import inspect
+import re
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,22 +15,28 @@ import numpy as np
 from lessons.exercises.source import definition, run, with_slip
 from lessons.exercises.types import Both, Call, Exercise, Slip
 
-CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+RTOL = 1e-4  # of each number
+ATOL = 1e-5  # of the largest number in the same result
+NUMERIC = ("a tensor", "an array", "a number")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out of a call: a value, or an error; and whether it has changed what it was given."""
+    """The result of a call: a value or an error, and the names of the arguments that it has changed."""
 
     value: Any = None
-    error: str = ""  # its type and words
-    line: int = 0  # of the student's file, where the error came from
-    changed: bool = False
+    error: str = ""  # type and message
+    line: int = 0  # of the student's file, where the error was raised
+    changed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """state: right, wrong, or blank. where: the first call that differs. what: how. slip: its name, if one is known."""
+    """The result for a student's file.
+
+    state: right, wrong, or blank. where: the first call that differs. what: the difference. slip: the name of the
+    mistake that explains every call, or "". says: the advice on that mistake, or else a hint.
+    """
 
     state: str
     where: str = ""
@@ -37,143 +45,232 @@ class Verdict:
     says: Both = field(default_factory=lambda: Both("", ""))
 
     def plain(self) -> dict[str, Any]:
-        """Returns it as JSON holds it."""
+        """Return the verdict as JSON types."""
         return asdict(self)
 
 
 def verdict_from(plain: dict[str, Any]) -> Verdict:
-    """Returns the verdict that `Verdict.plain` made."""
+    """Return the verdict that `Verdict.plain` made."""
     return Verdict(**{**plain, "what": Both(**plain["what"]), "says": Both(**plain["says"])})
 
 
 def wrong(en: str, ko: str, where: str = "") -> Verdict:
-    """Returns a verdict on what cannot even be called."""
+    """Return the verdict on a file that cannot be called."""
     return Verdict("wrong", where, Both(en, ko))
 
 
 def judge(exercise: Exercise, code: Any, file: str = "") -> Verdict:
-    """Returns the verdict on a function or class; file: what line numbers of errors are of."""
+    """Return the verdict on a function or class; file: the path that an error's line number refers to."""
+    lesson = run(exercise, definition(exercise))
+    names = _parameter_names(lesson)
     calls = exercise.calls()
-    expected = outcomes(run(exercise, definition(exercise)), calls)
-    got = outcomes(code, calls, file)
-    if any(one.value is ... for one in got):
+    expected = [call_code(lesson, call, names) for call in calls]
+    actual = [call_code(code, call, names, file) for call in calls]
+    if any(result.value is ... for result in actual):
         return Verdict("blank")
-    differ = [number for number, pair in enumerate(zip(expected, got, strict=True)) if not same(*pair)]
-    if not differ:
-        return Verdict("right")
-    first = differ[0]
-    what = difference(expected[first], got[first])
-    slip = known_slip(exercise, calls, got, first)
-    return Verdict("wrong", calls[first].shown, what, *((slip.name, slip.says) if slip else ()))
+    for call, correct, result in zip(calls, expected, actual, strict=True):
+        what = difference(correct, result)
+        if what and not result.error and difference(result, call_code(code, call, names, file)):
+            what = Both(
+                "the same call returns other numbers each time: dropout in eval mode, or noise that is no argument",
+                "같은 호출인데 매번 값이 다릅니다: eval mode의 dropout이거나, 인자로 받지 않은 noise입니다",
+            )
+        if what:
+            slip = matching_slip(exercise, calls, names, actual)
+            cut = exercise.learned and _kind(result.value) in NUMERIC[1:]
+            hint = slip.says if slip else GRADIENT_HINT if cut else call.hint or exercise.hint
+            return Verdict("wrong", call.shown, what, slip.name if slip else "", hint)
+    for call in calls if exercise.learned else ():
+        correct, result = (gradients(one, call, names, exercise.learned, file) for one in (lesson, code))
+        if what := gradient_difference(correct, result):
+            return Verdict("wrong", call.shown, what, "", GRADIENT_HINT)
+    return Verdict("right")
 
 
-def known_slip(exercise: Exercise, calls: Sequence[Call], got: Sequence[Outcome], first: int) -> Slip | None:
-    """Returns the slip that gives what the student's code gives in every call, or alone in the first that differs."""
-    given = {slip: outcomes(run(exercise, with_slip(definition(exercise), slip)), calls) for slip in exercise.slips}
-    for slip, theirs in given.items():
-        if all(same(a, b) for a, b in zip(theirs, got, strict=True)):
+def _parameter_names(lesson: Any) -> list[str]:
+    """Return the parameters of a function, or of a module's forward."""
+    return [name for name in inspect.signature(getattr(lesson, "forward", lesson)).parameters if name != "self"]
+
+
+def matching_slip(
+    exercise: Exercise, calls: Sequence[Call], names: Sequence[str], actual: Sequence[Outcome]
+) -> Slip | None:
+    """Return the slip with the student's result in every call: one call alone may look like another mistake."""
+    for slip in exercise.slips:
+        code = run(exercise, with_slip(definition(exercise), slip))
+        if not any(difference(call_code(code, call, names), one) for call, one in zip(calls, actual, strict=True)):
             return slip
-    alike = [slip for slip, theirs in given.items() if same(theirs[first], got[first])]
-    return alike[0] if len(alike) == 1 else None
+    return None
 
 
-def outcomes(code: Any, calls: Sequence[Call], file: str = "") -> list[Outcome]:
-    """Returns what each call comes to, each with arguments of its own."""
-    return [outcome(code, call, file) for call in calls]
+# --- calls ----------------------------------------------------------------------------------------------------
 
 
-def outcome(code: Any, call: Call, file: str = "") -> Outcome:
+def call_code(code: Any, call: Call, names: Sequence[str], file: str = "") -> Outcome:
+    """Call a function, or a module built as the call says, with a copy of the call's arguments."""
     args = copy.deepcopy(call.args)
     try:
-        value = call.use(code, *args)
+        value = (code if call.module is None else _build(code, call))(*args)
     except Exception as error:  # a student's code raises anything
-        frames = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-        return Outcome(error=f"{type(error).__name__}: {error}", line=frames[-1] if frames else 0)
-    changed = not all(same_value(a, b) for a, b in zip(args, call.args, strict=True))
-    return Outcome(value, changed=changed)
+        return _error(error, file)
+    triples = zip(names, call.args, args, strict=False)
+    return Outcome(value, changed=tuple(name for name, before, after in triples if value_difference(before, after)))
 
 
-# --- alike or not -------------------------------------------------------------------------------------------
+def _error(error: Exception, file: str) -> Outcome:
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return Outcome(error=f"{type(error).__name__}: {error}", line=lines[-1] if lines else 0)
 
 
-def same(a: Outcome, b: Outcome) -> bool:
-    """Returns whether two calls came to the same, roundings apart."""
-    return a.error == b.error and a.changed == b.changed and same_value(a.value, b.value)
+def _build(code: Any, call: Call) -> Any:
+    """Return a module with weights that do not depend on the order in which its layers are defined."""
+    import torch
+
+    module = code(*call.module)
+    generators = {}
+    for parameter in _parameters(module):
+        generator = generators.setdefault(parameter.shape, torch.Generator().manual_seed(parameter.numel()))
+        torch.nn.init.normal_(parameter, std=0.5, generator=generator)
+    return module.train(call.train)
 
 
-def same_value(a: Any, b: Any) -> bool:
-    if isinstance(a, list | tuple):
-        alike = isinstance(b, list | tuple) and len(a) == len(b)
-        return alike and all(same_value(*pair) for pair in zip(a, b, strict=True))
-    if not is_numbers(a) or not is_numbers(b):
-        return a is b or (callable(a) and callable(b))
-    x, y = as_array(a), as_array(b)
-    return x.shape == y.shape and kind(x) == kind(y) and bool(np.isclose(x, y, equal_nan=True, **CLOSE).all())
+def _parameters(module: Any) -> list[Any]:
+    """Return a module's parameters in order of shape, then name."""
+    return [one for _, one in sorted(module.named_parameters(), key=lambda pair: (tuple(pair[1].shape), pair[0]))]
 
 
-def is_numbers(value: Any) -> bool:
-    """Returns whether it is a tensor, an array or a number."""
-    return hasattr(value, "detach") or isinstance(value, np.ndarray | np.generic | int | float)
+def gradients(code: Any, call: Call, names: Sequence[str], learned: Sequence[str], file: str = "") -> Outcome:
+    """Return as the value the gradient of each learned argument by name, and that of a module's parameters."""
+    import torch
+
+    args = copy.deepcopy(call.args)
+    leaves = {name: [arg.requires_grad_()] for name, arg in zip(names, args, strict=False) if name in learned}
+    try:
+        module = code
+        if call.module is not None:
+            module = _build(code, call)
+            leaves["its parameters"] = _parameters(module)
+        with torch.enable_grad():
+            result = torch.as_tensor(module(*args))
+            if result.requires_grad:
+                (result * torch.arange(result.numel()).cos().reshape(result.shape)).sum().backward()
+    except Exception as error:
+        return _error(error, file)
+    flat = {
+        name: torch.cat([(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad).flatten() for leaf in group])
+        for name, group in leaves.items()
+    }
+    return Outcome(flat)
 
 
-def as_array(value: Any) -> np.ndarray:
-    """Returns tensor, array or number as an array."""
-    return np.asarray(value.detach().numpy() if hasattr(value, "detach") else value)
+# --- differences ----------------------------------------------------------------------------------------------
+
+GRADIENT_HINT = Both(
+    ".item(), .detach(), numpy and torch.no_grad() cut the gradient, and an in-place change can spoil it: "
+    "nothing is learned through this code",
+    ".item(), .detach(), numpy, torch.no_grad()는 gradient를 끊고, in-place 변경은 망가뜨릴 수 있습니다: "
+    "이 코드로는 학습이 되지 않습니다",
+)
 
 
-def kind(array: np.ndarray) -> str:
-    """Returns bool, int or float."""
-    return {"b": "bool", "i": "int", "u": "int"}.get(array.dtype.kind, "float")
+def gradient_difference(expected: Outcome, actual: Outcome) -> Both | None:
+    """Return how gradients differ, or None."""
+    if actual.error:
+        return Both(f"no gradient can be computed: {actual.error}", f"gradient를 계산할 수 없습니다: {actual.error}")
+    for name, gradient in expected.value.items():
+        if not (what := value_difference(gradient, actual.value[name])):
+            continue
+        if not actual.value[name].any():
+            return Both(f"no gradient reaches {name}", f"{name}에 gradient가 전해지지 않습니다")
+        return Both(f"the gradient of {name} is wrong: {what.en}", f"{name}의 gradient가 틀렸습니다: {what.ko}")
+    return None
 
 
-def difference(expected: Outcome, got: Outcome) -> Both:
-    """Returns in words how what came out differs; never how to get there."""
-    if got.error:
-        at, ko = (f" in line {got.line}", f"{got.line}행에서 ") if got.line else ("", "")
-        return Both(f"it ends{at} with {got.error}", f"{ko}오류로 끝납니다: {got.error}")
-    if got.changed and not expected.changed:
-        return Both("it changes what it was given", "받은 값을 바꿉니다")
-    return value_difference(expected.value, got.value)
+def difference(expected: Outcome, actual: Outcome) -> Both | None:
+    """Return how a result differs from the expected one, or None; never how to correct it."""
+    if actual.error:
+        if re.sub(r"\d+", "#", actual.error) == re.sub(r"\d+", "#", expected.error):
+            return None
+        at, ko = (f" in line {actual.line}", f"{actual.line}행에서 ") if actual.line else ("", "")
+        return Both(f"it ends{at} with {actual.error}", f"{ko}오류로 끝납니다: {actual.error}")
+    if actual.changed != expected.changed:
+        names = ", ".join(actual.changed)
+        return Both(
+            f"it changes {names} itself, which the caller still uses: compute a new value instead",
+            f"받은 {names} 자체를 바꿉니다. 호출한 쪽이 계속 쓰는 값이므로 새 값을 만드세요",
+        )
+    return value_difference(expected.value, actual.value)
 
 
-def value_difference(expected: Any, got: Any) -> Both:
-    if got is None:
+def value_difference(expected: Any, actual: Any) -> Both | None:
+    """Return how values differ by more than rounding, or None."""
+    if expected is actual:
+        return None
+    if actual is None:
         return Both("it returns nothing: is there a return?", "아무것도 돌려주지 않습니다: return이 있나요?")
-    if isinstance(expected, tuple):
-        return _tuple_difference(expected, got)
-    if not is_numbers(got):
-        name = type(got).__name__
+    if isinstance(expected, tuple | list):
+        return _sequence_difference(expected, actual)
+    kinds = _kind(expected), _kind(actual)
+    if kinds[0] != kinds[1] and not (kinds[0] == "a number" and kinds[1] in NUMERIC):
+        name = type(actual).__name__
+        return Both(f"it returns a {name}; expected {kinds[0]}", f"{name}을(를) 돌려줍니다; {kinds[0]}이어야 합니다")
+    if kinds[0] not in NUMERIC:
+        return None
+    shapes = tuple(tuple(getattr(value, "shape", ())) for value in (expected, actual))
+    if shapes[0] != shapes[1]:
         return Both(
-            f"it returns a {name}; expected {_named(expected)}",
-            f"{name}을(를) 돌려줍니다; {_named(expected)}이어야 합니다",
+            f"its shape is {shapes[1]}; expected {shapes[0]}", f"모양이 {shapes[1]}입니다; {shapes[0]}이어야 합니다"
         )
-    x, y = as_array(expected), as_array(got)
-    if x.shape != y.shape:
-        return Both(f"its shape is {y.shape}; expected {x.shape}", f"모양이 {y.shape}입니다; {x.shape}이어야 합니다")
-    if kind(x) != kind(y):
-        return Both(f"its numbers are {kind(y)}; expected {kind(x)}", f"값이 {kind(y)}입니다; {kind(x)}이어야 합니다")
-    far = ~np.isclose(x, y, equal_nan=True, **CLOSE)
-    at = tuple(map(int, np.argwhere(far)[0]))
-    place, there, wanted = list(at), _number(y[at]), _number(x[at])
+    dtypes = _dtype(expected), _dtype(actual)
+    if dtypes[0] != dtypes[1] and kinds[0] != "a number":
+        return Both(
+            f"its dtype is {dtypes[1]}; expected {dtypes[0]}", f"dtype이 {dtypes[1]}입니다; {dtypes[0]}이어야 합니다"
+        )
+    return _number_difference(_to_array(expected), _to_array(actual))
+
+
+def _kind(value: Any) -> str:
+    if hasattr(value, "detach"):
+        return "a tensor"
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return "an array"
+    return "a number" if isinstance(value, int | float | np.number) else f"a {type(value).__name__}"
+
+
+def _dtype(value: Any) -> str:
+    return str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
+
+
+def _to_array(value: Any) -> np.ndarray:
+    if hasattr(value, "detach"):
+        value = value.detach().double() if value.is_floating_point() else value.detach()
+    return np.asarray(value)
+
+
+def _sequence_difference(expected: Sequence[Any], actual: Any) -> Both | None:
+    count = len(expected)
+    if not isinstance(actual, tuple | list) or len(actual) != count:
+        return Both(f"expected are {count} results, as in `return a, b`", f"값 {count}개를 돌려주어야 합니다")
+    for number, pair in enumerate(zip(expected, actual, strict=True), start=1):
+        if what := value_difference(*pair):
+            return Both(f"result {number} of {count}: {what.en}", f"{number}번째 결과: {what.ko}")
+    return None
+
+
+def _number_difference(expected: np.ndarray, actual: np.ndarray) -> Both | None:
+    if exact := expected.dtype.kind in "biu":
+        far = actual != expected
+    else:
+        largest = np.abs(expected[np.isfinite(expected)]).max(initial=0)
+        far = ~np.isclose(actual, expected, rtol=RTOL, atol=ATOL * largest, equal_nan=True)
+    if not far.any():
+        return None
+    index = tuple(map(int, np.argwhere(far)[0]))
+    pair = [str(values[index]) if exact else f"{float(values[index]):.4g}" for values in (actual, expected)]
+    if not index:
+        return Both(f"it is {pair[0]}; expected {pair[1]}", f"값이 {pair[0]}입니다; {pair[1]}이어야 합니다")
+    count = f"{int(far.sum())} of {far.size}", f"{int(far.sum())} / {far.size}"
     return Both(
-        f"at {place} stands {there}; expected {wanted} ({int(far.sum())} of {far.size} numbers differ)",
-        f"{place}의 값이 {there}입니다; {wanted}이어야 합니다 (다른 값 {int(far.sum())} / {far.size})",
+        f"at {list(index)} stands {pair[0]}; expected {pair[1]} ({count[0]} numbers differ)",
+        f"{list(index)}의 값이 {pair[0]}입니다; {pair[1]}이어야 합니다 (다른 값 {count[1]})",
     )
-
-
-def _tuple_difference(expected: tuple, got: Any) -> Both:
-    if not isinstance(got, list | tuple) or len(got) != len(expected):
-        return Both(
-            f"expected are {len(expected)} things, as in `return a, b`", f"값 {len(expected)}개를 돌려주어야 합니다"
-        )
-    number = next(n for n, pair in enumerate(zip(expected, got, strict=True)) if not same_value(*pair))
-    found = value_difference(expected[number], got[number])
-    return Both(f"of the {len(got)} results number {number + 1}: {found.en}", f"{number + 1}번째 결과: {found.ko}")
-
-
-def _named(value: Any) -> str:
-    return "a tensor" if hasattr(value, "detach") else "an array" if isinstance(value, np.ndarray) else "a number"
-
-
-def _number(value: Any) -> str:
-    return str(value) if kind(np.asarray(value)) != "float" else f"{float(value):.4g}"

@@ -8,53 +8,64 @@ from lessons.exercises.types import Both, Call, Exercise, Slip
 # --- what the code is tried with ----------------------------------------------------------------------------
 
 
-def _pictures():
+def _images(count: int, channels: int, size: int):
     import torch
 
-    draw = torch.Generator().manual_seed(0)
-    return tuple(torch.randn(3, 1, 4, 4, generator=draw) for _ in range(3))
+    generator = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(count, channels, size, size, generator=generator) for _ in range(3))
 
 
-def _schedule():
+def _cases():
+    """Return, for two schedules, their timesteps and three batches of images: x, noise and another noise."""
     from lessons.diffusion import linear_schedule
 
-    return linear_schedule(20, 1e-4, 0.2)
+    return (
+        (20, linear_schedule(20, 1e-4, 0.2), _images(3, 1, 4)),
+        (11, linear_schedule(11, 0.02, 0.3), _images(2, 3, 5)),
+    )
 
 
 def perturb_calls() -> list[Call]:
     import torch
 
-    x, noise, _ = _pictures()
-    t = torch.tensor([1, 7, 20])
-    return [Call("perturb_input of 3 pictures at steps 1, 7 and 20 of 20", (x, t, noise, _schedule().ab_t))]
+    (_, first, (x, noise, _)), (_, second, (y, other, _)) = _cases()
+    return [
+        Call("perturb_input of 3 images at steps 1, 7 and 20 of 20", (x, torch.tensor([1, 7, 20]), noise, first.ab_t)),
+        Call("perturb_input of 2 images at steps 9 and 2 of 11", (y, torch.tensor([9, 2]), other, second.ab_t)),
+    ]
 
 
 def ddpm_calls() -> list[Call]:
-    x, pred_noise, z = _pictures()
-    given = (pred_noise, z, _schedule())
-    return [Call(f"denoise_add_noise at t = {t}", (x, t, *given)) for t in (20, 2, 1)]
+    return [
+        Call(f"denoise_add_noise at t = {t} of {timesteps}", (x, t, pred_noise, z, schedule))
+        for timesteps, schedule, (x, pred_noise, z) in _cases()
+        for t in (timesteps, 6, 3, 2, 1)
+    ]
 
 
 def ddim_calls() -> list[Call]:
-    x, pred_noise, _ = _pictures()
-    steps = ((20, 19), (20, 5), (5, 0))
-    return [Call(f"denoise_ddim from {t} to {to}", (x, t, to, pred_noise, _schedule().ab_t)) for t, to in steps]
+    return [
+        Call(f"denoise_ddim from {t} to {t_prev} of {timesteps}", (x, t, t_prev, pred_noise, schedule.ab_t))
+        for timesteps, schedule, (x, pred_noise, _) in _cases()
+        for t, t_prev in ((timesteps, timesteps - 1), (timesteps, 5), (8, 3), (5, 0))
+    ]
 
 
 def guidance_calls() -> list[Call]:
     import torch
 
-    x, _, _ = _pictures()
-    weights = torch.linspace(-1, 1.5, 5)
+    def call(count: int, channels: int, size: int, classes: int, guidance: float) -> Call:
+        def network(x, time, context):
+            if context is None:
+                raise TypeError("the network got None as its context; expected a tensor")
+            shift = (context @ torch.linspace(-1, 1.5, classes) + 0.3).tanh()
+            return (x * time[:, :, None, None]).sin() + (x + shift[:, None, None, None]).tanh()
 
-    def network(x, time, context):
-        return x * time[:, :, None, None] + (context @ weights + 0.3)[:, None, None, None]
+        context = torch.eye(classes)[-count:] * 0.8
+        inputs = network, _images(count, channels, size)[0], torch.linspace(0.4, 0.9, count)[:, None], context
+        return Call(f"guided_noise of {count} images with guidance {guidance}", (*inputs, guidance))
 
-    context = torch.eye(5)[:3]
-    return [
-        Call(f"guided_noise with guidance {by}", (network, x, torch.full((3, 1), 0.4), context, by))
-        for by in (1.0, 0.0, 2.5)
-    ]
+    return [call(3, 1, 4, 5, guidance) for guidance in (1.0, 0.0, 2.5)] + [call(2, 3, 6, 7, 0.3)]
 
 
 # --- slips --------------------------------------------------------------------------------------------------
@@ -182,40 +193,54 @@ GUIDANCE = (
              "1은 모든 class를 뜻합니다; context 없음은 0입니다"),
         (("torch.zeros_like", "torch.ones_like"),),
     ),
+    Slip(
+        "None for no context",
+        Both("the network multiplies its context, and None is no tensor: no context are zeros of the same shape",
+             "network는 context를 곱하는데 None은 tensor가 아닙니다: context 없음은 같은 모양의 0입니다"),
+        (("torch.zeros_like(context)", "None"),),
+    ),
+    Slip(
+        "the context is scaled",
+        Both("guidance multiplies the context: it belongs to the difference of two predictions, since a network is not "
+             "linear",
+             "guidance를 context에 곱했습니다: network는 선형이 아니므로 두 예측의 차이에 곱합니다"),
+        ((GUIDED, "model(x, time, guidance * context)"),),
+    ),
 )  # fmt: skip
 
+DDPM_LEARNED = ("x", "pred_noise", "z")
 EXERCISES = (
     Exercise(
         "diffusion.perturb", "perturb_input",
         Both("Write the picture as it is at step t: some of it, and some noise.",
              "step t에서의 그림을 쓰세요: 그림 조금과 noise 조금입니다."),
         Both("Variances add up: ᾱ + (1 - ᾱ) = 1.", "분산은 더해집니다: ᾱ + (1 - ᾱ) = 1."),
-        perturb_calls, PERTURB,
+        perturb_calls, PERTURB, learned=("x", "noise"),
     ),
     Exercise(
         "diffusion.ddpm", "denoise_add_noise",
         Both("Write a step of DDPM: take out predicted noise, and add fresh noise.",
              "DDPM의 한 step을 쓰세요: 예측한 noise를 빼고 새 noise를 더합니다."),
         Both("Algorithm 2 of Ho et al. 2020; σ² is β.", "Ho et al. 2020의 Algorithm 2; σ²은 β입니다."),
-        ddpm_calls, DDPM,
+        ddpm_calls, DDPM, learned=DDPM_LEARNED,
     ),
     Exercise(
         "diffusion.ddim", "denoise_ddim",
         Both("Write a step of DDIM: predict the clean picture, then make it as noisy as t_prev is.",
              "DDIM의 한 step을 쓰세요: 깨끗한 그림을 예측하고 t_prev만큼 noisy하게 만듭니다."),
         Both("Solve perturb_input for x, with the predicted noise.", "perturb_input을 x에 대해 푸세요."),
-        ddim_calls, DDIM,
+        ddim_calls, DDIM, learned=("x", "pred_noise"),
     ),
     Exercise(
         "diffusion.guidance", "guided_noise",
         Both("Write guidance: 0 is no context, 1 the plain one, above 1 further in the same direction.",
              "guidance를 쓰세요: 0은 context 없음, 1은 보통, 1보다 크면 같은 방향으로 더 갑니다."),
         Both("No context are zeros.", "context 없음은 0입니다."),
-        guidance_calls, GUIDANCE,
+        guidance_calls, GUIDANCE, learned=("x", "context"),
     ),
     Exercise(
         "diffusion.bug_last_step", "denoise_add_noise", FIND,
         Both("What does the last step leave behind?", "마지막 step은 무엇을 남길까요?"),
-        ddpm_calls, DDPM, LAST_STEP.name,
+        ddpm_calls, DDPM, LAST_STEP.name, DDPM_LEARNED,
     ),
 )  # fmt: skip

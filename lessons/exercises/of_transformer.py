@@ -8,85 +8,108 @@ from lessons.exercises.types import Both, Call, Exercise, Slip
 
 
 def mask_calls() -> list[Call]:
-    return [Call("causal_mask(4)", (4,)), Call("causal_mask(1)", (1,))]
+    return [Call(f"causal_mask({size})", (size,)) for size in (4, 1, 7)]
 
 
 def positions_calls() -> list[Call]:
-    return [Call("positions(seq=6, d_model=8)", (6, 8)), Call("positions(seq=3, d_model=512)", (3, 512))]
+    return [Call(f"positions(seq={seq}, d_model={d})", (seq, d)) for seq, d in ((6, 8), (3, 512), (9, 14), (12, 2))]
 
 
 def attention_calls() -> list[Call]:
     import torch
 
-    draw = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(2, 8, 5, 64, generator=draw) for _ in range(3))
-    causal = torch.ones(1, 1, 5, 5, dtype=torch.bool).tril()
-    padding = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], dtype=torch.bool)[:, None, None, :]
-    heads = "attention of h = 8 heads with d_k = 64"
+    generator = torch.Generator().manual_seed(0)
+
+    def inputs(batch: int, h: int, queries: int, keys: int, d_k: int):
+        query = 4 * torch.randn(batch, h, queries, d_k, generator=generator)
+        return query, *(torch.randn(batch, h, keys, d_k, generator=generator) for _ in range(2))
+
+    causal = torch.ones(1, 5, 5, dtype=torch.bool).tril()
+    padding = torch.arange(5) < torch.tensor([3, 5])[:, None, None, None]
+    hint = Both("masked_fill puts a number where a mask says so; exp(-1e9) is 0.",
+                "masked_fill은 mask가 가리키는 곳에 숫자를 넣습니다; exp(-1e9)는 0입니다.")  # fmt: skip
     return [
-        Call(f"{heads}, without a mask", (query, key, value)),
-        Call(f"{heads}, with a causal mask", (query, key, value, causal)),
-        Call(f"{heads}, with padding masked", (query, key, value, padding)),
-        Call(f"{heads}, 3 queries and 5 keys", (query[:, :, :3], key, value)),
+        Call("attention of h = 3 heads with d_k = 64, without a mask", inputs(2, 3, 5, 5, 64)),
+        Call("attention of h = 2 heads with d_k = 10, 4 queries and 7 keys", inputs(3, 2, 4, 7, 10)),
+        *(
+            Call(f"attention of h = 3 heads with d_k = 12, with {name}", (*inputs(2, 3, 5, 5, 12), mask), hint=hint)
+            for name, mask in (("a causal mask", causal), ("padding masked", padding), ("both", causal & padding))
+        ),
     ]
 
 
 def shift_calls() -> list[Call]:
-    return [Call("teacher_forcing([[5, 6, 7], [8]])", ([[5, 6, 7], [8]],))]
+    batches = ([[5, 6, 7], [8]], [[9], [4, 12, 3, 10], [7, 7]], [[11, 3]], [[6], [5]])
+    return [Call(f"teacher_forcing({batch})", (batch,)) for batch in batches]
 
 
 def warmup_calls() -> list[Call]:
-    steps = (1, 100, 400, 4000)
-    return [Call(f"learning_rate(step={step}, d_model=512, warmup=400)", (step, 512, 400)) for step in steps]
+    return [
+        Call(f"learning_rate(step={step}, d_model={d_model}, warmup={warmup})", (step, d_model, warmup))
+        for d_model, warmup, steps in ((512, 400, (1, 100, 400, 4000)), (128, 1000, (3, 999, 1001)))
+        for step in steps
+    ]
 
 
 def smoothing_calls() -> list[Call]:
     import torch
 
-    scores = torch.randn(2, 4, 9, generator=torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(1)
+    scores, others = torch.randn(2, 4, 9, generator=generator), torch.randn(3, 5, 13, generator=generator)
     whole, padded = torch.tensor([[3, 4, 5, 2], [6, 7, 8, 2]]), torch.tensor([[3, 4, 5, 2], [6, 2, 0, 0]])
+    labels = torch.tensor([[12, 1, 7, 9, 2], [3, 2, 0, 0, 0], [5, 11, 2, 0, 0]])
     return [
         Call("smoothed_loss without padding, smoothing 0.1", (scores, whole)),
         Call("smoothed_loss with padding (0), smoothing 0.1", (scores, padded)),
         Call("smoothed_loss with padding (0), smoothing 0.3", (scores, padded, 0.3)),
+        Call("smoothed_loss of 3 sentences and 13 words, smoothing 0.2", (others, labels, 0.2)),
+        Call("smoothed_loss of 3 sentences and 13 words, smoothing 0", (others, labels, 0.0)),
     ]
 
 
 def feed_forward_calls() -> list[Call]:
     import torch
 
-    def use(code, x):
-        return _with_weights(code(8, 16, 0.1))(x)
-
-    x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(2))
-    return [Call("FeedForwardBlock(d_model=8, d_ff=16, dropout=0.1) in eval mode, of x (2, 3, 8)", (x,), use)]
+    generator = torch.Generator().manual_seed(2)
+    cases = ((2, 8, 20, 0.5, False), (4, 6, 15, 0.3, False), (2, 8, 20, 1.0, True), (4, 6, 15, 0.0, True))
+    return [
+        Call(
+            f"FeedForwardBlock(d_model={d_model}, d_ff={d_ff}, dropout={dropout}) in {_mode(train)} mode",
+            (torch.randn(batch, batch + 1, d_model, generator=generator),), (d_model, d_ff, dropout), train,
+        )
+        for batch, d_model, d_ff, dropout, train in cases
+    ]  # fmt: skip
 
 
 def block_calls() -> list[Call]:
     import torch
 
-    def use(code, *inputs):
-        return _with_weights(code(8, 2, 16, 0.1, decodes=True))(*inputs)
+    generator = torch.Generator().manual_seed(3)
 
-    draw = torch.Generator().manual_seed(3)
-    x, same, longer = (torch.randn(2, count, 8, generator=draw) for count in (4, 4, 6))
-    causal = torch.ones(1, 4, 4, dtype=torch.bool).tril()
-    seen = [torch.arange(count)[None, None, None, :] < count - 1 for count in (4, 6)]
+    def call(module: tuple, batch: int, target: int, source: int, train: bool = False) -> Call:
+        d_model, h, _, dropout, decodes = module
+        inputs = [torch.randn(batch, count, d_model, generator=generator) for count in (target, source)]
+        causal = torch.ones(1, target, target, dtype=torch.bool).tril()
+        padding = torch.arange(source)[None, None, None] < source - 1
+        named = f"{target} target words and {source} source words" if decodes else f"{target} words"
+        return Call(
+            f"{'a decoder' if decodes else 'an encoder'}'s Block, d_model={d_model}, h={h}, dropout={dropout}, "
+            f"in {_mode(train)} mode, {named}",
+            (inputs[0], causal, inputs[1], padding) if decodes else (inputs[0], causal), module, train,
+        )  # fmt: skip
+
     return [
-        Call("a decoder's Block, 4 target words and 4 source words", (x, causal, same, seen[0]), use),
-        Call("a decoder's Block, 4 target words and 6 source words", (x, causal, longer, seen[1]), use),
+        call((8, 2, 20, 0.5, True), 2, 4, 4),
+        call((8, 2, 20, 0.5, True), 2, 4, 6),
+        call((12, 3, 10, 0.3, True), 1, 5, 3),
+        call((12, 3, 10, 0.3, False), 3, 5, 5),
+        call((8, 2, 20, 1.0, True), 2, 4, 6, train=True),
+        call((8, 2, 20, 0.0, True), 2, 4, 6, train=True),
     ]
 
 
-def _with_weights(module):
-    """Gives every weight a number that depends on nothing but its place, and turns dropout off."""
-    import torch
-
-    draw = torch.Generator().manual_seed(4)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=draw) * 0.5)
-    return module.eval()
+def _mode(train: bool) -> str:
+    return "train" if train else "eval"
 
 
 # --- slips --------------------------------------------------------------------------------------------------
@@ -166,8 +189,8 @@ POSITIONS = (
 )  # fmt: skip
 SCALE = Slip(
     "√d_model for √d_k",
-    Both("you divided by √512 (d_model); each head has 64 numbers (d_k)",
-         "√512(d_model)로 나누었습니다; head마다 숫자는 64개(d_k)입니다"),
+    Both("you divided by √d_model, the size of all heads together; each head has d_k numbers",
+         "모든 head를 합친 크기인 √d_model로 나누었습니다; head마다 숫자는 d_k개입니다"),
     (("math.sqrt(d_k)", "math.sqrt(query.shape[1] * d_k)"),),
 )  # fmt: skip
 SOFTMAX_FIRST = Slip(
@@ -183,14 +206,14 @@ ATTENTION = (
     SOFTMAX_FIRST,
     Slip(
         "not divided by √d_k",
-        Both("the scores are not divided by anything: sums of 64 products are too large for a softmax",
-             "점수를 나누지 않았습니다: 곱 64개의 합은 softmax에 너무 큽니다"),
+        Both("the scores are not divided by anything: sums of d_k products are too large for a softmax",
+             "점수를 나누지 않았습니다: 곱 d_k개의 합은 softmax에 너무 큽니다"),
         ((" / math.sqrt(d_k)", ""),),
     ),
     Slip(
         "d_k without its root",
-        Both("you divided by 64 itself; the spread of a sum grows with the root of how many there are",
-             "64 자체로 나누었습니다; 합의 퍼짐은 개수의 제곱근만큼 커집니다"),
+        Both("you divided by d_k itself; the standard deviation of a sum of d_k products grows with the root of d_k",
+             "d_k 자체로 나누었습니다; 곱 d_k개의 합의 표준편차는 d_k의 제곱근만큼 커집니다"),
         (("math.sqrt(d_k)", "d_k"),),
     ),
     Slip(
@@ -205,11 +228,27 @@ ATTENTION = (
              "mask가 없을 때는 맞지만, 있을 때 아무것도 가리지 않습니다"),
         (("scores.masked_fill(mask == 0, -1e9)", "scores"),),
     ),
+    *(
+        Slip(
+            f"softmax over the {name}",
+            Both(f"softmax runs over the {name}; each query divides its attention among the keys, the last dimension",
+                 f"softmax가 {korean} 방향입니다; query마다 마지막 차원인 key들에 attention을 나눕니다"),
+            (("dim=-1", f"dim={dim}"),),
+        )
+        for name, korean, dim in (("queries", "query", -2), ("heads", "head", 1), ("batch", "batch", 0))
+    ),
     Slip(
-        "softmax over the queries",
-        Both("the softmax runs over the queries; each query shares its attention among the keys, the last dimension",
-             "softmax가 query 방향입니다; query마다 마지막 차원인 key들에 attention을 나눕니다"),
-        (("dim=-1", "dim=-2"),),
+        "scaled after the softmax",
+        Both("the scale comes after the softmax: the softmax has then seen scores that are too large, and the weights "
+             "of a query no longer add up to 1",
+             "softmax 뒤에 나누었습니다: softmax는 이미 너무 큰 점수를 보았고, weight의 합도 1이 아닙니다"),
+        ((" / math.sqrt(d_k)", ""), ("dim=-1)", "dim=-1) / math.sqrt(d_k)")),
+    ),
+    Slip(
+        "masked scores are 0",
+        Both("a masked score of 0 still gets a share, since exp(0) is 1: a score needs a very low number there",
+             "가린 점수가 0이면 exp(0) = 1이므로 여전히 몫을 받습니다: 점수에는 아주 작은 수가 필요합니다"),
+        (("-1e9", "0.0"),),
     ),
 )  # fmt: skip
 ROW = "[PAD] * (longest - 1 - len(words))"
@@ -323,6 +362,12 @@ NO_SELF = Slip(
 FEED_FORWARD = (
     NO_SELF,
     Slip(
+        "dropout is missing",
+        Both("nothing is dropped in train mode: self.dropout belongs between the two layers",
+             "train mode에서 아무것도 drop하지 않습니다: self.dropout은 두 linear 사이에 있어야 합니다"),
+        (("self.dropout(wide)", "wide"),),
+    ),
+    Slip(
         "no super().__init__()",
         Both("nn.Module has not been set up: its own __init__ is called before anything is put into the module",
              "nn.Module이 준비되지 않았습니다: 무엇을 넣기 전에 부모의 __init__을 부릅니다"),
@@ -377,11 +422,13 @@ BLOCK = (
     Slip(
         "no cross-attention",
         Both("the source is never looked at", "source를 보지 않습니다"),
-        (("if source is not None", "if source is None"),),
+        (("if source is not None", "if False"),),
     ),
 )  # fmt: skip
 
 # --- exercises ----------------------------------------------------------------------------------------------
+
+QKV = ("query", "key", "value")
 
 FIND = Both("The code below has one bug that circulates. Find and mend it.",
             "아래 코드에는 흔히 보이는 버그가 하나 있습니다. 찾아서 고치세요.")  # fmt: skip
@@ -407,9 +454,9 @@ EXERCISES = (
         "transformer.attention", "attention",
         Both("Write scaled attention: scores, mask, softmax, values.",
              "scaled attention을 쓰세요: 점수, mask, softmax, value."),
-        Both("masked_fill puts a number where a mask says so; exp(-1e9) is 0.",
-             "masked_fill은 mask가 가리키는 곳에 숫자를 넣습니다; exp(-1e9)는 0입니다."),
-        attention_calls, ATTENTION,
+        Both("d_k is the last size of query; key.transpose(-2, -1) turns keys into columns.",
+             "d_k는 query의 마지막 크기입니다; key.transpose(-2, -1)은 key를 열로 세웁니다."),
+        attention_calls, ATTENTION, learned=QKV,
     ),
     Exercise(
         "transformer.shift", "teacher_forcing",
@@ -432,12 +479,12 @@ EXERCISES = (
              "목표의 일부를 모든 단어에 고르게 나누는 cross-entropy를 실제 단어에 대해서만 쓰세요."),
         Both("gather(-1, label[:, :, None]) takes the label's number of each row.",
              "gather(-1, label[:, :, None])는 각 행에서 label의 값을 꺼냅니다."),
-        smoothing_calls, SMOOTHING,
+        smoothing_calls, SMOOTHING, learned=("scores",),
     ),
     Exercise(
         "transformer.bug_self", "FeedForwardBlock", FIND,
         Both("What does Python call a method with?", "Python은 메서드를 무엇과 함께 부를까요?"),
-        feed_forward_calls, FEED_FORWARD, NO_SELF.name,
+        feed_forward_calls, FEED_FORWARD, NO_SELF.name, ("x",),
     ),
     Exercise(
         "transformer.bug_batch", "positions", FIND,
@@ -452,16 +499,16 @@ EXERCISES = (
     Exercise(
         "transformer.bug_cross", "Block", FIND,
         Both("Who asks in cross-attention, and who answers?", "cross-attention에서 누가 묻고 누가 답할까요?"),
-        block_calls, BLOCK, CROSS.name,
+        block_calls, BLOCK, CROSS.name, ("x", "source"),
     ),
     Exercise(
         "transformer.bug_scale", "attention", FIND,
         Both("How many products does a score add up?", "점수 하나는 곱 몇 개의 합일까요?"),
-        attention_calls, ATTENTION, SCALE.name,
+        attention_calls, ATTENTION, SCALE.name, QKV,
     ),
     Exercise(
         "transformer.bug_softmax", "attention", FIND,
         Both("What do the weights of a query add up to?", "query 하나의 weight를 모두 더하면 얼마일까요?"),
-        attention_calls, ATTENTION, SOFTMAX_FIRST.name,
+        attention_calls, ATTENTION, SOFTMAX_FIRST.name, QKV,
     ),
 )  # fmt: skip

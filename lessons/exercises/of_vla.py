@@ -12,16 +12,17 @@ def bins_calls() -> list[Call]:
         Call("action_bins of tokens 31745 … 31999", (np.arange(31745, 32000),)),
         Call("action_bins of the 256th token, 31744", (np.array([31744]),)),
         Call("action_bins of ids that mean no bin: 5, 32000", (np.array([5, 32000]),)),
+        Call("action_bins of vocabulary 1000 and 17 bins", (np.array([982, 983, 984, 991, 998, 999]), 1000, 17)),
     ]
 
 
 def gripper_calls() -> list[Call]:
     import numpy as np
 
-    def action(gripper: float) -> np.ndarray:
-        return np.array([0.1, -0.2, 0.3, 0.0, 0.0, 0.1, gripper])
-
-    return [Call(f"gripper_flip of an action with gripper {one}", (action(one),)) for one in (0.996, 0.004, 0.7)]
+    return [
+        Call(f"gripper_flip of an action with gripper {grip}", (np.array([1.3, -0.213, 0.37, -0.05, 0, 0.1, grip]),))
+        for grip in (0.996, 0.004, 0.7, 0.55, 0.45, 0.3, 1.0, 0.0)
+    ]
 
 
 INDEX = "np.clip(vocabulary - tokens - 1, 0, bins - 2)"
@@ -49,6 +50,12 @@ BINS = (
         Both("256 tokens, 255 centres: the last one, and ids that mean no bin, have to be clipped",
              "token은 256개, centre는 255개입니다: 마지막 token과 bin이 아닌 id는 clip해야 합니다"),
         ((INDEX, "vocabulary - tokens - 1"),),
+    ),
+    Slip(
+        "a modulo for the clip",
+        Both("with a modulo, what lies beyond the last bin starts again at the first; clip keeps it at the last",
+             "modulo를 쓰면 마지막 bin을 넘은 값이 첫 bin에서 다시 시작합니다; clip은 마지막에 둡니다"),
+        ((INDEX, "(vocabulary - tokens - 1) % (bins - 1)"),),
     ),
     Slip(
         "256 centres",

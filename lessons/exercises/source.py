@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ LESSONS = Path(__file__).resolve().parent.parent
 BLANK = "return ...  # write this: 여기에 쓰세요"
 
 
+@functools.cache
 def definition(exercise: Exercise) -> str:
-    """Returns the code of the function or class as it stands in the lesson."""
+    """Return the code of the function or class as it stands in the lesson."""
     text = (LESSONS / f"{exercise.lesson}.py").read_text(encoding="utf-8")
     node = next(node for node in ast.parse(text).body if getattr(node, "name", None) == exercise.target)
     return ast.get_source_segment(text, node)

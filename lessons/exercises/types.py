@@ -26,18 +26,26 @@ class Slip:
 
 @dataclass(frozen=True)
 class Call:
-    """One way to try the code. use: called with the function or class and the arguments; default: just calls it."""
+    """Arguments that the code is called with.
+
+    module: the arguments of a module class, whose instance is then called, in train mode if `train`.
+    hint: for a result that differs in this call, instead of the exercise's hint.
+    """
 
     shown: str
     args: tuple[Any, ...]
-    use: Callable[..., Any] = lambda code, *args: code(*args)
+    module: tuple[Any, ...] | None = None
+    train: bool = False
+    hint: Both | None = None
 
 
 @dataclass(frozen=True)
 class Exercise:
     """A function or class of a lesson to be written, or with `bug` to be mended: it names the slip that is in it.
 
-    calls: made when they are needed, since they need torch, which takes seconds to import.
+    calls: made when they are needed, since they need torch, which takes seconds to import. Sizes, constants and cases
+    differ from call to call and, where they can, within a call: otherwise a wrong solution passes.
+    learned: the parameters whose gradients must be the lesson's; a module's own always are, if any is named.
     """
 
     name: str
@@ -47,6 +55,7 @@ class Exercise:
     calls: Callable[[], list[Call]]
     slips: tuple[Slip, ...]
     bug: str = ""
+    learned: tuple[str, ...] = ()
 
     @property
     def lesson(self) -> str:

@@ -1,4 +1,4 @@
-"""Exercises: blanks fail, lessons pass, each slip is known by its name, and a student's file cannot harm the grader."""
+"""Exercises: blanks and wrong solutions fail, right ones pass, and a student's file cannot harm the grader."""
 
 import ast
 import json
@@ -9,12 +9,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from lessons.exercises import NAMES, check
 from lessons.exercises.book import EXERCISES, exercise
-from lessons.exercises.judging import judge
+from lessons.exercises.judging import Verdict, judge
 from lessons.exercises.running import check as run_file
 from lessons.exercises.source import BLANK, blank, definition, file_for, run, with_slip
+from tests.ws_mdl.exercise_solutions import RIGHT, WRONG
 
 EVERY = pytest.mark.parametrize("chosen", EXERCISES.values(), ids=EXERCISES)
 SLIPS = [(one, slip) for one in EXERCISES.values() for slip in one.slips]
@@ -85,28 +87,77 @@ def attention(*changes: tuple[str, str]):
 
 def test_what_no_slip_explains_is_told_by_shape_type_and_first_number():
     assert attention(("return weights @ value", "return (weights @ value).sum(0)")).what.en == (
-        "its shape is (8, 5, 64); expected (2, 8, 5, 64)"
+        "its shape is (3, 5, 64); expected (2, 3, 5, 64)"
     )
     assert attention(("    return weights @ value", "    weights @ value")).what.en.startswith("it returns nothing")
     assert attention(("return weights @ value", "return 'attention'")).what.en == "it returns a str; expected a tensor"
     assert attention(("return weights @ value", "return (weights @ value) > 0")).what.en == (
-        "its numbers are bool; expected float"
+        "its dtype is bool; expected float32"
     )
     off = attention(("return weights @ value", "return weights @ value + 1"))
-    assert off.slip == "" and off.what.en.startswith("at [0, 0, 0, 0] stands ") and "(5120 of 5120" in off.what.en
+    assert off.slip == "" and off.what.en.startswith("at [0, 0, 0, 0] stands ") and "(1920 of 1920" in off.what.en
     assert attention(("weights @ value", "weights @ values")).what.en.startswith(
         "it ends with NameError: name 'values'"
     )
 
 
-def test_another_way_to_the_same_numbers_is_right():
-    assert attention(("math.sqrt(d_k)", "d_k**0.5"), ("-1e9", "float('-inf')")).state == "right"
+@pytest.fixture
+def grad_enabled():
+    """Restore what a solution may turn off for its whole process."""
+    yield
+    torch.set_grad_enabled(True)
 
 
-def test_two_slips_at_once_are_told_apart_by_the_call_that_shows_the_first():
-    """Without a mask √d_model shows, whatever was done to the mask."""
+def cases(table: dict[str, dict]) -> list:
+    return [
+        pytest.param(exercise(name), case, id=f"{name}: {label}")
+        for name, row in table.items()
+        for label, case in row.items()
+    ]
+
+
+@pytest.mark.parametrize(("chosen", "case"), cases(WRONG))
+def test_a_wrong_solution_is_refused_and_only_a_slip_that_it_is_gets_named(chosen, case, grad_enabled):
+    *edits, expected = case
+    code = definition(chosen)
+    for old, new in [tuple(edits)] if isinstance(edits[0], str) else edits:
+        assert old in code
+        code = code.replace(old, new)
+    verdict = judge(chosen, run(chosen, code))
+    assert verdict.state == "wrong"
+    if verdict.slip:
+        assert verdict.slip == expected
+    else:
+        assert expected in verdict.what.en and verdict.says.en
+
+
+@pytest.mark.parametrize(("chosen", "code"), cases(RIGHT))
+def test_another_way_to_the_same_numbers_is_right(chosen, code):
+    assert judge(chosen, run(chosen, code.strip())) == Verdict("right")
+
+
+def test_every_exercise_has_wrong_and_right_solutions():
+    targets = {one.target for one in EXERCISES.values()}
+    for table in (WRONG, RIGHT):
+        assert {exercise(name).target for name in table} == targets
+
+
+@pytest.mark.parametrize("end", ["weights.detach() @ value", "weights.numpy() @ value.numpy()"])
+def test_a_cut_gradient_is_explained(end):
+    verdict = attention(("weights @ value", end))
+    assert all(word in verdict.says.en for word in (".item()", ".detach()", "numpy", "no_grad"))
+
+
+def test_two_slips_at_once_are_not_named_as_one():
     verdict = attention(("math.sqrt(d_k)", "math.sqrt(query.shape[1] * d_k)"), ("mask == 0", "mask == 1"))
-    assert verdict.slip == "√d_model for √d_k" and "512" in verdict.says.en
+    assert (verdict.state, verdict.slip) == ("wrong", "")
+
+
+def test_a_hint_on_masks_needs_a_call_with_a_mask():
+    without = attention(("math.sqrt(d_k)", "3"))
+    assert "without a mask" in without.where and "mask" not in without.says.en
+    masked = attention(("-1e9", "-5"))
+    assert "causal mask" in masked.where and "masked_fill" in masked.says.en
 
 
 # --- a process of its own -----------------------------------------------------------------------------------
