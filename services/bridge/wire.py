@@ -7,14 +7,15 @@ held to the contract's bounds (`vla_contract.protocol.codec`) before anything la
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any
 
 import msgpack
 import numpy as np
 
 from vla_contract.protocol import codec
-from vla_contract.protocol.errors import InvalidObservation
+from vla_contract.protocol.errors import InvalidObservation, shorten
+from vla_contract.protocol.json_body import check_depth
 from vla_contract.protocol.plain import DTYPES, wire_dtype
 
 MAX_BYTES = codec.MAX_BYTES  # of one message
@@ -67,6 +68,7 @@ def unpack(frame: bytes | str, special: Callable[[dict], Any] = _theirs) -> dict
     count = _Count(special)
     try:
         value = msgpack.unpackb(frame, object_hook=count.dict, list_hook=count.list, **codec.LIMITS)
+        check_depth(value)
     except NotTheirs:
         raise
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
@@ -92,26 +94,30 @@ class _Count:
     """Hooks that count containers, so that a small message cannot become a large object."""
 
     def __init__(self, special: Callable[[dict], Any]):
-        self.left, self._special = codec.MAX_CONTAINERS, special
+        self._special = special
+        self.left, self.values_left = codec.MAX_CONTAINERS, codec.MAX_VALUES
 
     def list(self, items: list) -> list:
-        self._one()
+        self._take(items)
         return items
 
     def dict(self, items: dict) -> Any:
-        self._one()
+        self._take(items)
         value = self._special(items)
         if value is not None:
             return value
         for key in items:
             if type(key) is not str:
-                raise NotTheirs(f"the message has the key {key!r:.60}; expected texts as keys")
+                raise NotTheirs(f"the message has the key {shorten(key, 60)}; expected texts as keys")
         return items
 
-    def _one(self) -> None:
+    def _take(self, items: Sized) -> None:
         self.left -= 1
+        self.values_left -= len(items)
         if self.left < 0:
             raise NotTheirs(f"the message holds more than {codec.MAX_CONTAINERS} maps and lists")
+        if self.values_left < 0:
+            raise NotTheirs(f"the message's maps and lists hold more than {codec.MAX_VALUES} values; send arrays")
 
 
 def array(data: object, dtype: object, shape: object) -> np.ndarray:
@@ -135,5 +141,5 @@ def _scalar(items: dict) -> bool | int | float:
 def _dtype(name: object) -> np.dtype:
     found = DTYPES.get(name) if type(name) is str else None
     if found is None:
-        raise NotTheirs(f"an array has dtype {name!r:.60}; expected one of {', '.join(DTYPES)}")
+        raise NotTheirs(f"an array has dtype {shorten(name, 60)}; expected one of {', '.join(DTYPES)}")
     return found

@@ -70,6 +70,8 @@ def test_what_cannot_travel_is_not_sent(value):
         (msgpack.packb({"a": [[[]] * 4000] * 6}), f"more than {codec.MAX_CONTAINERS}"),
         (msgpack.packb({"a": [0] * 5000}), "no msgpack message"),
         (b"\x81\xa1a" + b"\x91" * 2000, "no msgpack message"),
+        (b"\x81\xa1a" + b"\x91" * 40 + b"\xc0", "no msgpack message"),
+        (msgpack.packb({"a": [["x"] * 4000] * 51}), f"more than {codec.MAX_VALUES}"),
     ],
 )
 def test_what_is_no_such_message_is_told_in_a_sentence(frame, says):

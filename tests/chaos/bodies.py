@@ -14,6 +14,8 @@ import numpy as np
 
 MSGPACK, JSON = "application/msgpack", "application/json"
 DTYPES = ["|u1", "<i4", "<f4", "<f8"]  # of arrays whose numbers are changed
+DEEP_LISTS = b"\x91" * 990 + b"\xc0"  # as deep as msgpack reads: a recursion over it ends in an error
+SHORT_TEXTS = b"\xdc\x02\x00" + (b"\xdc\x10\x00" + b"\xa2ab" * 4096) * 512  # 6 MB that would become 140
 HOSTILE = (
     None, True, False, 0, -1, 2**31, 2**63 - 1, -(2**63), 2**64 - 1, 0.5, float("nan"), float("inf"), -float("inf"),
     1e308,
@@ -26,12 +28,15 @@ JSON_TEXTS = (
     b"", b"{", b"null", b"[]", b"NaN", b'"\\ud800"', b"{}", b"[" * 50_000, b'{"a":' * 50_000, b"1e999", b"9" * 6000,
     b"\xff\xfe{}",
     b"\xef\xbb\xbf{}", b'{"image": NaN}', b'{"encoded": "{"}', b'{"encoded": 1}', b'{"encoded": "[]", "image": 1}',
+    b"[" * 980 + b"]" * 980, b'{"image": "\\udfff"}', b'{"image": 1e999}',
 )  # fmt: skip
 MSGPACK_BYTES = (
     b"", b"\xc1", b"\xdf\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff",
     b"\x91" * 5000,
     b"\x81\xa1a" * 3000 + b"\xc0", b"\xc7\x01\x05a", b"\xd4\x01a", b"\x80", b"\x90", b"\xc0", b"{}",
     b"\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00",
+    b"\x84\xa6images\x80\xabinstruction" + DEEP_LISTS + b"\xa7session\xa1a\xa4step\x00",
+    b"\x84\xa6images\x80\xabinstruction\xa1a\xa7session\xa1a\xa4step" + DEEP_LISTS, b"\x81\xa6images" + SHORT_TEXTS,
 )  # fmt: skip
 
 

@@ -107,6 +107,20 @@ def test_it_is_alive_while_it_loads_and_ready_only_after_a_warm_inference(servic
     assert policy.resets == [warm.session]
 
 
+@pytest.mark.parametrize("nest", [b"\x91", b"\x81\xa1a"], ids=["lists", "maps"])
+def test_values_of_any_depth_are_refused(nest, service):
+    url = service(EchoPolicy(cameras=())).url
+    usual = {"images": b"\x80", "instruction": b"\xa1x", "session": b"\xa1s", "step": b"\x00", "unnorm_key": b"\xc0"}
+    for depth in (12, 500, 900, 980, 990, 1000, 1010, 1020):
+        deep = nest * depth + b"\xc0"
+        for field in usual:
+            body = b"".join(
+                bytes([0xA0 + len(name)]) + name.encode() + (deep if name == field else value)
+                for name, value in usual.items()
+            )
+            assert_problem(post(url, b"\x85" + body), 422, "invalid-observation")
+
+
 @pytest.mark.parametrize(
     ("loader", "text"),
     [

@@ -35,6 +35,10 @@ SHORT = {"suite": "libero_goal", "task": 7}  # turn on the stove: 42 steps of th
 START = 5
 TOKEN = "a-token-of-the-tests"
 STILL = [0.0] * 6 + [-1.0]
+STRANGE = (
+    "true", "-1", "1.5", "1e999", "NaN", '"x"', '"\\ud800"', "[[]]", "[{}]", '{"a": []}', "9" * 4000, "9" * 5000,
+    *("[" * depth + "]" * depth for depth in (40, 900, 960, 980, 5000)), '{"a":' * 900 + "1" + "}" * 900,
+)  # fmt: skip
 
 
 class Client:
@@ -244,6 +248,17 @@ def test_a_person_pauses_steps_and_says_other_words(driven, client):
     assert not ended["success"] and "finished" in ended["reason"] and "solved" in ended["not_kept"]
 
 
+def test_a_command_of_any_other_type_is_refused(driven, client):
+    for field in ("do", "instruction", "action", "start"):
+        do = {"instruction": "instruct", "action": "act", "start": "reset"}.get(field, "x")
+        for strange in STRANGE:
+            body = f'{{"do": {strange if field == "do" else f""" "{do}", "{field}": {strange} """}}}'
+            route, headers = f"/v1/sessions/{driven}/do", {"Content-Type": "application/json"}
+            answer = client.http.post(route, content=body, headers=headers)
+            expected = 200 if (field, strange) == ("instruction", '"x"') else 400
+            assert answer.status_code == expected, (field, strange[:80], answer.text)
+
+
 def test_a_policy_that_goes_away_is_said_and_a_person_takes_over(driven, client):
     client.do(driven, "instruct", instruction="")
     client.do(driven, "reset")
@@ -319,6 +334,15 @@ def test_the_token_is_asked_for_and_a_session_has_to_be_known(client):
 def test_what_cannot_be_opened_is_said(asked, said, client):
     answer = client.http.post("/v1/sessions", json={**SHORT, **asked})
     assert answer.status_code == 400 and said in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("field", ["suite", "task", "policy", "start"])
+def test_a_field_of_any_other_type_is_refused(field, client):
+    usual = {"suite": '"libero_goal"', "task": "7", "policy": '"oracle"', "start": '{"init": 0}'}
+    for strange in STRANGE:
+        body = ", ".join(f'"{name}": {strange if name == field else value}' for name, value in usual.items())
+        answer = client.http.post("/v1/sessions", content=f"{{{body}}}", headers={"Content-Type": "application/json"})
+        assert answer.status_code == 400 and answer.json()["detail"], (strange[:80], answer.text)
 
 
 def test_what_can_be_opened_is_told(client):

@@ -46,6 +46,13 @@ def test_nothing_is_marked_without_the_token_or_for_another_site(stack):
     assert httpx.post(f"{url}/data/goal-one/marks", content=b"x" * 100_000).status_code == 413
 
 
+def test_an_episode_has_a_number_of_few_digits(stack):
+    url = site(nobody(), stack)
+    for number in ("9" * 5000, "-1", "1.5", "x"):
+        for path in (f"/data/a/{number}", f"/data/a/films/{number}/front.mp4"):
+            assert httpx.get(f"{url}{path}").status_code == 404
+
+
 def site(reports: str, stack, token: str | None = None) -> str:
     link = PolicyLink(nobody())
     stack.callback(link.close)

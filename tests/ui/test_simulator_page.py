@@ -61,6 +61,16 @@ def test_without_a_simulator_the_page_says_how_to_start_one():
         assert from_elsewhere.status_code == 403
 
 
+@pytest.mark.parametrize(
+    "value", ['"\\ud800"', '{"\\udfff": 1}', "NaN", "1e999", "9" * 4000, *("[" * n + "]" * n for n in (900, 960, 980))]
+)
+def test_what_cannot_be_passed_on_as_json_is_refused(value):
+    with site(nobody()) as url, httpx.Client(base_url=url) as client:
+        for path in ("sessions", "sessions/x/do"):
+            answer = client.post(f"{API}/{path}", content=f'{{"instruction": {value}}}')
+            assert answer.status_code == 400 and answer.json()["detail"]
+
+
 def test_nothing_of_it_is_there_without_the_token():
     with site(nobody(), TOKEN) as url, httpx.Client(base_url=url) as client:
         for method, path in (("GET", "policies"), ("POST", "sessions"), ("POST", "sessions/x/do")):

@@ -17,7 +17,7 @@ import numpy as np
 from services.gr00t.service.layout import Layout
 from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyInfo
 from vla_contract.protocol.act_json import loads, to_json
-from vla_contract.protocol.errors import did_you_mean
+from vla_contract.protocol.errors import did_you_mean, shorten
 from vla_contract.server.service import DecodeAct
 
 _BY_NAME = {"type": "object", "additionalProperties": True}
@@ -86,7 +86,7 @@ def _values(payload: Any) -> Mapping[str, Any]:
     if isinstance(payload, dict) and set(payload) == {"encoded"} and isinstance(payload["encoded"], str):
         payload = loads(payload["encoded"])
     if not isinstance(payload, dict) or not isinstance(payload.get("observation"), dict):
-        found = sorted(map(str, payload)) if isinstance(payload, dict) else type(payload).__name__
+        found = shorten(sorted(payload)) if isinstance(payload, dict) else type(payload).__name__
         raise InvalidObservation(
             f"the body holds {found}; expected {{'observation': {{'video.…', 'state.…', 'annotation.…'}}}}, as GR00T's "
             "HTTP clients send it; OpenVLA's form has one picture and no state, which this policy cannot work from"
@@ -96,7 +96,7 @@ def _values(payload: Any) -> Mapping[str, Any]:
             raise InvalidObservation(f"unknown field {name[:80]!r}{did_you_mean(name, ('observation', 'config'))}")
     if payload.get("config"):
         raise InvalidObservation(
-            f"config is {str(payload['config'])[:80]}; this service takes none: its settings are in GET /v1/info"
+            f"config is {shorten(payload['config'])}; this service takes none: its settings are in GET /v1/info"
         )
     return payload["observation"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from urllib.parse import quote
 
@@ -13,6 +12,7 @@ from starlette.routing import BaseRoute, Route
 from services.ui.site.bodies import Refused, read
 from services.ui.site.site import Site
 from services.ui.site.upstream import Away
+from vla_contract.protocol.json_body import load_json
 
 SLOW_S = 60.0  # a demonstration is written while others are
 API = "/simulator/api"
@@ -39,11 +39,11 @@ def routes(site: Site) -> list[BaseRoute]:
 
     async def _posted(request: Request, path: str) -> Response:
         try:
-            body: Any = json.loads(await read(request.receive) or b"{}")
+            body: Any = load_json(await read(request.receive) or b"{}")
         except Refused as error:
             return JSONResponse({"detail": error.why}, error.status)
-        except (ValueError, RecursionError):
-            return JSONResponse({"detail": "the body is no JSON"}, 400)
+        except ValueError as error:
+            return JSONResponse({"detail": str(error)}, 400)
         return await _answer(service.json(path, "POST", json=body, timeout=SLOW_S))
 
     return [

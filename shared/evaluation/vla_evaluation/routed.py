@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
+from vla_contract.protocol.errors import shorten
+from vla_contract.protocol.json_body import load_json
 from vla_contract.protocol.problems import Problem
 from vla_contract.server.exchange import Answer, Endpoint, Request
 
@@ -41,10 +43,7 @@ def told(value: Mapping[str, Any], status: int = 200) -> Answer:
 
 def read(request: Request) -> dict[str, Any]:
     """Returns the JSON object that was sent. ValueError for anything else."""
-    try:
-        value = json.loads(request.body)
-    except (ValueError, RecursionError) as error:
-        raise ValueError("the body is no JSON; expected an object") from error
+    value = load_json(request.body)
     if not isinstance(value, dict):
-        raise ValueError(f"the body is {str(value)[:80]}; expected a JSON object")
+        raise ValueError(f"the body is {shorten(value)}; expected a JSON object")
     return value

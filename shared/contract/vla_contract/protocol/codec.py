@@ -4,12 +4,13 @@ Encoding hands the array's own memory to the packer; decoding views the received
 Sizes, nesting and the number of containers are bounded before anything large is built from a message.
 """
 
+from collections.abc import Sized
 from typing import Any
 
 import msgpack
 import numpy as np
 
-from vla_contract.protocol.errors import InvalidObservation
+from vla_contract.protocol.errors import InvalidObservation, shorten
 from vla_contract.protocol.plain import DTYPES, MAX_ITEMS, MAX_NDIM, check_plain, wire_dtype
 
 MEDIA_TYPE = "application/msgpack"
@@ -17,6 +18,7 @@ MEDIA_TYPES = (MEDIA_TYPE, "application/x-msgpack", "application/vnd.msgpack")
 MAX_BYTES = 32 * 2**20  # of one message
 MAX_TEXT = 64 * 2**10  # bytes of one text
 MAX_CONTAINERS = 20_000  # dicts and lists in one message
+MAX_VALUES = 200_000  # members of all of them: each takes up to twenty times its bytes
 _ND = "__nd__"
 LIMITS = {
     "strict_map_key": True,
@@ -101,53 +103,51 @@ class _Count:
     """Hooks that count containers, so that a small message cannot become a large object."""
 
     def __init__(self):
-        self.left = MAX_CONTAINERS
+        self.left, self.values_left = MAX_CONTAINERS, MAX_VALUES
 
     def list(self, items: list) -> list:
-        self._one()
+        self._take(items)
         return items
 
     def dict(self, items: dict) -> Any:
-        self._one()
+        self._take(items)
         if len(items) == 1 and _ND in items:
             return decode_array(items[_ND])
         if not all(type(key) is str for key in items):
             raise InvalidObservation("the message has a key that is no text")
         return items
 
-    def _one(self) -> None:
+    def _take(self, items: Sized) -> None:
         self.left -= 1
+        self.values_left -= len(items)
         if self.left < 0:
             raise InvalidObservation(f"the message holds more than {MAX_CONTAINERS} dicts and lists")
+        if self.values_left < 0:
+            raise InvalidObservation(f"the message's dicts and lists hold more than {MAX_VALUES} values; send arrays")
 
 
 def decode_array(parts: Any) -> np.ndarray:
     """Returns the array of [dtype, shape, bytes] as a read-only view of the bytes."""
     if type(parts) is not list or len(parts) != 3:
-        raise InvalidObservation(f"{_ND} is {_short(parts)}; expected [dtype, shape, bytes]")
+        raise InvalidObservation(f"{_ND} is {shorten(parts)}; expected [dtype, shape, bytes]")
     name, shape, raw = parts
     dtype = DTYPES.get(name) if type(name) is str else None
     if dtype is None:
-        raise InvalidObservation(f"an array has dtype {_short(name)}; expected one of {', '.join(DTYPES)}")
+        raise InvalidObservation(f"an array has dtype {shorten(name)}; expected one of {', '.join(DTYPES)}")
     if type(raw) is not bytes:
-        raise InvalidObservation(f"an array's data is {_short(raw)}; expected bytes")
+        raise InvalidObservation(f"an array's data is {shorten(raw)}; expected bytes")
     return view(raw, dtype, shape)
 
 
 def view(raw: bytes, dtype: np.dtype, shape: Any) -> np.ndarray:
     """Returns bytes as a read-only array. Raises InvalidObservation unless the shape accounts for all of them."""
     if type(shape) is not list or len(shape) > MAX_NDIM:
-        raise InvalidObservation(f"an array has shape {_short(shape)}; expected a list of at most {MAX_NDIM} sizes")
+        raise InvalidObservation(f"an array has shape {shorten(shape)}; expected a list of at most {MAX_NDIM} sizes")
     size = dtype.itemsize
     for side in shape:
         if type(side) is not int or not 0 <= side < 2**31:
-            raise InvalidObservation(f"an array has shape {_short(shape)}; expected whole numbers >= 0")
+            raise InvalidObservation(f"an array has shape {shorten(shape)}; expected whole numbers >= 0")
         size *= side
     if size != len(raw):
         raise InvalidObservation(f"an array of shape {shape} came with {len(raw)} bytes; expected {size}")
     return np.frombuffer(raw, dtype).reshape(shape)
-
-
-def _short(value: Any) -> str:
-    text = repr(value) if isinstance(value, (str, int, float, type(None), list, tuple)) else type(value).__name__
-    return text if len(text) <= 80 else text[:77] + "…"

@@ -1,6 +1,7 @@
 """Exceptions that cross module borders, and the did-you-mean that their texts use."""
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Mapping
 
 
@@ -39,6 +40,26 @@ class SessionLost(PolicyUnavailable):
 
 class PolicyRefused(PolicyError):
     """The policy understood and refuses (4xx): our observation or configuration is wrong, a repeat cannot help."""
+
+
+class _Repr(reprlib.Repr):
+    """Cuts a value before it is written out, at every level."""
+
+    def __init__(self):
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxlong, self.maxother = 3, 200, 60, 60
+
+    def repr_bytes(self, value: bytes, level: int) -> str:
+        return repr(value[:20])
+
+
+_REPR = _Repr()
+
+
+def shorten(value: object, limit: int = 80) -> str:
+    """Return a foreign value for an error's text: at most `limit` characters, however large or nested it is."""
+    text = _REPR.repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def nearest(name: object, known: Iterable[str]) -> str:

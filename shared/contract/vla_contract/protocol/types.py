@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vla_contract.protocol.errors import InvalidObservation
+from vla_contract.protocol.errors import InvalidObservation, shorten
 from vla_contract.protocol.plain import check_plain
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Observation:
         _check_text("instruction", self.instruction, MAX_INSTRUCTION)
         _check_text("session", self.session, MAX_SESSION)
         if type(self.step) is not int or not 0 <= self.step < 2**31:
-            raise InvalidObservation(f"step is {self.step!r}; expected an int >= 0, the actions executed so far")
+            raise InvalidObservation(f"step is {shorten(self.step)}; expected an int >= 0, the actions executed so far")
         if self.privileged is not None:
             if not isinstance(self.privileged, Mapping):
                 raise InvalidObservation(f"privileged is a {_type(self.privileged)}; expected a mapping or None")
@@ -160,8 +160,8 @@ def _check_state(state: object) -> None:
 
 def _check_text(what: str, value: object, limit: int) -> None:
     if not isinstance(value, str) or not 0 < len(value) <= limit:
-        shown = f"{len(value)} characters long" if isinstance(value, str) and value else repr(value)
-        raise InvalidObservation(f"{what} is {shown:.80}; expected a text of 1 to {limit} characters")
+        shown = f"{len(value)} characters long" if isinstance(value, str) and value else shorten(value)
+        raise InvalidObservation(f"{what} is {shown}; expected a text of 1 to {limit} characters")
     if not value.isascii() and _SURROGATE.search(value):
         raise InvalidObservation(
             f"{what} is {ascii(value)[:80]}, half of a surrogate pair in it; expected Unicode text"

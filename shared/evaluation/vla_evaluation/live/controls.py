@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from vla_contract.protocol.errors import shorten
 from vla_contract.protocol.parts import Part, total
 from vla_evaluation.live.opening import INSTRUCTION_CHARS
 from vla_evaluation.recording.tape import moves
@@ -163,16 +164,16 @@ def checked(command: Mapping[str, Any], parts: Sequence[Part], has_policy: bool)
     if do == "reset":
         return {"do": do, "start": command.get("start")}  # `Opening.starting` judges it
     known = ", ".join((*PLAIN, "speed", "drive", "instruct", "act", "reset"))
-    raise ValueError(f"command {str(command)[:120]} is not known, or lacks what it needs; known: {known}")
+    raise ValueError(f"command {shorten(command, 120)} is not known, or lacks what it needs; known: {known}")
 
 
 def _action(values: Any, size: int) -> list[float]:
     if not isinstance(values, list) or len(values) != size:
-        raise ValueError(f"action is {str(values)[:80]}; expected {size} numbers")
+        raise ValueError(f"action is {shorten(values)}; expected {size} numbers")
     return [_number("action", value, -1e6, 1e6) for value in values]
 
 
 def _number(name: str, value: Any, low: float, high: float) -> float:
     if type(value) not in (int, float) or not low <= value <= high:
-        raise ValueError(f"{name} is {str(value)[:40]}; expected a number from {low:g} to {high:g}")
+        raise ValueError(f"{name} is {shorten(value, 40)}; expected a number from {low:g} to {high:g}")
     return float(value)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from vla_contract.protocol.errors import did_you_mean
+from vla_contract.protocol.errors import did_you_mean, shorten
 from vla_evaluation.benchmark import Benchmark
 
 PERSON_STEPS = 2000  # of an episode without a policy: people need several times as long as a protocol allows
@@ -38,7 +38,7 @@ class Opening:
         if start is None:
             return replace(self, init=None, drawn=secrets.randbelow(DRAWN))
         if not isinstance(start, Mapping) or len(start) != 1 or next(iter(start)) not in ("init", "drawn"):
-            raise ValueError(f"start is {str(start)[:100]}; expected {{'init': k}}, {{'drawn': n}} or null")
+            raise ValueError(f"start is {shorten(start, 100)}; expected {{'init': k}}, {{'drawn': n}} or null")
         if "init" in start:
             return replace(self, init=whole("start.init", start["init"], 10_000))
         return replace(self, init=None, drawn=whole("start.drawn", start["drawn"], DRAWN))
@@ -47,17 +47,17 @@ class Opening:
 def whole(name: str, value: Any, below: int) -> int:
     """Returns a whole number from 0, less than `below`. ValueError for anything else."""
     if type(value) is not int or not 0 <= value < below:
-        raise ValueError(f"{name} is {str(value)[:40]!r}; expected a whole number from 0 to {below - 1}")
+        raise ValueError(f"{name} is {shorten(value, 40)}; expected a whole number from 0 to {below - 1}")
     return value
 
 
 def read(benchmark: Benchmark, policies: Mapping[str, str], asked: Mapping[str, Any]) -> Opening:
     """Returns what a request asks for. ValueError, with what there is, for what there is not."""
     suite, policy = asked.get("suite"), asked.get("policy") or ""
-    if suite not in benchmark.suites:
-        raise ValueError(f"suite {str(suite)[:80]!r} not found{did_you_mean(str(suite)[:80], benchmark.suites)}")
+    if not isinstance(suite, str) or suite not in benchmark.suites:
+        raise ValueError(f"suite {shorten(suite)} not found{did_you_mean(shorten(suite), benchmark.suites)}")
     task = whole("task", asked.get("task", 0), len(benchmark.tasks(suite)))
-    if policy and policy not in policies:
+    if policy and (not isinstance(policy, str) or policy not in policies):
         there = ", ".join(policies) or "none"
-        raise ValueError(f"policy {str(policy)[:80]!r} is none of this service's; it has: {there}")
+        raise ValueError(f"policy {shorten(policy)} is none of this service's; it has: {there}")
     return Opening(suite, task, policy=policy, policy_url=policies.get(policy, "")).starting(asked.get("start"))
