@@ -23,6 +23,7 @@ from typing import Any
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
+from websockets.protocol import State
 
 from services.bridge.robots import ACTIONS, Robot
 from services.bridge.vla_eval import server as vla_eval
@@ -128,7 +129,9 @@ class Door:
 
     async def _play(self, connection: ServerConnection) -> None:
         """Answers one of vla-eval's clients."""
-        episodes = vla_eval.Episodes(self.client, self.info, self.their_robot)
+        episodes = vla_eval.Episodes(
+            self.client, self.info, self.their_robot, client_left=lambda: connection.state is not State.OPEN
+        )
         try:
             async for frame in connection:
                 answer = await asyncio.to_thread(episodes.answer, frame)

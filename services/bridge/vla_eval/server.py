@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from services.bridge.vla_eval import messages
 from services.bridge.vla_eval.messages import ACTION, END, ERROR, HELLO, OBSERVATION, START, Message
 from services.bridge.vla_eval.robots import ACTIONS, TOLD, WHOLE_TURN, WRIST, Robot
-from services.bridge.wire import short
+from services.bridge.wire import NotTheirs, short
 from vla_contract import ContractError, InvalidObservation, PolicyClient, PolicyInfo
 from vla_evaluation import benchmark
 from vla_evaluation.actions import Actions, PolicyFault, differing
@@ -46,17 +47,17 @@ def check_policy(info: PolicyInfo, robot: Robot) -> None:
 
 
 class Episodes:
-    """One connection's episodes. `info` is the policy's own."""
+    """One connection's episodes. `info` is the policy's own; `client_left` returns whether the connection is closed."""
 
-    def __init__(self, client: PolicyClient, info: PolicyInfo, robot: Robot):
-        self.client, self.info, self.robot = client, info, robot
+    def __init__(self, client: PolicyClient, info: PolicyInfo, robot: Robot, client_left: Callable[[], bool]):
+        self.client, self.info, self.robot, self.client_left = client, info, robot, client_left
         self.profile = profile_of(info, robot)
         self._actions = Actions(info.name, info.action, robot.action)
         self._begin({})
 
     def answer(self, frame: bytes | str) -> bytes | None:
         """Returns the answer to a frame, None where there is none. Raises NotTheirs for a frame that is no message."""
-        message = messages.unpack(frame)
+        message = messages.unpack(frame, self.client_left)
         if message.type == HELLO:
             messages.check_version(message.payload)
             return messages.pack(Message(HELLO, self._hello(), message.seq))
@@ -110,6 +111,8 @@ class Episodes:
         told = self.robot.observation(
             payload, info.cameras, info.needs_state, self._session, min(self._step, 2**31 - 1)
         )
+        if self.client_left():
+            raise NotTheirs("the client has left")
         turned = replace(self.profile.protocol(), rotate_180=False)  # their benchmark has done that
         shown = {camera: images.prepare(image, turned) for camera, image in told.images.items()}
         chunk = self.client.act(replace(told, images=shown, unnorm_key=self._key()))
