@@ -6,10 +6,13 @@ import sys
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, TiffImagePlugin
 from serving import ENVIRONMENT
 
-from services.ui.ask import images
+from services.ui.ask import asking, images
+from services.ui.ask.needs import Needs
+from vla_contract import Part, PolicyInfo
+from vla_contract.protocol.image_budget import MAX_SCANS
 from vla_evaluation.pictures import transforms
 
 
@@ -72,6 +75,56 @@ def test_too_many_pixels_are_refused_before_they_are_unpacked(tmp_path):
         images.read(bomb)
 
 
+def test_all_pictures_of_a_question_have_one_limit(tmp_path):
+    first = saved(tmp_path, Image.new("1", (6_000, 5_000)), "PNG")
+    second = saved(tmp_path, Image.new("1", (5_000, 3_000)), "BMP")
+    info = PolicyInfo("two", (Part("x", 1, "m", "of the base"),), cameras=("front", "wrist"))
+    form = asking.Form(str(first), "go", None, False, more=(str(second),), needed=Needs(("front",), ("wrist",)))
+    with pytest.raises(images.ImageError, match=str(3 * images.MAX_PIXELS)):
+        asking.observe(form, info)
+    assert images.read(first).shape == (5_000, 6_000, 3) and images.read(second).shape == (3_000, 5_000, 3)
+
+
+def test_a_jpeg_of_many_scans_is_refused(tmp_path):
+    path = saved(tmp_path, Image.fromarray(some(300, 200)), "JPEG", progressive=True)
+    data = path.read_bytes()
+    assert images.read(path).shape == (200, 300, 3)
+    last = data.rfind(b"\xff\xda")
+    path.write_bytes(data[:last] + data[last:-2] * 200 + data[-2:])
+    with pytest.raises(images.ImageError, match=f"at most {MAX_SCANS}"):
+        images.read(path)
+
+
+def test_a_tiff_whose_tile_is_larger_than_the_picture_is_refused(tmp_path):
+    """16 x 16 pixels in one tile of 40,000 x 16,000: 1.9 MB that would become 1.9 GB."""
+    tags = {256: 16, 257: 16, 258: (8, 8, 8), 259: 8, 262: 2, 277: 3, 284: 1, 322: 40_000, 323: 16_000}
+    directory = TiffImagePlugin.ImageFileDirectory_v2()
+    for tag, value in {**tags, 324: 1024, 325: 100}.items():
+        directory[tag] = value
+    path = tmp_path / "tile.tiff"
+    with path.open("wb") as file:
+        file.write(b"II*\0\x08\0\0\0")
+        directory.save(file)
+        file.write(bytes(2048))
+    with pytest.raises(images.ImageError, match="40000×16000"):
+        images.read(path)
+
+
+def test_many_questions_at_once_take_the_memory_of_one_picture(tmp_path):
+    path = saved(tmp_path, Image.new("P", (8_000, 5_000)), "PNG", transparency=0)
+    assert path.stat().st_size < 50_000
+    program = f"""
+import re, threading
+from services.ui.ask import images
+threads = [threading.Thread(target=images.read, args=({str(path)!r},)) for _ in range(6)]
+[one.start() for one in threads], [one.join() for one in threads]
+print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+"""
+    command = [sys.executable, "-c", program]
+    shown = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
+    assert int(shown) / 1024 < 500
+
+
 def test_too_large_a_file_is_refused_with_its_size(tmp_path):
     path = tmp_path / "big.png"
     with path.open("wb") as file:
@@ -93,7 +146,7 @@ def test_libero_pictures_take_the_evaluations_own_steps():
 
 
 def test_the_page_takes_of_the_evaluation_the_transforms_alone():
-    show = "import sys, services.ui.ask.images; print(*sorted(name for name in sys.modules if 'vla_' in name))"
+    show = "import sys, services.ui.ask.images; print(*sorted(one for one in sys.modules if 'vla_evaluation' in one))"
     command = [sys.executable, "-c", show]
     shown = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout.split()
     assert shown == ["vla_evaluation", "vla_evaluation.pictures", "vla_evaluation.pictures.transforms"]

@@ -164,7 +164,9 @@ def _key(form: Form) -> str | None:
 def _images(form: Form, info: PolicyInfo) -> dict[str, np.ndarray]:
     size = libero_size(info) if form.as_libero else None
     fitted = (size, CROP_AREA) if size is not None else (info.image_hw, None)
-    return {camera: images.fit(images.read(path), *fitted) for camera, path in form.pictures(info).items()}
+    paths = form.pictures(info)
+    left = images.budget(len(paths))
+    return {camera: images.fit(images.read(path, left), *fitted) for camera, path in paths.items()}
 
 
 def _show(answer: ActionChunk, info: PolicyInfo, observation: Observation) -> Answer:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
+from vla_contract.protocol.errors import InvalidObservation
+from vla_contract.protocol.image_budget import ImageBudget, check_scans
 from vla_evaluation.pictures import transforms
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
+TILE_WIDTH, TILE_LENGTH = 322, 323  # of a TIFF
 NOT_DRAWN = ("TIFF",)  # by Chrome and Firefox, which show a broken picture instead
 MAX_FILE_BYTES = 20 * 2**20
-MAX_PIXELS = 40_000_000  # decoded, it takes 160 MB
+MAX_PIXELS = 40_000_000  # of one picture, and of all pictures of a question; decoded, they take 160 MB
+BAND = 256  # rows that are converted at once
+_DECODING = threading.Lock()  # so that many questions take the memory of one picture
 LONGEST_SIDE = 1024  # pixels sent to a policy that takes any size: 3 MB, well under the 16 MB of a request
 
 
@@ -21,24 +27,34 @@ class ImageError(ValueError):
     """The uploaded file cannot be used; the text says why and what to upload instead."""
 
 
-def read(path: str | Path) -> np.ndarray:
+def budget(count: int = 1) -> ImageBudget:
+    """Return the limit on `count` images of one question together."""
+    return ImageBudget(count, MAX_PIXELS * 3)
+
+
+def read(path: str | Path, left: ImageBudget | None = None) -> np.ndarray:
     """Returns the picture in a file: uint8 [H, W, 3], RGB, upright as its EXIF says, transparency on white.
 
-    Raises ImageError where the file is no picture, is cut off, or has more than MAX_PIXELS.
+    Raises ImageError where the file is no picture, is cut off, or has more than MAX_PIXELS or than `left` allows.
     """
     try:
         _check_file(Path(path))
-        with warnings.catch_warnings(), Image.open(path, formats=FORMATS) as picture:
+        with _DECODING, warnings.catch_warnings(), Image.open(path, formats=FORMATS) as picture:
             warnings.simplefilter("ignore")  # Pillow warns of sizes that are refused here anyway
             _check_size(picture.size)
-            return _rgb(ImageOps.exif_transpose(picture))
+            (left or budget()).spend(picture.height, picture.width)
+            _check_decoder(picture, Path(path))
+            ImageOps.exif_transpose(picture, in_place=True)
+            return _rgb(picture)
     except Image.DecompressionBombError as error:
         raise ImageError(f"the picture has far too many pixels; upload one of at most {_MEGAPIXELS}") from error
     except ImageError:
         raise
+    except InvalidObservation as error:
+        raise ImageError(str(error)) from error
     except FileNotFoundError as error:
         raise ImageError("the picture was uploaded too long ago and is not kept; upload it again") from error
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:  # Pillow's ways to say: broken
+    except (OSError, SyntaxError, TypeError, ValueError) as error:  # Pillow's ways to say: broken
         raise ImageError(f"the file cannot be read as a picture; upload {', '.join(FORMATS)}") from error
 
 
@@ -81,11 +97,24 @@ def _check_size(size_wh: tuple[int, int]) -> None:
         raise ImageError(f"the picture is {width}×{height}; upload one of at most {_MEGAPIXELS}")
 
 
+def _check_decoder(picture: Image.Image, path: Path) -> None:
+    """Raises for a file whose decoding takes more than its pixels: scans of a JPEG, tiles of a TIFF."""
+    if picture.format in ("JPEG", "MPO"):
+        check_scans(path.read_bytes())
+    if picture.format == "TIFF":
+        width, height = (int(picture.tag_v2.get(tag, 0)) for tag in (TILE_WIDTH, TILE_LENGTH))
+        _check_size((width, height))
+
+
 def _rgb(picture: Image.Image) -> np.ndarray:
-    if picture.has_transparency_data:
-        seen = picture.convert("RGBA")
-        picture = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
-    return np.array(picture.convert("RGB"))
+    """Return uint8 [H, W, 3], converted in bands of rows: a whole copy for each step takes five times the memory."""
+    pixels = np.empty((picture.height, picture.width, 3), np.uint8)
+    for top in range(0, picture.height, BAND):
+        band = picture.crop((0, top, picture.width, min(top + BAND, picture.height)))
+        if picture.has_transparency_data:
+            band = Image.alpha_composite(Image.new("RGBA", band.size, "white"), band.convert("RGBA"))
+        pixels[top : top + band.height] = band.convert("RGB")
+    return pixels
 
 
 def _within(height_width: tuple[int, int]) -> tuple[int, int]:
