@@ -115,7 +115,7 @@ class Sets:
 
     def _dataset(self, name: str) -> LeRobotDataset:
         """Returns an open set, as it is now. Raises Missing, and DatasetError for a damaged one."""
-        from vla_datasets.lerobot import LeRobotDataset
+        from services.reports.numbers_only import NumbersOnly
 
         mark = self._mark(name)
         if not any(mark[: len(META)]):
@@ -124,7 +124,7 @@ class Sets:
                 raise DatasetError(f"{name} is LIBERO's HDF5; it is shown once it is written as a LeRobot set")
             raise Missing(f"data set {name!r} not found{did_you_mean(name, known)}")
         if name not in self._open or self._open[name][0] != mark[: len(META)]:
-            self._open[name] = mark[: len(META)], LeRobotDataset(self._root / FOLDER / name, self._opened)
+            self._open[name] = mark[: len(META)], NumbersOnly(self._root / FOLDER / name, self._opened)
             if len(self._open) > OPEN:
                 self._open.popitem(last=False)
         self._open.move_to_end(name)

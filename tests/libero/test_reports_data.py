@@ -2,14 +2,20 @@
 
 import json
 import os
+import re
 import shutil
+from pathlib import Path
+from urllib.parse import urlsplit
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests import data_sets
 from tests.libero.test_reports import SECRET, TOKEN, ask, serving
 from vla_datasets import libero, marks, program
 from vla_datasets.lerobot import LeRobotDataset
+from vla_datasets.tables import pq
 
 FILM = f"{libero.video_key('agentview')}.mp4"
 
@@ -25,7 +31,7 @@ def volume(tmp_path_factory):
     shutil.copytree(sets / "goal-one", outside)
     (outside / "meta" / "tasks.jsonl").write_text(json.dumps({"task_index": 0, "task": SECRET.decode()}) + "\n")
     (sets / "led-away").symlink_to(outside)
-    for name in ("inner", "filmed", "escaping", "cut", "version3", "wide", "half", "endless"):
+    for name in ("inner", "filmed", "escaping", "cut", "version3", "wide", "half", "endless", "swollen", "dressed"):
         shutil.copytree(sets / "goal-one", sets / name)
     (sets / "inner" / "meta" / "tasks.jsonl").unlink()
     (sets / "inner" / "meta" / "tasks.jsonl").symlink_to(outside / "meta" / "tasks.jsonl")
@@ -62,7 +68,6 @@ def told(url, path="", **headers):
 
 def mark(url, name, **asked):
     import http.client
-    from urllib.parse import urlsplit
 
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
     kind = asked.pop("kind", "application/json")
@@ -74,18 +79,9 @@ def mark(url, name, **asked):
 def test_every_set_is_listed_with_what_is_in_it_or_why_it_cannot_be_read(url):
     rows = {row["name"]: row for row in told(url)[1]["sets"]}
     assert set(rows) == {
-        "goal-one",
-        "goal-hdf5",
-        "inner",
-        "filmed",
-        "escaping",
-        "cut",
-        "version3",
-        "wide",
-        "half",
-        "endless",
-        "pipe.hdf5",
-    }
+        "goal-one", "goal-hdf5", "inner", "filmed", "escaping", "cut", "version3", "wide", "half", "endless",
+        "swollen", "dressed", "pipe.hdf5",
+    }  # fmt: skip
     one = rows["goal-one"]
     assert (one["episodes"], one["tasks"], one["fps"], one["steps"]) == (3, 2, 20, 31) and one["bytes"] > 5000
     assert one["cameras"] == ["image", "wrist_image"] and one["bad"] == 0
@@ -124,6 +120,42 @@ def test_an_episode_has_curves_and_films_that_seek(url, volume):
 def test_what_a_link_or_a_name_leads_to_is_not_handed_out(url, path):
     status, _, body = ask(url, f"/api/data{path}")
     assert status in (404, 409) and SECRET not in body and b"Traceback" not in body and b"ftyp" not in body
+
+
+def test_rows_that_would_fill_the_memory_are_not_read(url, volume):
+    """64 kB of parquet for 200 million zeros, which took 3.1 GB."""
+    rows = next((volume / "datasets" / "swollen").rglob("*0.parquet"))
+    with pq.ParquetWriter(rows, pa.schema([("action", pa.float64())])) as writer:
+        for _ in range(200):
+            writer.write_table(pa.table({"action": np.zeros(1_000_000)}))
+    assert rows.stat().st_size < 100_000
+    for name in (rows.name, "0.rows"):
+        rows = rows.rename(rows.with_name(name))
+        change(volume / "datasets" / "swollen", data_path=str(rows.relative_to(volume / "datasets" / "swollen")))
+        status, answer = told(url, "/swollen/episodes/0")
+        assert status == 409 and "200,000,000 values" in answer["detail"]
+    assert peak_mb(urlsplit(url).port) < 400
+
+
+def test_images_in_rows_are_not_decoded_for_a_page(url, volume):
+    """100 kB of parquet: 20,000 rows name one image of 100 kB, 2 GB in all."""
+    rows = next((volume / "datasets" / "dressed").rglob("*0.parquet"))
+    same, kept = np.zeros(20_000, np.int32), pq.read_table(rows)
+    images = pa.DictionaryArray.from_arrays(pa.array(same), pa.array([os.urandom(100_000)]))
+    columns = {name: kept.column(name).take(pa.array(same)) for name in kept.column_names}
+    pq.write_table(pa.table({**columns, "front": images, f"{libero.ACTION}.x": images}), rows)
+    assert rows.stat().st_size < 1_000_000
+    status, answer = told(url, "/dressed/episodes/0")
+    titles = [one["title"] for one in answer["charts"]]
+    assert status == 200 and any("state" in title for title in titles) and len(answer["charts"]) >= 2
+    assert peak_mb(urlsplit(url).port) < 400
+
+
+def peak_mb(port):
+    """Returns the most memory that the service at a port has held so far."""
+    ended = f"\0--port\0{port}\0".encode()
+    process = next(path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if ended in path.read_bytes())
+    return int(re.search(r"VmHWM:\s+(\d+)", (process / "status").read_text())[1]) / 1024
 
 
 def test_a_mark_is_kept_beside_the_set_and_taken_back(url, volume):
