@@ -465,7 +465,7 @@ def test_a_result_that_is_not_valid_json_is_named_with_the_command_that_discards
     shutil.copytree(whole, folder)
     with RunStore(folder / "run.sqlite") as store:
         store.db.execute(
-            "UPDATE episodes SET result = replace(result, '\"requests\":', '\"x\": NaN, \"requests\":')"
+            'UPDATE episodes SET result = replace(result, \'"requests":\', \'"x": NaN, "requests":\')'
             "WHERE task = 7 AND episode = 1"
         )
     reported = runs("--run-dir", str(tmp_path), "report", "nan")

@@ -263,7 +263,7 @@ def test_a_result_that_is_not_valid_json_is_reported_with_its_episode(tmp_path):
     """As a machine that joined could store it once; so could it a name with half a surrogate pair."""
     runs = tmp_path / "runs"
     _, store = make_run(runs, "nan", trials=1)
-    store.db.execute("UPDATE episodes SET result = '{\"timings_ms\": {\"total\": NaN}}' WHERE task = 3")
+    store.db.execute('UPDATE episodes SET result = \'{"timings_ms": {"total": NaN}}\' WHERE task = 3')
     store.close()
     _, store = make_run(runs, "named", trials=1)
     store.note(1, {"hosts": {"a\ud800": {"host": "a\ud800", "workers": 1}}})

@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markup import escape
 
+from vla_common import endings
 from vla_common.counts import plural
 from vla_common.volume import Volume, require_space, shown
 from vla_contract import ContractError, PolicyClient, PolicyInfo
@@ -70,7 +70,7 @@ def reach_one(config: RunConfig, url: str) -> PolicyInfo:
 
     The wait is one line: updated on a terminal, printed again elsewhere only when the reason changes.
     """
-    console, reasons = Console(), set()
+    console, reasons = endings.console(), set()
     status = console.status("")
 
     def waiting(waited_s: float, reason: str) -> None:

@@ -108,9 +108,7 @@ class RunStore(StoreReader):
                 """UPDATE sessions SET ended = (SELECT MAX(ended_at) FROM episodes WHERE session = sessions.id)
                    WHERE ended IS NULL"""
             )
-            cursor = self.db.execute(
-                "INSERT INTO sessions (started, notes) VALUES (?, ?)", (now, to_json(notes or {}))
-            )
+            cursor = self.db.execute("INSERT INTO sessions (started, notes) VALUES (?, ?)", (now, to_json(notes or {})))
             invocation = cursor.lastrowid
             self.db.execute("DELETE FROM workers")
             self._give_up("status = 'leased'", {}, now, "the evaluator of that session ended")
