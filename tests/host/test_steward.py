@@ -24,7 +24,7 @@ LAB = """#!/bin/sh
 cd "$(dirname "$0")"
 echo "$*" >> asked/all
 case "$1" in
-status) echo '{"services": [], "said": "password=SECRET"}';;
+status) echo '{"services": [], "said": "password=SECRET", "api_key": "SECRET"}';;
 doctor) echo '{"checks": [], "verdict": "usable"}'; exit 1;;
 logs) printf 'VLALAB_TOKEN=SECRET\\nready\\n';;
 *) while [ -e "asked/hold-$2" ]; do sleep 0.02; done
@@ -209,7 +209,8 @@ def test_what_failed_is_told_in_its_own_words_and_without_secrets(served, clone,
 
 def test_logs_and_tables_come_without_secrets(served):
     assert Asked(served).ask("/services/oracle/log") == (200, {"log": f"VLALAB_TOKEN={secrets.HIDDEN}\nready\n"})
-    assert Asked(served).ask("/status")[1]["status"]["said"] == f"password={secrets.HIDDEN}"
+    status = Asked(served).ask("/status")[1]["status"]
+    assert status["said"] == f"password={secrets.HIDDEN}" and status["api_key"] == secrets.HIDDEN
 
 
 def test_a_long_output_is_kept_at_its_end_from_a_lines_beginning():

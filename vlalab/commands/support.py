@@ -10,12 +10,13 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import yaml
 
-from vlalab.description import compose
+from vlalab.description import compose, environment_file
+from vlalab.description.interpolation import read_dotenv
 from vlalab.engine import building, docker
 from vlalab.environments import locks, venvs
 from vlalab.host import paths, secrets
@@ -23,16 +24,26 @@ from vlalab.host.console import LabError, say, status
 from vlalab.runtimes import both, contained, logs
 
 MODE = 0o600
-LONGEST = 200_000  # bytes of a log: its end
+LONGEST = 200_000  # characters of a log: its end
 DOCTOR_S = 120.0
+# Variables of the shell that are named, and those whose values are shown, in .env too. Of the lab's own variables these
+# are the documented ones, without those that may hold a secret.
 PREFIXES = ("VLALAB_", "DOCKER_", "COMPOSE_", "NVIDIA_", "CUDA_", "HF_", "UV_", "PIP_", "MUJOCO_", "LC_")
-SHOWN = {"PATH", "LANG", "HOME", "USER", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"}
+PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY"}
+HARMLESS = {
+    "PATH", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "HOME", "USER", "SHELL", "TERM", "TZ", "TMPDIR", "NO_PROXY",
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
+    "MUJOCO_GL", "MUJOCO_EGL_DEVICE_ID", "PYOPENGL_PLATFORM", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "XDG_RUNTIME_DIR",
+    "DOCKER_CONTEXT", "COMPOSE_PROJECT_NAME", "HF_HOME", "HF_HUB_OFFLINE", "UV_OFFLINE", "UV_CACHE_DIR",
+}  # fmt: skip
+SECRET = {"VLALAB_TOKEN", "VLALAB_BRIDGE_KEY", "VLALAB_INDEX"}
 README = """What is in here, made by `./lab support` on {when}:
 
 {names}
 
-Values that are secret, or look so, were replaced by {hidden}: tokens, passwords, keys, headers of authorization. Other
-things that programs print are as they were, addresses and names of users and machines too: look before you send it.
+Values that are secret, or look so, were replaced by {hidden}: tokens, passwords, keys, headers of authorization. Of
+variables only values that are known to be harmless are here. Other things that programs print are as they were,
+addresses and names of users and machines too: look before you send it.
 """
 
 
@@ -94,11 +105,19 @@ def compose_config() -> str:
 
 
 def variables(root: Path) -> str:
-    """Returns .env, and the variables of the shell that change anything here."""
-    file = root / ".env"
-    dotenv = file.read_text(errors="replace") if file.exists() else "(there is none)\n"
-    chosen = {n: v for n, v in os.environ.items() if n.startswith(PREFIXES) or n.upper() in SHOWN}
-    return f"# .env\n{dotenv}\n# the shell\n" + "".join(f"{name}={chosen[name]}\n" for name in sorted(chosen))
+    """Return the names in .env and those of the shell that change anything here, with the values of harmless ones.
+
+    Comments in .env are left out, since they may hold an old token.
+    """
+    named = HARMLESS | PROXIES
+    shell = {n: value for n, value in os.environ.items() if n.startswith(PREFIXES) or n.upper() in named}
+    return f"# .env\n{_or_reason(lambda: _listed(read_dotenv(root / '.env')))}\n# the shell\n{_listed(shell)}"
+
+
+def _listed(variables: Mapping[str, str]) -> str:
+    harmless = HARMLESS | environment_file.documented() - SECRET
+    shown = {name: value if name in harmless or not value else secrets.HIDDEN for name, value in variables.items()}
+    return "".join(f"{name}={shown[name]}\n" for name in sorted(shown)) or "(none)\n"
 
 
 def known_secrets(root: Path = paths.ROOT) -> set[str]:
@@ -135,12 +154,17 @@ def _words(command: list[str]) -> str:
 def _end_of(name: str) -> str:
     places = (logs.place(name), logs.place(name, attached=True))
     path = next(path for path in places if path.exists())
-    return path.read_bytes()[-LONGEST:].decode(errors="replace")
+    return _last_lines(path.read_bytes().decode(errors="replace"))
 
 
 def _of_container(found: contained.Container) -> str:
     done = docker.run(["logs", "--tail", "2000", found.container], check=False)
-    return (done.stdout + done.stderr)[-LONGEST:]
+    return _last_lines(done.stdout + done.stderr)
+
+
+def _last_lines(text: str) -> str:
+    """Returns the end of a log, in whole lines: of one that is cut within a secret nothing would say what it is."""
+    return text if len(text) <= LONGEST else text[-LONGEST:].partition("\n")[2]
 
 
 def _readme(parts: dict[str, str]) -> str:

@@ -44,6 +44,11 @@ def known() -> set[str]:
     return {*named, *(f"{PREFIX}BASE_{name.upper()}" for name in image_names())}
 
 
+def documented() -> set[str]:
+    """Return the names of the variables that .env.example has a line for."""
+    return set(re.findall(r"(?m)^#?(\w+)=", EXAMPLE.read_text(encoding="utf-8")))
+
+
 def strangers(given: Mapping[str, str], known: Collection[str]) -> list[str]:
     """Returns a sentence for each name that begins like the lab's variables and is none of them."""
     unknown = [name for name in given if name.upper().startswith(PREFIX) and name not in known]

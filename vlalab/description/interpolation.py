@@ -80,8 +80,9 @@ def read_dotenv(path: Path) -> dict[str, str]:
     with io.StringIO(_text(path)) as file:
         for binding in parse_stream(file):
             if binding.error:
-                where, line = f"{path}, line {binding.original.line}", binding.original.string.strip()
-                raise LabError(f"{where}: {line!r} is no variable; expected NAME=value, quotes closed at the end")
+                # The line itself is not repeated: it may hold a token, and this text goes into `./lab support`.
+                where = f"{path}, line {binding.original.line}"
+                raise LabError(f"{where} is not a variable; expected NAME=value, quotes closed at the end")
             if binding.key is not None and binding.value is not None:
                 found[binding.key] = _expanded(binding, {**found, **os.environ}, path)
     return found

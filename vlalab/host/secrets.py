@@ -1,29 +1,63 @@
-"""Takes secrets out of text that somebody else will read: known values wherever they stand, and what looks like one."""
+"""Takes secrets out of text that somebody else will read: known values wherever they stand, and what looks like one.
+
+How the tokens of forges, clouds and messengers look comes from detect-secrets. RULES are for what it does not know or
+cannot replace: names with values, headers, command lines, files of credentials. Neither looks for high entropy: hashes,
+digests and commit ids stay. Every rule takes time in proportion to the text's length.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 from urllib.parse import quote, quote_plus, unquote
 
 HIDDEN = "[removed]"
 SHORTEST = 4  # characters; a shorter value would take half of the words with it
-NAMES = r"[\w-]*(?:token|passw(?:or)?d|passphrase|secret|credentials?|[_-]auth|(?:api|access|private|secret)[_-]?key)"
+# A key's name in capitals is a variable; OpenVLA's unnorm_key names a table.
+NAMES = (
+    r"(?<![\w-])(?:[\w-]*(?:token|passw(?:or)?d|passphrase|secret|credentials?|[_-](?:auth|pwd|signature)|"
+    r"(?:api|access|account|auth|bridge|private|secret|signing)[_-]?key)|(?-i:[A-Z0-9_]+(?<!UNNORM)_(?:KEY|PASS)))"
+)
 NAMED = re.compile(NAMES, re.IGNORECASE)
-PATTERNS = tuple((re.compile(pattern, re.DOTALL | re.IGNORECASE), kept) for pattern, kept in (
+SPACED = r"(?<![\w-])[\w-]*(?:[_-]token|passw(?:or)?d|passphrase|(?:api|access|private|secret)[_-]?key)"
+START = r"(?:\b|(?<=\\[nrt]))"  # of a word, after an escaped line break too
+KEY_BYTES = 16_384  # of a private key at most, as text
+RULES = tuple((re.compile(pattern, re.DOTALL | re.IGNORECASE), kept) for pattern, kept in (
     (r"-----BEGIN ([A-Z ]*)PRIVATE KEY( BLOCK)?-----.*?(?:-----END \1PRIVATE KEY( BLOCK)?-----|\Z)", HIDDEN),
     # A header up to the end of its value: in a log, in JSON, in curl's words.
     (r"((?:proxy-)?authorization|(?:set-)?cookie|x-api-key)(\W{1,8})[^\n\"']+", rf"\1\2{HIDDEN}"),
     (r"\b(bearer|basic)(\s+)[\w.~+/=-]{6,}", rf"\1\2{HIDDEN}"),
-    (r"(\w://)[^\s/\"']+@", rf"\1{HIDDEN}@"),  # user and password of an address
-    (rf"\b({NAMES})(\\*[\"']?\s*[=:]\s*\\*)(\"[^\"\n]+\"|'[^'\n]+'|[^\s&,;}}\"'\\]+)", rf"\1\2{HIDDEN}"),
-    (rf"(--{NAMES}\s+)[^\s-]\S*", rf"\1{HIDDEN}"),
-    # Tokens of hubs and forges by how they begin, and JSON web tokens.
-    (r"\b(?:hf_|gh[pos]_|github_pat_|glpat-|nvapi-|sk-|xox[abp]-|dckr_pat_|AKIA|AIza|npm_|pypi-|wandb_v1_)[\w-]{12,}",
+    # User and password before a host: of an address, of a proxy without a scheme (not image:tag@sha256:…).
+    (r"(\w://)[^\s/\"']+@", rf"\1{HIDDEN}@"),
+    (r"(?<![\w.+%-])[\w.+%-]+:[^\s:/\"']+@(?=[\w-]+(?:\.[\w-]+|:\d{2,5}\b))(?!sha\d+:)",
+     f"{HIDDEN}@"),
+    (rf"({NAMES})(\\*[\"']?\s*[=:]\s*\\*)(\"[^\"\n]+\"|'[^'\n]+'|[^\s&,;}}\"'\\]+)", rf"\1\2{HIDDEN}"),
+    (rf"((?=--){NAMES}[\s\"',]+)[^\s\"'-][^\s\"']*", rf"\1{HIDDEN}"),
+    # A name, a space and what has both a digit and a letter.
+    (rf"({SPACED}[ \t]+)(?=\S{{0,200}}?\d)(?=\S{{0,200}}?[a-z])[\w+/=.~!@#$%^&*-]{{6,}}", rf"\1{HIDDEN}"),
+    # curl -u user:password (not docker run -u 1000:1000), docker login -p, config.json's auth, .netrc, Azure's sig=.
+    (r"([\s\"'](?:-u[\s\"',]*|--(?:proxy-)?user[\s=\"',]+))(?!\d+:\d+\b|\w+://)[^\s:\"']+:[^\s\"']+", rf"\1{HIDDEN}"),
+    (r"(\blogin\b[^\n]{0,200}?[\s\"']-p[\s=\"',]*)[^\s\"',]+", rf"\1{HIDDEN}"),
+    (r"(\"auth\\*\"\s*:\s*\\*\")[^\"\\]+", rf"\1{HIDDEN}"),
+    (r"(\blogin(?:\s|\\n)+[^\s\\]+(?:\s|\\n)+(?:account\s+\S+\s+)?password(?:\s|\\n)+)[^\s\"\\]+", rf"\1{HIDDEN}"),
+    (r"((?:^|\n)[ \t]*password[ \t]+)[^\s\"]+(?=[ \t]*(?:\n|\Z))", rf"\1{HIDDEN}"),
+    (r"([?&]sig=)[^\s&\"']+", rf"\1{HIDDEN}"),
+    # Tokens by how they begin, cut off or not; JSON web tokens.
+    (rf"(?-i:{START}(?:hf_|npm_)[A-Za-z0-9]{{12}}[\w-]*)", HIDDEN),
+    (rf"(?-i:{START}(?:gh[opsur]_|github_pat_|gl(?:pat|dt|ft|soat|rt|rtr|cbt|ptt|imt|agent|oas)-|nvapi-|xox[a-z][.-]"
+     r"|xapp-|dckr_pat_|AKIA|ASIA|AIza|ya29\.|AGE-SECRET-KEY-1|pypi-AgE|wandb_v1_|[rs]k_(?:live|test)_)[\w.-]{12,})",
      HIDDEN),
-    (r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*", HIDDEN),
+    (rf"(?-i:{START}sk-(?=[\w-]{{0,200}}?\d)[\w-]{{12,}})", HIDDEN),
+    (r"(?:(?<![\w-])|(?<=\\[nrt]))eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*", HIDDEN),
+    (r"(hooks\.slack\.com/(?:services|workflows|triggers)/)[^\s\"'\\]+", rf"\1{HIDDEN}"),
 ))  # fmt: skip
+# What of detect-secrets is left out: RULES replace it, or it is no secret here (an address), or its expressions take
+# quadratic time.
+LEFT_OUT = (
+    "Basic Auth Credentials", "JSON Web Token", "NPM tokens", "OpenAI Token", "Private Key", "Public IP (ipv4)",
+    "Cloudant Credentials", "IBM COS HMAC Credentials", "IBM Cloud IAM Key", "SoftLayer Credentials",
+)  # fmt: skip
 
 
 def values(variables: Mapping[str, str]) -> set[str]:
@@ -32,7 +66,11 @@ def values(variables: Mapping[str, str]) -> set[str]:
     An address spells some characters in its own way: each value is there in both spellings.
     """
     named = {value for name, value in variables.items() if NAMED.fullmatch(name)}
-    inside = {part for value in variables.values() for part in re.findall(r"://[^\s/@:]*:([^\s/]+)@", value)}
+    inside = {
+        part
+        for value in variables.values()
+        for part in re.findall(r"(?:\A|://)[^\s/@:]*:((?!//)[^\s/]+)@(?!sha\d+:)", value)
+    }
     spelled = {way(value) for value in named | inside for way in (str, quote_plus, partial(quote, safe=""), unquote)}
     return {value for value in spelled if len(value) >= SHORTEST}
 
@@ -41,6 +79,33 @@ def removed(text: str, known: Iterable[str] = ()) -> str:
     """Returns the text without known secrets and without what looks like one; the longest value goes first."""
     for value in sorted(known, key=len, reverse=True):
         text = text.replace(value, HIDDEN)
-    for pattern, kept in PATTERNS:
+    for pattern, kept in RULES:
         text = pattern.sub(kept, text)
+    for pattern in _token_formats():
+        text = pattern.sub(_hide, text)
+    # The rest of a private key whose beginning was cut off.
+    for end in reversed([*re.finditer(r"-----END [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----", text)]):
+        text = text[: max(0, end.start() - KEY_BYTES)] + HIDDEN + text[end.end() :]
     return text
+
+
+@cache
+def _token_formats() -> tuple[re.Pattern[str], ...]:
+    """Returns detect-secrets' expressions, each extended to the end of the token that it finds."""
+    # Loaded here: it takes longer than the host tool takes to start.
+    from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
+    from detect_secrets.plugins.base import RegexBasedDetector
+
+    detectors = get_mapping_from_secret_type_to_class()
+    return tuple(
+        re.compile(rf"(?:{one.pattern})(?:(?<=\w)[\w.~+/=-]*)?", one.flags)
+        for kind, detector in sorted(detectors.items())
+        if issubclass(detector, RegexBasedDetector) and kind not in LEFT_OUT
+        for one in detector.denylist
+    )
+
+
+def _hide(match: re.Match[str]) -> str:
+    """Returns a match without its secret: the group that holds it, else all but the blanks and quotes around."""
+    longest = max(filter(None, match.groups()), key=len, default="")
+    return match[0].replace(longest if len(longest) > 8 else match[0].strip(" \t\r\n=:\"'"), HIDDEN)

@@ -172,7 +172,8 @@ def safe(text: str, known: Iterable[str]) -> str:
 def _all_safe(told: Any, known: Iterable[str]) -> Any:
     """Returns what JSON says, with every text in it safe."""
     if isinstance(told, dict):
-        return {name: _all_safe(one, known) for name, one in told.items()}
+        named = {name for name, one in told.items() if isinstance(one, str) and secrets.NAMED.fullmatch(name)}
+        return {name: secrets.HIDDEN if name in named else _all_safe(one, known) for name, one in told.items()}
     if isinstance(told, list):
         return [_all_safe(one, known) for one in told]
     return safe(told, known) if isinstance(told, str) else told
