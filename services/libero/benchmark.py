@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -50,6 +51,8 @@ class Libero:
     video_camera = "agentview"
     profiles = PROFILES
     packages = ("hf-libero", "robosuite", "bddl", "mujoco", "numpy", "pillow", "simplejpeg")
+    # robosuite 1.5 has other modules and controllers; MuJoCo 2 has other bindings
+    requires = MappingProxyType({"robosuite": "1.4", "mujoco": "3"})
     worker_gb = 2.0  # a living room's of libero_10 with official files; half of it does for most scenes
     uncounted = ("services.libero.assets", "vla_common.driver")
 

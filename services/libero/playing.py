@@ -17,6 +17,7 @@ from vla_common.volume import Volume
 from vla_contract import PolicyClient
 from vla_contract.protocol.errors import PolicyUnavailable
 from vla_contract.server.serving import listen
+from vla_evaluation import provenance
 from vla_evaluation.benchmark import Environment
 from vla_evaluation.config import EvalConfig
 from vla_evaluation.pictures import images
@@ -29,6 +30,7 @@ READY_S = 120.0
 
 def open_scene(size: int = 256) -> Environment:
     """Returns this process's simulator, for any task of any suite; pictures are `size` × `size`."""
+    provenance.check_simulator(BENCHMARK, print)
     assets = BENCHMARK.assets(os.environ.get("VLALAB_LIBERO_ASSETS") or None, Volume().root)
     work = Path(tempfile.mkdtemp(prefix="vlalab-notebook-"))
     return BENCHMARK.make_env(assets.path, work, BENCHMARK.cameras, size, "auto")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -31,6 +32,8 @@ class Metaworld:
     video_camera = "corner2"
     profiles = PROFILES
     packages = ("metaworld", "mujoco", "gymnasium", "numpy", "scipy", "pillow", "simplejpeg")
+    # metaworld 2 has the tasks of version 2 alone
+    requires = MappingProxyType({"metaworld": "3", "mujoco": "3"})
     worker_gb = 0.8  # resident size
     uncounted = ("vla_common.driver",)
 

@@ -9,10 +9,12 @@ from typing import Annotated
 import tyro
 
 from services.metaworld.arm import ACTION
+from services.metaworld.benchmark import BENCHMARK
 from vla_common import endings
 from vla_common.serving import Serving
 from vla_common.versions import lock_hash
 from vla_contract import Policy, serve
+from vla_evaluation import provenance
 from vla_evaluation.random_policy import RandomPolicy
 
 
@@ -23,6 +25,7 @@ class Oracle(Serving):
     port: int = 8021  # 0: any free one, named in the log
 
     def load(self) -> Policy:
+        provenance.check_simulator(BENCHMARK, print)
         from services.metaworld.oracle import OraclePolicy
 
         return OraclePolicy(lock_hash())

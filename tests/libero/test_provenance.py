@@ -1,13 +1,16 @@
 """What a run's identity says of code, packages and renderer: all that a worker really is made of."""
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 
 from services.libero.benchmark import BENCHMARK
 from services.libero.profiles import PROFILES
-from tests.libero.harness import ROOT
+from tests.libero.harness import ENVIRONMENT, ROOT, TIMEOUT_S
 from vla_common import driver
 from vla_common.versions import versions
 from vla_contract import PolicyInfo
@@ -124,6 +127,61 @@ def test_a_package_of_another_version_is_named(tmp_path):
     named = provenance.off_lock(lock)
     assert [line.split(" ")[0] for line in named] == ["pyyaml", "scipy"]
     assert all("(lock: 0.0.1" in line for line in named)
+
+
+NOWHERE = "http://127.0.0.1:1"
+PROGRAMS = {
+    "evaluator": ["-m", "services.libero", "libero_goal", "--policy-url", NOWHERE, "--policy-timeout-s", "1"],
+    "recording": ["-m", "services.libero", "record", "libero_goal", "--policy-url", NOWHERE, "--policy-timeout-s", "1"],
+    "joining": ["-m", "services.libero", "join", NOWHERE],
+    "simulator": ["-m", "services.libero.live", "--host", "127.0.0.1", "--port", "0", "--policies", "x=y"],
+    "notebook": ["-c", "from services.libero import playing; playing.open_scene()"],
+}
+
+
+def install(folder, name: str, version: str):
+    """Makes a folder that says, first on PYTHONPATH, that another version of a package is installed."""
+    about = folder / f"{name}-{version}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join([str(folder), ENVIRONMENT["PYTHONPATH"]])}
+
+
+def output_of(program: str, variables) -> str:
+    done = subprocess.run(
+        [sys.executable, *PROGRAMS[program]], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    assert done.returncode != 0 or program == "notebook", done.stdout
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_simulator_that_the_code_cannot_run_is_refused_by_version(program, tmp_path):
+    output = output_of(program, install(tmp_path, "robosuite", "1.5.1"))
+    assert "robosuite 1.5.1 is installed" in output and "lock: 1.4.0" in output, output
+    assert re.search(r"\./lab (env|build) libero", output) and "ImportError" not in output, output
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_another_mujoco_is_named_before_anything_runs(program, tmp_path):
+    output = output_of(program, install(tmp_path, "mujoco", "3.3.5"))
+    first = output.splitlines()[0]
+    assert "mujoco 3.3.5 (lock: 3.2.3)" in first and re.search(r"\./lab (env|build) libero", first), output
+    assert "warning" in first.lower() and "published figures" in first
+
+
+def test_a_python_of_ones_own_is_compared_with_the_benchmarks_lock(tmp_path, monkeypatch):
+    install(tmp_path, "robosuite", "1.5.1")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(provenance, "LOCK", tmp_path / "requirements.lock")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.delenv("VLALAB_LOCK_HASH", raising=False)
+    with pytest.raises(ValueError, match=r"robosuite 1\.5\.1 .*needs 1\.4 .*pip install robosuite==1\.4\.0"):
+        provenance.check_simulator(BENCHMARK, print)
+
+
+def test_the_locks_own_packages_are_passed_in_silence():
+    provenance.check_simulator(BENCHMARK, pytest.fail)
 
 
 OTHERS = {name: {"mujoco": "3.2.3"} for name in ("lerobot", "lerobot-256")}  # than their figures': 3.8.1

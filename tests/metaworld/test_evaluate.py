@@ -165,3 +165,31 @@ def test_random_actions_follow_from_seed_episode_and_step_alone():
     assert np.array_equal(acted(), acted(session="other.0.1.5.b")) and acted().shape == (1, 4)
     for other in (acted(seed=1), acted(session="run.0.2.2.a"), acted(step=4)):
         assert not np.array_equal(acted(), other)
+
+
+# --- packages ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "expected"),
+    [("metaworld", "2.0.0", r"metaworld 2\.0\.0 is installed.*needs 3.*lock: 3\.1\.1"),
+     ("mujoco", "2.3.7", r"mujoco 2\.3\.7 is installed.*needs 3.*lock: 3\.3\.0"),
+     ("mujoco", "3.9.0", r"warning: .*mujoco 3\.9\.0 \(lock: 3\.3\.0\)")],
+)  # fmt: skip
+@pytest.mark.parametrize("program", ["evaluator", "oracle"])
+def test_other_packages_than_the_locks_are_named_first(program, package, version, expected, tmp_path):
+    about = tmp_path / f"{package}-{version}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+    command = {
+        "evaluator": ["services.metaworld", "metaworld_mt10", "--policy-url", "http://127.0.0.1:1"],
+        "oracle": ["services.metaworld.policies", "oracle", "--host", "203.0.113.1"],
+    }[program]
+    command += ["--policy-timeout-s", "1"] if program == "evaluator" else []
+    variables = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join([str(tmp_path), *PACKAGES])}
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    first = (done.stdout + done.stderr).splitlines()[0]
+    assert done.returncode != 0 and re.search(expected, first), done.stdout + done.stderr
+    assert re.search(r"\./lab (env|build) metaworld", first)

@@ -15,8 +15,10 @@ import numpy as np
 import tyro
 
 from services.libero.assets import resolve
+from services.libero.benchmark import BENCHMARK
 from services.libero.simulator import runtime, suites
 from vla_common.volume import Volume
+from vla_evaluation import provenance
 
 WAIT_STEPS = 10  # things fall from a few centimetres, or rise out of the floor, before a policy acts
 IDLE_STEPS = 50
@@ -85,6 +87,7 @@ class CheckCommand:
 
 def main(command: CheckCommand) -> int:
     """Returns the number of tasks with problems, after printing one line per task."""
+    provenance.check_simulator(BENCHMARK, print)
     source = resolve(command.assets, Volume().root)
     print(f"assets: {source.kind}\nfolder: {source.path}")
     bad = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
@@ -38,3 +39,17 @@ def lock_hash() -> str | None:
     if os.environ.get("VLALAB_LOCK_HASH"):
         return os.environ["VLALAB_LOCK_HASH"]
     return hashlib.sha256(LOCK.read_bytes()).hexdigest() if LOCK.is_file() else None
+
+
+def read_pins(lock: Path) -> dict[str, list[str]]:
+    """Return the versions that a lock pins by normalized name, several for different Pythons; none without a file."""
+    pins: dict[str, list[str]] = {}
+    text = lock.read_text() if lock.is_file() else ""
+    for name, pinned in re.findall(r"^([\w.-]+)==([^\s;\\]+)", text, re.MULTILINE):
+        pins.setdefault(normalize(name), []).append(pinned)
+    return pins
+
+
+def normalize(name: str) -> str:
+    """Return a distribution's name as package indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -107,10 +107,12 @@ class Environment(Protocol):
 class Benchmark(Protocol):
     """A benchmark. Everything but `make_env` must be cheap: the evaluator asks before it starts anything.
 
-    Three members more may be there. `bases`, a mapping, names for a suite the one that it is made of: step limits,
+    Four members more may be there. `bases`, a mapping, names for a suite the one that it is made of: step limits,
     statistics and checkpoints of the base hold for it. `trials`, a mapping, says of a suite how many episodes of a task
     are its own protocol's, whatever the profile's. `lacking(tasks, assets)` returns why these tasks cannot be built
     from these assets, with the way out, and an empty text where they can.
+    `requires`, a mapping, gives for some of `packages` how versions begin that its code runs with ("1.4"); others are
+    refused before a run.
     """
 
     name: str  # as people call it; part of a run's identity

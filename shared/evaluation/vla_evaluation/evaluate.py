@@ -264,6 +264,7 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         from vla_evaluation.coordinator.app import read_address
 
         require_token_beyond_loopback(read_address(config.listen)[0], token_of(config))
+    provenance.check_simulator(benchmark, say)
     plan = make_plan(benchmark, config)
     info = reach_policy(config)
     if (profile := choose_profile(info, benchmark, config.profile)) != plan.profile.name:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
-import re
+import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
-from vla_common.versions import LOCK, ROOT
+from vla_common.versions import LOCK, ROOT, normalize, read_pins, versions
 from vla_evaluation import imports
 from vla_evaluation.benchmark import Benchmark
 
@@ -28,19 +30,47 @@ def off_lock(lock: Path = LOCK) -> list[str]:
 
     A lock pins some packages twice, for different Pythons; either will do here.
     """
-    pins: dict[str, list[str]] = {}
-    for name, pinned in re.findall(
-        r"^([\w.-]+)==([^\s;\\]+)", lock.read_text() if lock.is_file() else "", re.MULTILINE
-    ):
-        pins.setdefault(_normal(name), []).append(pinned)
+    pins = read_pins(lock)
     named = (path.name.removesuffix(".dist-info").rpartition("-") for path in SITE.glob("*.dist-info"))
-    there = {_normal(name): found for name, _, found in named}  # from the folders' names: reading each takes 0.1 s
+    there = {normalize(name): found for name, _, found in named}  # from the folders' names: reading each takes 0.1 s
     wrong = (name for name in sorted(pins.keys() & there.keys()) if there[name] not in pins[name])
     return [f"{name} {there[name]} (lock: {' or '.join(pins[name])})" for name in wrong]
 
 
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+def check_simulator(benchmark: Benchmark, warn: Callable[[str], object]) -> None:
+    """Compare the benchmark's installed packages with its lock, and call `warn` with what differs and what to run.
+
+    Raises ValueError for versions that its code cannot run with: those that its `requires` excludes.
+    """
+    lock = LOCK if LOCK.is_file() else ROOT / "images" / benchmark.module.split(".")[-2] / "requirements.lock"
+    pins, installed = read_pins(lock), versions(benchmark.packages)
+    other, unfit = {}, []
+    for name in benchmark.packages:
+        pinned, version = pins.get(normalize(name), []), installed.get(name)
+        required = getattr(benchmark, "requires", {}).get(name)
+        if pinned and version not in pinned:
+            other[name] = pinned[0]
+        if required and not f"{version}.".startswith(f"{required}."):
+            found = f"{name} {version}" if version else f"no {name}"
+            unfit.append(f"{found} is installed, and {benchmark.name} needs {required} (lock: {' or '.join(pinned)})")
+    if not other and not unfit:
+        return
+    environment = lock.parent.name
+    venv = Path("images", environment, ".venv")
+    if Path(sys.prefix) == ROOT / venv:
+        command = f"rm -r {venv} && ./lab env {environment}"
+    elif os.environ.get("VLALAB_LOCK_HASH"):
+        command = f"./lab build {environment}"
+    else:
+        pinned = [f"{name}=={pin}" for name, pin in other.items()]
+        command = shlex.join([sys.executable, "-m", "pip", "install", *pinned])
+    if unfit:
+        raise ValueError(f"{'; '.join(unfit)}; run: {command}")
+    shown = ", ".join(f"{name} {installed.get(name, 'not installed')} (lock: {pin})" for name, pin in other.items())
+    warn(
+        f"warning: other packages than the lock's: {shown}. Physics and images may differ: results compare neither "
+        f"with published figures nor with runs under the lock. To get the lock's: {command}"
+    )
 
 
 def git_commit() -> str | None:

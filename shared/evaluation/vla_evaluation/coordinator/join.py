@@ -153,6 +153,7 @@ def require_policy(config: JoinConfig, job: Job) -> None:
 
 def join(benchmark: Benchmark, config: JoinConfig) -> int:
     """Joins a run and works until nothing of it is left; returns the exit code."""
+    provenance.check_simulator(benchmark, say)
     said = ask(config)
     require_folder_name("run id", said["run"])
     job = Job.from_json(said["job"])

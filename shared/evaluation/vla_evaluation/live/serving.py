@@ -15,6 +15,7 @@ import uvicorn
 from vla_common.serving import Serving
 from vla_contract.server.auth import TokenCheck, token_for
 from vla_contract.server.serving import address, listen, uvicorn_config
+from vla_evaluation import provenance
 from vla_evaluation.benchmark import Benchmark
 from vla_evaluation.live.app import Limits, Sessions, create_app
 
@@ -55,6 +56,7 @@ def main(benchmark: Benchmark, prog: str) -> None:
     """Serves until SIGINT or SIGTERM."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     asked = tyro.cli(Server, prog=prog)
+    provenance.check_simulator(benchmark, log.warning)
     token, policies, limits = token_for(asked.host), read_policies(asked.policies), asked.limits()
     listener = listen(asked.host, asked.port)
     with tempfile.TemporaryDirectory(prefix="vlalab-live-") as work, listener:

@@ -13,7 +13,7 @@ from pathlib import Path
 from vla_common.counts import plural
 from vla_common.volume import Volume, require_space, shown
 from vla_contract import PolicyInfo
-from vla_evaluation import evaluate
+from vla_evaluation import evaluate, provenance
 from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark, require_assets
 from vla_evaluation.config import RunConfig
@@ -46,6 +46,7 @@ def share(episodes: int, tasks: Sequence[int]) -> dict[int, int]:
 
 def record(benchmark: Benchmark, config: RecordConfig) -> int:
     """Records until as many demonstrations are kept as were asked for; returns the exit code."""
+    provenance.check_simulator(benchmark, say)
     plan = make_plan(benchmark, config)
     info = evaluate.reach_policy(config)
     if (profile := choose_profile(info, benchmark, config.profile)) != plan.profile.name:
