@@ -32,8 +32,12 @@ KEYS = {  # by what DevTools calls its code: key, number, and the text that it t
 
 
 def find() -> str | None:
-    """Returns the browser's path, or None where none is installed."""
-    return next(filter(None, map(shutil.which, NAMES)), None)
+    """Returns the browser's path, or None where none is installed.
+
+    Ubuntu's package chromium-browser holds a script that only asks for a snap: that is none.
+    """
+    found = filter(None, map(shutil.which, NAMES))
+    return next((path for path in found if b"chromium snap" not in Path(path).read_bytes()[:4096]), None)
 
 
 class Browser:

@@ -11,7 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+
+def find() -> str | None:
+    """Returns the SSH server's path, or None where none is installed."""
+    return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+
+
+SSHD = find()
 
 
 def free_port() -> int:

@@ -71,7 +71,7 @@ def install(*names: str) -> None:
     missing = [name for name in names if not _is_installed(name)]
     if not missing:
         return
-    print(f"docker tests: apt-get install {' '.join(missing)}", flush=True)
+    print(f"lab: for the tests: apt-get install {' '.join(missing)}", flush=True)
     command = ["apt-get", *PATIENCE, "install", "-y", "-q", "--no-install-recommends", *missing]
     _with_lists(command, f"apt-get could not install {', '.join(missing)}")
 

@@ -1,17 +1,22 @@
 """`./lab test`: counts from pytest's reports, the sum, and the exit code."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
+from tests import browser, ssh_server
 from vlalab.host import gl, paths
 from vlalab.host.console import LabError
-from vlalab.testing import inside, plan, schedule
+from vlalab.testing import inside, plan, programs, schedule
 from vlalab.testing.plan import Result
 
+CHMOD = shutil.which("chmod")
 FEW = """
 import pytest
 def test_good(): pass
@@ -266,6 +271,83 @@ def test_how_long_it_attacks_is_bounded():
     for minutes in (0, -1, 1e9):
         with pytest.raises(LabError, match="makes no sense"):
             plan.How(minutes=minutes)
+
+
+# --- programs that the tests need -----------------------------------------------------------------------------
+
+STUB = "#!/bin/sh\necho \"Command '$0' requires the chromium snap to be installed.\" >&2\nexit 1\n"
+
+
+@pytest.fixture
+def bare(tmp_path, monkeypatch):
+    """A Debian of an ordinary user with neither a browser nor sshd; its folder of programs. apt-get notes what it is
+    asked for, and makes a Chromium.
+    """
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    make = f"echo \"$@\" >> {tmp_path}/asked; echo '#!/bin/sh' > {folder}/chromium; {CHMOD} 755 {folder}/chromium"
+    for name, text in {"apt-get": make, "dpkg-query": "exit 1"}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(ssh_server, "find", lambda: None)
+    monkeypatch.setattr(programs, "os", SimpleNamespace(geteuid=lambda: 1000))
+    monkeypatch.setattr(programs.platform, "freedesktop_os_release", lambda: {"ID": "debian"})
+    return folder
+
+
+def test_root_on_debian_installs_the_browser_before_the_tests(bare, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(programs, "os", SimpleNamespace(geteuid=lambda: 0))
+    monkeypatch.setitem(plan.PARTS, "contract", lambda how: [Result("contract", passed=int(bool(browser.find())))])
+    assert schedule.run(["contract"], plan.How()) == 0
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert len(asked) == 1 and asked[0].endswith("install -y -q --no-install-recommends chromium"), asked
+    assert capfd.readouterr().out.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
+
+
+def test_where_root_cannot_install_it_the_tests_run_all_the_same(bare, monkeypatch, capfd):
+    monkeypatch.setattr(programs, "os", SimpleNamespace(geteuid=lambda: 0))
+    (bare / "apt-get").write_text("#!/bin/sh\necho 'E: no network' >&2; exit 100\n")
+    monkeypatch.setitem(plan.PARTS, "contract", lambda how: [Result("contract", passed=1, skipped=1)])
+    assert schedule.run(["contract"], plan.How()) == 0
+    said = capfd.readouterr()
+    assert "E: no network" in said.err + said.out
+    assert "apt-get install -y chromium && ./lab test contract" in said.out.splitlines()[-3]
+
+
+def test_others_are_given_the_one_command_that_runs_what_was_skipped(bare, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(plan.PARTS, "contract", lambda how: [Result("contract", passed=1, skipped=1)])
+    monkeypatch.setitem(plan.PARTS, "lint", lambda how: [Result("lint", passed=1)])
+    assert schedule.run(["contract"], plan.How()) == 0
+    *_, advice, _, last = capsys.readouterr().out.splitlines()
+    assert advice.endswith(": sudo apt-get install -y chromium && ./lab test contract")
+    assert last == "1 passed, 0 failed, 1 skipped" and not (tmp_path / "asked").exists()
+    assert {name: {*parts} for name, parts in programs.missing([*plan.PARTS]).items()} == {
+        "chromium": {"contract", "libero", "ui", "ws_mdl"},
+        "openssh-server": {"host"},
+    }
+    (everything,) = programs.advice([*plan.PARTS])
+    before, _, parts = everything.partition(" && ./lab test ")
+    assert before.endswith(": sudo apt-get install -y chromium openssh-server")
+    assert {*parts.split()} == {"host", "contract", "libero", "ui", "ws_mdl"}
+    schedule.run(["lint"], plan.How())
+    assert "chromium" not in capsys.readouterr().out
+
+
+def test_ubuntus_stub_for_a_snap_is_no_browser(bare, tmp_path, monkeypatch):
+    monkeypatch.setattr(programs.platform, "freedesktop_os_release", lambda: {"ID": "ubuntu"})
+    (bare / "chromium-browser").write_text(STUB)
+    (bare / "chromium-browser").chmod(0o755)
+    assert browser.find() is None
+    note, advice = programs.advice(["ui"])
+    assert "snap" in note
+    assert re.search(r"curl \S+ \S+\.deb && sudo apt-get install -y \./\S+\.deb && \./lab test ui$", advice)
+    monkeypatch.setattr(programs, "os", SimpleNamespace(geteuid=lambda: 0))
+    programs.install(["ui"])
+    assert not (tmp_path / "asked").exists()  # apt has nothing for it
+    (bare / "google-chrome").write_text("#!/bin/sh\n")
+    (bare / "google-chrome").chmod(0o755)
+    assert browser.find() == str(bare / "google-chrome") and programs.advice(["ui"]) == []
 
 
 # --- headless rendering -------------------------------------------------------------------------------------

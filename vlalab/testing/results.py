@@ -93,8 +93,8 @@ def read_record(path: Path) -> list[Result]:
     return [Result(**{**record, "reasons": Counter(record["reasons"])}) for record in map(json.loads, lines)]
 
 
-def print_sum(results: Sequence[Result]) -> int:
-    """Prints a row per result, why something was skipped, and the sum in one line. Returns the exit code."""
+def print_sum(results: Sequence[Result], advice: Sequence[str] = ()) -> int:
+    """Prints a row per result, why something was skipped, advice, and the sum in one line. Returns the exit code."""
     total = sum(results, Result("all"))
     print(f"\n{'part':<16}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}{'CPU s':>9}")
     for result in results:
@@ -102,5 +102,7 @@ def print_sum(results: Sequence[Result]) -> int:
         print(f"{result.name:<16}{counts}{result.seconds:>9.0f}{result.cpu_seconds:>9.0f}")
     for reason, count in total.reasons.items():
         print(f"skipped {count}: {reason}")
+    for line in advice:
+        print(line)
     print(f"\n{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
     return 1 if total.failed or total.passed == 0 else 0

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from vlalab.host import lasting
 from vlalab.host.console import LabError, say, unknown
-from vlalab.testing import plan, sidebyside
+from vlalab.testing import plan, programs, sidebyside
 from vlalab.testing.plan import How
 from vlalab.testing.results import Result, print_sum, skipped
 from vlalab.testing.sidebyside import Job
@@ -34,11 +34,13 @@ def run(names: list[str], how: How) -> int:
     chosen = choose(names, how.quick)
     minutes = [f"--minutes {how.minutes:g}"] if how.minutes else []
     is_all = chosen == [*plan.PARTS]
+    if not how.quick:
+        programs.install(chosen)
     with lasting.announced("test", *([] if is_all else chosen), *minutes, first=FIRST if is_all else ""):
         results = sidebyside.run(jobs(chosen, how), sidebyside.at_once())
     if how.quick and not names:
         results.append(skipped("others", f"--quick runs {', '.join(QUICK)} only"))
-    return print_sum(results)
+    return print_sum(results, programs.advice(chosen))
 
 
 def choose(names: list[str], quick: bool = False) -> list[str]:
