@@ -55,6 +55,7 @@ LEAKED = [
     (f"by proxy anna:p@{SECRET}@10.0.0.1:3128 now", "by proxy [removed]@10.0.0.1:3128 now"),
     (f'{{"auths": {{"ghcr.io": {{"auth": "{SECRET}=="}}}}}}', '{"auths": {"ghcr.io": {"auth": "[removed]"}}}'),
     (f'{{\\"auth\\": \\"{SECRET}==\\"}}', '{\\"auth\\": \\"[removed]\\"}'),
+    ("auth: YW5uYTpzM2NyZXQtMQ==", "auth: [removed]"),
     (f"docker login -u anna -p {SECRET} ghcr.io", "docker login -u anna -p [removed] ghcr.io"),
     (f"X-Registry-Auth: {SECRET}", "X-Registry-Auth: [removed]"),
     (f"machine hub login anna password {SECRET}", "machine hub login anna password [removed]"),
@@ -63,6 +64,7 @@ LEAKED = [
     (f"curl -u anna:{SECRET} http://h/x", "curl -u [removed] http://h/x"),
     (f"curl -sS -uanna:{SECRET} http://h/x", "curl -sS -u[removed] http://h/x"),
     (f"['curl', '-u', 'anna:{SECRET}', 'http://h']", "['curl', '-u', '[removed]', 'http://h']"),
+    (f"curl -ksu anna:{SECRET} http://h", "curl -ksu [removed] http://h"),
     (f"curl --proxy-user anna:{SECRET} http://h", "curl --proxy-user [removed] http://h"),
     (f"sent ghu_{LONG} twice", "sent [removed] twice"),
     (f"sent ghr_{LONG}_{SECRET} twice", "sent [removed] twice"),
@@ -74,6 +76,7 @@ LEAKED = [
     (f"token is ya29.{LONG}-{SECRET}", "token is [removed]"),
     (f"AGE-SECRET-KEY-1{'QPZRY9X8' * 7}", "[removed]"),
     (f"api_key {SECRET}", "api_key [removed]"),
+    (f"api_key {'hunter' * 4}", "api_key [removed]"),
     (f"using API-Key\t{SECRET}", "using API-Key\t[removed]"),
     (f"runner glrt-{LONG}", "runner [removed]"),
     (f"xoxe-1-{LONG}", "[removed]"),
@@ -94,7 +97,8 @@ HARMLESS = [
     "docker run -u 1000:1000 -p 8000:8000", "python -u -m x", "VLALAB_OPENVLA_UNNORM_KEY=libero_goal",
     "unnorm_key libero_goal_no_noops_2", "PWD=/data/vla-lab", "in hf_hub_download(repo_id)", "npm_config_registry",
     "pypi-attestations 0.0.28", "git@github.com:lab/lab.git", "GPU-8f6c3a2e-1b7d-4c5e-9f00-11223344", "keyJoint.name",
-    "password authentication is off", "log in, then stop -p", "10.0.0.12:8000", "2026-11-25T12:00:00.123456+00:00",
+    "password authentication is off", "log in, then stop -p", "10.0.0.12:8000",
+    "auth: enabled", "2026-11-25T12:00:00.123456+00:00",
 ]  # fmt: skip
 
 

@@ -34,12 +34,15 @@ RULES = tuple((re.compile(pattern, re.DOTALL | re.IGNORECASE), kept) for pattern
      f"{HIDDEN}@"),
     (rf"({NAMES})(\\*[\"']?\s*[=:]\s*\\*)(\"[^\"\n]+\"|'[^'\n]+'|[^\s&,;}}\"'\\]+)", rf"\1\2{HIDDEN}"),
     (rf"((?=--){NAMES}[\s\"',]+)[^\s\"'-][^\s\"']*", rf"\1{HIDDEN}"),
-    # A name, a space and what has both a digit and a letter.
-    (rf"({SPACED}[ \t]+)(?=\S{{0,200}}?\d)(?=\S{{0,200}}?[a-z])[\w+/=.~!@#$%^&*-]{{6,}}", rf"\1{HIDDEN}"),
+    # A name, a space and what has both a digit and a letter, or is long.
+    (rf"({SPACED}[ \t]+)(?:(?=\S{{0,200}}?\d)(?=\S{{0,200}}?[a-z])[\w+/=.~!@#$%^&*-]{{6,}}|[\w+/=-]{{20,}})",
+     rf"\1{HIDDEN}"),
     # curl -u user:password (not docker run -u 1000:1000), docker login -p, config.json's auth, .netrc, Azure's sig=.
-    (r"([\s\"'](?:-u[\s\"',]*|--(?:proxy-)?user[\s=\"',]+))(?!\d+:\d+\b|\w+://)[^\s:\"']+:[^\s\"']+", rf"\1{HIDDEN}"),
+    (r"([\s\"'](?:-[fgikLsSv]{0,6}u[\s\"',]*|--(?:proxy-)?user[\s=\"',]+))(?!\d+:\d+\b|\w+://)[^\s:\"']+:[^\s\"']+",
+     rf"\1{HIDDEN}"),
     (r"(\blogin\b[^\n]{0,200}?[\s\"']-p[\s=\"',]*)[^\s\"',]+", rf"\1{HIDDEN}"),
     (r"(\"auth\\*\"\s*:\s*\\*\")[^\"\\]+", rf"\1{HIDDEN}"),
+    (r"(\bauth[\"']?\s*[=:]\s*[\"']?)[A-Za-z0-9+/]{12,}={0,2}", rf"\1{HIDDEN}"),
     (r"(\blogin(?:\s|\\n)+[^\s\\]+(?:\s|\\n)+(?:account\s+\S+\s+)?password(?:\s|\\n)+)[^\s\"\\]+", rf"\1{HIDDEN}"),
     (r"((?:^|\n)[ \t]*password[ \t]+)[^\s\"]+(?=[ \t]*(?:\n|\Z))", rf"\1{HIDDEN}"),
     (r"([?&]sig=)[^\s&\"']+", rf"\1{HIDDEN}"),
