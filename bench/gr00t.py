@@ -97,7 +97,7 @@ def one_action(size: str, sides: dict[str, Policy], sizes: Layout, rounds: int) 
     if "upstream" in ms:
         for name in ("fp32", "bf16"):
             target = ">=2" if (size, name) == ("tiny", "fp32") else ">=1"
-            figure(f"gr00t_over_upstream_{size}_{name}", ms["upstream"] / ms[name], "ratio", target)
+            figure(f"gr00t_over_upstream_{size}_{name}", ms["upstream"] / ms[name], "ratio", target, quick=True)
 
 
 def batched(policy: Policy, sizes: Layout, rounds: int) -> None:
@@ -113,7 +113,7 @@ def modules(found: CheckpointFolder, folder: Path, rounds: int) -> None:
     exported, _ = cut(found, load_config(found.folder), torch.float32)
     rows = [measuring.measure(one, measuring.export(one, folder), rounds) for one in exported]
     show(rows)
-    figure(f"gr00t_onnx_apart_{found.folder.name}", max(row.apart for row in rows), "share", "<=1e-4")
+    figure(f"gr00t_onnx_apart_{found.folder.name}", max(row.apart for row in rows), "share", "<=1e-4", quick=True)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def sizes(built: dict[str, images.Image]) -> None:
         if problem := images.unusable(name, built.get(name)):
             left_out(f"size_{name}", problem)
             continue
-        figure(f"size_{name}", built[name].size / 1e9, "GB", f"<={limit}")
+        figure(f"size_{name}", built[name].size / 1e9, "GB", f"<={limit}", quick=True)
     if "libero" in built:
         ours = built["libero"].size / 1e9 + (0.0 if has_assets(built["libero"]) else assets_gb())
         print(f"libero with assets: {ours:.2f} GB; vla-eval's image: {PEER_GB} GB, {PEER_GB / ours:.1f} times as large")
@@ -111,7 +111,7 @@ def together(built: dict[str, images.Image]) -> None:
         return left_out("all_images", f"of {', '.join(missing)} there is no image that fits")
     try:
         mine = {name: layers(image.reference) for name, image in built.items()}
-        figure("all_images", stored(set().union(*mine.values())) / 1e9, "GB", f"<={ALL_GB}")
+        figure("all_images", stored(set().union(*mine.values())) / 1e9, "GB", f"<={ALL_GB}", quick=True)
         print(f"gr00t and ws_mdl share {stored(mine['gr00t'] & mine['ws_mdl']) / 1e9:.2f} GB")
     except OSError as error:
         left_out("all_images", error)
@@ -144,7 +144,7 @@ def bump(built: dict[str, images.Image]) -> None:
             replace_pin(copy / "images" / "ws_mdl" / "requirements.lock", *BUMP)
             lab(copy, "build", "ws_mdl")
             new = layers(images.reference("ws_mdl", TAG)) - before
-            figure("bump_ws_mdl", stored(new) / 1e9, "GB", "<=1.5")
+            figure("bump_ws_mdl", stored(new) / 1e9, "GB", "<=1.5", quick=True)
         except (LabError, OSError) as error:
             left_out("bump_ws_mdl", error)
 
@@ -170,7 +170,7 @@ def rebuilds(built: dict[str, images.Image]) -> None:
         copy = copy_of_the_tree(Path(folder) / "copy")
         for name in built:
             try:
-                figure(f"rebuild_{name}", rebuild_s(copy, name, built[name]), "s", "<=10")
+                figure(f"rebuild_{name}", rebuild_s(copy, name, built[name]), "s", "<=10", quick=True)
             except LabError as error:
                 left_out(f"rebuild_{name}", error)
 
@@ -263,8 +263,8 @@ def commands(built: dict[str, images.Image]) -> None:
         up = ("up", *SERVICES, "--runtime", "docker")
         try:
             lab(paths.ROOT, *up, **known)
-            figure("up_when_up", median_s(up, known), "s", "<=3")
-            figure("status", median_s(("status",), known), "s", "<=1")
+            figure("up_when_up", median_s(up, known), "s", "<=3", quick=True)
+            figure("status", median_s(("status",), known), "s", "<=1", quick=True)
         except LabError as error:
             left_out("up_when_up, status", error)
         finally:
@@ -296,7 +296,7 @@ def packages(built: dict[str, images.Image]) -> None:
         print(f"{name}: {len(first)} files below /opt/venv")
         for path in differing[:20]:
             print(f"  {path}: {first.get(path, 'not there')} and {again.get(path, 'not there')}")
-        figure(f"differing_files_{name}", len(differing), "files", "<=0")
+        figure(f"differing_files_{name}", len(differing), "files", "<=0", quick=True)
 
 
 def listing(name: str, image: images.Image, flags: list[str]) -> dict[str, str]:

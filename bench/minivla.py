@@ -72,7 +72,7 @@ def rate(run: str) -> None:
     found = json.loads((Volume().runs / run / "summary.json").read_text())
     low, high = found["wilson_95"]
     print(f"{run}: {found['successes']} of {found['episodes']} episodes, {low:.1%} to {high:.1%}")
-    figure(f"minivla_success_{run}", 100 * found["success_rate"], "%", ">=70")
+    figure(f"minivla_success_{run}", 100 * found["success_rate"], "%", ">=70", quick=True)
 
 
 def main() -> None:
@@ -87,8 +87,8 @@ def main() -> None:
         config = Config(data="made-up", size=options.size, head=head, device="cpu")
         run = train.get_training(config, choose_machine("cpu"), made_up(config))
         print(f"{options.size}, {head}, {run.machine}, {config.draws} chunks of each observation")
-        figure(f"minivla_train_{head}", pace(run, 3 if options.quick else 15), "observations/s", ">=100")
-        figure(f"minivla_answer_{head}", answer_ms(run, 5 if options.quick else 50), "ms", "<=25")
+        figure(f"minivla_train_{head}", pace(run, 3 if options.quick else 15), "observations/s", ">=100", quick=True)
+        figure(f"minivla_answer_{head}", answer_ms(run, 5 if options.quick else 50), "ms", "<=25", quick=True)
 
 
 if __name__ == "__main__":

@@ -207,8 +207,8 @@ def compare(setting: Setting, rounds: int) -> None:
             base_hour, base_step = hour, step
         else:
             mark = f"{name.replace('-', '_')}_{setting.suite}_cameras_{1 + setting.wrist}_workers_{setting.workers}"
-            figure(f"peer_episodes_{mark}", hour / base_hour, "x", TARGETS[setting.wrist])
-            figure(f"peer_step_{mark}", base_step / step, "x", TARGETS[setting.wrist])
+            figure(f"peer_episodes_{mark}", hour / base_hour, "x", TARGETS[setting.wrist], quick=True)
+            figure(f"peer_step_{mark}", base_step / step, "x", TARGETS[setting.wrist], quick=True)
 
 
 def main() -> None:

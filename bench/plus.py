@@ -100,8 +100,10 @@ def main() -> int:
         env.close()
     print(f"{lacking} tasks were left out: the asset folder lacks files that they name")
     good = [
-        figure("libero_plus_tasks_that_start", started, f"of {count} tasks", f">={count}"),
-        figure("libero_plus_suites_equal_to_stock", equal, f"of {len(compared)} suites", f">={len(compared)}"),
+        figure("libero_plus_tasks_that_start", started, f"of {count} tasks", f">={count}", quick=True),
+        figure(
+            "libero_plus_suites_equal_to_stock", equal, f"of {len(compared)} suites", f">={len(compared)}", quick=True
+        ),
     ]
     return 0 if all(good) else 1
 

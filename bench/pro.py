@@ -81,8 +81,8 @@ def main() -> int:
         equal = compare(env, sampled, source.path)
         env.close()
     good = [
-        figure("libero_pro_tasks_that_start", started, f"of {count} tasks", f">={count}"),
-        figure("libero_pro_suites_equal_to_stock", equal, f"of {len(sampled)} suites", f">={len(sampled)}"),
+        figure("libero_pro_tasks_that_start", started, f"of {count} tasks", f">={count}", quick=True),
+        figure("libero_pro_suites_equal_to_stock", equal, f"of {len(sampled)} suites", f">={len(sampled)}", quick=True),
     ]
     return 0 if all(good) else 1
 

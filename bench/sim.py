@@ -220,11 +220,11 @@ def run(task, init_states, source, quick):
         variant.close()
     one, two, chunk_target = (">=4", ">=3", ">=6") if source.kind == "official" else (">=1.7", ">=1.7", ">=4")
     print()
-    figure("sim_step_speedup", steps["LiberoEnv"], "x", ">=1.35")
-    figure("sim_observation_speedup", drawn["LiberoEnv, agentview"], "x", one)
-    figure("sim_two_cameras_speedup", drawn["LiberoEnv, two cameras"], "x", two)
-    figure("sim_chunk8_speedup", drawn[f"LiberoEnv, chunks of {CHUNK}"], "x", chunk_target)
-    figure("sim_reset_speedup", resets["LiberoEnv"], "x", ">=4")
+    figure("sim_step_speedup", steps["LiberoEnv"], "x", ">=1.35", quick=True)
+    figure("sim_observation_speedup", drawn["LiberoEnv, agentview"], "x", one, quick=True)
+    figure("sim_two_cameras_speedup", drawn["LiberoEnv, two cameras"], "x", two, quick=True)
+    figure("sim_chunk8_speedup", drawn[f"LiberoEnv, chunks of {CHUNK}"], "x", chunk_target, quick=True)
+    figure("sim_reset_speedup", resets["LiberoEnv"], "x", ">=4", quick=True)
 
 
 if __name__ == "__main__":

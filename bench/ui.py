@@ -46,11 +46,11 @@ def main() -> None:
         print("first content: " + ", ".join(f"{path} {ms:.0f} ms" for path, ms in paints.items()))
         answers, errors = people(url, rounds)
         print(f"{PEOPLE} people at once: {answers} answers, {errors} errors")
-        figure(f"ui-list-{runs}-runs", warm, "ms", "<=300")
-        figure(f"ui-list-{runs}-runs-just-started", cold, "ms", "<=300")
+        figure(f"ui-list-{runs}-runs", warm, "ms", "<=300", quick=True)
+        figure(f"ui-list-{runs}-runs-just-started", cold, "ms", "<=300", quick=True)
         for path, ms in paints.items():
-            figure(f"ui-first-content-{path.strip('/') or 'overview'}", ms, "ms", "<=1000")
-        figure(f"ui-errors-of-{PEOPLE}-people", errors, "errors", "<=0")
+            figure(f"ui-first-content-{path.strip('/') or 'overview'}", ms, "ms", "<=1000", quick=True)
+        figure(f"ui-errors-of-{PEOPLE}-people", errors, "errors", "<=0", quick=True)
 
 
 def make_runs(root: Path, count: int) -> None:

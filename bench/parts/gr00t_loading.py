@@ -50,7 +50,9 @@ def loading(found: CheckpointFolder, folder: Path) -> None:
         print(f"  {name:28} {rate:7.1f} samples/s")
     if upstream := [rate for name, rate in rates.items() if name.startswith("upstream")]:
         for name, target in (("first epoch", ">=2"), ("later epochs", ">=5")):
-            figure(f"gr00t_loader_{name.split()[0]}", rates[f"ours, {name}"] / max(upstream), "ratio", target)
+            figure(
+                f"gr00t_loader_{name.split()[0]}", rates[f"ours, {name}"] / max(upstream), "ratio", target, quick=True
+            )
 
 
 def ours(found: CheckpointFolder, dataset: LeRobotDataset, robot: Robot) -> dict[str, Callable[[], object]]:
