@@ -86,6 +86,10 @@ class Arms:
         self.env.load_task(task, self.spec.seed, robot=robot)
         start, self.touched = suites.init_states(task)[episode], 0
         names = self.env.domain.sim.model.geom_names
+        if (SHAPE in names) != (robot == ARM_141):
+            raise RuntimeError(
+                f"robot {robot!r} has {'a' if SHAPE in names else 'no'} shape {SHAPE}: the arms are equal"
+            )
         shape = names.index(SHAPE) if SHAPE in names else -1
 
         def act(observation) -> ActionChunk:
@@ -146,10 +150,11 @@ def main() -> int:
     total = Count(*(sum(getattr(one, name) for one in counts) for name in Count.__dataclass_fields__))
     total.farthest = max(one.farthest for one in counts)
     print(f"all: {total}")
-    within = figure("outcome_oracle", 100 * total.otherwise / total.episodes, "%", "<=5")
-    return (
-        0 if figure("outcome_replayed", 100 * total.otherwise_replayed / total.episodes, "%", "<=5") and within else 1
-    )
+    good = [
+        figure("outcome_oracle", 100 * total.otherwise / total.episodes, "%", "<=5", quick=True),
+        figure("outcome_replayed", 100 * total.otherwise_replayed / total.episodes, "%", "<=5", quick=True),
+    ]
+    return 0 if all(good) else 1
 
 
 if __name__ == "__main__":

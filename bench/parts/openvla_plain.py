@@ -72,8 +72,8 @@ def _llama(config: ModelConfig, source: Source, dtype: torch.dtype, device: torc
     shape = config.llama
     names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     given = {name: getattr(shape, name) for name in names}
-    settings = LlamaConfig(**given, num_key_value_heads=shape.num_key_value_heads, pad_token_id=32000)
-    settings._attn_implementation = "sdpa"
+    given |= {"num_key_value_heads": shape.num_key_value_heads, "pad_token_id": 32000}
+    settings = LlamaConfig(**given, attn_implementation="sdpa")
     with no_init_weights(), torch.device(device):
         model = LlamaForCausalLM(settings)
     state = {name: source.read(LANGUAGE + name).to(device, dtype) for name in model.state_dict()}

@@ -7,7 +7,7 @@ import time
 import torch
 from torch import Tensor
 
-from bench.common import figure
+from bench.common import figure, replace_attributes
 from bench.parts.practice_lstm import CPU, one_thread, trained_for
 from services.ws_mdl.diffusion import score
 from services.ws_mdl.diffusion import train as diffusion
@@ -84,7 +84,8 @@ def trained_diffusion(pictures: Pictures, cpu_s: float) -> tuple[ContextUnet, di
     run = diffusion.get_training(config, CPU, pictures)
     started, steps = time.process_time(), 0
     while (spent := time.process_time() - started) < cpu_s:
-        run.epoch = int(config.epochs * spent / cpu_s)  # what the falling rate goes by
+        # what the falling rate goes by
+        replace_attributes(run, epoch=int(config.epochs * spent / cpu_s))
         index = torch.randint(0, len(pictures), (config.batch_size,), generator=run.generator)
         diffusion.train_step(run, index)
         steps += 1

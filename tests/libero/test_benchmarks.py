@@ -1,0 +1,181 @@
+"""That the sides which the benchmarks of the simulator, the evaluator and the wire compare do different things."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import batching, growth, nodes, overload, peer, plus, pro, robots, sim, wire
+from bench import eval as eval_bench
+from bench.parts.serving import served
+from services.libero.simulator import pro as pro_suites
+from services.libero.simulator import suites
+from tests.calls import count_calls
+from vla_contract import Observation
+from vla_contract.server.batching import Job
+from vla_evaluation.config import parse_args
+
+
+@pytest.mark.parametrize(("name", "waits"), [("waiting", True), ("no waiting", False)])
+def test_batching_holds_a_batch_back_for_a_client_on_one_side_only(name, waits, monkeypatch):
+    queue = batching.make_app(name, 0.1).state.engine.queue
+    queue.max_batch = 2
+    queue.inferred(0.1)
+    queue.put(Job(Observation({}, None, "bench", "due", 0), None, "due", time.monotonic() + 60))
+    queue.take()
+    queue.put(Job(Observation({}, None, "bench", "here", 0), None, "here", time.monotonic() + 60))
+    waited = count_calls(monkeypatch, threading.Condition, "wait")
+    assert [job.client for job in queue.take()] == ["here"]
+    assert bool(waited) == waits
+
+
+def test_overload_has_clients_that_the_queue_has_no_room_for_on_one_side_only():
+    queue = overload.make_app().state.engine.queue
+    assert overload.FEW <= queue.size < overload.MANY - overload.BATCH
+
+
+def test_wire_sends_other_bytes_on_each_side():
+    picture = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    with served(wire.make_app) as (url, _):
+        asks = wire.variants(url, picture)
+        assert [len(asks[name]()) for name in ("v1", "act", "raw")] == [7, 7, 7]
+        sent = {name: wire.wire_bytes(url, name, picture)[0] for name in asks}
+    assert picture.nbytes < sent["raw"] < sent["v1"] < sent["act"]
+
+
+def test_sim_steps_the_stock_environment_on_one_side_and_the_labs_on_the_other(libero_runtime, monkeypatch):
+    from libero.libero.envs import OffScreenRenderEnv
+
+    from services.libero.simulator.env import LiberoEnv
+
+    task = suites.load_suite("libero_goal").tasks[0]
+    sides = {"stock": sim.StockLoop(task, None), "ours": sim.OurLoop(task, libero_runtime.assets, 0)}
+    stock, ours = count_calls(monkeypatch, OffScreenRenderEnv, "step"), count_calls(monkeypatch, LiberoEnv, "step")
+    stepped = {}
+    for name, loop in sides.items():
+        loop.reset(suites.init_states(task)[0])
+        stock.clear()
+        ours.clear()
+        loop.play(sim.smooth_actions(2))
+        stepped[name] = (len(stock), len(ours))
+        loop.close()
+    assert stepped == {"stock": (2, 0), "ours": (0, 2)}
+
+
+def test_robots_has_the_new_shape_on_one_side_only(libero_env, monkeypatch):
+    task = suites.load_suite("libero_goal").tasks[0]
+    shapes = {}
+    for robot in ("", robots.ARM_141):
+        libero_env.load_task(task, 0, robot=robot)
+        shapes[robot] = robots.SHAPE in libero_env.domain.sim.model.geom_names
+    assert shapes == {"": False, robots.ARM_141: True}
+
+
+def test_robots_ends_where_both_arms_are_the_same(libero_env, monkeypatch):
+    load_task = libero_env.load_task
+    monkeypatch.setattr(libero_env, "load_task", lambda task, seed, robot: load_task(task, seed))
+    arms = robots.Arms(libero_env, "libero_goal")
+    with pytest.raises(RuntimeError, match=robots.ARM_141):
+        arms.play(suites.load_suite("libero_goal").tasks[0], 0, robots.ARM_141)
+
+
+@pytest.fixture
+def recorded(monkeypatch, tmp_path):
+    """Returns a list of the commands that a benchmark would run; none is run."""
+    commands = []
+
+    class Ended:
+        returncode = 0
+
+        def __init__(self, words, **keywords):
+            commands.append(([str(word) for word in words], keywords.get("env") or {}))
+
+        def wait(self, *_):
+            return 0
+
+        poll = kill = terminate = wait
+
+    monkeypatch.setattr(subprocess, "Popen", Ended)
+    monkeypatch.setattr(subprocess, "run", Ended)
+    return commands
+
+
+def job_of(command: list[str]):
+    """Returns the evaluator's settings of `python -m services.libero WORDS`."""
+    assert command[1:3] == ["-m", "services.libero"]
+    return parse_args(command[3:], tuple(suites.SUITES))
+
+
+def test_eval_runs_one_worker_and_two(recorded, tmp_path):
+    for workers in (1, 2):
+        with pytest.raises(Exception, match="run.sqlite"):
+            eval_bench.measure(tmp_path, "http://127.0.0.1:1", workers, 2, None, 0)
+    assert [job_of(words).workers for words, _ in recorded] == [1, 2]
+
+
+def test_growth_names_the_workers_on_one_side_only(recorded, tmp_path):
+    for words in (("--workers", "2"), ()):
+        with pytest.raises(RuntimeError, match="ended before"):
+            growth.measure(tmp_path, "http://127.0.0.1:1", "run", 1.0, *words)
+    assert [job_of(words).workers for words, _ in recorded] == [2, None]
+
+
+def test_nodes_leaves_the_episodes_to_machines_that_join(recorded, tmp_path, monkeypatch):
+    monkeypatch.setattr(nodes, "address", lambda *_: "http://127.0.0.1:2")
+    jobs = []
+    for machines in (0, 1, 2):
+        recorded.clear()
+        with pytest.raises(Exception, match="run.sqlite"):
+            nodes.seconds_per_episode(tmp_path, "run", "http://127.0.0.1:1", machines, 2)
+        first, joined = job_of(recorded[0][0]), [words[3] for words, _ in recorded[1:]]
+        jobs.append((first.workers, bool(first.listen), joined))
+    assert jobs == [(1, False, []), (0, True, ["join"]), (0, True, ["join"] * 2)]
+
+
+def test_peer_runs_vla_evals_harness_on_one_side_and_the_evaluator_on_the_other(recorded, tmp_path):
+    setting = peer.Setting("/peer/python", "kit", "libero_goal", tmp_path / "actions.npy", 2, 3, False)
+    peer.theirs(setting, "127.0.0.1:1", tmp_path)
+    assert [words[:2] for words, _ in recorded] == [["/peer/python", str(peer.PARTS / "peer_shard.py")]] * 2
+    recorded.clear()
+    peer.ours(setting, "http://127.0.0.1:1", tmp_path)
+    assert [job_of(words).workers for words, _ in recorded] == [2]
+
+
+def imported(name: str, variables: dict[str, str]) -> Path:
+    """Returns where a process with these variables has a package from."""
+    program = f"import importlib.util; print(importlib.util.find_spec({name!r}).origin)"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)
+    return Path(done.stdout.strip())
+
+
+def test_pro_imports_libero_pros_package_on_one_side_and_libero_on_the_other(monkeypatch, tmp_path):
+    task = suites.load_suite(pro.SUITES[0]).tasks[0]
+    commands, run = [], subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda words, **keywords: commands.append((words, keywords["env"])))
+    with pytest.raises(FileNotFoundError):
+        pro.stock([task], tmp_path, tmp_path)
+    monkeypatch.setattr(subprocess, "run", run)
+    ((words, variables),) = commands
+    assert words[1] == str(pro.STOCK)
+    theirs = imported("libero.libero", variables)
+    assert theirs.is_relative_to(pro_suites.BESIDE), theirs
+    assert imported("libero.libero", {}) != theirs
+
+
+def test_plus_runs_libero_pluss_own_code_on_one_side(monkeypatch, tmp_path):
+    task = plus.sample(plus.SUITES[0], 0)
+    commands, run = [], subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda words, **keywords: commands.append((words, keywords["env"])))
+    with pytest.raises(FileNotFoundError):
+        plus.stock([task], tmp_path / "assets", tmp_path)
+    monkeypatch.setattr(subprocess, "run", run)
+    ((words, variables),) = commands
+    assert words[1] == str(plus.STOCK)
+    assert "liberoplus.liberoplus.envs import OffScreenRenderEnv" in plus.STOCK.read_text()
+    assert imported("liberoplus.liberoplus", variables).is_relative_to(tmp_path)

@@ -1,0 +1,135 @@
+"""That the sides which the labs' benchmarks compare compute in different ways."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from bench import ablations, course, diffusion, transformer
+from bench.parts import practice_lstm, practice_positions, practice_vae
+from services.ws_mdl.diffusion import train as diffusion_train
+from services.ws_mdl.minivla.config import Config as MiniVLAConfig
+from services.ws_mdl.practice.blocks import POSITIONS
+from services.ws_mdl.practice.gpt.config import Config as GPTConfig
+from services.ws_mdl.practice.gpt.model import GPT
+from services.ws_mdl.practice.lstm.config import MODELS
+from services.ws_mdl.practice.vae.config import Config as VAEConfig
+from services.ws_mdl.transformer import model as lab_model
+from services.ws_mdl.transformer.config import get_config
+from services.ws_mdl.transformer.train import get_ds
+from services.ws_mdl.transformer.trainer import Trainer
+from tests.calls import count_calls
+from vla_modelkit.training.machine import Machine, choose_machine
+
+CPU = Machine(torch.device("cpu"))
+SMALL = {"d_model": 32, "N": 1, "h": 4, "d_ff": 64}
+
+
+@pytest.fixture
+def data(volume, tmp_path):
+    """A small corpus, with batches of the lab's."""
+    return get_ds(get_config("tiny", corpus="reverse", device="cpu", batch_tokens=128), tmp_path, CPU, volume)
+
+
+def test_transformer_computes_in_the_courses_way_in_torchs_and_in_the_labs(data, tmp_path, monkeypatch):
+    config = get_config("base", corpus="reverse", device="cpu", precision="fp32", **SMALL)
+    plain = count_calls(monkeypatch, transformer.PlainAttention, "forward")
+    plain_norm = count_calls(monkeypatch, transformer.PlainNorm, "forward")
+    torchs = count_calls(monkeypatch, nn.TransformerEncoderLayer, "forward")
+    labs = count_calls(monkeypatch, lab_model.MultiHeadAttentionBlock, "forward")
+    batch = next(iter(data.train_dataloader))
+    pad = transformer.Special.of(data.tokenizer_src).pad
+    sides = {
+        "course": lambda: transformer.CourseTraining(config, data, tmp_path / "course").step(
+            transformer.course_batch(batch, pad)
+        ),
+        "torch": lambda: transformer.torch_trainer(config, CPU, data, tmp_path).step([batch]),
+        "lab": lambda: Trainer(config, CPU, data, tmp_path).step([batch]),
+    }
+    called = {}
+    for name, step in sides.items():
+        for calls in (plain, plain_norm, torchs, labs):
+            calls.clear()
+        step()
+        called[name] = [bool(calls) for calls in (plain, plain_norm, torchs, labs)]
+    assert called == {
+        "course": [True, True, False, False],
+        "torch": [False, False, True, False],
+        "lab": [False, False, False, True],
+    }
+
+
+def test_transformer_pads_the_courses_batches_alone(data):
+    batch = next(iter(data.train_dataloader))
+    pad = transformer.Special.of(data.tokenizer_src).pad
+    assert transformer.course_batch(batch, pad).encoder_input.shape[1] == transformer.SEQ > batch.encoder_input.shape[1]
+
+
+def test_diffusion_trains_and_samples_in_the_courses_way_and_in_the_labs(monkeypatch):
+    one_by_one = count_calls(monkeypatch, diffusion.OneByOne, "__getitem__")
+    train_step = count_calls(monkeypatch, diffusion_train, "train_step")
+    diffusion.CourseTraining(diffusion.linear_schedule(), torch.device("cpu")).step()
+    assert (len(one_by_one), len(train_step)) == (diffusion.BATCH, 0)
+    diffusion.LabTraining(choose_machine("cpu")).step()
+    assert (len(one_by_one), len(train_step)) == (diffusion.BATCH, 1)
+    plain = diffusion.ContextUnet(3, 64, 5, 16).eval()
+    norms = [
+        sum(isinstance(module, nn.BatchNorm2d) for module in network.modules())
+        for network in (plain, diffusion.fused_for_sampling(plain))
+    ]
+    assert norms[0] > 0 == norms[1], "the lab samples without batch norms"
+
+
+def test_course_recipes_give_other_batches_and_other_rates(volume, tmp_path):
+    batches, configs = {}, {}
+    for size in ("tiny", "course"):
+        configs[size] = get_config(size, name=size, corpus="reverse", device="cpu", precision="fp32", **course.SMALL)
+        (tmp_path / size).mkdir()
+        batches[size] = next(iter(get_ds(configs[size], tmp_path / size, CPU, volume).train_dataloader))
+    rows, tokens = zip(*(batches[size].encoder_input.shape for size in ("tiny", "course")), strict=True)
+    assert rows[1] == 8 and tokens[1] == 350 > tokens[0]
+    same = ("d_model", "N", "h", "d_ff")
+    assert all(getattr(configs["tiny"], name) == getattr(configs["course"], name) for name in same)
+
+
+def test_practice_models_positions_and_collapse_differ():
+    models = {name: practice_lstm._config(name, "reverse") for name in MODELS}
+    assert {config.model for config in models.values()} == {"attention", "plain", "transformer"}
+    networks = {}
+    for kind in POSITIONS:
+        config = GPTConfig(positions=kind, seq=practice_positions.SEQ, **practice_positions.SIZE)
+        torch.manual_seed(0)
+        size = {name: getattr(config, name) for name in ("d_model", "N", "h", "d_ff", "positions")}
+        networks[kind] = GPT(40, config.seq, dropout=0.0, **size).eval()
+    tokens = torch.arange(24)[None] % 40
+    with torch.inference_mode():
+        outputs = [network(tokens) for network in networks.values()]
+    assert len(outputs) > 2 and not any(torch.equal(outputs[0], other) for other in outputs[1:])
+    settings = [VAEConfig(device="cpu", **changes) for changes in practice_vae.COLLAPSE.values()]
+    assert len({(one.sigma, one.anneal, one.free_nats) for one in settings}) == len(practice_vae.COLLAPSE)
+
+
+def test_ablations_change_a_setting_of_the_training_the_data_or_the_evaluation(monkeypatch):
+    commands, rows = {}, ablations.ROWS
+    options = ablations.Asked("a", "libero_object", "0", 20, "tiny", 6, 1, "kit")
+    monkeypatch.setattr(ablations, "frames", lambda asked, row: 640)
+    monkeypatch.setattr(ablations, "RunStore", lambda *_, **__: SimpleNamespace(meta=lambda _: answered))
+    monkeypatch.setattr(ablations, "is_complete", lambda run: False)
+    for name, row in rows.items():
+        answered = {"policy": {"checkpoint": {"repo": f"minivla/{options.run(row.trained_as or name)}"}}}
+        calls = commands.setdefault(name, [])
+
+        def lab(*words, calls=calls, name=name, **variables):
+            calls.append([word.replace(options.run(name), "RUN") for word in words])
+
+        monkeypatch.setattr(ablations, "lab", lab)
+        if not row.trained_as:
+            ablations.train(options, name, row)
+        ablations.evaluate(options, name, row)
+        for setting in filter(None, row.settings.split(",")):
+            field = setting.partition("=")[0]
+            assert field in MiniVLAConfig.__dataclass_fields__, f"row {name}: no setting {field}"
+    assert len({str(calls) for calls in commands.values()}) == len(rows), "two rows do the same"
+    assert replace(rows["first"]) == ablations.Row()
