@@ -15,6 +15,7 @@ from services.openvla.decoding.speculative import DRAFT_LENGTH, NO_TOKEN, Row
 from services.openvla.model.llama import TreePositions
 from services.openvla.model.openvla import OpenVLA
 from vla_modelkit.graphs import CudaGraphs, Eager
+from vla_modelkit.threads import use_idle_cores
 
 PROMPT_STEP = 16  # on a GPU prompts are padded to a multiple, so that few shapes are captured
 MAX_PROMPT = 160  # tokens of an instruction with its frame; LIBERO's longest has fewer than 50
@@ -41,6 +42,9 @@ class Engine:
     width         tokens of the draft's chain per decoding pass; 1 with weights whose kernels are fast for one token
                   only
     fixed_shapes  pads batch and prompt to a few sizes, each captured as a CUDA graph; on a CPU nothing is padded
+
+    On a CPU each call computes in as many of torch's threads as cores are idle. Their number can change the logits'
+    last bits, as a batch's size can.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Engine:
             raise ValueError(f"width is {width}; expected 1 to {DRAFT_LENGTH} tokens")
         self.model, self.max_batch, self.width = model, max_batch, width
         self.device = model.llama.embed.device
+        self._threads = torch.get_num_threads()
         self.fixed_shapes = self.device.type == "cuda" if fixed_shapes is None else fixed_shapes
         self.runner = CudaGraphs() if self.fixed_shapes and self.device.type == "cuda" else Eager()
         self._cache = model.llama.new_cache(max_batch, capacity(model.patches))
@@ -75,6 +80,8 @@ class Engine:
             raise ValueError(
                 f"{len(pixels)} pictures and {count} prompts; expected as many of both, 1 to {self.max_batch}"
             )
+        if self.device.type == "cpu":
+            use_idle_cores(self._threads)
         rows = [Row(None if draft is None else draft[index]) for index in range(count)]
         kept: Kept = [[] for _ in rows] if keep_logits else None
         lengths = np.array([len(prompt) for prompt in prompts])
