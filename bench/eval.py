@@ -4,11 +4,13 @@
 
 The oracle solves one task over and over; no videos. The figure is the steady state: for each worker, its steps per
 second from the end of its first episode to the end of its last, summed over the workers. Start-up (importing and
-building the simulator, some seconds per worker, all at once) is left out; the whole run's wall time is printed too.
+building the simulator, some seconds per worker, all at once) is left out; the whole run's wall time is printed too, and
+its processor time without the oracle's: where a step takes more of it with two workers, the cores slow each other down.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -30,11 +32,15 @@ SUITE, TASK = "libero_goal", "7"  # turn on the stove: about 65 steps, solved ev
 
 @dataclass(frozen=True)
 class Measured:
-    """One run: steps per second in its steady state, milliseconds per step, and its whole wall time in s."""
+    """One run: steps per second in its steady state, milliseconds per step, and the whole run's time.
+
+    cpu_ms_per_step: processor time of evaluator and workers, start-up included.
+    """
 
     steps_per_s: float
     episode_ms_per_step: float
     wall_s: float
+    cpu_ms_per_step: float
 
 
 def oracle(log: Path) -> AbstractContextManager[str]:
@@ -54,17 +60,19 @@ def ran(*words: str) -> None:
 def measure(root: Path, url: str, workers: int, episodes: int, assets: str | None, number: int) -> Measured:
     """Runs the evaluator once as users do."""
     run_id = f"workers-{workers}-{number}"
-    begun = time.monotonic()
+    begun, before = time.monotonic(), os.times()
     ran(
         *(SUITE, "--policy-url", url, "--run-dir", str(root)),
         *("--run-id", run_id, "--tasks", TASK, "--trials", str(episodes), "--workers", str(workers), "--video", "none"),
         *(("--assets", assets) if assets else ()),
     )
-    wall_s = time.monotonic() - begun
+    wall_s, after = time.monotonic() - begun, os.times()
+    cpu_s = sum(after[2:4]) - sum(before[2:4])
     with RunStore(root / run_id / "run.sqlite", readonly=True) as store:
         finished = store.finished()
     episode_ms = sum(e.result["timings_ms"]["total"] for e in finished)
-    return Measured(steady_rate(finished), episode_ms / sum(e.steps for e in finished), wall_s)
+    steps = sum(e.steps for e in finished)
+    return Measured(steady_rate(finished), episode_ms / steps, wall_s, 1e3 * cpu_s / steps)
 
 
 def steady_rate(finished: list[Finished]) -> float:
@@ -92,11 +100,13 @@ def main() -> None:
 
 def show(measured: dict[int, list[Measured]], episodes: int) -> None:
     """Prints the table and the figure; the ratio is the median over the rounds."""
-    print(f"{SUITE} task {TASK}, {episodes} episodes, oracle on the same {cores()} cores\n")
-    print("workers  steps/s  ms/step in an episode  whole run s")
+    load = os.getloadavg()[0]
+    print(f"{SUITE} task {TASK}, {episodes} episodes, oracle on the same {cores()} cores, load {load:.1f} at the end\n")
+    print("workers  steps/s  ms/step in an episode  whole run s  CPU ms/step")
     for workers, results in measured.items():
         for result in results:
-            print(f"{workers:7d} {result.steps_per_s:8.1f} {result.episode_ms_per_step:22.2f} {result.wall_s:12.1f}")
+            print(f"{workers:7d} {result.steps_per_s:8.1f} {result.episode_ms_per_step:22.2f} ", end="")
+            print(f"{result.wall_s:12.1f} {result.cpu_ms_per_step:12.2f}")
     one, two = measured[1], measured[2]
     print()
     walls = statistics.median(a.wall_s / b.wall_s for a, b in zip(one, two, strict=True))
