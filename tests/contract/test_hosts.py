@@ -5,6 +5,7 @@ import pytest
 from fakes import EchoPolicy
 
 from tests.running import running
+from vla_contract.server import hosts
 
 TOKEN = "open-sesame"
 
@@ -26,7 +27,7 @@ def port(url):
 
 FOREIGN = """
 evil.example:{} evil.example localhost.evil.example:{} 127.0.0.1.evil.example localhost@evil.example 0.0.0.0:{}
-10.0.0.1:{} oracle:{}
+10.0.0.1:{}
 """
 
 
@@ -68,11 +69,12 @@ def test_configured_names_are_answered(service, monkeypatch):
     assert status(url, Host="other.example.org") == status(url, Origin="https://example.org") == 403
 
 
-def test_names_of_the_compose_network_are_answered_where_compose_yaml_sets_them(service, monkeypatch):
-    monkeypatch.setenv("VLALAB_SERVICE_NAMES", "oracle,metaworld_oracle")
+@pytest.mark.parametrize(("inside", "expected"), [(True, 200), (False, 403)])
+def test_names_of_the_compose_network_are_answered_in_a_container_only(service, monkeypatch, inside, expected):
+    monkeypatch.setattr(hosts, "in_container", lambda: inside)
     url = service(EchoPolicy()).url
-    assert status(url, Host="oracle:8001") == status(url, Host="metaworld_oracle:8021") == 200
-    assert status(url, Host="random:8002") == 403
+    assert status(url, Host="oracle:8001") == status(url, Host="metaworld_oracle:8021") == expected
+    assert status(url, Host="evil.example.org") == status(url, Host="10.0.0.7:8001") == 403
 
 
 @pytest.mark.parametrize("value", ["http://lab.example.org", "lab.example.org:8000", "*", "two words"])

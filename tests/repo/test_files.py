@@ -123,7 +123,6 @@ NOT_FOR_USERS = {
     "VLALAB_HERE",  # where the caller stands: programs show paths from there
     "VLALAB_COMMAND",  # `./lab eval` tells the evaluator what was typed
     "VLALAB_COMMIT", "VLALAB_LOCK_HASH", "VLALAB_NUMBA_SEED",  # an image tells about itself
-    "VLALAB_SERVICE_NAMES",  # compose.yaml names the services to each other's containers
     "VLALAB_STEWARD_ACTS",  # the page's steward tells its commands to leave it alone
     "VLALAB_TEST_RECORD",  # of tests that start tests
     "VLALAB_CLUSTER_HEAD", "VLALAB_CLUSTER_HOST",  # names in a state file

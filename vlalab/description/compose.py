@@ -24,7 +24,6 @@ FILE = ROOT / "compose.yaml"
 GPU_FILE = ROOT / "compose.gpu.yaml"
 ROLE = "vla-lab.role"  # the label that tells policies from jobs
 PROJECT = "VLALAB_PROJECT"  # compose.yaml's name: is this variable's value
-SERVICE_NAMES = "VLALAB_SERVICE_NAMES"  # variable with the names by which containers call each other
 
 _TOKENS = borrowed.module("shared/contract/vla_contract/protocol/tokens.py")
 

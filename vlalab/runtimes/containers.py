@@ -146,9 +146,7 @@ def _start_words(service: str, name: str, attached: bool, owner: str, opened: bo
     if not attached:
         return ["up", "--detach", "--no-deps", service]
     published = ["--service-ports"] if opened else []
-    known_as = ["--env", f"{compose.SERVICE_NAMES}={name}"]
-    labels = ["--name", name, *known_as, "--label", f"{OWNER}={owner}"]
-    return ["run", "--detach", "--no-deps", *published, *labels, service]
+    return ["run", "--detach", "--no-deps", *published, "--name", name, "--label", f"{OWNER}={owner}", service]
 
 
 def _words_of(service: str) -> str:

@@ -51,9 +51,7 @@ def resolve(service: Service, env: Environment) -> tuple[list[str], dict[str, st
     command = [reach(_on_host(word, service.mounts)) for word in service.command]
     if command and command[0] == "python":
         command[0] = str(env.python)
-    # Host names of containers: here only another machine can have them.
-    variables = {name: value for name, value in service.environment.items() if name != compose.SERVICE_NAMES}
-    declared = {name: reach(_on_host(value, service.mounts)) for name, value in variables.items()}
+    declared = {name: reach(_on_host(value, service.mounts)) for name, value in service.environment.items()}
     return command, {**service_variables(env), **declared}
 
 

@@ -105,7 +105,8 @@ def settings(server: Server, root: Path, private: Path) -> dict[str, dict]:
             "answer_yes": True,  # an interrupt ends it at once
             "jpserver_extensions": {"jupyterlab": True, "jupyter_server_terminals": True},
             "allow_remote_access": bool(open_addresses(server.host)),  # else it checks Host
-            "local_hostnames": ["localhost", *allowed_names()],
+            # The second and third are names of its container: the site asks for its state by them.
+            "local_hostnames": ["localhost", server.of, f"{server.of}_notebook", *allowed_names()],
         },
         "FileContentsManager": {"preferred_dir": server.of},  # the file browser opens there
         "LabApp": {

@@ -10,19 +10,21 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from vla_contract.protocol.problems import Problem
-from vla_contract.server.auth import is_loopback
+from vla_contract.server.auth import in_container, is_loopback
 
 ALLOWED_HOSTS = "VLALAB_ALLOWED_HOSTS"
-SERVICE_NAMES = "VLALAB_SERVICE_NAMES"
 _NAME = re.compile(r"[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]")
 _AUTHORITY = re.compile(r"([^\s:/@\[\]]+|\[[0-9a-f:.]+\])(?::\d{1,5})?", re.ASCII)
 
 
 class HostCheck:
-    """Checks the headers `Host` and `Origin` of a request against loopback names and `names`."""
+    """Checks the headers `Host` and `Origin` of a request against loopback names and `names`.
 
-    def __init__(self, names: Iterable[str]):
-        self._names = frozenset(name.lower() for name in names)
+    without_dot: allow every name without a dot too. Containers call each other by such names.
+    """
+
+    def __init__(self, names: Iterable[str], without_dot: bool = False):
+        self._names, self._without_dot = frozenset(name.lower() for name in names), without_dot
         self._allows = lru_cache(256)(self._is_allowed)
 
     def refusal(self, headers: Iterable[tuple[bytes, bytes]]) -> Problem | None:
@@ -42,9 +44,11 @@ class HostCheck:
         if header == b"origin":
             authority = authority.partition("://")[2]
         match = _AUTHORITY.fullmatch(authority)
-        return match is not None and (
-            is_loopback(match[1]) or match[1].endswith(".localhost") or match[1] in self._names
-        )
+        if match is None:
+            return False
+        host = match[1]
+        is_name = host in self._names or (self._without_dot and re.fullmatch(r"[a-z0-9_-]+", host) is not None)
+        return is_loopback(host) or host.endswith(".localhost") or is_name
 
 
 def host_check(token_required: bool) -> HostCheck | None:
@@ -52,22 +56,16 @@ def host_check(token_required: bool) -> HostCheck | None:
 
     Raises ValueError for a bad name in $VLALAB_ALLOWED_HOSTS.
     """
-    return None if token_required else HostCheck(allowed_names())
+    return None if token_required else HostCheck(allowed_names(), without_dot=in_container())
 
 
 def allowed_names() -> list[str]:
-    """Return the configured names, and in a container of compose.yaml those that containers call each other by.
-
-    Raises ValueError for what is not a host name.
-    """
-    names = [
-        (variable, name.strip()) for variable in (ALLOWED_HOSTS, SERVICE_NAMES)
-        for name in os.environ.get(variable, "").split(",") if name.strip()
-    ]  # fmt: skip
-    for variable, name in names:
+    """Return the configured names. Raises ValueError for what is not a host name."""
+    names = [name.strip() for name in os.environ.get(ALLOWED_HOSTS, "").split(",") if name.strip()]
+    for name in names:
         if not _NAME.fullmatch(name):
             raise ValueError(
-                f"{variable} has {name!r}; expected host names without scheme and port, separated by commas, "
+                f"{ALLOWED_HOSTS} has {name!r}; expected host names without scheme and port, separated by commas, "
                 "for example gpu01.example.org"
             )
-    return [name for _, name in names]
+    return names
