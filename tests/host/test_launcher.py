@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from shlex import quote
 
+import invoke
 import pytest
 
 from tests.host.conftest import with_few_packages
@@ -41,6 +42,22 @@ def test_invoke_of_the_venv_is_the_launcher(fresh_clone):
     run(fresh_clone)
     listed = subprocess.run([fresh_clone / ".venv/bin/invoke", "--list"], capture_output=True, text=True)
     assert "eval" in listed.stdout
+
+
+def test_another_pythons_invoke_hands_over_to_the_launcher(fresh_clone, tmp_path):
+    run(fresh_clone)
+    (tmp_path / "packages").mkdir()
+    for path in Path(invoke.__file__).parents[1].glob("invoke*"):
+        (tmp_path / "packages" / path.name).symlink_to(path)
+    script = tmp_path / "invoke"  # without yaml and rich, as pipx and the distribution have it
+    script.write_text(
+        f"import sys\nsys.path.insert(0, {str(tmp_path / 'packages')!r})\n"
+        "from invoke.main import program\nprogram.run()\n"
+    )
+    done = subprocess.run(
+        [sys._base_executable, "-S", script, "status"], cwd=fresh_clone, env=CLEAN, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "oracle" in done.stdout, done.stderr
 
 
 def test_packages_of_other_tools_do_not_get_in_the_way(fresh_clone, tmp_path):
