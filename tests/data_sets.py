@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import h5py
@@ -14,6 +18,7 @@ from vla_datasets.writing import Writer
 
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 LENGTHS = (12, 9, 10)
+LINKED = ("cache", "copy", "disk")
 TASKS = ("open the drawer", "push the plate", "open the drawer")
 
 
@@ -54,6 +59,33 @@ def hdf5(folder: Path, size: int = 32) -> Path:
             chosen = [seed for seed, one in enumerate(TASKS) if one == task]
             for place, seed in enumerate(chosen):
                 _demo(data.create_group(f"demo_{place}"), seed, size)
+    return folder
+
+
+def linked(source: Path, layout: str, root: Path) -> Path:
+    """Return a data set whose files are links to those of `source`, as `layout` says.
+
+    cache   Hugging Face's: snapshots/REVISION/ links, relative, to blobs/SHA
+    copy    as `cp -rs` makes it: every file an absolute link
+    disk    data/ and each chunk of videos/ are links to directories elsewhere
+    """
+    if layout == "copy":
+        subprocess.run(["cp", "-rs", source, root / "copied"], check=True)
+        return root / "copied"
+    if layout == "disk":
+        folder = Path(shutil.copytree(source, root / "here"))
+        for path in (folder / "data", *(folder / "videos").glob("*")):
+            shutil.move(path, root / "disk" / path.name)
+            path.symlink_to(root / "disk" / path.name)
+        return folder
+    folder = root / "datasets--someone--linked" / "snapshots" / "0a1b2c"
+    blobs = root / "datasets--someone--linked" / "blobs"
+    blobs.mkdir(parents=True)
+    for path in sorted(one for one in source.rglob("*") if one.is_file()):
+        blob = shutil.copy(path, blobs / hashlib.sha256(str(path).encode()).hexdigest())
+        link = folder / path.relative_to(source)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(os.path.relpath(blob, link.parent))
     return folder
 
 

@@ -52,6 +52,11 @@ def test_a_libero_set_fits_its_embodiments_and_no_others(whole):
     assert "state left_arm, right_arm, left_hand, right_hand missing" in state and "action left_arm" in action
 
 
+@pytest.mark.parametrize("layout", data_sets.LINKED)
+def test_a_linked_set_lacks_nothing(whole, tmp_path, layout):
+    assert lacks(data_sets.linked(whole, layout, tmp_path), "libero") == []
+
+
 def test_averaged_quantiles_are_found_before_training(copy, tmp_path):
     change(copy, metadata.STATS, lambda stats: stats["action"]["q01"].__setitem__(0, 0.5))
     variables = {"VLALAB_VOLUME": str(tmp_path), "PYTHONPATH": os.pathsep.join([str(ROOT), *SHARED])}

@@ -22,6 +22,7 @@ from services.gr00t.training.frames import EMPTY, TAKEN
 from services.gr00t.training.robot import robot_of
 from services.gr00t.training.samples import Places, Samples, collate, loader, order
 from services.gr00t.training.settings import Finetune
+from tests import data_sets
 from tests.gr00t import robots
 from vla_common.volume import Volume
 from vla_datasets import films
@@ -56,6 +57,12 @@ def samples_of(folder, base, name="new_embodiment"):
 @pytest.fixture(scope="module")
 def samples(toy, base):
     return samples_of(toy, base)
+
+
+@pytest.mark.parametrize("layout", data_sets.LINKED)
+def test_a_linked_data_set_is_trained_on(toy, base, samples, tmp_path, layout):
+    linked = samples_of(data_sets.linked(toy, layout, tmp_path), base)
+    assert len(linked) == len(samples) and torch.equal(linked[5][0], samples[5][0])
 
 
 def place_of(samples, episode, step):

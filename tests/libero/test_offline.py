@@ -92,6 +92,12 @@ def test_ranges_of_other_rows_are_refused(volume, tmp_path, monkeypatch):
         main(["--dataset", str(folder), "--policy-url", service.url])
 
 
+@pytest.mark.parametrize("layout", data_sets.LINKED)
+def test_a_linked_data_set_is_scored(ask, volume, tmp_path, layout):
+    folder = data_sets.linked(volume / "datasets" / "small", layout, tmp_path)
+    assert ask(RecordedPolicy(), dataset=str(folder))[1]["steps"] == sum(data_sets.LENGTHS)
+
+
 def test_a_policy_that_does_what_was_recorded_has_no_error_and_padding_is_not_scored(ask):
     policy = RecordedPolicy(apart=0.5)
     _, summary, folder = ask(policy)

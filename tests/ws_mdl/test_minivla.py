@@ -15,6 +15,7 @@ from services.ws_mdl.minivla.data import Learned, Scaling, as_input, augmented, 
 from services.ws_mdl.minivla.model import MiniVLA
 from services.ws_mdl.minivla.pictures import small
 from services.ws_mdl.minivla.policy import PICTURE, MiniVLAPolicy, load_policy, newest
+from tests import data_sets
 from tests.running import running
 from vla_common.volume import Volume
 from vla_contract import Checkpoint, Observation, PolicyClient
@@ -130,6 +131,12 @@ def test_what_is_loaded_is_what_was_written(dots):
     assert far.abs().float().mean() < 12  # what H.264's halved colours cost
     assert found.words.shape[0] == 2 and not torch.equal(found.words[0], found.words[1])
     assert found.task.tolist() == [number % 2 for number in range(16) for _ in range(STEPS)]
+
+
+@pytest.mark.parametrize("layout", data_sets.LINKED)
+def test_a_linked_set_is_loaded(dots, tmp_path, layout):
+    linked, plain = load(config(data_sets.linked(dots, layout, tmp_path))), load(config(dots))
+    assert torch.equal(linked.pictures, plain.pictures) and torch.equal(linked.action, plain.action)
 
 
 def test_scales_are_the_rows_whatever_stats_json_says(tmp_path):

@@ -20,6 +20,7 @@ import av
 import numpy as np
 
 from vla_common.regular_files import require_regular
+from vla_datasets import metadata
 from vla_datasets.errors import DatasetError
 
 CODEC, PIXELS = "h264", "yuv420p"  # what every decoder reads; AV1, LeRobot's default, some cannot
@@ -31,12 +32,12 @@ FILM_OPTIONS, PICTURE_OPTIONS = ({"format_whitelist": names} for names in ("mov,
 
 
 @contextmanager
-def _told(path: object) -> Iterator[None]:
+def _told(path: Path | str) -> Iterator[None]:
     """Turns what FFmpeg says of a film into words with the film's name."""
     try:
         yield
     except FileNotFoundError as error:
-        raise DatasetError(f"{path} is missing; expected a film") from error
+        raise metadata.missing(Path(path), "a film") from error
     except av.error.FFmpegError as error:
         words = (error.strerror or str(error)).rstrip(".")
         text = f"{path} cannot be read as a film ({words}); it may have been cut off: copy it again"

@@ -5,6 +5,7 @@ Source: huggingface/lerobot before v3.0 (lerobot/common/datasets), Isaac-GR00T a
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -33,7 +34,8 @@ class LeRobotDataset:
     source    what the lab knows of a set that it made itself: meta/source.json, else None
     left_out  how many episodes were taken out of `episodes`
 
-    opener: how files of numbers and of meta/ are opened; open()'s own by default.
+    opener: how files of numbers and of meta/ are opened; open()'s own by default. It decides whether links are followed:
+    paths of a data set are judged by their names alone.
     """
 
     left_out = 0
@@ -188,14 +190,16 @@ class LeRobotDataset:
         if self.info.get(pattern) is None:
             raise DatasetError(f"{self.folder / metadata.INFO} has no {pattern}; expected {metadata.VIDEO_PATH}")
         name = metadata.fill_template(self.info[pattern], chunk, episode_index, video_key)
-        path = (self.folder / name).resolve()
-        if not path.is_relative_to(self.folder.resolve()):
-            raise DatasetError(f"{self.folder / metadata.INFO}: {pattern} leads to {path}, out of the data set")
+        if name.startswith("/") or ".." in Path(name).parts:
+            expected = "a path in it, relative and without '..'"
+            raise DatasetError(
+                f"{self.folder / metadata.INFO}: {pattern} gives {name!r:.200}, out of the data set; expected {expected}"
+            )
         return self.folder / name
 
     def _optional(self, name: str) -> dict[str, Any] | None:
         path = self.folder / name
-        return metadata.read_json(path, self.opener) if path.exists() else None
+        return metadata.read_json(path, self.opener) if os.path.lexists(path) else None
 
 
 def incomplete(stated: dict[str, dict[str, list]]) -> list[tuple[str, str]]:

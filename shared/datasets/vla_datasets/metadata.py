@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def read_json(path: Path, opener: Opener | None = None) -> dict[str, Any]:
         with open_regular(path, MAX_BYTES[".json"], opener) as file:
             value = _parse(file.read(MAX_BYTES[".json"]))
     except FileNotFoundError as error:
-        raise DatasetError(f"{path} is missing; expected a data set in LeRobot's layout") from error
+        raise missing(path, "a data set in LeRobot's layout") from error
     except (OSError, ValueError, RecursionError) as error:
         raise DatasetError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):
@@ -83,9 +84,27 @@ def raw_lines(path: Path, opener: Opener | None = None) -> Iterator[tuple[int, b
                     raise DatasetError(f"{path}, row {row}: {limits}; check where the file comes from")
                 yield row, line
     except FileNotFoundError as error:
-        raise DatasetError(f"{path} is missing; expected a line of JSON for each entry") from error
+        raise missing(path, "a line of JSON for each entry") from error
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error}") from error
+
+
+def missing(path: Path, expected: str) -> DatasetError:
+    """Return the error for a file that is not there, or that is a link to one."""
+    what = f"is a link to {os.readlink(path)}, which is missing" if path.is_symlink() else "is missing"
+    return DatasetError(f"{path} {what}; expected {expected}")
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield every file below a directory; a linked directory is entered, and none twice."""
+    seen = set()
+    for name, directories, files in os.walk(folder, followlinks=True):
+        status = os.stat(name)
+        if (status.st_dev, status.st_ino) in seen:
+            directories.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        yield from (Path(name, file) for file in files)
 
 
 def _parse(text: bytes) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ def _has(dataset: LeRobotDataset | LiberoFiles, key: str) -> bool:
     """Returns whether there are pictures: info.json of a real set may promise some that nobody made."""
     if not isinstance(dataset, LeRobotDataset) or dataset.features[key]["dtype"] != "video":
         return True
-    return any(dataset.video_path(episode.index, key).exists() for episode in dataset.episodes)
+    return any(os.path.lexists(dataset.video_path(episode.index, key)) for episode in dataset.episodes)
 
 
 def _feature(dataset: LeRobotDataset | LiberoFiles, key: str, is_film: bool) -> dict[str, Any]:

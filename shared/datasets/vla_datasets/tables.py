@@ -36,7 +36,7 @@ def read(path: Path, opener: Opener | None = None, columns: Sequence[str] | None
             _refuse_large(path, parquet.metadata)
             return parquet.read(columns=columns)
     except FileNotFoundError as error:
-        raise DatasetError(f"{path} is missing; expected an episode's rows") from error
+        raise metadata.missing(path, "an episode's rows") from error
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(f"{path} cannot be read as parquet ({str(error).splitlines()[0]}); copy it again") from error
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vla_common.durations import show_seconds
 from vla_common.endings import one_line
+from vla_datasets import metadata
 from vla_datasets.checks import Fault
 from vla_datasets.lerobot import LeRobotDataset
 
@@ -37,7 +38,7 @@ def layout(dataset: LeRobotDataset | LiberoFiles) -> str:
 
 def size(folder: Path) -> int:
     """Returns the bytes that a data set takes."""
-    paths = folder.rglob("*") if folder.is_dir() else [folder]
+    paths = metadata.files_below(folder) if folder.is_dir() else [folder]
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 

@@ -54,7 +54,7 @@ def _lerobot(found: Findings, tick: Callable[[int, int], None]) -> None:
             columns = rows.check(found, dataset, episode, totals)
             for key in dataset.video_keys:
                 videos.check(found, dataset, episode, key, columns)
-    except DatasetError as error:  # of what all that follows needs: what is listed, and paths that stay inside
+    except DatasetError as error:  # of what all that follows needs: what is listed, and paths in the data set
         found.error(metadata.INFO, error)
         return
     listed.totals(found, dataset, totals)

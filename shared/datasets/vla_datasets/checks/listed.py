@@ -95,8 +95,8 @@ def _tasks(found: Findings, dataset: LeRobotDataset) -> None:
 def _strays(found: Findings, dataset: LeRobotDataset) -> None:
     """Names files that no episode means: upstream's statistics read every parquet file there is."""
     known = {dataset.data_path(episode.index) for episode in dataset.episodes}
-    for path in sorted((dataset.folder / "data").rglob("*.parquet")):
-        if path not in known:
+    for path in sorted(metadata.files_below(dataset.folder / "data")):
+        if path.suffix == ".parquet" and path not in known:
             found.add(
                 path, None, f"belongs to no episode of {metadata.EPISODES}; statistics of GR00T's loader count it"
             )
