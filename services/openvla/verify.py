@@ -19,6 +19,7 @@ import tyro
 
 from services.openvla.service.settings import INT8, PREFIX, ModelSettings, checkpoint_folder
 from vla_common import endings
+from vla_common.unreadable import explain
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.settings import from_environment
 from vla_modelkit.threads import set_wait_policy
@@ -112,7 +113,7 @@ def _picture(path: Path | None) -> np.ndarray:
         try:
             return np.asarray(Image.open(path).convert("RGB"))
         except (OSError, UnidentifiedImageError) as error:
-            raise ValueError(f"--image {path} cannot be read: {error}") from error
+            raise ValueError(f"--image {path} cannot be read: {explain(path, error)}") from error
     y, x = np.mgrid[:224, :224]
     picture = np.stack((x, y, 224 - x), axis=-1).astype(np.uint8)
     picture[80:140, 60:120] = (220, 30, 30)

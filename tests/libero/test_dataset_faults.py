@@ -159,9 +159,9 @@ SPOILT = [
     ("late", _rows(lambda c: c.update(timestamp=c["timestamp"] + np.float32(0.05))),
      f"{ROWS}, row 0: timestamp begins at 0.0500 s; expected 0"),
     ("no film", lambda folder: (folder / FILM).unlink(), f"{FILM}: is missing; expected a film"),
-    ("cut film", _cut(FILM, 0.6), f"{FILM}: holds no pictures; expected a film: it may have been cut off"),
+    ("cut film", _cut(FILM, 0.6), f"{FILM}: cannot be read as a film: it is damaged or incomplete (no images in it)"),
     ("no film at all", _cut(FILM, 0.01), f"{FILM}: cannot be read as a film"),
-    ("garbled", _garble(FILM), f"{FILM}: cannot be read as a film (Invalid data"),
+    ("garbled", _garble(FILM), f"{FILM}: cannot be read as a film: it is damaged or incomplete (Invalid data"),
     ("frames", _film(length=8), f"{FILM}: 8 frames; the episode has 9 rows"),
     ("rate", _film(fps=30), f"{FILM}: 30 frames per second; info.json says 20"),
     ("size", _film(size=64), f"{FILM}: pictures of [64, 64, 3]; info.json says [32, 32, 3]"),
@@ -275,6 +275,11 @@ DEMOS = [
     ),
     ("count", _demo(lambda data: data.attrs.update(num_demos=9)), "num_demos is 9; there are 2"),
     ("none", _demo(lambda data: [data.__delitem__(name) for name in list(data)]), "has no demonstrations"),
+    (
+        "no observations",
+        _demo(lambda data: data["demo_1"].__delitem__("obs")),
+        "data/demo_1 has no observations (obs); it is a raw recording of robosuite. Play it back",
+    ),
     ("cut", _cut("open_the_drawer_demo.hdf5", 0.5), "open_the_drawer_demo.hdf5: cannot be read as LIBERO's HDF5"),
 ]
 

@@ -210,7 +210,10 @@ READING = [
     (lambda folder: (folder / metadata.TASKS).write_text('{"task": "x"}\n'), "tasks.jsonl, row 1"),
     (_cut("data/*/*.parquet", 200), "cannot be read as parquet"),
     (lambda folder: shutil.rmtree(folder / "data"), "parquet is missing"),
-    (_cut("videos/*/*/*.mp4", 300), r"mp4 cannot be read as a film \(.*; it may have been cut off"),
+    (
+        _cut("videos/*/*/*.mp4", 300),
+        r"mp4 cannot be read as a film: it is damaged or incomplete \(.*; copy or download it again",
+    ),
     (lambda folder: shutil.rmtree(folder / "videos"), "mp4 is missing; expected a film"),
 ]
 

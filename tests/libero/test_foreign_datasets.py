@@ -157,6 +157,70 @@ def test_a_name_out_of_the_data_set_is_refused(copy, pattern, name):
     assert any(f"{pattern} gives '{name.format(episode_index=0)}'" in str(one) for one in faults(copy))
 
 
+DISGUISES = {
+    "pointer": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * b"b" + b"\nsize 694\n",
+        "git lfs pull",
+    ),
+    "page": (b"<!DOCTYPE html><html><head><title>Box | Login</title></head></html>", "web page"),
+    "empty": (b"", "it is empty"),
+}
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+@pytest.mark.parametrize("name", [*NUMBERS, ROWS, FILM, "open_the_drawer_demo.hdf5"])
+def test_a_file_of_another_kind_is_named(copy, tmp_path, name, disguise):
+    content, cause = DISGUISES[disguise]
+    folder = data_sets.hdf5(tmp_path / "goal") if name.endswith(".hdf5") else copy
+    (folder / name).write_bytes(content)
+    text = "\n".join(map(str, faults(folder)))
+    assert name in text and (cause in text or (disguise == "empty" and name.endswith("l"))), text
+
+
+def test_a_locked_hdf5_file_is_named(tmp_path):
+    path = data_sets.hdf5(tmp_path / "goal") / "open_the_drawer_demo.hdf5"
+    code = "import h5py, sys; file = h5py.File(sys.argv[1], 'r+'); print('open', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(DatasetError, match=r"open_the_drawer_demo\.hdf5.*another program"):
+            open_dataset(path)
+        other.stdin.close()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+@pytest.mark.parametrize("name", [*NUMBERS, ROWS, FILM, "open_the_drawer_demo.hdf5"])
+def test_a_file_without_permission_names_its_owner(copy, tmp_path, name):
+    folder = data_sets.hdf5(tmp_path / "goal") if name.endswith(".hdf5") else copy
+    (folder / name).chmod(0)
+    assert f"uid {os.geteuid()}" in "\n".join(map(str, faults(folder)))
+
+
+def test_a_raw_recording_says_how_observations_are_made(tmp_path):
+    """demo.hdf5 as robosuite's and LIBERO's collection scripts write it."""
+    with h5py.File(tmp_path / "demo.hdf5", "w") as file:
+        group = file.create_group("data/demo_1")
+        group["states"], group["actions"] = np.zeros((20, 79)), np.zeros((20, 7))
+    with pytest.raises(DatasetError, match=r"demo\.hdf5: demo_1 has no observations.*create_dataset\.py.*robomimic"):
+        open_dataset(tmp_path)
+    assert any("--use-camera-obs" in str(one) for one in faults(tmp_path))
+
+
+def test_a_camera_that_one_demonstration_lacks_is_named(tmp_path):
+    folder = data_sets.hdf5(tmp_path / "goal")
+    with h5py.File(folder / "open_the_drawer_demo.hdf5", "r+") as file:
+        del file["data/demo_1/obs/eye_in_hand_rgb"]
+    with pytest.raises(DatasetError, match="demo_1 has no obs/eye_in_hand_rgb; demo_0 has"):
+        open_dataset(folder).frames(1, "observation.images.wrist_image")
+
+
+def test_a_slip_in_a_text_is_no_damaged_file(copy):
+    (copy / metadata.MODALITY).write_text('{"state": {},}')
+    with pytest.raises(DatasetError, match=r"modality\.json cannot be read as JSON: .*line 1 column 1[34]"):
+        LeRobotDataset(copy)
+
+
 def test_a_film_names_no_other_file(copy, tmp_path):
     """FFmpeg would read such a text as a film, and open what it names."""
     shutil.copy(copy / FILM, copy / "other.mp4")

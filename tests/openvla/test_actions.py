@@ -80,3 +80,10 @@ def test_a_folder_without_tokenizer_says_so(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match="cannot be read"):
         PromptTokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.model"])
+def test_a_tokenizer_that_is_a_pointer_says_so(tmp_path, name):
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:b\nsize 499723\n")
+    with pytest.raises(CheckpointError, match=rf"{name} cannot be read: .*git lfs pull"):
+        PromptTokenizer(tmp_path)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from services.openvla.checkpoint.config import SPACE_TOKEN
+from vla_common.unreadable import explain
 from vla_modelkit.checkpoint import CheckpointError
 
 PROMPT = "In: What action should the robot take to {instruction}?\nOut:"
@@ -45,7 +46,7 @@ def _from_json(path: Path) -> Callable[[str], list[int]] | None:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises bare Exception
-        raise CheckpointError(f"{path} cannot be read: {error}; download the checkpoint again") from error
+        raise CheckpointError(f"{path} cannot be read: {explain(path, error)}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return lambda text: tokenizer.encode(text).ids
@@ -60,5 +61,5 @@ def _from_sentencepiece(path: Path) -> Callable[[str], list[int]] | None:
     try:
         tokenizer = LlamaTokenizerFast(vocab_file=str(path))
     except Exception as error:  # sentencepiece and protobuf have errors of their own
-        raise CheckpointError(f"{path} cannot be read: {error}; download the checkpoint again") from error
+        raise CheckpointError(f"{path} cannot be read: {explain(path, error)}") from error
     return lambda text: tokenizer(text)["input_ids"]

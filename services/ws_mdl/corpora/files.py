@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from services.ws_mdl.corpora.types import Corpus, Languages, clean
-from vla_common.regular_files import open_regular
+from vla_common.regular_files import RefusedFileError, open_regular
+from vla_common.unreadable import explain
 from vla_common.volume import Volume
 
 MAX_BYTES = 2**30  # of a corpus file; it is read whole
@@ -36,7 +37,8 @@ def load(path: Path, languages: Languages) -> Corpus:
         with open_regular(path, MAX_BYTES) as file, io.TextIOWrapper(file, encoding="utf-8") as text:
             lines = text.read().split("\n")  # splitlines would also split at rarer characters
     except OSError as error:
-        raise ValueError(f"corpus {path} cannot be read: {error.strerror or error}") from error
+        reason = error if isinstance(error, RefusedFileError) else explain(path, error)
+        raise ValueError(f"corpus {path} cannot be read: {reason}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
     pairs = clean(readers[path.suffix](path, lines, languages))

@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from vla_common.regular_files import open_regular
 from vla_common.volume import Volume, make_own_folder, require_space
+from vla_datasets import metadata
 from vla_datasets.errors import DatasetError
 
 FOLDER, LOCK, ENDING = ".pictures", "lock", ".rgb"
@@ -61,7 +62,7 @@ def digest(found: Any, episodes: Sequence[Any], keys: Sequence[str], side: int) 
         except FileNotFoundError:
             continue  # whoever decodes it says which one is missing
         except OSError as error:
-            raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
+            raise metadata.unreadable(path, error, "images of a data set") from error
     return what.hexdigest()[:32]
 
 

@@ -13,13 +13,20 @@ from typing import BinaryIO
 Opener = Callable[[str, int], int]  # as open() takes one: a caller that must follow no link brings its own
 
 
+class RefusedFileError(OSError):
+    """The path is not a regular file, or the file is larger than its use allows."""
+
+
 def require_regular(path: Path) -> None:
-    """Raise OSError for a missing path, and for one that is neither a regular file nor a link to one."""
+    """Raise OSError for a missing path, RefusedFileError for one that is neither a regular file nor a link to one."""
     _refuse(os.stat(path), None)
 
 
 def open_regular(path: Path, max_bytes: int | None = None, opener: Opener | None = None) -> BinaryIO:
-    """Open a regular file for reading. Raises OSError for anything else, and for more than `max_bytes`."""
+    """Open a regular file for reading. Raises OSError for anything else.
+
+    RefusedFileError: it is not a regular file, or has more than `max_bytes`.
+    """
 
     def open_checked(name: str, flags: int) -> int:
         if opener is None:
@@ -37,6 +44,8 @@ def open_regular(path: Path, max_bytes: int | None = None, opener: Opener | None
 
 def _refuse(status: os.stat_result, max_bytes: int | None) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise OSError("it is a device, a pipe or a directory; expected a regular file: remove it")
+        raise RefusedFileError("it is a device, a pipe or a directory; expected a regular file: remove it")
     if max_bytes is not None and status.st_size > max_bytes:
-        raise OSError(f"it has {status.st_size:,} bytes; expected at most {max_bytes:,}: check where it comes from")
+        raise RefusedFileError(
+            f"it has {status.st_size:,} bytes; expected at most {max_bytes:,}: check where it comes from"
+        )

@@ -20,6 +20,7 @@ import av
 import numpy as np
 
 from vla_common.regular_files import require_regular
+from vla_common.unreadable import explain
 from vla_datasets import metadata
 from vla_datasets.errors import DatasetError
 
@@ -32,18 +33,17 @@ FILM_OPTIONS, PICTURE_OPTIONS = ({"format_whitelist": names} for names in ("mov,
 
 
 @contextmanager
-def _told(path: Path | str) -> Iterator[None]:
+def _told(path: Path) -> Iterator[None]:
     """Turns what FFmpeg says of a film into words with the film's name."""
     try:
         yield
     except FileNotFoundError as error:
-        raise metadata.missing(Path(path), "a film") from error
+        raise metadata.missing(path, "a film") from error
     except av.error.FFmpegError as error:
-        words = (error.strerror or str(error)).rstrip(".")
-        text = f"{path} cannot be read as a film ({words}); it may have been cut off: copy it again"
-        raise DatasetError(text) from error
+        reason = ValueError((error.strerror or str(error)).rstrip("."))
+        raise metadata.unreadable(path, reason, "a film") from error
     except OSError as error:
-        raise DatasetError(f"{path} cannot be read as a film: {error.strerror or error}") from error
+        raise metadata.unreadable(path, error, "a film") from error
 
 
 def _opened(path: Path) -> av.container.InputContainer:
@@ -59,7 +59,7 @@ class Film:
         with _told(path):
             self._container = _opened(path)
             if not self._container.streams.video:
-                raise DatasetError(f"{path} holds no pictures; expected a film: it may have been cut off")
+                raise metadata.unreadable(path, ValueError("no images in it"), "a film")
             self._stream = self._container.streams.video[0]
             self._stream.codec_context.thread_count = 1  # many small films at once, each on one core
             packets = [one for one in self._container.demux(self._stream) if one.pts is not None and one.size]
@@ -104,7 +104,8 @@ class Film:
             if picture is None:  # a key frame that is none, or a container that seeks badly
                 picture = self._decoded(pts, self._keys[0], anew=True)
         if picture is None:
-            raise DatasetError(f"frame {index} of {self.path} cannot be decoded; copy the film again")
+            reason = explain(self.path, ValueError(f"frame {index} cannot be decoded"))
+            raise DatasetError(f"frame {index} of {self.path} cannot be decoded: {reason}")
         return picture
 
     def _decoded(self, pts: int, key: tuple[int, int], anew: bool = False) -> np.ndarray | None:
@@ -160,8 +161,12 @@ def none_called(key: str, name: str, known: Sequence[str]) -> DatasetError:
 
 def picture(data: bytes, where: str) -> np.ndarray:
     """Returns uint8 [H, W, 3] of a PNG or JPEG, as data sets of features "image" hold them. `where` is for errors."""
-    with _told(where), av.open(BytesIO(data), options=PICTURE_OPTIONS) as container:
-        return next(container.decode(video=0)).to_ndarray(format="rgb24")
+    try:
+        with av.open(BytesIO(data), options=PICTURE_OPTIONS) as container:
+            return next(container.decode(video=0)).to_ndarray(format="rgb24")
+    except (av.error.FFmpegError, StopIteration) as error:
+        reason = getattr(error, "strerror", None) or "no image in it"
+        raise DatasetError(f"{where} cannot be read as a PNG or JPEG image: {reason}") from error
 
 
 def write(path: Path, pictures: np.ndarray, fps: float) -> None:

@@ -23,6 +23,11 @@ from vla_datasets.errors import DatasetError
 from vla_datasets.metadata import Episode
 
 LAYOUT = "LIBERO HDF5"
+# create_dataset.py of Lifelong-Robot-Learning/LIBERO, dataset_states_to_obs.py of ARISE-Initiative/robomimic
+MAKE_OBSERVATIONS = (
+    "it is a raw recording of robosuite. Play it back with LIBERO's `python scripts/create_dataset.py --demo-file FILE "
+    "--use-camera-obs`, or another task's with robomimic's dataset_states_to_obs.py, and name the file that this writes"
+)
 PARTS = ("ee_pos", "ee_ori", "gripper_states")  # of the state; ee_ori is an axis-angle
 ENDINGS = (".hdf5", ".h5")
 
@@ -37,7 +42,7 @@ def opened(path: Path):
     except DatasetError:
         raise
     except (OSError, KeyError, RuntimeError, AttributeError) as error:
-        raise DatasetError(f"{path} cannot be read as LIBERO's HDF5 ({error}); it may have been cut off") from error
+        raise metadata.unreadable(path, error, "LIBERO's HDF5") from error
 
 
 def require_inside(file: h5py.File, path: Path) -> None:
@@ -58,6 +63,12 @@ def require_inside(file: h5py.File, path: Path) -> None:
 
     if text := file.visititems_links(problem):
         raise DatasetError(f"{path}: {text}")
+
+
+def require_observations(demo: h5py.Group, where: str) -> None:
+    """Raise DatasetError for a demonstration as robosuite's collection writes it: states and actions only."""
+    if "obs" not in demo:
+        raise DatasetError(f"{where} has no observations (obs); {MAKE_OBSERVATIONS}")
 
 
 class LiberoFiles:
@@ -85,6 +96,7 @@ class LiberoFiles:
             for name in sorted((name for name in data if name.startswith("demo_")), key=_number):
                 if "actions" not in data[name]:
                     raise DatasetError(f"{path}: {name} has no actions; expected data/{name}/actions")
+                require_observations(data[name], f"{path}: {name}")
                 self.episodes.append(Episode(len(self.episodes), (text,), len(data[name]["actions"])))
                 self._demos.append((path, name))
         self.tasks.setdefault(next((i for i, one in self.tasks.items() if one == text), len(self.tasks)), text)
@@ -161,7 +173,10 @@ class LiberoFiles:
             raise films.none_called(video_key, self.name, self.video_keys)
         path, demo = self._demos[episode_index]
         with opened(path) as file:
-            kept = file["data"][demo]["obs"][self._cameras[video_key][0]]
+            name = self._cameras[video_key][0]
+            if name not in file["data"][demo]["obs"]:
+                raise DatasetError(f"{path}: {demo} has no obs/{name}; {self._demos[0][1]} has")
+            kept = file["data"][demo]["obs"][name]
             if indices is None:
                 found = kept[:]
             else:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vla_common.regular_files import Opener, open_regular
+from vla_common.regular_files import Opener, RefusedFileError, open_regular
+from vla_common.unreadable import explain
 from vla_datasets.errors import DatasetError
 
 INFO, MODALITY, STATS, SOURCE = "meta/info.json", "meta/modality.json", "meta/stats.json", "meta/source.json"
@@ -58,8 +59,10 @@ def read_json(path: Path, opener: Opener | None = None) -> dict[str, Any]:
             value = _parse(file.read(MAX_BYTES[".json"]))
     except FileNotFoundError as error:
         raise missing(path, "a data set in LeRobot's layout") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise DatasetError(f"{path} cannot be read as JSON: {error}") from error
+    except OSError as error:
+        raise unreadable(path, error, "JSON", opener) from error
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{path} cannot be read as JSON: {_reason(path, error, opener)}") from error
     if not isinstance(value, dict):
         raise DatasetError(f"{path} holds a {type(value).__name__}; expected a JSON object")
     return value
@@ -69,7 +72,7 @@ def read_lines(path: Path, opener: Opener | None = None) -> Iterator[tuple[int, 
     """Yield (row from 1, object) for each line of JSON that is not blank. Raises DatasetError naming file and row."""
     for row, line in raw_lines(path, opener):
         if line.strip():
-            yield row, _line(path, row, line)
+            yield row, _line(path, row, line, opener)
 
 
 def raw_lines(path: Path, opener: Opener | None = None) -> Iterator[tuple[int, bytes]]:
@@ -86,13 +89,29 @@ def raw_lines(path: Path, opener: Opener | None = None) -> Iterator[tuple[int, b
     except FileNotFoundError as error:
         raise missing(path, "a line of JSON for each entry") from error
     except OSError as error:
-        raise DatasetError(f"{path} cannot be read: {error}") from error
+        raise unreadable(path, error, "lines of JSON", opener) from error
 
 
 def missing(path: Path, expected: str) -> DatasetError:
     """Return the error for a file that is not there, or that is a link to one."""
     what = f"is a link to {os.readlink(path)}, which is missing" if path.is_symlink() else "is missing"
     return DatasetError(f"{path} {what}; expected {expected}")
+
+
+def unreadable(path: Path, error: Exception, kind: str, opener: Opener | None = None) -> DatasetError:
+    """Return the error for an existing file that is not `kind`, with its cause and what to do.
+
+    Where a caller brings its own opener, no other way leads to the file: the reason is the error's alone.
+    """
+    is_explained = opener is not None or isinstance(error, RefusedFileError)
+    reason = str(error).partition("\n")[0] if is_explained else explain(path, error)
+    return DatasetError(f"{path} cannot be read as {kind}: {reason}")
+
+
+def _reason(path: Path, error: Exception, opener: Opener | None) -> str:
+    """Return why a text is not JSON: a wrong first byte may tell another kind of file, a later one is a slip."""
+    is_other_kind = isinstance(error, UnicodeDecodeError) or getattr(error, "pos", None) == 0
+    return explain(path, error) if is_other_kind and opener is None else str(error)
 
 
 def files_below(folder: Path) -> Iterator[Path]:
@@ -118,11 +137,12 @@ def _parse(text: bytes) -> Any:
     return value
 
 
-def _line(path: Path, row: int, line: bytes) -> dict[str, Any]:
+def _line(path: Path, row: int, line: bytes, opener: Opener | None) -> dict[str, Any]:
     try:
         value = _parse(line)
     except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{path}, row {row}: no JSON ({error})") from error
+        reason = _reason(path, error, opener) if row == 1 else str(error)
+        raise DatasetError(f"{path}, row {row}: no JSON: {reason}") from error
     if not isinstance(value, dict):
         raise DatasetError(f"{path}, row {row}: a {type(value).__name__}; expected a JSON object")
     return value

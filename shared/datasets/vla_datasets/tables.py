@@ -38,7 +38,7 @@ def read(path: Path, opener: Opener | None = None, columns: Sequence[str] | None
     except FileNotFoundError as error:
         raise metadata.missing(path, "an episode's rows") from error
     except (pa.ArrowException, OSError) as error:
-        raise DatasetError(f"{path} cannot be read as parquet ({str(error).splitlines()[0]}); copy it again") from error
+        raise metadata.unreadable(path, error, "parquet", opener) from error
 
 
 def _refuse_large(path: Path, described: pq.FileMetaData) -> None:

@@ -46,7 +46,9 @@ def _file(found: Findings, path: Path, file: h5py.File, tick: Callable[[int, int
 
 def _demo(found: Findings, path: Path, where: str, demo: h5py.Group) -> None:
     missing = [key for key in SIZES if key not in demo]
-    if missing:
+    if "obs" not in demo:
+        found.add(path, None, f"{where} has no observations (obs); {hdf5.MAKE_OBSERVATIONS}")
+    elif missing:
         found.add(path, None, f"{where} lacks {', '.join(missing)}")
     if lacking := [key for key in USUAL if key not in demo]:
         found.note(path, None, f"{where} has no {', '.join(lacking)}")
