@@ -115,6 +115,13 @@ def _garble(name):
     return spoil
 
 
+def _mark(name):
+    return lambda folder: (folder / name).write_text((folder / name).read_text(), encoding="utf-8-sig")
+
+
+TEXTS = (metadata.INFO, metadata.MODALITY, metadata.STATS, metadata.EPISODES, metadata.TASKS, metadata.EPISODES_STATS)
+
+
 def _v3(folder):
     _json(metadata.INFO, lambda i: i.update(codebase_version="v3.0"))(folder)
 
@@ -137,6 +144,7 @@ SPOILT = [
      f"feature {IMAGE}: video.fps is 30; fps is 20"),
     ("blank", _lines(metadata.EPISODES, lambda r: [r[0], "", *r[1:]]),
      "meta/episodes.jsonl, row 2: a blank line; GR00T's loader fails on it"),
+    *((f"mark in {name}", _mark(name), f"{name}: begins with a byte order mark") for name in TEXTS),
     ("no JSON", _lines(metadata.TASKS, lambda r: [r[0], "{"]), "meta/info.json: meta/tasks.jsonl, row 2: no JSON"),
     ("twice", _lines(metadata.EPISODES, lambda r: [*r, r[2]]), "episode 2 is listed 2 times"),
     ("gap", _lines(metadata.EPISODES, lambda r: [r[0], r[2]]), "not numbered from 0 on: 1 is missing"),
@@ -209,6 +217,14 @@ def test_what_only_few_readers_mind_is_a_note(copy, spoil, words):
     spoil(copy)
     found = faults(copy)
     assert not any(one.grave for one in found) and any(words in str(one) for one in found), found
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_byte_order_mark_is_read_over(copy, name):
+    _mark(name)(copy)
+    assert [one.words.partition(";")[0] for one in faults(copy)] == ["begins with a byte order mark"]
+    dataset = LeRobotDataset(copy)
+    assert dataset.tasks[0] == "open the drawer" and dataset.modality and dataset.stated_statistics()
 
 
 def test_a_film_with_few_key_frames_is_noted(copy):

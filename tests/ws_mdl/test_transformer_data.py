@@ -11,6 +11,8 @@ import torch
 from services.ws_mdl import corpora
 from services.ws_mdl.corpora import homeassistant, hub
 from services.ws_mdl.corpora.types import Languages, clean
+from services.ws_mdl.practice.forecast.data import from_file
+from services.ws_mdl.practice.text import text_file
 from services.ws_mdl.transformer import dataset as data
 from services.ws_mdl.transformer.tokenization import (
     SPECIAL,
@@ -67,9 +69,29 @@ def test_files_of_both_kinds_give_their_pairs(volume):
     assert corpora.load("a.jsonl", "it-en", volume).pairs[1] == ("tre", "three")
 
 
+@pytest.mark.parametrize("header", ["en\tit", "English\tItalian", "source\ttarget", "EN\tIT", "en\tko"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_header_and_a_byte_order_mark_are_no_words(volume, capsys, header, mark):
+    (volume.datasets / "a.tsv").write_text(f"{mark}{header}\nthe cat\til gatto\n")
+    assert corpora.load("a.tsv", "en-it", volume).pairs == [("the cat", "il gatto")]
+    assert "line 1 names the columns" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.jsonl"])
+def test_a_byte_order_mark_is_not_learned(volume, capsys, name):
+    text = {"a.tsv": "the cat\til gatto\n", "a.jsonl": '{"en": "the cat", "it": "il gatto"}\n'}[name]
+    (volume.datasets / name).write_text(text, encoding="utf-8-sig")
+    assert corpora.load(name, "en-it", volume).pairs == [("the cat", "il gatto")] and not capsys.readouterr().out
+    (volume.datasets / "lines.txt").write_text("one\ntwo\n", encoding="utf-8-sig")
+    assert text_file(volume.datasets / "lines.txt") == ["one", "two"]
+    (volume.datasets / "numbers.csv").write_text("1\n2.5\n", encoding="utf-8-sig")
+    assert from_file(volume.datasets / "numbers.csv").tolist() == [1.0, 2.5]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
+        ("a.tsv", "it\ten\nuno\tone\n", "line 1 names the columns it and en; expected en-it: --pair it-en"),
         ("a.tsv", "one\tuno\ntwo due\n", "line 2: 1 columns; expected source, one tab, target"),
         ("a.tsv", "\n\n", "holds no pair of sentences"),
         ("a.jsonl", '{"en": "one", "fr": "un"}', "line 1 has en, fr; expected texts under en and it"),

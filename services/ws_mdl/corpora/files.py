@@ -12,6 +12,11 @@ from vla_common.regular_files import RefusedFileError, open_regular
 from vla_common.unreadable import explain
 from vla_common.volume import Volume
 
+# What a first line may call its columns, lower case.
+COLUMN_NAMES = frozenset(
+    ("source", "target", "src", "tgt", "sentence", "translation", "en", "it", "ko", "de", "fr", "es", "ja", "zh",
+     "english", "italian", "korean", "german", "french", "spanish", "japanese", "chinese", "영어", "한국어")
+)  # fmt: skip
 MAX_BYTES = 2**30  # of a corpus file; it is read whole
 
 
@@ -34,7 +39,7 @@ def load(path: Path, languages: Languages) -> Corpus:
     if path.suffix not in readers:
         raise ValueError(f"{path} ends in {path.suffix!r}; a corpus file ends in .tsv or .jsonl")
     try:
-        with open_regular(path, MAX_BYTES) as file, io.TextIOWrapper(file, encoding="utf-8") as text:
+        with open_regular(path, MAX_BYTES) as file, io.TextIOWrapper(file, encoding="utf-8-sig") as text:
             lines = text.read().split("\n")  # splitlines would also split at rarer characters
     except OSError as error:
         reason = error if isinstance(error, RefusedFileError) else explain(path, error)
@@ -48,11 +53,24 @@ def load(path: Path, languages: Languages) -> Corpus:
 def _tsv(path: Path, lines: list[str], languages: Languages) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(lines, 1):
         fields = line.split("\t")
-        if not line.strip() or (number == 1 and tuple(fields) == languages):  # the second is a header
+        if not line.strip() or (number == 1 and _is_header(path, fields, languages)):
             continue
         if len(fields) != 2:
             raise ValueError(f"{path}, line {number}: {len(fields)} columns; expected source, one tab, target")
         yield fields[0], fields[1]
+
+
+def _is_header(path: Path, fields: list[str], languages: Languages) -> bool:
+    """Return whether a first line names its columns, which is printed. Raises ValueError for the columns swapped."""
+    names = [field.strip().casefold() for field in fields]
+    codes = [language.casefold() for language in languages]
+    if names == codes[::-1]:
+        pair = "-".join(names)
+        raise ValueError(f"{path}, line 1 names the columns {' and '.join(names)}; expected {languages}: --pair {pair}")
+    if len(set(names)) != 2 or not set(names) <= COLUMN_NAMES | set(codes):
+        return False
+    print(f"{path}, line 1 names the columns ({', '.join(fields)}) and is not a pair", flush=True)
+    return True
 
 
 def _jsonl(path: Path, lines: list[str], languages: Languages) -> Iterator[tuple[str, str]]:

@@ -91,6 +91,6 @@ def python_reference() -> list[str]:
 def text_file(path: Path) -> list[str]:
     """Returns the lines of a text file. Raises ValueError for one that is not UTF-8."""
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error

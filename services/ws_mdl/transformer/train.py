@@ -59,6 +59,7 @@ def get_ds(config: Config, folder: Path, machine: Machine, volume: Volume) -> Da
     val_ds = TranslationDataset(val_pairs, *tokenizers, config.seq, config.too_long)
     if machine.is_main:
         print(f"corpus {corpus.name} {corpus.languages}: {len(train_ds):,} pairs to learn, {len(val_ds):,} to check")
+        print("first pair: {!r} → {!r}".format(*corpus.pairs[0]))
         _report_long(train_ds.skipped + val_ds.skipped, train_ds.cut + val_ds.cut, config.seq)
     specials = [Special.of(tokenizer) for tokenizer in tokenizers]
     place = {"seed": config.seed, "rank": machine.rank, "world": machine.world}

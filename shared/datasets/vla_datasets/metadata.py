@@ -128,7 +128,7 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 def _parse(text: bytes) -> Any:
     """Return a JSON value. Raises ValueError for text that is not JSON, and for half a character such as \\ud800."""
-    value = json.loads(text.decode("utf-8"))
+    value = json.loads(text.decode("utf-8-sig"))
     if re.search(rb"\\u[dD][89a-fA-F]", text):
         try:
             json.dumps(value, ensure_ascii=False).encode("utf-8")

@@ -104,7 +104,7 @@ def from_file(path: Path) -> Tensor:
     """Returns the numbers of a file, one in each line. Raises ValueError for what is none, or below 0."""
     if not path.is_file():
         raise ValueError(f"series {path} not found; known: bikes, made, or a file with a number in each line")
-    lines = path.read_text(encoding="utf-8", errors="replace").split()
+    lines = path.read_text(encoding="utf-8-sig", errors="replace").split()
     try:
         values = torch.tensor([float(line) for line in lines], dtype=torch.float64)
     except ValueError as error:

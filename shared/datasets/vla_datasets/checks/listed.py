@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from vla_common.regular_files import open_regular
 from vla_datasets import metadata
 from vla_datasets.checks.fault import Findings
 from vla_datasets.errors import DatasetError
@@ -19,12 +21,25 @@ PICTURE = (("height",), ("width",), ("channel", "channels", "rgb"))  # what the 
 
 
 def lines(found: Findings) -> None:
-    """Checks for blank lines, on which upstream's loader of GR00T fails."""
+    """Checks for blank lines and byte order marks, on which upstream's loaders fail."""
+    for name in (metadata.INFO, metadata.MODALITY, metadata.STATS):
+        path = found.folder / name
+        with suppress(OSError), open_regular(path) as file:  # the reader reports a missing one
+            _byte_order_mark(found, name, file.read(3))
     for name in (metadata.EPISODES, metadata.TASKS, metadata.EPISODES_STATS):
         with suppress(DatasetError):  # the reader reports it
             for row, line in metadata.raw_lines(found.folder / name):
+                if row == 1:
+                    _byte_order_mark(found, name, line)
                 if not line.strip():
                     found.add(name, row, "a blank line; GR00T's loader fails on it: remove it")
+
+
+def _byte_order_mark(found: Findings, name: str, start: bytes) -> None:
+    if start.startswith(codecs.BOM_UTF8):
+        found.add(
+            name, None, "begins with a byte order mark; LeRobot's and GR00T's loaders fail on it: save without it"
+        )
 
 
 def check(found: Findings, dataset: LeRobotDataset) -> None:
