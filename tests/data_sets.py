@@ -12,8 +12,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from vla_datasets import libero
+from vla_datasets import libero, metadata
 from vla_datasets.lerobot import LeRobotDataset
+from vla_datasets.tables import pq as parquet
 from vla_datasets.writing import Writer
 
 CAMERAS = ("agentview", "robot0_eye_in_hand")
@@ -86,6 +87,26 @@ def linked(source: Path, layout: str, root: Path) -> Path:
         link = folder / path.relative_to(source)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(os.path.relpath(blob, link.parent))
+    return folder
+
+
+def without_rows(folder: Path, index: int = 1) -> Path:
+    """Make an episode of a data set, or a demonstration of each HDF5 file, one without rows; return the data set."""
+    for path in folder.glob("*.hdf5"):
+        with h5py.File(path, "r+") as file:
+            demo = list(file["data"].values())[-1]
+            for name in ("actions", *(f"obs/{key}" for key in demo["obs"])):
+                values = demo[name][:0]
+                del demo[name]
+                demo[name] = values
+    if (folder / metadata.EPISODES).exists():
+        path = folder / metadata.EPISODES
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows[index]["length"] = 0
+        metadata.write_lines(path, rows)
+        table = LeRobotDataset(folder).data_path(index)
+        parquet.write_table(parquet.read_table(table).slice(0, 0), table)
+        LeRobotDataset(folder).write_statistics()
     return folder
 
 

@@ -65,6 +65,12 @@ def test_a_linked_data_set_is_trained_on(toy, base, samples, tmp_path, layout):
     assert len(linked) == len(samples) and torch.equal(linked[5][0], samples[5][0])
 
 
+def test_an_episode_without_rows_is_left_out(broken, base, tmp_path):
+    data_sets.without_rows(broken)
+    job = prepare(Finetune(str(broken), base=str(base.folder)), Volume(tmp_path))
+    assert [one.index for one in job.samples.episodes] == [0] and "1 without rows (1) are left out" in job.bad.left_out
+
+
 def place_of(samples, episode, step):
     number = episode * robots.LENGTH + step
     return int(np.flatnonzero(order(len(samples), 1, 0) == number)[0])

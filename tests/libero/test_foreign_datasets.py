@@ -14,7 +14,7 @@ import pytest
 
 from tests import data_sets
 from vla_common.endings import CONTROL
-from vla_datasets import films, hdf5, metadata, program, recoding, tables, telling
+from vla_datasets import films, hdf5, marks, metadata, program, recoding, tables, telling
 from vla_datasets.checks import faults
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
@@ -410,3 +410,42 @@ def test_the_colours_of_help_reach_the_terminal():
             while part := terminal.read(2**16):
                 sent += part
     assert process.returncode == 0 and b"\x1b[1m" in sent and rb"\x1b" not in sent
+
+
+# --- episodes without rows -------------------------------------------------------------------------------------
+
+
+def test_an_episode_without_rows_is_named_and_left_out(copy, tmp_path, monkeypatch, capsys):
+    data_sets.without_rows(copy)
+    grave = [str(one) for one in faults(copy) if one.grave]
+    assert "meta/episodes.jsonl, row 2: length is 0; expected at least one step" in grave
+    assert f"{ROWS}: has no rows; training leaves episode 1 out" in grave
+    assert not any(FILM in one or "reshape" in one for one in grave)
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    assert program.read(copy, show=True) == 0 and program.read(copy) == 0
+    assert "episodes without rows, which training leaves out: 1\n" in capsys.readouterr().out
+    written = recoding.recode(open_dataset(copy), tmp_path / "written")
+    assert [one.length for one in written.episodes] == [12, 10]
+    assert "copy: 1 without rows (1) are left out" in capsys.readouterr().out
+
+
+def test_a_demonstration_without_rows_is_named_and_left_out(tmp_path, monkeypatch, capsys):
+    folder = data_sets.without_rows(data_sets.hdf5(tmp_path / "goal"))
+    words = [str(one) for one in faults(folder) if one.grave]
+    assert words == [
+        "open_the_drawer_demo.hdf5: data/demo_1 has no rows; training leaves it out",
+        "push_the_plate_demo.hdf5: data/demo_0 has no rows; training leaves it out",
+    ]
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    assert program.read(folder, show=True) == 0 and program.read(folder) == 0
+    written = recoding.recode(open_dataset(folder), tmp_path / "written")
+    assert [one.length for one in written.episodes] == [12]
+    assert "goal: 2 without rows (1, 2) are left out" in capsys.readouterr().out
+
+
+def test_where_no_episode_has_rows_nothing_is_learned(copy):
+    for index in range(3):
+        data_sets.without_rows(copy, index)
+    assert program.read(copy) == 0
+    with pytest.raises(DatasetError, match="no episode with a step"):
+        marks.leave_out(open_dataset(copy))

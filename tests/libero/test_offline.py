@@ -98,6 +98,13 @@ def test_a_linked_data_set_is_scored(ask, volume, tmp_path, layout):
     assert ask(RecordedPolicy(), dataset=str(folder))[1]["steps"] == sum(data_sets.LENGTHS)
 
 
+def test_an_episode_without_rows_is_not_scored(ask, volume, tmp_path):
+    folder = data_sets.without_rows(shutil.copytree(volume / "datasets" / "small", tmp_path / "empty"))
+    out, summary, _ = ask(RecordedPolicy(), dataset=str(folder))
+    assert "episodes without rows are left out: 1\n" in out
+    assert [one["episode"] for one in summary["episodes"]] == [0, 2]
+
+
 def test_a_policy_that_does_what_was_recorded_has_no_error_and_padding_is_not_scored(ask):
     policy = RecordedPolicy(apart=0.5)
     _, summary, folder = ask(policy)

@@ -167,6 +167,16 @@ def test_what_is_marked_as_bad_is_left_out_and_said(tmp_path):
         load(config(folder, episodes=4))
 
 
+def test_an_episode_without_rows_is_left_out_and_said(tmp_path, capsys):
+    folder = data_sets.without_rows(write(tmp_path / "dots", 4))
+    found = load(config(folder))
+    assert len(found) == 3 * STEPS and found.left_out == "1 without rows (1) are left out"
+    marks.mark(open_dataset(folder), bad=[2])
+    assert load(config(folder)).left_out == "1 marked as bad and 1 without rows (1) are left out"
+    train.train_model(config(folder, epochs=1), Volume(tmp_path / "volume"))
+    assert "(1 marked as bad and 1 without rows (1) are left out)" in capsys.readouterr().out
+
+
 def test_fewer_episodes_are_as_many_of_each_task(dots):
     found = data.open_dataset(dots)
     some = chosen(found.episodes, 5)

@@ -253,7 +253,7 @@ def _greet(job: Job, trainer: Trainer, path: Path | None, curves: Path) -> None:
     settings, one = job.settings, job.robot.embodiment
     trained = sum(parameter.numel() for parameter in trainer.trained.values())
     about = f"{plural(len(job.samples.episodes), 'episode')}, {plural(len(job.samples), 'step')}"
-    left_out = f" ({len(job.bad.bad)} marked as bad are left out)" if job.bad.bad else ""
+    left_out = f" ({job.bad.left_out})" if job.bad.left_out else ""
     print(f"data set {job.dataset.name}: {about}{left_out}", *(f"note: {one}" for one in job.samples.notes), sep="\n")
     details = job.robot.layout.details()
     print(f"robot {one.name} ({one.tag}): {details['state']} → {details['action']}")

@@ -9,6 +9,7 @@ Source: Isaac-GR00T at 4af2b622, gr00t/data/dataset.py and gr00t/data/transform/
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +25,7 @@ from services.gr00t.training import colours
 from services.gr00t.training.frames import Frames
 from services.gr00t.training.robot import KINDS, Robot, column_of, language_column, video_key
 from vla_datasets.lerobot import LeRobotDataset
+from vla_datasets.statistics import as_rows
 
 TIME = 0.999  # the flow's time is (TIME - x) / TIME, x of a Beta(1.5, 1) distribution
 
@@ -73,8 +75,8 @@ def _episode(dataset: LeRobotDataset, robot: Robot, index: int, length: int, hor
     rows = {key: len(values) for key, values in columns.items()}
     if set(rows.values()) != {length}:
         raise ValueError(
-            f"{where} has {min(rows.values())} rows; episodes.jsonl says {length}: make the data set again, or mend "
-            "that line"
+            f"{where} has {min(rows.values())} rows; episodes.jsonl says {length}: make the data set again, mend "
+            f"that line, or leave it out: ./lab dataset {shlex.quote(str(dataset.folder))} --bad {index}"
         )
     states = [part.encode(_values(dataset, columns, "state", part, where)) for part in robot.layout.state]
     absolute = robot.metadata["modalities"]["action"]
@@ -95,7 +97,7 @@ def _values(dataset: LeRobotDataset, columns: dict, kind: str, part: Channel, wh
     column, place = column_of(dataset, kind, part.name)
     if column not in columns:
         raise ValueError(f"{where} has no column {column}; info.json promises it")
-    values = columns[column].reshape(len(columns[column]), -1)[:, place].astype(np.float64)
+    values = as_rows(columns[column])[:, place].astype(np.float64)
     if not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(values).all(-1))[0])
         raise ValueError(

@@ -140,7 +140,9 @@ def show_one(client: PolicyClient, view: View, asked: Asked) -> int:
 
 
 def _chosen(view: View, wanted: str) -> list:
-    known = {one.index: one for one in view.dataset.episodes}
+    known = {one.index: one for one in view.dataset.episodes if one.length}
+    if empty := [str(one.index) for one in view.dataset.episodes if not one.length]:
+        say(f"episodes without rows are left out: {', '.join(empty)}")
     numbers = parse_ranges(wanted) if wanted else list(known)[:FIRST]
     if beyond := [number for number in numbers if number not in known]:
         raise ValueError(f"{view.dataset.name} has no episode {beyond[0]}; it has {len(known)}, from 0 on")

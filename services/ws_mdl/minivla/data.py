@@ -94,6 +94,7 @@ class Demonstrations:
     task: Tensor  # int64 [N]: the row of words
     ends: Tensor  # int64 [N]: the step after the last of the episode
     pad: int = field(default=1)
+    left_out: str = ""  # episodes that nothing is learned from, in words
 
     def __len__(self) -> int:
         return len(self.action)
@@ -145,6 +146,7 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> De
     return Demonstrations(
         learned, pictures, learned.state(torch.from_numpy(state)), learned.action(torch.from_numpy(action)),
         encode(tokenizer, texts), torch.tensor(task), torch.tensor(ends), tokenizer.token_to_id("[PAD]"),
+        bad.left_out,
     )  # fmt: skip
 
 

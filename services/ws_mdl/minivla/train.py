@@ -181,8 +181,8 @@ def train_model(config: Config, volume: Volume) -> bool:
         restore(run, found[1], found[0])
         say(f"going on from {found[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
     about = f"{plural(run.data.learned.demonstrations, 'demonstration')}, {plural(len(run.data), 'step')}"
-    if run.data.learned.left_out:
-        about += f" ({run.data.learned.left_out} marked as bad are left out)"
+    if run.data.left_out:
+        about += f" ({run.data.left_out})"
     say(f"{config.name}: {about}, {machine}, weights in {shown(files.folder)}", flush=True)
     curves = Curves(config.tensorboard_folder(volume) if machine.is_main else None, run.global_step)
     return train_to_end(run, files, curves)

@@ -26,16 +26,27 @@ if TYPE_CHECKING:
     from vla_datasets.hdf5 import LiberoFiles
 
 
+SHOWN = 20  # episodes without rows that are named
+
+
 @dataclass(frozen=True)
 class Marks:
-    """The episodes of a data set that are marked as bad."""
+    """The episodes of a data set that are marked as bad; `empty` have no rows, and `leave_out` finds them."""
 
     bad: tuple[int, ...] = ()
+    empty: tuple[int, ...] = ()
 
     @property
     def digest(self) -> str:
         """16 hex digits that change with the marks; empty where nothing is marked."""
         return hashlib.sha256(json.dumps(self.bad).encode()).hexdigest()[:16] if self.bad else ""
+
+    @property
+    def left_out(self) -> str:
+        """What training leaves out, in words; empty where that is nothing."""
+        bad = [f"{len(self.bad)} marked as bad"] if self.bad else []
+        empty = [f"{len(self.empty)} without rows ({', '.join(map(str, self.empty[:SHOWN]))})"] if self.empty else []
+        return f"{' and '.join(bad + empty)} are left out" if bad or empty else ""
 
     def __str__(self) -> str:
         return f"marked as bad: {', '.join(map(str, self.bad)) or 'none'}"
@@ -76,14 +87,19 @@ def mark(dataset: LeRobotDataset | LiberoFiles, bad: Iterable[int] = (), good: I
 
 
 def leave_out(dataset: LeRobotDataset | LiberoFiles) -> Marks:
-    """Leaves the marked episodes out of an open data set: its statistics are of the others. Returns the marks.
+    """Leaves the marked episodes, and those without rows, out of an open data set: its statistics are of the others.
 
-    Raises DatasetError where none is left.
+    Returns which they are. Raises DatasetError where none is left.
     """
     marks = read(dataset)
     left = [one for one in dataset.episodes if one.index not in marks.bad]
+    marks = Marks(marks.bad, tuple(one.index for one in left if not one.length))
+    left = [one for one in left if one.length]
     if marks.bad and not left:
-        raise DatasetError(f"{dataset.name}: all {len(marks.bad)} episodes are marked as bad; nothing can be learned")
+        what = marks.left_out if marks.empty else f"all {len(marks.bad)} episodes are marked as bad"
+        raise DatasetError(f"{dataset.name}: {what}; nothing can be learned")
+    if not left:
+        raise DatasetError(f"{dataset.name} has no episode with a step; record one, or name another")
     dataset.episodes, dataset.left_out = left, len(marks.bad)
     return marks
 

@@ -21,8 +21,8 @@ def recode(dataset: LeRobotDataset | LiberoFiles, folder: Path) -> LeRobotDatase
     Episodes that are marked as bad are left out, and the others numbered anew.
     """
     require_space(folder, telling.size(dataset.folder))
-    if (bad := marks.leave_out(dataset)).bad:
-        print(f"left out, {bad}")
+    if text := marks.leave_out(dataset).left_out:
+        print(f"{dataset.name}: {text}")
     modality, robot = dataset.modality, dataset.info.get("robot_type") or "unknown"
     columns = set(_columns(dataset)) - OWN.keys()
     films = [key for key in dataset.video_keys if _has(dataset, key)]

@@ -40,9 +40,14 @@ class Departure:
         return f"{where} is {self.stated:.6g}; the rows' is {self.actual:.6g}"
 
 
+def as_rows(values: np.ndarray) -> np.ndarray:
+    """Return [T, …] as [T, n]; T and n may be 0."""
+    return values.reshape(len(values), int(np.prod(values.shape[1:])))
+
+
 def of_column(values: np.ndarray) -> dict[str, np.ndarray]:
     """Returns the six statistics, float64 [n], of [T] or [T, n] numbers, computed in float64."""
-    rows = np.asarray(values, np.float64).reshape(len(values), -1)
+    rows = as_rows(np.asarray(values, np.float64))
     low, high = np.quantile(rows, (0.01, 0.99), axis=0)
     moments = {"mean": rows.mean(0), "std": rows.std(0), "min": rows.min(0), "max": rows.max(0)}
     return moments | {"q01": low, "q99": high}
@@ -68,7 +73,7 @@ def departures(column: str, stated: Mapping[str, Any], rows: np.ndarray) -> Iter
 
     Raises ValueError where a statistic has not as many numbers as the column.
     """
-    actual, rows = of_column(rows), np.asarray(rows, np.float64).reshape(len(rows), -1)
+    actual, rows = of_column(rows), as_rows(np.asarray(rows, np.float64))
     low, high = actual["min"], actual["max"]
     size = np.maximum(np.abs(low), np.abs(high))
     room = RANGE_SHARE * np.maximum(high - low, 1e-6) + ROUNDING * size

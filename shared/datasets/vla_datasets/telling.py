@@ -83,7 +83,9 @@ def describe(dataset: LeRobotDataset | LiberoFiles) -> Iterator[str]:
     yield from _table(
         "tasks", [(str(i), text, _count(n, "episode"), f"{s:,} steps") for i, text, n, s in tasks(dataset)]
     )
-    lengths = sorted(episode.length for episode in dataset.episodes)
+    lengths = sorted(episode.length for episode in dataset.episodes) or [0]
+    if empty := [str(episode.index) for episode in dataset.episodes if not episode.length]:
+        yield f"episodes without rows, which training leaves out: {', '.join(empty)}"
     yield f"episodes: {lengths[0]} to {lengths[-1]} steps, half of them over {lengths[len(lengths) // 2]}"
     if dataset.modality:
         parts = {kind: dataset.modality.get(kind) or {} for kind in ("state", "action", "video", "annotation")}

@@ -55,7 +55,8 @@ def frames(folder: Path, config: Config) -> Labelled:
     Frames of one episode are nearly the same picture, so an episode is held out whole or not at all.
     """
     found = open_dataset(folder)
-    marks.leave_out(found)
+    if text := marks.leave_out(found).left_out:
+        print(f"{found.name}: {text}", flush=True)
     key = libero.video_key(next(iter(libero.CAMERAS)))
     if key not in found.video_keys:
         raise DatasetError(f"{found.name} has no pictures {key}; it has {', '.join(found.video_keys) or 'none'}")

@@ -52,7 +52,7 @@ def _lerobot(found: Findings, tick: Callable[[int, int], None]) -> None:
         for place, episode in enumerate(dataset.episodes):
             tick(place, len(dataset.episodes))
             columns = rows.check(found, dataset, episode, totals)
-            for key in dataset.video_keys:
+            for key in dataset.video_keys if episode.length else ():
                 videos.check(found, dataset, episode, key, columns)
     except DatasetError as error:  # of what all that follows needs: what is listed, and paths in the data set
         found.error(metadata.INFO, error)

@@ -8,7 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from vla_datasets import hdf5
+from vla_datasets import hdf5, statistics
 from vla_datasets.checks.fault import Findings
 from vla_datasets.errors import DatasetError
 
@@ -55,6 +55,8 @@ def _demo(found: Findings, path: Path, where: str, demo: h5py.Group) -> None:
     if "actions" not in demo:
         return
     length = len(demo["actions"])
+    if not length:
+        found.add(path, None, f"{where} has no rows; training leaves it out")
     if int(demo.attrs.get("num_samples", length)) != length:
         found.add(path, None, f"{where}: num_samples is {demo.attrs['num_samples']}; there are {length} actions")
     keys = [key for key in demo if isinstance(demo[key], h5py.Dataset)]
@@ -78,6 +80,6 @@ def _array(found: Findings, path: Path, where: str, key: str, array: h5py.Datase
             path, None, f"{where}/{key} is {values.dtype} {list(values.shape)}; expected uint8 [T, height, width, 3]"
         )
     elif values.dtype.kind == "f":
-        odd = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
+        odd = np.flatnonzero(~np.isfinite(statistics.as_rows(values)).all(axis=1))
         if len(odd):
             found.add(path, int(odd[0]), f"{where}/{key} holds a NaN or an infinity ({len(odd)} rows do)")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from vla_datasets import tables
+from vla_datasets import statistics, tables
 from vla_datasets.checks.fault import Findings
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
@@ -43,6 +43,8 @@ def check(found: Findings, dataset: LeRobotDataset, episode: Episode, totals: To
             _column(found, path, key, feature, table, columns)
     for key in columns.keys() - dataset.features.keys():
         found.note(path, None, f"column {key} is no feature of info.json")
+    if not table.num_rows:
+        found.add(path, None, f"has no rows; training leaves episode {episode.index} out")
     _own(found, dataset, episode, path, columns, totals.rows)
     totals.rows += table.num_rows
     totals.columns[episode.index] = columns
@@ -64,7 +66,7 @@ def _column(found: Findings, path: Path, key: str, feature: dict, table: pa.Tabl
     if feature["dtype"] in tables.TYPES and kind != tables.TYPES[feature["dtype"]]:
         found.note(path, None, f"column {key} is {kind}; info.json says {feature['dtype']}")
     if values.dtype.kind == "f":
-        odd = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
+        odd = np.flatnonzero(~np.isfinite(statistics.as_rows(values)).all(axis=1))
         if len(odd):
             found.add(path, int(odd[0]), f"column {key} holds a NaN or an infinity ({len(odd)} rows do)")
 

@@ -14,7 +14,7 @@ import jinja2
 import numpy as np
 
 from vla_common.regular_files import open_regular
-from vla_datasets import films, marks, telling
+from vla_datasets import films, marks, statistics, telling
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.metadata import Episode
@@ -111,7 +111,7 @@ def _films(
 ) -> tuple[tuple[tuple[str, str | None], ...], int]:
     """Returns an episode's films, and how many bytes there is room for after them."""
     found = []
-    for key in dataset.video_keys:
+    for key in dataset.video_keys if episode.length else ():
         try:
             data = _bytes(dataset, episode, key, room)
         except DatasetError:  # the check says why
@@ -143,10 +143,12 @@ def charts(dataset: LeRobotDataset | LiberoFiles, episode: Episode) -> tuple[Cha
         columns = dataset.columns(episode.index)
     except DatasetError:
         return ()
+    if not episode.length:
+        return ()
     found = []
     for title, key, places in _parts(dataset):
         if key in columns and columns[key].dtype != object:
-            values = columns[key].reshape(len(columns[key]), -1)
+            values = statistics.as_rows(columns[key])
             known = range(max(0, places.start), min(places.stop, values.shape[1]))
             names = telling.names_of(dataset, key)
             named = [(names[place] if place < len(names) else str(place), values[:, place]) for place in known]
