@@ -15,6 +15,7 @@ from torchvision.transforms import v2
 from services.gr00t.checkpoint import tokenizer
 from services.gr00t.checkpoint.embodiment import OWN, Transform, write
 from services.gr00t.checkpoint.folder import METADATA, find
+from services.gr00t.data import needs
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.training import colours
 from services.gr00t.training.__main__ import prepare
@@ -25,7 +26,8 @@ from services.gr00t.training.settings import Finetune
 from tests import data_sets
 from tests.gr00t import robots
 from vla_common.volume import Volume
-from vla_datasets import films
+from vla_datasets import films, marks
+from vla_datasets.checks import Findings
 from vla_datasets.lerobot import LeRobotDataset
 
 HEAD = SimpleNamespace(horizon=16, state_dim=64, action_dim=32)
@@ -69,6 +71,47 @@ def test_an_episode_without_rows_is_left_out(broken, base, tmp_path):
     data_sets.without_rows(broken)
     job = prepare(Finetune(str(broken), base=str(base.folder)), Volume(tmp_path))
     assert [one.index for one in job.samples.episodes] == [0] and "1 without rows (1) are left out" in job.bad.left_out
+
+
+def test_an_empty_instruction_is_refused_with_the_command_that_leaves_it_out(broken, base):
+    (broken / "meta/tasks.jsonl").write_text('{"task_index": 0, "task": "go"}\n{"task_index": 1, "task": " "}\n')
+    with pytest.raises(
+        ValueError, match=r"instruction of episode 1 is empty.*\./lab dataset \S*/toy --bad 1"
+    ) as refused:
+        samples_of(broken, base)
+    marks.mark(LeRobotDataset(broken), bad=[1])
+    dataset = LeRobotDataset(broken)
+    marks.leave_out(dataset)
+    robot = robot_of(dataset, "new_embodiment", base)
+    Samples(dataset, robot, Prompts(tokenizer.load(base.folder), 2, 256), HEAD, 224, seed=1)
+    assert "write it" in str(refused.value)
+
+
+@pytest.mark.parametrize("annotation", [{}, None])
+def test_without_an_annotation_check_and_training_take_the_task_index(broken, base, samples, annotation):
+    change(broken, "modality.json", lambda one: one.update(annotation=annotation))
+    assert samples_of(broken, base).episodes[1].prompts == samples.episodes[1].prompts
+    found = Findings(broken)
+    needs.check(found, None)
+    assert [one.grave for one in found.all if "names no annotation" in one.words] == [False]
+    assert not any(one.grave for one in found.all)
+
+
+def test_another_annotation_than_the_robots_is_refused_by_check_and_training(tmp_path, base):
+    folder = data_sets.lerobot(tmp_path / "goal").folder
+    edit = {"human.coarse_action": {"original_key": "task_index"}}
+    change(folder, "modality.json", lambda one: one.update(annotation=edit))
+    found = Findings(folder)
+    needs.check(found, "libero")
+    words = [one.words for one in found.all if one.grave]
+    assert len(words) == 1 and "modality.json has human.coarse_action" in words[0]
+    with pytest.raises(ValueError, match=r"modality\.json has human\.coarse_action"):
+        samples_of(folder, base, "libero")
+    change(folder, "modality.json", lambda one: one.update(annotation={}))
+    found = Findings(folder)
+    needs.check(found, "libero")
+    assert not any(one.grave for one in found.all)
+    assert samples_of(folder, base, "libero").episodes[1].prompts[0] == "push the plate"
 
 
 def place_of(samples, episode, step):

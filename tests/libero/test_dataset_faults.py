@@ -15,6 +15,7 @@ from tests import data_sets
 from vla_datasets import films, libero, metadata, tables
 from vla_datasets.checks import faults
 from vla_datasets.lerobot import LeRobotDataset
+from vla_datasets.opening import open_dataset
 
 IMAGE = libero.video_key("agentview")
 ROWS = "data/chunk-000/episode_000001.parquet"
@@ -249,6 +250,13 @@ def test_decoders_that_disagree_are_named(copy, monkeypatch):
     late = lambda path, places: [films.Film(path).frames([max(0, p - 1)])[0] // 2 for p in places]  # noqa: E731
     monkeypatch.setattr(videos, "DECODERS", {"cv2": late})
     assert any("cv2 shows another picture than PyAV" in one for one in grave(copy))
+
+
+def test_an_empty_instruction_of_liberos_files_is_the_name(files, tmp_path):
+    folder = shutil.copytree(files, tmp_path / "copy")
+    with h5py.File(folder / "open_the_drawer_demo.hdf5", "r+") as file:
+        file["data"].attrs["problem_info"] = json.dumps({"language_instruction": ["", ""]})
+    assert open_dataset(folder).episodes[0].tasks == ("open the drawer",)
 
 
 def test_rows_that_no_array_holds(copy):

@@ -20,7 +20,7 @@ from tests.running import running
 from vla_common.volume import Volume
 from vla_contract import Checkpoint, Observation, PolicyClient
 from vla_contract.protocol.parts import Part
-from vla_datasets import libero, marks
+from vla_datasets import libero, marks, metadata
 from vla_datasets.errors import DatasetError
 from vla_datasets.opening import open_dataset
 from vla_datasets.writing import Writer
@@ -175,6 +175,20 @@ def test_an_episode_without_rows_is_left_out_and_said(tmp_path, capsys):
     assert load(config(folder)).left_out == "1 marked as bad and 1 without rows (1) are left out"
     train.train_model(config(folder, epochs=1), Volume(tmp_path / "volume"))
     assert "(1 marked as bad and 1 without rows (1) are left out)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("tasks", [[""], ["  "], []])
+def test_an_empty_instruction_is_refused_before_training(tmp_path, tasks):
+    folder = write(tmp_path / "dots", 6)
+    path = folder / metadata.EPISODES
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for number in (1, 3, 4):
+        rows[number]["tasks"] = tasks
+    metadata.write_lines(path, rows)
+    with pytest.raises(DatasetError, match=r"instruction of episode 1,3-4 is empty.* --bad 1,3-4$"):
+        train.train_model(config(folder), Volume(tmp_path / "volume"))
+    marks.mark(open_dataset(folder), bad=[1, 3, 4])
+    assert load(config(folder)).learned.demonstrations == 3
 
 
 def test_fewer_episodes_are_as_many_of_each_task(dots):

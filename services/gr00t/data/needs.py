@@ -29,7 +29,10 @@ def check(found: Findings, wanted: str | None) -> None:
         found.add(metadata.MODALITY, None, f"is missing; {WRITE}")
         return
     if not dataset.modality.get("annotation"):
-        found.add(metadata.MODALITY, None, "names no annotation; GR00T needs the instruction's column")
+        text = (
+            "names no annotation; `./lab finetune` takes the instruction from task_index, upstream's loader needs one"
+        )
+        found.note(metadata.MODALITY, None, text)
     for name, part in (dataset.modality.get("video") or {}).items():
         _video(found, dataset, name, (part or {}).get("original_key") or name)
     for text in misfits(dataset, embodiment(wanted)) if wanted else ():
@@ -59,10 +62,9 @@ def misfits(dataset: LeRobotDataset, robot: Embodiment) -> Iterator[str]:
             yield f"{kind} {', '.join(missing)} missing; modality.json has {', '.join(there) or 'none'}"
         elif kind in WIDTHS:
             yield from _too_wide(kind, [(names[name].normalization, there[name]) for name in names])
-    language = robot.language.removeprefix(ANNOTATION)
-    if language not in (modality.get("annotation") or {}):
-        there = ", ".join(modality.get("annotation") or {}) or "none"
-        yield f"annotation {language} missing; modality.json has {there}"
+    language, there = robot.language.removeprefix(ANNOTATION), modality.get("annotation") or {}
+    if there and language not in there:
+        yield f"annotation {language} missing; modality.json has {', '.join(there)}"
 
 
 def _too_wide(kind: str, parts: list[tuple[str, dict[str, Any]]]) -> Iterator[str]:

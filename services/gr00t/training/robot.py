@@ -48,6 +48,7 @@ def robot_of(dataset: LeRobotDataset, name: str, base: CheckpointFolder) -> Robo
         _refuse_other_names(dataset, one)
     metadata = metadata_of(dataset, one.tag)
     _refuse_other_sizes(dataset, one, metadata, base)
+    _refuse_other_language(dataset, one)
     return Robot(one, metadata, layout(one, metadata))
 
 
@@ -165,6 +166,16 @@ def _refuse_other_names(dataset: LeRobotDataset, one: Embodiment) -> None:
                 f"{', '.join(there) or 'none'}. Choose its own robot with --embodiment, or leave that out: then "
                 "modality.json says what it is"
             )
+
+
+def _refuse_other_language(dataset: LeRobotDataset, one: Embodiment) -> None:
+    """Raise ValueError where modality.json has annotations and not the robot's; with none, task_index is the column."""
+    there, name = _parts(dataset, "annotation"), one.language.removeprefix("annotation.")
+    if there and name not in there:
+        raise ValueError(
+            f"data set {dataset.name} has no annotation {name!r}, which robot {one.name!r} takes its instruction from; "
+            f'modality.json has {", ".join(there)}; add "{name}": {{"original_key": "task_index"}} there'
+        )
 
 
 def _refuse_other_sizes(

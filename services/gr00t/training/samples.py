@@ -24,6 +24,7 @@ from services.gr00t.processing.prompt import Prompts
 from services.gr00t.training import colours
 from services.gr00t.training.frames import Frames
 from services.gr00t.training.robot import KINDS, Robot, column_of, language_column, video_key
+from vla_datasets import marks
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.statistics import as_rows
 
@@ -129,6 +130,8 @@ class Samples(Dataset):
     def __init__(self, dataset: LeRobotDataset, robot: Robot, prompts: Prompts, head: object, side: int, seed: int):
         self.dataset, self.robot, self.prompts, self.head, self.seed = dataset, robot, prompts, head, seed
         self.episodes = read_episodes(dataset, robot, head.horizon)
+        empty = (one.index for one in self.episodes if not all(text.strip() for text in set(one.prompts)))
+        marks.require_instructions(dataset, empty)
         parts = [(kind, part.name) for kind in KINDS for part in getattr(robot.layout, kind)]
         self.notes = dataset.require_current_statistics({column_of(dataset, *part)[0] for part in parts})
         for text in {text for one in self.episodes for text in one.prompts}:

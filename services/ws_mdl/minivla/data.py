@@ -113,6 +113,7 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> De
     """Returns a data set. Raises DatasetError for one of a robot that nothing is known of, or that lacks a camera."""
     found = open_dataset(find(config.data))
     bad = marks.leave_out(found)
+    marks.require_instructions(found)
     robot = robots.of(found)
     cameras = refuse_others(found, robot, config)
     keys = [robot.cameras[camera] for camera in cameras]

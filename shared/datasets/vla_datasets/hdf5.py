@@ -211,9 +211,10 @@ def instruction(data: h5py.Group, path: Path) -> str:
     """Returns what a file's demonstrations do: as its attributes say, else as its name does."""
     try:
         text = json.loads(data.attrs["problem_info"])["language_instruction"]
-        return " ".join(text) if isinstance(text, list) else str(text).strip()
+        text = (" ".join(text) if isinstance(text, list) else str(text)).strip()
     except (KeyError, ValueError, TypeError):
-        return re.sub(r"^.*SCENE\d+_", "", path.stem.removesuffix("_demo")).replace("_", " ").lower()
+        text = ""
+    return text or re.sub(r"^.*SCENE\d+_", "", path.stem.removesuffix("_demo")).replace("_", " ").lower()
 
 
 def _data(file: h5py.File, path: Path) -> h5py.Group:

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -102,6 +103,26 @@ def leave_out(dataset: LeRobotDataset | LiberoFiles) -> Marks:
         raise DatasetError(f"{dataset.name} has no episode with a step; record one, or name another")
     dataset.episodes, dataset.left_out = left, len(marks.bad)
     return marks
+
+
+def require_instructions(dataset: LeRobotDataset | LiberoFiles, empty: Iterable[int] | None = None) -> None:
+    """Raise DatasetError where an episode's instruction is empty, with the command that leaves such episodes out.
+
+    empty: their numbers; by default those whose first task is empty.
+    """
+    if empty is None:
+        empty = (one.index for one in dataset.episodes if not (one.tasks and one.tasks[0].strip()))
+    spans: list[list[int]] = []
+    for number in sorted(empty):
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    if spans:
+        numbers = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+        command = f"./lab dataset {shlex.quote(str(dataset.folder))} --bad {numbers}"
+        what = f"{dataset.name}: the instruction of episode {numbers} is empty, and no policy is asked without one"
+        raise DatasetError(f"{what}; write it, or leave the episode out: {command}")
 
 
 def _identity(dataset: LeRobotDataset | LiberoFiles) -> str:

@@ -57,6 +57,7 @@ def frames(folder: Path, config: Config) -> Labelled:
     found = open_dataset(folder)
     if text := marks.leave_out(found).left_out:
         print(f"{found.name}: {text}", flush=True)
+    marks.require_instructions(found)
     key = libero.video_key(next(iter(libero.CAMERAS)))
     if key not in found.video_keys:
         raise DatasetError(f"{found.name} has no pictures {key}; it has {', '.join(found.video_keys) or 'none'}")
