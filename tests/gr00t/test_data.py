@@ -11,6 +11,7 @@ import pytest
 
 from services.gr00t.data import needs
 from services.gr00t.data.__main__ import SIMULATED, published
+from services.gr00t.training.robot import column_of
 from tests import data_sets, forked
 from tests.gr00t.conftest import ROOT, SHARED
 from tests.openvla import hub as model_hub
@@ -85,6 +86,15 @@ def test_what_gr00t_lacks_is_named(copy, spoil, words):
 def test_states_that_the_network_has_no_room_for(copy):
     change(copy, metadata.MODALITY, lambda m: m["state"]["x"].update(end=70))
     assert any("state has 77 numbers; the network takes 64" in one for one in lacks(copy, "libero"))
+
+
+@pytest.mark.parametrize("value", ["3", None, 1.5])
+def test_a_range_that_is_none_is_named(copy, value):
+    change(copy, metadata.MODALITY, lambda m: m["state"]["x"].update(end=value))
+    words = "state has a part whose start or end is not a whole number"
+    assert any(words in one for one in lacks(copy, "libero")), lacks(copy, "libero")
+    with pytest.raises(ValueError, match=rf"start 0 and end {value!r} of state 'x'; expected whole numbers"):
+        column_of(LeRobotDataset(copy), "state", "x")
 
 
 def test_liberos_files_are_sent_through_a_conversion(tmp_path):

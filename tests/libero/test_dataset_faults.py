@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from tests import data_sets
 from vla_datasets import films, libero, metadata, tables
@@ -17,7 +18,7 @@ from vla_datasets.checks import faults
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.opening import open_dataset
 
-IMAGE = libero.video_key("agentview")
+IMAGE, WRIST = (libero.video_key(camera) for camera in data_sets.CAMERAS)
 ROWS = "data/chunk-000/episode_000001.parquet"
 FILM = f"videos/chunk-000/{IMAGE}/episode_000001.mp4"
 
@@ -123,6 +124,26 @@ def _mark(name):
 TEXTS = (metadata.INFO, metadata.MODALITY, metadata.STATS, metadata.EPISODES, metadata.TASKS, metadata.EPISODES_STATS)
 
 
+def _exchange(modality):
+    video = modality["video"]
+    video["image"], video["wrist_image"] = video["wrist_image"], video["image"]
+
+
+def _stats(key, **values):
+    """Changes the statistics of episode 1."""
+
+    def change(rows):
+        line = json.loads(rows[1])
+        line["stats"][key].update(values)
+        return [rows[0], json.dumps(line), rows[2]]
+
+    return _lines(metadata.EPISODES_STATS, change)
+
+
+def _codec(folder):
+    (folder / FILM).write_bytes((folder / FILM).read_bytes().replace(b"avc1", b"zzzz"))
+
+
 def _v3(folder):
     _json(metadata.INFO, lambda i: i.update(codebase_version="v3.0"))(folder)
 
@@ -168,7 +189,8 @@ SPOILT = [
     ("late", _rows(lambda c: c.update(timestamp=c["timestamp"] + np.float32(0.05))),
      f"{ROWS}, row 0: timestamp begins at 0.0500 s; expected 0"),
     ("no film", lambda folder: (folder / FILM).unlink(), f"{FILM}: is missing; expected a film"),
-    ("cut film", _cut(FILM, 0.6), f"{FILM}: cannot be read as a film: it is damaged or incomplete (no images in it)"),
+    ("cut film", _cut(FILM, 0.6),
+     f"{FILM}: cannot be read as a film: it is damaged or incomplete (no images that can be decoded)"),
     ("no film at all", _cut(FILM, 0.01), f"{FILM}: cannot be read as a film"),
     ("garbled", _garble(FILM), f"{FILM}: cannot be read as a film: it is damaged or incomplete (Invalid data"),
     ("frames", _film(length=8), f"{FILM}: 8 frames; the episode has 9 rows"),
@@ -194,6 +216,30 @@ SPOILT = [
      "annotation.human.coarse_action is column 'annotation.human.coarse_action', which there is none of"),
     ("rotation", _json(metadata.MODALITY, lambda m: m["state"]["x"].update(rotation_type="euler")),
      "state.x: rotation_type 'euler' is none of"),
+    ("overlap", _json(metadata.MODALITY, lambda m: m["state"]["y"].update(start=0)),
+     "meta/modality.json: state.y starts at 0 in state.x, observation.state[0:1]: they overlap"),
+    ("exchanged", _json(metadata.MODALITY, _exchange),
+     f"meta/modality.json: video.image is '{WRIST}', which is called as video.wrist_image: exchanged"),
+    ("one for two", _json(metadata.MODALITY, lambda m: m["video"]["wrist_image"].update(original_key=IMAGE)),
+     f"meta/modality.json: video.wrist_image is '{IMAGE}', which is video.image, too"),
+    ("text", _json(metadata.MODALITY, lambda m: m["state"].update(x="0:1")), "expected an object of parts, each an"),
+    ("half", _json(metadata.MODALITY, lambda m: m["state"]["x"].update(end=0.5)), "state.x: start 0, end 0.5;"),
+    ("chunks of 0", _json(metadata.INFO, lambda i: i.update(chunks_size=0)), "info.json: chunks_size is 0; expected"),
+    ("stats list", _json(metadata.STATS, lambda s: s.update(action=[1.0, 2.0])),
+     "meta/stats.json: action is a list; expected an object with mean"),
+    ("episode's std", _stats("action", std=[9.0] * 7),
+     "meta/episodes_stats.jsonl, row 2: action: std[6] is 9; the rows' is"),
+    ("episode's count", _stats("action", count=[8]), "row 2: action: count is [8]; there are 9 rows"),
+    ("image's mean", _stats(IMAGE, mean=[[[0.9]]] * 3), f"row 2: {IMAGE}: mean is [0.9, 0.9, 0.9]; the frames' is [0."),
+    ("image's text", _stats(IMAGE, std="much"), f"row 2: {IMAGE}: std is [nan, nan, nan]; the frames' is [0."),
+    ("whole numbers", _rows(lambda c: c.update({libero.STATE: c[libero.STATE].astype(np.int64)})),
+     f"{ROWS}: column observation.state is int64; info.json says float32"),
+    ("other task", _set("task_index", slice(2, None), 0),
+     f"{ROWS}, row 2: task_index is 0, 'open the drawer'; episodes.jsonl says 'push the plate'"),
+    ("no codec", _codec, f"{FILM}: cannot be read as a film: it is damaged or incomplete (no images that can"),
+    ("an image", lambda folder: Image.new("RGB", (32, 32)).save(folder / FILM, "PNG"),
+     f"{FILM}: cannot be read as a film: it is damaged or incomplete (its format is not MP4, Matroska or AVI)"),
+    ("no rows", _rows(lambda c: {name: one[:0] for name, one in c.items()}), f"{ROWS}: has no rows; training leaves"),
     ("no action part", _json(metadata.MODALITY, lambda m: m.pop("action")), "meta/modality.json: names no action"),
 ]  # fmt: skip
 
@@ -208,6 +254,10 @@ NOTED = [
     ("more columns", _rows(lambda c: c | {"force": np.zeros(9)}), f"note: {ROWS}: column force is no feature"),
     ("dtype", _rows(lambda c: c.update(action=c["action"].astype(float))), "action is double; info.json says float32"),
     ("no videos", _json(metadata.INFO, lambda i: i.update(total_videos=3)), "total_videos is 3"),
+    ("chunks", _json(metadata.INFO, lambda i: i.update(total_chunks=0)), "info.json: total_chunks is 0; there are 1"),
+    ("splits", _json(metadata.INFO, lambda i: i.update(splits={"train": "0:100"})),
+     "meta/info.json: splits: train is '0:100'; expected FIRST:END within 0:3"),
+    ("splits text", _json(metadata.INFO, lambda i: i.update(splits="all")), "info.json: splits is 'all'; expected"),
     ("not needed", _json(metadata.INFO, lambda i: i["features"].update(
         {"far": {**i["features"][IMAGE]}})), "note: meta/info.json: feature far has no films"),
 ]  # fmt: skip
@@ -226,6 +276,40 @@ def test_a_byte_order_mark_is_read_over(copy, name):
     assert [one.words.partition(";")[0] for one in faults(copy)] == ["begins with a byte order mark"]
     dataset = LeRobotDataset(copy)
     assert dataset.tasks[0] == "open the drawer" and dataset.modality and dataset.stated_statistics()
+
+
+ALONE = [
+    ("cut", _cut(ROWS, 0.5)),
+    ("gone", lambda folder: (folder / ROWS).unlink()),
+    ("odd columns", _rows(lambda c: c | {"force": np.array([None] * 9)})),
+    ("film", lambda folder: (folder / FILM).unlink()),
+]
+
+
+@pytest.mark.parametrize("spoil", [one[1] for one in ALONE], ids=[one[0] for one in ALONE])
+def test_a_file_that_cannot_be_read_is_the_only_fault(copy, spoil):
+    spoil(copy)
+    assert len(grave(copy)) == 1, faults(copy)
+
+
+def test_a_shorter_table_moves_no_index_of_the_next(copy):
+    _rows(lambda c: {name: one[:7] for name, one in c.items()})(copy)
+    assert not any("episode_000002" in one for one in grave(copy)), faults(copy)
+
+
+def test_write_stats_writes_those_of_each_episode_too(copy):
+    before = [json.loads(line) for line in (copy / metadata.EPISODES_STATS).read_text().splitlines()]
+    for spoil in (_stats("action", std=[9.0] * 7), _stats(IMAGE, mean=[[[0.9]]] * 3)):
+        spoil(copy)
+    assert len(grave(copy)) == 2
+    assert [path.name for path in LeRobotDataset(copy).write_statistics()] == ["stats.json", "episodes_stats.jsonl"]
+    assert faults(copy) == []
+    after = [json.loads(line) for line in (copy / metadata.EPISODES_STATS).read_text().splitlines()]
+    assert [one["stats"].keys() for one in after] == [one["stats"].keys() for one in before]
+    assert [one["stats"]["action"] for one in after] == [one["stats"]["action"] for one in before]
+    (copy / metadata.EPISODES_STATS).unlink()
+    LeRobotDataset(copy).write_statistics()
+    assert faults(copy) == []
 
 
 def test_a_film_with_few_key_frames_is_noted(copy):

@@ -130,7 +130,7 @@ MAKERS = {name: one.datasets for name, one in manifests.benchmarks().items() if 
 FORMATS = ("lerobot", "lerobot-v3.0", "hdf5")
 CHECK = Flag("check", "read it back whole, and name every fault with its file and row", default=False)
 SHOW = Flag("show", "make a page of it: films, curves, statistics", default=False)
-STATS = Flag("write-stats", "write its meta/stats.json anew; nothing else writes into a data set", default=False)
+STATS = Flag("write-stats", "write its statistics in meta/ anew; nothing else writes into a data set", default=False)
 
 
 @task(

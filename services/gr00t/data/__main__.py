@@ -30,7 +30,7 @@ class Data:
     check: bool = False
     """Read it back whole and name every fault, what GR00T needs included."""
     write_stats: bool = False
-    """Write its stats.json anew from its rows."""
+    """Write its statistics in meta/ anew from its rows and frames."""
     download: str | None = None
     """Get a published one first: the name of NVIDIA's simulated ones, or OWNER/NAME[/FOLDER] on the hub."""
 

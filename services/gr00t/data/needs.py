@@ -68,7 +68,11 @@ def misfits(dataset: LeRobotDataset, robot: Embodiment) -> Iterator[str]:
 
 
 def _too_wide(kind: str, parts: list[tuple[str, dict[str, Any]]]) -> Iterator[str]:
-    sizes = [(2 if normalization == "sin_cos" else 1) * (part["end"] - part["start"]) for normalization, part in parts]
+    ends = [(normalization, part.get("start"), part.get("end")) for normalization, part in parts]
+    if not all(type(start) is int and type(end) is int for _, start, end in ends):
+        yield f"{kind} has a part whose start or end is not a whole number"
+        return
+    sizes = [(2 if normalization == "sin_cos" else 1) * (end - start) for normalization, start, end in ends]
     if sum(sizes) > WIDTHS[kind]:
         yield f"{kind} has {sum(sizes)} numbers; the network takes {WIDTHS[kind]}"
 

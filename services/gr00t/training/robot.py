@@ -97,7 +97,11 @@ def _parts(dataset: LeRobotDataset, kind: str) -> Mapping[str, Mapping[str, Any]
 def column_of(dataset: LeRobotDataset, kind: str, name: str) -> tuple[str, slice]:
     """Returns the column that holds a part of the state or action, and where in it."""
     part = _parts(dataset, kind)[name]
-    return part.get("original_key") or COLUMNS[kind], slice(part["start"], part["end"])
+    start, end = part.get("start"), part.get("end")
+    if type(start) is not int or type(end) is not int:
+        what = f"{dataset.name}: modality.json has start {start!r} and end {end!r} of {kind} {name!r}"
+        raise ValueError(f"{what}; expected whole numbers")
+    return part.get("original_key") or COLUMNS[kind], slice(start, end)
 
 
 def video_key(dataset: LeRobotDataset, name: str) -> str:

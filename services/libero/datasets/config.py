@@ -39,7 +39,7 @@ class DatasetConfig:
     show: bool = False
     """Make a page of a data set, with films and curves."""
     write_stats: bool = False
-    """Write its stats.json anew from its rows."""
+    """Write its statistics in meta/ anew from its rows and frames."""
 
     bad: str = ""
     """Mark these episodes as bad, "3,7-9": training leaves them out."""

@@ -39,6 +39,9 @@ def _told(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise metadata.missing(path, "a film") from error
+    except av.error.ArgumentError as error:  # its format is not in FILM_OPTIONS
+        reason = ValueError("its format is not MP4, Matroska or AVI")
+        raise metadata.unreadable(path, reason, "a film") from error
     except av.error.FFmpegError as error:
         reason = ValueError((error.strerror or str(error)).rstrip("."))
         raise metadata.unreadable(path, reason, "a film") from error
@@ -58,9 +61,9 @@ class Film:
         self.path = path
         with _told(path):
             self._container = _opened(path)
-            if not self._container.streams.video:
-                raise metadata.unreadable(path, ValueError("no images in it"), "a film")
-            self._stream = self._container.streams.video[0]
+            self._stream = next(iter(self._container.streams.video), None)
+            if self._stream is None or self._stream.codec_context is None:  # none for an unknown codec
+                raise metadata.unreadable(path, ValueError("no images that can be decoded"), "a film")
             self._stream.codec_context.thread_count = 1  # many small films at once, each on one core
             packets = [one for one in self._container.demux(self._stream) if one.pts is not None and one.size]
         context = self._stream.codec_context

@@ -34,8 +34,8 @@ class LeRobotDataset:
     source    what the lab knows of a set that it made itself: meta/source.json, else None
     left_out  how many episodes were taken out of `episodes`
 
-    opener: how files of numbers and of meta/ are opened; open()'s own by default. It decides whether links are followed:
-    paths of a data set are judged by their names alone.
+    opener: how files of numbers and of meta/ are opened; open()'s own by default. It decides whether links are
+    followed: paths of a data set are judged by their names alone.
     """
 
     left_out = 0
@@ -162,6 +162,10 @@ class LeRobotDataset:
     def stated_statistics(self) -> dict[str, dict[str, list]] | None:
         """Returns stats.json as it is, without pictures; None where there is none."""
         found = self._optional(metadata.STATS)
+        for key, of in (found or {}).items():
+            if not isinstance(of, dict):
+                what = f"{self.folder / metadata.STATS}: {key} is a {type(of).__name__}"
+                raise DatasetError(f"{what}; expected an object with {', '.join(statistics.NAMES)}")
         return found and {key: one for key, one in found.items() if key not in self.video_keys}
 
     def computed_statistics(self) -> statistics.Statistics:
@@ -169,12 +173,30 @@ class LeRobotDataset:
         read = (self.data_path(episode.index) for episode in self.episodes)
         return statistics.of_episodes(tables.columns(tables.read(path, self.opener), path) for path in read)
 
-    def write_statistics(self) -> Path:
-        """Writes stats.json anew from the rows; nothing else writes into a data set. Returns its path."""
+    def write_statistics(self) -> list[Path]:
+        """Write stats.json from the rows and, in v2.1, episodes_stats.jsonl from rows and frames; return their paths.
+
+        Nothing else writes into a data set.
+        """
         path = self.folder / metadata.STATS
         metadata.write_json(path, statistics.plain(self.computed_statistics()))
         self.__dict__.pop("_statistics", None)
-        return path
+        if self.info["codebase_version"] != "v2.1":
+            return [path]
+        stats = [{"episode_index": one.index, "stats": self._episode_statistics(one)} for one in self.episodes]
+        metadata.write_lines(self.folder / metadata.EPISODES_STATS, stats)
+        return [path, self.folder / metadata.EPISODES_STATS]
+
+    def _episode_statistics(self, episode: Episode) -> dict[str, dict[str, list]]:
+        """Return what episodes_stats.jsonl holds of an episode, without videos that nobody made."""
+        if not episode.length:
+            return {}
+        columns = {key: one for key, one in self.columns(episode.index).items() if one.dtype != object and len(one)}
+        found = {key: statistics.of_episode(one) for key, one in columns.items()}
+        for key in self.video_keys:
+            if os.path.lexists(self.pictures_path(episode.index, key)):
+                found[key] = statistics.of_pictures(self.frames(episode.index, key))
+        return statistics.plain(found)
 
     def _images(self, episode_index: int, key: str, indices: Sequence[int] | None) -> np.ndarray:
         path = self.data_path(episode_index)
@@ -191,10 +213,8 @@ class LeRobotDataset:
             raise DatasetError(f"{self.folder / metadata.INFO} has no {pattern}; expected {metadata.VIDEO_PATH}")
         name = metadata.fill_template(self.info[pattern], chunk, episode_index, video_key)
         if name.startswith("/") or ".." in Path(name).parts:
-            expected = "a path in it, relative and without '..'"
-            raise DatasetError(
-                f"{self.folder / metadata.INFO}: {pattern} gives {name!r:.200}, out of the data set; expected {expected}"
-            )
+            what = f"{self.folder / metadata.INFO}: {pattern} gives {name!r:.200}, out of the data set"
+            raise DatasetError(f"{what}; expected a path in it, relative and without '..'")
         return self.folder / name
 
     def _optional(self, name: str) -> dict[str, Any] | None:

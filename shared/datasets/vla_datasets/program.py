@@ -32,7 +32,7 @@ def read(
         dataset = open_dataset(folder)
         if not isinstance(dataset, LeRobotDataset):
             raise DatasetError(f"{shown(folder)} is {telling.layout(dataset)}, which has no stats.json")
-        print(f"written: {shown(dataset.write_statistics())}")
+        telling.print_all(f"written: {shown(path)}" for path in dataset.write_statistics())
     found = all_faults(folder, needs) if check else None
     if found is not None:
         telling.print_all(telling.verdict(found))

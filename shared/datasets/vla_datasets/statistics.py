@@ -53,6 +53,12 @@ def of_column(values: np.ndarray) -> dict[str, np.ndarray]:
     return moments | {"q01": low, "q99": high}
 
 
+def of_episode(values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what episodes_stats.jsonl holds of a column [T, …]: no quantiles, and how many rows there are."""
+    found = of_column(values)
+    return {name: found[name] for name in ("min", "max", "mean", "std")} | {"count": np.array([len(values)])}
+
+
 def of_episodes(episodes: Iterable[Mapping[str, np.ndarray]]) -> Statistics:
     """Returns the statistics of every column of numbers over all episodes' rows."""
     return {name: of_column(rows) for name, rows in all_rows(episodes).items()}

@@ -122,7 +122,7 @@ class Writer:
         for key, pictures in videos.items():
             films.write(self.draft / metadata.VIDEO_PATH.format(**where, video_key=key), pictures, self.fps)
         tables.write(self.draft / metadata.DATA_PATH.format(**where), values)
-        stats = {name: _per_episode(one) for name, one in values.items()}
+        stats = {name: statistics.of_episode(one) for name, one in values.items()}
         stats |= {key: statistics.of_pictures(pictures) for key, pictures in videos.items()}
         piece = {"length": length, "task_index": place.task, "task": place.instruction}
         piece["stats"] = statistics.plain(stats)
@@ -202,9 +202,3 @@ class Writer:
             "video_path": metadata.VIDEO_PATH if cameras else None,
             "features": self.features,
         }
-
-
-def _per_episode(values: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns what episodes_stats.jsonl holds of a column: no quantiles, and how many rows there were."""
-    found = statistics.of_column(values)
-    return {name: found[name] for name in ("min", "max", "mean", "std")} | {"count": np.array([len(values)])}

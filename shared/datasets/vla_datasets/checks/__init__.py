@@ -53,11 +53,11 @@ def _lerobot(found: Findings, tick: Callable[[int, int], None]) -> None:
             tick(place, len(dataset.episodes))
             columns = rows.check(found, dataset, episode, totals)
             for key in dataset.video_keys if episode.length else ():
-                videos.check(found, dataset, episode, key, columns)
+                videos.check(found, dataset, episode, key, columns, totals)
     except DatasetError as error:  # of what all that follows needs: what is listed, and paths in the data set
         found.error(metadata.INFO, error)
         return
     listed.totals(found, dataset, totals)
     numbers.check(found, dataset, totals)
     if dataset.modality is not None:
-        modality.check(found, dataset)
+        modality.check(found, dataset, totals)

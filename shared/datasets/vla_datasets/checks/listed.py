@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -126,3 +127,17 @@ def totals(found: Findings, dataset: LeRobotDataset, counted: Totals) -> None:
             found.add(metadata.INFO, None, f"{name} is {dataset.info[name]}; there are {value}")
     if dataset.info.get("total_videos", films) != films:
         found.note(metadata.INFO, None, f"total_videos is {dataset.info['total_videos']}; there are {films}")
+    size = dataset.info.get("chunks_size") or metadata.CHUNK
+    chunks = len({episode.index // size for episode in dataset.episodes})
+    if dataset.info.get("total_chunks", chunks) != chunks:
+        found.note(metadata.INFO, None, f"total_chunks is {dataset.info['total_chunks']}; there are {chunks}")
+    splits, count = dataset.info.get("splits", {}), len(dataset.episodes)
+    if not isinstance(splits, dict):
+        found.note(
+            metadata.INFO, None, f"splits is {splits!r:.200}; expected an object such as {{'train': '0:{count}'}}"
+        )
+        return
+    for name, text in splits.items():
+        ends = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text) if isinstance(text, str) else None
+        if not ends or not 0 <= int(ends[1]) < int(ends[2]) <= count:
+            found.note(metadata.INFO, None, f"splits: {name} is {text!r:.200}; expected FIRST:END within 0:{count}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from vla_datasets import metadata
 from vla_datasets.checks.fault import Findings
+from vla_datasets.checks.rows import Totals
 from vla_datasets.lerobot import LeRobotDataset
 
 KINDS = {"state": "observation.state", "action": "action"}  # where a part lies unless it says so
@@ -13,9 +15,10 @@ EULER = tuple(f"euler_angles_{order}" for order in ("rpy", "ryp", "pry", "pyr", 
 ROTATIONS = ("axis_angle", "quaternion", "rotation_6d", "matrix", *EULER)
 
 
-def check(found: Findings, dataset: LeRobotDataset) -> None:
+def check(found: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
     """Checks every part, video and annotation."""
     given = dataset.modality or {}
+    columns = set(next(iter(totals.columns.values()), ()))  # may be more than info.json lists
     for kind in ("state", "action", "video"):
         if not isinstance(given.get(kind), dict) or not given[kind]:
             found.add(metadata.MODALITY, None, f"names no {kind}; GR00T's loader needs it")
@@ -26,9 +29,12 @@ def check(found: Findings, dataset: LeRobotDataset) -> None:
         key = part.get("original_key") or name
         if dataset.features.get(key, {}).get("dtype") != "video":
             found.add(metadata.MODALITY, None, f"video.{name} is {key!r}, which info.json has no film of")
+    _exchanged(found, _entries(given, "video"))
+    for kind, column in KINDS.items():
+        _overlaps(found, kind, _entries(given, kind), column)
     for name, part in _entries(given, "annotation"):
         key = part.get("original_key") or f"annotation.{name}"
-        if key not in dataset.features and key not in _columns(dataset):
+        if key not in dataset.features and totals.columns and key not in columns:
             found.add(metadata.MODALITY, None, f"annotation.{name} is column {key!r}, which there is none of")
 
 
@@ -37,12 +43,28 @@ def _entries(given: dict[str, Any], kind: str) -> list[tuple[str, dict[str, Any]
     return [(name, part or {}) for name, part in entries.items()] if isinstance(entries, dict) else []
 
 
-def _columns(dataset: LeRobotDataset) -> set[str]:
-    """Returns the columns of the first episode, which may be more than info.json lists."""
-    try:
-        return set(dataset.columns(dataset.episodes[0].index))
-    except (ValueError, IndexError):
-        return set()
+def _exchanged(found: Findings, videos: list[tuple[str, dict[str, Any]]]) -> None:
+    """Check for a camera whose video is called as another camera is, and for a video that two cameras name."""
+    keys = {name: str(part.get("original_key") or name) for name, part in videos}
+    for name, key in keys.items():
+        last = key.rpartition(".")[2]
+        if last != name and last in keys and keys[last] != key:
+            found.add(metadata.MODALITY, None, f"video.{name} is {key!r}, which is called as video.{last}: exchanged")
+    for name, key in keys.items():
+        if (first := next(one for one in keys if keys[one] == key)) != name:
+            found.add(metadata.MODALITY, None, f"video.{name} is {key!r}, which is video.{first}, too")
+
+
+def _overlaps(found: Findings, kind: str, parts: list[tuple[str, dict[str, Any]]], usual: str) -> None:
+    ranges = [
+        (str(part.get("original_key") or usual), part["start"], part["end"], name)
+        for name, part in parts
+        if type(part.get("start")) is int and type(part.get("end")) is int
+    ]
+    for (column, start, end, name), (other_column, other_start, _, other) in itertools.pairwise(sorted(ranges)):
+        if column == other_column and start <= other_start < end:
+            text = f"{kind}.{other} starts at {other_start} in {kind}.{name}, {column}[{start}:{end}]: they overlap"
+            found.add(metadata.MODALITY, None, text)
 
 
 def _part(found: Findings, dataset: LeRobotDataset, name: str, part: dict[str, Any], usual: str) -> None:

@@ -12,6 +12,7 @@ from vla_datasets.checks.rows import Totals
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset, incomplete
 
+IMAGE_ROOM = 0.05  # of 0 to 1: how far a mean or std of an episode's images may be from the decoded frames'
 ANEW = "they are stale: `--write-stats` writes them anew"
 
 
@@ -53,6 +54,30 @@ def _compare(found: Findings, file: str, row: int | None, key: str, stated: dict
         found.add(file, row, str(error))
 
 
+def _count(found: Findings, row: int, key: str, stated: dict[str, Any], rows: int) -> None:
+    count = np.asarray(stated.get("count", rows), object).ravel().tolist()
+    if count != [rows]:
+        text = f"{key}: count is {count!r:.100}; there are {rows} rows; {ANEW}"
+        found.add(metadata.EPISODES_STATS, row, text)
+
+
+def _images(found: Findings, row: int, key: str, stated: dict[str, Any], actual: dict[str, np.ndarray]) -> None:
+    """Compare mean and std per colour: LeRobot takes them from other frames, made smaller, before they are encoded."""
+    for name in ("mean", "std"):
+        try:
+            values = np.asarray(stated.get(name, actual[name]), np.float64).ravel()
+        except (TypeError, ValueError):
+            values = np.full(3, np.nan)
+        expected = actual[name].ravel()
+        if values.shape != expected.shape or not np.all(np.abs(values - expected) <= IMAGE_ROOM):
+            text = f"{key}: {name} is {_listed(values)}; the frames' is {_listed(expected)}, of 0 to 1; {ANEW}"
+            found.add(metadata.EPISODES_STATS, row, text)
+
+
+def _listed(values: np.ndarray) -> str:
+    return f"[{', '.join(f'{one:.3g}' for one in values[:3])}]"
+
+
 def _per_episode(found: Findings, dataset: LeRobotDataset, totals: Totals) -> None:
     path = dataset.folder / metadata.EPISODES_STATS
     missing = {episode.index for episode in dataset.episodes}
@@ -66,12 +91,15 @@ def _per_episode(found: Findings, dataset: LeRobotDataset, totals: Totals) -> No
                 continue
             for key in sorted(stats.keys() & columns.keys()):
                 if columns[key].dtype != object and len(columns[key]) and isinstance(stats[key], dict):
-                    kept = {name: value for name, value in stats[key].items() if name in ("min", "max", "mean")}
+                    kept = {name: value for name, value in stats[key].items() if name in ("min", "max", "mean", "std")}
                     _compare(found, metadata.EPISODES_STATS, row, key, kept, columns[key])
+                    _count(found, row, key, stats[key], len(columns[key]))
+            for key in stats.keys() & set(dataset.video_keys):
+                if (index, key) in totals.images and isinstance(stats[key], dict):
+                    _images(found, row, key, stats[key], totals.images[index, key])
     except DatasetError as error:
         found.error(path, error)
         return
     if missing:
-        found.add(
-            path, None, f"has no line for episode {min(missing)} ({len(missing)} are missing); LeRobot asks for them"
-        )
+        what = f"has no line for episode {min(missing)} ({len(missing)} are missing)"
+        found.add(path, None, f"{what}; LeRobot asks for them: `--write-stats` writes them")

@@ -21,10 +21,17 @@ Columns = dict[str, np.ndarray]
 
 @dataclass
 class Totals:
-    """What was read: rows, and each episode's columns of numbers, for statistics."""
+    """What was read.
+
+    rows     those of all tables so far, as long as listed where a table cannot be read
+    listed   as many as episodes.jsonl says
+    columns  each episode's columns of numbers, images its image statistics by (episode, feature)
+    """
 
     rows: int = 0
+    listed: int = 0
     columns: dict[int, Columns] = field(default_factory=dict)
+    images: dict[tuple[int, str], dict[str, np.ndarray]] = field(default_factory=dict)
 
 
 def check(found: Findings, dataset: LeRobotDataset, episode: Episode, totals: Totals) -> Columns | None:
@@ -35,6 +42,7 @@ def check(found: Findings, dataset: LeRobotDataset, episode: Episode, totals: To
         columns = tables.columns(table, path)
     except DatasetError as error:
         found.error(path, error)
+        totals.rows, totals.listed = totals.rows + episode.length, totals.listed + episode.length
         return None
     if table.num_rows != episode.length:
         found.add(path, None, f"{table.num_rows} rows; episodes.jsonl says length {episode.length}")
@@ -45,8 +53,8 @@ def check(found: Findings, dataset: LeRobotDataset, episode: Episode, totals: To
         found.note(path, None, f"column {key} is no feature of info.json")
     if not table.num_rows:
         found.add(path, None, f"has no rows; training leaves episode {episode.index} out")
-    _own(found, dataset, episode, path, columns, totals.rows)
-    totals.rows += table.num_rows
+    _own(found, dataset, episode, path, columns, totals)
+    totals.rows, totals.listed = totals.rows + table.num_rows, totals.listed + episode.length
     totals.columns[episode.index] = columns
     return columns
 
@@ -64,7 +72,8 @@ def _column(found: Findings, path: Path, key: str, feature: dict, table: pa.Tabl
         found.add(path, None, f"column {key} has {width} numbers a row; info.json says shape {list(shape)}")
     kind = _number(table.schema.field(key).type)
     if feature["dtype"] in tables.TYPES and kind != tables.TYPES[feature["dtype"]]:
-        found.note(path, None, f"column {key} is {kind}; info.json says {feature['dtype']}")
+        is_grave = pa.types.is_floating(kind) != pa.types.is_floating(tables.TYPES[feature["dtype"]])
+        found.add(path, None, f"column {key} is {kind}; info.json says {feature['dtype']}", is_grave)
     if values.dtype.kind == "f":
         odd = np.flatnonzero(~np.isfinite(statistics.as_rows(values)).all(axis=1))
         if len(odd):
@@ -76,13 +85,16 @@ def _number(kind: pa.DataType) -> pa.DataType:
 
 
 def _own(
-    found: Findings, dataset: LeRobotDataset, episode: Episode, path: Path, columns: Columns, first_row: int
+    found: Findings, dataset: LeRobotDataset, episode: Episode, path: Path, columns: Columns, totals: Totals
 ) -> None:
     missing = [name for name in OWN if name not in columns and name not in dataset.features]
     if missing:
         grave = "timestamp" in missing or "task_index" in missing
         found.add(path, None, f"lacks LeRobot's own column {', '.join(missing)}", grave)
     steps = np.arange(len(next(iter(columns.values()), ())))
+    index = columns.get("index", np.zeros(0)).ravel()
+    # An episode of another length than listed is reported once, and not by every index after it.
+    first_row = totals.listed if len(index) and index[0] == totals.listed else totals.rows
     expected = {"frame_index": steps, "index": first_row + steps, "episode_index": np.full(len(steps), episode.index)}
     for name, values in expected.items():
         if name in columns:
@@ -93,6 +105,12 @@ def _own(
         odd = [row for row, index in enumerate(columns["task_index"].ravel()) if index not in dataset.tasks]
         if odd:
             found.add(path, odd[0], f"task_index is {columns['task_index'].ravel()[odd[0]]}, which tasks.jsonl lacks")
+            return
+        for row, index in enumerate(columns["task_index"].ravel()):
+            if (text := dataset.tasks[int(index)]) not in episode.tasks:
+                stated = " or ".join(map(repr, episode.tasks)) or "none"
+                found.add(path, row, f"task_index is {index}, {text!r}; episodes.jsonl says {stated}")
+                return
 
 
 def _equal(found: Findings, path: Path, name: str, values: np.ndarray, expected: np.ndarray) -> None:

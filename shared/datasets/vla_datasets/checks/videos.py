@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vla_datasets import films
+from vla_datasets import films, statistics
 from vla_datasets.checks.fault import Findings
+from vla_datasets.checks.rows import Totals
 from vla_datasets.errors import DatasetError
 from vla_datasets.films import Film
 from vla_datasets.lerobot import LeRobotDataset
@@ -21,10 +22,14 @@ COMPARED = 3  # frames of an episode that a second decoder reads, too
 Columns = dict[str, np.ndarray]
 
 
-def check(found: Findings, dataset: LeRobotDataset, episode: Episode, key: str, columns: Columns | None) -> None:
-    """Checks an episode's film, or its pictures that lie in the rows."""
+def check(
+    found: Findings, dataset: LeRobotDataset, episode: Episode, key: str, columns: Columns | None, totals: Totals
+) -> None:
+    """Checks an episode's film, or its pictures that lie in the rows; keeps their statistics."""
     if dataset.features[key]["dtype"] == "image":
-        _decode(found, dataset.data_path(episode.index), lambda: dataset.frames(episode.index, key))
+        if columns is not None:  # else the table is reported already
+            path = dataset.data_path(episode.index)
+            _keep(totals, episode, key, _decode(found, path, lambda: dataset.frames(episode.index, key)))
         return
     path = dataset.video_path(episode.index, key)
     try:
@@ -36,9 +41,14 @@ def check(found: Findings, dataset: LeRobotDataset, episode: Episode, key: str, 
             found.note("meta/info.json", None, f"feature {key} has no films, and modality.json does without it")
         return
     try:
-        _film(found, dataset, episode, key, film, columns)
+        _keep(totals, episode, key, _film(found, dataset, episode, key, film, columns))
     finally:
         film.close()
+
+
+def _keep(totals: Totals, episode: Episode, key: str, pictures: np.ndarray | None) -> None:
+    if pictures is not None and len(pictures) and pictures.shape[-1] == 3:
+        totals.images[episode.index, key] = statistics.of_pictures(pictures)
 
 
 def _needed(dataset: LeRobotDataset, key: str) -> bool:
@@ -51,7 +61,7 @@ def _needed(dataset: LeRobotDataset, key: str) -> bool:
 
 def _film(
     found: Findings, dataset: LeRobotDataset, episode: Episode, key: str, film: Film, columns: Columns | None
-) -> None:
+) -> np.ndarray | None:
     path, feature = film.path, dataset.features[key]
     rows = episode.length if columns is None else len(next(iter(columns.values()), ()))
     if len(film) != rows:
@@ -65,6 +75,7 @@ def _film(
     pictures = _decode(found, path, film.frames)
     if pictures is not None and len(pictures):
         _second_opinion(found, film, pictures)
+    return pictures
 
 
 def _encoding(found: Findings, film: Film, feature: dict) -> None:
