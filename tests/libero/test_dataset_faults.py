@@ -1,5 +1,6 @@
 """Every departure from a data set's layout is named with its file and row; one in order has none."""
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 from PIL import Image
 
 from tests import data_sets
-from vla_datasets import films, libero, metadata, tables
+from vla_datasets import films, libero, metadata, program, recoding, tables
 from vla_datasets.checks import faults
+from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.opening import open_dataset
 
@@ -378,8 +380,8 @@ DEMOS = [
     ("NaN", _replace("actions", _late_nan), "open_the_drawer_demo.hdf5, row 3: data/demo_0/actions holds a NaN"),
     (
         "picture",
-        _replace("obs/agentview_rgb", lambda a: a / 255),
-        "obs/agentview_rgb is float64 [12, 32, 32, 3]; expected",
+        _replace("obs/agentview_rgb", lambda a: a / 2),
+        "obs/agentview_rgb is float64 [12, 32, 32, 3] with numbers beyond 0 to 1; expected",
     ),
     ("count", _demo(lambda data: data.attrs.update(num_demos=9)), "num_demos is 9; there are 2"),
     ("none", _demo(lambda data: [data.__delitem__(name) for name in list(data)]), "has no demonstrations"),
@@ -390,6 +392,102 @@ DEMOS = [
     ),
     ("cut", _cut("open_the_drawer_demo.hdf5", 0.5), "open_the_drawer_demo.hdf5: cannot be read as LIBERO's HDF5"),
 ]
+
+
+def _encode(kind, dtype):
+    def change(images):
+        files = []
+        for image in images:
+            with io.BytesIO() as file:
+                Image.fromarray(image).save(
+                    file, kind, **({"quality": 100, "subsampling": 0} if kind == "JPEG" else {})
+                )
+                files.append(np.frombuffer(file.getvalue(), np.uint8))
+        if dtype == "padded":
+            return np.stack([np.pad(one, (0, 20_000 - len(one))) for one in files])
+        array = np.empty(len(files), object)
+        array[:] = files
+        return array
+
+    def spoil(folder):
+        with h5py.File(folder / "open_the_drawer_demo.hdf5", "r+") as file:
+            for demo in file["data"].values():
+                values = change(demo["obs/agentview_rgb"][:])
+                del demo["obs/agentview_rgb"]
+                where = {} if dtype == "padded" else {"dtype": h5py.vlen_dtype(np.uint8)}
+                demo["obs"].create_dataset("agentview_rgb", data=values, **where)
+
+    return spoil
+
+
+def _stored(change):
+    def spoil(folder):
+        with h5py.File(folder / "open_the_drawer_demo.hdf5", "r+") as file:
+            for demo in file["data"].values():
+                values = change(demo["obs/agentview_rgb"][:])
+                del demo["obs/agentview_rgb"]
+                demo["obs/agentview_rgb"] = values
+
+    return spoil
+
+
+IMAGES = {
+    "JPEG": (_encode("JPEG", "variable"), 4),
+    "PNG": (_encode("PNG", "variable"), 0),
+    "padded": (_encode("PNG", "padded"), 0),
+    "float": (_stored(lambda a: (a / 255).astype(np.float32)), 0),
+    "channels first": (_stored(lambda a: a.transpose(0, 3, 1, 2)), 0),
+    "RGBA": (_stored(lambda a: np.concatenate([a, np.full_like(a[..., :1], 255)], -1)), 0),
+}
+
+
+@pytest.mark.parametrize("kind", IMAGES)
+def test_images_are_read_however_they_are_stored(files, tmp_path, kind, monkeypatch):
+    spoil, room = IMAGES[kind]
+    folder = shutil.copytree(files, tmp_path / "copy")
+    spoil(folder)
+    dataset, plain = open_dataset(folder), open_dataset(files)
+    assert dataset.features == plain.features
+    for rows in (None, [3], [5, 0]):
+        apart = np.abs(dataset.frames(1, IMAGE, rows).astype(int) - plain.frames(1, IMAGE, rows))
+        assert apart.mean() <= room, apart.mean()
+    found = faults(folder)
+    assert not any(one.grave for one in found) and any(
+        "agentview_rgb" in str(one) and "lab" in one.words for one in found
+    )
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    assert program.read(folder, show=True) == 0 and program.read(folder) == 0
+    assert len(recoding.recode(dataset, tmp_path / "written")) == len(plain)
+
+
+def test_grey_images_become_three_channels(files, tmp_path):
+    folder = shutil.copytree(files, tmp_path / "copy")
+    for change in (lambda a: a[..., 0], lambda a: a[..., None]):
+        _stored(change)(folder)
+        shown = open_dataset(folder).frames(0, IMAGE)
+        expected = open_dataset(files).frames(0, IMAGE)[..., :1]
+        np.testing.assert_array_equal(shown, np.repeat(expected, 3, -1))
+
+
+NO_IMAGES = {
+    "depth": (_stored(lambda a: a[..., 0] / 50), "is float64 [12, 32, 32] with numbers beyond 0 to 1"),
+    "uint16": (_stored(lambda a: a.astype(np.uint16)), "is uint16 [12, 32, 32, 3]; expected images"),
+    "channels": (_stored(lambda a: a.repeat(2, -1)), "is uint8 [12, 32, 32, 6]; expected images"),
+    "bytes": (_stored(lambda a: a[:, 0, 0]), "row 0 cannot be read as a PNG or JPEG image"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_IMAGES)
+def test_what_is_no_image_is_named(files, tmp_path, kind, monkeypatch):
+    spoil, words = NO_IMAGES[kind]
+    folder = shutil.copytree(files, tmp_path / "copy")
+    spoil(folder)
+    named = [str(one) for one in faults(folder) if one.grave]
+    assert len(named) == 2 and words in named[0] and "data/demo_0/obs/agentview_rgb" in named[0]
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "volume"))
+    assert program.read(folder, show=True) == 0 and open_dataset(folder).video_keys == (WRIST,)
+    with pytest.raises(DatasetError, match=f"no pictures '{IMAGE}'"):
+        open_dataset(folder).frames(0, IMAGE)
 
 
 @pytest.mark.parametrize(("spoil", "words"), [one[1:] for one in DEMOS], ids=[one[0] for one in DEMOS])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -111,10 +111,14 @@ class LiberoFiles:
 
     @cached_property
     def _cameras(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """The cameras of the first episode: name in LeRobot sets -> (name in the file, shape of a picture)."""
-        path, demo = self._demos[0]
+        """The cameras of the first episode with rows: name in LeRobot sets -> (name in the file, shape of an image)."""
+        path, demo = next((self._demos[one.index] for one in self._listed if one.length), self._demos[0])
+        kept = {}
         with opened(path) as file:
-            kept = {key: one.shape[1:] for key, one in file["data"][demo]["obs"].items() if key.endswith("_rgb")}
+            for key, one in file["data"][demo]["obs"].items():
+                if key.endswith("_rgb"):
+                    with suppress(DatasetError):  # not images; --check says why
+                        kept[key] = decode(one, [0] if len(one) else [], f"{path}: {demo}/obs/{key}").shape[1:]
         simulators = {key: camera for camera, (_, key) in libero.CAMERAS.items()}
         named = {key: simulators.get(key, key.removesuffix("_rgb")) for key in kept}
         order = sorted(kept, key=lambda key: [*libero.CAMERAS, named[key]].index(named[key]))
@@ -177,13 +181,11 @@ class LiberoFiles:
             if name not in file["data"][demo]["obs"]:
                 raise DatasetError(f"{path}: {demo} has no obs/{name}; {self._demos[0][1]} has")
             kept = file["data"][demo]["obs"][name]
-            if indices is None:
-                found = kept[:]
-            else:
-                odd = [index for index in indices if not 0 <= index < len(kept)]
-                if odd:
-                    raise DatasetError(f"{path}: {demo} has {len(kept)} pictures; picture {odd[0]} was asked for")
-                found = np.stack([kept[int(index)] for index in indices])
+            wanted = range(len(kept)) if indices is None else [int(index) for index in indices]
+            odd = [index for index in wanted if not 0 <= index < len(kept)]
+            if odd:
+                raise DatasetError(f"{path}: {demo} has {len(kept)} pictures; picture {odd[0]} was asked for")
+            found = decode(kept, wanted, f"{path}: {demo}/obs/{name}")
             drawn_by_opengl = file["data"].attrs.get("macros_image_convention", "opengl") == "opengl"
         return np.ascontiguousarray(found[:, ::-1, ::-1] if drawn_by_opengl else found)
 
@@ -205,6 +207,39 @@ def files(folder: Path) -> list[Path]:
     if folder.is_file():
         return [folder] if folder.suffix in ENDINGS else []
     return sorted(path for path in folder.glob("*") if path.suffix in ENDINGS and not path.name.startswith("."))
+
+
+def decode(array: h5py.Dataset, rows: Sequence[int], where: str) -> np.ndarray:
+    """Return uint8 [n, H, W, 3]: those rows of an array of images.
+
+    It may hold PNG or JPEG files (bytes of variable or of padded length), or grey, RGB or RGBA images, channels first
+    or last, uint8 or floats from 0 to 1. Raises DatasetError for anything else.
+    """
+    values = array[:] if rows == range(len(array)) else [array[row] for row in rows]
+    is_encoded = array.ndim == 1 or (array.ndim == 2 and array.dtype == np.uint8)
+    if is_encoded:
+        images = [
+            films.picture(np.asarray(one).tobytes(), f"{where}, row {row}")
+            for row, one in zip(rows, values, strict=True)
+        ]
+        if len({one.shape for one in images}) > 1:
+            raise DatasetError(f"{where} holds images of different sizes; expected one size")
+        return np.stack(images) if images else np.zeros((0, 0, 0, 3), np.uint8)
+    stored = f"{where} is {array.dtype} {list(array.shape)}"
+    values = np.asarray(values, array.dtype).reshape(len(rows), *array.shape[1:])
+    if values.ndim == 3:
+        values = values[..., None]
+    elif values.ndim == 4 and values.shape[1] in (1, 3) and values.shape[-1] not in (1, 3, 4):
+        values = values.transpose(0, 2, 3, 1)
+    if values.ndim != 4 or values.shape[-1] not in (1, 3, 4):
+        raise DatasetError(f"{stored}; expected images, uint8 [T, height, width, 3]")
+    if values.dtype.kind == "f":
+        if not np.all((values >= 0) & (values <= 1)):
+            raise DatasetError(f"{stored} with numbers beyond 0 to 1; expected images, uint8 [T, height, width, 3]")
+        values = np.round(255 * values).astype(np.uint8)
+    if values.dtype != np.uint8:
+        raise DatasetError(f"{stored}; expected images, uint8 [T, height, width, 3]")
+    return np.repeat(values, 3, axis=-1) if values.shape[-1] == 1 else values[..., :3]
 
 
 def instruction(data: h5py.Group, path: Path) -> str:

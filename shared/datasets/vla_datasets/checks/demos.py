@@ -65,21 +65,32 @@ def _demo(found: Findings, path: Path, where: str, demo: h5py.Group) -> None:
         _array(found, path, where, key, demo[key], length)
 
 
+def _images(found: Findings, path: Path, where: str, array: h5py.Dataset) -> None:
+    """Decode every image; one that is stored in another way than LIBERO's is a note, since the lab reads it."""
+    try:
+        hdf5.decode(array, range(len(array)), where)
+    except DatasetError as error:
+        found.add(path, None, str(error))
+        return
+    if array.dtype != np.uint8 or array.ndim != 4 or array.shape[-1] != 3:
+        stored = f"{where} is {array.dtype} {list(array.shape)}, which the lab decodes"
+        found.note(path, None, f"{stored}; LIBERO's and openvla's tools expect uint8 [T, height, width, 3]")
+
+
 def _array(found: Findings, path: Path, where: str, key: str, array: h5py.Dataset, length: int) -> None:
     if len(array) != length:
         found.add(path, None, f"{where}/{key} has {len(array)} rows; there are {length} actions")
     if key in SIZES and array.shape[1:] != (SIZES[key],):
         found.add(path, None, f"{where}/{key} has {list(array.shape[1:])} numbers a row; expected [{SIZES[key]}]")
     try:
+        if key.endswith("_rgb"):
+            _images(found, path, f"{where}/{key}", array)
+            return
         values = array[:]
     except OSError as error:
         found.add(path, None, f"{where}/{key} cannot be read: {error}")
         return
-    if key.endswith("_rgb") and (values.dtype != np.uint8 or values.ndim != 4 or values.shape[-1] != 3):
-        found.add(
-            path, None, f"{where}/{key} is {values.dtype} {list(values.shape)}; expected uint8 [T, height, width, 3]"
-        )
-    elif values.dtype.kind == "f":
+    if values.dtype.kind == "f":
         odd = np.flatnonzero(~np.isfinite(statistics.as_rows(values)).all(axis=1))
         if len(odd):
             found.add(path, int(odd[0]), f"{where}/{key} holds a NaN or an infinity ({len(odd)} rows do)")
