@@ -108,7 +108,7 @@ TASKS_OF = {
     "services/libero": ("eval", "assets", "up"),
     "services/openvla": ("up", "checkpoint", "verify"),
     "services/gr00t/data": ("data", "dataset"),
-    "services/gr00t": ("up", "checkpoint", "data", "finetune"),
+    "services/gr00t": ("up", "checkpoint", "data", "dataset", "finetune"),
     "services/gr00t/export": ("export",),
     "services/ws_mdl/diffusion": ("train", "sample", "score"),
     "services/ws_mdl/minivla": ("train", "eval"),

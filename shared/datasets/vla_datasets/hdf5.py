@@ -25,8 +25,9 @@ from vla_datasets.metadata import Episode
 LAYOUT = "LIBERO HDF5"
 # create_dataset.py of Lifelong-Robot-Learning/LIBERO, dataset_states_to_obs.py of ARISE-Initiative/robomimic
 MAKE_OBSERVATIONS = (
-    "it is a raw recording of robosuite. Play it back with LIBERO's `python scripts/create_dataset.py --demo-file FILE "
-    "--use-camera-obs`, or another task's with robomimic's dataset_states_to_obs.py, and name the file that this writes"
+    "it is a raw recording of robosuite without observations. Play it back with LIBERO's scripts/create_dataset.py "
+    "(docs/datasets.md has the command), or another task's with robomimic's dataset_states_to_obs.py, and name the "
+    "file that this writes"
 )
 PARTS = ("ee_pos", "ee_ori", "gripper_states")  # of the state; ee_ori is an axis-angle
 ENDINGS = (".hdf5", ".h5")
