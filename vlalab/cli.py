@@ -15,7 +15,7 @@ from types import ModuleType
 
 from invoke import Argument, Collection, Exit, ParseError, Program
 
-from vlalab.description import environment_file
+from vlalab.description import declared, environment_file
 from vlalab.host import endings
 from vlalab.host.console import LabError, unknown
 from vlalab.host.paths import ROOT
@@ -87,7 +87,7 @@ class Lab(Program):
     """Invoke's program for a fixed set of tasks."""
 
     def __init__(self, tasks: ModuleType) -> None:
-        super().__init__(name="lab", binary="./lab", namespace=tasks.namespace, version="0.1.0")
+        super().__init__(name="lab", binary="./lab", namespace=tasks.namespace, version=declared.version())
         self.groups: dict[str, list[LabTask]] = tasks.GROUPS
 
     def normalize_argv(self, argv: list[str] | None) -> None:

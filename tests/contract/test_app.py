@@ -22,6 +22,7 @@ from fakes import (
     picture,
 )
 
+import vla_contract
 from vla_contract import PolicyClient, PolicyInfo, PolicyLost, PolicyRefused, PolicyUnavailable, create_app
 from vla_contract.protocol.codec import MEDIA_TYPE
 from vla_contract.protocol.messages import decode_chunk, encode_observation
@@ -102,6 +103,7 @@ def test_it_is_alive_while_it_loads_and_ready_only_after_a_warm_inference(servic
     with PolicyClient(running.url) as client:
         client.wait_ready(20)
     assert httpx.get(running.url + "/readyz").json() == {"status": "ready", "policy": "echo"}
+    assert httpx.get(running.url + "/v1/info").json()["version"] == vla_contract.__version__
     warm = policy.batches[0][0]
     assert set(warm.images) == {"agentview", "wrist"} and warm.state.shape == (8,) and warm.unnorm_key == "a"
     assert policy.resets == [warm.session]

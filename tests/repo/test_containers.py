@@ -213,6 +213,7 @@ def test_every_image_runs_as_a_user_and_says_what_it_is():
     image, *commands = final.split("\nFROM final AS ")
     assert re.findall(r"(?m)^USER (.*)$", image)[-1] == "1000:1000" and "selftest.py" in image
     assert "vla-lab.lock=" in image and "org.opencontainers.image.revision=" in image
+    assert "org.opencontainers.image.version=${VERSION}" in image
     assert sorted(text.split("\n")[0] for text in commands) == ENVIRONMENTS
     assert all(re.fullmatch(r'\w+\nCMD \["python", .*\]', text.strip()) for text in commands)
 

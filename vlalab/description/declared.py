@@ -85,6 +85,11 @@ def constant(path: Path, name: str) -> object:
     raise KeyError(f"{path} defines no constant {name}")
 
 
+def version() -> str:
+    """Return the version of vla-lab, which the contract's package declares for the whole repository."""
+    return str(constant(paths.ROOT / "shared/contract/vla_contract/__init__.py", "__version__"))
+
+
 def summary(path: Path) -> str:
     """Returns the first line of a module's docstring."""
     return (ast.get_docstring(_tree(path)) or "").partition("\n")[0]

@@ -7,6 +7,9 @@ framework. The README beside this package shows a policy service and its client 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+# The whole repository's: packages, `./lab --version`, the images' labels and `/v1/info` read it from here.
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from vla_contract.client.client import PolicyClient as PolicyClient
     from vla_contract.protocol.errors import ContractError as ContractError

@@ -54,7 +54,7 @@ PROBLEM = {
         "request_id": {"type": "string"},
     },
 }
-_INFO = {"type": "object", "required": ["name", "action", "cameras"]}
+_INFO = {"type": "object", "required": ["name", "action", "cameras", "version"]}
 _STATUS = {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}}
 # what else any route may answer: to a head that is none, of another host, slow, too large, or one too many
 OPEN = (400, 403, 408, 431, 503)

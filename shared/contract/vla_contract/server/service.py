@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import numpy as np
 
+from vla_contract import __version__
 from vla_contract.protocol import codec
 from vla_contract.protocol.act_json import MEDIA_TYPE as JSON
 from vla_contract.protocol.errors import InvalidObservation, did_you_mean
@@ -81,7 +82,7 @@ class Service:
 
     async def v1_info(self, request: Request) -> Answer:
         """GET /v1/info"""
-        return _json(self._engine.require_ready().to_dict())
+        return _json({**self._engine.require_ready().to_dict(), "version": __version__})
 
     async def livez(self, request: Request) -> Answer:
         """GET /livez: the process is up."""
