@@ -1,8 +1,10 @@
-"""The marker gpu: such a test is skipped, with the reason, where there is none. The marker docker: tests/docker only,
-whose fixtures bring an engine up where they may, and say why not otherwise. Services' ports are taken in every test.
+"""The markers gpu and nightly: such a test is skipped, with the reason, where there is no GPU, and without --nightly.
+The marker docker: tests/docker only, whose fixtures bring an engine up where they may, and say why not otherwise.
+Services' ports are taken in every test.
 """
 
 import gc
+import os
 import shutil
 import signal
 import subprocess
@@ -50,3 +52,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if marked and not _answers(command):
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+    if not os.environ.get("VLALAB_TEST_NIGHTLY"):
+        for item in (item for item in items if item.get_closest_marker("nightly")):
+            item.add_marker(pytest.mark.skip(reason="too long for every change; run: ./lab test --nightly"))

@@ -17,6 +17,7 @@ from vlalab.testing import inside, plan, programs, schedule
 from vlalab.testing.plan import Result
 
 CHMOD = shutil.which("chmod")
+TESTS = paths.ROOT / "tests"
 FEW = """
 import pytest
 def test_good(): pass
@@ -52,6 +53,19 @@ def test_a_mark_chooses(tree):
     (tree / "tests" / "few" / "test_few.py").write_text(FEW)
     result = plan.run_pytest("few", sys.executable, ["tests/few"], {}, "not skip")
     assert (result.passed, result.failed, result.skipped) == (1, 2, 0)
+
+
+@pytest.mark.parametrize(("nightly", "counts"), [(True, (2, 0)), (False, (1, 1))])
+def test_what_is_marked_nightly_runs_with_that_flag_alone(tree, monkeypatch, nightly, counts):
+    for name in ("conftest.py", "ports.py"):
+        shutil.copy(TESTS / name, tree / "tests")
+    marked = "import pytest\n@pytest.mark.nightly\ndef test_long(): pass\ndef test_short(): pass\n"
+    monkeypatch.setenv(inside.NIGHTLY, "")
+    results = []
+    monkeypatch.setitem(plan.PARTS, "host", lambda how: results.append(few(tree, marked)) or results)
+    schedule.run(["host"], plan.How(nightly=nightly))
+    assert (results[0].passed, results[0].skipped) == counts
+    assert ["--nightly" in reason for reason in results[0].reasons] == [True] * counts[1]
 
 
 def test_a_file_that_cannot_be_imported_fails(tree):

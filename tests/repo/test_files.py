@@ -124,6 +124,7 @@ NOT_FOR_USERS = {
     "VLALAB_COMMAND",  # `./lab eval` tells the evaluator what was typed
     "VLALAB_COMMIT", "VLALAB_LOCK_HASH", "VLALAB_NUMBA_SEED",  # an image tells about itself
     "VLALAB_STEWARD_ACTS",  # the page's steward tells its commands to leave it alone
+    "VLALAB_TEST_NIGHTLY",  # ./lab test --nightly tells the tests
     "VLALAB_TEST_RECORD",  # of tests that start tests
     "VLALAB_CLUSTER_HEAD", "VLALAB_CLUSTER_HOST",  # names in a state file
     "VLALAB_SMALL",  # of tests that run notebooks; a person changes the notebook's own line

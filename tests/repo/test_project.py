@@ -4,10 +4,12 @@ import re
 import subprocess
 import sys
 
+import pytest
 import yaml
 
 from vlalab.description import declared
 from vlalab.host import paths
+from vlalab.testing import plan
 
 ROOT = paths.ROOT
 VERSION = declared.version()
@@ -28,3 +30,39 @@ def test_no_package_states_a_version_of_its_own():
     for path in [ROOT / "pyproject.toml", *ROOT.glob("shared/*/pyproject.toml")]:
         text = path.read_text()
         assert not re.search(r"(?m)^version *= *\"", text) and re.search(r'(?m)^dynamic = \[.*"version"', text), path
+
+
+# --- what GitHub reads --------------------------------------------------------------------------------------
+
+SCHEMAS = {
+    "vendor.github-workflows": ".github/workflows/*.yml",
+    "custom.github-workflows-require-timeout": ".github/workflows/*.yml",
+    "vendor.github-issue-forms": ".github/ISSUE_TEMPLATE/*.yml",
+    "vendor.citation-file-format": "CITATION.cff",
+}
+WORKFLOW = yaml.load((ROOT / ".github/workflows/ci.yml").read_text(), yaml.BaseLoader)  # else `on` would be true
+JOBS = WORKFLOW["jobs"]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_githubs_files_fit_their_schemas(schema):
+    files = sorted(map(str, ROOT.glob(SCHEMAS[schema])))
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *files]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert files and done.returncode == 0, done.stdout
+
+
+def test_a_fork_tests_every_change_and_all_of_it_every_night():
+    assert set(WORKFLOW["on"]) == {"push", "pull_request", "schedule", "workflow_dispatch"}
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+    assert JOBS["change"]["strategy"]["matrix"]["python"] == ["3.10", "3.13"]
+    words = [step["run"].split() for step in JOBS["change"]["steps"] if "run" in step]
+    assert words == [["./lab", "test", "lint", "host", "contract"]] and {"lint", "host", "contract"} <= set(plan.PARTS)
+    assert JOBS["nightly"]["steps"][-1]["run"].endswith(".ci/run --nightly")
+    assert './lab test "$@"' in (ROOT / ".ci/run").read_text()
+
+
+def test_the_workflows_actions_are_pinned_and_it_names_no_package_index():
+    used = [step["uses"] for job in JOBS.values() for step in job["steps"] if "uses" in step]
+    assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|[0-9a-f]{40})", action) for action in used)
+    assert not re.search(r"(?i)index|pypi|https?://", (ROOT / ".github/workflows/ci.yml").read_text())

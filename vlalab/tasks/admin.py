@@ -23,6 +23,7 @@ DEFAULT = manifests.default_environment()
     "test what runs here",
     words("parts", f"all, {', '.join(plan.PARTS)}; default: all", Several(shown="PART …")),
     Flag("quick", "linter, host tool, and the contract in one Python only", default=False),
+    Flag("nightly", "also the tests that are too long for every change", default=False),
     Flag(
         "minutes",
         "how long part chaos attacks this lab's own evaluations and services",
@@ -32,16 +33,17 @@ DEFAULT = manifests.default_environment()
     Flag("seed", "which attacks it draws", Number(), otherwise="new ones, and the seed is printed"),
     RUNTIME.but(help="where the tests of environments run: docker (inside their images), local, or auto"),
 )
-def test(parts: list[str], quick: bool, minutes: float | None, seed: int | None, runtime: str) -> None:
+def test(parts: list[str], quick: bool, nightly: bool, minutes: float | None, seed: int | None, runtime: str) -> None:
     """Run all tests that this machine can run; says what it skips and why.
 
     ./lab test                          everything
     ./lab test lint host                some parts
     ./lab test libero --runtime docker  an environment's tests, inside its image
     ./lab test --quick                  what needs no environment: about a minute
+    ./lab test --nightly                everything, and what is too long for every change
     ./lab test chaos --minutes 30       attack evaluations and services for longer; --seed 7 repeats one
     """
-    finish(schedule.run(parts, plan.How(quick, runtime, minutes, seed)))
+    finish(schedule.run(parts, plan.How(quick, runtime, minutes, seed, nightly)))
 
 
 @task(

@@ -24,6 +24,7 @@ VOLUME = ("assets", "checkpoints")  # what tests may read of the shared volume; 
 # Its arguments are pytest's. What either version of control groups counted for the container is kept.
 MEASURED = """python -m pytest "$@"; code=$?
 cat /sys/fs/cgroup/cpu.stat /sys/fs/cgroup/cpuacct/cpuacct.usage > /report/cpu 2> /dev/null; exit $code"""
+NIGHTLY = "VLALAB_TEST_NIGHTLY"  # variable: tests marked `nightly` run too
 MOST_S = 2700  # of an environment's tests; the slowest take 13 min beside all others on two cores
 
 
@@ -40,7 +41,7 @@ def command(name: str, image: images.Image, report: Path, more: Sequence[str] = 
         "--tmpfs", "/tmp:rw,exec,mode=1777", "--tmpfs", "/volume:rw,mode=1777",
         "--env", "PYTHONDONTWRITEBYTECODE=1", "--env", "PYTHONUNBUFFERED=1",
         "--env", "PYTHONPATH=" + ":".join((HOME, *(f"{HOME}/{part}" for part in paths.SHARED))),  # as the images
-        "--env", "NVIDIA_VISIBLE_DEVICES=void", *gpu_flags(name), "--env", THREADS,  # where it is set here
+        "--env", "NVIDIA_VISIBLE_DEVICES=void", *gpu_flags(name), "--env", THREADS, "--env", NIGHTLY,  # where set
         "--volume", f"{report}:/report",
         *mounts(name, image),
         image.reference, "sh", "-c", MEASURED, "sh", *tests, f"tests/{name}",

@@ -45,6 +45,7 @@ RECORD = "VLALAB_TEST_RECORD"  # variable: a file that in_image adds a line of J
 class How:
     """How to test. quick: leave out what takes minutes. runtime: where environments' tests run.
 
+    nightly: run the tests marked `nightly` too.
     minutes, seed: how long part `chaos` attacks (default: its short form), and what it draws from (default: a new one).
     """
 
@@ -52,6 +53,7 @@ class How:
     runtime: str = "auto"
     minutes: float | None = None
     seed: int | None = None
+    nightly: bool = False
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not 0 < self.minutes <= MOST_MINUTES:

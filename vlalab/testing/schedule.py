@@ -9,6 +9,7 @@ waits for its faults to be noticed: it runs beside all others from the start.
 
 from __future__ import annotations
 
+import os
 import resource
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from dataclasses import replace
 
 from vlalab.host import lasting
 from vlalab.host.console import LabError, say, unknown
-from vlalab.testing import plan, programs, sidebyside
+from vlalab.testing import inside, plan, programs, sidebyside
 from vlalab.testing.plan import How
 from vlalab.testing.results import Result, print_sum, skipped
 from vlalab.testing.sidebyside import Job
@@ -32,6 +33,8 @@ NOTICED, UNTIMED, TIMED = ("faults", "planted"), ("pages",), ("policies",)
 def run(names: list[str], how: How) -> int:
     """Runs the parts of those names (none or "all": every one) and prints the sum. Returns the exit code."""
     chosen = choose(names, how.quick)
+    if how.nightly:
+        os.environ[inside.NIGHTLY] = "1"  # for every process below: tests/conftest.py reads it
     minutes = [f"--minutes {how.minutes:g}"] if how.minutes else []
     is_all = chosen == [*plan.PARTS]
     if not how.quick:
