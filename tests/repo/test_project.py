@@ -66,3 +66,17 @@ def test_the_workflows_actions_are_pinned_and_it_names_no_package_index():
     used = [step["uses"] for job in JOBS.values() for step in job["steps"] if "uses" in step]
     assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|[0-9a-f]{40})", action) for action in used)
     assert not re.search(r"(?i)index|pypi|https?://", (ROOT / ".github/workflows/ci.yml").read_text())
+
+
+# --- the hooks of a commit ----------------------------------------------------------------------------------
+
+
+def test_a_commit_is_checked_by_what_lint_runs_in_the_locks_version():
+    """A hook from elsewhere would pin a second version of ruff, which nothing keeps like the lock's."""
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    (hook,) = repository["hooks"]
+    assert repository["repo"] == "local" and hook["language"] == "system" and hook["pass_filenames"] is False
+    assert hook["entry"] == "./lab test lint" and "lint" in plan.PARTS
+    pinned = re.search(r"(?m)^ruff==(\S+)", (ROOT / "requirements.lock").read_text())[1]
+    used = subprocess.run([sys.executable, "-m", "ruff", "--version"], capture_output=True, text=True).stdout
+    assert used.split() == ["ruff", pinned]
