@@ -25,6 +25,10 @@ class Get(GetCheckpoint):
     """Get a GR00T N1.5 checkpoint (5.4 GB) onto the shared volume; --suite base is the model before fine-tuning."""
 
     MODEL, PUBLISHED = "gr00t", {suite: (one.repo, one.revision) for suite, one in PUBLISHED.items()}
+    LICENCE = (
+        "GR00T N1.5 is under NVIDIA's NSCL V1, a non-commercial licence, though its model card also calls it ready for "
+        "commercial use; a fine-tuned checkpoint may have further terms"
+    )
 
     embodiment: str = ""
     """What to serve it as; default: as published, else as its embodiment.json states; with --tiny: libero."""

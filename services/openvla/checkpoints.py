@@ -20,6 +20,7 @@ class CheckpointSettings(GetCheckpoint):
     """Download OpenVLA fine-tuned on a LIBERO suite (15 GB), or make a tiny random checkpoint (75 MB)."""
 
     MODEL, PUBLISHED, ALSO_PINNED, TINY_SUITES = "openvla", REPOSITORIES, dict([BASE]), SUITES
+    LICENCE = "OpenVLA is MIT; its weights derive from Llama 2 and are subject to the Llama Community License as well"
 
     size: str = "tiny"
     """With --tiny: tiny, siglip (one real SigLIP tower) or mid (as many patches as the 7B model)."""

@@ -57,6 +57,8 @@ def test_a_checkpoint_is_downloaded_with_its_metadata_and_says_what_to_serve_it_
     done = run("--embodiment", "libero_mean_std")
     assert done.returncode == 0, done.stderr
     assert "./lab up gr00t --checkpoint gr00t-small" in done.stdout
+    licence, address, *_ = done.stdout.splitlines()
+    assert "NSCL V1, a non-commercial licence" in licence and address == f"page: huggingface.co/{REPO}"
     found = find("gr00t-small", Volume(tmp_path / "volume"))
     assert found.embodiment().name == "libero_mean_std" and not (found.folder / "optimizer.pt").exists()
     held = identity(found.folder, found.record)

@@ -1,13 +1,17 @@
 """What a stranger relies on: one version, the workflow of a fork, the hooks of a commit, licences of what is used."""
 
 import re
+import shutil
 import subprocess
 import sys
+from importlib.metadata import PathDistribution
+from pathlib import Path
 
 import pytest
 import yaml
 
 from vlalab.description import declared
+from vlalab.environments import licences
 from vlalab.host import paths
 from vlalab.testing import plan
 
@@ -80,3 +84,87 @@ def test_a_commit_is_checked_by_what_lint_runs_in_the_locks_version():
     pinned = re.search(r"(?m)^ruff==(\S+)", (ROOT / "requirements.lock").read_text())[1]
     used = subprocess.run([sys.executable, "-m", "ruff", "--version"], capture_output=True, text=True).stdout
     assert used.split() == ["ruff", pinned]
+
+
+# --- licences -----------------------------------------------------------------------------------------------
+
+THIRD_PARTY = (ROOT / licences.FILE).read_text()
+DOWNLOADS = {  # what a user downloads with terms of its own → the pages that say how
+    "NSCL V1": "docs/gr00t.md",
+    "Llama Community License": "docs/openvla.md",
+    "CC BY 4.0": "docs/assets.md",
+    "CC BY-NC-SA 4.0": "docs/huggingface.md",
+}
+
+
+def test_every_package_of_the_images_is_listed_with_its_licence():
+    """By name, version and images of the locks; `./lab lock --licences` makes the table."""
+    listed = licences.rows(THIRD_PARTY)
+    assert {pin: images for pin, (_, images) in listed.items()} == {
+        pin: ", ".join(images) for pin, images in licences.pins().items()
+    }
+    assert len(listed) > 300 and all(licence.strip("? ") not in ("", "not stated") for licence, _ in listed.values())
+
+
+@pytest.mark.parametrize(
+    ("metadata", "licence"),
+    [
+        ("License-Expression: MIT\nLicense: The MIT License", "MIT"),
+        ("License: BSD-3-Clause\nClassifier: License :: OSI Approved :: BSD License", "BSD-3-Clause"),
+        (f"License: {'text ' * 99}\nClassifier: License :: OSI Approved :: BSD License", "BSD License"),
+        ("License: UNKNOWN", "ISC License"),
+    ],
+)
+def test_a_packages_licence_is_what_its_metadata_states(tmp_path, metadata, licence):
+    (tmp_path / "METADATA").write_text(f"Name: x\nVersion: 1\n{metadata}\n")
+    (tmp_path / "LICENSE").write_text("\nISC License\n\nPermission to use …\n")
+    assert licences.stated(PathDistribution(tmp_path)) == licence
+
+
+def test_the_table_follows_the_locks_and_keeps_what_stands_above_it(tmp_path, monkeypatch):
+    lock = tmp_path / "images/arm/requirements.lock"
+    site = tmp_path / "images/arm/.venv/lib/python3.11/site-packages/new_one-2.dist-info"
+    site.mkdir(parents=True)
+    (site / "METADATA").write_text("Name: new_one\nVersion: 2\nLicense-Expression: Apache-2.0\n")
+    lock.write_text(
+        "new-one==2 \\\n    --hash=sha256:0\nold==1 \\\n    --hash=sha256:0\nwin==1 ; sys_platform == 'win32'\n"
+    )
+    old = "| gone | 1 | MIT | arm |\n| old | 1 | ISC | leg |\n"
+    (tmp_path / licences.FILE).write_text("# Words\n\n" + licences.START + licences.HEAD + old)
+    assert licences.write(tmp_path) == 2
+    text = (tmp_path / licences.FILE).read_text()
+    assert text.startswith("# Words\n\n")
+    assert licences.rows(text) == {("new-one", "2"): ("Apache-2.0", "arm"), ("old", "1"): ("ISC", "arm")}
+
+
+@pytest.mark.nightly
+def test_the_licences_are_those_that_the_packages_state_now(tmp_path):
+    """Without what the file says already: every package that is installed nowhere here is fetched."""
+    for lock in ROOT.glob("images/*/*.lock"):
+        (tmp_path / lock.parent.relative_to(ROOT)).mkdir(parents=True, exist_ok=True)
+        shutil.copy(lock, tmp_path / lock.relative_to(ROOT))
+        if (venv := lock.parent / ".venv").exists() and not (link := tmp_path / venv.relative_to(ROOT)).exists():
+            link.symlink_to(venv)
+    (tmp_path / licences.FILE).write_text("")
+    licences.write(tmp_path)
+    assert licences.rows((tmp_path / licences.FILE).read_text()) == licences.rows(THIRD_PARTY)
+
+
+def test_every_stored_image_and_array_is_listed_with_its_source():
+    table = THIRD_PARTY.split("## Files in this repository")[1].split("\n## ")[0]
+    patterns = re.findall(r"`([\w./*-]+\.(?:jpg|png|npz|json))`", table)
+    listed = {path for pattern in patterns for path in ROOT.glob(pattern)}
+    assert all(any(ROOT.glob(pattern)) for pattern in patterns)
+    command = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    tracked = subprocess.run(command, capture_output=True, text=True).stdout.split("\0")
+    stored = {
+        ROOT / name for name in tracked if Path(name).suffix in (".jpg", ".png", ".npz", ".woff2", ".ttf", ".otf")
+    }
+    assert stored <= listed
+
+
+@pytest.mark.parametrize("licence", DOWNLOADS)
+def test_terms_of_models_and_data_are_named_where_a_user_downloads_them(licence):
+    """The programs print them too: tests/gr00t/test_download.py."""
+    assert licence in THIRD_PARTY.split("## Models and data")[1].split("\n## ")[0]
+    assert licence in (ROOT / DOWNLOADS[licence]).read_text()

@@ -198,14 +198,21 @@ def env(names: list[str]) -> None:
     "pin packages",
     words("names", "host, contract or an environment; default: all", NAMES),
     Flag("check", "change nothing; fail when a lock does not fit its requirements.in", default=False),
+    Flag("licences", "change no lock; write the packages' licences into THIRD_PARTY.md", default=False),
     Flag("upgrade", "take the newest versions that fit, not the ones already pinned", default=False),
 )
-def lock(names: list[str], check: bool, upgrade: bool) -> None:
+def lock(names: list[str], check: bool, licences: bool, upgrade: bool) -> None:
     """Make requirements.lock from requirements.in: exact versions with hashes.
 
     ./lab lock libero           after a change in images/libero/requirements.in
     ./lab lock --check          fails when any lock and its requirements.in disagree
+    ./lab lock --licences       after a new lock of an image: its packages' licences, into THIRD_PARTY.md
     """
+    if licences:
+        from vlalab.environments import licences as licence_table
+
+        print(f"{licence_table.FILE}: {licence_table.write()} packages")
+        return
     chosen = locks.choose(names)
     if not check:
         for wanted in chosen:

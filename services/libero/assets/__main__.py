@@ -17,6 +17,11 @@ from services.libero.simulator import pro_objects
 from vla_common import endings
 from vla_common.volume import Volume
 
+LICENCE = (
+    "licence: LIBERO's code is MIT, its data sets are CC BY 4.0 (attribution); none is stated for the assets alone\n"
+    "stated at: github.com/Lifelong-Robot-Learning/LIBERO"
+)
+
 
 @dataclass
 class AssetCommand:
@@ -38,6 +43,7 @@ def main(command: AssetCommand) -> None:
     if command.action == "kit":
         source = ensure_kit(volume)
     elif command.action == "official":
+        print(LICENCE, flush=True)
         _download(volume, command.threads)
         if command.all:
             pro.download(volume, say=lambda text: print(text, flush=True))

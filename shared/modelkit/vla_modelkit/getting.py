@@ -23,6 +23,7 @@ class GetCheckpoint:
     """Flags that every model's program has."""
 
     MODEL: ClassVar[str]  # its service
+    LICENCE: ClassVar[str]  # of the published weights, as their authors state it; printed before a download
     PUBLISHED: ClassVar[Mapping[str, tuple[str, str]]]  # suite -> (repository, commit)
     ALSO_PINNED: ClassVar[Mapping[str, str]] = {}  # repository -> commit of what is no suite's
     TINY_SUITES: ClassVar[Sequence[str]] = ()  # what --suite may be with --tiny
@@ -111,6 +112,8 @@ def main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None:
 def _main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None:
     settings = tyro.cli(kind, prog=f"python -m services.{kind.MODEL}.checkpoints")
     folder = settings.folder(Volume())
+    if not settings.tiny:
+        print(f"licence: {kind.LICENCE}\npage: huggingface.co/{settings.pinned()[0]}", flush=True)
     get(settings, folder)
     _give_to_owner(folder)
     print(f"checkpoint: {shown(folder)}\nserve it: ./lab up {kind.MODEL} --checkpoint {folder.name}")

@@ -1,0 +1,90 @@
+"""THIRD_PARTY.md: the licence of every package in the images.
+
+Locks decide the rows. A package states its licence in its own metadata, which is read where it is installed. A row
+whose version has not changed keeps what it says, so only environments with new packages have to be made.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from vlalab.environments import venvs
+from vlalab.host.paths import ROOT
+
+FILE = "THIRD_PARTY.md"
+START = "<!-- The table below is made by `./lab lock --licences`. -->\n"
+HEAD = "\n| package | version | licence, as the package states it | images |\n|---|---|---|---|\n"
+MAX_NAME = 60  # characters; a longer field holds the licence's text
+IMAGE = {  # what markers of the images' locks are evaluated for
+    "python_version": "3.10", "python_full_version": "3.10.12", "sys_platform": "linux", "platform_system": "Linux",
+    "platform_machine": "x86_64", "os_name": "posix", "implementation_name": "cpython",
+}  # fmt: skip
+
+Pin = tuple[str, str]  # name, version
+
+
+def pins(root: Path = ROOT) -> dict[Pin, list[str]]:
+    """Return the packages that the images' locks pin for Linux on x86-64, each with the images that hold it."""
+    images: dict[Pin, list[str]] = {}
+    for lock in sorted([*root.glob("images/*/requirements.lock"), *root.glob("images/*/beside.lock")]):
+        for line in re.findall(r"(?m)^[A-Za-z0-9][^\\\n]*==[^\\\n]*", lock.read_text()):
+            pin = Requirement(line.strip())
+            if pin.marker is None or pin.marker.evaluate({**default_environment(), **IMAGE}):
+                name = canonicalize_name(pin.name), str(pin.specifier).removeprefix("==")
+                images.setdefault(name, []).append(lock.parent.name)
+    return images
+
+
+def stated(package: Distribution) -> str:
+    """Return a package's License-Expression, else a short License, classifiers, or its licence file's first line."""
+    metadata = package.metadata
+    text = str(metadata.get("License-Expression") or metadata.get("License") or "").strip()
+    if text and text != "UNKNOWN" and len(text) <= MAX_NAME and "\n" not in text:
+        return text
+    classifiers = [one for one in metadata.get_all("Classifier") or [] if one.startswith("License :: ")]
+    if classifiers:
+        return ", ".join(one.split(" :: ")[-1] for one in classifiers)
+    text = package.read_text("licenses/LICENSE") or package.read_text("LICENSE") or ""
+    return text.strip().partition("\n")[0].strip()[:MAX_NAME] or "not stated"
+
+
+def rows(text: str) -> dict[Pin, tuple[str, str]]:
+    """Return the table of THIRD_PARTY.md: package → (licence, images)."""
+    cells = re.findall(r"(?m)^\| (\S+) \| (\S+) \| (.*) \| (.*) \|$", text.partition(START)[2].removeprefix(HEAD))
+    return {(name, version): (licence, images) for name, version, licence, images in cells}
+
+
+def write(root: Path = ROOT) -> int:
+    """Write the table and return its number of rows. A new package that is not installed is fetched."""
+    file, pinned = root / FILE, pins(root)
+    text = file.read_text()
+    installed = [*root.glob("images/*/.venv/lib/python3.*/site-packages"), *root.glob("images/*/.venv/beside")]
+    known = {pin: licence for pin, (licence, _) in rows(text).items()} | _read(installed)
+    if missing := sorted(pinned.keys() - known.keys()):
+        known |= _fetch(missing)
+    lines = [
+        f"| {pin[0]} | {pin[1]} | {known[pin].replace('|', '/')} | {', '.join(images)} |\n"
+        for pin, images in sorted(pinned.items())
+    ]
+    file.write_text(text.partition(START)[0] + START + HEAD + "".join(lines))
+    return len(lines)
+
+
+def _fetch(missing: list[Pin]) -> dict[Pin, str]:
+    """Install packages into a temporary directory, as wheels, which run no code, and read them there."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--no-deps", "--only-binary", ":all:", "--python-version", "3.10", "--target", folder]
+        venvs.uv(["pip", "install", *options, *map("==".join, missing)])
+        return _read([Path(folder)])
+
+
+def _read(paths: list[Path]) -> dict[Pin, str]:
+    found = distributions(path=[str(path) for path in paths])
+    return {(canonicalize_name(one.metadata["Name"]), one.version): stated(one) for one in found}
