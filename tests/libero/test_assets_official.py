@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
+from services.libero.assets import __main__ as assets_program
 from services.libero.assets import content, official, resolve, wheels
 from services.libero.assets.official import DownloadError, Entry
 from services.libero.assets.sources import AssetSource
@@ -187,6 +188,12 @@ def test_downloaded_files_are_the_official_source(mirror, small, tmp_path):
     source = resolve(None, tmp_path)
     assert (source.kind, source.path) == ("official", official.folder(tmp_path))
     assert source.digest == official.digest()
+
+
+def test_the_download_names_the_licence(mirror, small, tmp_path, capsys):
+    assets_program.main(assets_program.AssetCommand("official", volume=tmp_path))
+    licence, *_, digest = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("lic", "dig"))]
+    assert "MIT" in licence and "CC BY 4.0" in licence and digest == f"digest: {official.digest()}"
 
 
 @pytest.mark.parametrize("flag", [None, "official"])
