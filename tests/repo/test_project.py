@@ -1,7 +1,6 @@
 """What a stranger relies on: one version, the workflow of a fork, the hooks of a commit, licences of what is used."""
 
 import re
-import shutil
 import subprocess
 import sys
 from importlib.metadata import PathDistribution
@@ -11,7 +10,7 @@ import pytest
 import yaml
 
 from vlalab.description import declared
-from vlalab.environments import licences
+from vlalab.environments import licences, venvs
 from vlalab.host import paths
 from vlalab.testing import plan
 
@@ -138,16 +137,16 @@ def test_the_table_follows_the_locks_and_keeps_what_stands_above_it(tmp_path, mo
 
 
 @pytest.mark.nightly
-def test_the_licences_are_those_that_the_packages_state_now(tmp_path):
-    """Without what the file says already: every package that is installed nowhere here is fetched."""
-    for lock in ROOT.glob("images/*/*.lock"):
-        (tmp_path / lock.parent.relative_to(ROOT)).mkdir(parents=True, exist_ok=True)
-        shutil.copy(lock, tmp_path / lock.relative_to(ROOT))
-        if (venv := lock.parent / ".venv").exists() and not (link := tmp_path / venv.relative_to(ROOT)).exists():
-            link.symlink_to(venv)
-    (tmp_path / licences.FILE).write_text("")
-    licences.write(tmp_path)
-    assert licences.rows((tmp_path / licences.FILE).read_text()) == licences.rows(THIRD_PARTY)
+@pytest.mark.parametrize("name", paths.image_names())
+def test_what_the_table_says_is_what_an_environments_packages_state(name):
+    """Makes the environment, which takes minutes where it is not made yet."""
+    environment = venvs.named(name, ROOT)
+    if not environment.is_ready() and (problem := plan._no_space(environment)):
+        pytest.skip(problem)
+    venvs.ensure(name, ROOT)
+    listed = {pin: licence for pin, (licence, _) in licences.rows(THIRD_PARTY).items()}
+    stated = {pin: licence for pin, licence in licences.installed(image=name).items() if pin in listed}
+    assert len(stated) > 40 and stated == {pin: listed[pin] for pin in stated}
 
 
 def test_every_stored_image_and_array_is_listed_with_its_source():

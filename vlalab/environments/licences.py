@@ -65,8 +65,7 @@ def write(root: Path = ROOT) -> int:
     """Write the table and return its number of rows. A new package that is not installed is fetched."""
     file, pinned = root / FILE, pins(root)
     text = file.read_text()
-    installed = [*root.glob("images/*/.venv/lib/python3.*/site-packages"), *root.glob("images/*/.venv/beside")]
-    known = {pin: licence for pin, (licence, _) in rows(text).items()} | _read(installed)
+    known = {pin: licence for pin, (licence, _) in rows(text).items()} | installed(root)
     if missing := sorted(pinned.keys() - known.keys()):
         known |= _fetch(missing)
     lines = [
@@ -77,12 +76,20 @@ def write(root: Path = ROOT) -> int:
     return len(lines)
 
 
+def installed(root: Path = ROOT, image: str = "*") -> dict[Pin, str]:
+    """Return the licences of the packages in the local environments, or in that of one image."""
+    venv = f"images/{image}/.venv"
+    return _read([*root.glob(f"{venv}/lib/python3.*/site-packages"), *root.glob(f"{venv}/beside")])
+
+
 def _fetch(missing: list[Pin]) -> dict[Pin, str]:
     """Install packages into a temporary directory, as wheels, which run no code, and read them there."""
     with tempfile.TemporaryDirectory() as folder:
-        options = ["--no-deps", "--only-binary", ":all:", "--python-version", "3.10", "--target", folder]
-        venvs.uv(["pip", "install", *options, *map("==".join, missing)])
-        return _read([Path(folder)])
+        targets = {pin: Path(folder) / "-".join(pin) for pin in missing}
+        for pin, target in targets.items():
+            options = ["--no-deps", "--only-binary", ":all:", "--python-version", "3.10", "--target", str(target)]
+            venvs.uv(["pip", "install", *options, "==".join(pin)])
+        return _read([*targets.values()])
 
 
 def _read(paths: list[Path]) -> dict[Pin, str]:
