@@ -37,22 +37,8 @@ def test_no_package_states_a_version_of_its_own():
 
 # --- what GitHub reads --------------------------------------------------------------------------------------
 
-SCHEMAS = {
-    "vendor.github-workflows": ".github/workflows/*.yml",
-    "custom.github-workflows-require-timeout": ".github/workflows/*.yml",
-    "vendor.github-issue-forms": ".github/ISSUE_TEMPLATE/*.yml",
-    "vendor.citation-file-format": "CITATION.cff",
-}
 WORKFLOW = yaml.load((ROOT / ".github/workflows/ci.yml").read_text(), yaml.BaseLoader)  # else `on` would be true
 JOBS = WORKFLOW["jobs"]
-
-
-@pytest.mark.parametrize("schema", SCHEMAS)
-def test_githubs_files_fit_their_schemas(schema):
-    files = sorted(map(str, ROOT.glob(SCHEMAS[schema])))
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *files]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert files and done.returncode == 0, done.stdout
 
 
 def test_a_fork_tests_every_change_and_all_of_it_every_night():
