@@ -172,13 +172,13 @@ def _refuse_other_names(dataset: LeRobotDataset, one: Embodiment) -> None:
             )
 
 
-def _refuse_other_language(dataset: LeRobotDataset, one: Embodiment) -> None:
+def _refuse_other_language(dataset: LeRobotDataset, robot: Embodiment) -> None:
     """Raise ValueError where modality.json has annotations and not the robot's; with none, task_index is the column."""
-    there, name = _parts(dataset, "annotation"), one.language.removeprefix("annotation.")
-    if there and name not in there:
+    annotations, name = _parts(dataset, "annotation"), robot.language.removeprefix("annotation.")
+    if annotations and name not in annotations:
         raise ValueError(
-            f"data set {dataset.name} has no annotation {name!r}, which robot {one.name!r} takes its instruction from; "
-            f'modality.json has {", ".join(there)}; add "{name}": {{"original_key": "task_index"}} there'
+            f"data set {dataset.name} has no annotation {name!r}, which robot {robot.name!r} takes its instruction "
+            f'from; modality.json has {", ".join(annotations)}; add "{name}": {{"original_key": "task_index"}} there'
         )
 
 

@@ -24,10 +24,10 @@ from vla_datasets.metadata import Episode
 
 LAYOUT = "LIBERO HDF5"
 # create_dataset.py of Lifelong-Robot-Learning/LIBERO, dataset_states_to_obs.py of ARISE-Initiative/robomimic
+_FLAGS = "--demo-file FILE --use-camera-obs"
 MAKE_OBSERVATIONS = (
-    "it is a raw recording of robosuite without observations. Play it back with LIBERO's scripts/create_dataset.py "
-    "(docs/datasets.md has the command), or another task's with robomimic's dataset_states_to_obs.py, and name the "
-    "file that this writes"
+    f"it is a raw recording of robosuite. Play it back with LIBERO's `python scripts/create_dataset.py {_FLAGS}`, or "
+    "another task's with robomimic's dataset_states_to_obs.py, and name the file that this writes"
 )
 PARTS = ("ee_pos", "ee_ori", "gripper_states")  # of the state; ee_ori is an axis-angle
 ENDINGS = (".hdf5", ".h5")
@@ -220,10 +220,10 @@ def decode(array: h5py.Dataset, rows: Sequence[int], where: str) -> np.ndarray:
     is_encoded = array.ndim == 1 or (array.ndim == 2 and array.dtype == np.uint8)
     if is_encoded:
         images = [
-            films.picture(np.asarray(one).tobytes(), f"{where}, row {row}")
-            for row, one in zip(rows, values, strict=True)
+            films.picture(np.asarray(value).tobytes(), f"{where}, row {row}")
+            for row, value in zip(rows, values, strict=True)
         ]
-        if len({one.shape for one in images}) > 1:
+        if len({value.shape for value in images}) > 1:
             raise DatasetError(f"{where} holds images of different sizes; expected one size")
         return np.stack(images) if images else np.zeros((0, 0, 0, 3), np.uint8)
     stored = f"{where} is {array.dtype} {list(array.shape)}"

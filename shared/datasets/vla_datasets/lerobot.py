@@ -191,12 +191,12 @@ class LeRobotDataset:
         """Return what episodes_stats.jsonl holds of an episode, without videos that nobody made."""
         if not episode.length:
             return {}
-        columns = {key: one for key, one in self.columns(episode.index).items() if one.dtype != object and len(one)}
-        found = {key: statistics.of_episode(one) for key, one in columns.items()}
+        columns = {key: values for key, values in self.columns(episode.index).items() if values.dtype != object}
+        stats = {key: statistics.of_episode(values) for key, values in columns.items()}
         for key in self.video_keys:
             if os.path.lexists(self.pictures_path(episode.index, key)):
-                found[key] = statistics.of_pictures(self.frames(episode.index, key))
-        return statistics.plain(found)
+                stats[key] = statistics.of_pictures(self.frames(episode.index, key))
+        return statistics.plain(stats)
 
     def _images(self, episode_index: int, key: str, indices: Sequence[int] | None) -> np.ndarray:
         path = self.data_path(episode_index)

@@ -111,7 +111,7 @@ def require_instructions(dataset: LeRobotDataset | LiberoFiles, empty: Iterable[
     empty: their numbers; by default those whose first task is empty.
     """
     if empty is None:
-        empty = (one.index for one in dataset.episodes if not (one.tasks and one.tasks[0].strip()))
+        empty = (episode.index for episode in dataset.episodes if not (episode.tasks and episode.tasks[0].strip()))
     spans: list[list[int]] = []
     for number in sorted(empty):
         if spans and spans[-1][1] == number - 1:
@@ -121,8 +121,8 @@ def require_instructions(dataset: LeRobotDataset | LiberoFiles, empty: Iterable[
     if spans:
         numbers = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
         command = f"./lab dataset {shlex.quote(str(dataset.folder))} --bad {numbers}"
-        what = f"{dataset.name}: the instruction of episode {numbers} is empty, and no policy is asked without one"
-        raise DatasetError(f"{what}; write it, or leave the episode out: {command}")
+        problem = f"{dataset.name}: the instruction of episode {numbers} is empty, which policies refuse"
+        raise DatasetError(f"{problem}; write it, or leave the episode out: {command}")
 
 
 def _identity(dataset: LeRobotDataset | LiberoFiles) -> str:

@@ -94,8 +94,8 @@ def raw_lines(path: Path, opener: Opener | None = None) -> Iterator[tuple[int, b
 
 def missing(path: Path, expected: str) -> DatasetError:
     """Return the error for a file that is not there, or that is a link to one."""
-    what = f"is a link to {os.readlink(path)}, which is missing" if path.is_symlink() else "is missing"
-    return DatasetError(f"{path} {what}; expected {expected}")
+    problem = f"is a link to {os.readlink(path)}, which is missing" if path.is_symlink() else "is missing"
+    return DatasetError(f"{path} {problem}; expected {expected}")
 
 
 def unreadable(path: Path, error: Exception, kind: str, opener: Opener | None = None) -> DatasetError:

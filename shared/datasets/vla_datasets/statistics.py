@@ -55,8 +55,8 @@ def of_column(values: np.ndarray) -> dict[str, np.ndarray]:
 
 def of_episode(values: np.ndarray) -> dict[str, np.ndarray]:
     """Return what episodes_stats.jsonl holds of a column [T, …]: no quantiles, and how many rows there are."""
-    found = of_column(values)
-    return {name: found[name] for name in ("min", "max", "mean", "std")} | {"count": np.array([len(values)])}
+    stats = of_column(values)
+    return {name: stats[name] for name in ("min", "max", "mean", "std")} | {"count": np.array([len(values)])}
 
 
 def of_episodes(episodes: Iterable[Mapping[str, np.ndarray]]) -> Statistics:

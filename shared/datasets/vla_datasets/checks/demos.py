@@ -65,16 +65,16 @@ def _demo(found: Findings, path: Path, where: str, demo: h5py.Group) -> None:
         _array(found, path, where, key, demo[key], length)
 
 
-def _images(found: Findings, path: Path, where: str, array: h5py.Dataset) -> None:
+def _images(findings: Findings, path: Path, where: str, array: h5py.Dataset) -> None:
     """Decode every image; one that is stored in another way than LIBERO's is a note, since the lab reads it."""
     try:
         hdf5.decode(array, range(len(array)), where)
     except DatasetError as error:
-        found.add(path, None, str(error))
+        findings.add(path, None, str(error))
         return
     if array.dtype != np.uint8 or array.ndim != 4 or array.shape[-1] != 3:
         stored = f"{where} is {array.dtype} {list(array.shape)}, which the lab decodes"
-        found.note(path, None, f"{stored}; LIBERO's and openvla's tools expect uint8 [T, height, width, 3]")
+        findings.note(path, None, f"{stored}; LIBERO's and openvla's tools expect uint8 [T, height, width, 3]")
 
 
 def _array(found: Findings, path: Path, where: str, key: str, array: h5py.Dataset, length: int) -> None:

@@ -36,9 +36,9 @@ def lines(found: Findings) -> None:
                     found.add(name, row, "a blank line; GR00T's loader fails on it: remove it")
 
 
-def _byte_order_mark(found: Findings, name: str, start: bytes) -> None:
+def _byte_order_mark(findings: Findings, name: str, start: bytes) -> None:
     if start.startswith(codecs.BOM_UTF8):
-        found.add(
+        findings.add(
             name, None, "begins with a byte order mark; LeRobot's and GR00T's loaders fail on it: save without it"
         )
 

@@ -43,19 +43,21 @@ def _entries(given: dict[str, Any], kind: str) -> list[tuple[str, dict[str, Any]
     return [(name, part or {}) for name, part in entries.items()] if isinstance(entries, dict) else []
 
 
-def _exchanged(found: Findings, videos: list[tuple[str, dict[str, Any]]]) -> None:
+def _exchanged(findings: Findings, videos: list[tuple[str, dict[str, Any]]]) -> None:
     """Check for a camera whose video is called as another camera is, and for a video that two cameras name."""
     keys = {name: str(part.get("original_key") or name) for name, part in videos}
     for name, key in keys.items():
         last = key.rpartition(".")[2]
         if last != name and last in keys and keys[last] != key:
-            found.add(metadata.MODALITY, None, f"video.{name} is {key!r}, which is called as video.{last}: exchanged")
+            findings.add(
+                metadata.MODALITY, None, f"video.{name} is {key!r}, which is called as video.{last}: exchanged"
+            )
     for name, key in keys.items():
         if (first := next(one for one in keys if keys[one] == key)) != name:
-            found.add(metadata.MODALITY, None, f"video.{name} is {key!r}, which is video.{first}, too")
+            findings.add(metadata.MODALITY, None, f"video.{name} is {key!r}, which is video.{first}, too")
 
 
-def _overlaps(found: Findings, kind: str, parts: list[tuple[str, dict[str, Any]]], usual: str) -> None:
+def _overlaps(findings: Findings, kind: str, parts: list[tuple[str, dict[str, Any]]], usual: str) -> None:
     ranges = [
         (str(part.get("original_key") or usual), part["start"], part["end"], name)
         for name, part in parts
@@ -64,7 +66,7 @@ def _overlaps(found: Findings, kind: str, parts: list[tuple[str, dict[str, Any]]
     for (column, start, end, name), (other_column, other_start, _, other) in itertools.pairwise(sorted(ranges)):
         if column == other_column and start <= other_start < end:
             text = f"{kind}.{other} starts at {other_start} in {kind}.{name}, {column}[{start}:{end}]: they overlap"
-            found.add(metadata.MODALITY, None, text)
+            findings.add(metadata.MODALITY, None, text)
 
 
 def _part(found: Findings, dataset: LeRobotDataset, name: str, part: dict[str, Any], usual: str) -> None:

@@ -54,14 +54,14 @@ def _compare(found: Findings, file: str, row: int | None, key: str, stated: dict
         found.add(file, row, str(error))
 
 
-def _count(found: Findings, row: int, key: str, stated: dict[str, Any], rows: int) -> None:
+def _count(findings: Findings, row: int, key: str, stated: dict[str, Any], rows: int) -> None:
     count = np.asarray(stated.get("count", rows), object).ravel().tolist()
     if count != [rows]:
         text = f"{key}: count is {count!r:.100}; there are {rows} rows; {ANEW}"
-        found.add(metadata.EPISODES_STATS, row, text)
+        findings.add(metadata.EPISODES_STATS, row, text)
 
 
-def _images(found: Findings, row: int, key: str, stated: dict[str, Any], actual: dict[str, np.ndarray]) -> None:
+def _images(findings: Findings, row: int, key: str, stated: dict[str, Any], actual: dict[str, np.ndarray]) -> None:
     """Compare mean and std per colour: LeRobot takes them from other frames, made smaller, before they are encoded."""
     for name in ("mean", "std"):
         try:
@@ -71,7 +71,7 @@ def _images(found: Findings, row: int, key: str, stated: dict[str, Any], actual:
         expected = actual[name].ravel()
         if values.shape != expected.shape or not np.all(np.abs(values - expected) <= IMAGE_ROOM):
             text = f"{key}: {name} is {_listed(values)}; the frames' is {_listed(expected)}, of 0 to 1; {ANEW}"
-            found.add(metadata.EPISODES_STATS, row, text)
+            findings.add(metadata.EPISODES_STATS, row, text)
 
 
 def _listed(values: np.ndarray) -> str:
