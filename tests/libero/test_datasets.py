@@ -179,6 +179,12 @@ def test_pictures_that_lie_in_the_rows_are_read(tmp_path):
     again = LeRobotDataset(written.folder)
     np.testing.assert_array_equal(again.frames(1, "image", [7, 2]), shown[[7, 2]])
     assert "image" not in again.columns(1)
+    table = table.drop_columns(["image"]).append_column(
+        "image", pa.array([{"bytes": None, "path": "a.png"}] * len(shown))
+    )
+    pq.write_table(table, path)
+    with pytest.raises(DatasetError, match=r"image, row 2 is .*'a\.png'.*expected a PNG or JPEG file in its bytes"):
+        LeRobotDataset(written.folder).frames(1, "image", [2])
 
 
 def _edit(name, change):

@@ -205,6 +205,10 @@ class LeRobotDataset:
             raise DatasetError(f"{path} has no column {key}; info.json promises pictures there")
         rows = table.column(key).to_pylist()
         wanted = range(len(rows)) if indices is None else [int(index) for index in indices]
+        for row in wanted:
+            if not (isinstance(rows[row], dict) and isinstance(rows[row].get("bytes"), bytes)):
+                stored = f"{path}: {key}, row {row} is {rows[row]!r:.200}"
+                raise DatasetError(f"{stored}; expected a PNG or JPEG file in its bytes, not the path of one")
         return np.stack([films.picture(rows[row]["bytes"], f"{key}, row {row} of {path}") for row in wanted])
 
     def _path(self, pattern: str, episode_index: int, video_key: str = "") -> Path:
