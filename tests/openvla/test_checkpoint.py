@@ -155,7 +155,7 @@ def test_an_empty_folder_and_broken_json_are_told(tmp_path):
     with pytest.raises(CheckpointError, match="config.json is missing"):
         load_config(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match="is not JSON"):
         load_config(tmp_path)
 
 
