@@ -332,6 +332,13 @@ def test_a_policy_that_never_gets_ready(refuse):
     assert f"{nobody} is not ready after 1 s" in message and "refused" in message
 
 
+def test_the_wait_for_a_policy_is_one_line_where_nothing_can_be_drawn_again(libero_assets, tmp_path, capsys):
+    with refusing() as nobody:
+        flags = ["--policy-url", nobody, "--assets", str(libero_assets), "--run-dir", str(tmp_path / "runs")]
+        assert evaluate.main(BENCHMARK, ["libero_goal", *flags, "--policy-timeout-s", "6"]) == 2
+    assert capsys.readouterr().out.count(f"waiting for the policy at {nobody}, up to 6 s") == 1
+
+
 def test_a_wrong_token(refuse, monkeypatch):
     monkeypatch.setenv("VLALAB_TOKEN", "wrong")
     assert "401" in refuse("--tasks", "0")
