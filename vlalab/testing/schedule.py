@@ -23,7 +23,7 @@ from vlalab.testing.results import Result, print_sum, skipped
 from vlalab.testing.sidebyside import Job
 
 QUICK = ("lint", "host", "contract")
-FIRST = "all tests take 20 to 27 min on two quiet cores, and the downloads besides; ./lab test --quick takes a few"
+FIRST = "all tests take 20 to 33 min on two quiet cores, and the downloads besides; ./lab test --quick takes a few"
 WAITING = ("contract",)  # its services wait for clients that are slow on purpose: a quarter of its time is a core's
 LONGEST = ("docker", *(name for name, one in plan.ENVIRONMENTS.items() if one.tested_first))
 # Families of the attack: beside all other parts, among them, after them and alone.
