@@ -78,13 +78,6 @@ def routes(site: Site) -> list[BaseRoute]:
     ]
 
 
-def _index(request: Request) -> int:
-    text = request.path_params["index"]
-    if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise Away("reports", f"{text[:80]!r} is not an episode's number", 404)
-    return int(text)
-
-
 def _path(request: Request) -> str:
     """Returns where the service answers for the data set of a request's path."""
     name = request.path_params["name"]
