@@ -26,7 +26,7 @@ from tests.docker.lab import ODD_USER, Lab
 from tests.docker.packages import Unavailable
 from tests.docker.watching import HealthWatch
 from vlalab.engine import docker
-from vlalab.testing import sidebyside
+from vlalab.testing import parts
 
 GB = 1e9
 ORDER = (
@@ -144,7 +144,7 @@ def lab(base, engine) -> Iterator[Lab]:
 def beside(lab, say, request) -> Iterator[Beside]:
     """The images' own tests, three images' at a time where cores and memory allow."""
     names = {name for item in request.session.items if (name := whose_own_tests(item))}
-    found = Beside(lab, say, ThreadPoolExecutor(min(3, sidebyside.at_once_waiting())), names)
+    found = Beside(lab, say, ThreadPoolExecutor(min(3, parts.at_once())), names)
     yield found
     found.stop()
 

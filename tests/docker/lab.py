@@ -20,7 +20,7 @@ from tests.ports import free_ports
 from vlalab.description import compose, ports
 from vlalab.engine import docker, images
 from vlalab.host import paths
-from vlalab.testing.sidebyside import THREADS
+from vlalab.testing.run import THREADS
 
 # Another uid than that of anybody here, so that what a container leaves behind cannot look right by chance.
 ODD_USER = (4321, 4322)

@@ -5,8 +5,6 @@ import pytest
 from vlalab.engine import building, docker, images
 from vlalab.host import lasting, state
 from vlalab.host.console import LabError
-from vlalab.testing import plan, schedule
-from vlalab.testing.results import Result
 
 
 def known(name: str, text: str) -> None:
@@ -35,31 +33,11 @@ def test_what_was_short_or_is_not_known_is_not_told(text, capsys):
     assert capsys.readouterr().err == "" and noted("build-ui") == "0"
 
 
-def test_the_whole_of_the_tests_is_announced_the_first_time_too(monkeypatch, capsys):
-    for name in plan.PARTS:
-        monkeypatch.setitem(plan.PARTS, name, lambda how: [Result("part", passed=1)])
-    monkeypatch.setattr(plan, "has_outside", lambda name, how: False)
-    monkeypatch.setattr(plan, "chaos", lambda how, *families: Result("chaos", passed=1))
-    assert schedule.run([], plan.How()) == 0
-    assert schedule.FIRST in capsys.readouterr().err
-    assert schedule.run([], plan.How()) == 0
-    assert schedule.FIRST not in capsys.readouterr().err
-
-
 def test_what_fails_leaves_the_note_as_it_was():
     known("build-ui", "900")
     with pytest.raises(LabError), lasting.announced("build", "ui"):
         raise LabError("no network")
     assert noted("build-ui") == "900"
-
-
-def test_a_test_run_tells_and_notes(monkeypatch, capsys):
-    monkeypatch.setitem(plan.PARTS, "libero", lambda how: [Result("libero", passed=1)])
-    monkeypatch.setattr(plan, "has_outside", lambda name, how: False)
-    known("test-libero", "1900")
-    assert schedule.run(["libero"], plan.How()) == 0
-    assert capsys.readouterr().err.startswith("lab: ./lab test libero took 32 min")
-    assert noted("test-libero") == "0"
 
 
 @pytest.mark.parametrize(("is_there", "name"), [(False, "build-ui"), (True, "build-ui-(again)")])

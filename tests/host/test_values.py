@@ -10,7 +10,7 @@ from vlalab.description.intervals import Interval
 from vlalab.environments import venvs
 from vlalab.runtimes import both
 from vlalab.tasks.values import Existing, Like, Number, OneOf, Ranges, Several, Text
-from vlalab.testing import schedule
+from vlalab.testing import run as test_run
 
 TASKS = cli.load_tasks()
 ALL = {task.name: task for group in TASKS.GROUPS.values() for task in group}
@@ -26,7 +26,7 @@ def nothing_begins(monkeypatch, tmp_path):
         raise BeganError
 
     for owner, name in (
-        (venvs, "ensure"), (both, "choose"), (both, "instances"), (schedule, "run"),
+        (venvs, "ensure"), (both, "choose"), (both, "instances"), (test_run, "run"),
         (programs, "supervise"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, began)

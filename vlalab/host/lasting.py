@@ -15,15 +15,13 @@ FOLDER = "lasting"
 
 
 @contextmanager
-def announced(*words: str, first: str = "") -> Iterator[None]:
+def announced(*words: str) -> Iterator[None]:
     """Says how long the same task took last time, if that was long; notes how long it takes now, if it comes to an end.
 
-    words: what makes it the same: the task, and what it is given. first: what is said where it was never done here.
+    words: what makes it the same: the task, and what it is given.
     """
     seconds = _last(state.folder(FOLDER, make=False) / _name(words))
-    if seconds is None and first:
-        say(first)
-    elif seconds and seconds > LONG_S:
+    if seconds and seconds > LONG_S:
         say(f"./lab {' '.join(words)} took {spelled(seconds)} on this machine last time")
     began = time.monotonic()
     yield

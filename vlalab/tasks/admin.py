@@ -12,7 +12,8 @@ from vlalab.environments import locks, venvs
 from vlalab.host.console import LabError
 from vlalab.tasks.flags import DRY_RUN, NO_CHECK, RUNTIME, Flag, finish, flags_of, task, word, words
 from vlalab.tasks.values import Number, OneOf, Several, Text
-from vlalab.testing import plan, schedule
+from vlalab.testing import parts as test_parts
+from vlalab.testing import run as test_run
 
 NAMES = Several(shown="NAME …")
 STAGES = manifests.stages()
@@ -21,13 +22,13 @@ DEFAULT = manifests.default_environment()
 
 @task(
     "test what runs here",
-    words("parts", f"all, {', '.join(plan.PARTS)}; default: all", Several(shown="PART …")),
+    words("parts", f"all, {', '.join(test_run.NAMES)}; default: all", Several(shown="PART …")),
     Flag("quick", "linter, host tool, and the contract in one Python only", default=False),
     Flag("nightly", "also the tests that are too long for every change", default=False),
     Flag(
         "minutes",
         "how long part chaos attacks this lab's own evaluations and services",
-        Number(f"(0, {plan.MOST_MINUTES}]", float),
+        Number(f"(0, {test_parts.MAX_MINUTES}]", float),
         otherwise="2.5",
     ),
     Flag("seed", "which attacks it draws", Number(), otherwise="new ones, and the seed is printed"),
@@ -43,7 +44,7 @@ def test(parts: list[str], quick: bool, nightly: bool, minutes: float | None, se
     ./lab test --nightly                everything, and what is too long for every change
     ./lab test chaos --minutes 30       attack evaluations and services for longer; --seed 7 repeats one
     """
-    finish(schedule.run(parts, plan.How(quick, runtime, minutes, seed, nightly)))
+    finish(test_run.run(parts, test_parts.Options(quick, runtime, minutes, seed, nightly)))
 
 
 @task(

@@ -1,1 +1,1 @@
-"""`./lab test`: its parts, run side by side, and what came of them."""
+"""`./lab test`."""

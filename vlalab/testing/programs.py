@@ -1,13 +1,10 @@
-"""Programs that tests need and no environment has, a browser and an SSH server: by apt where root may install them."""
+"""Programs that tests need and no environment has: a browser and an SSH server, installed by apt as root."""
 
 from __future__ import annotations
 
 import os
-import platform
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
 from vlalab.host import paths
 from vlalab.host.console import say
@@ -16,65 +13,46 @@ CHROME = "google-chrome-stable_current_amd64.deb"
 CHROME_ADDRESS = f"https://dl.google.com/linux/direct/{CHROME}"
 
 
-@dataclass(frozen=True)
-class Program:
-    """A package of the distribution; `marker` is what test files have that skip without it."""
-
-    package: str
-    marker: str
-    find: Callable[[], str | None]
-
-
 def missing(parts: Sequence[str]) -> dict[str, list[str]]:
-    """Return the packages that tests of these parts skip without, each with those parts."""
+    """Return the missing packages, each with those of the parts whose test files skip without it."""
     from tests import browser, ssh_server
 
     programs = (
-        Program("chromium", "skipif(browser.find()", browser.find),
-        Program("openssh-server", "skipif(ssh_server.SSHD", ssh_server.find),
+        ("chromium", "skipif(browser.find()", browser.find),
+        ("openssh-server", "skipif(ssh_server.SSHD", ssh_server.find),
     )
-    absent = {one.package: one.marker for one in programs if one.find() is None}
-    needed = {package: [part for part in parts if _mentions(part, marker)] for package, marker in absent.items()}
-    return {package: users for package, users in needed.items() if users}
-
-
-def _mentions(part: str, marker: str) -> bool:
-    return any(marker in path.read_text() for path in (paths.ROOT / "tests" / part).glob("**/test_*.py"))
+    users = {
+        package: [
+            part for part in parts
+            if any(marker in path.read_text() for path in (paths.ROOT / "tests" / part).glob("**/test_*.py"))
+        ]
+        for package, marker, find in programs if find() is None
+    }  # fmt: skip
+    return {package: names for package, names in users.items() if names}
 
 
 def install(parts: Sequence[str]) -> None:
-    """Install by apt what tests of these parts skip without, as root on Debian or Ubuntu; report what cannot be had."""
+    """Install by apt, as root on Debian or Ubuntu, what tests of these parts skip without."""
     from tests.docker import packages
 
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
-        return
-    if wanted := [package for package in missing(parts) if not _is_snap_only(package)]:
+    if os.geteuid() == 0 and shutil.which("apt-get") and (names := missing(parts)):
         try:
-            packages.install(*wanted)
+            packages.install(*names)
         except packages.Unavailable as error:
             say(f"{error}; tests that need it are skipped")
 
 
 def advice(parts: Sequence[str]) -> list[str]:
-    """Return what to type so that tests of these parts run that were skipped for want of a program; often nothing."""
+    """Return the command that installs missing programs and runs the skipped tests, as a list of lines; often empty."""
     absent = missing(parts)
     if not absent:
         return []
-    again = f"./lab test {' '.join(part for part in parts if any(part in users for users in absent.values()))}"
-    if not shutil.which("apt-get"):
-        names = " and ".join({"chromium": "Chromium or Chrome", "openssh-server": "sshd"}[one] for one in absent)
-        return [f"to run the tests that were skipped for want of them, install {names}, then: {again}"]
+    again = "./lab test " + " ".join(part for part in parts if any(part in users for users in absent.values()))
     sudo = "" if os.geteuid() == 0 else "sudo "
-    lines, files, fetch = [], [*absent], ""
-    if snap := [one for one in files if _is_snap_only(one)]:
-        lines = ["Ubuntu has Chromium as a snap only, which does not run in containers; the tests also take Chrome"]
-        files = [one for one in files if one not in snap] + [f"./{CHROME}"]
-        fetch = f"curl -fsSLO {CHROME_ADDRESS} && "
-    command = f"{fetch}{sudo}apt-get install -y {' '.join(files)} && {again}"
-    return [*lines, f"to run the tests that were skipped for want of {' and '.join(absent)}: {command}"]
-
-
-def _is_snap_only(package: str) -> bool:
-    """Return whether apt has a stub alone: Ubuntu's chromium-browser asks for a snap, and there is no chromium."""
-    release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
-    return package == "chromium" and release.get("ID") == "ubuntu"
+    lines = [f"to run the skipped tests: {sudo}apt-get install -y {' '.join(absent)} && {again}"]
+    if "chromium" in absent:
+        lines.append(
+            "where Chromium is only a snap, which does not run in containers (Ubuntu), install Chrome: "
+            f"curl -fsSLO {CHROME_ADDRESS} && {sudo}apt-get install -y ./{CHROME}"
+        )
+    return lines

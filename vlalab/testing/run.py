@@ -1,0 +1,97 @@
+"""Run parts of the tests at the same time. Output is printed part by part, that of the first unfinished one live."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TextIO
+
+from vlalab.host.console import LabError, say, unknown
+from vlalab.testing import inside, parts, programs
+from vlalab.testing.parts import Options, Part
+from vlalab.testing.results import Result, print_summary, skipped
+
+QUICK = ("lint", "host", "contract")
+NAMES = tuple(dict.fromkeys(part.name.split()[0] for part in parts.all_parts(Options())))
+THREADS = "OMP_NUM_THREADS"
+
+
+def run(names: Sequence[str], options: Options) -> int:
+    """Run the parts of those names (none or "all": every one) and print the counts. Return the exit code."""
+    for name in names:
+        if name not in (*NAMES, "all"):
+            raise LabError(unknown("part", name, ["all", *NAMES]))
+    selected = names if names and "all" not in names else QUICK if options.quick else NAMES
+    if options.nightly:
+        os.environ[inside.NIGHTLY] = "1"  # read by tests/conftest.py in every process
+    if not options.quick:
+        programs.install(selected)
+    if selected is NAMES:
+        say("all tests take 20 to 33 min on two quiet cores, plus the downloads; ./lab test --quick takes a few")
+    results = run_parts([p for p in parts.all_parts(options) if p.name.split()[0] in selected], options)
+    if options.quick and not names:
+        results.append(skipped("others", f"--quick runs {', '.join(QUICK)} only"))
+    return print_summary(results, programs.advice(selected))
+
+
+def run_parts(selected: Sequence[Part], options: Options) -> list[Result]:
+    """Return the results of all parts in order. A part of an environment that part `docker` tested is not run again."""
+    if len(selected) == 1:
+        return _run_part(selected[0], options, None)
+    # Threads that wait for each other on cores where others compute take three times the processor time.
+    os.environ.setdefault(THREADS, str(max(1, len(os.sched_getaffinity(0)) // parts.at_once())))
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory(prefix="vlalab-test-") as directory:
+        for stage in sorted({part.stage for part in selected}):
+            tested = {result.name for result in results}
+            batch = [part for part in selected if part.stage == stage and part.name not in tested]
+            results += _run_batch(batch, options, Path(directory))
+    return results
+
+
+def _run_batch(batch: Sequence[Part], options: Options, directory: Path) -> list[Result]:
+    with ThreadPoolExecutor(parts.at_once()) as pool:
+        logs = [directory / f"{part.name}.txt" for part in batch]
+        files = [log.open("w") for log in logs]
+        try:
+            futures = [pool.submit(_run_part, part, options, file) for part, file in zip(batch, files, strict=True)]
+            for log, future in zip(logs, futures, strict=True):
+                _follow(log, future)
+            return [result for future in futures for result in future.result()]
+        except BaseException:  # Ctrl-C: what tests started ends with them
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in inside.running:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGINT)
+            raise
+        finally:
+            for file in files:
+                file.close()
+
+
+def _follow(log: Path, future: Future) -> None:
+    """Print a file as it grows until the future is done."""
+    with log.open(errors="replace") as output:
+        is_done = False
+        while not is_done:
+            is_done = future.done()
+            print(output.read(), end="", flush=True)
+            time.sleep(0 if is_done else 0.2)
+
+
+def _run_part(part: Part, options: Options, output: TextIO | None) -> list[Result]:
+    """Return the results of a part with its time. One that cannot run is a failure."""
+    say(f"part '{part.name}'")
+    start = time.monotonic()
+    try:
+        results = part.run(options, output)
+    except LabError as error:
+        say(f"part '{part.name}' failed: {error}")
+        results = [Result(part.name, failed=1)]
+    results[0].seconds = results[0].seconds or time.monotonic() - start
+    return results
