@@ -1,11 +1,15 @@
 """`./lab bundle`: images, checkpoints, assets and the lab itself in one file, for a machine without network.
 
-`vlalab.bundles.restoring` reads it back; `vlalab.bundles.parts` is the file's format.
+A bundle is a plain tar: README.txt, host/…, images/NAME.tar.gz (`docker save`), volume/…, and last manifest.json with
+the sha256 and size of every other member. `vlalab.bundles.restoring` reads it.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import io
+import json
 import os
 import re
 import shutil
@@ -13,22 +17,28 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import BinaryIO
 
-from vlalab.bundles import parts
-from vlalab.bundles.manifest import FOLDERS, VolumeFile, can_be_named
 from vlalab.description import compose, manifests
 from vlalab.engine import building, docker, images, space, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, Status, require_known, say, status, unknown
 
+FORMAT = "vla-lab-bundle 3"
+MANIFEST = "manifest.json"
+DIRECTORIES = ("checkpoints", "assets")  # of the volume; runs and logs stay where they were made
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")  # for each, the wheels that ./lab needs
 WHEELS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux1_x86_64", "linux_x86_64")
-RATIO = 0.65  # of an image's size, compressed; CUDA's libraries shrink least
+COMPRESSION = 0.65  # compressed size of an image; CUDA's libraries compress least
+LEVEL = 1  # of gzip (or pigz): 77 MB/s per core, 0.39 of an image's size; level 6 takes three times as long for 0.35
 HOST_BYTES = 200 << 20
+BLOCK = 1 << 20
 README = """This bundle was made by `./lab bundle`. On a machine that has the lab: ./lab restore FILE
 Without network, the lab and what it needs come first:
 
@@ -38,13 +48,13 @@ Without network, the lab and what it needs come first:
 
 Without the lab, an image can be loaded by hand:
 
-    tar -xOf FILE --wildcards 'images/libero/*' | gunzip | docker load
+    tar -xOf FILE images/libero.tar.gz | docker load
 """
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to bundle into which file. Names of checkpoints and assets are folders on the volume; "all": every one."""
+    """What to bundle into which file. Names of checkpoints and assets are those on the volume; "all": every one."""
 
     names: tuple[str, ...]
     file: Path
@@ -55,119 +65,107 @@ class Request:
 
 
 def parse_words(words: str) -> tuple[tuple[str, ...], Path]:
-    """Returns (environments, file) of the words `ENV … FILE`; "all" stands for every image that is built."""
-    given = [word for word in words.split(",") if word]
+    """Return (environments, file) of the words `ENV … FILE`; "all" stands for every image that is built."""
+    values = [word for word in words.split(",") if word]
     known = [*images.buildable(), "all"]
-    count = next((place for place, word in enumerate(given) if word not in known), len(given))
-    file = ",".join(given[count:])  # a path may hold a comma
+    count = next((index for index, word in enumerate(values) if word not in known), len(values))
+    file = ",".join(values[count:])  # a path may contain a comma
     if not file:
-        raise LabError("bundle needs a FILE behind the environments: ./lab bundle libero /media/stick/lab.bundle")
-    first = given[count]
-    if len(given) > count + 1 and "/" not in first and re.fullmatch(r"\w+", first):
-        raise LabError(unknown("environment", first, known))
-    return tuple(given[:count]), Path(file).expanduser().absolute()
+        raise LabError("bundle needs a FILE after the environments: ./lab bundle libero /media/stick/lab.bundle")
+    if len(values) > count + 1 and re.fullmatch(r"\w+", values[count]):
+        raise LabError(unknown("environment", values[count], known))
+    return tuple(values[:count]), Path(file).expanduser().absolute()
 
 
 def default_assets(names: Sequence[str]) -> list[str]:
-    """Returns the assets that go with those images unsaid: a benchmark's with its own, where they are on the volume."""
+    """Return the assets on the volume of the benchmarks whose images are bundled."""
     services, known = compose.read(), manifests.benchmarks()
-    there = [name for name in there_on_volume("assets") if name in known]
-    return [name for name in there if {services[name].environment_name, "all"} & set(names)]
+    available = [name for name in names_on_volume("assets") if name in known]
+    return [name for name in available if {services[name].environment_name, "all"} & set(names)]
 
 
 def bundle(request: Request) -> Path | None:
-    """Returns the file with all that was asked for, None for a dry run. Raises LabError and leaves no file behind."""
-    found = _images(request.names)
+    """Return the file that was written, None for a dry run. Raise LabError and leave no file behind."""
+    selected = _select_images(request.names)
     files = volume_files(request.checkpoints, request.assets)
-    if not found and not files:
+    if not selected and not files:
         raise LabError("nothing to bundle: name environments (./lab build makes images), --checkpoints or --assets")
-    _describe(found, files)
+    for image in selected:
+        print(f"{images.spell_size(image.size):>10}  image {image.reference}, {image.age()} old")
+    sizes: dict[str, int] = {}
+    for path in files:
+        name = "/".join(path.relative_to(paths.volume()).parts[:2])
+        sizes[name] = sizes.get(name, 0) + path.stat().st_size
+    for name, size in sizes.items():
+        print(f"{images.spell_size(size):>10}  {name}")
+    checkpoints = names_on_volume("checkpoints")
+    if checkpoints and not any(name.startswith("checkpoints/") for name in sizes):
+        say(f"no checkpoint is included; on the volume: {', '.join(checkpoints)} (--checkpoints NAME,… or all)")
     if request.dry_run:
         return None
-    _check(request, found, files)
+    _check_target(request, selected, sum(sizes.values()))
+    temporary = request.file.with_name(request.file.name + ".unfinished")
     try:
-        with parts.Writer(request.file) as writer, status(f"writing {request.file}") as line:
-            _write(writer, request, found, files, line)
+        with status(f"writing {request.file}") as line:
+            _write(temporary, request, selected, files, line)
+        temporary.rename(request.file)
     except OSError as error:
-        full = "the disk is full" if error.errno == errno.ENOSPC else str(error)
-        raise LabError(f"{request.file} could not be written: {full}; nothing of it is left") from error
+        reason = "the disk is full" if error.errno == errno.ENOSPC else str(error)
+        raise LabError(f"{request.file} could not be written: {reason}; nothing of it is left") from error
+    finally:
+        temporary.unlink(missing_ok=True)
     volumes.give(request.file)
     say(f"{request.file}: {images.spell_size(request.file.stat().st_size)}; on the other machine: ./lab restore FILE")
     return request.file
 
 
-def _images(names: Sequence[str]) -> list[images.Image]:
+def _select_images(names: Sequence[str]) -> list[images.Image]:
     if not names:
         return []
     docker.require()
-    there = images.found()
+    available = images.found()
     for name in names:
-        if name != "all" and (problem := images.unusable(name, there.get(name))):
+        if name != "all" and (problem := images.unusable(name, available.get(name))):
             raise LabError(problem)
-    return [image for name, image in there.items() if name in names or ("all" in names and image.fits())]
+    return [image for name, image in available.items() if name in names or ("all" in names and image.fits())]
 
 
-def _describe(found: Sequence[images.Image], files: Sequence[VolumeFile]) -> None:
-    for image in found:
-        print(f"{images.spell_size(image.size):>10}  image {image.reference}, {image.age()} old")
-    for name in sorted({"/".join(file.path.split("/")[:2]) for file in files}):
-        size = sum(file.size for file in files if file.path.startswith(f"{name}/") or file.path == name)
-        print(f"{images.spell_size(size):>10}  {name}")
-    if not any(file.path.startswith("checkpoints/") for file in files) and (there := there_on_volume("checkpoints")):
-        say(f"no checkpoint goes with it; on the volume: {', '.join(there)} (--checkpoints NAME,… or all)")
+def names_on_volume(directory: str) -> list[str]:
+    """Return the names in a directory of the volume."""
+    path = paths.volume() / directory
+    return sorted(entry.name for entry in path.iterdir() if not entry.name.startswith(".")) if path.is_dir() else []
 
 
-# --- what is on the volume ----------------------------------------------------------------------------------
+def volume_files(checkpoints: Sequence[str], assets: Sequence[str]) -> list[Path]:
+    """Return the files of those checkpoints and assets. A link counts as the file that it leads to."""
+    files = []
+    for directory, names in zip(DIRECTORIES, (checkpoints, assets), strict=True):
+        available = names_on_volume(directory)
+        require_known(directory.rstrip("s"), names, [*available, "all"])
+        for name in available if "all" in names else dict.fromkeys(names):
+            root = paths.volume() / directory / name
+            files += sorted(root.rglob("*")) if root.is_dir() else [root]
+    for path in files:
+        if path.is_symlink() and not path.is_file():
+            raise LabError(f"{path} is a link to a directory or to nothing; put a file in its place")
+        if not str(path).isprintable():
+            raise LabError(f"{str(path)!a} has a name with control characters or no UTF-8; rename it")
+    return [path for path in files if path.is_file()]
 
 
-def there_on_volume(folder: str) -> list[str]:
-    """Returns the names in a folder of the volume."""
-    place = paths.volume() / folder
-    return sorted(path.name for path in place.iterdir() if not path.name.startswith(".")) if place.is_dir() else []
-
-
-def volume_files(checkpoints: Sequence[str], assets: Sequence[str]) -> list[VolumeFile]:
-    """Returns the files of those checkpoints and assets, in order. Raises LabError for a name that is not there."""
-    found = []
-    for folder, names in zip(FOLDERS, (checkpoints, assets), strict=True):
-        there = there_on_volume(folder)
-        require_known(folder.rstrip("s"), names, [*there, "all"])
-        chosen = there if "all" in names else list(dict.fromkeys(names))
-        found += [file for name in chosen for file in _walk(paths.volume() / folder / name)]
-    return found
-
-
-def _walk(place: Path) -> Iterator[VolumeFile]:
-    """Yields the files of a folder; a link counts as what it leads to, since it may lead out of the bundle."""
-    listed = sorted(place.rglob("*")) if place.is_dir() else [place]
-    for path in listed:
-        if path.is_symlink() and not path.exists():
-            raise LabError(f"{path} is a link that leads nowhere; remove it, or get its file again")
-        if path.is_symlink() and path.is_dir():
-            raise LabError(f"{path} is a link to a folder, which a bundle does not follow; put the folder there")
-        if path.is_file():
-            stat, name = path.stat(), str(path.relative_to(paths.volume()))
-            if not can_be_named(name):
-                raise LabError(f"{str(path)!a} has a name with control characters or no UTF-8; rename it")
-            yield VolumeFile(name, stat.st_size, max(0, int(stat.st_mtime)))
-
-
-# --- checks before anything is written ----------------------------------------------------------------------
-
-
-def _check(request: Request, found: Sequence[images.Image], files: Sequence[VolumeFile]) -> None:
+def _check_target(request: Request, selected: Sequence[images.Image], bytes_of_files: int) -> None:
     file = request.file
     if file.exists():
-        kind = "a folder; name a file in it" if file.is_dir() else "already there; remove it or choose another name"
+        kind = "a directory; name a file in it" if file.is_dir() else "an existing file; remove it or use another name"
         raise LabError(f"{file} is {kind}")
     if not file.parent.is_dir():
-        raise LabError(f"the folder {file.parent} is not there; make it, or is the disk not mounted?")
-    need = RATIO * sum(image.size for image in found) + sum(f.size for f in files) + HOST_BYTES * request.host
+        raise LabError(f"the directory {file.parent} does not exist; make it, or is the disk not mounted?")
+    need = COMPRESSION * sum(image.size for image in selected) + bytes_of_files + HOST_BYTES * request.host
     free = shutil.disk_usage(file.parent).free
     if free < need:
         raise LabError(f"the bundle takes up to {images.spell_size(need)}; {file.parent} has {images.spell_size(free)}")
-    largest = max((image.size for image in found), default=0)
-    spare = space.free_at_engine() if found else None
+    largest = max((image.size for image in selected), default=0)
+    spare = space.free_at_engine() if selected else None
     if spare is not None and spare < largest:
         raise LabError(
             f"the engine needs {images.spell_size(largest)} for a while to save an image, and its disk has "
@@ -178,104 +176,119 @@ def _check(request: Request, found: Sequence[images.Image], files: Sequence[Volu
 # --- writing ------------------------------------------------------------------------------------------------
 
 
+class Writer:
+    """Adds members to a tar, one after the other, and notes the sha256 and size of each."""
+
+    def __init__(self, tar: tarfile.TarFile) -> None:
+        self._tar = tar
+        self.members: dict[str, dict[str, object]] = {}
+
+    def add(self, name: str, source: BinaryIO, mtime: float | None = None) -> None:
+        """Add a member of unknown size: its header is written again at the end."""
+        header = tarfile.TarInfo(name)
+        header.mtime, header.mode = int(time.time() if mtime is None else mtime), 0o644
+        file, digest = self._tar.fileobj, hashlib.sha256()
+        start = file.tell()
+        length = len(header.tobuf(tarfile.GNU_FORMAT))
+        file.write(b"\0" * length)
+        while block := source.read(BLOCK):
+            digest.update(block)
+            file.write(block)
+        end = file.tell()
+        header.size = end - start - length
+        file.seek(start)
+        file.write(header.tobuf(tarfile.GNU_FORMAT))
+        file.seek(end)
+        file.write(b"\0" * (-end % tarfile.BLOCKSIZE))
+        self._tar.offset = file.tell()
+        self.members[name] = {"sha256": digest.hexdigest(), "size": header.size}
+
+
 def _write(
-    writer: parts.Writer,
-    request: Request,
-    found: Sequence[images.Image],
-    files: Sequence[VolumeFile],
-    line: Status,
+    target: Path, request: Request, selected: Sequence[images.Image], files: Sequence[Path], line: Status
 ) -> None:
-    writer.add("README.txt", README.encode())
-    if request.host:
-        line.update("the lab and its packages")
-        _add_host(writer)
-    for image in found:
-        line.update(image.reference)
-        _add_image(writer, image)
-    if files:
-        _add_files(writer, files, line)
-    about = {
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "commit": building.commit(),
-        "images": [{**asdict(image), "created": image.created.isoformat()} for image in found],
-        "files": [asdict(file) for file in files],
-    }
-    writer.finish(about)
+    with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tar:
+        writer = Writer(tar)
+        writer.add("README.txt", io.BytesIO(README.encode()))
+        if request.host:
+            line.update("the lab and its packages")
+            _add_host(writer)
+        for image in selected:
+            line.update(image.reference)
+            with _saved(image) as stream:
+                writer.add(f"images/{image.name}.tar.gz", stream)
+        for path in files:
+            name = str(path.relative_to(paths.volume()))
+            line.update(name)
+            before = path.stat()
+            with path.open("rb") as file:
+                writer.add(f"volume/{name}", file, before.st_mtime)
+            if path.stat().st_size != before.st_size or path.stat().st_mtime != before.st_mtime:
+                raise LabError(f"{path} changed while it was read; bundle again when nothing writes it")
+        manifest = {
+            "format": FORMAT,
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "commit": building.commit(),
+            "images": [{**asdict(image), "created": image.created.isoformat()} for image in selected],
+            "members": writer.members,
+        }
+        writer.add(MANIFEST, io.BytesIO(json.dumps(manifest, indent=1).encode()))
+    with target.open("rb") as file:
+        os.fsync(file.fileno())
 
 
-def _add_image(writer: parts.Writer, image: images.Image) -> None:
-    """Streams `docker save` into the bundle: nothing is written beside it."""
-    stream = writer.stream(f"images/{image.name}")
-    with tempfile.TemporaryFile() as words:
-        process = docker.open_pipe(["save", image.reference], stdout=subprocess.PIPE, stderr=words)
-        try:
-            shutil.copyfileobj(process.stdout, stream, 1 << 20)
-        except BaseException:
-            process.kill()
-            raise
-        finally:
-            process.stdout.close()
-            code = process.wait()
-        if code != 0:
-            words.seek(0)
-            raise LabError(docker.failure(["save", image.reference], words.read().decode(errors="replace")))
-    stream.end()
+@contextmanager
+def _saved(image: images.Image) -> Iterator[BinaryIO]:
+    """Give the output of `docker save`, as gzip. Raise LabError at the end if it failed."""
+    with tempfile.TemporaryFile() as errors:
+        save = docker.open_pipe(["save", image.reference], stdout=subprocess.PIPE, stderr=errors)
+        compressor = [shutil.which("pigz") or "gzip", f"-{LEVEL}", "-c"]
+        with save, subprocess.Popen(compressor, stdin=save.stdout, stdout=subprocess.PIPE) as gzip:
+            save.stdout.close()  # so that `docker save` ends with the compressor
+            try:
+                yield gzip.stdout
+            except BaseException:
+                gzip.kill()
+                raise
+        if code := save.returncode or gzip.returncode:
+            errors.seek(0)
+            text = errors.read().decode(errors="replace") or f"exit code {code}"
+            raise LabError(docker.failure(["save", image.reference], text))
 
 
-def _add_files(writer: parts.Writer, files: Sequence[VolumeFile], line: Status) -> None:
-    stream = writer.stream("volume")
-    with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT, bufsize=1 << 20) as tar:
-        for file in files:
-            line.update(file.path)
-            _add_file(tar, file)
-    stream.end()
-
-
-def _add_file(tar: tarfile.TarFile, file: VolumeFile) -> None:
-    member = tarfile.TarInfo(file.path)
-    member.size, member.mtime, member.mode = file.size, file.mtime, 0o644
-    with open(paths.volume() / file.path, "rb") as source:
-        tar.addfile(member, source)
-        if source.read(1):
-            raise LabError(f"{paths.volume() / file.path} grew while it was read; bundle again when nothing writes it")
-
-
-# --- the lab itself -----------------------------------------------------------------------------------------
-
-
-def _add_host(writer: parts.Writer) -> None:
-    """Adds the repository's files as committed, and the wheels from which the launcher makes .venv without network."""
-    with tempfile.TemporaryDirectory(prefix="vlalab-bundle-") as folder:
-        archive = Path(folder) / "vla-lab.tar.gz"
+def _add_host(writer: Writer) -> None:
+    """Add the repository's files as committed, and the wheels from which the launcher makes .venv without network."""
+    with tempfile.TemporaryDirectory(prefix="vlalab-bundle-") as directory:
+        archive = Path(directory) / "vla-lab.tar.gz"
         git = ["git", "-C", str(paths.ROOT), "archive", "--prefix=vla-lab/", "-o", str(archive), "HEAD"]
         done = subprocess.run(git, capture_output=True, text=True)
         if done.returncode != 0:
             raise LabError(f"the lab's own files cannot be added: {done.stderr.strip()}; leave them out: --no-host")
-        for path in [archive, *_wheels(Path(folder) / "wheels")]:
-            writer.add(f"host/{path.relative_to(folder)}", path.read_bytes())
+        for path in [archive, *_download_wheels(Path(directory) / "wheels")]:
+            with path.open("rb") as file:
+                writer.add(f"host/{path.relative_to(directory)}", file)
 
 
-def _wheels(folder: Path) -> list[Path]:
-    """Returns the host tool's pinned wheels for every Python it runs on, downloaded into a folder, hash-checked."""
-    pins = folder.with_suffix(".lock")
+def _download_wheels(directory: Path) -> list[Path]:
+    """Download the host tool's pinned wheels for every Python that it runs on, checked by hash."""
+    pins = directory.with_suffix(".lock")
     pins.write_text(without_markers((paths.ROOT / "requirements.lock").read_text()))
     for version in PYTHONS:
         command = [
             sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-            "--require-hashes", "--only-binary", ":all:", "--python-version", version, "--dest", str(folder),
+            "--require-hashes", "--only-binary", ":all:", "--python-version", version, "--dest", str(directory),
             *(word for name in WHEELS for word in ("--platform", name)), "-r", str(pins),
         ]  # fmt: skip
-        done = subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"}
-        )
+        variables = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"}
+        done = subprocess.run(command, capture_output=True, text=True, env=variables)
         if done.returncode != 0:
             raise LabError(
                 f"the lab's packages for Python {version} could not be downloaded; leave them out: --no-host\n"
                 f"{done.stderr.strip()}"
             )
-    return sorted(folder.iterdir())
+    return sorted(directory.iterdir())
 
 
 def without_markers(lock: str) -> str:
-    """Returns a lock whose pins hold for every Python: pip judges `; python_version < …` by the Python it runs on."""
+    """Return a lock whose pins hold for every Python: pip judges `; python_version < …` by the Python it runs on."""
     return re.sub(r"(?m)^([A-Za-z0-9][^;\n\\]*?)\s*;[^\\\n]*", r"\1 ", lock)

@@ -1,217 +1,290 @@
-"""`./lab restore`: checks a bundle's every part, then loads its images and puts its files onto the volume.
+"""`./lab restore`: check every part of a bundle, load its images and put its files onto the volume.
 
-All or nothing: files are unpacked beside the volume's own, then images are loaded, then the files get their names;
-what was done is taken back where a later step fails. What is newer here stays, unless `force`. No path leads out of the
-volume.
+All or nothing: files are written next to the volume's own, then images are loaded, then the files are renamed into
+place; an error reverts what came before it. Files that are newer here stay, unless `force`.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import json
+import os
+import re
 import shutil
 import subprocess
+import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from vlalab.bundles.manifest import VolumeFile
-from vlalab.bundles.staging import Staging
-from vlalab.bundles.unpacking import Reader
+from vlalab.bundles.packing import BLOCK, DIRECTORIES, FORMAT, MANIFEST
 from vlalab.engine import docker, images, space, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, say, status
 
-LOAD_FACTOR = 2  # the engine unpacks an image beside its layers while it loads it
+STAGING = ".restoring"  # on the volume; the next restore removes what a killed one left
+UNPACKED = 3  # times its compressed size: what the engine needs to load an image
+MAX_MANIFEST = 64 << 20  # bytes
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+REFERENCE = re.compile(r"[a-z0-9][a-z0-9._/-]*:[A-Za-z0-9_][A-Za-z0-9._-]*")
+INVALID = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)  # of a manifest
+DAMAGED = "; copy it or make it again"
 
 
 @dataclass
 class Plan:
-    """What a restore will do: images to load; files to write, and those that are here already or newer here."""
+    """What a restore does: images to load; files to write, and the number of those that exist or are newer here."""
 
     load: list[dict] = field(default_factory=list)
-    write: list[VolumeFile] = field(default_factory=list)
+    write: list[str] = field(default_factory=list)
     same: int = 0
     newer: list[str] = field(default_factory=list)
 
 
-def restore(file: Path, force: bool = False, dry_run: bool = False) -> Plan:
-    """Returns what was done (for a dry run: what would be). Raises LabError, and then nothing is changed."""
-    with Reader(file) as bundle:
-        plan = _plan(bundle, force)
-        _describe(bundle, plan)
-        if dry_run:
-            return plan
-        with status(f"checking {len(bundle.manifest.parts)} parts of {file.name}") as line:
-            bundle.verify(line.update)
-        _check_space(bundle, plan)
+class Bundle:
+    """An open bundle, whose members are exactly those that its manifest names."""
+
+    def __init__(self, path: Path, tar: tarfile.TarFile) -> None:
+        self.path, self._tar, self.members = path, tar, {}
+        for member in tar:
+            if not member.isreg() or member.issparse() or member.name in self.members:
+                raise LabError(f"{path} holds {member.name[:200]!a}, which is no plain file or there twice{DAMAGED}")
+            self.members[member.name] = member
+        if MANIFEST not in self.members or self.members[MANIFEST].size > MAX_MANIFEST:
+            raise LabError(f"{path} has no manifest: it is no bundle or was cut off{DAMAGED}")
+        manifest = json.loads(tar.extractfile(MANIFEST).read())
+        if manifest["format"] != FORMAT:
+            raise LabError(f"{path} has format {str(manifest['format'])[:40]!a}; this version reads {FORMAT!r}; make it again")
+        self.hashes = {str(name): str(entry["sha256"]) for name, entry in manifest["members"].items()}
+        sizes = {name: entry["size"] for name, entry in manifest["members"].items()}
+        if sizes != {name: member.size for name, member in self.members.items() if name != MANIFEST}:
+            raise LabError(f"{path} holds more, less or something else than its manifest names{DAMAGED}")
+        self.images = [_parse_image(record) for record in manifest["images"]]
+        if {image["member"] for image in self.images} != {name for name in sizes if name.startswith("images/")}:
+            raise LabError(f"{path} holds other images than its manifest names{DAMAGED}")
+        self.files = {name[7:]: member for name, member in self.members.items() if name.startswith("volume/")}
+        for name in self.files:
+            check_volume_path(name)
+        created, commit = datetime.fromisoformat(manifest["created"]), re.sub(r"[^0-9a-z-]", "?", manifest["commit"])
+        self.origin = f"made {created} from commit {commit[:12]}"
+
+    def verify(self) -> None:
+        """Raise LabError at the first member whose sha256 is not the manifest's."""
+        for name, expected in self.hashes.items():
+            digest = hashlib.sha256()
+            for block in self.read(name):
+                digest.update(block)
+            if digest.hexdigest() != expected:
+                raise LabError(f"part {name} of {self.path} is damaged (its sha256 differs){DAMAGED}")
+
+    def read(self, name: str) -> Iterator[bytes]:
+        """Yield a member in blocks."""
+        with self._tar.extractfile(self.members[name]) as file:
+            while block := file.read(BLOCK):
+                yield block
+
+
+@contextmanager
+def open_bundle(path: Path) -> Iterator[Bundle]:
+    """Open a bundle that anybody may have written. Raise LabError for anything that `./lab bundle` does not write."""
+    if not path.is_file():
+        raise LabError(f"{path} is {'a directory' if path.is_dir() else 'missing'}; expected a file of ./lab bundle")
+    with ExitStack() as stack:
         try:
-            _carry_out(bundle, plan)
+            bundle = Bundle(path, stack.enter_context(tarfile.open(path, "r:")))
+        except (tarfile.TarError, *INVALID) as error:
+            reason = f"{type(error).__name__}: {error}"[:200]
+            raise LabError(f"{path} is no bundle, or it was cut off ({reason!a}){DAMAGED}") from error
+        yield bundle
+
+
+def _parse_image(record: dict) -> dict:
+    """Return the record of an image. Raise ValueError, TypeError or KeyError for an invalid one."""
+    if not NAME.fullmatch(record["name"]) or not REFERENCE.fullmatch(record["reference"]):
+        raise ValueError(f"an image with the name {record['name']!a} and the reference {record['reference']!a}")
+    created, labels = datetime.fromisoformat(record["created"]), dict(record["labels"])
+    if created.tzinfo is None:
+        raise ValueError("an image's date without a time zone")
+    return {
+        "member": f"images/{record['name']}.tar.gz", "reference": record["reference"], "id": str(record["id"]),
+        "created": created, "size": int(record["size"]), "labels": labels,
+    }  # fmt: skip
+
+
+def check_volume_path(name: str) -> None:
+    """Raise LabError for a path that is not below a directory of the volume."""
+    path = PurePosixPath(name)
+    is_below = len(path.parts) > 1 and path.parts[0] in DIRECTORIES and ".." not in path.parts and str(path) == name
+    if not is_below or not name.isprintable():
+        raise LabError(f"the bundle holds {name[:200]!a}, which is no file below {' or '.join(DIRECTORIES)}")
+
+
+def restore(file: Path, force: bool = False, dry_run: bool = False) -> Plan:
+    """Return what was done (for a dry run: what would be). Raise LabError, and then nothing is changed."""
+    with open_bundle(file) as bundle:
+        try:
+            plan = _plan(bundle, force)
+            if not dry_run:
+                with status(f"checking {len(bundle.hashes)} parts of {file.name}"):
+                    bundle.verify()
+                _check_space(bundle, plan)
+                _carry_out(bundle, plan)
         except OSError as error:
-            where = f"{error.filename or file}: {error.strerror or error}"
-            raise LabError(f"nothing was restored: {where}; mend that and try again") from error
+            reason = f"{(error.filename or str(file))[:200]!a}: {error.strerror or error}"
+            raise LabError(f"nothing was restored: {reason}; fix that and try again") from error
         return plan
 
 
-def _carry_out(bundle: Reader, plan: Plan) -> None:
-    """Unpacks, loads, places. An error takes back what came before it."""
-    with ExitStack() as undo:
-        staging = None
-        if bundle.manifest.files:
-            volumes.prepare()
-            staging = undo.enter_context(Staging(paths.volume()))
-            with status(f"unpacking {len(plan.write)} files onto {paths.volume()}") as line:
-                _unpack(bundle, plan, staging, line.update)
-        with _loading() as loaded:
-            for record in plan.load:
-                with status(f"loading {record['reference']}"):
-                    _load(bundle, record, loaded)
-            if staging:
-                staging.place()
-
-
-def _unpack(bundle: Reader, plan: Plan, staging: Staging, progress: Callable[[str], None]) -> None:
-    """Unpacks the files that are to be written; every other one is looked at all the same."""
-    wanted = {file.path for file in plan.write}
-    for file, content in bundle.files():
-        progress(file.path)
-        if file.path in wanted:
-            staging.add(file, target_of(file.path), content)
-
-
-# --- the plan -----------------------------------------------------------------------------------------------
-
-
-def _plan(bundle: Reader, force: bool) -> Plan:
+def _plan(bundle: Bundle, force: bool) -> Plan:
+    """Print and return what a restore does. Raise LabError where it would replace a newer image or leave the volume."""
     plan = Plan()
-    records = bundle.manifest.images
-    if records:
+    if bundle.images:
         docker.require()
-        _plan_images(plan, records, force)
-    for wanted in bundle.manifest.files:
-        _plan_file(plan, wanted, force)
+    print(f"{bundle.path.name}, {bundle.origin}")
+    for image in bundle.images:
+        current = _inspect(image["reference"])
+        is_same = current is not None and current["Id"] == image["id"]
+        if current and not is_same and not force and images.parse_time(current["Created"]) > image["created"]:
+            raise LabError(f"image {image['reference']} is newer here than in the bundle; --force replaces it")
+        plan.load += [] if is_same else [image]
+        print(f"  image {image['reference']}: {'already here' if is_same else 'to load'}")
+    for name, member in bundle.files.items():
+        target = target_of(name)
+        if target.is_dir():
+            raise LabError(f"{target} is a directory here and a file in the bundle; move it. Nothing was restored")
+        current = target.stat() if target.exists() else None
+        if current and (current.st_size, int(current.st_mtime)) == (member.size, int(member.mtime)):
+            plan.same += 1
+        elif current and int(current.st_mtime) > member.mtime and not force:
+            plan.newer.append(name)
+        else:
+            plan.write.append(name)
+    size = images.spell_size(sum(bundle.files[name].size for name in plan.write))
+    print(f"  files: {len(plan.write)} to write ({size}), {plan.same} already here, {len(plan.newer)} newer here")
+    for name in plan.newer[:5]:
+        say(f"{name} is newer here and stays; --force overwrites it")
     return plan
 
 
-def _plan_images(plan: Plan, records: list[dict], force: bool) -> None:
-    """Raises LabError where an image here is newer than the bundle's and `force` is not given."""
-    for record in records:
-        here = _image_named(record["reference"])
-        if here and here["Id"] == record["id"]:
-            say(f"image {record['reference']} is here already")
-        elif here and not force and images.parse_time(here["Created"]) > datetime.fromisoformat(record["created"]):
-            raise LabError(f"image {record['reference']} is newer here than in the bundle; --force replaces it")
-        else:
-            plan.load.append(record)
-
-
-def _image_named(reference: str) -> dict | None:
-    done = docker.run(["image", "inspect", reference], check=False)
-    return docker.parse_json(done.stdout)[0] if done.returncode == 0 else None
-
-
-def _plan_file(plan: Plan, wanted: VolumeFile, force: bool) -> None:
-    target = target_of(wanted.path)
-    try:
-        stat = target.stat()
-    except OSError:
-        plan.write.append(wanted)
-        return
-    if target.is_dir():
-        raise LabError(f"{target} is a folder here and a file in the bundle; move it away. Nothing was restored")
-    if (stat.st_size, int(stat.st_mtime)) == (wanted.size, wanted.mtime):
-        plan.same += 1
-    elif int(stat.st_mtime) > wanted.mtime and not force:
-        plan.newer.append(wanted.path)
-    else:
-        plan.write.append(wanted)
-
-
 def target_of(name: str) -> Path:
-    """Returns where a bundle's file goes on the volume. Raises LabError for a path that would lead elsewhere."""
-    volume = paths.volume().resolve()
-    target = volume / name
+    """Return where a bundle's file goes on the volume. Raise LabError where a link leads out of it."""
+    target = paths.volume().resolve() / name
     try:
-        inside = target.resolve().is_relative_to(volume)
+        if target.resolve().is_relative_to(paths.volume().resolve()):
+            return target
     except (OSError, RuntimeError):  # links in a circle
-        inside = False
-    if not inside:
-        raise LabError(f"{target} leads out of the volume by a link; remove the link. Nothing was restored")
-    return target
+        pass
+    raise LabError(f"{target} leads out of the volume by a link; remove the link. Nothing was restored")
 
 
-def _describe(bundle: Reader, plan: Plan) -> None:
-    made = f"made {bundle.manifest.created} from commit {bundle.manifest.commit[:12]}"
-    size = images.spell_size(sum(file.size for file in plan.write))
-    print(f"{bundle.path.name}, {made}")
-    for record in bundle.manifest.images:
-        loads = "to load" if record in plan.load else "here already"
-        print(f"  image {record['reference']}, {images.spell_size(record['size'])}: {loads}")
-    print(f"  files: {len(plan.write)} to write ({size}), {plan.same} here already, {len(plan.newer)} newer here")
-    for name in plan.newer[:5]:
-        say(f"{name} is newer here and stays; --force overwrites it")
-
-
-def _check_space(bundle: Reader, plan: Plan) -> None:
-    """Raises LabError where the engine's disk or the volume has too little room for what comes out of the bundle."""
-    sizes = [max(record["size"], bundle.manifest.unpacked(f"images/{record['name']}")) for record in plan.load]
-    need = (LOAD_FACTOR - 1) * max(sizes, default=0) + sum(sizes)
+def _check_space(bundle: Bundle, plan: Plan) -> None:
+    """Raise LabError where the engine's disk or the volume has too little room."""
+    need = sum(max(image["size"], UNPACKED * bundle.members[image["member"]].size) for image in plan.load)
     free = space.free_at_engine() if plan.load else None
     if free is not None and free < need:
         raise LabError(f"loading takes {images.spell_size(need)}, the engine's disk has {images.spell_size(free)} free")
-    place = next(path for path in (paths.volume(), *paths.volume().parents) if path.exists())
-    size, free = sum(file.size for file in plan.write), shutil.disk_usage(place).free
+    existing = next(path for path in (paths.volume(), *paths.volume().parents) if path.exists())
+    size, free = sum(bundle.files[name].size for name in plan.write), shutil.disk_usage(existing).free
     if free < size:
         raise LabError(
-            f"the files take {images.spell_size(size)}, {place} has {images.spell_size(free)} free; "
+            f"the files take {images.spell_size(size)}, {existing} has {images.spell_size(free)} free; "
             "free some, or set VLALAB_VOLUME elsewhere"
         )
 
 
-# --- images -------------------------------------------------------------------------------------------------
+def _carry_out(bundle: Bundle, plan: Plan) -> None:
+    """Write the files next to the volume's own, load the images, rename the files. An error reverts all of it."""
+    with ExitStack() as undo:
+        staging = None
+        if bundle.files:
+            volumes.prepare()
+            staging = undo.enter_context(_staging(paths.volume() / STAGING))
+            with status(f"writing {len(plan.write)} files to {paths.volume()}"):
+                for index, name in enumerate(plan.write):
+                    _write(bundle, name, staging / f"{index}.new")
+        with ExitStack() as revert:
+            for image in plan.load:
+                with status(f"loading {image['reference']}"):
+                    _load(bundle, image, revert)
+            for index, name in enumerate(plan.write):
+                _place(staging / f"{index}.new", target_of(name), revert)
+            revert.pop_all()  # everything is in place
 
 
 @contextmanager
-def _loading() -> Iterator[list[tuple[str, str | None]]]:
-    """Gives a list for (reference, id before or None) of what is loaded; an error gives the names back as they were."""
-    loaded: list[tuple[str, str | None]] = []
+def _staging(directory: Path) -> Iterator[Path]:
+    """Give an empty directory that one restore at a time has, and remove it."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        yield loaded
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for left in directory.iterdir():
+            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+        yield directory
+        shutil.rmtree(directory)
+    except BlockingIOError as error:
+        raise LabError(f"another restore uses {directory.parent}; wait for it") from error
     except BaseException:
-        for reference, before in reversed(loaded):
-            undone = ["image", "rm", reference] if before is None else ["tag", before, reference]
-            docker.run(undone, check=False)
+        shutil.rmtree(directory)
         raise
+    finally:
+        os.close(descriptor)
 
 
-def _load(bundle: Reader, record: dict, loaded: list[tuple[str, str | None]]) -> None:
-    """Streams an image into `docker load`, and makes sure that the engine then has what the bundle says."""
-    before = _image_named(record["reference"])
-    loaded.append((record["reference"], before and before["Id"]))
-    with tempfile.TemporaryFile() as words:
-        process = docker.open_pipe(["load"], stdin=subprocess.PIPE, stdout=words, stderr=words)
-        try:
-            for block in bundle.stream(f"images/{record['name']}"):
+def _write(bundle: Bundle, name: str, path: Path) -> None:
+    mtime = bundle.files[name].mtime
+    with path.open("xb") as file:
+        for block in bundle.read(f"volume/{name}"):
+            file.write(block)
+        file.flush()
+        os.fchmod(file.fileno(), 0o644)
+        os.utime(file.fileno(), (mtime, mtime))
+        os.fsync(file.fileno())
+
+
+def _place(source: Path, target: Path, revert: ExitStack) -> None:
+    """Rename a file into place."""
+    for directory in reversed([parent for parent in target.parents if not parent.exists()]):
+        directory.mkdir()
+        revert.callback(_quietly, directory.rmdir)
+        volumes.give(directory)
+    if os.path.lexists(target):
+        previous = source.with_suffix(".old")
+        target.rename(previous)
+        revert.callback(_quietly, os.replace, previous, target)
+    else:
+        revert.callback(_quietly, target.unlink, missing_ok=True)
+    os.replace(source, target)
+    volumes.give(target)
+
+
+def _quietly(function, *args, **options) -> None:
+    with suppress(OSError):
+        function(*args, **options)
+
+
+def _inspect(reference: str) -> dict | None:
+    done = docker.run(["image", "inspect", reference], check=False)
+    return docker.parse_json(done.stdout)[0] if done.returncode == 0 else None
+
+
+def _load(bundle: Bundle, image: dict, revert: ExitStack) -> None:
+    """Load an image, and check that the engine then has the one that the bundle names."""
+    before = _inspect(image["reference"])
+    undo = ["tag", before["Id"], image["reference"]] if before else ["image", "rm", image["reference"]]
+    revert.callback(docker.run, undo, check=False)
+    with tempfile.TemporaryFile() as output:
+        process = docker.open_pipe(["load"], stdin=subprocess.PIPE, stdout=output, stderr=output)
+        with process, suppress(BrokenPipeError):  # docker's message is in the output
+            for block in bundle.read(image["member"]):
                 process.stdin.write(block)
-        except BrokenPipeError:
-            pass  # it says why, below
-        except BaseException:
-            process.kill()
-            raise
-        finally:
-            code = _close(process)
-        if code != 0:
-            words.seek(0)
-            raise LabError(docker.failure(["load"], words.read().decode(errors="replace")))
-    here = _image_named(record["reference"])
-    if here is None or (here["Config"].get("Labels") or {}) != record["labels"]:
-        raise LabError(
-            f"the engine loaded another image than {record['reference']} of the bundle; make the bundle again"
-        )
-
-
-def _close(process: subprocess.Popen) -> int:
-    with suppress(BrokenPipeError):
-        process.stdin.close()
-    return process.wait()
+        if process.returncode != 0:
+            output.seek(0)
+            raise LabError(docker.failure(["load"], output.read().decode(errors="replace")))
+    current = _inspect(image["reference"])
+    if current is None or (current["Config"].get("Labels") or {}) != image["labels"]:
+        raise LabError(f"the engine loaded another image than {image['reference']}; make the bundle again")
