@@ -39,7 +39,7 @@ from services.gr00t.export.__main__ import cut, show
 from services.gr00t.service.layout import Layout, layout
 from services.gr00t.service.loading import load_own_policy
 from services.gr00t.service.settings import Settings
-from services.gr00t.upstream import package
+from tests.gr00t.upstream import package
 from vla_contract import Observation, Policy
 
 ENVIRONMENT = "gr00t"
@@ -72,9 +72,9 @@ def upstream(found: CheckpointFolder, sizes: Layout) -> dict[str, Policy]:
     if (reason := package.missing()) is not None:
         print(f"upstream is left out: {reason}")
         return {}
-    from services.gr00t.upstream.policy import load_upstream_policy
+    from tests.gr00t.upstream.policy import load_upstream_policy
 
-    return {"upstream": load_upstream_policy(Settings(device="cpu", engine="upstream"), found, sizes)}
+    return {"upstream": load_upstream_policy(Settings(device="cpu"), found, sizes)}
 
 
 def observed(sizes: Layout, seed: int = 0) -> Observation:

@@ -177,7 +177,8 @@ def rebuilds(built: dict[str, images.Image]) -> None:
 
 def rebuild_s(copy: Path, name: str, image: images.Image) -> float:
     """Returns the seconds of `build NAME` after a change in services/NAME, the whole command counted."""
-    with tagged(name), options_of(image) as options:
+    options = options_of(image)
+    with tagged(name):
         flags = flags_of(options)
         lab(copy, "build", name, *flags)
         with (copy / "services" / name / "__init__.py").open("a") as file:
@@ -198,30 +199,15 @@ def copy_of_the_tree(target: Path) -> Path:
     return target
 
 
-@contextmanager
-def options_of(image: images.Image) -> Iterator[building.Options]:
-    """Gives the options with which an image can be built again: its flash-attn, and its own copy of Isaac-GR00T."""
-    with tempfile.TemporaryDirectory(prefix="vlalab-bench-") as folder:
-        with_flash = image.name in ("openvla", "gr00t")
-        mode = image.labels.get(images.FLASH_ATTN_LABEL) if with_flash else None
-        source = gr00t_source(image, folder) if image.name == "gr00t" else None
-        yield building.Options(flash_attn=mode, stages={"gr00t-source": source} if source else {})
-
-
-def gr00t_source(image: images.Image, folder: str) -> str:
-    """Returns a folder with the image's Isaac-GR00T, "none" for an image without it."""
-    container = docker.run(["create", "--network", "none", image.id]).stdout.strip()
-    try:
-        found = docker.run(["cp", f"{container}:/opt/gr00t/.", folder], check=False)
-    finally:
-        docker.run(["rm", container])
-    return folder if found.returncode == 0 and (Path(folder) / "gr00t").is_dir() else "none"
+def options_of(image: images.Image) -> building.Options:
+    """Returns the options with which an image can be built again: its flash-attn."""
+    with_flash = image.name in ("openvla", "gr00t")
+    return building.Options(flash_attn=image.labels.get(images.FLASH_ATTN_LABEL) if with_flash else None)
 
 
 def flags_of(options: building.Options) -> list[str]:
     """Returns those options as flags of `./lab build`."""
-    given = {"--flash-attn": options.flash_attn, "--gr00t-source": options.stages.get("gr00t-source")}
-    return [word for flag, value in given.items() if value for word in (flag, value)]
+    return ["--flash-attn", options.flash_attn] if options.flash_attn else []
 
 
 def lab(root: Path, *words: str, **variables: str) -> str:
@@ -303,7 +289,8 @@ def listing(name: str, image: images.Image, flags: list[str]) -> dict[str, str]:
     """Returns path → mode and sha256 of the packages of a build, whose image and cache records are removed again."""
     examining.require("build", {"names": [name], "no_cache": True})
     before = cache_records()
-    with tagged(name), own_tag(), options_of(image) as options:
+    options = options_of(image)
+    with tagged(name), own_tag():
         args = building.arguments([name], options)
         docker.run([*args[:2], *(word for flag in flags for word in ("--set", f"{name}.{flag}")), *args[2:]])
         program = ["run", "--rm", "--network", "none", images.reference(name), "python", "-I", "-c", LIST]

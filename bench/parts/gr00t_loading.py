@@ -24,7 +24,7 @@ from services.gr00t.checkpoint.folder import CheckpointFolder
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.training.robot import Robot, robot_of
 from services.gr00t.training.samples import Samples, collate
-from services.gr00t.upstream import package
+from tests.gr00t.upstream import package
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.writing import Writer
 

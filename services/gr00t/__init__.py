@@ -1,1 +1,1 @@
-"""GR00T N1.5 behind the contract: an engine of our own, robots as data, upstream's code beside it."""
+"""GR00T N1.5 behind the contract: an engine of our own, robots as data."""

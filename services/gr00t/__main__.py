@@ -10,7 +10,6 @@ from services.gr00t.checkpoint.folder import CheckpointFolder, find
 from services.gr00t.service.act_json import HEALTH, SCHEMAS, decoder
 from services.gr00t.service.layout import Layout, layout
 from services.gr00t.service.settings import OTHERS, Settings
-from services.gr00t.upstream import package
 from vla_contract import Policy
 from vla_modelkit.service import Serving, main
 from vla_modelkit.threads import set_wait_policy
@@ -26,8 +25,6 @@ class ServiceSettings(Serving, Settings):
 
 def prepare(settings: Settings) -> tuple[Callable[[], Policy], dict[str, Any]]:
     """Returns what loads the policy, and options of the server. Raises ValueError for what is missing."""
-    if settings.engine == "upstream" and (reason := package.missing()) is not None:
-        raise package.UpstreamMissing(reason)
     found = find(settings.checkpoint)
     one = found.embodiment(settings.embodiment)
     sizes = layout(one, found.metadata[one.tag])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -72,12 +70,9 @@ class Builds:
         self.say(f"built {', '.join(group)} in {self.seconds[group]:.0f} s")
 
     def flags(self, group: tuple[str, ...]) -> list[str]:
-        """Returns the flags of a build. flash-attn and Isaac-GR00T are on no package index and may be out of reach."""
+        """Returns the flags of a build. flash-attn is on no package index and may be out of reach."""
         known = {argument: value for name in group for argument, value in bake.arguments(name).items()}
         flags = ["--flash-attn", "none"] if "FLASH_ATTN" in known else []
-        if "GR00T_URL" in known and not answers(known["GR00T_URL"]):
-            self.say("Isaac-GR00T cannot be fetched here: its image is built up to it")
-            flags += ["--gr00t-source", "none"]
         return flags
 
     def figures(self) -> list[str]:
@@ -122,13 +117,3 @@ def mounts(usage: str) -> list[str]:
     records = [dict(re.findall(r"(?m)^(\w+):\s+(.+)$", text)) for text in usage.split("\n\n")]
     found = [record for record in records if record.get("Type") == "exec.cachemount"]
     return [record["ID"] for record in found if BYTECODE not in record.get("Description", "")]
-
-
-def answers(repository: str) -> bool:
-    """Returns whether a git repository can be fetched from here."""
-    command = ["git", "ls-remote", "--exit-code", repository, "HEAD"]
-    try:
-        asked = subprocess.run(command, capture_output=True, timeout=20, env={**os.environ, "GIT_TERMINAL_PROMPT": "0"})
-    except (FileNotFoundError, subprocess.TimeoutExpired):
-        return False
-    return asked.returncode == 0

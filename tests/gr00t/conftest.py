@@ -24,12 +24,10 @@ def modules_cache(tmp_path_factory):
 @pytest.fixture(scope="session")
 def upstream(modules_cache):
     """The module that imports Isaac-GR00T's package, with the package there."""
-    from services.gr00t.upstream import package
+    from tests.gr00t.upstream import package
 
     if package.missing() is not None:
-        pytest.skip(
-            f"Isaac-GR00T's package is not here: set {package.SOURCE_VARIABLE}, or run in an image with its source"
-        )
+        pytest.skip("Isaac-GR00T's package is missing: see tests/gr00t/upstream/__init__.py")
     package.prepare()
     return package
 
@@ -77,6 +75,6 @@ def tiny_policies(tiny_checkpoints):
 @pytest.fixture(scope="session")
 def upstream_policies(upstream, tiny_checkpoints):
     """Returns the policy of an embodiment in upstream's code."""
-    from services.gr00t.upstream.policy import load_upstream_policy
+    from tests.gr00t.upstream.policy import load_upstream_policy
 
-    return _loaded(tiny_checkpoints, load_upstream_policy, engine="upstream")
+    return _loaded(tiny_checkpoints, load_upstream_policy)

@@ -1,12 +1,13 @@
 """Makes tests/gr00t/data/*.npz with upstream's own, unmodified code on small random checkpoints.
 
-Upstream's code is no part of this repository. With a checkout of Isaac-GR00T at 4af2b622, in this environment
-(transformers 4.51.3, diffusers 0.30.2, pytorch3d 0.7.6, torch 2.5.1 on a CPU, fp32):
+Upstream's code is no part of this repository. With a checkout of Isaac-GR00T at 4af2b622, in a copy of this
+environment with upstream/requirements.in installed (transformers 4.51.3, diffusers 0.30.2, pytorch3d 0.7.6,
+torch 2.5.1 on a CPU, fp32):
 
     VLALAB_GR00T_SOURCE=CHECKOUT PYTHONPATH=.:shared/common:shared/contract:shared/modelkit \
         python tests/gr00t/make_reference.py
 
-flash-attn is not needed: its places in upstream's backbone are filled as `--engine upstream` fills them on a CPU.
+flash-attn is not needed: its places in upstream's backbone are filled as upstream/attention.py says.
 """
 
 import os
@@ -21,10 +22,10 @@ from services.gr00t.checkpoint.folder import find
 from services.gr00t.model.attention import Attention
 from services.gr00t.service.layout import layout
 from services.gr00t.service.settings import Settings
-from services.gr00t.upstream import package
-from services.gr00t.upstream.noise import GivenNoise
-from services.gr00t.upstream.policy import UpstreamPolicy, to_actions
 from tests.gr00t import cases
+from tests.gr00t.upstream import package
+from tests.gr00t.upstream.noise import GivenNoise
+from tests.gr00t.upstream.policy import UpstreamPolicy, to_actions
 from vla_contract import Observation
 
 DATA = Path(__file__).parent / "data"

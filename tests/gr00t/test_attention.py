@@ -7,7 +7,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM, SiglipVisionConfig, SiglipVisionModel
 
 from services.gr00t.model.attention import KINDS, Attention, choose
-from services.gr00t.upstream.attention import _without_radio
+from tests.gr00t.upstream.attention import _without_radio
 from vla_modelkit.flash import flash_obstacle
 
 TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "image_size": 56}

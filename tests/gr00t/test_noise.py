@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from services.gr00t.upstream.noise import GivenNoise
 from tests.gr00t.harness import layout_of, observe
+from tests.gr00t.upstream.noise import GivenNoise
 from vla_modelkit import noise
 
 SIZES = layout_of("libero", side=8)

@@ -6,9 +6,7 @@ import sys
 
 import pytest
 
-from services.gr00t.checkpoint.tokenizer import SOURCE_VARIABLE
 from services.gr00t.service.settings import OTHERS, Settings
-from services.gr00t.upstream.source import COMMIT
 from tests.gr00t.conftest import ROOT, SHARED
 from vla_modelkit.settings import from_environment
 
@@ -43,23 +41,6 @@ def start(*arguments, **variables):
     )
 
 
-def test_without_upstreams_package_its_engine_says_how_to_get_it(tmp_path):
-    done = start("-c", WITHOUT_UPSTREAM.replace("{arguments}", "['--engine', 'upstream']"), VLALAB_VOLUME=str(tmp_path))
-    assert done.returncode == 1
-    for words in ("gr00t-source", SOURCE_VARIABLE, COMMIT, "VLALAB_GR00T_ENGINE"):
-        assert words in done.stderr, done.stderr
-    assert "Traceback" not in done.stderr and "listening" not in done.stderr
-
-
-def test_another_package_of_that_name_is_not_taken_for_it(tmp_path):
-    (tmp_path / "gr00t").mkdir()
-    (tmp_path / "gr00t" / "__init__.py").touch()
-    done = start(
-        "-m", "services.gr00t", "--engine", "upstream", PYTHONPATH=":".join(map(str, (tmp_path, ROOT, *SHARED)))
-    )
-    assert done.returncode == 1 and "eagle2_hg_model" in done.stderr and "Traceback" not in done.stderr
-
-
 def test_without_a_checkpoint_it_says_how_to_get_one_whatever_else_is_there(tmp_path):
     done = start("-c", WITHOUT_UPSTREAM.replace("{arguments}", "[]"), VLALAB_VOLUME=str(tmp_path))
     assert done.returncode == 1
@@ -86,7 +67,6 @@ def test_settings_come_from_variables_and_an_empty_one_is_unset():
         ({"VLALAB_GR00T_ATTENTION": "flashy"}, "did you mean 'flash'"),
         ({"VLALAB_GR00T_MAX_BATCH": "many"}, "whole number"),
         ({"VLALAB_GR00T_MAX_BATCH": "0"}, "1 to 64"),
-        ({"VLALAB_GR00T_ENGINE": "nvidia"}, "Known: upstream, vla-lab"),
         ({"VLALAB_GR00T_DENOISING_STEPS": "-1"}, "1 to 1000"),
         ({"VLALAB_GR00T_PROMPT": "plane"}, "did you mean 'plain'"),
     ],

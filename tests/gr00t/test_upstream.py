@@ -1,4 +1,4 @@
-"""With Isaac-GR00T's package: `--engine upstream` on the CPU, against upstream's own loop and against our engine."""
+"""With Isaac-GR00T's package: its policy on the CPU, against upstream's own loop and against our engine."""
 
 import sys
 
@@ -8,10 +8,10 @@ import torch
 
 from services.gr00t.checkpoint.embodiment import embodiment
 from services.gr00t.model.attention import Attention
-from services.gr00t.upstream.attention import backbone
-from services.gr00t.upstream.noise import GivenNoise
-from services.gr00t.upstream.policy import to_actions
 from tests.gr00t.harness import NAMES, observe
+from tests.gr00t.upstream.attention import backbone
+from tests.gr00t.upstream.noise import GivenNoise
+from tests.gr00t.upstream.policy import to_actions
 from vla_modelkit import noise
 
 every = pytest.mark.parametrize("name", NAMES)

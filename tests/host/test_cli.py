@@ -213,6 +213,15 @@ def test_folders_named_by_variables_are_made_absolute_and_keywords_are_not(tmp_p
     assert os.environ["VLALAB_VOLUME"] == str(tmp_path / "data")
 
 
+@pytest.mark.parametrize("name", environment_file.removed())
+def test_a_removed_variable_that_is_set_is_an_error_with_its_replacement(name, monkeypatch):
+    monkeypatch.setenv(name, "upstream")
+    with pytest.raises(LabError, match=f"{name} was removed: .*; unset it"):
+        environment_file.take_in()
+    monkeypatch.setenv(name, "")
+    environment_file.take_in()
+
+
 def test_the_host_tool_needs_no_service_package():
     """numpy and its like belong to the environments; the host tool must start without them."""
     code = "import sys; from vlalab import cli; cli.load_tasks(); sys.exit('numpy' in sys.modules)"

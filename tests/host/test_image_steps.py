@@ -27,17 +27,6 @@ def load(path: str, name: str):
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    step = load("gr00t/place.py", "place_step")
-    monkeypatch.setattr(step, "SOURCE", tmp_path / "source")
-    monkeypatch.setattr(step, "TARGET", tmp_path / "target")
-    (tmp_path / "source" / "gr00t" / "model").mkdir(parents=True)
-    (tmp_path / "source" / "gr00t" / "__init__.py").write_text("")
-    (tmp_path / "source" / "gr00t" / "model" / "policy.py").write_text("answer = 42\n")
-    return step
-
-
-@pytest.fixture
 def flash(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "images" / "common" / "python"))
     step = load("common/flash/install.py", "flash_step")
@@ -93,42 +82,6 @@ def test_two_wheels_in_a_folder_are_one_too_many(flash, tmp_path):
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(ValueError, match="2 wheels"):
         flash.wheel("")
-
-
-def test_the_digest_of_a_package_is_made_of_gits_own_hashes(place, tmp_path):
-    package = tmp_path / "source" / "gr00t"
-    file = package / "model" / "policy.py"
-    asked = subprocess.run(["git", "hash-object", str(file)], capture_output=True, text=True, check=True)
-    assert place.blob_hash(file) == asked.stdout.strip()
-    before = place.digest(package)
-    (package / "__pycache__").mkdir()
-    (package / "__pycache__" / "x.pyc").write_bytes(b"bytecode")
-    assert place.digest(package) == before
-    file.write_text("answer = 43\n")
-    assert place.digest(package) != before
-
-
-def test_a_package_of_the_commit_is_placed_and_another_one_refused(place, tmp_path):
-    expected = place.digest(tmp_path / "source" / "gr00t")
-    with pytest.raises(ValueError, match="GR00T_DIGEST= "):
-        place.place("commit", "0" * 64)
-    assert place.place("commit", expected) == "commit checked"
-    assert (tmp_path / "target" / "gr00t" / "model" / "policy.py").read_text() == "answer = 42\n"
-
-
-def test_an_unchecked_package_is_noted_as_such(place):
-    assert re.fullmatch(r"mine unchecked, digest [0-9a-f]{64}", place.place("mine", ""))
-
-
-def test_an_empty_package_is_an_image_without_it_and_a_missing_one_an_error(place, tmp_path):
-    for file in (tmp_path / "source" / "gr00t").rglob("*.py"):
-        file.unlink()
-    (tmp_path / "source" / "gr00t" / "model").rmdir()
-    assert place.place("commit", "0" * 64) == "none"
-    assert not any((tmp_path / "target").iterdir())
-    (tmp_path / "source" / "gr00t").rmdir()
-    with pytest.raises(ValueError, match="no folder gr00t/"):
-        place.place("commit", "")
 
 
 def test_the_image_states_the_locks_own_hash(tmp_path, monkeypatch):

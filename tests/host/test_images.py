@@ -145,10 +145,10 @@ def test_several_images_are_one_build():
 
 
 def test_a_folder_replaces_its_stage_where_there_is_one(tmp_path):
-    options = Options(stages={"gr00t-source": str(tmp_path), "libero-assets": "official"})
+    options = Options(stages={"flash-attn-wheel": str(tmp_path), "libero-assets": "official"})
     told = given(building.arguments(["gr00t", "libero", "ui"], options))
     assert {key: value for key, value in told.items() if ".contexts." in key} == {
-        "gr00t.contexts.gr00t-source": str(tmp_path)
+        "gr00t.contexts.flash-attn-wheel": str(tmp_path)
     }
     assert told["libero.args.LIBERO_ASSETS"] == "official"
 
@@ -200,7 +200,7 @@ def test_the_ca_bundle_is_ones_own_else_the_systems_where_an_admin_added_to_it(t
     ("options", "names", "says"),
     [
         (Options(flash_attn="none"), ["ui", "libero"], "--flash-attn means nothing to ui, libero"),
-        (Options(stages={"gr00t-source": "/tmp"}), ["ui"], "--gr00t-source means nothing to ui"),
+        (Options(stages={"flash-attn-wheel": "/tmp"}), ["ui"], "--flash-attn-wheel means nothing to ui"),
         (
             Options(stages={"libero-assets": "/nowhere"}),
             ["libero"],

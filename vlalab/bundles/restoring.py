@@ -58,7 +58,8 @@ class Bundle:
             raise LabError(f"{path} has no manifest: it is no bundle or was cut off{DAMAGED}")
         manifest = json.loads(tar.extractfile(MANIFEST).read())
         if manifest["format"] != FORMAT:
-            raise LabError(f"{path} has format {str(manifest['format'])[:40]!a}; this version reads {FORMAT!r}; make it again")
+            name = str(manifest["format"])[:40]
+            raise LabError(f"{path} has format {name!a}; this version reads {FORMAT!r}; make it again")
         self.hashes = {str(name): str(entry["sha256"]) for name, entry in manifest["members"].items()}
         sizes = {name: entry["size"] for name, entry in manifest["members"].items()}
         if sizes != {name: member.size for name, member in self.members.items() if name != MANIFEST}:

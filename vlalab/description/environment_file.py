@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vlalab.description.compose import FILE
 from vlalab.description.interpolation import read_dotenv
-from vlalab.host.console import say
+from vlalab.host.console import LabError, say
 from vlalab.host.paths import CLONES_VOLUME, ROOT, default_volume, image_names
 
 # Variables that hold a folder, and which of their values are none.
@@ -33,6 +33,9 @@ def take_in() -> None:
         os.environ.setdefault(name, str(ROOT / Path(value).expanduser()) if is_folder else value)
     if not os.environ.get("VLALAB_VOLUME") and (own := default_volume()) != CLONES_VOLUME:
         os.environ["VLALAB_VOLUME"] = str(own)  # for what is started: compose.yaml's own default is the clone's
+    for name, replacement in removed().items():
+        if os.environ.get(name):
+            raise LabError(f"{name} was removed: {replacement}; unset it")
     for text in strangers(found, known()) if found else ():
         say(f".env: {text}")
 
@@ -47,6 +50,11 @@ def known() -> set[str]:
 def documented() -> set[str]:
     """Return the names of the variables that .env.example has a line for."""
     return set(re.findall(r"(?m)^#?(\w+)=", EXAMPLE.read_text(encoding="utf-8")))
+
+
+def removed() -> dict[str, str]:
+    """Return the variables of earlier versions, each with what replaces it, from the end of .env.example."""
+    return dict(re.findall(r"(?m)^# (\w+): removed; (.+)$", EXAMPLE.read_text(encoding="utf-8")))
 
 
 def strangers(given: Mapping[str, str], known: Collection[str]) -> list[str]:

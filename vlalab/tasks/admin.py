@@ -101,7 +101,7 @@ def build(names: list[str], arg: str, **options: object) -> None:
 
     ./lab build libero ui
     ./lab build all --flash-attn none
-    ./lab build gr00t --gr00t-source /srv/Isaac-GR00T --ca-bundle /srv/ca.pem --index /srv/index-url
+    ./lab build gr00t --ca-bundle /srv/ca.pem --index /srv/index-url
     """
     arguments = tuple(word for word in arg.split(",") if word)
     stages = {name: options.pop(name.replace("-", "_")) for name in STAGES}

@@ -166,5 +166,5 @@ def _require(where: str, given: Mapping[str, Any], expected: Mapping[str, Any]) 
         if given.get(name, value) != value:
             raise CheckpointError(
                 f"config.json asks for {where}.{name} = {given[name]!r}; this engine is made for {value!r}, as "
-                "published N1.5 checkpoints have it; VLALAB_GR00T_ENGINE=upstream serves others"
+                "published N1.5 checkpoints have it"
             )

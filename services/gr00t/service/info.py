@@ -51,7 +51,7 @@ def policy_info(
             **layout.details(),
             "embodiment_from": found.embodiment_from(settings.embodiment),
             **({"assumed": found.assumed} if found.assumed else {}),
-            "engine": settings.engine,
+            "engine": "vla-lab",
             "attention": attention.kind,
             **reason,
             "denoising_steps": str(steps_of(layout, settings)),

@@ -34,12 +34,7 @@ def load_policy(settings: Settings, found: CheckpointFolder, layout: Layout) -> 
     Raises CheckpointError (a ValueError), ValueError or MemoryError saying what is wrong and what to do.
     """
     log.info("embodiment %s by %s", layout.embodiment.name, found.embodiment_from(settings.embodiment))
-    if settings.engine == "upstream":
-        from services.gr00t.upstream.policy import load_upstream_policy
-
-        policy: Policy = load_upstream_policy(settings, found, layout)
-    else:
-        policy = load_own_policy(settings, found, layout)
+    policy = load_own_policy(settings, found, layout)
     check_sees(policy, policy.example)
     return policy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-OTHERS = ("PORT", "MEMORY", "GPU", "SOURCE", "COMMIT")  # variables of the same prefix that are read elsewhere
+OTHERS = ("PORT", "MEMORY", "GPU", "SOURCE")  # variables of the same prefix that are read elsewhere
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,6 @@ class Settings:
     """Numbers to compute with; auto: bf16 on a GPU (fp16 before Ampere), fp32 on a CPU."""
     attention: Literal["auto", "sdpa", "flash"] = "auto"
     """auto: flash-attn where it is installed and runs, else torch's SDPA."""
-    engine: Literal["vla-lab", "upstream"] = "vla-lab"
-    """upstream: Isaac-GR00T's own code, for comparison; its package has to be there."""
     embodiment: str = ""
     """A name of docs/gr00t.md's table or a JSON file; default: what the checkpoint states."""
     denoising_steps: int = 0

@@ -7,7 +7,6 @@ from pathlib import Path
 
 COMMIT = "4af2b622892f7dcb5aae5a3fb70bcb02dc217b96"  # branch n1.5-release
 DIGEST = "60b2666015ce36c2f9f359eca284101929de94b07e0e7100cc6e99031d6eb263"  # of its folder gr00t
-NAME_VARIABLE = "VLALAB_GR00T_COMMIT"
 
 
 def digest(package: Path) -> str:
@@ -24,7 +23,7 @@ def changed(package: Path) -> str | None:
         return None
     return (
         f"{package} has digest {found}; commit {COMMIT[:12]} of Isaac-GR00T has {DIGEST}: check that commit out "
-        f"without changes, or accept this one by giving it a name in {NAME_VARIABLE}"
+        "without changes"
     )
 
 

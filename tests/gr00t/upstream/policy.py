@@ -15,8 +15,9 @@ from services.gr00t.processing.prompt import refuse_placeholders
 from services.gr00t.service.info import example, policy_info, steps_of
 from services.gr00t.service.layout import Layout
 from services.gr00t.service.settings import Settings
-from services.gr00t.upstream import package
-from services.gr00t.upstream.noise import GivenNoise
+from tests.gr00t.upstream import package
+from tests.gr00t.upstream.noise import GivenNoise
+from tests.gr00t.upstream.source import COMMIT
 from vla_contract import ActionChunk, InvalidObservation, Observation, Policy, PolicyInfo
 from vla_modelkit import noise
 from vla_modelkit.devices import choose_device
@@ -112,7 +113,7 @@ def load_upstream_policy(settings: Settings, found: CheckpointFolder, layout: La
     """Returns the policy. Raises UpstreamMissing, and ValueError for what upstream's code cannot do."""
     if settings.dtype not in ("auto", "bf16"):
         raise ValueError(
-            f"engine upstream computes in bf16, as upstream loads it; VLALAB_GR00T_DTYPE is {settings.dtype!r}"
+            f"upstream computes in bf16, as it loads itself; dtype is {settings.dtype!r}"
         )
     package.prepare()
     device = choose_device(settings.device)
@@ -120,7 +121,7 @@ def load_upstream_policy(settings: Settings, found: CheckpointFolder, layout: La
     log.info("loading %s on %s in upstream's code, attention %s", found.folder, device, attention.kind)
     policy = package.load_policy(found.folder, layout.embodiment, attention, str(device), steps, found.overrides)
     horizon = len(policy.modality_config["action"].delta_indices)
-    details = {"dtype": "bf16", "upstream_commit": package.version()}
+    details = {"dtype": "bf16", "engine": "upstream", "upstream_commit": COMMIT}
     info = policy_info(found, layout, settings, attention, device, "bf16", horizon, details)
     return UpstreamPolicy(policy, layout, info, settings, str(device))
 

@@ -1,7 +1,4 @@
-"""Isaac-GR00T's package: whether it is there, how it is imported, and what is asked of it to load a policy.
-
-The package is no part of this repository and of no package index: the image takes it by commit.
-"""
+"""Isaac-GR00T's package: whether it is there, how it is imported, and how a policy is loaded with it."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from services.gr00t.checkpoint.embodiment import Embodiment, Transform
 from services.gr00t.checkpoint.tokenizer import SOURCE_VARIABLE
-from services.gr00t.upstream.source import COMMIT, NAME_VARIABLE, changed
+from tests.gr00t.upstream.source import COMMIT, changed
 
 if TYPE_CHECKING:
     from gr00t.model.policy import Gr00tPolicy
@@ -39,19 +36,14 @@ def missing() -> str | None:
     """Returns why upstream's package cannot be used and how to get it, or None where it can."""
     _add_source()
     if importlib.util.find_spec("gr00t") is None:
-        return (
-            "Isaac-GR00T's package 'gr00t' is not in this environment. It is on no package index: build the image with "
-            "its source (the build fetches it by commit, or takes a folder as the build context gr00t-source), or set "
-            f"{SOURCE_VARIABLE} to a checkout of github.com/NVIDIA/Isaac-GR00T at {COMMIT}; or unset "
-            "VLALAB_GR00T_ENGINE"
-        )
+        return f"set {SOURCE_VARIABLE} to a checkout of github.com/NVIDIA/Isaac-GR00T at {COMMIT}"
     if importlib.util.find_spec("gr00t.model") is None or not _eagle_folder().is_dir():
         where = importlib.util.find_spec("gr00t").submodule_search_locations
         return (
             f"'gr00t' in {', '.join(where or ['?'])} has no model/backbone/eagle2_hg_model: it is another package, or "
             f"was installed without its data files; use the source folder of Isaac-GR00T at {COMMIT}"
         )
-    return None if os.environ.get(NAME_VARIABLE) else changed(_package())  # an image's build has checked, and names it
+    return changed(_package())
 
 
 def prepare() -> None:
@@ -94,7 +86,7 @@ def load_policy(
     from torch.nn import Identity
     from transformers import Qwen2TokenizerFast
 
-    from services.gr00t.upstream.attention import backbone
+    from tests.gr00t.upstream.attention import backbone
 
     with contextlib.redirect_stdout(sys.stderr):  # upstream prints as it goes
         from gr00t.model.policy import Gr00tPolicy
@@ -166,11 +158,6 @@ def _numbers(kind: str, parts: Mapping[str, Transform]) -> list[Any]:
             state_action.StateActionTransform(apply_to=rest, normalization_modes=modes, target_rotations=rotations)
         )
     return made
-
-
-def version() -> str:
-    """Returns the imported package's commit, for `/v1/info`: as it was named, else the pinned one that it equals."""
-    return os.environ.get(NAME_VARIABLE) or COMMIT
 
 
 def _add_source() -> None:
