@@ -21,6 +21,7 @@ from vlalab.host.console import LabError, unknown
 from vlalab.host.paths import ROOT
 from vlalab.tasks import helping
 from vlalab.tasks.flags import LabTask
+from vlalab.tasks.foreign_flags import FOREIGN_FLAGS
 
 
 def load_tasks() -> ModuleType:
@@ -136,6 +137,9 @@ class Lab(Program):
 
     def _explain(self, text: str, task: str) -> str:
         if unknown := re.fullmatch(r"No idea what '(.*)' is!", text):
+            name = unknown[1].partition("=")[0].lstrip("-").replace("-", "_")
+            if name in FOREIGN_FLAGS and name.replace("_", "-") not in self._arguments(task):
+                return f"{task} has no flag '{unknown[1]}': {FOREIGN_FLAGS[name]}."
             close = difflib.get_close_matches(unknown[1], [f"--{n}" for n in self._arguments(task)], 1)
             return f"{task} does not know '{unknown[1]}'" + (f"; did you mean '{close[0]}'?" if close else ".")
         if missing := re.search(r"did not receive required positional arguments: (.*)", text):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.openvla.checkpoint.oft import refuse_other_files
-from services.openvla.checkpoint.published import BASE, REPOSITORIES, WANTED, check_remote_code
+from services.openvla.checkpoint.published import PUBLISHED, WANTED, check_remote_code
 from services.openvla.checkpoint.suites import SUITES
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.download import fetch
@@ -19,7 +19,7 @@ SIZES = ("tiny", "siglip", "mid")  # of random checkpoints
 class CheckpointSettings(GetCheckpoint):
     """Download OpenVLA fine-tuned on a LIBERO suite (15 GB), or make a tiny random checkpoint (75 MB)."""
 
-    MODEL, PUBLISHED, ALSO_PINNED, TINY_SUITES = "openvla", REPOSITORIES, dict([BASE]), SUITES
+    MODEL, PUBLISHED, TINY_SUITES = "openvla", PUBLISHED, SUITES
     LICENCE = "OpenVLA is MIT; its weights derive from Llama 2 and are subject to the Llama Community License as well"
 
     size: str = "tiny"

@@ -1,6 +1,7 @@
 """The command line: plain words, help with examples, errors in words, nothing started by a typing mistake."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from vlalab.host import paths
 from vlalab.host.console import LabError
 from vlalab.host.paths import ROOT
 from vlalab.tasks.flags import flags_of
+from vlalab.tasks.foreign_flags import FOREIGN_FLAGS
 
 TASKS = cli.load_tasks()
 NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
@@ -211,6 +213,21 @@ def test_folders_named_by_variables_are_made_absolute_and_keywords_are_not(tmp_p
         environment_file.take_in()
         assert os.environ["VLALAB_LIBERO_ASSETS"] == settled
     assert os.environ["VLALAB_VOLUME"] == str(tmp_path / "data")
+
+
+@pytest.mark.parametrize("name", FOREIGN_FLAGS)
+def test_a_flag_of_another_script_is_answered_with_the_labs(name):
+    """And the answer names a task and a flag that exist."""
+    typed = f"--{name.replace('_', '-')}" if len(name) % 2 else f"--{name}"
+    tasks = {task.name: task for group in cli.load_tasks().GROUPS.values() for task in group}
+    known = {flag.name for flag in tasks["status"].flags}
+    assert name not in known
+    done = subprocess.run([str(ROOT / "lab"), "status", typed, "1"], capture_output=True, text=True)
+    assert done.returncode == 1 and f"status has no flag '{typed}': {FOREIGN_FLAGS[name]}" in done.stderr
+    named = re.findall(r"./lab ([a-z]+)", FOREIGN_FLAGS[name])
+    assert set(named) <= set(tasks)
+    for flag in re.findall(r"--([a-z-]+)", FOREIGN_FLAGS[name]):
+        assert all(flag in [one.name for one in tasks[task].flags] for task in named), (flag, named)
 
 
 @pytest.mark.parametrize("name", environment_file.removed())

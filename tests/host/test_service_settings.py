@@ -29,6 +29,20 @@ def test_a_suite_means_its_published_checkpoint(volume, service, suite):
     assert given.get("VLALAB_OPENVLA_UNNORM_KEY", suite) == suite
 
 
+def test_the_base_model_is_of_no_suite_and_models_have_flags_of_their_own(volume):
+    for name in ("openvla-7b", "mine"):
+        (volume / "checkpoints" / name).mkdir(parents=True)
+    own = {"quant": "fp4", "unnorm_key": "bridge_orig"}
+    given = service_settings.for_services(["openvla", "oracle"], "base", None, None, own)
+    assert given["openvla"] == {
+        "VLALAB_OPENVLA_CHECKPOINT": "openvla-7b", "VLALAB_OPENVLA_QUANT": "fp4",
+        "VLALAB_OPENVLA_UNNORM_KEY": "bridge_orig",
+    }  # fmt: skip
+    assert service_settings.from_flags("openvla", "base")["VLALAB_OPENVLA_UNNORM_KEY"] is None
+    with pytest.raises(LabError, match="--quant is for openvla, not for gr00t, oracle"):
+        service_settings.for_services(["gr00t", "oracle"], None, "mine", None, {"quant": "fp4"})
+
+
 def test_a_checkpoint_is_a_name_or_a_path(volume, tmp_path):
     folder = tmp_path / "checkpoints" / "mine"
     folder.mkdir(parents=True)

@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from services.openvla.checkpoint.config import load_config
-from services.openvla.checkpoint.published import REPOSITORIES, WANTED
+from services.openvla.checkpoint.published import BASE, REPOSITORIES, WANTED
 from services.openvla.checkpoint.suites import SUITES, suites_of
+from services.openvla.checkpoints import CheckpointSettings
 from tests.openvla.hub import COMMIT, hub
 from tests.ports import refusing
 from vla_modelkit.checkpoint import identity
@@ -139,6 +140,7 @@ def test_a_folder_of_another_repository_is_not_overwritten(remote, run, tmp_path
 
 def test_published_checkpoints_are_pinned_by_commit():
     assert set(REPOSITORIES) == set(SUITES) - {"libero_90"}
+    assert CheckpointSettings(suite="base").pinned() == CheckpointSettings(repo=BASE[0]).pinned() == BASE
     assert all(len(commit) == 40 for _, commit in REPOSITORIES.values())
     assert suites_of(["libero_goal_no_noops", "bridge_orig"]) == ("libero_goal",)
     assert suites_of(["bridge_orig"]) == ()

@@ -19,6 +19,7 @@ STUDENTS = (
     "course.md",
     "diffusion.md",
     "errata.md",
+    "handout.md",
     "minivla.md",
     "openvla.md",
     "practice.md",

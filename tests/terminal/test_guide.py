@@ -1,4 +1,7 @@
-"""Every command of docs/course.md, in the order of the page: for real in small, or dry where it needs a large model."""
+"""Every command of docs/course.md, in the order of the page: for real in small, or dry where it needs a large model.
+
+Then the commands of docs/handout.md, dry.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ import shlex
 
 import pytest
 
+from vlalab.description import manifests, runs
 from vlalab.host import paths
 
 pytestmark = pytest.mark.usefixtures("needs_course")
 PAGES = [page for page in (paths.ROOT / "docs/course.md", paths.ROOT / "docs/ko/course.md") if page.exists()]
+HANDOUT = [paths.ROOT / "docs/handout.md", paths.ROOT / "docs/ko/handout.md"]
 TEXT = PAGES[0].read_text(encoding="utf-8")
 ONE = {"OMP_NUM_THREADS": "1"}
 TINY = "batch-tokens=64,precision=fp32,d-model=16,d-ff=16,N=1,h=2,seq=16,min-frequency=1,keep=0"
@@ -61,7 +66,8 @@ def flags(command: str) -> set[str]:
 def student(shared_terminal, tmp_path_factory):
     """A terminal whose volume has what looks like checkpoints and a data set, and a folder with a small corpus."""
     folder = tmp_path_factory.mktemp("student")
-    for name in ("openvla-tiny", "openvla-7b-finetuned-libero-goal", "gr00t-goal-oracle"):
+    published = ("openvla-7b", "openvla-7b-finetuned-libero-goal", "gr00t-n1.5-libero-goal-posttrain")
+    for name in ("openvla-tiny", "gr00t-goal-oracle", *published):
         checkpoint = shared_terminal.volume / "checkpoints" / name
         checkpoint.mkdir(parents=True)
         family = "gr00t_n1_5" if name.startswith("gr00t") else "openvla"
@@ -100,3 +106,37 @@ def test_every_command_of_the_page_in_its_order(student):
 
 
 CODES = {"./lab course import course.zip": 1}  # there is none here: test_course_files.py brings one
+
+
+# What tests elsewhere run for real.
+HANDOUT_ELSEWHERE = {
+    "./lab doctor --offline": ("host/test_doctor.py", '"--offline"'),
+    "./lab tensorboard": ("ws_mdl/test_services.py", "services.ws_mdl.tensorboard"),
+}
+
+
+def rows(page) -> list[str]:
+    """Returns the commands in the third column of a page's tables."""
+    lines = [line.split(" | ") for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    return [command.strip("`") for _, _, command, _ in lines]
+
+
+def test_the_handouts_page_has_the_same_rows_in_both_languages():
+    assert len(rows(HANDOUT[0])) > 25 and rows(HANDOUT[0]) == rows(HANDOUT[1])
+
+
+def test_every_command_of_the_handouts_page(student):
+    terminal, _ = student
+    for lab in ("transformer", "diffusion"):  # what looks like a trained run
+        weights = terminal.volume / "checkpoints" / lab / "first" / f"{runs.PREFIXES[lab]}_00.pt"
+        weights.parent.mkdir(parents=True, exist_ok=True)
+        weights.touch()
+    for command in rows(HANDOUT[0]):
+        words = shlex.split(command)[1:]
+        if words[0] == "env":
+            assert words[1] in manifests.environments()
+        elif command in HANDOUT_ELSEWHERE:
+            path, call = HANDOUT_ELSEWHERE[command]
+            assert call in (paths.ROOT / "tests" / path).read_text(encoding="utf-8"), path
+        else:
+            terminal.done(*words, *([] if "--dry-run" in words else ["--dry-run"]), **ONE)

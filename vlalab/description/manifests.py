@@ -71,6 +71,7 @@ class Model:
     trainer: str = ""  # the module that fine-tunes one on a data set
     modes: tuple[str, ...] = ()  # which ways to run it the verifier compares
     suite_setting: str = ""  # the setting that is told the suite
+    flags: Mapping[str, str] = field(default_factory=dict)  # settings that are flags of `up` too → help
     settings: tuple[str, ...] = ()  # FILE:CLASS of dataclasses whose fields are variables of the service
 
     @property

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from vlalab.description import compose, gpus, manifests, runs
 from vlalab.host import paths, state
@@ -27,30 +28,40 @@ def variable(service: str, what: str) -> str:
 
 
 def from_flags(
-    service: str, suite: str | None = None, checkpoint: str | None = None, gpu: str | None = None
-) -> Settings:
-    """Returns the settings of one service for the flags of `up`. Raises LabError for a checkpoint that is not there."""
+    service: str, suite: str | None = None, checkpoint: str | None = None, gpu: str | None = None,
+    own: Mapping[str, str] = MappingProxyType({}),
+) -> Settings:  # fmt: skip
+    """Return the settings of one service for the flags of `up`. Raise LabError for a checkpoint that does not exist.
+
+    own: the model's own flags: setting -> value.
+    """
     found: dict[str, str | None] = {}
     model = manifests.models().get(service)
     if model and (suite or checkpoint):
         found[variable(service, "CHECKPOINT")] = _existing(checkpoint or _published(service, suite), service, suite)
         if model.suite_setting:
-            found[variable(service, model.suite_setting)] = suite
+            found[variable(service, model.suite_setting)] = suite if suite in manifests.suites() else None
+    found |= {variable(service, name.upper()): value for name, value in own.items() if model and name in model.flags}
     if gpu and service in compose.gpu_services():
         found[variable(service, "GPU")] = None if gpu == "auto" else _devices(gpu)
     return found
 
 
 def for_services(
-    names: Sequence[str], suite: str | None, checkpoint: str | None, gpu: str | None
-) -> dict[str, Settings]:
-    """Returns the settings of several services for the flags of `up`. Raises LabError for a flag that fits none."""
+    names: Sequence[str], suite: str | None, checkpoint: str | None, gpu: str | None,
+    own: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Settings]:  # fmt: skip
+    """Return the settings of several services for the flags of `up`. Raise LabError for a flag that fits none."""
     models = manifests.models()
     if (suite or checkpoint) and not set(names) & set(models):
         raise LabError(f"--suite and --checkpoint are for {' and '.join(models)}, not for {', '.join(names)}")
     if gpu and gpu not in ("auto", "none") and not set(names) & set(compose.gpu_services()):
         raise LabError(f"--gpu is for {', '.join(compose.gpu_services())}; {', '.join(names)} uses none")
-    return {name: from_flags(name, suite, checkpoint, gpu) for name in names}
+    for flag in own:
+        if not any(flag in models[name].flags for name in names if name in models):
+            fitting = [name for name, model in models.items() if flag in model.flags]
+            raise LabError(f"--{flag.replace('_', '-')} is for {' and '.join(fitting)}, not for {', '.join(names)}")
+    return {name: from_flags(name, suite, checkpoint, gpu, own) for name in names}
 
 
 def _published(service: str, suite: str | None) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from json import dumps
 
 from vlalab.commands import addresses, lacking, lifecycle, overview, programs, staying
-from vlalab.description import checkpoints, compose, manifests, service_settings
+from vlalab.description import checkpoints, compose, declared, manifests, service_settings
+from vlalab.host import paths
 from vlalab.host.console import LabError, unknown
 from vlalab.runtimes.running import Instance
 from vlalab.tasks.flags import DRY_RUN, GPU, NO_CHECK, RUNTIME, Flag, finish, flags_of, task, word, words
@@ -17,6 +18,18 @@ MEASURED = {name: model for name, model in MODELS.items() if model.verifier}
 SUITE = OneOf(manifests.published_suites())
 FOLDER_NAME = Like(r"[\w][\w.-]*", "letters, digits, '.', '_' and '-', as a folder's name", "NAME")
 MODES = tuple(dict.fromkeys(mode for model in MODELS.values() for mode in model.modes))
+
+
+def own_flags() -> list[Flag]:
+    """Return the flags of `up` that models declare in their manifests."""
+    flags = []
+    for model in MODELS.values():
+        files = [where.split(":") for where in model.settings]
+        known = {name: one for file, kind in files for name, one in declared.fields(paths.ROOT / file, kind).items()}
+        for name, text in model.flags.items():
+            values = OneOf(known[name].choices) if known[name].choices else Like(r"\w[\w.-]*", "a name", "NAME")
+            flags.append(Flag(name.replace("_", "-"), text, values))
+    return flags
 
 
 CHECKPOINT = Checked(lambda label, text: service_settings.existing_checkpoint(text), "NAME")
@@ -36,6 +49,7 @@ def print_addresses(instances: list[Instance]) -> None:
     Flag("restart", "start anew what is up with other settings than are asked for now", default=False),
     Flag("stay", "one more of a policy, at any free port, in front: it ends with this command", default=False),
     GPU,
+    *own_flags(),
     RUNTIME,
     DRY_RUN,
     NO_CHECK,
@@ -50,17 +64,20 @@ def up(
     gpu: str | None,
     runtime: str,
     dry_run: bool,
+    **own: str | None,
 ) -> None:
     """Start services and wait until they are ready.
 
     ./lab up oracle                                  then: ./lab eval libero_goal
     ./lab up openvla --suite libero_goal --gpu 0     see also: ./lab checkpoint openvla --suite libero_goal
     ./lab up openvla                                 with the only checkpoint there is, for example the tiny one
+    ./lab up openvla --suite base --unnorm-key bridge_orig --quant fp4
     ./lab up openvla --stay --gpu 1                  another one beside it, until Ctrl-C
     ./lab up ui                                      the pages and what they ask; openvla too, if it has a checkpoint
     """
     lifecycle.check_names(names, also=lifecycle.jobs())
-    given = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu)
+    own = {name: value for name, value in own.items() if value}
+    given = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu, own)
     if not dry_run:
         lacking.refuse(names, given)
     if stay:

@@ -13,6 +13,7 @@ REPOSITORIES: Mapping[str, tuple[str, str]] = {
     "libero_10": ("openvla/openvla-7b-finetuned-libero-10", "80970322773f81baa2e22fe495d0487b93a05cfa"),
 }
 BASE = ("openvla/openvla-7b", "47a0ec7fc4ec123775a391911046cf33cf9ed83f")  # with upstream's code
+PUBLISHED = {**REPOSITORIES, "base": BASE}
 WANTED = ("*.json", "*.safetensors", "tokenizer.model", "*.py")
 REMOTE_CODE = ("configuration_prismatic.py", "modeling_prismatic.py", "processing_prismatic.py")
 

@@ -25,7 +25,6 @@ class GetCheckpoint:
     MODEL: ClassVar[str]  # its service
     LICENCE: ClassVar[str]  # of the published weights, as their authors state it; printed before a download
     PUBLISHED: ClassVar[Mapping[str, tuple[str, str]]]  # suite -> (repository, commit)
-    ALSO_PINNED: ClassVar[Mapping[str, str]] = {}  # repository -> commit of what is no suite's
     TINY_SUITES: ClassVar[Sequence[str]] = ()  # what --suite may be with --tiny
 
     suite: str = ""
@@ -58,7 +57,7 @@ class GetCheckpoint:
     def pinned(self) -> tuple[str, str]:
         """Returns (repository, revision): a suite's published checkpoint, or another repository's."""
         repo, pinned = self.PUBLISHED[self.suite] if self.suite else (self.repo, "main")
-        pinned = {**self.ALSO_PINNED, **dict(self.PUBLISHED.values())}.get(repo, pinned)
+        pinned = dict(self.PUBLISHED.values()).get(repo, pinned)
         return repo, self.revision or pinned
 
     def folder(self, volume: Volume) -> Path:
