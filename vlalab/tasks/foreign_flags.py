@@ -1,4 +1,4 @@
-"""Flags of the scripts that course material runs, each with what `./lab` has instead. docs/handout.md has the commands."""
+"""Flags of the scripts that course material runs, each with what `./lab` has instead (docs/handout.md)."""
 
 FOREIGN_FLAGS = {
     "action_dim": "a policy's /v1/info states the sizes of its actions",
