@@ -63,6 +63,16 @@ def test_the_installers_own_words_are_understood(index, tmp_path, monkeypatch):
     assert "8 MB of 8 MB" in line.shown, line.shown
 
 
+def test_what_follows_the_installation_is_named(index, tmp_path, monkeypatch):
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("UV_INDEX_URL", index)
+    line = Line()
+    there = ["pip", "install", "--compile-bytecode", "--target", str(tmp_path / "there"), "--python", sys.executable]
+    venvs.uv([*there, *NAMES], line)
+    installed = next(text for text in line.shown if "Installed 2 packages" in text)
+    assert installed.startswith("compiling bytecode (Installed 2 packages in ")
+
+
 def test_the_rest_takes_as_long_as_what_is_there_has_taken():
     now = [0.0]
     downloads = Downloads(clock=lambda: now[0])

@@ -302,7 +302,11 @@ def test_a_damaged_run_is_listed_among_the_others(tmp_path):
 
 def counts(done):
     row = {"planned": 10, "done": done, "successes": done // 2, "leased": 1, "pending": 9 - done, "broken": 0}
-    return {0: row | {"steps": done * 50}, 3: row | {"steps": 0}}
+    return {0: row | steps(done * 50), 3: row | steps(0)}
+
+
+def steps(of_done, under_way=0):
+    return {"steps": of_done + under_way, "steps_of_done": of_done}
 
 
 def test_pace_counts_this_session_only():
@@ -312,6 +316,35 @@ def test_pace_counts_this_session_only():
     assert totals.steps_per_s == pytest.approx(10.0)
     assert totals.left_s == pytest.approx(30.0)  # 4 episodes in 10 s, 12 to go
     assert pace.totals(counts(2), now=101.0).left_s is None
+
+
+def test_pace_leaves_the_start_out_and_counts_episodes_under_way():
+    row = {"planned": 10, "done": 0, "successes": 0, "leased": 2, "pending": 8, "broken": 0}
+    pace = Pace({0: row | steps(0)}, now=0.0)
+    starting = pace.totals({0: row | steps(0)}, 30.0, workers={"a": "starting the simulator", "b": "task 0 episode 1"})
+    assert starting.line == "0/10 episodes, success –, starting the simulator"
+    moving = pace.totals({0: row | steps(0, 100)}, now=40.0)
+    assert moving.line == "0/10 episodes, success –, 10 steps/s"
+    first = pace.totals({0: row | {"done": 1} | steps(100, 100)}, now=50.0)
+    # 1000 steps, 200 of them done
+    assert first.line == "1/10 episodes, success 0.0 %, 10 steps/s, about 1 min 20 s left"
+
+
+def test_until_the_first_episode_is_done_an_earlier_run_tells_what_is_left():
+    pace = Pace(counts(0), now=0.0, expected_s=100.0)
+    assert pace.totals(counts(0), now=40.0).left_s == 60.0
+    assert pace.totals(counts(0), now=101.0).left_s is None, "this run is slower, and nobody knows by how much"
+    assert pace.totals(counts(2), now=102.0).left_s == pytest.approx(4.0)  # 4 episodes in 1 s, 16 to go
+
+
+def test_videos_that_are_rendered_at_the_end_are_named():
+    pace = Pace(counts(0), now=0.0)
+    workers = {"a": "task 3 episode 1", "b": "rendering videos"}
+    assert pace.totals(counts(5), 10.0, workers=workers).line.endswith(" left")
+    assert pace.totals(counts(10), 20.0, workers=workers).line.endswith("25 steps/s, rendering videos")
+    ending = pace.totals(counts(10), 20.0, workers={"a": "task 3 episode 1"})
+    assert ending.line.endswith("25 steps/s, ending the workers")
+    assert pace.totals(counts(10), 21.0).line.endswith("24 steps/s")
 
 
 def test_a_run_of_more_than_ten_minutes_says_so_once():
@@ -355,7 +388,7 @@ def test_a_live_table_for_people():
 def test_numbers_stay_whole_at_any_width_text_gives_way_first_and_then_the_bar(width):
     console = Console(file=io.StringIO(), width=width, height=30)
     names = {0: "open the middle drawer of the cabinet", 33: "put the yellow and white mug in the microwave"}
-    full = {"planned": 50, "done": 50, "successes": 50, "leased": 0, "pending": 0, "broken": 0, "steps": 9000}
+    full = {"planned": 50, "done": 50, "successes": 50, "leased": 0, "pending": 0, "broken": 0} | steps(9000)
     rows = {0: full, 33: full | {"done": 9, "successes": 3}}
     progress = LiveProgress(names, rows, console)
     console.print(progress.table(rows, {"w": "x" * 200}, progress.pace.totals(rows, progress.pace.start + 1)))
@@ -364,7 +397,7 @@ def test_numbers_stay_whole_at_any_width_text_gives_way_first_and_then_the_bar(w
     assert max(map(len, (first, second, waiting, *totals))) <= width
     bars, texts = len(re.findall("[━╍─]", first)), len(re.findall("[a-z…]", first))
     assert texts >= (10 if width >= 40 else 4) and bars == {30: 0, 40: 7, 60: 24, 80: 24, 110: 24}[width]
-    assert ", ".join(line.strip() for line in totals) == "59/100 episodes, success 89.8 %, 0 steps/s, ? left"
+    assert ", ".join(line.strip() for line in totals) == "59/100 episodes, success 89.8 %"
 
 
 def test_a_long_suite_fits_on_the_screen():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-TOTALS = re.compile(r"\d/4 episodes, success (–|\d+\.\d %), \d+ steps/s, (\?|\d+ s|\d+ min \d\d s) left")
+LEFT = r", about (\d+ s|\d+ min \d\d s) left"
+TOTALS = re.compile(rf"\d/4 episodes, success (–|\d+\.\d %)(, \d+ steps/s)?({LEFT}|, [a-z ]+)?")
 COLOR = re.compile(rb"\x1b\[[0-9;]*(3[0-7]|9[0-7]|38;|48;|4[0-7])[0-9;]*m")
 
 

@@ -1,4 +1,4 @@
-"""How far the installer's downloads are, by its own words."""
+"""How far the installer is, by its own words."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class Downloads:
             self.sizes.setdefault(begun[1], float(begun[2]) * UNITS[begun[3]])
         elif (ended := ENDED.search(line)) and ended[1] in self.sizes:
             self.done.add(ended[1])
+        elif line.startswith("Installed "):  # the longest part of a large environment's follows, silently
+            return f"compiling bytecode ({line.strip()})"
         else:
             return line.strip()
         return self._far()

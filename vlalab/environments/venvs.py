@@ -190,7 +190,7 @@ def _make(env: Environment) -> None:
             shutil.rmtree(target, ignore_errors=True)
             install = ["pip", "install", "--no-deps", "--require-hashes", "--python", str(env.python)]
             uv([*install, "--target", str(target), "-r", str(env.beside)], line)
-        _finish(env)
+        _finish(env, line)
     (env.venv / ".stamp").write_text(env.stamp())
 
 
@@ -220,10 +220,11 @@ def _interpreter(env: Environment) -> str:
     )
 
 
-def _finish(env: Environment) -> None:
+def _finish(env: Environment, line: Status) -> None:
     """Runs the environment's own last step, the one that its Dockerfile runs too."""
     script = env.folder / "finish.py"
     if script.exists():
+        line.update(f"running images/{env.name}/{script.name}")
         done = subprocess.run([str(env.python), str(script)], capture_output=True, text=True)
         if done.returncode != 0:
             raise LabError(f"{script} failed:\n{done.stdout}{done.stderr}")

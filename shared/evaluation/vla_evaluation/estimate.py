@@ -25,9 +25,13 @@ class Earlier:
     run: str
     per_episode_s: float
 
+    def seconds(self, episodes: int, workers: int) -> float:
+        """Returns how long so many workers would take for so many episodes."""
+        return self.per_episode_s * episodes / workers
+
     def announcement(self, episodes: int, workers: int) -> str | None:
         """Returns the line for a run of so many episodes; None for one that is not long."""
-        seconds = self.per_episode_s * episodes / workers
+        seconds = self.seconds(episodes, workers)
         if seconds <= LONG_S:
             return None
         pace = f"{self.per_episode_s:.1f} s per episode and worker"

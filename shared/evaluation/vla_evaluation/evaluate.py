@@ -190,10 +190,14 @@ def work(run: Run, plan: Plan, workers: int, worker: str) -> None:
         growth,
         1 if growth or not workers else provenance.cores() // workers,
     )
+    left = sum(row["planned"] - row["done"] for row in supervisor.counts.values())
+    known = earlier(run.folder.parent, run.store.meta("identity")) if left and workers else None
+    expected_s = known.seconds(left, workers) if known else None
     outcome = "failed"
     try:
         with joinable(run, plan, clock, invocation) as coordinator:
-            look_after(supervisor, {task.index: task.instruction for task in plan.tasks}, coordinator)
+            names = {task.index: task.instruction for task in plan.tasks}
+            look_after(supervisor, names, coordinator, expected_s=expected_s)
         outcome = "complete"
     except Interrupted:
         outcome = "interrupted"
@@ -204,7 +208,11 @@ def work(run: Run, plan: Plan, workers: int, worker: str) -> None:
 
 
 def look_after(
-    supervisor: Supervisor, names: Mapping[int, str], coordinator: Coordinator | None = None, poll_s: float = POLL_S
+    supervisor: Supervisor,
+    names: Mapping[int, str],
+    coordinator: Coordinator | None = None,
+    poll_s: float = POLL_S,
+    expected_s: float | None = None,
 ) -> None:
     """Keeps the workers at it until all is done, and shows how far it is; the machines of a coordinator are waited for.
 
@@ -212,7 +220,7 @@ def look_after(
     """
     store = supervisor.store
     try:
-        with make_progress(names, supervisor.counts) as progress:
+        with make_progress(names, supervisor.counts, expected_s) as progress:
             supervisor.start()
             while not supervisor.finished() or (coordinator and coordinator.hosts_left()):
                 for line in supervisor.step():

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.live import Live
@@ -14,6 +15,7 @@ from rich.text import Text
 from vla_common import endings
 from vla_common.durations import show_seconds
 from vla_evaluation.terminal import one_line, plain, say
+from vla_evaluation.workers.vitals import RENDERING
 
 PLAIN_EVERY_S = 10.0
 LONG_S = 600.0  # what takes longer is said once, so that it can be read before it scrolls by
@@ -30,19 +32,21 @@ class Totals:
     planned: int
     done: int
     successes: int
-    steps_per_s: float
+    steps_per_s: float | None  # None: no step yet
     left_s: float | None
     policy_errors: int = 0
     machines: str = ""  # who does how much, where several do
+    phase: str = ""  # what is done before the first step and after the last
 
     @property
     def parts(self) -> list[str]:
         """What the line consists of; a narrow terminal breaks it between these, never within a number."""
         rate = f"{100 * self.successes / self.done:.1f} %" if self.done else "–"
         rate += f" ({self.policy_errors} policy errors)" if self.policy_errors else ""
-        pace = f"{self.steps_per_s:.0f} steps/s"
-        parts = [f"{self.done}/{self.planned} episodes", f"success {rate}", pace, f"{show_seconds(self.left_s)} left"]
-        return [*parts, self.machines] if self.machines else parts
+        pace = "" if self.steps_per_s is None else f"{self.steps_per_s:.0f} steps/s"
+        left = "" if self.left_s is None else f"about {show_seconds(self.left_s)} left"
+        counted = f"{self.done}/{self.planned} episodes", f"success {rate}"
+        return [part for part in (*counted, pace, self.phase or left, self.machines) if part]
 
     @property
     def line(self) -> str:
@@ -50,12 +54,16 @@ class Totals:
 
 
 class Pace:
-    """Turns counts into steps per second and time left, of this invocation only."""
+    """Turns counts into steps per second and time left, of this invocation only.
 
-    def __init__(self, counts: Mapping[int, Mapping[str, int]], now: float):
-        self.start = now
+    expected_s: how long the invocation takes if it goes as an earlier one; shown until its own first episode is done.
+    """
+
+    def __init__(self, counts: Mapping[int, Mapping[str, int]], now: float, expected_s: float | None = None):
+        self.start = self.first_step = now  # what lies between is the start of the simulators
         self.done_before = sum(row["done"] for row in counts.values())
         self.steps_before = sum(row["steps"] for row in counts.values())
+        self.expected_s = expected_s
         self.is_told = False
 
     def told_once(self, totals: Totals) -> str | None:
@@ -68,25 +76,42 @@ class Pace:
         left = show_seconds(totals.left_s)
         return f"this will take about {left} more; Ctrl-C keeps what is finished, --resume goes on"
 
-    def totals(self, counts: Mapping[int, Mapping[str, int]], now: float, machines: str = "") -> Totals:
-        planned, done, successes, steps = (
-            sum(row[key] for row in counts.values()) for key in ("planned", "done", "successes", "steps")
+    def totals(
+        self,
+        counts: Mapping[int, Mapping[str, int]],
+        now: float,
+        machines: str = "",
+        workers: Mapping[str, str] = MappingProxyType({}),
+    ) -> Totals:
+        planned, done, successes, steps, steps_of_done = (
+            sum(row[key] for row in counts.values())
+            for key in ("planned", "done", "successes", "steps", "steps_of_done")
         )
-        elapsed = max(now - self.start, 1e-9)
-        fresh = done - self.done_before
-        left = elapsed / fresh * (planned - done) if fresh else None
-        pace = max(0, steps - self.steps_before) / elapsed
+        fresh, walked = done - self.done_before, max(0, steps - self.steps_before)
+        if not walked and not fresh:
+            self.first_step = now
+        pace = walked / max(now - self.first_step, 1e-9) if walked else None
+        left = None
+        if fresh and pace and done < planned:
+            left = max(0.0, steps_of_done / done * planned - steps) / pace
+        elif self.expected_s and self.expected_s > now - self.start:
+            left = self.expected_s - (now - self.start)
         policy_errors = sum(row.get("policy_errors", 0) for row in counts.values())
-        return Totals(planned, done, successes, pace, left, policy_errors, machines)
+        if done == planned:
+            phase = RENDERING if RENDERING in workers.values() else "ending the workers" if workers else ""
+        else:
+            waiting = [one_line(status) for status in workers.values() if not status.startswith("task ")]
+            phase = waiting[0] if waiting and pace is None else ""
+        return Totals(planned, done, successes, pace, left, policy_errors, machines, phase)
 
 
 class PlainProgress:
     """One line now and then, for logs and pipes."""
 
-    def __init__(self, names: Mapping[int, str], counts, out=sys.stdout):
+    def __init__(self, names: Mapping[int, str], counts, out=sys.stdout, expected_s: float | None = None):
         self.names, self.out = names, out
-        self.pace = Pace(counts, time.monotonic())
-        self.last_at, self.last_done = 0.0, -1
+        self.pace = Pace(counts, time.monotonic(), expected_s)
+        self.last_at, self.last = 0.0, None
 
     def __enter__(self):
         return self
@@ -99,23 +124,26 @@ class PlainProgress:
 
     def update(self, counts, workers: Mapping[str, str], machines: str = "") -> None:
         now = time.monotonic()
-        totals = self.pace.totals(counts, now, machines)
+        totals = self.pace.totals(counts, now, machines, workers)
         if line := self.pace.told_once(totals):
             self.say(line)
         finished = totals.done == totals.planned
-        if totals.done == self.last_done or (now - self.last_at < PLAIN_EVERY_S and not finished):
+        seen = totals.done, totals.phase, sum(row["steps"] for row in counts.values())
+        if seen == self.last or (now - self.last_at < PLAIN_EVERY_S and not finished):
             return
-        self.last_at, self.last_done = now, totals.done
+        self.last_at, self.last = now, seen
         self.say(totals.line)
 
 
 class LiveProgress:
     """A table that stays in place: a bar per task, what each worker does, and the totals."""
 
-    def __init__(self, names: Mapping[int, str], counts, console: Console | None = None):
+    def __init__(
+        self, names: Mapping[int, str], counts, console: Console | None = None, expected_s: float | None = None
+    ):
         self.names = names
         self.console = console or endings.console()
-        self.pace = Pace(counts, time.monotonic())
+        self.pace = Pace(counts, time.monotonic(), expected_s)
         self.live = Live(console=self.console, auto_refresh=False, transient=False)
 
     def __enter__(self):
@@ -129,7 +157,7 @@ class LiveProgress:
         self.console.print(plain(line), highlight=False, markup=False)
 
     def update(self, counts, workers: Mapping[str, str], machines: str = "") -> None:
-        totals = self.pace.totals(counts, time.monotonic(), machines)
+        totals = self.pace.totals(counts, time.monotonic(), machines, workers)
         if line := self.pace.told_once(totals):
             self.say(line)
         self.live.update(self.table(counts, workers, totals), refresh=True)
@@ -214,6 +242,7 @@ def bar(row: Mapping[str, int], width: int) -> Text:
     return Text.assemble(*((line * length, style) for line, length, style in parts))
 
 
-def make_progress(names: Mapping[int, str], counts):
+def make_progress(names: Mapping[int, str], counts, expected_s: float | None = None):
     """Returns the display that fits where standard output goes."""
-    return LiveProgress(names, counts) if sys.stdout.isatty() else PlainProgress(names, counts)
+    kind = LiveProgress if sys.stdout.isatty() else PlainProgress
+    return kind(names, counts, expected_s=expected_s)

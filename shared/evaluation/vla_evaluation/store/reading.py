@@ -170,13 +170,14 @@ class StoreReader:
 
     def counts(self) -> dict[int, dict[str, int]]:
         """Returns per task: planned, done, successes, policy_errors (ended by the policy's own answer; done, and no
-        success), leased, pending, broken (out of tries), steps (so far).
+        success), leased, pending, broken (out of tries), steps (so far), steps_of_done (of finished episodes).
         """
         sql = """SELECT task, COUNT(DISTINCT episode) AS planned, SUM(status = 'done') AS done,
                  SUM(status = 'done' AND success) AS successes,
                  SUM(status = 'done' AND error IS NOT NULL) AS policy_errors, SUM(status = 'leased') AS leased,
                  SUM(status = 'pending') AS pending,
-                 SUM(CASE WHEN status IN ('done', 'leased') THEN steps ELSE 0 END) AS steps
+                 SUM(CASE WHEN status IN ('done', 'leased') THEN steps ELSE 0 END) AS steps,
+                 SUM(CASE WHEN status = 'done' THEN steps ELSE 0 END) AS steps_of_done
                  FROM episodes GROUP BY task ORDER BY task"""
         with self._reading():
             rows = [dict(row) for row in self.db.execute(sql)]

@@ -14,7 +14,7 @@ from pathlib import Path
 from vla_common.counts import plural
 from vla_evaluation import provenance
 from vla_evaluation.coordinator.remote import RemoteStore
-from vla_evaluation.store.records import Fault
+from vla_evaluation.store.records import Fault, Lease
 from vla_evaluation.store.runstore import RunStore
 from vla_evaluation.workers.clock import InvocationClock
 from vla_evaluation.workers.growth import Growth
@@ -137,6 +137,7 @@ class Supervisor:
         self.deaths, self.done_at_death = 0, 0
         self.oom_kills = provenance.oom_kills()  # as of the last worker that was lost to one
         self.renewed = time.monotonic()
+        self.renewed_at_step: dict[str, int] = {}  # by a lease's token: what the store knows of its episode
         self.counts = store.counts()  # as of the last step
 
     def start(self) -> None:
@@ -173,10 +174,12 @@ class Supervisor:
             child.kill_if_stuck(self.patience.lease_s)
             if child.is_gone:
                 news += self.bury(child)
-        self.renew()
+        leases = self.store.leases()
+        self.renew(leases)
         for fault in self.store.expire(self.clock.now(), self.patience.retries):
             news.append(f"the lease of task {fault.task} episode {fault.episode} ran out")
         self.counts = self.store.counts()
+        self.count_live_steps(leases)
         self.check_broken()
         return news + self.grow()
 
@@ -190,15 +193,24 @@ class Supervisor:
         self.store.note(self.invocation, {"workers": len(self.names)})
         return [why]
 
-    def renew(self) -> None:
+    def count_live_steps(self, leases: Mapping[str, Lease]) -> None:
+        """Adds to the counts the steps that workers have taken since the store was last told of them."""
+        for name, lease in leases.items():
+            if (child := self.children.get(name)) and lease.task in self.counts:
+                known = self.renewed_at_step.get(lease.token, 0)
+                self.counts[lease.task]["steps"] += max(0, child.vitals.steps - known)
+
+    def renew(self, leases: Mapping[str, Lease]) -> None:
         """Renews the leases of the workers that move on, and notes how far they are."""
         if time.monotonic() - self.renewed < self.patience.lease_s / 6:
             return
         self.renewed = time.monotonic()
-        for name, lease in self.store.leases().items():
+        self.renewed_at_step.clear()
+        for name, lease in leases.items():
             child = self.children.get(name)
             if child is not None and child.killed is None:
-                self.store.heartbeat(lease, self.clock.now(), self.patience.lease_s, child.vitals.steps)
+                steps = self.renewed_at_step[lease.token] = child.vitals.steps
+                self.store.heartbeat(lease, self.clock.now(), self.patience.lease_s, steps)
 
     def bury(self, child: Child) -> list[str]:
         """Takes a dead worker's episode back and starts a successor if there is work for it."""

@@ -14,6 +14,7 @@ import time
 from enum import Enum
 
 SIZE = 5 * 8
+RENDERING = "rendering videos"  # how a worker calls that in the run's store
 
 
 class Phase(Enum):

@@ -39,7 +39,7 @@ from vla_evaluation.workers.clock import InvocationClock
 from vla_evaluation.workers.drawing import SAVE_S, VideoMaker
 from vla_evaluation.workers.job import Job, Stop
 from vla_evaluation.workers.replicas import AnotherPolicy, Replicas
-from vla_evaluation.workers.vitals import Phase, Vitals
+from vla_evaluation.workers.vitals import RENDERING, Phase, Vitals
 
 FATAL = 4
 STOP = "stop: "  # what a worker's last words begin with where it ends with FATAL
@@ -150,7 +150,8 @@ class Worker:
         return False
 
     def draw_missing(self, env) -> None:
-        self.say("drawing videos")
+        if self.store.undrawn(self.invocation, self.videos.wants):
+            self.say(RENDERING)
         with suppress(Stop):
             self.videos.draw_missing(env, self.tasks, self.invocation)
 
@@ -182,7 +183,7 @@ class Worker:
         if not self.save(lease, record, env.fixture_poses()):
             return
         if self.videos.wants(record.success, self.store.place(lease)):
-            self.say("drawing a video")
+            self.say(RENDERING)
             self.videos.draw(env, lease, record.states, record.frames)
 
     def play(self, env, lease: Lease):
