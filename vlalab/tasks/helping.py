@@ -10,10 +10,8 @@ from itertools import zip_longest
 
 from vlalab.tasks.flags import LabTask
 
-USAGE = "Usage: ./lab TASK [words] [--flags]        ./lab TASK --help: flags and examples"
-FIRST_STEPS = "First steps: ./lab eval libero_goal --trials 2        then: ./lab test"
+FIRST_STEPS = "First: ./lab eval libero_goal --trials 2; ./lab up ui    Help: ./lab TASK --help"
 WIDEST = 110  # a line that is longer is hard to read
-HEIGHT = 24  # lines of a terminal: the list of all tasks is seen at once
 LEAST_FOR_MEANING = 24  # columns; with less beside it, a meaning stands underneath
 
 Row = tuple[str, str]  # a name, or a command, and what it means
@@ -25,29 +23,26 @@ def width() -> int:
 
 
 def task_list(groups: Mapping[str, Sequence[LabTask]]) -> str:
-    """Returns every task with a few words, in groups, so that all is seen at once; blank lines while there is room."""
-    usage, first_steps = _folded(USAGE), _folded(FIRST_STEPS)
-    blocks = _side_by_side(groups)
-    dense = [line for block in blocks for line in block]
-    if max(map(len, dense)) > width():
-        return "\n".join(_stacked([usage, *_one_below_the_other(groups), first_steps]))
-    airy = [_stacked([usage, *blocks, first_steps]), _stacked([usage, dense, first_steps])]
-    return "\n".join(next((lines for lines in airy if len(lines) < HEIGHT), [*usage, *dense, *first_steps]))
+    """Returns every task with a few words, in groups; 24 rows show all of it, and the prompt below."""
+    lines, first_steps = _side_by_side(groups), _folded(FIRST_STEPS)
+    if max(map(len, lines)) > width():
+        return "\n".join(_stacked([*_one_below_the_other(groups), first_steps]))
+    return "\n".join([*lines, *first_steps])
 
 
-def _side_by_side(groups: Mapping[str, Sequence[LabTask]]) -> list[list[str]]:
+def _side_by_side(groups: Mapping[str, Sequence[LabTask]]) -> list[str]:
     """Returns each group's lines: its name on the left, then its tasks in two columns, to be read downwards."""
     label = max(map(len, groups)) + 2
     name = max(len(task.name) for tasks in groups.values() for task in tasks)
     cell = name + 1 + max(len(task.short) for tasks in groups.values() for task in tasks) + 2
-    blocks = []
+    found: list[str] = []
     for group, tasks in groups.items():
         cells = [f"{task.name:<{name}} {task.short}" for task in tasks]
         half = (len(cells) + 1) // 2
         rows = zip_longest(cells[:half], cells[half:], fillvalue="")
         lines = [f"{'':<{label}}{one:<{cell}}{other}".rstrip() for one, other in rows]
-        blocks.append([f"{group:<{label}}{lines[0][label:]}", *lines[1:]])
-    return blocks
+        found += [f"{group:<{label}}{lines[0][label:]}", *lines[1:]]
+    return found
 
 
 def _one_below_the_other(groups: Mapping[str, Sequence[LabTask]]) -> list[list[str]]:
