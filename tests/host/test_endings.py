@@ -252,3 +252,22 @@ def test_lines_for_a_person_are_plain_where_the_terminal_knows_no_codes():
         with Screen([sys.executable, "-c", program], variables=unusual) as screen:
             assert screen.wait() == 0
             assert screen.lines[:2] == ["lab: fetching …", "lab: fetching: done in 0 s"]
+
+
+def test_a_message_ends_its_lines_between_words_and_leaves_commands_whole():
+    sentence = "a policy at http://127.0.0.1:8001 answers, but speaks another version of the contract; "
+    command = "./lab eval libero_goal --policy http://127.0.0.1:8001 --trials 2 --workers 2 --video none"
+    body = (
+        f"from vlalab.host.console import LabError, say\nsay({sentence * 2 + command!r})\nprint('x' * 9 + ' y' * 50)\n"
+    )
+    program = f"from vlalab.host import endings\ndef main():\n    exec({body!r})\nendings.run(main)"
+    with Screen([sys.executable, "-c", program], columns=80) as screen:
+        assert screen.wait() == 0
+    lines = screen.sent.decode().replace("\r\n", "\n").splitlines()
+    assert lines[:-2] == [
+        "lab: a policy at http://127.0.0.1:8001 answers, but speaks another version of",
+        "the contract; a policy at http://127.0.0.1:8001 answers, but speaks another",
+        "version of the contract;",
+    ]
+    assert lines[-2] == command, "a command is copied as it is"
+    assert lines[-1] == "x" * 9 + " y" * 50, "standard output is the result"

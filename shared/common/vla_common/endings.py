@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ OF_THE_MACHINE = (*FULL, *DENIED, errno.EROFS, errno.EIO, errno.ESTALE, errno.EM
 VOLUME = "VLALAB_VOLUME"
 # C0 and C1 controls, DEL, what turns the direction of writing, and halves of characters
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+COMMAND = re.compile(r"`[^`]+`|\./lab (?:(?![;:,.)] | \().)+")  # up to what ends a part of a sentence
 DRAWING = ("rich", "tqdm", "tyro")  # libraries whose own colours and progress lines reach the terminal
 
 
@@ -208,7 +210,7 @@ def speak_utf8() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
         if stream is not None and not isinstance(stream, PlainStream):
-            setattr(sys, name, PlainStream(stream))
+            setattr(sys, name, PlainStream(stream, folds=name == "stderr"))
 
 
 def plain(text: object) -> str:
@@ -221,15 +223,36 @@ def one_line(text: object) -> str:
     return " ".join(plain(text).split())
 
 
+def folded(text: str, stream: TextIO) -> str:
+    """Returns a text for a stream: on a terminal lines that are too long end between words, not at its edge.
+
+    Indented lines stay whole, and so do commands, to be copied.
+    """
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError, AttributeError):  # no terminal, closed, or a test's
+        return text
+    if not columns:
+        return text
+    lines = text.split("\n")
+    for at, line in enumerate(lines):
+        if len(line) > columns and not line.startswith((" ", "\t")):
+            joined = COMMAND.sub(lambda found: found[0].replace(" ", "\0"), line)
+            parts = textwrap.wrap(joined, columns, break_long_words=False, break_on_hyphens=False)
+            lines[at] = "\n".join(parts).replace("\0", " ")
+    return "\n".join(lines)
+
+
 class PlainStream:
     """A text stream that shows control characters instead of sending them to a terminal.
 
     Text of a data set, a checkpoint or a service can then steer no terminal, whoever prints it. Libraries that draw
-    write as they are; what `console` draws is plain too.
+    write as they are; what `console` draws is plain too. `folds`: messages, whose lines end between words (`folded`).
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, folds: bool = False) -> None:
         self.unfiltered = stream
+        self.folds = folds
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.unfiltered, name)
@@ -237,7 +260,11 @@ class PlainStream:
     def write(self, text: str) -> int:
         caller = sys._getframe().f_back
         module = caller.f_globals.get("__name__", "") if caller else ""
-        self.unfiltered.write(text if module.partition(".")[0] in DRAWING else plain(text))
+        if module.partition(".")[0] not in DRAWING:
+            plain_text = plain(text)
+            self.unfiltered.write(folded(plain_text, self.unfiltered) if self.folds else plain_text)
+        else:
+            self.unfiltered.write(text)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

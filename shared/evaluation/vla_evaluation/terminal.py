@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from vla_common.endings import one_line, plain
+from vla_common.endings import folded, one_line, plain
 
 __all__ = ["one_line", "plain", "say"]
 
 
 def say(text: object = "", file: TextIO | None = None) -> None:
     """Prints a text at once, plainly."""
-    print(plain(text), file=file or sys.stdout, flush=True)
+    file = file or sys.stdout
+    print(folded(plain(text), file), file=file, flush=True)
