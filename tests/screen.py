@@ -110,6 +110,12 @@ class Screen:
             gone = ["".join(line[at].data for at in range(width)).rstrip() for line in self._terminal.history.top]
         return "\n".join([*gone, *self.lines]).rstrip("\n")
 
+    @property
+    def flat(self) -> str:
+        """All that was printed as one line, without the breaks between words and at the terminal's edge."""
+        width = self._terminal.columns
+        return "".join(line if len(line) == width else f"{line} " for line in self.transcript.splitlines())
+
     def wait_for(self, pattern: str | re.Pattern[str], timeout_s: float = 120.0) -> str:
         """Returns the first screen with a text or a pattern, from the one on that the last call returned.
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from vlalab.description import compose
 from vlalab.environments import venvs
 from vlalab.host import memory, paths, state
 from vlalab.host.console import LabError
-from vlalab.host.processes import Identity, command, supervise
+from vlalab.host.processes import Identity, command, identify, supervise
 from vlalab.runtimes import local
 
 POLICIES = ["oracle", "random", "replay"]
@@ -55,6 +56,16 @@ def test_auto_falls_back_to_the_oracle_and_says_so():
     choice = choose_policy("auto", [], POLICIES, "oracle")
     assert (choice.url, choice.service) == (None, "oracle")
     assert "oracle" in choice.why
+
+
+def test_the_oracle_that_the_pages_bring_gives_way_to_another_policy(answering, monkeypatch):
+    process, check = identify(os.getpid()), answering(200)
+    there = [replace(up(name, 8001), check=check, child=process) for name in ("oracle", "random")]
+    monkeypatch.setattr(evaluation.both, "instances", lambda: there)
+    assert evaluation.name_of_policy(Request("libero_goal")) == "random"
+    del there[1]
+    assert evaluation.name_of_policy(Request("libero_goal")) == "oracle"
+    assert evaluation.name_of_policy(Request("metaworld_mt10")) == "metaworld_oracle", "LIBERO's cannot play that"
 
 
 def test_auto_names_the_services_it_did_not_take():

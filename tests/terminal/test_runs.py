@@ -53,14 +53,14 @@ def test_every_run_is_one_whole_line_with_its_numbers_and_state(terminal, column
 
 
 def test_names_may_be_cut_short_where_they_are_typed(terminal):
-    assert "libero_spatial-random-2/report.html" in flat(terminal.done("report", "latest"))
-    assert "libero_spatial-random-2/report.html" in flat(terminal.done("report", "libero_s"))
+    assert "libero_spatial-random-2/report.html" in terminal.done("report", "latest").flat
+    assert "libero_spatial-random-2/report.html" in terminal.done("report", "libero_s").flat
     assert "of 1 pairs" in terminal.done("compare", "libero_goal-random-1", "libero_goal-random-2").transcript
     screen = terminal.done("report", "libero_goal", code=1)
-    assert "could be libero_goal-random-1, libero_goal-random-2; type some more of it" in flat(screen)
-    assert "'libero_x' not found; did you mean" in flat(terminal.done("report", "libero_x", code=1))
+    assert "could be libero_goal-random-1, libero_goal-random-2; type some more of it" in screen.flat
+    assert "'libero_x' not found; did you mean" in terminal.done("report", "libero_x", code=1).flat
     resumed = terminal.done("eval", "libero_spatial", *SHORT, "--resume", "libero_s")
-    assert "run libero_spatial-random-2 in" in resumed.transcript and "(resumed)" in flat(resumed)
+    assert "run libero_spatial-random-2 in" in resumed.transcript and "(resumed)" in resumed.flat
     replayed = terminal.done("eval", "libero_spatial", *SHORT[:-1], "replay", VLALAB_REPLAY_RUN="libero_sp")
     assert "run libero_spatial-replay-1 in" in replayed.transcript
 
@@ -99,8 +99,3 @@ def test_a_trained_model_is_listed_and_deleted_with_its_curves(needs_course, ter
 
 def names(screen) -> list[str]:
     return re.findall(r"^(libero_\S+)", screen.transcript, re.MULTILINE)
-
-
-def flat(screen) -> str:
-    """Returns what was printed as one line, without the breaks that the terminal's edge makes."""
-    return "".join(screen.transcript.splitlines())

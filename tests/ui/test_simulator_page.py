@@ -119,11 +119,12 @@ def parts(tmp_path_factory):
     """An oracle, a simulator that may ask it, the site over both, and a browser that looks at the page."""
     folder = tmp_path_factory.mktemp("simulator")
     oracle = Program(folder / "oracle.txt", "services.libero.policies", "oracle")
-    policies = f"oracle={oracle.url}"
+    policies = f"oracle={oracle.url},random={nobody()}"
     (folder / "tmp").mkdir()
     words = ("services.libero.live", "--policies", policies)
     places = {"VLALAB_VOLUME": str(folder / "volume"), "TMPDIR": str(folder / "tmp")}
     simulator = Program(folder / "simulator.txt", *words, **places)
+    simulator.policies = policies
     simulator.again = functools.partial(Program, folder / "again.txt", *words, **places)
     try:
         with site(simulator.url) as url, browser.Browser() as shown:
@@ -160,6 +161,32 @@ def test_nothing_can_be_opened_before_it_does_something(parts):
         shown.until("location.search && !!document.querySelector('#opening button')")
         assert shown.js("document.querySelectorAll('#sim button:enabled, #opening button:enabled').length") == 0
     shown.until("!document.querySelector('#opening button').disabled")
+
+
+@browsing
+def test_a_policy_that_is_not_up_cannot_be_chosen_and_its_command_is_named(parts):
+    *_, shown = parts
+    option = "document.querySelector('[name=policy] option[value=random]')"
+    shown.until(f"{option}.disabled && {option}.textContent === 'random (not up: ./lab up random)'")
+    assert not shown.js("document.querySelector('[name=policy] option[value=oracle]').disabled")
+
+
+@browsing
+def test_a_policy_that_comes_up_is_opened_by_the_same_button(parts, tmp_path):
+    _, simulator, _, shown = parts
+    choose(shown, policy="random")  # as a page does that is loaded anew
+    shown.click("#opening button")
+    said = "document.querySelector('#told [role=alert]')?.innerText"
+    assert "./lab up random" in shown.until(said)
+    assert simulator.children() == []
+    port = re.search(r"random=\S+:(\d+)", simulator.policies)[1]
+    late = Program(tmp_path / "late.txt", "services.libero.policies", "random", port=int(port))
+    try:
+        shown.click("#anew")
+        assert state(shown, "running", "failed", "trouble") == "running"
+        assert not shown.js("document.querySelector('[name=policy] option[value=random]').disabled")
+    finally:
+        late.end()
 
 
 @browsing

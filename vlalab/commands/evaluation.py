@@ -211,9 +211,7 @@ def name_of_policy(request: Request) -> str:
     """
     if SERVER in request.bridged().own:
         return compose.environment_variables().get(service_settings.variable(BRIDGE, "NAME")) or BRIDGED
-    healthy = [found for found in both.instances() if found.role == "policy" and found.is_healthy()]
-    shared = [found for found in healthy if not found.attached]
-    choice = choose_policy(request.policy, shared, policies(), request.fallback)
+    choice = choose_policy(request.policy, _healthy(request), policies(), request.fallback)
     return choice.instance.service if choice.instance else choice.service or "policy"
 
 
@@ -224,8 +222,7 @@ def run(request: Request, typed: str) -> int:
         check_policy("--policy", request.policy)
     if request.suite and (own := f"{request.job}_{request.policy}") in services:
         raise LabError(f"policy '{request.policy}' cannot play {request.suite}; did you mean '{own}'?")
-    running = [found for found in both.instances() if found.role == "policy" and not found.attached]
-    healthy = [found for found in running if found.is_healthy() and not (request.own or request.replicas)]
+    healthy = [] if request.own or request.replicas else _healthy(request)
     runtime, line = _runtime(request, healthy, services)
     choice = _choice(request, runtime, healthy, policies())
     if request.module:
@@ -255,6 +252,14 @@ def run(request: Request, typed: str) -> int:
         outcome.append(code)
         _explain(code, watch, typed if request.program or request.module else resume_line(typed))
     return code
+
+
+def _healthy(request: Request) -> list[Instance]:
+    """Returns the policies that are up and can play the suite; the benchmark's own comes last: the pages bring it."""
+    services = compose.read()
+    running = [found for found in both.instances() if found.role == "policy" and not found.attached]
+    fitting = [found for found in running if f"{request.job}_{found.service}" not in services and found.is_healthy()]
+    return sorted(fitting, key=lambda found: found.service == request.fallback)
 
 
 def _flags(runtime: Runtime, request: Request) -> tuple[str, ...]:

@@ -236,9 +236,9 @@ def folded(text: str, stream: TextIO) -> str:
         return text
     lines = text.split("\n")
     for at, line in enumerate(lines):
-        if len(line) > columns and not line.startswith((" ", "\t")):
+        if len(line) >= columns and not line.startswith((" ", "\t")):
             joined = COMMAND.sub(lambda found: found[0].replace(" ", "\0"), line)
-            parts = textwrap.wrap(joined, columns, break_long_words=False, break_on_hyphens=False)
+            parts = textwrap.wrap(joined, columns - 1, break_long_words=False, break_on_hyphens=False)
             lines[at] = "\n".join(parts).replace("\0", " ")
     return "\n".join(lines)
 

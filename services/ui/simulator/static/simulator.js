@@ -62,7 +62,9 @@ async function showPolicies() {
   if (!answer?.ok) return;
   for (const { name, ready } of (await answer.json()).policies) {
     const option = [...form.policy.options].find((one) => one.value === name);
-    if (option) option.textContent = ready ? name : say("policy_down", { name });
+    if (!option) continue;
+    option.disabled = !ready;
+    option.textContent = ready ? name : say("policy_down", { name });
   }
 }
 
@@ -75,7 +77,10 @@ async function open(event) {
   if (before) await post(`sessions/${before}/do`, { do: "close" }).catch(() => {});
   const start = form.start.value === "init" ? { init: Number(form.init.value) } : null;
   const asked = { suite: form.suite.value, task: Number(form.task.value), policy: form.policy.value, start };
+  await showPolicies();
+  const chosen = form.policy.selectedOptions[0];
   try {
+    if (chosen.disabled) throw new Error(chosen.textContent);
     const { id } = await post("sessions", asked);
     sessionStorage.setItem(KEPT, JSON.stringify({ id, asked }));
     follow(id);
@@ -252,6 +257,7 @@ const instruct = (text) => {
 
 form.addEventListener("submit", open);
 form.suite.addEventListener("change", showTasks);
+window.addEventListener("focus", showPolicies);
 form.start.addEventListener("change", () => { form.init.parentElement.hidden = form.start.value !== "init"; });
 $("#play").addEventListener("click", () => tell({ do: $("#play").dataset.do }));
 $("#step").addEventListener("click", () => tell({ do: "step" }));
