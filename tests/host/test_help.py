@@ -99,6 +99,17 @@ def test_help_fits_the_terminal_and_its_flags_stand_in_their_order(help_of, name
     assert places == sorted(places)
 
 
+def test_evals_common_flags_come_first_and_the_rest_is_called_advanced(help_of):
+    lines = help_of["eval"]
+    at = lines.index("Advanced:")
+    common = [line.split()[0] for line in lines[:at] if line.startswith("  --")]
+    assert common == [f"--{name}" for name in (
+        "policy", "trials", "tasks", "episodes", "workers", "video", "resume", "run-id", "profile", "gpu", "runtime",
+        "dry-run", "no-check",
+    )]  # fmt: skip
+    assert any(line.startswith("  --ensemble-weight ") for line in lines[at:])
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_what_goes_on_in_the_next_line_stands_below_where_it_began(name):
     """A line behind a flag's is either the next flag's or begins where meanings begin."""

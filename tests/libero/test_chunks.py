@@ -307,7 +307,7 @@ def test_a_run_in_real_time_measures_the_policy_and_is_not_resumed_without(tmp_p
             said = run.end()
             ((text,),) = run.peek("SELECT result FROM episodes")
         with LightEvaluation(tmp_path / "runs", "run", *flags, "--policy-url", policy.url) as again:
-            assert "realtime: 20.0 → (absent)" in again.end(2)
+            assert "realtime: 20.0 → not recorded" in again.end(2)
     told = json.loads(text)["realtime"]
     assert "1 worker" in said and "chunks: asked when one is used up, real time at 20 steps/s" in said
     assert told["latency_ms_mean"] >= 120 and told["held_steps"] >= 2 and told["overtaken_actions"] >= 2

@@ -82,7 +82,7 @@ def test_two_policies_are_refused_with_both_sides(policies, tmp_path):
         with LightEvaluation(tmp_path / "runs", "r", "--policy-url", both) as run:
             said = run.end(2)
     assert f"at {policies[0].url} and {third.url} are two policies" in said
-    assert 'name: "wave" → "surf"' in said and "horizon: 4 → 8" in said and "Traceback" not in said
+    assert "name: wave → surf" in said and "horizon: 4 → 8" in said and "Traceback" not in said
 
 
 def test_a_worker_leaves_one_alone_that_gives_no_answer_and_comes_back(policies):

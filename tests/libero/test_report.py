@@ -195,10 +195,10 @@ def test_another_wait_or_other_pictures_under_the_same_profiles_name_are_not_pai
     protocol = vars(PROFILES["openvla"].protocol())
     _, a = make_run(tmp_path, "a", trials=1, protocol=protocol)
     _, b = make_run(tmp_path, "b", trials=1, protocol=protocol | {name: value})
-    with pytest.raises(compare.Unpaired, match=f"differ in protocol.{name}: {protocol[name]} and {value}"):
+    with pytest.raises(compare.Unpaired, match=f"differ in protocol.{name}: {protocol[name]} and {value or 'none|0'}"):
         compare.compare(a, b)
     _, older = make_run(tmp_path, "older", trials=1)
-    assert f"protocol.{name}: (absent) → {json.dumps(value)}" in compare.compare(older, b).beside
+    assert f"protocol.{name}: not recorded → {'none' if value is None else value}" in compare.compare(older, b).beside
 
 
 PROTOCOL = vars(PROFILES["openvla"].protocol())
@@ -254,8 +254,17 @@ def test_what_else_two_runs_differ_in_is_said(tmp_path, capsys):
     make_run(tmp_path, "b", trials=1, execute=4, code="d", policy=vla, episodes="0")[1].close()
     assert runs.main(["--run-dir", str(tmp_path), "compare", "a", "b"]) == 0
     said = capsys.readouterr().out
-    assert "A and B also differ in execute: null → 4" in said and 'code: "c" → "d"' in said
+    assert "A and B also differ in execute: the whole chunk → 4" in said and "code: c → d" in said
     assert "policy.name" not in said and "episodes:" not in said and "policy errors" not in said
+
+
+def test_a_single_pair_has_no_interval_and_a_digest_is_cut_short(tmp_path, capsys):
+    for name, lock in (("a", "12345678" * 8), ("b", "87654321" * 8)):
+        make_run(tmp_path, name, trials=1, task_count=1, lock=lock)[1].close()
+    assert runs.main(["--run-dir", str(tmp_path), "compare", "a", "b"]) == 0
+    said = capsys.readouterr().out
+    assert "B − A = +0.0 points, of one pair: no test" in said and "1 pairs" not in said and "95 %" not in said
+    assert "A and B also differ in lock: 12345678 → 87654321" in said.splitlines()
 
 
 def test_policy_errors_are_told_apart_in_a_comparison(tmp_path, capsys):

@@ -142,6 +142,12 @@ def test_a_run_is_shown_with_its_tasks_films_and_their_filters(url):
     assert httpx.get(f"{url}/runs/goal-vla-1?outcome=failure").text.count("<video") == 0
 
 
+def test_the_protocol_is_called_one(url):
+    """Its name is that of a model, which stands beside another policy's."""
+    for path in ("/runs/goal-vla-1", "/runs/leaderboard"):
+        assert "protocol: openvla" in httpx.get(f"{url}{path}").text
+
+
 def test_a_long_list_is_turned_over():
     from services.ui.site.paging import ROWS, start, turns
 

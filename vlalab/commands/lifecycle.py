@@ -11,6 +11,7 @@ from vlalab.engine import docker, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, require_known, say, unknown
 from vlalab.runtimes import both, contained, held, moved, steward
+from vlalab.runtimes import logs as kept_logs
 from vlalab.runtimes.both import Runtime
 from vlalab.runtimes.running import Instance
 
@@ -214,6 +215,9 @@ def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
 def logs(name: str, lines: int, follow: bool) -> None:
     """Prints the end of a service's log, and what is added to it if `follow`."""
     found = next((one for one in [*both.instances(), *contained.everything()] if one.name == name), None)
+    known = {*long_lived(), *kept_logs.names()}
+    if found is None and name not in known:
+        raise LabError(unknown("service", name, sorted(known)))
     runtime = both.of(found) if found else both.choose("local", [])[0]
     try:
         runtime.follow_log(name, lines, follow)

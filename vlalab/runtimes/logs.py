@@ -108,7 +108,8 @@ def require(name: str, attached: bool) -> Path:
     """Returns where a log lies. Raises LabError where there is none."""
     path = place(name, attached)
     if not path.exists():
-        raise LabError(f"no log of '{name}' at {path}; there are: {', '.join(names()) or 'none'}")
+        there = ", ".join(names()) or "none"
+        raise LabError(f"no log of '{name}' at {path}; start it: ./lab up {name}. Logs that are there: {there}")
     return path
 
 

@@ -99,17 +99,18 @@ def assets(what: str, all: bool, verify: bool, runtime: str, dry_run: bool) -> N
     Flag("drop-noops", "leave out steps that do nothing", default=False),
     Flag("keep-failures", "keep every attempt, also where the task was not solved", default=False),
     Flag("attempts", "attempts for each demonstration of a task, at most", Number("[1, inf)"), otherwise="5"),
-    *(
-        evaluate.evaluate.flag(name)
-        for name in (
-            *("profile", "unnorm-key", "execute", "max-steps", "render", "assets", "retries", "policy-timeout-s"),
-            *("act-timeout-s", "start-timeout-s", "scene-timeout-s", "allow-other-suite", "allow-drift"),
-        )
-    ),
+    evaluate.evaluate.flag("profile"),
     GPU,
     RUNTIME,
     DRY_RUN,
     NO_CHECK,
+    *(
+        evaluate.evaluate.flag(name)
+        for name in (
+            *("unnorm-key", "execute", "max-steps", "render", "assets", "retries", "policy-timeout-s"),
+            *("act-timeout-s", "start-timeout-s", "scene-timeout-s", "allow-other-suite", "allow-drift"),
+        )
+    ),
 )
 def record(suite: str, policy: str | None, gpu: str | None, runtime: str, dry_run: bool, **recorders: object) -> None:
     """Record demonstrations to learn from, on starts that no evaluation uses; ends with how many were kept.
@@ -152,7 +153,7 @@ STATS = Flag("write-stats", "write its statistics in meta/ anew; nothing else wr
     ),
     Flag("workers", "processes that draw", Number("[1, inf)"), otherwise="one per core"),
     Flag("keep-failures", "take episodes that failed, too", default=False),
-    evaluate.evaluate.flag("render"),
+    evaluate.evaluate.flag("render").but(advanced=False),
     CHECK,
     SHOW,
     STATS,

@@ -12,7 +12,7 @@ from vlalab.commands import suites as several
 from vlalab.description import datasets, manifests
 from vlalab.description import runs as runs_there
 from vlalab.host.console import LabError
-from vlalab.tasks.flags import DRY_RUN, GPU, NO_CHECK, RUNTIME, Flag, finish, flags_of, task, word, words
+from vlalab.tasks.flags import DRY_RUN, GPU, NO_CHECK, RUNTIME, Flag, advanced, finish, flags_of, task, word, words
 from vlalab.tasks.serve import CHECKPOINT, FOLDER_NAME
 from vlalab.tasks.values import Checked, Existing, Like, NewFile, Number, OneOf, OneRun, Ranges, Several, Text
 
@@ -40,11 +40,6 @@ NAMED = "its name, the beginning of it, latest, or its folder"
         default="auto",
         repeats=True,
     ),
-    Flag(
-        "replicas",
-        "start so many of --policy for this evaluation, on a GPU each as far as there are enough",
-        Number("[1, 256]"),
-    ),
     Flag("trials", "episodes per task", Number(f"[1, {EPISODES}]"), otherwise="the profile's"),
     Flag("tasks", "which tasks: numbers, ranges, names or instructions", Ranges(names=True), otherwise="all"),
     Flag("episodes", "which init states, instead of --trials", Ranges(EPISODES, shown="0-9,12")),
@@ -57,89 +52,102 @@ NAMED = "its name, the beginning of it, latest, or its folder"
     Flag("video", "all, failures, sample or none", OneOf(("all", "failures", "sample", "none")), otherwise="sample"),
     Flag("resume", "go on with a run; without a name: the latest one like this", RESUMED, may_stand_alone=True),
     Flag("run-id", "name of the run", NEW_ID, otherwise="made of suite, policy and a number"),
-    Flag("seed", "seed of the fixture poses", Number("[0, 4294967295]"), otherwise="the profile's"),
     Flag("profile", "protocol", OneOf(PROFILES), otherwise=f"the policy's own, else {HOME.profiles[0]}"),
-    Flag("unnorm-key", "statistics the policy un-normalises with", otherwise="the suite's"),
-    Flag(
-        "execute",
-        "steps from one question to the policy to the next",
-        Number("[1, inf)"),
-        otherwise="the profile's, else as many as a chunk has",
-    ),
-    Flag(
-        "ensemble",
-        "of chunks that overlap: newest, mean or exponential; asks every step, or as often as --execute says",
-        OneOf(("newest", "mean", "exponential")),
-        otherwise="a chunk ends where the next begins",
-    ),
-    Flag(
-        "ensemble-weight",
-        "m of --ensemble exponential: w_i = exp(-m·i), the oldest first",
-        Number("(-inf, inf)", float, "M"),
-        otherwise="ACT's 0.01",
-    ),
-    Flag(
-        "realtime",
-        "steps per second of a world that moves on while the policy thinks",
-        Number("(0, inf)", float, "RATE"),
-        otherwise="it waits",
-    ),
-    Flag("max-steps", "step limit of an episode instead of the profile's", Number("[1, inf)")),
-    Flag(
-        "cameras",
-        "cameras to send beside those the policy asks for",
-        Several(OneOf(CAMERAS), joined=True),
-        otherwise="none",
-    ),
-    Flag("render", "cpu, gpu or auto", OneOf(("cpu", "gpu", "auto")), otherwise="auto"),
-    Flag("assets", "asset folder, official or kit", Existing(("official", "kit")), otherwise="the best there is"),
-    Flag(
-        "retries", "further tries for an episode that an infrastructure error ended", Number("[0, inf)"), otherwise="2"
-    ),
-    Flag(
-        "policy-errors",
-        "what an answer that cannot be executed does: stop, or fail its episode",
-        OneOf(("stop", "fail")),
-        otherwise="stop",
-    ),
-    Flag(
-        "policy-timeout-s",
-        "how long to wait for the policy to get ready, at the start and when it goes away",
-        Number("[0, inf)", float, "SECONDS"),
-        otherwise="600",
-    ),
-    Flag(
-        "act-timeout-s",
-        "how long one answer of the policy may take",
-        Number("[0.1, inf)", float, "SECONDS"),
-        otherwise="120",
-    ),
-    Flag(
-        "start-timeout-s",
-        "how long a simulator process may take to start",
-        Number("[1, inf)", float, "SECONDS"),
-        otherwise="300",
-    ),
-    Flag(
-        "scene-timeout-s",
-        "how long it may take to build a task's scene",
-        Number("[1, inf)", float, "SECONDS"),
-        otherwise="300",
-    ),
-    Flag("allow-other-suite", "evaluate a checkpoint on a suite it was not made for", default=False),
-    Flag("allow-drift", "go on with a run although something it depends on changed", default=False),
-    Flag("listen", "let other machines join this run at that address", Checked(joining.check_address, "HOST:PORT")),
-    Flag(
-        "cluster",
-        "have workers placed on the machines of a cluster (./lab cluster); without its head's address: this machine's",
-        Checked(placing.check, "HEAD"),
-        may_stand_alone=True,
-    ),
-    Flag("join", "work on the run of the evaluator that listens there; no SUITE", Checked(joining.check_url, "URL")),
     GPU,
     RUNTIME,
     DRY_RUN,
     NO_CHECK,
+    *advanced(
+        Flag(
+            "replicas",
+            "start so many of --policy for this evaluation, on a GPU each as far as there are enough",
+            Number("[1, 256]"),
+        ),
+        Flag("seed", "seed of the fixture poses", Number("[0, 4294967295]"), otherwise="the profile's"),
+        Flag("unnorm-key", "statistics the policy un-normalises with", otherwise="the suite's"),
+        Flag(
+            "execute",
+            "steps from one question to the policy to the next",
+            Number("[1, inf)"),
+            otherwise="the profile's, else as many as a chunk has",
+        ),
+        Flag(
+            "ensemble",
+            "of chunks that overlap: newest, mean or exponential; asks every step, or as often as --execute says",
+            OneOf(("newest", "mean", "exponential")),
+            otherwise="a chunk ends where the next begins",
+        ),
+        Flag(
+            "ensemble-weight",
+            "m of --ensemble exponential: w_i = exp(-m·i), the oldest first",
+            Number("(-inf, inf)", float, "M"),
+            otherwise="ACT's 0.01",
+        ),
+        Flag(
+            "realtime",
+            "steps per second of a world that moves on while the policy thinks",
+            Number("(0, inf)", float, "RATE"),
+            otherwise="it waits",
+        ),
+        Flag("max-steps", "step limit of an episode instead of the profile's", Number("[1, inf)")),
+        Flag(
+            "cameras",
+            "cameras to send beside those the policy asks for",
+            Several(OneOf(CAMERAS), joined=True),
+            otherwise="none",
+        ),
+        Flag("render", "cpu, gpu or auto", OneOf(("cpu", "gpu", "auto")), otherwise="auto"),
+        Flag("assets", "asset folder, official or kit", Existing(("official", "kit")), otherwise="the best there is"),
+        Flag(
+            "retries",
+            "further tries for an episode that an infrastructure error ended",
+            Number("[0, inf)"),
+            otherwise="2",
+        ),
+        Flag(
+            "policy-errors",
+            "what an answer that cannot be executed does: stop, or fail its episode",
+            OneOf(("stop", "fail")),
+            otherwise="stop",
+        ),
+        Flag(
+            "policy-timeout-s",
+            "how long to wait for the policy to get ready, at the start and when it goes away",
+            Number("[0, inf)", float, "SECONDS"),
+            otherwise="600",
+        ),
+        Flag(
+            "act-timeout-s",
+            "how long one answer of the policy may take",
+            Number("[0.1, inf)", float, "SECONDS"),
+            otherwise="120",
+        ),
+        Flag(
+            "start-timeout-s",
+            "how long a simulator process may take to start",
+            Number("[1, inf)", float, "SECONDS"),
+            otherwise="300",
+        ),
+        Flag(
+            "scene-timeout-s",
+            "how long it may take to build a task's scene",
+            Number("[1, inf)", float, "SECONDS"),
+            otherwise="300",
+        ),
+        Flag("allow-other-suite", "evaluate a checkpoint on a suite it was not made for", default=False),
+        Flag("allow-drift", "go on with a run although something it depends on changed", default=False),
+        Flag("listen", "let other machines join this run at that address", Checked(joining.check_address, "HOST:PORT")),
+        Flag(
+            "cluster",
+            "have workers placed on the machines of a cluster (./lab cluster); without its head's address: this "
+            "machine's",
+            Checked(placing.check, "HEAD"),
+            may_stand_alone=True,
+        ),
+        Flag(
+            "join", "work on the run of the evaluator that listens there; no SUITE", Checked(joining.check_url, "URL")
+        ),
+    ),
     name="eval",
 )
 def evaluate(

@@ -30,6 +30,7 @@ class Flag:
     is_word: bool = False
     gathers: bool = False  # all plain words after the task
     may_stand_alone: bool = False  # without a value it arrives as True
+    advanced: bool = False  # help shows it below the others
     repeats: bool = False  # may be typed more than once, as lists may: its values arrive joined by commas
 
     @property
@@ -98,6 +99,11 @@ def word(name: str, help: str, values: Values = Text(), **more: object) -> Flag:
 def words(name: str, help: str, values: Values, default: object = ()) -> Flag:
     """Returns the list of all plain words after a task; none are fine."""
     return Flag(name, help, values, default, is_word=True, gathers=True)
+
+
+def advanced(*flags: Flag) -> tuple[Flag, ...]:
+    """Returns flags that few need; help shows them last, under a title of their own."""
+    return tuple(replace(flag, advanced=True) for flag in flags)
 
 
 More = Callable[[], dict[str, list[tuple[str, str]]]]  # title → rows of a name and what it means

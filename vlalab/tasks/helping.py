@@ -58,8 +58,10 @@ def task_help(task: LabTask) -> str:
         [usage],
         _folded(about),
         _examples(examples),
-        _hanging([(one.shown, one.explained) for one in task.flags]),
+        _hanging([(one.shown, one.explained) for one in task.flags if not one.advanced]),
     ]
+    if rare := [(one.shown, one.explained) for one in task.flags if one.advanced]:
+        blocks.append(["Advanced:", *_hanging(rare)])
     for title, rows in task.more().items():
         blocks.append([*_folded(title), *_hanging(rows)])
     return "\n".join(_stacked([block for block in blocks if block]))

@@ -16,6 +16,7 @@ import tyro
 from vla_evaluation.chunks import Chunking
 
 LATEST = "latest"
+SHOWN_DIGITS = 8  # of a digest or a revision
 
 
 @dataclass(frozen=True)
@@ -244,9 +245,20 @@ def differences(old: Mapping, new: Mapping) -> list[str]:
     lines = []
     for key in sorted({*before, *after}):
         if key not in before or key not in after or before[key] != after[key]:
-            lines.append(f"{key}: {_shown(before, key)} → {_shown(after, key)}")
+            lines.append(f"{key}: {fact(before, key)} → {fact(after, key)}")
     return lines
 
 
-def _shown(flat: Mapping, key: str) -> str:
-    return json.dumps(flat[key], ensure_ascii=False) if key in flat else "(absent)"
+def fact(flat: Mapping, key: str) -> str:
+    """Returns what a flat identity says under a key, for people."""
+    if key not in flat:
+        return "not recorded"
+    return "the whole chunk" if key == "execute" and flat[key] is None else in_words(flat[key])
+
+
+def in_words(value: object) -> str:
+    """Returns a JSON value for people: no null, no quotes, and of a digest its beginning."""
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text[:SHOWN_DIGITS] if re.fullmatch("[0-9a-f]{16,}", text) else text

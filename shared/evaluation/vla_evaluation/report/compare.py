@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from vla_evaluation.config import differences, flatten
+from vla_evaluation.config import differences, fact, flatten
 from vla_evaluation.profiles import LATER
 from vla_evaluation.report.stats import Rate, mcnemar_exact, paired_difference
 from vla_evaluation.store.records import Finished
@@ -91,7 +91,7 @@ def why_not_comparable(a: RunStore, b: RunStore) -> list[str]:
             reasons.append(f"run {store.path.parent.name} is not complete, {done} of {planned} episodes are done")
     left, right = (_flatten(store.meta("identity")) for store in (a, b))
     changed = [key for key in ROBOT if key in left and key in right and left[key] != right[key]]
-    return reasons + [f"they differ in {key}: {left[key]} and {right[key]}" for key in changed]
+    return reasons + [f"they differ in {key}: {fact(left, key)} and {fact(right, key)}" for key in changed]
 
 
 def _flatten(identity: Mapping) -> dict[str, object]:
@@ -109,7 +109,7 @@ def check_protocol(a: dict, b: dict) -> None:
     left, right = _flatten(a), _flatten(b)
     later = (key for key in left if key.split(".")[0] in RECORDED_LATER and key in right and key not in ROBOT)
     keys = [*PROTOCOL, *later]
-    lines = [f"{key}: {left.get(key)} and {right.get(key)}" for key in keys if left.get(key) != right.get(key)]
+    lines = [f"{key}: {fact(left, key)} and {fact(right, key)}" for key in keys if left.get(key) != right.get(key)]
     if lines:
         raise Unpaired("these runs cannot be paired; they differ in " + "; ".join(lines))
 

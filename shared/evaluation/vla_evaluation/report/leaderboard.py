@@ -14,13 +14,12 @@ from typing import Any
 
 from vla_contract.protocol.errors import did_you_mean
 from vla_evaluation.chunks import Chunking
-from vla_evaluation.config import config_hash, differences, flatten, show_ranges
+from vla_evaluation.config import SHOWN_DIGITS, config_hash, differences, flatten, in_words, show_ranges
 from vla_evaluation.report.stats import Rate
 from vla_evaluation.store.runstore import RunStore
 
 NOT_RECORDED = "not recorded"  # by a run that is older than the fact
 PROFILES_OWN = "the profile's"
-SHOWN_DIGITS = 8  # of a digest or a revision
 MEANT_TO_VARY = ("episodes",)  # between runs that count together
 COLUMNS = (
     "table", "benchmark", "profile", "assets", "assets_digest", "max_steps", "chunks", "seed", "tasks", "versions",
@@ -331,14 +330,8 @@ def differing(policies: Sequence[Mapping[str, Any]]) -> list[str]:
     for own, mark in zip(flat, alike, strict=True):
         others = [other for other, theirs in zip(flat, alike, strict=True) if theirs == mark]
         names = sorted({name for other in others for name in {*own, *other} if own.get(name) != other.get(name)})
-        told.append(", ".join(f"{name} {_short(own.get(name))}" for name in names))
+        told.append(", ".join(f"{name} {in_words(own.get(name))}" for name in names))
     return told
-
-
-def _short(value: object) -> str:
-    text = "–" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    is_hash = len(text) >= 32 and all(letter in "0123456789abcdef" for letter in text)
-    return text[:SHOWN_DIGITS] if is_hash else text
 
 
 def count_together(entries: Sequence[Entry]) -> tuple[Cell, list[tuple[str, str]]]:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vla_common import endings
+from vla_common.counts import plural
 from vla_common.volume import Volume, shown
 from vla_evaluation import report
 from vla_evaluation.report.compare import Comparison, compare
@@ -104,7 +105,11 @@ def print_comparison(names: tuple[str, str], tasks: Sequence[dict], result: Comp
     for index, (a, b) in result.tasks.items():
         table.add_row(tasks[index]["instruction"], *_cells(a, b))
     table.add_section()
-    table.add_row(f"all {result.pairs} pairs", *_cells(result.a, result.b), style="bold")
+    table.add_row(
+        f"all {plural(result.pairs, 'pair')}" if result.pairs > 1 else "the only pair",
+        *_cells(result.a, result.b),
+        style="bold",
+    )
     console.print(table)
     for line in result.warnings:
         say(f"not comparable: {one_line(line)}", console.file)
@@ -112,12 +117,14 @@ def print_comparison(names: tuple[str, str], tasks: Sequence[dict], result: Comp
         say(f"A and B also differ in {one_line(line)}", console.file)
     if any(result.policy_errors):
         say("policy errors among the failures: A {}, B {}".format(*result.policy_errors), console.file)
-    low, high = result.interval
+    low, high = (f"{100 * end:+.1f}" for end in result.interval)
+    test = (
+        f"95 % {low} … {high}; exact McNemar p = {result.p_value:.3g}" if result.pairs > 1 else "of one pair: no test"
+    )
     console.print(
-        f"only A succeeded in {result.only_a}, only B in {result.only_b} of {result.pairs} pairs\n"
-        f"B − A = {100 * result.difference:+.1f} points, 95 % {100 * low:+.1f} … {100 * high:+.1f}; "
-        f"exact McNemar p = {result.p_value:.3g}"
-        + (f"\n{result.left_out} episodes that only one run has were left out" if result.left_out else ""),
+        f"only A succeeded in {result.only_a}, only B in {result.only_b} of {plural(result.pairs, 'pair')}\n"
+        f"B − A = {100 * result.difference:+.1f} points, {test}"
+        + (f"\n{plural(result.left_out, 'episode')} that only one run has left out" if result.left_out else ""),
         highlight=False,
         soft_wrap=True,
     )
