@@ -1,4 +1,4 @@
-"""What is useful after a task that went well: one command, told to people at a terminal and not to scripts."""
+"""What is useful after a task that went well: one command or address, told at a terminal and not to scripts."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 
-from vlalab.commands import course, evaluation, lifecycle, programs
+from vlalab.commands import addresses, course, evaluation, lifecycle, programs, viewing
 from vlalab.description import checkpoints, compose, manifests, runs
 from vlalab.host import paths
 from vlalab.host.console import say
-from vlalab.runtimes import both
+from vlalab.runtimes import both, steward
 from vlalab.tasks.values import split
 
 Given = Mapping[str, object]  # the task's flags, read
 
 HOME = manifests.default_environment()
 EVALUATE = "./lab eval libero_goal --trials 2"
+TENSORBOARD = "tensorboard"
+IN_A_BROWSER = (steward.PAGE, *manifests.notebooks().values(), TENSORBOARD, viewing.SERVICE)
 AFTER: dict[str, str | Callable[[Given], str]] = {
     "eval": lambda given: _after_evaluating(),
     "runs": lambda given: f"./lab report {runs.newest()[0]} --serve" if runs.newest() else EVALUATE,
     "report": lambda given: _after_report(given),
-    "compare": lambda given: _after_report({"run": given["b"]}),
-    "leaderboard": "./lab up ui (its page Runs has the same tables, with a link to every run)",
+    "compare": lambda given: _after_comparing(given),
+    "leaderboard": lambda given: _open(steward.PAGE, "/runs/leaderboard") or "./lab up ui",
     "assets": EVALUATE,
     "record": lambda given: f"./lab dataset {given['name'] or _recorded()} --format lerobot",
     "dataset": lambda given: _after_dataset(given),
@@ -45,20 +47,20 @@ AFTER: dict[str, str | Callable[[Given], str]] = {
     "sample": lambda given: f"./lab score diffusion{_name(given)}",
     "score": lambda given: f"./lab sample diffusion{_name(given)} --compare",
     "course": "./lab runs",
-    "check": "./lab check (all exercises, and how far you are)",
-    "notebook": lambda given: f"./lab down {manifests.notebooks()[str(given['env'])]}",
-    "tensorboard": "./lab down tensorboard",
+    "check": "./lab check",
+    "notebook": lambda given: _after_up({"names": [manifests.notebooks()[str(given["env"])]]}),
+    "tensorboard": lambda given: _after_up({"names": [TENSORBOARD]}),
     "test": EVALUATE,
     "doctor": lambda given: EVALUATE if given["names"] else f"./lab doctor {HOME}",
     "build": lambda given: f"./lab up {_service_of(given)} --runtime docker",
-    "bundle": lambda given: f"./lab restore {_file(given)} (on the other machine)",
+    "bundle": lambda given: f"./lab restore {_file(given)}",
     "restore": EVALUATE,
     "clean": lambda given: f"./lab env {HOME}" if given["venvs"] else "./lab clean --venvs --dry-run",
-    "bench": lambda given: f"./lab bench {_next_benchmark(given)} (results: bench/RESULTS.md)",
+    "bench": lambda given: f"./lab bench {_next_benchmark(given)}",
     "env": lambda given: f"./lab up {_service_of(given)}",
     "lock": lambda given: _after_locking(given),
     "host": lambda given: f"./lab fleet doctor --hosts {_names(given)}" if given["hosts"] else "./lab doctor",
-    "fleet": "./lab fleet status (who serves what)",
+    "fleet": "./lab fleet status",
     "support": "./lab doctor",
     "cluster": lambda given: _after_cluster(str(given.get("words"))),
 }
@@ -94,10 +96,19 @@ def _after_dataset(given: Given) -> str:
     return f"./lab dataset {name} --show" if given["check"] else f"./lab dataset {name} --check"
 
 
+def _open(service: str, path: str = "") -> str:
+    """Returns what to open of a service that a browser shows; "" where it is not up."""
+    found = both.find(service)
+    if not found or not found.is_healthy():
+        return ""
+    return f"open {found.url}{path}" if path else f"open {addresses.with_token(found)}"
+
+
 def _after_up(given: Given) -> str:
     names = given.get("names") or []
-    policies = [name for name in names if name in evaluation.policies()]
-    return "./lab eval libero_goal --policy " + policies[0] if policies else "./lab status"
+    pages = [page for name in IN_A_BROWSER if name in names and (page := _open(name))]
+    policies = [f"./lab eval libero_goal --policy {name}" for name in names if name in evaluation.policies()]
+    return [*pages, *policies, "./lab status"][0]
 
 
 def _after_down(given: Given) -> str:
@@ -150,8 +161,10 @@ def _after_finetuning(given: Given) -> str:
 
 
 def _after_evaluating() -> str:
-    """Returns the comparison with the latest other run of its suite, else the run's report."""
+    """Returns the run's page where the pages are up, else how to compare it with the latest of its suite, or see it."""
     last, *before = runs.newest() or ["latest"]
+    if page := _open(steward.PAGE, f"/runs/{last}"):
+        return page
     others = [name for name in before if name.split("-")[0] == last.split("-")[0]]
     return f"./lab compare {others[0]} {last}" if others else f"./lab report {last} --serve"
 
@@ -159,8 +172,17 @@ def _after_evaluating() -> str:
 def _after_report(given: Given) -> str:
     """Returns how to see it in a browser; the service shows what lies on the volume, by name."""
     if given.get("serve"):
-        return "./lab down reports"
-    return "./lab runs" if "/" in str(given["run"]) else f"./lab report {given['run']} --serve"
+        return _after_up({"names": [viewing.SERVICE]})
+    known, run = runs.newest(), str(given["run"])
+    run = known[0] if run == "latest" and known else run
+    page = _open(steward.PAGE, f"/runs/{run}") if run in known else ""
+    return page or ("./lab runs" if "/" in run else f"./lab report {run} --serve")
+
+
+def _after_comparing(given: Given) -> str:
+    known = {given["a"], given["b"]} <= {*runs.newest()}
+    page = _open(steward.PAGE, f"/runs/compare?a={given['a']}&b={given['b']}") if known else ""
+    return page or _after_report({"run": given["b"]})
 
 
 def _after_status() -> str:
