@@ -41,6 +41,11 @@ def test_a_long_run_is_announced_by_the_pace_of_an_earlier_one(tmp_path, capsys)
     assert line in told(tmp_path, capsys).splitlines()
 
 
+def test_a_run_on_the_kit_says_first_what_numbers_to_publish_need(tmp_path, capsys):
+    said = told(tmp_path, capsys)
+    assert "numbers to publish need LIBERO's official files: `./lab assets libero` (317 MB" in said
+
+
 @pytest.mark.parametrize(("episodes", "workers"), [(80, 2), (0, 1)])
 def test_a_short_one_and_one_with_nothing_left_are_not(tmp_path, capsys, episodes, workers):
     earlier_run(tmp_path)

@@ -220,9 +220,9 @@ def test_every_environment_has_a_lock():
 # --- README -------------------------------------------------------------------------------------------------
 
 
-def test_the_readmes_two_commands_are_its_first_and_exist():
+def test_the_readmes_three_commands_are_its_first_and_exist():
     commands = re.findall(r"(?m)^\./lab (\w+)", README)
-    assert commands[:2] == ["eval", "test"]
+    assert commands[:3] == ["eval", "up", "test"]
     tasks = cli.Lab(cli.load_tasks()).namespace.tasks
     assert [name for name in re.findall(r"\./lab ([a-z]\w*)", README) if name not in tasks] == []
 

@@ -41,7 +41,7 @@ class Assets:
     """The files that scenes are built from: what they are, where, and a digest that changes with their content.
 
     `unlike` says why results on them must not stand beside published figures, empty where they may; `notice` stands
-    at the top of the report, and `advice` is told at the end of a run on them.
+    at the top of the report, and `advice` is told before and after a run on them.
     """
 
     kind: str

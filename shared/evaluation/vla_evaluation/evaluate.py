@@ -362,6 +362,8 @@ def print_header(run: Run, plan: Plan, info: PolicyInfo, assets: Assets, left: i
         f"{left} of {total} to do, policy {one_line(info.name)}{addresses}, {plural(workers, 'worker')}, "
         f"assets: {assets.kind}"
     )
+    if assets.advice:
+        say(assets.advice)
     if plan.config.chunking != Chunking():
         say(f"chunks: {Chunking.of(run.store.meta('identity')).words}")
     announce(run, plan, left, workers)
