@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import pytest
 
+from tests.screen import show
 from vlalab.commands import overview
 from vlalab.description import compose, gpus
 from vlalab.engine import images
@@ -179,3 +180,11 @@ def test_json_says_what_the_table_says(monkeypatch, tmp_path):
     assert SCHEMA.keys() == one["oracle"].keys()
     page = (paths.ROOT / "docs/doctor.md").read_text().split("status --json`")[1]
     assert [field for field in (*told, *one["ui"]) if f"`{field}`" not in page] == []
+
+
+def test_a_terminal_of_80_columns_shows_names_and_addresses_whole():
+    screen = show([sys.executable, "-I", "-m", "vlalab", "status"], columns=80, cwd=paths.ROOT)
+    lines = screen.transcript.splitlines()
+    assert lines[0].split() == ["service", "runtime", "state", "health", "URL"]
+    assert {line.split()[0] for line in lines[1:] if line.split()[1:] == ["down"]} >= {"metaworld_random", "ui"}
+    assert "…" not in screen.transcript and any(line.startswith("docker: ") for line in lines)

@@ -22,6 +22,7 @@ from vlalab.runtimes.contained import Container
 from vlalab.runtimes.local import Instance
 
 COLUMNS = ("service", "runtime", "state", "health", "image or environment", "GPU", "memory", "URL")
+NARROW = ("service", "runtime", "state", "health", "URL")  # where a terminal has no room for all of them
 PLAIN_WIDTH = 160
 SCHEMA = 1  # of what --json prints
 
@@ -52,16 +53,22 @@ def show() -> None:
     from rich.table import Table  # here, for it takes a fifth of the tool's start
 
     now, services = gather(), compose.read()
-    table = Table(*COLUMNS, box=None, pad_edge=False)
+    console = endings.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    shown = COLUMNS if console.width > 110 else NARROW
+    table = Table(*shown, box=None, pad_edge=False)
+
+    def add(*cells: str) -> None:
+        table.add_row(*(cell for name, cell in zip(COLUMNS, cells, strict=True) if name in shown))
+
     for name, service in services.items():
         mine = [found for found in now.running if found.service == name]
         for found in mine:
-            table.add_row(found.name, *_row(found, service, now))
+            add(found.name, *_row(found, service, now))
         if not mine and service.role != "job":
-            table.add_row(name, "", "down", "", _built(service, now), "", "", "")
-    endings.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
+            add(name, "", "down", "", _built(service, now), "", "", "")
+    console.print(table)
     reason = docker.available()
-    print(f"\nvolume {paths.volume()}   docker: {reason or 'an engine answers'}")
+    console.print(f"\nvolume {paths.volume()}\ndocker: {reason or 'an engine answers'}", highlight=False, markup=False)
 
 
 def as_json() -> dict[str, Any]:
