@@ -88,21 +88,26 @@ def standing(name: str, store: RunStore) -> dict[str, Any]:
 
 
 def pace(store: RunStore, counts: Mapping[int, Mapping[str, int]], now: float) -> dict[str, Any]:
-    """Returns the last invocation's seconds, steps per second, and the seconds left at its pace (None: unknown)."""
+    """Returns the last invocation's seconds, steps per second, and the seconds left at its pace (None: unknown).
+
+    Its pace leaves out the start of the simulators; steps of episodes under way count.
+    """
     invocations = store.invocations()
     if not invocations:
         return {"seconds": 0.0, "steps_per_s": 0.0, "left_s": None}
     last = invocations[-1]
     until = last["ended"] or min(now, _last_sign(store, last["started"]))
     seconds = max(until - last["started"], 1e-9)
-    sql = "SELECT COALESCE(SUM(steps), 0) FROM episodes WHERE session = ? AND status IN ('done', 'leased')"
-    fresh = store.done_by_invocation().get(last["id"], 0)
-    left = sum(count["planned"] - count["done"] for count in counts.values())
-    return {
-        "seconds": seconds,
-        "steps_per_s": store.scalar(sql, last["id"]) / seconds,
-        "left_s": seconds / fresh * left if fresh and last["ended"] is None else None,
-    }
+    mine = "FROM episodes WHERE session = ? AND status IN ('done', 'leased')"
+    walked = store.scalar(f"SELECT COALESCE(SUM(steps), 0) {mine}", last["id"])
+    first = store.scalar(f"SELECT MIN(leased_at) {mine}", last["id"]) or until
+    steps_per_s = walked / max(until - first, 1e-9)
+    names = "planned", "done", "steps", "steps_of_done"
+    planned, done, steps, steps_of_done = (sum(count[name] for count in counts.values()) for name in names)
+    left_s = None
+    if done < planned and steps_per_s and last["ended"] is None and last["id"] in store.done_by_invocation():
+        left_s = max(0.0, steps_of_done / done * planned - steps) / steps_per_s
+    return {"seconds": seconds, "steps_per_s": steps_per_s, "left_s": left_s}
 
 
 def finished(store: RunStore) -> list[dict[str, Any]]:
