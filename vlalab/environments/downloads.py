@@ -31,7 +31,7 @@ class Downloads:
         elif (ended := ENDED.search(line)) and ended[1] in self.sizes:
             self.done.add(ended[1])
         elif line.startswith("Installed "):  # the longest part of a large environment's follows, silently
-            return f"compiling bytecode ({line.strip()})"
+            return "compiling bytecode"
         else:
             return line.strip()
         return self._far()

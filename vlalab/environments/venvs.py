@@ -182,7 +182,7 @@ def _make(env: Environment) -> None:
             raise LabError(f"cannot replace {env.venv}, which is {whose}'s; as {whose} run: rm -r {env.venv}")
         uv(["venv", "--no-project", "--python", _interpreter(env), str(env.venv)])
     count = sum(line[:1].isalnum() for line in env.lock.read_text().splitlines())
-    with status(f"installing environment '{env.name}' ({count} pinned packages, hash-checked)") as line:
+    with status(f"installing environment '{env.name}' ({count} packages)") as line:
         sync = ["pip", "sync", "--require-hashes", "--compile-bytecode", "--python", str(env.python), str(env.lock)]
         uv(sync, line)
         if env.beside.exists():
