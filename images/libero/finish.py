@@ -5,9 +5,13 @@ beside its `macros.py`. It may not import robosuite to find the place: that impo
 
 Its wheel unpacks to 589 MB, most of it meshes of robots and grippers that no LIBERO task loads: they are removed. So is
 what of LIBERO-plus's wheel, in the folder `beside`, no suite of its own names: 8,000 of its 21,000 files.
+
+LIBERO's own code asks on stdin for a directory, needs torch to read init states and downloads assets from a hub. Its
+installed copy is edited, so that upstream's example runs in a shell, a notebook and the image.
 """
 
 import importlib.util
+import os
 import re
 import shutil
 import sys
@@ -26,6 +30,70 @@ UNUSED = (
     "grippers/obj_meshes/rethink_gripper",
 )  # fmt: skip
 UNUSED_BESIDE = tuple(f"liberoplus/liberoplus/{kind}/libero_mix" for kind in ("bddl_files", "init_files"))
+
+# Below libero/libero: what is replaced, once per file. A `.pruned_init` file is a zip around one pickled numpy array.
+LIBERO_EDITS = {
+    "__init__.py": (
+        ('os.path.expanduser("~/.libero")', 'os.path.join(os.path.dirname(os.path.abspath(__file__)), "config")'),
+        (
+            """        from libero.libero.utils.download_utils import download_assets_from_huggingface
+        print("Local assets not found. Downloading from HuggingFace Hub...")
+        assets_path = download_assets_from_huggingface()
+""",
+            """        from services.libero.assets import resolve
+        from vla_common.volume import Volume
+        assets_path = str(resolve(None, Volume().root).path)
+""",
+        ),
+        ("Could not download assets from HuggingFace Hub", "no LIBERO assets"),
+    ),
+    "benchmark/__init__.py": (
+        ("import torch\n", "import pickle\nimport zipfile\n"),
+        (
+            "        init_states = torch.load(init_states_path, weights_only=False)\n",
+            """        with zipfile.ZipFile(init_states_path) as archive:
+            [name] = [name for name in archive.namelist() if name.endswith("data.pkl")]
+            init_states = pickle.loads(archive.read(name))
+""",
+        ),
+    ),
+}
+
+
+def libero_folder() -> Path:
+    """Return where LIBERO's inner package is installed. Raises ModuleNotFoundError where it is not."""
+    spec = importlib.util.find_spec("libero")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("hf-libero is not installed in this environment; install requirements.lock first")
+    return Path(next(iter(spec.submodule_search_locations))) / "libero"
+
+
+def edit_libero(folder: Path) -> Path:
+    """Edit LIBERO's installed code and write the configuration it reads. Returns the configuration's path."""
+    for name, edits in LIBERO_EDITS.items():
+        path = folder / name
+        text = path.read_text()
+        for old, new in edits:
+            if new in text:
+                continue
+            if text.count(old) != 1:
+                raise ValueError(f"{path} has {old!r} {text.count(old)} times, expected once (hf-libero 0.1.4)")
+            text = text.replace(old, new)
+        partial = path.with_name(f"{path.name}.partial")
+        partial.write_text(text)
+        # A new file: the old one may be a hard link into uv's cache.
+        os.replace(partial, path)
+    config = folder / "config" / "config.yaml"
+    config.parent.mkdir(exist_ok=True)
+    paths = {
+        "benchmark_root": folder,
+        "bddl_files": folder / "bddl_files",
+        "init_states": folder / "init_files",
+        "datasets": folder.parent / "datasets",
+        "assets": folder / "assets",
+    }
+    config.write_text("".join(f'{key}: "{path}"\n' for key, path in paths.items()))
+    return config
 
 
 def robosuite_folder() -> Path:
@@ -61,5 +129,6 @@ def remove_unused(below: Path, names: Iterable[str] = UNUSED) -> int:
 if __name__ == "__main__":
     place = robosuite_folder()
     print(write_macros(place))
+    print(edit_libero(libero_folder()))
     print(f"{remove_unused(place / 'models' / 'assets') / 1e6:.0f} MB of unused meshes removed")
     print(f"{remove_unused(Path(sys.prefix) / 'beside', UNUSED_BESIDE) / 1e6:.0f} MB of unused task files removed")

@@ -3,7 +3,6 @@
 import os
 import pickle
 import sys
-import types
 import zipfile
 
 import numpy as np
@@ -18,14 +17,42 @@ ALL = [task for name in suites.SUITES for task in suites.load_suite(name).tasks]
 
 @pytest.fixture(scope="module")
 def stock_benchmark(libero_runtime):
-    """LIBERO's benchmark module. It imports torch only to read files with it, so an empty module will do."""
-    patch = pytest.MonkeyPatch()
-    if "torch" not in sys.modules:
-        patch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    """LIBERO's benchmark module."""
     from libero.libero import benchmark
 
-    yield benchmark
-    patch.undo()
+    return benchmark
+
+
+# Upstream's example, as students paste it. The file it runs from, HOME and the variables are as in a new shell.
+UPSTREAM = """
+import os, sys
+from libero.libero import benchmark, get_libero_path
+from libero.libero.envs import OffScreenRenderEnv
+
+suite = benchmark.get_benchmark_dict()["libero_goal"]()
+task = suite.get_task(0)
+bddl = os.path.join(get_libero_path("bddl_files"), task.problem_folder, task.bddl_file)
+env = OffScreenRenderEnv(bddl_file_name=bddl, camera_heights=128, camera_widths=128)
+env.seed(0)
+env.reset()
+states = suite.get_task_init_states(0)
+env.set_init_state(states[0])
+frame = env.step([0.0] * 7)[0]["agentview_image"]
+print(states.shape, states.sum(), frame.shape, frame.std() > 10, "torch" in sys.modules)
+"""
+
+
+def test_upstreams_example_runs_without_a_question_or_torch(libero_assets, tmp_path):
+    import subprocess
+
+    kept = {name: value for name, value in os.environ.items() if name != "LIBERO_CONFIG_PATH"}
+    env = kept | {"PYTHONPATH": os.pathsep.join(sys.path), "HOME": str(tmp_path), "MUJOCO_GL": "egl"}
+    env |= {"VLALAB_LIBERO_ASSETS": str(libero_assets)}
+    command = [sys.executable, "-c", UPSTREAM]
+    run = subprocess.run(command, env=env, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    states = suites.init_states(suites.load_suite("libero_goal").tasks[0])
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == f"{states.shape} {states.sum()} (128, 128, 3) True False"
 
 
 @pytest.mark.parametrize("name", suites.SUITES)
