@@ -12,7 +12,7 @@ from services.ws_mdl.practice.lstm.config import Config
 from services.ws_mdl.practice.lstm.data import Sentences
 from services.ws_mdl.practice.lstm.model import LSTM, AdditiveAttention, Seq2Seq
 from services.ws_mdl.practice.training import train_step
-from services.ws_mdl.transformer.dataset import Example, Special, TranslationDataset, make_batch
+from services.ws_mdl.transformer.dataset import Example, PairDataset, Special, make_batch
 from services.ws_mdl.transformer.decode import beam_search, greedy_decode
 from services.ws_mdl.transformer.tokenization import train_tokenizer
 from vla_common.volume import Volume
@@ -46,7 +46,7 @@ def sentences():
     pairs = [("a b c", "c b a"), ("b c d e", "e d c b"), ("c a", "a c"), ("e d b", "b d e")] * 9
     pairs = [(f"{source} {letter}", f"{letter} {target}") for letter in "abcde" for source, target in pairs][:40]
     tokenizers = [train_tokenizer([pair[side] for pair in pairs], "word", 1, 100) for side in (0, 1)]
-    sets = (TranslationDataset(part, *tokenizers, 12) for part in (pairs, pairs[:6]))
+    sets = (PairDataset(part, *tokenizers, 12) for part in (pairs, pairs[:6]))
     return Sentences(*sets, *tokenizers)
 
 

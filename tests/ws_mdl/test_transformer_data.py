@@ -14,6 +14,8 @@ from services.ws_mdl.corpora.types import Languages, clean
 from services.ws_mdl.practice.forecast.data import from_file
 from services.ws_mdl.practice.text import text_file
 from services.ws_mdl.transformer import dataset as data
+from services.ws_mdl.transformer.config import get_config
+from services.ws_mdl.transformer.model import build_transformer
 from services.ws_mdl.transformer.tokenization import (
     SPECIAL,
     UNKNOWN,
@@ -236,7 +238,7 @@ def pairs_of(*lengths: tuple[int, int]) -> list[tuple[str, str]]:
 
 def test_a_batch_holds_what_encoder_decoder_and_loss_need(tokenizer):
     special = data.Special.of(tokenizer)
-    dataset = data.TranslationDataset(pairs_of((2, 1), (1, 3)), tokenizer, tokenizer, seq=10)
+    dataset = data.PairDataset(pairs_of((2, 1), (1, 3)), tokenizer, tokenizer, seq=10)
     batch = data.make_batch(list(dataset), special, special)
     a, b, c = tokenizer.encode("a b c").ids
     pad, sos, eos = special
@@ -251,13 +253,13 @@ def test_a_batch_holds_what_encoder_decoder_and_loss_need(tokenizer):
 
 def test_too_long_sentences_are_counted_and_skipped_or_cut(tokenizer):
     pairs = pairs_of((3, 3), (8, 3), (9, 3), (3, 9), (3, 10))  # seq 10 has room for 8 and 9 words
-    skip = data.TranslationDataset(pairs, tokenizer, tokenizer, 10, "skip")
-    cut = data.TranslationDataset(pairs, tokenizer, tokenizer, 10, "cut")
+    skip = data.PairDataset(pairs, tokenizer, tokenizer, 10, "skip")
+    cut = data.PairDataset(pairs, tokenizer, tokenizer, 10, "cut")
     assert (len(skip), skip.skipped, skip.cut) == (3, 2, 0)
     assert (len(cut), cut.skipped, cut.cut) == (5, 0, 2)
     assert all(src <= 10 and tgt <= 10 for src, tgt in skip.lengths() + cut.lengths())
     with pytest.raises(ValueError, match="of 5 sentence pairs none has at most seq = 4"):
-        data.TranslationDataset(pairs_of(*[(8, 8)] * 5), tokenizer, tokenizer, 4)
+        data.PairDataset(pairs_of(*[(8, 8)] * 5), tokenizer, tokenizer, 4)
 
 
 LENGTHS = [(3 + i % 17, 2 + (i * 7) % 23) for i in range(1000)]
@@ -291,3 +293,48 @@ def test_processes_share_an_epoch_without_overlap():
     assert len({len(part) for part in parts}) == 1
     seen = [index for part in parts for batch in part for index in batch]
     assert len(seen) == len(set(seen)) and len(seen) > 0.9 * len(LENGTHS)
+
+
+# --- cells that students paste ------------------------------------------------------------------------------
+
+
+def test_a_pasted_training_cell_runs(tokenizer):
+    config = get_config()
+    assert (config["batch_size"], config["seq_len"], config["num_epochs"]) == (8, 350, 20)
+    assert (config["lr"], config["lang_src"], config["lang_tgt"], config["datasource"]) == (1e-4, "en", "it", "default")
+    config["seq_len"], config["lang_tgt"], config["preload"] = 12, "fr", None
+    assert (config.seq, config.pair, config.preload) == (12, "en-fr", "none")
+
+    rows = [{"translation": dict(zip(("en", "fr"), pair, strict=True))} for pair in pairs_of((2, 1), (1, 3))]
+    dataset = data.TranslationDataset(
+        rows, tokenizer, tokenizer, config["lang_src"], config["lang_tgt"], config["seq_len"]
+    )
+    assert data.BilingualDataset is data.TranslationDataset
+    batch = next(iter(torch.utils.data.DataLoader(dataset, batch_size=config["batch_size"])))
+    assert batch["src_text"] == ["a b", "a"]
+    model = build_transformer(20, 20, config["seq_len"], config["seq_len"], d_model=16, N=1, h=2, d_ff=32)
+    encoder_output = model.encode(batch["encoder_input"], batch["encoder_mask"])
+    decoder_output = model.decode(encoder_output, batch["encoder_mask"], batch["decoder_input"], batch["decoder_mask"])
+    scores = model.project(decoder_output)
+    loss_fn = torch.nn.CrossEntropyLoss(ignore_index=tokenizer.token_to_id("[PAD]"), label_smoothing=0.1)
+    loss = loss_fn(scores.view(-1, 20), batch["label"].view(-1))
+    loss.backward()
+    assert scores.shape == (2, 12, 20) and torch.isfinite(loss)
+
+
+def test_an_example_of_the_courses_data_set_is_what_the_course_gives(tokenizer):
+    pad, sos, eos = data.Special.of(tokenizer)
+    a, b = tokenizer.encode("a b").ids
+    example = data.BilingualDataset([{"translation": {"en": "a b", "it": "b"}}], tokenizer, tokenizer, "en", "it", 5)[0]
+    assert example["encoder_input"].tolist() == [sos, a, b, eos, pad]
+    assert example["decoder_input"].tolist() == [sos, b, pad, pad, pad]
+    assert example["label"].tolist() == [b, eos, pad, pad, pad]
+    assert example["encoder_mask"].tolist() == [[[True, True, True, True, False]]]
+    assert example["decoder_mask"].int()[0].tolist() == [[1, 0, 0, 0, 0], *[[1, 1, 0, 0, 0]] * 4]
+
+
+def test_a_setting_that_is_unknown_is_named_with_the_known_ones():
+    with pytest.raises(KeyError, match="setting 'batchsize' not found; known: .*batch_size"):
+        get_config()["batchsize"]
+    with pytest.raises(ValueError, match="batch_size is 0; expected at least 1"):
+        get_config()["batch_size"] = 0

@@ -38,6 +38,9 @@ ALLOWED = {
     "clip": "[0, inf)", "lr": "(0, inf)", "lr_factor": "(0, inf)",
 }  # fmt: skip
 
+# The course's names of settings that have another name here.
+COURSE_NAMES = {"num_epochs": "epochs", "seq_len": "seq", "datasource": "corpus"}
+
 
 @dataclass
 class Config(RunSettings):
@@ -113,6 +116,33 @@ class Config(RunSettings):
         """Source and target language."""
         source, _, target = self.pair.partition("-")
         return source, target
+
+    # --- as the course reads it: config["batch_size"] ---
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a setting by its name here or in the course. Raises KeyError for any other."""
+        if name in ("lang_src", "lang_tgt"):
+            return self.languages[name == "lang_tgt"]
+        value = getattr(self, self._field(name))
+        # Batches of about equal length have no fixed number of sentences; a DataLoader of the course needs one.
+        return SIZES["course"]["batch_size"] if name == "batch_size" and value is None else value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Change a setting. Raises KeyError for an unknown name, ValueError for a value that is not allowed."""
+        if name in ("lang_src", "lang_tgt"):
+            source, target = self.languages
+            name, value = "pair", f"{source}-{value}" if name == "lang_tgt" else f"{value}-{target}"
+        if name == "preload" and value is None:
+            value = "none"
+        setattr(self, self._field(name), value)
+        self._check()
+
+    def _field(self, name: str) -> str:
+        field = COURSE_NAMES.get(name, name)
+        if field not in self.__dataclass_fields__:
+            known = sorted({*self.__dataclass_fields__, *COURSE_NAMES, "lang_src", "lang_tgt"})
+            raise KeyError(f"setting {name!r} not found; known: {', '.join(known)}")
+        return field
 
 
 def get_config(size: str = "small", **changes: Any) -> Config:

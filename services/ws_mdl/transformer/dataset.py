@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
@@ -46,7 +46,7 @@ def split_pairs(pairs: Pairs, val_fraction: float, seed: int = 0) -> tuple[Pairs
     return [p for p in pairs if p[0] not in held_out], [p for p in pairs if p[0] in held_out]
 
 
-class TranslationDataset(Dataset):
+class PairDataset(Dataset):
     """Sentence pairs as token ids, encoded once. `skipped` and `cut` count those with more than `seq` tokens.
 
     too_long: "skip" leaves such pairs out, "cut" shortens them. Raises ValueError where nothing is left.
@@ -140,6 +140,38 @@ def make_batch(examples: Sequence[Example], src: Special, tgt: Special, width: i
     )
 
 
+class TranslationDataset(PairDataset):
+    """The course's data set: rows {"translation": {language: sentence}}, each example a dict padded to seq_len."""
+
+    def __init__(
+        self, ds: Iterable[dict[str, Any]], tokenizer_src: Tokenizer, tokenizer_tgt: Tokenizer,
+        src_lang: str, tgt_lang: str, seq_len: int,
+    ) -> None:  # fmt: skip
+        pairs = [(row["translation"][src_lang], row["translation"][tgt_lang]) for row in ds]
+        super().__init__(pairs, tokenizer_src, tokenizer_tgt, seq_len)
+        self.seq_len = seq_len
+        self.special = Special.of(tokenizer_src), Special.of(tokenizer_tgt)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return encoder_input, decoder_input and label, int64 [seq_len]; encoder_mask, bool [1, 1, seq_len];
+        decoder_mask, bool [1, seq_len, seq_len]; src_text and tgt_text.
+        """
+        batch = make_batch([self.examples[index]], *self.special, self.seq_len)
+        src_text, tgt_text = self.pairs[index]
+        return {
+            "encoder_input": batch.encoder_input[0],
+            "decoder_input": batch.decoder_input[0],
+            "encoder_mask": batch.encoder_mask[0],
+            "decoder_mask": padding_mask(batch.decoder_input, self.special[1].pad)[0] & batch.decoder_mask,
+            "label": batch.label[0],
+            "src_text": src_text,
+            "tgt_text": tgt_text,
+        }
+
+
+BilingualDataset = TranslationDataset
+
+
 class BucketSampler(Sampler[list[int]]):
     """Batches of examples of like length, at most `batch_tokens` padded tokens on either side.
 
@@ -221,7 +253,7 @@ class CountSampler(BucketSampler):
 
 
 def get_loader(
-    dataset: TranslationDataset, sampler: BucketSampler, src: Special, tgt: Special, width: int | None = None
+    dataset: PairDataset, sampler: BucketSampler, src: Special, tgt: Special, width: int | None = None
 ) -> DataLoader:
     """Returns the DataLoader of a dataset, padded as `make_batch` has it; its batches come ready for `Batch.to`."""
     return DataLoader(

@@ -25,8 +25,8 @@ from services.ws_mdl.transformer.config import Config, get_config
 from services.ws_mdl.transformer.dataset import (
     BucketSampler,
     CountSampler,
+    PairDataset,
     Special,
-    TranslationDataset,
     get_loader,
     split_pairs,
 )
@@ -55,8 +55,8 @@ def get_ds(config: Config, folder: Path, machine: Machine, volume: Volume) -> Da
         )
         for side, language in enumerate(corpus.languages)
     ]  # fmt: skip
-    train_ds = TranslationDataset(train_pairs, *tokenizers, config.seq, config.too_long)
-    val_ds = TranslationDataset(val_pairs, *tokenizers, config.seq, config.too_long)
+    train_ds = PairDataset(train_pairs, *tokenizers, config.seq, config.too_long)
+    val_ds = PairDataset(val_pairs, *tokenizers, config.seq, config.too_long)
     if machine.is_main:
         print(f"corpus {corpus.name} {corpus.languages}: {len(train_ds):,} pairs to learn, {len(val_ds):,} to check")
         print("first pair: {!r} → {!r}".format(*corpus.pairs[0]))

@@ -13,8 +13,8 @@ from services.ws_mdl.practice.lstm.config import Config
 from services.ws_mdl.transformer.dataset import (
     Batch,
     BucketSampler,
+    PairDataset,
     Special,
-    TranslationDataset,
     get_loader,
     make_batch,
     split_pairs,
@@ -29,8 +29,8 @@ BATCH_TOKENS = 2048  # of the batches that are only measured
 class Sentences:
     """What is learned from, what is measured on, and the tokenizers of both languages."""
 
-    learned: TranslationDataset
-    held: TranslationDataset
+    learned: PairDataset
+    held: PairDataset
     tokenizer_src: Tokenizer
     tokenizer_tgt: Tokenizer
 
@@ -64,5 +64,5 @@ def load(config: Config, volume: Volume) -> Sentences:
     corpus = corpora.load(config.corpus, config.pair, volume)
     learned, held = split_pairs(corpus.pairs, config.val_fraction)
     tokenizers = [train_tokenizer((pair[side] for pair in learned), "word", config.min_frequency, 0) for side in (0, 1)]
-    sets = (TranslationDataset(pairs, *tokenizers, config.seq) for pairs in (learned, held))
+    sets = (PairDataset(pairs, *tokenizers, config.seq) for pairs in (learned, held))
     return Sentences(*sets, *tokenizers)
