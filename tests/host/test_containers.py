@@ -17,6 +17,8 @@ from vlalab.commands import evaluation, lifecycle, overview, programs
 from vlalab.commands.evaluation import Request
 from vlalab.description import compose, gpus, manifests
 from vlalab.description import service_settings as kept_settings
+from vlalab.doctor import registry, running
+from vlalab.doctor.types import Case
 from vlalab.engine import docker, images
 from vlalab.environments import venvs
 from vlalab.host import paths, state
@@ -142,6 +144,15 @@ def test_a_job_among_the_names_is_made_ready_and_not_started(engine, capsys):
     with pytest.raises(LabError, match=r"openvla:dev is not built"):
         lifecycle.up(["libero", "openvla"], "docker")
     assert len(engine.calls("up --detach")) == 1
+
+
+def test_an_engine_that_remaps_users_is_refused_before_anything_is_made(engine, tmp_path):
+    (engine.folder / "security.json").write_text('["name=seccomp,profile=builtin", "name=userns"]')
+    with pytest.raises(LabError, match="userns-remap.*--runtime local.*/etc/docker/daemon.json") as refusal:
+        lifecycle.up(["oracle"], "docker")
+    assert not (tmp_path / "volume").exists() and not engine.calls("up --detach")
+    (found,) = running.run(registry.named(["docker-rootless"]), Case())
+    assert found.finding.verdict == "fail" and found.finding.text in refusal.value.text
 
 
 def test_a_rootless_engines_root_is_the_caller(engine):

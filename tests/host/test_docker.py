@@ -112,6 +112,19 @@ def test_a_failed_command_is_repeated_with_the_engines_words(speaking):
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        "failed to create network vla-lab-ben-4f_default: Error response from daemon: could not find an available, "
+        "non-overlapping IPv4 address pool among the defaults to assign to the network",  # Engine 26
+        "Error response from daemon: all predefined address pools have been fully subnetted",  # since Engine 27
+    ],
+)
+def test_an_engine_without_addresses_for_a_network_is_told_with_what_to_do(words):
+    told = docker.failure(["compose", "up"], words)
+    assert "docker network prune" in told and "./lab host setup --only engine" in told
+
+
+@pytest.mark.parametrize(
     ("info", "says"),
     [
         ({"OperatingSystem": "Docker Desktop"}, "docker context use default"),
@@ -123,6 +136,11 @@ def test_containers_without_a_gpu_name_the_fix_for_that_docker(speaking, info, s
     speaking(engine(**info))
     assert says in docker.failure(["run", "--gpus", "all"], NO_GPU)
     assert not docker.has_gpu_runtime()
+
+
+def test_a_download_that_hung_in_a_build_names_the_mtu():
+    words = "Failed to download distribution due to network timeout. Try increasing UV_HTTP_TIMEOUT."
+    assert "MTU" in docker.failure(["buildx", "bake"], words)
 
 
 CDI = [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}, {"Source": "cdi", "ID": "nvidia.com/gpu=all"}]

@@ -302,6 +302,17 @@ def test_an_engine_elsewhere_has_no_disk_to_check(speaking):
     assert space.free_at_engine() is None
 
 
+def test_an_engine_whose_images_are_containerds_is_measured_there(speaking, tmp_path, monkeypatch):
+    """As Engine 29 is installed: data-root is on a large disk and moves nothing."""
+    about = {"DockerRootDir": "/proc", "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
+    speaking(f"""[ "$1" = version ] && echo '{{"Server": {{"Version": "29.0"}}}}' || echo '{json.dumps(about)}'""")
+    monkeypatch.setattr(space, "CONTAINERD_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setattr(space, "CONTAINERD_ROOT", "/not/here")
+    assert shutil.disk_usage("/proc").free == 0 and space.free_at_engine() is None
+    (tmp_path / "config.toml").write_text(f'version = 2\nroot = "{tmp_path}"\n')
+    assert space.free_at_engine() > 10**6
+
+
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_the_commit_says_when_the_tree_differs(tmp_path):
     def git(*words: str) -> None:

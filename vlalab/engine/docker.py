@@ -249,11 +249,15 @@ ADVICE = {
     r"could not select device driver|unknown or invalid runtime name: nvidia": "no-gpu",
     r"Failed to initialize NVML": "the container lost its GPU after a reload of the engine; run: ./lab restart SERVICE",
     r"no space left on device": "the disk is full; see what can be freed: ./lab clean",
+    r"non-overlapping IPv4 address pool|address pools have been fully subnetted": "the engine has no addresses for "
+    "another network; remove unused ones: docker network prune, or have more: sudo ./lab host setup --only engine",
     r"port is already allocated|address already in use": "another program has that port; choose another (.env.example)",
     r"x509|certificate signed by unknown authority": "the engine does not trust this network's certificate authority; "
     "the build takes it with --ca-bundle FILE, pulling needs it in the system's bundle and a restart of the engine",
     r"failed to resolve source metadata|pull access denied|failed to resolve reference|no such host|i/o timeout": "an "
     "image could not be pulled; without internet, bring the images with ./lab restore FILE, or name a base with --base",
+    r"network timeout|operation timed out|Read timed out": "a download in a container hung; ./lab doctor says whether "
+    "Docker's networks have a larger MTU than this machine's",
     r"No such image": "build it: ./lab build ENV",
 }
 
@@ -313,6 +317,24 @@ def cdi_devices(about: Mapping) -> list[str]:
     return [name for name in names if name.startswith("nvidia.com/gpu=")]
 
 
-def is_rootless() -> bool:
-    """Returns whether the engine runs as a user: root in a container is then that user outside."""
-    return any("rootless" in option for option in info().get("SecurityOptions") or ())
+def is_rootless(about: Mapping | None = None) -> bool:
+    """Returns whether the engine runs as a user: root in a container is then that user outside.
+
+    about: what `docker info` says; default: this machine's.
+    """
+    return "name=rootless" in _security(info() if about is None else about)
+
+
+def why_no_volume(about: Mapping) -> str | None:
+    """Return why containers of an engine cannot use the volume and what to do; None where they can."""
+    if "name=userns" not in _security(about):
+        return None
+    return (
+        "the engine has userns-remap: users in containers are others outside, who cannot read or write the volume; "
+        "use --runtime local, or take it out of /etc/docker/daemon.json and run: sudo systemctl restart docker"
+    )
+
+
+def _security(about: Mapping) -> list[str]:
+    """Return the names of an engine's security options, without their parameters."""
+    return [option.partition(",")[0] for option in about.get("SecurityOptions") or ()]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vlalab.description import manifests
@@ -12,6 +13,10 @@ from vlalab.engine import docker, images
 CACHE_FACTOR = 1.6  # a first build also fills the cache of unpacked wheels; the manifests' sizes have a margin
 TOOLS_GB = 1.0  # the distribution's packages and what builds need beside the images
 REBUILD_GB = 1.0
+# The containerd of the distribution's and of Docker's own packages; its configuration may name another root.
+SYSTEM_CONTAINERD = "/run/containerd/containerd.sock"
+CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+CONTAINERD_ROOT = "/var/lib/containerd"
 
 
 def lack(names: Sequence[str], free: int, place: str, no_cache: bool = False) -> str | None:
@@ -39,9 +44,24 @@ def expected_gb(names: Sequence[str]) -> float:
     return sum(one.image_gb - sum(one.shared_gb.values()) for one in known) + sum(layers.values())
 
 
+def images_directory(info: Mapping, containerd: str | None) -> str:
+    """Return where an engine keeps images, "" where it does not say.
+
+    New engines keep them in containerd's directory, which data-root does not move, unless containerd is their child.
+    containerd: the text of CONTAINERD_CONFIG.
+    """
+    snapshotter = any("io.containerd.snapshotter" in str(value) for _, value in info.get("DriverStatus") or ())
+    address = (info.get("Containerd") or {}).get("Address") or SYSTEM_CONTAINERD
+    if not snapshotter or address != SYSTEM_CONTAINERD or docker.is_rootless(info):
+        return info.get("DockerRootDir", "")
+    root = re.search(r"""(?m)^\s*root\s*=\s*["'](.+)["']""", containerd or "")
+    return root[1] if root else CONTAINERD_ROOT
+
+
 def free_at_engine() -> int | None:
     """Returns the bytes free where the engine keeps images; None where that place is not on this machine."""
-    place = Path(docker.info().get("DockerRootDir", ""))
+    config = Path(CONTAINERD_CONFIG)
+    place = Path(images_directory(docker.info(), config.read_text() if config.exists() else None))
     try:
         return shutil.disk_usage(place).free if place.is_absolute() else None
     except OSError:

@@ -44,6 +44,8 @@ def prepare(names: Sequence[str]) -> None:
             if name not in found:
                 raise LabError(problem)
             say(problem)
+    if problem := docker.why_no_volume(docker.info()):
+        raise LabError(problem)
     volumes.prepare()
 
 

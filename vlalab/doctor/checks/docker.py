@@ -5,15 +5,22 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
+from vlalab.description import ports
 from vlalab.doctor.machine import RUN_S
 from vlalab.doctor.types import FAIL, PASS, WARN, Case, Check, Finding, fail, ok, refused, skip, warn
 from vlalab.engine import docker, space
 from vlalab.host.memory import spell
 
 NONE = "no engine answers"
+# Where an engine takes networks from if daemon.json names no pools, and how large each is: 31 of them.
+POOLS = (("172.17.0.0/16", 16), ("172.18.0.0/15", 16), ("172.20.0.0/14", 16), ("172.24.0.0/13", 16),
+         ("192.168.0.0/16", 20))  # fmt: skip
+FEW_NETWORKS = 5
+NETWORKS = "/sys/class/net"
 LAYER, IMAGE = 10**9, 10**10  # bytes: below the first nothing is built, below the second not every image
 PROBE = ("docker", "version", "--format", "{{json .}}")
 ABOUT = ("docker", "info", "--format", "{{json .}}")
@@ -85,11 +92,13 @@ def packaging(case: Case) -> Finding:
 
 
 def rootless(case: Case) -> Finding:
-    """Tells whose root a container's is; rootless engines hand out GPUs without cgroups only."""
+    """Tell whose a container's users are outside; rootless engines hand out GPUs without cgroups only."""
     info = about(case)
     if not info:
         return skip(NONE)
-    if not any("rootless" in option for option in info.get("SecurityOptions") or ()):
+    if reason := docker.why_no_volume(info):
+        return refused(FAIL, reason)
+    if not docker.is_rootless(info):
         return ok("the engine runs as root; containers run as the caller")
     settings = case.machine.read("/etc/nvidia-container-runtime/config.toml")
     if settings is not None and not re.search(r"(?m)^\s*no-cgroups\s*=\s*true", settings):
@@ -129,19 +138,23 @@ def group(case: Case) -> Finding:
     return ok(f"as good as root: {', '.join(members)}" if members else "nobody is in it", facts={"members": members})
 
 
-def routes(text: str) -> Iterator[tuple[str, ipaddress.IPv4Network]]:
-    """Yields (interface, network) of /proc/net/route, where numbers are hexadecimal and little-endian."""
+def routes(text: str, on_link: bool = False) -> Iterator[tuple[str, ipaddress.IPv4Network]]:
+    """Yields (interface, network) of /proc/net/route, where numbers are hexadecimal and little-endian.
+
+    on_link: only networks without a gateway between.
+    """
     for line in text.splitlines()[1:]:
         fields = line.split()
-        if len(fields) < 8 or fields[1] == "00000000":
+        if len(fields) < 8 or fields[7] == "0" * 8 or (on_link and fields[2] != "0" * 8):
             continue
         destination, mask = (bytes.fromhex(fields[at])[::-1] for at in (1, 7))
         yield fields[0], ipaddress.ip_network((destination, str(ipaddress.ip_address(mask))), strict=False)
 
 
 def addresses(case: Case) -> Finding:
-    """Finds networks of Docker's that hide one of the machine's: a VPN's or a lab's that cannot be reached any more."""
-    known = list(routes(case.machine.read("/proc/net/route") or ""))
+    """Find networks of Docker's that hide one of the machine's, such as a VPN's, and count those it can still make."""
+    table = case.machine.read("/proc/net/route") or ""
+    known = [(name, net) for name, net in routes(table) if net.prefixlen > 1]  # a VPN's default route is two halves
     ours = [(name, net) for name, net in known if name == "docker0" or name.startswith("br-")]
     if not ours:
         return skip("Docker has no network here")
@@ -153,12 +166,66 @@ def addresses(case: Case) -> Finding:
                     hint='choose another in /etc/docker/daemon.json ("default-address-pools"), then',
                     fix="sudo systemctl restart docker",
                 )
-    return ok(", ".join(str(net) for _, net in ours))
+    left = networks_left(about(case), [net for _, net in routes(table, on_link=True)])
+    if left < FEW_NETWORKS:
+        return warn(
+            f"{left} address ranges are left for Docker's networks, of which every user's clone takes one",
+            fix="sudo ./lab host setup --only engine",
+            hint="make them smaller and many",
+        )
+    return ok(f"networks of Docker's: {len(ours)}")
+
+
+def networks_left(info: dict, taken: Sequence[ipaddress.IPv4Network]) -> int:
+    """Return how many networks an engine can still make, counted up to FEW_NETWORKS. taken: what is on link already.
+
+    Source: moby, libnetwork/netutils, InferReservedNetworks.
+    """
+    pools = [(one["Base"], one["Size"]) for one in info.get("DefaultAddressPools") or () if ":" not in one["Base"]]
+    networks = (one for base, size in pools or POOLS for one in ipaddress.ip_network(base).subnets(new_prefix=size))
+    free = (one for one in networks if not any(one.overlaps(net) for net in taken))
+    return len(list(islice(free, FEW_NETWORKS)))
+
+
+def mtu(case: Case) -> Finding:
+    """Compare the MTU of Docker's networks with that of the way out; larger packets may vanish there."""
+    rows = [line.split() for line in (case.machine.read("/proc/net/route") or "").splitlines()[1:]]
+    # Of several default routes the kernel takes the narrowest (a VPN has two halves), then the lowest metric.
+    ways = [(int(row[7], 16).bit_count(), -int(row[6]), row[0]) for row in rows if len(row) > 7 and row[1] == "0" * 8]
+    size = {name: int(case.machine.read(f"{NETWORKS}/{name}/mtu") or 0) for name in case.machine.names(NETWORKS)}
+    ours = {name: size[name] for name in size if re.fullmatch("docker0|br-[0-9a-f]{12}", name)}
+    out = max(ways)[-1] if ways else ""
+    if not ours or not size.get(out):
+        return skip("Docker has no network here" if not ours else "no way out")
+    name = max(ours, key=lambda one: ours[one])
+    if ours[name] <= size[out]:
+        return ok(f"{size[out]} ({out})")
+    return warn(
+        f"{name} has MTU {ours[name]} and {out}, the way out, {size[out]}: TLS in containers may hang",
+        hint=f'put "mtu": {size[out]}, "default-network-opts": {{"bridge": {{"com.docker.network.driver.mtu": '
+        f'"{size[out]}"}}}} into /etc/docker/daemon.json, ./lab down, then',
+        fix="sudo systemctl restart docker",
+    )
+
+
+def firewall(case: Case) -> Finding:
+    """Tell that ufw does not hold for ports that Docker publishes."""
+    bind = case.machine.variables.get("VLALAB_BIND") or "127.0.0.1"
+    if ports.is_loopback(bind):
+        return ok(f"ports are published on {bind} alone")
+    if not about(case) or not re.search(r"(?m)^ENABLED=yes", case.machine.read("/etc/ufw/ufw.conf") or ""):
+        return skip("no ufw with Docker here")
+    return warn(
+        f"VLALAB_BIND={bind}, and ufw does not hold for ports that Docker publishes: whoever has the token gets in",
+        hint="allow addresses in iptables' chain DOCKER-USER, or take out VLALAB_BIND and use an SSH tunnel",
+    )
 
 
 def store(case: Case) -> Finding:
     """Measures where the engine keeps images."""
-    place = about(case).get("DockerRootDir", "")
+    info = about(case)
+    data = info.get("DockerRootDir", "")
+    place = space.images_directory(info, case.machine.read(space.CONTAINERD_CONFIG))
     disk = case.machine.disk(place) if place else None
     if disk is None:
         return skip(f"{place} is not on this machine" if place else NONE)
@@ -167,6 +234,12 @@ def store(case: Case) -> Finding:
         return refused(FAIL, text)
     if disk.free < LAYER:
         return fail(f"{shown}: no image can be built or pulled", **more)
+    if place == space.CONTAINERD_ROOT and not data.startswith("/var/lib/docker") and case.machine.disk(data) != disk:
+        return warn(
+            f"images are in {place}, although data-root is {data}: containerd has a root of its own, {shown}",
+            hint=f'set root = "{data}/containerd" in {space.CONTAINERD_CONFIG}, then',
+            fix="sudo systemctl restart containerd docker",
+        )
     return warn(f"{shown}; an image takes up to 8 GB", **more) if disk.free < IMAGE else ok(shown)
 
 
@@ -226,7 +299,7 @@ CHECKS = (
           "sudo apt-get install docker-buildx-plugin", buildx),
     Check("docker-packaging", "packaging", "snap's and Desktop's containers see no GPU.", WARN,
           "sudo snap remove docker", packaging),
-    Check("docker-rootless", "rootless", "A rootless engine needs NVIDIA's runtime without cgroups.", WARN,
+    Check("docker-rootless", "rootless", "Remapped users cannot write; rootless ones have no cgroups for GPUs.", FAIL,
           "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place", rootless),
     Check("docker-cgroups", "cgroup driver", "A reload of systemd takes GPUs from running containers.", WARN,
           "sudo nvidia-ctk system create-dev-char-symlinks --create-all", cgroups, needs="torch"),
@@ -235,6 +308,10 @@ CHECKS = (
     Check("docker-group", "group docker", "Who is in it can be root on this machine.", PASS, "", group),
     Check("docker-addresses", "address pools", "A network behind Docker's own cannot be reached.", WARN,
           "sudo editor /etc/docker/daemon.json", addresses),
+    Check("docker-mtu", "MTU", "Larger packets than the way out carries are lost.", WARN,
+          "sudo editor /etc/docker/daemon.json", mtu),
+    Check("docker-firewall", "firewall", "Docker's rules come before those of ufw.", WARN,
+          "VLALAB_BIND=127.0.0.1 in .env", firewall),
     Check("docker-disk", "disk of the images", "A build or a pull ends in the middle.", FAIL, "./lab clean", store,
           before=("build",)),
     Check("docker-project", "Compose project", "Two clones with one project replace each other's containers.", WARN,
