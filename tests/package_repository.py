@@ -11,8 +11,10 @@ UNITS, WANTED = "usr/lib/systemd/system", "[Install]\nWantedBy=multi-user.target
 SLEEPS = f"[Service]\nExecStart=/bin/sleep infinity\n{WANTED}"
 ENGINE = {f"{UNITS}/docker.service": SLEEPS}
 TOOLKIT = {
-    "usr/bin/nvidia-ctk": """#!/bin/sh
-mkdir -p /etc/docker && echo '{"runtimes": {"nvidia": "nvidia-container-runtime"}}' > /etc/docker/daemon.json
+    "usr/bin/nvidia-ctk": """#!/usr/bin/python3
+import json, pathlib
+file = pathlib.Path("/etc/docker/daemon.json")
+file.write_text(json.dumps({**json.loads(file.read_text()), "runtimes": {"nvidia": "nvidia-container-runtime"}}))
 """,
     f"{UNITS}/nvidia-cdi-refresh.service": SLEEPS,
     f"{UNITS}/nvidia-cdi-refresh.path": f"[Path]\nPathChanged=/usr/bin/nvidia-ctk\n{WANTED}",

@@ -1,20 +1,27 @@
 """`./lab host setup`: the playbook for real, on a copy of this machine, with a package repository of the tests' own."""
 
+import ipaddress
 import json
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.host import machine_copy
+from tests.host.recorded_machine import Recorded
 from tests.package_repository import DOCKERS, DRAWING, Repository
 from vlalab.commands import hosting, machines
 from vlalab.commands.hosting import Setup
 from vlalab.commands.machines import Machine
+from vlalab.doctor.checks import host
+from vlalab.doctor.checks.docker import POOLS
+from vlalab.doctor.types import PASS, Case
 from vlalab.host import gl, paths
 from vlalab.host.console import LabError
 
+UPGRADES = Path(__file__).parent / "machines/upgrades-nvidia.json"  # what a driver and an engine are installed as
 NOTHING = {"extras": [], "users": [], "boot": []}
 
 
@@ -119,12 +126,21 @@ def test_a_key_that_is_not_the_expected_one_does_not_stay(copy, values):
 
 
 def test_a_run_makes_the_machine_ready_and_a_second_one_changes_nothing(copy, play):
-    copy.run("mkdir", "-p", "/opt/lab of all", check=True)
+    copy.run("sh", "-c", """mkdir -p "/opt/lab of all" /etc/docker && echo '{"mtu": 1400}' > /etc/docker/daemon.json""")
     assert changed(play()) > 0
     wanted = (*DOCKERS, "nvidia-container-toolkit", DRAWING)
     there = copy.run("dpkg-query", "-W", "-f", "${Package} ${Status}\n", *wanted).stdout
     assert there.count("install ok installed") == 7
-    assert "nvidia-container-runtime" in copy.read("/etc/docker/daemon.json")
+    daemon = json.loads(copy.read("/etc/docker/daemon.json"))
+    assert (daemon["mtu"], daemon["runtimes"]) == (1400, {"nvidia": "nvidia-container-runtime"})
+    pools = [(ipaddress.ip_network(one["base"]), one["size"]) for one in daemon["default-address-pools"]]
+    assert sum(2 ** (size - base.prefixlen) for base, size in pools) == 768
+    engines = [ipaddress.ip_network(base) for base, _ in POOLS]
+    assert all(any(base.subnet_of(one) for one in engines) for base, _ in pools), "the engine's own, made smaller"
+    said = copy.run("apt-config", "dump").stdout + 'APT::Periodic::Unattended-Upgrade "1";\n'
+    commands = {**json.loads(UPGRADES.read_text())["commands"], "apt-config dump": {"out": said}}
+    found = host.upgrades(Case(Recorded(commands=commands, programs={"unattended-upgrade": "/usr/bin/it"})))
+    assert found.verdict == PASS, found
     groups = copy.run("id", "-nG", "vlatest", check=True).stdout.split()
     assert "vlalab" in groups
     assert copy.run("stat", "-c", "%A %U:%G", "/srv/lab of all").stdout.strip() == "drwxrwsr-t root:vlalab"

@@ -17,7 +17,7 @@ from vlalab.commands.machines import Machine
 from vlalab.host.console import LabError, require_known, say
 from vlalab.host.paths import ADMIN, ROOT
 
-STEPS = ("engine", "nvidia", "users", "volume", "install", "boot")
+STEPS = ("engine", "nvidia", "users", "volume", "install", "upgrades", "boot")
 EXTRAS = ("driver", "rootless")
 ENGINES = ("docker", "distribution", "none")
 DOCTOR_S = 120.0

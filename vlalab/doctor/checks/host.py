@@ -14,6 +14,7 @@ LEAST_SHM = 10**9  # data loaders pass batches through it
 LEAST_FILES = 1024  # descriptors: an evaluation has some per worker, a data loader more
 FULL, TIGHT = 10**8, 5 * 10**9  # an evaluation with few videos takes some MB
 INDEX = "pypi.org"  # its clock is good enough to compare with
+TAKEN = ("nvidia-driver*", "nvidia-kernel*", "docker.io", "docker-ce", "containerd*")  # packages, as dpkg matches them
 CLOCK_S = 300.0  # tokens and certificates forgive that much
 
 
@@ -133,6 +134,26 @@ def clock(case: Case) -> Finding:
     return ok("agrees with the network's" if theirs is not None else "not before this clone's own files")
 
 
+def upgrades(case: Case) -> Finding:
+    """Look for packages of the driver and the engine that unattended-upgrades may replace under running programs."""
+    said = case.machine.run("apt-config", "dump") if case.machine.which("unattended-upgrade") else None
+    settings = said.out if said else ""
+    if not re.search(r'(?m)^APT::Periodic::Unattended-Upgrade "[^0"]', settings):
+        return skip("unattended-upgrades is off")
+    kept = re.findall(r'(?m)^Unattended-Upgrade::Package-Blacklist:: "(.+)";', settings)
+    if not re.search(r'(?mi)^Unattended-Upgrade::(Allowed-Origins|Origins-Pattern):: ".*docker', settings):
+        kept += ["docker-ce", r"containerd\.io"]  # of Docker's repository, which it leaves alone
+    listed = case.machine.run("dpkg-query", "-W", "-f", r"${db:Status-Want} ${db:Status-Status} ${Package}\n", *TAKEN)
+    names = re.findall(r"(?m)^install installed (\S+)$", listed.out if listed else "")
+    taken = [name for name in names if not any(re.match(pattern, name) for pattern in kept)]
+    if taken:
+        return warn(
+            f"unattended-upgrades may replace {', '.join(taken)} overnight: no GPU, or every container stops",
+            fix="sudo ./lab host setup --only upgrades",
+        )
+    return ok("unattended-upgrades leaves driver and engine alone")
+
+
 def limits(case: Case) -> Finding:
     """Reads how many files a process may have open."""
     found = re.search(
@@ -161,4 +182,6 @@ CHECKS = (
     Check("clock", "clock", "With a wrong clock no certificate holds, and runs are out of order.", FAIL,
           "sudo timedatectl set-ntp true", clock),
     Check("ulimits", "open files", "A process that opens more files than it may ends.", WARN, "ulimit -n 4096", limits),
+    Check("upgrades", "automatic upgrades", "A new driver or engine stops what runs.", WARN,
+          "sudo ./lab host setup --only upgrades", upgrades),
 )  # fmt: skip
