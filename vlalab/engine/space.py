@@ -61,8 +61,8 @@ def images_directory(info: Mapping, containerd: str | None) -> str:
 def free_at_engine() -> int | None:
     """Returns the bytes free where the engine keeps images; None where that place is not on this machine."""
     config = Path(CONTAINERD_CONFIG)
-    place = Path(images_directory(docker.info(), config.read_text() if config.exists() else None))
     try:
+        place = Path(images_directory(docker.info(), config.read_text() if config.exists() else None))
         return shutil.disk_usage(place).free if place.is_absolute() else None
     except OSError:
         return None

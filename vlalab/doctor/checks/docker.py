@@ -171,7 +171,7 @@ def addresses(case: Case) -> Finding:
         return warn(
             f"{left} address ranges are left for Docker's networks, of which every user's clone takes one",
             fix="sudo ./lab host setup --only engine",
-            hint="make them smaller and many",
+            hint="for more",
         )
     return ok(f"networks of Docker's: {len(ours)}")
 
@@ -216,7 +216,7 @@ def firewall(case: Case) -> Finding:
     if not about(case) or not re.search(r"(?m)^ENABLED=yes", case.machine.read("/etc/ufw/ufw.conf") or ""):
         return skip("no ufw with Docker here")
     return warn(
-        f"VLALAB_BIND={bind}, and ufw does not hold for ports that Docker publishes: whoever has the token gets in",
+        f"VLALAB_BIND={bind} opens ports that ufw does not guard: Docker's rules come before its own",
         hint="allow addresses in iptables' chain DOCKER-USER, or take out VLALAB_BIND and use an SSH tunnel",
     )
 
