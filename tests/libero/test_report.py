@@ -341,9 +341,9 @@ def test_pace_leaves_the_start_out_and_counts_episodes_under_way():
 
 def test_until_the_first_episode_is_done_an_earlier_run_tells_what_is_left():
     pace = Pace(counts(0), now=0.0, expected_s=100.0)
-    assert pace.totals(counts(0), now=40.0).left_s == 60.0
-    assert pace.totals(counts(0), now=101.0).left_s is None, "this run is slower, and nobody knows by how much"
-    assert pace.totals(counts(2), now=102.0).left_s == pytest.approx(4.0)  # 4 episodes in 1 s, 16 to go
+    assert pace.totals(counts(0), now=4.0).left_s == 96.0
+    assert pace.totals(counts(0), now=300.0).left_s == 90.0, "18 of 20 episodes have not begun"
+    assert pace.totals(counts(2), now=301.0).left_s == pytest.approx(4.0)  # 4 episodes in 1 s, 16 to go
 
 
 def test_videos_that_are_rendered_at_the_end_are_named():

@@ -94,8 +94,9 @@ class Pace:
         left = None
         if fresh and pace and done < planned:
             left = max(0.0, steps_of_done / done * planned - steps) / pace
-        elif self.expected_s and self.expected_s > now - self.start:
-            left = self.expected_s - (now - self.start)
+        elif self.expected_s and done < planned:  # episodes that have not begun take their part of it, however late
+            waiting = sum(row["pending"] for row in counts.values()) / (planned - self.done_before)
+            left = self.expected_s * max(waiting, 1 - (now - self.start) / self.expected_s) or None
         policy_errors = sum(row.get("policy_errors", 0) for row in counts.values())
         if done == planned:
             phase = RENDERING if RENDERING in workers.values() else "ending the workers" if workers else ""
