@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import secrets
 import time
 from collections import OrderedDict
@@ -14,23 +12,20 @@ from starlette.requests import HTTPConnection
 from vla_contract.server.auth import TokenCheck, bearer
 
 KEPT_S = 7 * 86400.0
-MAX_ENDED = 4096  # logouts that are remembered: nobody fills the memory with them
+MAX_SESSIONS = 4096  # the oldest goes: nobody fills the memory with logins
 SAFE = ("GET", "HEAD", "OPTIONS")
 
 
 class Login:
     """The sessions of one site. Without a token everybody is in, and nobody is logged in.
 
-    A session is a cookie `EXPIRY.RANDOM.SIGNATURE`, signed with a key that is made of the token: it survives a restart
-    of the site, and ends when the token changes. The cookie's name follows from the token too, since a browser sends a
-    machine's cookies to all of its ports.
+    The cookie's name is this process's own, since a browser sends a machine's cookies to all of its ports.
     """
 
     def __init__(self, token: str | None):
         self._check = TokenCheck(token)
-        self._key = hashlib.sha256(b"vla-lab session " + (token or "").encode()).digest()
-        self._ended: OrderedDict[str, None] = OrderedDict()
-        self.cookie = f"vlalab-{self._sign('name')[:8]}"
+        self._until: OrderedDict[str, float] = OrderedDict()
+        self.cookie = f"vlalab-{secrets.token_hex(4)}"
 
     @property
     def required(self) -> bool:
@@ -46,26 +41,23 @@ class Login:
         if not self.required:
             return False
         session = request.cookies.get(self.cookie, "")
-        payload, _, signature = session.rpartition(".")
-        if hmac.compare_digest(signature.encode(), self._sign(payload).encode()) and session not in self._ended:
-            return float(payload.partition(".")[0]) > time.time()
+        if self._until.get(session, 0.0) > time.monotonic():
+            return True
         return self._check.allows(bearer(request.headers.get("authorization", "")))
 
     def begin(self, password: str) -> str | None:
         """Returns a new session's cookie for the right password, else None."""
         if not self.required or not self._check.allows(b"Bearer " + password.encode("utf-8", "replace")):
             return None
-        payload = f"{time.time() + KEPT_S:.0f}.{secrets.token_urlsafe(16)}"
-        return f"{payload}.{self._sign(payload)}"
+        session = secrets.token_urlsafe(32)
+        self._until[session] = time.monotonic() + KEPT_S
+        while len(self._until) > MAX_SESSIONS:
+            self._until.popitem(last=False)
+        return session
 
     def end(self, request: HTTPConnection) -> None:
-        """Ends the session of a request, until the site restarts; the browser forgets its cookie."""
-        self._ended[request.cookies.get(self.cookie, "")] = None
-        while len(self._ended) > MAX_ENDED:
-            self._ended.popitem(last=False)
-
-    def _sign(self, text: str) -> str:
-        return hmac.new(self._key, text.encode(), "sha256").hexdigest()
+        """Forgets the session of a request."""
+        self._until.pop(request.cookies.get(self.cookie, ""), None)
 
 
 def is_of_this_site(request: HTTPConnection) -> bool:
