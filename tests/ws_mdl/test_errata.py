@@ -104,5 +104,5 @@ def test_what_cannot_be_used_here():
     with pytest.raises(ModuleNotFoundError):
         import torchtext  # noqa: F401
     if not torch.backends.mps.is_available():
-        with pytest.raises(NotImplementedError):
+        with pytest.raises(RuntimeError, match="MPS"):
             torch.zeros(1, device="mps")
