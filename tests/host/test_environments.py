@@ -4,6 +4,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -152,6 +153,28 @@ def test_where_no_python_fits_the_way_out_is_named(tiny, monkeypatch):
     monkeypatch.setattr(pythons, "download", lambda *_: None)
     with pytest.raises(LabError, match=r"needs Python 3\.10 or 3\.11.*Install it"):
         ensure(tiny)
+
+
+def test_the_python_of_an_environment_is_printed_with_the_reason(tiny, tmp_path, monkeypatch, capsys):
+    """3.10 in a closed home serves a clone that is as closed; a clone that others read gets a Python that they run."""
+    closed, open_to_all = str(tmp_path / "python3.10"), "/bin/sh"
+    Path(closed).touch(mode=0o755)
+    installed = {"3.10": closed, "3.11": open_to_all}
+    monkeypatch.setattr(pythons, "find", lambda version, _: installed.get(version))
+    monkeypatch.setattr(pythons, "runs_as", lambda path, version: path == installed.get(version))
+    alone = venvs.Environment("tiny", tiny)
+    assert venvs._interpreter(alone) == closed
+    assert capsys.readouterr().err == f"lab: environment 'tiny' uses {closed}\n"
+
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        shared = venvs.Environment("tiny", Path(folder))
+        assert venvs._interpreter(shared) == open_to_all
+        printed = capsys.readouterr().err
+        assert f"uses {open_to_all}, not {closed}: users who can read {folder} cannot" in printed and "chmod" in printed
+        del installed["3.10"]
+        assert venvs._interpreter(shared) == open_to_all
+        assert "Python 3.10, as in the images, is not installed" in capsys.readouterr().err
 
 
 # --- images/libero/finish.py --------------------------------------------------------------------------------

@@ -205,6 +205,7 @@ def _interpreter(env: Environment) -> str:
     there = [found for version in env.versions if (found := pythons.find(version, env.folder))]
     for found in there:
         if owners.serves(found, env.folder):
+            say(f"environment '{env.name}' uses {found}{_why_not_first(env, there[0], found)}")
             return found
     lack = f"{there[0]} is closed to others, who can read {env.folder}" if there else "none is installed"
     say(f"needs Python {' or '.join(env.versions)}: {lack}; asking uv to download {env.versions[0]}")
@@ -218,6 +219,16 @@ def _interpreter(env: Environment) -> str:
         "download one. Install it (Debian 12: apt-get install python3.11; Ubuntu 22.04: apt-get install python3.10; "
         "elsewhere: pyenv install 3.10) and call again"
     )
+
+
+def _why_not_first(env: Environment, first: str, selected: str) -> str:
+    """Return why another Python than the preferred version was selected, "" where it is that version."""
+    if first != selected:
+        closed = f"users who can read {env.folder} cannot run that one"
+        return f", not {first}: {closed}. To use it: chmod o-rx {ROOT} && rm -rf {env.venv}"
+    if pythons.runs_as(selected, env.versions[0]):
+        return ""
+    return f"; Python {env.versions[0]}, as in the images, is not installed"
 
 
 def _finish(env: Environment, line: Status) -> None:
