@@ -58,10 +58,18 @@ def test_every_lab_and_lesson_can_be_debugged():
         assert LAUNCH[name]["module"] == module
 
 
+def test_the_current_file_runs_with_the_interpreter_chosen_in_the_editor():
+    one = LAUNCH["Current File"]
+    assert (one["program"], one["python"]) == ("${file}", "${command:python.interpreterPath}")
+    assert one["cwd"] == "${workspaceFolder}"
+
+
 def test_what_is_debugged_finds_its_packages():
     for one in LAUNCH.values():
         folders = one["env"]["PYTHONPATH"].replace("${workspaceFolder}", str(ROOT)).split(":")
         assert folders == [str(ROOT), *(str(ROOT / folder) for folder in paths.SHARED)]
+        if "program" in one:
+            continue
         places = [ROOT / folder / one["module"].replace(".", "/") for folder in (".", *paths.SHARED)]
         assert any(path.with_suffix(end).exists() for path in places for end in ("", ".py"))
     assert read(".vscode/settings.json")["python.analysis.extraPaths"] == [str(folder) for folder in paths.SHARED]
