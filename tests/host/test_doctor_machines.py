@@ -4,13 +4,14 @@ machines/workstation.json is one on which all is well; the others say what is di
 """
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.host.recorded_machine import Recorded
 from vlalab.doctor import registry, running, telling
-from vlalab.doctor.types import FAIL, GROUPS, PASS, SKIP, VERDICTS, WARN, Case, Check, Finding, ok
+from vlalab.doctor.types import FAIL, GROUPS, PASS, SKIP, VERDICTS, WARN, Case, Check, Finding, Result, ok
 from vlalab.host import paths
 
 MACHINES = Path(__file__).parent / "machines"
@@ -166,7 +167,7 @@ def test_the_exit_code_is_the_worst_finding(name, code):
     results = running.run(chosen, Case(recorded(name), volume=Path("/srv/lab/volume")))
     assert telling.code(results) == code
     told = telling.as_json(results, (), 1.0)
-    assert (told["schema"], told["exit_code"], told["verdict"]) == (1, code, telling.SAID[code])
+    assert (told["schema"], told["exit_code"], told["verdict"]) == (1, code, telling.verdict(results))
     assert {field: type(value) for field, value in json.loads(json.dumps(told)).items()} == SCHEMA
     for row in json.loads(json.dumps(told))["checks"]:
         assert {field: type(value) for field, value in row.items()} == SCHEMA_OF_A_CHECK
@@ -179,11 +180,52 @@ def test_the_table_fits_its_width_and_ends_with_what_to_do(width):
     results = running.run(chosen, Case(recorded("driver-mismatch"), volume=Path("/srv/lab/volume")))
     lines = telling.lines(results, 1.0, width)
     assert all(len(line) <= width for line in lines if not line.startswith("   $ "))
-    assert [line for line in lines if line == "What to do:" or line.startswith(("   $ ", "not usable: "))][:2] == [
+    assert [line for line in lines if line == "What to do:" or line.startswith("   $ ")][:2] == [
         "What to do:",
         "   $ sudo reboot",
     ]
-    assert any(line.startswith("not usable: ") for line in lines[-2:])
+    assert any(line.startswith("not ready (local)") for line in lines[-4:])
+
+
+def found(**verdicts: str) -> list[Result]:
+    """Return a result per check id (with _ for -), every other check in order."""
+    wanted = {name.replace("_", "-"): verdict for name, verdict in verdicts.items()}
+    assert set(wanted) <= {one.id for one in registry.checks()}
+    return telling.judge(
+        [Result(one, Finding(wanted.get(one.id, PASS), "why", "fix"), 0.0) for one in registry.checks()]
+    )
+
+
+def test_the_runtime_that_would_be_used_is_judged(monkeypatch):
+    monkeypatch.setenv("VLALAB_UID", str(os.geteuid() + 1))
+    monkeypatch.setenv("VLALAB_GID", "1")
+    without_images = {"images": SKIP}
+    cases = [
+        (found(), 0, "ready (docker)"),
+        (found(docker_disk=FAIL), 2, "not ready (docker)"),
+        (found(**without_images), 0, "ready (local)"),
+        (found(docker_engine=WARN, **without_images), 1, "ready (local); Docker: 1 thing missing"),
+        (found(docker_engine=WARN, volume_owner=FAIL, **without_images), 1, "ready (local); Docker: 2 things missing"),
+        (found(docker_disk=FAIL, images=WARN, docker_engine=WARN), 1, "ready (local); Docker: 3 things missing"),
+        (found(network_hub=WARN, **without_images), 1, "ready (local), with warnings"),
+        (found(volume=FAIL, **without_images), 2, "not ready (local)"),
+    ]
+    for results, code, verdict in cases:
+        assert (telling.code(results), telling.verdict(results)) == (code, verdict)
+    assert {one.id for one in registry.checks()} >= telling.FOR_CONTAINERS
+
+
+def test_folders_of_another_owner_stop_local_services_of_that_owner(monkeypatch):
+    """Services of this user, in whichever runtime, cannot write there."""
+    monkeypatch.setenv("VLALAB_UID", str(os.geteuid()))
+    monkeypatch.setenv("VLALAB_GID", str(os.getegid()))
+    assert telling.verdict(found(volume_owner=FAIL, images=SKIP)) == "not ready (local)"
+
+
+def test_a_check_that_does_not_apply_is_not_needed_here():
+    (line,) = [line for line in telling.lines(found(nvidia_mig=SKIP), 1.0) if "MIG" in line]
+    assert line == "  -    not needed here, why: MIG"
+    assert "1 not needed here" in " ".join(telling.lines(found(nvidia_mig=SKIP), 1.0)[-2:])
 
 
 def test_every_field_of_the_json_is_documented():

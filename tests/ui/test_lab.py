@@ -40,7 +40,7 @@ STATUS = {"host": "gpu01", "docker": None, "commit": "c0ffee" * 6, "gpus": [GPU]
           "services": [{**UP, "name": "oracle-7", "private": True}, UP, DOWN]}  # fmt: skip
 FAILED = {"service": "random", "what": "start", "began": 1.0, "ended": 3.0, "code": 1, "output": "<i>no weights</i>"}
 CHECK = {"id": "disk", "title": "Disk", "verdict": "pass", "why": "100 GB", "hint": "", "fix": ""}
-DOCTOR = {"running": False, "at": 5.0, "error": "", "told": {"verdict": "not usable", "checks": [
+DOCTOR = {"running": False, "at": 5.0, "error": "", "told": {"verdict": "not ready (local)", "checks": [
     CHECK, {**CHECK, "id": "clock", "verdict": "fail", "why": "<b>1970</b>", "fix": "sudo timedatectl"}]}}  # fmt: skip
 TELLS = {
     "GET /status": (200, {"status": STATUS, "error": "", "actions": [FAILED]}),
@@ -187,7 +187,7 @@ def test_the_doctors_table_has_what_is_wrong_first(site, tmp_path):
         page = client.get("/lab/doctor").text
         assert client.post("/lab/doctor").json()["running"] is True
     assert page.index('data-check="clock"') < page.index("<details") < page.index('data-check="disk"')
-    assert "&lt;b&gt;1970" in page and "sudo timedatectl" in page and "not usable" in page
+    assert "&lt;b&gt;1970" in page and "sudo timedatectl" in page and "not ready (local)" in page
 
 
 def test_what_the_steward_refuses_is_told_in_its_words_and_no_name_is_a_path(site, tmp_path):

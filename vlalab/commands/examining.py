@@ -28,7 +28,7 @@ def doctor(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: b
             one.check.id: one
             for one in running.run(registry.named(done), Case(environments=case.environments, offline=offline))
         }
-        results = [fresh.get(one.check.id, one) for one in results]
+        results = telling.judge([fresh.get(one.check.id, one) for one in results])
     seconds = time.monotonic() - began
     if in_json:
         print(json.dumps(telling.as_json(results, names, seconds), indent=1, default=str))
@@ -43,7 +43,7 @@ def examine(case: Case) -> list[Result]:
     for name in case.environments:
         with status(f"self-test of {name}"):
             results += selftests.run(name, case)
-    return results
+    return telling.judge(results)
 
 
 def _show(lines: Sequence[str]) -> None:

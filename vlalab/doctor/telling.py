@@ -2,27 +2,66 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 from vlalab.doctor.running import NOT_ASKED
 from vlalab.doctor.types import FAIL, PASS, SKIP, VERDICTS, WARN, Result
+from vlalab.engine import volumes
 
 SCHEMA = 1
 CODES = {PASS: 0, SKIP: 0, WARN: 1, FAIL: 2}
-SAID = {0: "usable", 1: "usable, with warnings", 2: "not usable"}
+# Checks outside the group docker that concern containers only.
+FOR_CONTAINERS = frozenset({
+    "images", "network-registry", "nvidia-toolkit", "nvidia-runtime", "nvidia-cdi", "gpu-in-container",
+})  # fmt: skip
 MARKS = {PASS: "ok", WARN: "WARN", FAIL: "FAIL"}
 COLOURS = {PASS: "green", WARN: "yellow", FAIL: "bold red"}
 WIDEST = 110
 
 
+def runtime(results: Sequence[Result]) -> str:
+    """Return what `--runtime auto` would select: docker where an engine answers and images are built, else local."""
+    verdicts = {one.check.id: one.finding.verdict for one in results}
+    return "docker" if verdicts.get("docker-engine") == PASS and verdicts.get("images") in (PASS, WARN) else "local"
+
+
+def judge(results: Sequence[Result]) -> list[Result]:
+    """Return the results with every failure that concerns containers only as a warning where the runtime is local."""
+    return [
+        replace(one, finding=replace(one.finding, verdict=WARN))
+        if one.finding.verdict == FAIL and runtime(results) == "local" and _is_for_containers(one)
+        else one
+        for one in results
+    ]
+
+
+def _is_for_containers(one: Result) -> bool:
+    # Local services run as the caller: another owner of the volume is a problem of containers only.
+    if one.check.id == "volume-owner":
+        return volumes.owner()[0] != os.geteuid()
+    return one.check.group == "docker" or one.check.id in FOR_CONTAINERS
+
+
 def code(results: Sequence[Result]) -> int:
-    """Returns 0 where all is usable, 1 with warnings, 2 where something is not."""
+    """Returns 0 where all is in order, 1 with warnings, 2 where something fails."""
     return max((CODES[one.finding.verdict] for one in results), default=0)
+
+
+def verdict(results: Sequence[Result]) -> str:
+    """Return the verdict on the runtime that would be used: "ready (local); Docker: 2 things missing"."""
+    used = runtime(results)
+    missing = [one for one in results if used == "local" and CODES[one.finding.verdict] and _is_for_containers(one)]
+    worst = code([one for one in results if one not in missing])
+    text = {0: f"ready ({used})", 1: f"ready ({used}), with warnings", 2: f"not ready ({used})"}[worst]
+    things = f"{len(missing)} thing{'s' * (len(missing) != 1)} missing"
+    return f"{text}; Docker: {things}" if missing else text
 
 
 def as_json(results: Sequence[Result], environments: Sequence[str], seconds: float) -> dict[str, Any]:
@@ -32,7 +71,7 @@ def as_json(results: Sequence[Result], environments: Sequence[str], seconds: flo
         "host": platform.node(),
         "environments": list(environments),
         "exit_code": code(results),
-        "verdict": SAID[code(results)],
+        "verdict": verdict(results),
         "seconds": round(seconds, 2),
         "checks": [_row(one) for one in results],
     }
@@ -68,7 +107,8 @@ def _group(results: Sequence[Result], title: int, width: int) -> list[str]:
     rows = [row if len(row) <= width else row[: width - 1] + "…" for row in shown]
     for why in dict.fromkeys(one.finding.why for one in idle if one.finding.why != NOT_ASKED):
         titles = ", ".join(one.check.title for one in idle if one.finding.why == why)
-        rows += textwrap.wrap(f"{why}: {titles}", width, initial_indent="  -    ", subsequent_indent="       ")
+        text = f"not needed here, {why}: {titles}"
+        rows += textwrap.wrap(text, width, initial_indent="  -    ", subsequent_indent="       ")
     return rows
 
 
@@ -95,6 +135,11 @@ def _mending(results: Sequence[Result], width: int) -> list[str]:
 
 
 def _sum(results: Sequence[Result], seconds: float) -> str:
-    count = {verdict: sum(one.finding.verdict == verdict for one in results) for verdict in VERDICTS}
-    parts = [f"{count[PASS]} passed", f"{count[WARN]} warned", f"{count[FAIL]} failed", f"{count[SKIP]} do not apply"]
-    return f"{SAID[code(results)]}: {', '.join(parts)}, in {seconds:.1f} s"
+    count = {mark: sum(one.finding.verdict == mark for one in results) for mark in VERDICTS}
+    parts = [
+        f"{count[PASS]} passed",
+        f"{count[WARN]} warned",
+        f"{count[FAIL]} failed",
+        f"{count[SKIP]} not needed here",
+    ]
+    return f"{verdict(results)} ({', '.join(parts)}, in {seconds:.1f} s)"
