@@ -5,7 +5,7 @@ framework. The README beside this package shows a policy service and its client 
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # The whole repository's: packages, `./lab --version`, the images' labels and `/v1/info` read it from here.
 __version__ = "0.1.0"
@@ -52,7 +52,7 @@ _HOME = {
 __all__ = sorted(_HOME)
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'vla_contract' has no attribute {name!r}; it has {', '.join(__all__)}")
     value = getattr(import_module(f"vla_contract.{_HOME[name]}"), name)

@@ -78,6 +78,7 @@ class PolicyClient:
             chunk = decode_chunk(answer.body)
         except ValueError as error:
             raise PolicyUnavailable(f"{self.base_url}/v1/act answered no valid action chunk: {error}") from error
+        assert isinstance(chunk.timings_ms, dict)  # as a message is read
         chunk.timings_ms["round_trip"] = (time.perf_counter() - start) * 1e3
         return chunk
 
@@ -116,7 +117,7 @@ class PolicyClient:
     def __enter__(self) -> "PolicyClient":
         return self
 
-    def __exit__(self, *exc) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def _not_ready(self, timeout_s: float) -> str | None:
@@ -148,9 +149,10 @@ class PolicyClient:
         }
         attempt = 0
         while True:
-            answer, fault, asked_s = self._try(method, route, headers, body, deadline)
-            if fault is None:
+            answer = self._try(method, route, headers, body, deadline)
+            if isinstance(answer, Response):
                 return answer
+            fault, asked_s = answer
             wait_s = self._rule.wait_s(attempt, asked_s)
             if attempt >= self._rule.retries or wait_s >= deadline.left_s():
                 spent = f"{attempt + 1} tries in {self.deadline_s - deadline.left_s():.1f} s"
@@ -159,21 +161,21 @@ class PolicyClient:
             attempt += 1
 
     def _try(
-        self, method: str, route: str, headers: dict, body: bytes | None, deadline: Deadline
-    ) -> tuple[Response | None, PolicyUnavailable | None, float | None]:
+        self, method: str, route: str, headers: dict[str, str], body: bytes | None, deadline: Deadline
+    ) -> Response | tuple[PolicyError, float | None]:
         """Returns the answer, or a fault that may pass and the pause the server asked for; raises one that stays."""
         timeout_s = min(self.timeout_s, max(deadline.left_s(), 0.001))
         headers["X-Timeout-S"] = f"{timeout_s:.3f}"  # past it the server need not begin
         try:
             answer = self._transport.request(method, route, timeout_s, headers, body)
         except FAULTS as error:
-            return None, PolicyUnavailable(f"{self.base_url}{route}: {_why(error, timeout_s)}"), None
+            return PolicyUnavailable(f"{self.base_url}{route}: {_why(error, timeout_s)}"), None
         if answer.status == 200:
-            return answer, None, None
+            return answer
         fault, asked_s = _fault(self.base_url + route, answer)
         if answer.status not in _AGAIN or str(fault.problem.get("type", "")).endswith(_FINAL):
             raise fault
-        return None, fault, asked_s
+        return fault, asked_s
 
 
 def _fault(url: str, answer: Response) -> tuple[PolicyError, float | None]:

@@ -5,7 +5,9 @@ which every simulator step pays.
 """
 
 import http.client
+import socket
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from httptools import (
@@ -21,12 +23,15 @@ MAX_ANSWER = 32 * 2**20  # bytes behind the head
 _PIECE = 65536  # what malloc keeps at hand: for 1 MiB it asks the kernel, 25 µs an answer
 
 
-class Headers(dict):
-    """Headers as bytes under lower-case names, found as text under any."""
+class Headers:
+    """Headers, found as text under their names in any case."""
 
-    def get(self, name: str, default: str | None = None) -> str | None:
-        value = super().get(name.lower().encode())
-        return default if value is None else value.decode("latin-1").strip()
+    def __init__(self, fields: Iterable[tuple[bytes, bytes]] = ()):
+        self._values = dict(fields)  # under lower-case names
+
+    def get(self, name: str) -> str | None:
+        value = self._values.get(name.lower().encode())
+        return None if value is None else value.decode("latin-1").strip()
 
 
 class Response(NamedTuple):
@@ -45,9 +50,11 @@ class _MoreError(Exception):
 class _Arriving:
     """What has come so far of a response. The parser calls what begins with `on_`."""
 
-    def __init__(self):
-        self._fields, self._parts = [], []
-        self.status, self.headers, self.whole, self.keep = 0, None, False, False
+    def __init__(self) -> None:
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._parts: list[bytes] = []
+        self.headers: Headers | None = None
+        self.status, self.whole, self.keep = 0, False, False
         self.on_body = self._parts.append
         self._parser = HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=True)  # lines may end in "\n" alone
@@ -58,16 +65,18 @@ class _Arriving:
         try:
             self._parser.feed_data(piece)
         except (HttpParserError, HttpParserUpgrade) as error:
-            if isinstance(error, HttpParserCallbackError) and not isinstance(error.__context__, _MoreError):
-                raise error.__context__ from None  # of a signal's handler: Ctrl-C is no fault of the answer's
+            cause = error.__context__ if isinstance(error, HttpParserCallbackError) else None
+            if cause is not None and not isinstance(cause, _MoreError):
+                raise cause from None  # of a signal's handler: Ctrl-C is no fault of the answer's
             self.keep = False
             if not self.whole:  # else the answer is in order, and more than it has come
                 raise self._fault(error) from None
         if self.headers is not None and not begun:
-            self._check_head()
+            self._check_head(self.headers)
 
     def whole_response(self) -> Response:
-        self._parser = None  # it holds this, and only a collection of garbage would end the two
+        assert self.headers is not None
+        del self._parser  # it holds this, and only a collection of garbage would end the two
         return Response(self.status, http.client.responses.get(self.status, ""), self.headers, self.body())
 
     def body(self) -> bytes:
@@ -89,15 +98,15 @@ class _Arriving:
     def on_message_complete(self) -> None:
         self.whole = self.headers is not None
 
-    def _check_head(self) -> None:
+    def _check_head(self, headers: Headers) -> None:
         if self.status < 100 or (not self.keep and self._parser.get_http_version()[0] != "1"):  # 1.1 keeps
             raise http.client.BadStatusLine(f"HTTP/{self._parser.get_http_version()} {self.status}")
         if len(self._fields) > MAX_HEADERS:
             raise http.client.HTTPException(f"the answer has more than {MAX_HEADERS} headers")
-        if b"content-length" in self.headers:
-            known = int(self.headers[b"content-length"]) <= MAX_ANSWER
+        if (length := headers.get("content-length")) is not None:
+            known = int(length) <= MAX_ANSWER
         else:
-            known = self.status in (204, 304) or self.headers.get("transfer-encoding", "").lower() == "chunked"
+            known = self.status in (204, 304) or (headers.get("transfer-encoding") or "").lower() == "chunked"
         if not known:
             raise http.client.IncompleteRead(b"")
 
@@ -109,7 +118,7 @@ class _Arriving:
         return http.client.HTTPException(f"the answer is none of HTTP: {error}")
 
 
-def read_response(sock, end: float) -> tuple[Response, bool]:
+def read_response(sock: socket.socket, end: float) -> tuple[Response, bool]:
     """Returns the answer, whole by `end` (time.monotonic), and whether the connection may carry another request.
 
     Raises OSError and http.client.HTTPException for what is no answer, ends too early, or is longer than MAX_ANSWER.
@@ -128,7 +137,7 @@ def read_response(sock, end: float) -> tuple[Response, bool]:
     return answer.whole_response(), answer.keep
 
 
-def _recv(sock, count: int, end: float) -> bytes:
+def _recv(sock: socket.socket, count: int, end: float) -> bytes:
     left_s = end - time.monotonic()
     if left_s <= 0:
         raise TimeoutError("timed out")

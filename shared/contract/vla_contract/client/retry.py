@@ -15,7 +15,7 @@ class RetryRule:
     longest_s: float = 5.0
     jitter: Callable[[float, float], float] = random.uniform
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.retries < 0 or not 0 < self.first_s <= self.longest_s:
             raise ValueError(f"{self}; expected retries >= 0 and 0 < first_s <= longest_s")
 

@@ -29,10 +29,11 @@ class Transport:
 
     def __init__(self, base_url: str):
         url = _split(base_url)
+        assert url.hostname is not None
         self.base_url = base_url.rstrip("/")
         self._path = url.path.rstrip("/")
         self._host, self._port = url.hostname, url.port
-        self._host_header = _host_header(url)
+        self._host_header = _host_header(url.hostname, url.port)
         secure = url.scheme == "https"
         self._kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         self._idle: deque[tuple[http.client.HTTPConnection, float]] = deque()
@@ -83,7 +84,10 @@ class Transport:
             connection.close()
         return None
 
-    def _exchange(self, connection, end, method, route, headers, body) -> Response:
+    def _exchange(
+        self, connection: http.client.HTTPConnection, end: float,
+        method: str, route: str, headers: Mapping[str, str], body: bytes | None,
+    ) -> Response:  # fmt: skip
         try:
             connection.sock.settimeout(_left_s(end))
             with suppress(BrokenPipeError, ConnectionResetError):
@@ -128,13 +132,13 @@ def _left_s(end: float) -> float:
     return left_s
 
 
-def _host_header(url: SplitResult) -> str:
-    host = url.hostname.encode("idna").decode()
+def _host_header(name: str, port: int | None) -> str:
+    host = name.encode("idna").decode()
     host = f"[{host}]" if ":" in host else host
-    return f"{host}:{url.port}" if url.port else host
+    return f"{host}:{port}" if port else host
 
 
-def _split(text: object) -> SplitResult:
+def _split(text: str) -> SplitResult:
     try:
         url = urlsplit(text)
         known = url.scheme in ("http", "https") and url.hostname and url.hostname.encode("idna") and url.port != 0

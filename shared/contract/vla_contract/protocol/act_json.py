@@ -55,8 +55,8 @@ def to_json(array: np.ndarray) -> dict[str, Any]:
 
 def loads(text: bytes | str) -> Any:
     """Returns the JSON value with its arrays, which are read-only. Raises InvalidObservation."""
-    marks = (b"[", b"{", b",") if isinstance(text, bytes) else ("[", "{", ",")
-    if sum(text.count(mark) for mark in marks) > MAX_CONTAINERS:  # no base64 has them: they are lists, objects, members
+    marks = map(text.count, "[{,") if isinstance(text, str) else map(text.count, (b"[", b"{", b","))
+    if sum(marks) > MAX_CONTAINERS:  # no base64 has them: they are lists, objects, members
         raise InvalidObservation(f"the body holds more than {MAX_CONTAINERS} lists, objects and members; send arrays")
     try:
         return json.loads(text, object_hook=_array_or_dict, parse_constant=_no_constant)
@@ -78,7 +78,7 @@ def refuse_unservable(info: PolicyInfo) -> None:
         )
 
 
-def _observation(payload: dict, info: PolicyInfo, session: str) -> Observation:
+def _observation(payload: dict[str, Any], info: PolicyInfo, session: str) -> Observation:
     for name in ("image", "instruction"):
         if name not in payload:
             received = _names(payload) or "nothing"
@@ -123,7 +123,7 @@ def _image(value: Any) -> np.ndarray:
     return image
 
 
-def _check_names(payload: dict) -> None:
+def _check_names(payload: dict[str, Any]) -> None:
     """Others are ignored, as upstream does, but a misspelt key would un-normalise wrongly."""
     if len(payload) > MAX_FIELDS:
         raise InvalidObservation(f"the body has {len(payload)} fields; expected at most {MAX_FIELDS}")
@@ -132,11 +132,11 @@ def _check_names(payload: dict) -> None:
             raise InvalidObservation(f"unknown field {name!r}; did you mean 'unnorm_key'?")
 
 
-def _names(items: dict) -> str:
+def _names(items: dict[str, Any]) -> str:
     return ", ".join(repr(name[:40]) for name in sorted(items)[:MAX_FIELDS])
 
 
-def _array_or_dict(items: dict) -> Any:
+def _array_or_dict(items: dict[str, Any]) -> Any:
     if _ND not in items:
         return items
     if not {"dtype", "shape"} <= items.keys() or not isinstance(items[_ND], str):
@@ -159,7 +159,7 @@ def _from_base64(text: str) -> bytes:
     return raw
 
 
-def _object(value: Any) -> dict:
+def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidObservation(f"the body holds a {type(value).__name__}; expected {{'image': …, 'instruction': …}}")
     return value

@@ -4,7 +4,7 @@ Encoding hands the array's own memory to the packer; decoding views the received
 Sizes, nesting and the number of containers are bounded before anything large is built from a message.
 """
 
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from typing import Any
 
 import msgpack
@@ -36,10 +36,11 @@ def pack(value: Any) -> bytes:
     bytes and keys that are no text do travel but are refused on arrival: the types let neither in.
     """
     try:
-        return msgpack.packb(value, default=encode_special, use_bin_type=True)
+        packed: bytes = msgpack.packb(value, default=encode_special, use_bin_type=True)
     except (TypeError, OverflowError, ValueError) as error:
         check_plain(value)  # names the place, where it can
         raise InvalidObservation(f"this value cannot be sent: {error}") from error
+    return packed
 
 
 def unpack(data: bytes, without: str | None = None) -> Any:
@@ -52,7 +53,7 @@ def unpack(data: bytes, without: str | None = None) -> Any:
     if len(data) > MAX_BYTES:
         raise InvalidObservation(f"the message has {len(data)} bytes; expected at most {MAX_BYTES}")
     count = _Count()
-    hooks = {"object_hook": count.dict, "list_hook": count.list}
+    hooks: dict[str, Callable[..., Any]] = {"object_hook": count.on_dict, "list_hook": count.on_list}
     try:
         if without is None or not _is_map(data):
             return msgpack.unpackb(data, **hooks, **LIMITS)
@@ -68,7 +69,7 @@ def _is_map(data: bytes) -> bool:
     return bool(data) and (0x80 <= data[0] <= 0x8F or data[0] in (0xDE, 0xDF))
 
 
-def _members(data: bytes, without: str, hooks: dict) -> dict[str, Any]:
+def _members(data: bytes, without: str, hooks: dict[str, Callable[..., Any]]) -> dict[str, Any]:
     """Returns the map that a message is, less one member."""
     stream = msgpack.Unpacker(max_buffer_size=MAX_BYTES, **hooks, **LIMITS)
     stream.feed(data)
@@ -102,14 +103,14 @@ def encode_special(value: Any) -> Any:
 class _Count:
     """Hooks that count containers, so that a small message cannot become a large object."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.left, self.values_left = MAX_CONTAINERS, MAX_VALUES
 
-    def list(self, items: list) -> list:
+    def on_list(self, items: list[Any]) -> list[Any]:
         self._take(items)
         return items
 
-    def dict(self, items: dict) -> Any:
+    def on_dict(self, items: dict[Any, Any]) -> Any:
         self._take(items)
         if len(items) == 1 and _ND in items:
             return decode_array(items[_ND])

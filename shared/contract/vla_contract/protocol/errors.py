@@ -3,6 +3,7 @@
 import difflib
 import reprlib
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class ContractError(Exception):
@@ -24,7 +25,7 @@ class PolicyLost(ContractError):
 class PolicyError(ContractError):
     """What came of a request that got no actions: an answer's status and problem document, where there was one."""
 
-    def __init__(self, message: str, status: int | None = None, problem: Mapping | None = None):
+    def __init__(self, message: str, status: int | None = None, problem: Mapping[str, Any] | None = None):
         super().__init__(message)
         self.status = status
         self.problem = dict(problem or {})
@@ -45,7 +46,7 @@ class PolicyRefused(PolicyError):
 class _Repr(reprlib.Repr):
     """Cuts a value before it is written out, at every level."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.maxlevel, self.maxstring, self.maxlong, self.maxother = 3, 200, 60, 60
 

@@ -42,7 +42,7 @@ class PolicyInfo:
     lock_hash: str | None = None  # sha256 of the requirements.lock it runs from
     details: Mapping[str, str] = field(default_factory=dict)  # for example {"attention": "sdpa"}
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("cameras", "unnorm_keys", "suites"):
             _set_text_tuple(self, name)
         for name in ("action", "state"):

@@ -45,7 +45,8 @@ def encode_chunk(chunk: ActionChunk, timings_ms: Callable[[], Mapping[str, float
     packer.pack(chunk.actions)
     packer.pack("timings_ms")
     packer.pack({**chunk.timings_ms, **(timings_ms() if timings_ms else {})})
-    return packer.bytes()
+    packed: bytes = packer.bytes()
+    return packed
 
 
 def decode_chunk(body: bytes) -> ActionChunk:
@@ -69,7 +70,7 @@ def decode_reset(body: bytes) -> tuple[str, bool]:
     return name, "prefix" in fields
 
 
-def _mapping(tree: Any, what: str) -> dict:
+def _mapping(tree: Any, what: str) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise InvalidObservation(f"the body holds a {type(tree).__name__}; expected a map with the fields of {what}")
     return tree

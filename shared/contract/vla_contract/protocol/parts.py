@@ -25,7 +25,7 @@ class Part:
     low: float | None = None
     high: float | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in ("name", "unit", "convention"):
             if not isinstance(getattr(self, field), str) or not getattr(self, field):
                 raise ValueError(f"Part.{field} is {getattr(self, field)!r}; expected a text")

@@ -5,6 +5,7 @@ dtype is on the allow-list. Nothing else is encoded or accepted, so nothing can 
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -31,13 +32,13 @@ def check_plain(value: object, path: str = "value") -> None:
 
 def wire_dtype(dtype: np.dtype, path: str = "array") -> str:
     """Returns the little-endian name of an allowed dtype ("<f4"), whatever its byte order in memory."""
-    name = _NAMES.get(dtype) or dtype.newbyteorder("<").str
+    name: str = _NAMES.get(dtype) or dtype.newbyteorder("<").str
     if name not in DTYPES:
         raise InvalidObservation(f"{path} has dtype {dtype}; expected one of {', '.join(DTYPES)}")
     return name
 
 
-def _is_plain(value: object, depth: int) -> bool:
+def _is_plain(value: Any, depth: int) -> bool:
     """Tells whether `_name_fault` would find nothing. Both ends of the wire ask this at every step: no texts here."""
     kind = type(value)
     if kind in _COMMON:

@@ -47,7 +47,7 @@ class Observation:
     privileged: Mapping[str, Any] | None = None
     unnorm_key: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.images, Mapping):
             raise InvalidObservation(f"images is a {_type(self.images)}; expected a mapping of camera name to picture")
         for name, image in self.images.items():
@@ -78,7 +78,7 @@ class ActionChunk:
     actions: np.ndarray
     timings_ms: Mapping[str, float] = field(default_factory=dict)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_actions(self.actions)
         if not isinstance(self.timings_ms, Mapping):
             raise ValueError(f"timings_ms is a {_type(self.timings_ms)}; expected a mapping of stage to milliseconds")
