@@ -66,9 +66,10 @@ class Part:
 
 
 def lint(options: Options, output: TextIO | None) -> list[Result]:
-    """Run ruff over the repository; it counts as one test."""
-    code = execute([sys.executable, "-m", "ruff", "check", "--no-cache", "."], {}, output)
-    return [Result("lint", passed=int(code == 0), failed=int(code != 0))]
+    """Run ruff and the type checker over the repository; each counts as one test."""
+    commands = (["ruff", "check", "--no-cache", "."], ["vlalab.testing.types"])
+    codes = [execute([sys.executable, "-m", *words], {}, output) for words in commands]
+    return [Result("lint", passed=codes.count(0), failed=len(codes) - codes.count(0))]
 
 
 def contract(options: Options, output: TextIO | None) -> list[Result]:

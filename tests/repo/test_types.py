@@ -1,0 +1,54 @@
+"""Types: counts of errors that only fall, none in the contract's protocol and client, the same on every machine."""
+
+import json
+import shutil
+
+import pytest
+
+from vlalab.host import paths
+from vlalab.testing import types
+
+STORED = json.loads(types.STORED.read_text())
+(CONTRACT,) = paths.ROOT.glob("shared/*/vla_contract")
+ERRORS = [f"lab/a.py:{line}: error: wrong  [misc]" for line in (1, 2)] + ["lab/b.py:1: error: wrong  [misc]"]
+
+
+def test_the_contracts_protocol_and_client_have_no_type_error():
+    strict = [CONTRACT / "protocol", CONTRACT / "client"]
+    assert all((directory / "__init__.py").exists() for directory in strict) and (CONTRACT / "py.typed").exists()
+    assert not {str(directory.relative_to(paths.ROOT)) for directory in strict} & set(STORED)
+
+
+def test_every_count_is_of_a_directory_that_exists():
+    assert STORED and all(number > 0 and (paths.ROOT / name).is_dir() for name, number in STORED.items())
+
+
+@pytest.mark.parametrize(
+    ("stored", "printed"),
+    [
+        ({"lab": 3}, []),
+        ({"lab": 2}, [*ERRORS, "lab: 3 type errors; expected at most 2: fix the new ones"]),
+        ({}, [*ERRORS, "lab: 3 type errors; expected at most 0: fix the new ones"]),
+        ({"lab": 4, "gone": 1}, [
+            "gone: 0 type errors, fewer than the 1 in types.json",
+            "lab: 3 type errors, fewer than the 4 in types.json",
+        ]),
+    ],
+)  # fmt: skip
+def test_a_count_that_rose_or_fell_is_reported(stored, printed):
+    assert types.differences(ERRORS, stored) == printed
+
+
+def test_packages_of_an_environment_change_no_count(tmp_path, monkeypatch):
+    """One that is installed without types, one that is not; and an ignore must name what it ignores."""
+    shutil.copy(paths.ROOT / "pyproject.toml", tmp_path)
+    shutil.copytree(CONTRACT.parent, tmp_path / CONTRACT.parent.relative_to(paths.ROOT))
+    shutil.rmtree(tmp_path / CONTRACT.relative_to(paths.ROOT) / "server")
+    (tmp_path / "new.py").write_text("import torch\nimport yaml\nloaded = yaml.load(torch.x)\ndef f(x): ...\n")
+    (tmp_path / "old.py").write_text("x: int = ''  # type: ignore\n")
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    errors = sorted(line for line in types.check() if "/vla_contract/" not in line or "/protocol/" in line)
+    assert [line.split(" error: ")[0] + line[line.rindex(" [") :] for line in errors] == [
+        "new.py:4: [no-untyped-def]",
+        "old.py:1: [ignore-without-code]",
+    ]
