@@ -37,7 +37,7 @@ class Lock:
 
     name: str
     folder: str
-    contract: bool = False  # its programs import vla_contract, so the contract's requirements are inputs too
+    contract: bool = False  # its programs import vla_contract, so its server's requirements are inputs too
     root: Path = field(default=ROOT)
 
     @property
@@ -57,7 +57,7 @@ class Lock:
 
     @property
     def contract_project(self) -> Path:
-        """The contract's own requirements."""
+        """The contract's own requirements, the server's among them."""
         return self.root / "shared" / "contract" / "pyproject.toml"
 
     def inputs_hash(self) -> str:
@@ -67,7 +67,7 @@ class Lock:
             parts.append(_requirement_lines(self.excludes))
         if self.contract:
             project = tomllib.loads(self.contract_project.read_text())["project"]
-            parts.append(project["dependencies"])
+            parts.append(project["optional-dependencies"]["server"])
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def command(self, output: Path) -> list[str]:
@@ -75,7 +75,7 @@ class Lock:
         prefix = "" if self.folder == "." else f"{self.folder}/"
         inputs = [f"{prefix}requirements.in"]
         if self.contract:
-            inputs.append("shared/contract/pyproject.toml")
+            inputs += ["shared/contract/pyproject.toml", "--extra", "server"]
         if self.excludes.exists():
             inputs += ["--excludes", f"{prefix}excludes.txt"]
         return [pythons.uv(), *COMPILE, *inputs, "--output-file", str(output)]

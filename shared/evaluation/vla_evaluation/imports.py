@@ -9,9 +9,11 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-PACKAGES = {  # found and not imported: nothing of them is run
-    name: Path(find_spec(name).submodule_search_locations[0]).resolve()
+# Found and not imported: nothing of them is run. `services` are the repository's alone.
+PACKAGES = {
+    name: Path(spec.submodule_search_locations[0]).resolve()
     for name in ("services", "vla_common", "vla_contract", "vla_evaluation")
+    if (spec := find_spec(name)) and spec.submodule_search_locations
 }
 
 
