@@ -70,7 +70,7 @@ def test_every_version_in_an_images_lock_is_one_that_a_package_takes(package):
     pins = [pin for pin in licences.pins() if pin[0] in {one.name for one in requirements(package)}]
     for one in requirements(package):
         versions = [version for name, version in pins if name == one.name]
-        assert (one.specifier and versions) or one.name.startswith("vla-"), one
+        assert one.specifier or one.name.startswith("vla-"), one
         assert all(one.specifier.contains(version) for version in versions), (str(one), versions)
 
 
