@@ -9,9 +9,12 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tests.docker.lab import Lab
+from vlalab.description import compose
 from vlalab.engine import docker
 
 
@@ -80,3 +83,23 @@ def get(address: str, token: str = "", host: str = "") -> tuple[int, bytes]:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
+
+
+def services_of(environments: Collection[str]) -> list[str]:
+    """Return the services with a port that run in the images of those environments."""
+    known = compose.read(variables={})
+    return [name for name, service in known.items() if service.ports and service.environment_name in environments]
+
+
+def require_own_names(lab: Lab, names: Sequence[str]) -> None:
+    """Assert that services without a token answer to loopback's names and their own, and refuse (403) any other."""
+    for name in names:
+        path = urlsplit(compose.read(variables={})[name].health.test[-1]).path
+        for host in ("localhost:59999", f"127.0.0.1:{lab.ports[name]}", f"{name}:{lab.ports[name]}"):
+            assert get(url(lab, name, path), host=host)[0] == 200, (name, host)
+        for host in ("evil.example", f"0.0.0.0:{lab.ports[name]}"):
+            assert get(url(lab, name, path), host=host)[0] == 403, (name, host)
+        code = f"import urllib.request as r; print(r.urlopen('http://{name}:{lab.ports[name]}{path}').status)"
+        other = names[names.index(name) - 1]  # by its name in the network, from another container
+        asked = docker.run(["exec", lab.container(other)["Id"], "python", "-c", code], check=False)
+        assert asked.stdout.strip() == "200", (name, asked.stderr)
