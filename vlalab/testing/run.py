@@ -58,16 +58,20 @@ def _run_batch(batch: Sequence[Part], options: Options, directory: Path) -> list
     with ThreadPoolExecutor(parts.at_once()) as pool:
         logs = [directory / f"{part.name}.txt" for part in batch]
         files = [log.open("w") for log in logs]
+        futures: list[Future] = []
         try:
-            futures = [pool.submit(_run_part, part, options, file) for part, file in zip(batch, files, strict=True)]
+            futures += [pool.submit(_run_part, part, options, file) for part, file in zip(batch, files, strict=True)]
             for log, future in zip(logs, futures, strict=True):
                 _follow(log, future)
             return [result for future in futures for result in future.result()]
         except BaseException:  # Ctrl-C: what tests started ends with them
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in inside.running:
-                if process.poll() is None:
+            interrupted = set()
+            while not all(future.done() for future in futures):  # one may still be starting its process
+                for process in {*inside.running} - interrupted:
                     process.send_signal(signal.SIGINT)
+                    interrupted.add(process)
+                time.sleep(0.1)
             raise
         finally:
             for file in files:
