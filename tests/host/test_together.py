@@ -10,7 +10,7 @@ from vlalab.commands import lifecycle, together
 from vlalab.description import compose
 from vlalab.environments import venvs
 from vlalab.host.console import LabError
-from vlalab.runtimes import local
+from vlalab.runtimes import local, steward
 
 SERVICE = Path(__file__).with_name("small_service.py")
 ONE = """
@@ -105,6 +105,21 @@ def test_one_that_asks_another_is_led_to_where_that_comes_up(describe, capsys):
     b.stop()
     lifecycle.up(["b"], "local", {"b": {"VLALAB_B_PORT": str(*free_ports(1))}})
     assert local.instance("page").words()[-1] == local.instance("b").url != b.url
+
+
+def test_the_page_stays_up_when_what_a_browser_opens_moves(describe, monkeypatch):
+    """`./lab tensorboard` on another port: the page asks the steward where that is. Without one it has to be led."""
+    describe(ui="--asks http://tensorboard:${VLALAB_TENSORBOARD_PORT:-1}", tensorboard="")
+    monkeypatch.setattr(steward, "attend", lambda page: None)
+    monkeypatch.delenv(steward.OFF, raising=False)
+    (page,) = lifecycle.up(["ui"], "local")
+    ports = free_ports(2)
+    lifecycle.up(["tensorboard"], "local", {"tensorboard": {"VLALAB_TENSORBOARD_PORT": str(ports[0])}})
+    assert local.instance("ui").supervisor == page.supervisor
+    local.instance("tensorboard").stop()
+    monkeypatch.setenv(steward.OFF, "off")
+    (board,) = lifecycle.up(["tensorboard"], "local", {"tensorboard": {"VLALAB_TENSORBOARD_PORT": str(ports[1])}})
+    assert local.instance("ui").words()[-1] == board.url
 
 
 def test_what_is_needed_comes_first():

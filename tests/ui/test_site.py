@@ -1,6 +1,7 @@
 """The site around the pages: login, requests from other sites, languages, what a browser may load; in a browser too."""
 
 import contextlib
+import html
 import json
 import re
 from pathlib import Path
@@ -9,11 +10,12 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from serving import nobody, serving
+from starlette.requests import HTTPConnection
 from starlette.routing import Mount
 
 from services.ui.app import PAGES
 from services.ui.site import words
-from services.ui.site.login import MAX_SESSIONS, Login
+from services.ui.site.login import Login
 from tests import axe, browser
 
 TOKEN = "open-sesame"
@@ -80,11 +82,32 @@ def test_a_program_sends_the_token_itself(sites):
         assert httpx.get(f"{sites[TOKEN]}/", headers={"Authorization": value}).status_code == status
 
 
-def test_logins_do_not_fill_the_memory():
-    login = Login(TOKEN)
-    for _ in range(MAX_SESSIONS + 10):
-        login.begin(TOKEN)
-    assert len(login._until) == MAX_SESSIONS
+def test_after_a_wrong_token_the_right_one_leads_to_the_page_asked_for(sites):
+    asked = "/runs?policy=oracle&start=20"
+    with httpx.Client(base_url=sites[TOKEN], headers=PERSON) as client:
+        for page in (client.get(asked), client.post("/login", data={"password": "a guess", "then": asked})):
+            assert html.unescape(re.search('name="then" value="(.*?)"', page.text)[1]) == asked
+        assert client.post("/login", data={"password": TOKEN, "then": asked}).headers["location"] == asked
+
+
+def test_a_session_survives_a_restart_and_ends_with_logout_or_token():
+    first = Login(TOKEN)
+    session = first.begin(TOKEN)
+
+    def asks(login: Login, session: str, cookie: str) -> bool:
+        headers = [(b"cookie", f"{cookie}={session}".encode())]
+        request = HTTPConnection({"type": "http", "headers": headers})
+        return login.is_logged_in(request)
+
+    restarted, other = Login(TOKEN), Login("another-token")
+    assert asks(restarted, session, first.cookie)
+    assert not asks(other, session, first.cookie) and not asks(other, session, other.cookie)
+    later, rest = str(int(session.partition(".")[0]) + 1), session.partition(".")[2]
+    for forged in (f"{later}.{rest}", "", ".", "é.é", session[:-1]):
+        assert not asks(restarted, forged, first.cookie)
+    request = HTTPConnection({"type": "http", "headers": [(b"cookie", f"{first.cookie}={session}".encode())]})
+    restarted.end(request)
+    assert not asks(restarted, session, first.cookie)
 
 
 @pytest.mark.parametrize(

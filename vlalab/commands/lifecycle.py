@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from vlalab.commands.together import Wanted, bring_up
-from vlalab.description import checkpoints, compose, service_settings
+from vlalab.description import checkpoints, compose, manifests, service_settings
 from vlalab.engine import docker, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, require_known, say, unknown
@@ -83,9 +83,14 @@ def up(
 
 
 def _lead_others_to(ready: Sequence[Instance], runtime: Runtime) -> None:
-    """Starts anew what asks one of these where it is no longer: an address is settled when the asking one starts."""
-    known, names = long_lived(), [one.service for one in ready]
+    """Starts anew what asks one of these where it is no longer: an address is settled when the asking one starts.
+
+    The page is not, for what a browser alone opens: the steward tells it where that is.
+    """
+    known, about = long_lived(), manifests.services()
     for found in runtime.instances():
+        looked_up = found.service == steward.PAGE and steward.is_wanted()
+        names = [n for n in (one.service for one in ready) if not (looked_up and n in about and about[n].is_opened)]
         if found.attached or found.service not in known or not (words := found.words()):
             continue
         if not runtime.asks(found.service, found.started_with(), names) <= set(words):

@@ -107,6 +107,7 @@ class Service:
     model: Model | None = None
     benchmark: Benchmark | None = None
     notebooks: bool = False  # JupyterLab, for the notebooks of its folder
+    opened: bool = False  # by a browser alone, as notebooks are: no other service asks it
     draws: bool = False  # headless OpenGL is looked after before it starts
     labs: tuple[str, ...] = ()  # of the course: folders beside the manifest, each with a config.py
     practice: tuple[str, ...] = ()  # labs likewise, whose folders stand in the folder practice
@@ -114,6 +115,11 @@ class Service:
     needs: Mapping[str, str] = field(default_factory=dict)  # variable without which it cannot start → an example of one
     simulated: bool = False  # a policy that works from the simulator alone, and not from what is recorded
     variables: Mapping[str, str] = field(default_factory=dict)  # its own that .env.example does not explain
+
+    @property
+    def is_opened(self) -> bool:
+        """Whether a browser alone opens it."""
+        return self.opened or self.notebooks
 
 
 @dataclass(frozen=True)

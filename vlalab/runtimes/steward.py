@@ -43,7 +43,7 @@ def attend(page: Instance) -> None:
     """Sees to it that a steward runs for this page, with its token, or that none does where that is wanted."""
     if os.environ.get(ACTING):
         return
-    if compose.environment_variables().get(OFF, "").lower() == "off":
+    if not is_wanted():
         dismiss()
         return
     had = page.started_with()
@@ -55,6 +55,11 @@ def attend(page: Instance) -> None:
         if found:
             found.stop()
         _start(page.runtime, variables)
+
+
+def is_wanted() -> bool:
+    """Returns whether the page may start and stop services, unless VLALAB_STEWARD=off."""
+    return compose.environment_variables().get(OFF, "").lower() != "off"
 
 
 def there() -> Instance | None:

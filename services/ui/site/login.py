@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import secrets
 import time
-from collections import OrderedDict
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
@@ -12,20 +13,22 @@ from starlette.requests import HTTPConnection
 from vla_contract.server.auth import TokenCheck, bearer
 
 KEPT_S = 7 * 86400.0
-MAX_SESSIONS = 4096  # the oldest goes: nobody fills the memory with logins
 SAFE = ("GET", "HEAD", "OPTIONS")
 
 
 class Login:
     """The sessions of one site. Without a token everybody is in, and nobody is logged in.
 
-    The cookie's name is this process's own, since a browser sends a machine's cookies to all of its ports.
+    A session is its end and a signature by a key made of the token: it survives a restart of the site, and ends with
+    the token. The cookie's name follows the token too, since a browser sends a machine's cookies to all of its ports.
     """
 
     def __init__(self, token: str | None):
         self._check = TokenCheck(token)
-        self._until: OrderedDict[str, float] = OrderedDict()
-        self.cookie = f"vlalab-{secrets.token_hex(4)}"
+        # scrypt: a cookie tells nobody the token by guessing, which HMAC alone would make a matter of hours
+        self._key = hashlib.scrypt((token or "").encode(), salt=b"vlalab session", n=2**14, r=8, p=1)
+        self._ended: set[str] = set()  # logged out, until this process ends
+        self.cookie = f"vlalab-{self._sign('name')[:8]}"
 
     @property
     def required(self) -> bool:
@@ -40,8 +43,7 @@ class Login:
         """Returns whether who asks has given the token: by the login's cookie, or with this very request."""
         if not self.required:
             return False
-        session = request.cookies.get(self.cookie, "")
-        if self._until.get(session, 0.0) > time.monotonic():
+        if self._is_valid(request.cookies.get(self.cookie, "")):
             return True
         return self._check.allows(bearer(request.headers.get("authorization", "")))
 
@@ -49,15 +51,22 @@ class Login:
         """Returns a new session's cookie for the right password, else None."""
         if not self.required or not self._check.allows(b"Bearer " + password.encode("utf-8", "replace")):
             return None
-        session = secrets.token_urlsafe(32)
-        self._until[session] = time.monotonic() + KEPT_S
-        while len(self._until) > MAX_SESSIONS:
-            self._until.popitem(last=False)
-        return session
+        session = f"{int(time.time() + KEPT_S)}.{secrets.token_hex(8)}"
+        return f"{session}.{self._sign(session)}"
 
     def end(self, request: HTTPConnection) -> None:
-        """Forgets the session of a request."""
-        self._until.pop(request.cookies.get(self.cookie, ""), None)
+        """Ends the session of a request."""
+        session = request.cookies.get(self.cookie, "")
+        if self._is_valid(session):
+            self._ended.add(session)
+
+    def _sign(self, text: str) -> str:
+        return hmac.new(self._key, text.encode(), "sha256").hexdigest()
+
+    def _is_valid(self, session: str) -> bool:
+        text, _, signature = session.rpartition(".")
+        is_signed = hmac.compare_digest(self._sign(text).encode(), signature.encode())
+        return is_signed and session not in self._ended and int(text.partition(".")[0]) > time.time()
 
 
 def is_of_this_site(request: HTTPConnection) -> bool:

@@ -54,14 +54,15 @@ class Site:
         """Returns a page that says that a service does not answer, and how to start it."""
         return self.render(request, "site/away.html.j2", status=error.status or 502, error=error)
 
-    def ask_to_log_in(self, request: Request, wrong: bool = False) -> Response:
-        """Returns the login for a person, a sentence for a program."""
+    def ask_to_log_in(self, request: Request, then: str = "", wrong: bool = False) -> Response:
+        """Returns the login for a person, a sentence for a program. then: the page asked for, else the request's."""
         if "text/html" not in request.headers.get("accept", "") and request.url.path != "/":
             detail = "that is not the lab's token" if wrong else "not logged in"
             return JSONResponse(
                 {"detail": f"{detail}; the password is the lab's token (VLALAB_TOKEN)"}, 400 if wrong else 401
             )
-        then = request.url.path if request.method == "GET" else "/"
+        if not then:
+            then = f"{request.url.path}?{request.url.query}".rstrip("?") if request.method == "GET" else "/"
         return self.render(request, "site/login.html.j2", status=400 if wrong else 401, wrong=wrong, then=then)
 
     def routes(self) -> list[BaseRoute]:
@@ -151,7 +152,7 @@ async def _log_in(site: Site, request: Request) -> Response:
     form = dict(parse_qsl(body.decode("utf-8", "replace")))
     session = site.login.begin(form.get("password", ""))
     if session is None:
-        return site.ask_to_log_in(request, wrong=True)
+        return site.ask_to_log_in(request, form.get("then", "/"), wrong=True)
     person = "text/html" in request.headers.get("accept", "")
     answer = RedirectResponse(_inside(form.get("then", "")), 303) if person else JSONResponse({"success": True})
     answer.set_cookie(site.login.cookie, session, max_age=int(KEPT_S), httponly=True, samesite="strict")
