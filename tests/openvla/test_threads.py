@@ -66,6 +66,54 @@ def pixels(engine) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (1, side, side, 3), np.uint8)
 
 
+SPINNING = """
+import os, sys
+os.environ.update(OMP_WAIT_POLICY="active", OMP_NUM_THREADS=sys.argv[1])
+import torch
+from vla_modelkit import threads
+before = threads.running_threads()
+torch.ones(10**6).exp_()  # from here on torch's threads spin
+print(before, threads.running_threads())
+"""
+
+
+def test_its_own_spinning_threads_are_counted_so_that_they_are_no_other_programs():
+    cores = len(os.sched_getaffinity(0))
+    if cores < 2:
+        pytest.skip("one core")
+    script = [sys.executable, "-c", SPINNING, str(cores)]  # with more than cores they sleep at once
+    before, after = subprocess.run(script, capture_output=True, text=True, check=True).stdout.split()
+    assert (int(before), int(after)) == (1, cores)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, float("inf")),
+        ({"cpu.max": "max 100000"}, float("inf")),
+        ({"cpu.max": "150000 100000"}, 1.5),
+        ({"user.slice/cpu.max": "400000 100000", "user.slice/user-1.slice/cpu.max": "max 100000"}, 4),
+        ({"user.slice/cpu.max": "400000 100000", "user.slice/user-1.slice/cpu.max": "50000 100000"}, 0.5),
+        ({"other.slice/cpu.max": "100000 100000"}, float("inf")),
+    ],
+)
+def test_cores_that_control_groups_allow(tmp_path, files, expected):
+    own = tmp_path / "own"
+    own.write_text("1:name=systemd:/x\n0::/user.slice/user-1.slice\n")
+    for name, text in files.items():
+        (tmp_path / "cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cgroup" / name).write_text(text + "\n")
+    assert threads.cpu_limit(tmp_path / "cgroup", own) == expected
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(0.5, 1), (2.5, 2), (float("inf"), None)])
+def test_no_more_cores_than_a_container_may_use(monkeypatch, limit, expected):
+    monkeypatch.setattr(threads, "cpu_limit", lambda: limit)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(1000))
+    found = threads.idle_cores()
+    assert found == expected if expected else found > 2
+
+
 def test_one_thread_where_other_programs_have_every_core(engine, full_machine, monkeypatch):
     assert threads_used(engine, monkeypatch) == {1}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -12,20 +13,47 @@ def set_wait_policy() -> None:
     """Lets threads look out for work for a moment before they sleep, unless $OMP_WAIT_POLICY says otherwise.
 
     Asleep at once, they are woken for every layer: an action takes 1.7 times as long. Awake all the time, they take the
-    cores from simulators.
+    cores from simulators. compose.yaml sets the same for every service and program that the lab starts.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ["OMP_WAIT_POLICY"] = "passive"
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # libgomp's own, which torch brings
 
 
-def idle_cores() -> int:
-    """Returns how many of this process's cores are free for it now, at least 1: all less those that others compute on.
+def running_threads() -> int:
+    """Return how many of this process's threads run or wait for a core, the calling one among them."""
+    count = 0
+    for task in os.listdir("/proc/self/task"):
+        try:
+            state = Path(f"/proc/self/task/{task}/stat").read_bytes().rpartition(b") ")[2][:1]
+        except (FileNotFoundError, ProcessLookupError):  # it ended
+            continue
+        count += state == b"R"
+    return count
 
-    Counts the machine's threads that run or wait for a core (Linux), without the one that asks.
+
+@functools.cache
+def cpu_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
+    """Return how many cores the control groups (v2) of this process allow: a container's limit, a user's quota."""
+    group = next((line[3:] for line in own.read_text().splitlines() if line.startswith("0::")), "/")
+    limits = [float("inf")]
+    for directory in (root / group.strip("/"), *(root / group.strip("/")).parents):
+        if directory.is_relative_to(root) and (directory / "cpu.max").is_file():
+            quota, period = (directory / "cpu.max").read_text().split()
+            limits += [] if quota == "max" else [int(quota) / int(period)]
+    return min(limits)
+
+
+def idle_cores() -> int:
+    """Return how many of this process's cores are free for it now, at least 1: all less those that others compute on.
+
+    Counts the machine's threads that run or wait for a core (Linux), without this process's own: those of torch may
+    still spin after their last work. No more than a container's CPU limit.
     """
+    own = running_threads()
     running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
-    return max(1, len(os.sched_getaffinity(0)) + 1 - running)
+    cores = len(os.sched_getaffinity(0)) + own - running
+    return max(1, int(min(cores, len(os.sched_getaffinity(0)), cpu_limit())))
 
 
 def use_idle_cores(most: int) -> None:
