@@ -6,8 +6,10 @@ initialising any driver: a CPU run must not open the GPU that a policy on the sa
 
 import ctypes
 import ctypes.util
+import json
 import os
-from dataclasses import dataclass
+import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 RENDER_MODES = ("auto", "cpu", "gpu", "none")
@@ -23,7 +25,7 @@ _EGL_CUDA_DEVICE_NV = 0x323A
 
 @dataclass(frozen=True)
 class EglDevice:
-    """One EGL device. `cuda` is its CUDA ordinal, None where it is no NVIDIA device."""
+    """One EGL device. `cuda` is its number in nvidia-smi, None where it is no NVIDIA device."""
 
     index: int
     software: bool
@@ -48,7 +50,25 @@ def _egl_function(egl, name: str, restype, *argtypes):
 
 
 def egl_devices(max_devices: int = 32) -> list[EglDevice] | None:
-    """Returns the EGL devices of this machine in EGL's order, or None when libEGL cannot be loaded."""
+    """Return the EGL devices of this machine in EGL's order, or None when libEGL cannot be loaded.
+
+    NVIDIA's EGL very likely counts `cuda` within CUDA_VISIBLE_DEVICES (RLinf pull 1458; not measured here). A process
+    that has the variable asks in a child without it: then the numbers are nvidia-smi's in either case.
+    """
+    if not os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return _query_devices(max_devices)
+    import subprocess  # most processes do without
+
+    variables = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    child = subprocess.run([sys.executable, "-I", "-S", __file__], env=variables, capture_output=True, text=True)
+    if child.returncode != 0:
+        return []
+    found = json.loads(child.stdout.splitlines()[-1])
+    return found if found is None else [EglDevice(**device) for device in found]
+
+
+def _query_devices(max_devices: int = 32) -> list[EglDevice] | None:
     try:
         egl = ctypes.CDLL("libEGL.so.1")
     except OSError:
@@ -175,3 +195,8 @@ def _no_gpu(devices: list[EglDevice] | None) -> str:
         f"render mode 'gpu' found no GPU among {len(devices)} EGL devices; {_GPU_HINT}, "
         "or choose render mode 'cpu' (same pictures up to rounding, slower)"
     )
+
+
+if __name__ == "__main__":
+    devices = _query_devices()
+    print(json.dumps(devices and [asdict(device) for device in devices]))
