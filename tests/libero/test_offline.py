@@ -1,7 +1,10 @@
 """A policy scored on recorded data over real HTTP: figures known beforehand, pages, words for what cannot be."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -187,3 +190,11 @@ def test_what_cannot_be_is_said(case, ask):
     make, flags, words = BAD[case]
     with pytest.raises(ValueError, match=words):
         ask(make(), *flags)
+
+
+def test_importing_it_leaves_the_notebooks_way_to_show_plots():
+    backend = "module://matplotlib_inline.backend_inline"
+    code = "import services.libero.offline.pictures, matplotlib; print(matplotlib.get_backend())"
+    environ = {**os.environ, "MPLBACKEND": backend, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
+    assert done.stdout.strip() == backend, done.stderr
