@@ -160,6 +160,27 @@ def test_a_kernel_computes_in_this_environment(notebook):
     assert os.path.dirname(executable) == os.path.dirname(sys.executable)
 
 
+def test_an_idle_kernel_is_stopped_and_a_silent_busy_one_is_not(tmp_path):
+    """The busy one computes, without output, for longer than the limit; afterwards it has the limit once more."""
+    import websocket
+
+    limit_s = 6
+    variables = {"VLALAB_VOLUME": str(tmp_path), "VLALAB_TOKEN": TOKEN, "VLALAB_NOTEBOOK_IDLE_MIN": str(limit_s / 60)}
+    with serving("notebook", "/api", *AS_ROOT, **variables) as (url, _):
+        busy, idle = (json.loads(ask(f"{url}/api/kernels", TOKEN, "POST", {})[1])["id"] for _ in range(2))
+        where = f"{url.replace('http', 'ws')}/api/kernels/{busy}/channels"
+        channel = websocket.create_connection(where, header=[f"Authorization: token {TOKEN}"], timeout=120)
+        list(_messages(channel, _send(channel, f"import time; time.sleep({3 * limit_s})")))
+        ended = time.monotonic()
+        alive = {kernel["id"] for kernel in json.loads(ask(f"{url}/api/kernels", TOKEN)[1])}
+        assert alive == {busy} and idle != busy
+        while json.loads(ask(f"{url}/api/kernels", TOKEN)[1]):
+            assert time.monotonic() < ended + 60, "an idle kernel is never stopped"
+            time.sleep(0.2)
+        assert time.monotonic() - ended > limit_s - 1, "variables are kept for a while after the cell"
+        channel.close()
+
+
 def run_code(url: str, code: str, token: str = TOKEN) -> str:
     """Returns what a new kernel prints for `code`, over the server's own WebSocket."""
     return _text(run_cell(url, code, token))
@@ -173,14 +194,19 @@ def run_cell(url: str, code: str, token: str = TOKEN) -> list[dict]:
     where = f"{url.replace('http', 'ws')}/api/kernels/{kernel}/channels"
     channel = websocket.create_connection(where, header=[f"Authorization: token {token}"], timeout=120)
     try:
-        header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "username": "", "session": "s"}
-        content = {"code": code, "silent": False, "store_history": False, "stop_on_error": True}
-        request = {"header": header | {"version": "5.3"}, "parent_header": {}, "metadata": {}, "content": content}
-        channel.send(json.dumps(request | {"channel": "shell", "buffers": []}))
-        return list(_messages(channel, header["msg_id"]))
+        return list(_messages(channel, _send(channel, code)))
     finally:
         channel.close()
         ask(f"{url}/api/kernels/{kernel}", token, "DELETE")
+
+
+def _send(channel, code: str) -> str:
+    """Asks a kernel to run `code`. Returns the request's id."""
+    header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "username": "", "session": "s"}
+    content = {"code": code, "silent": False, "store_history": False, "stop_on_error": True}
+    request = {"header": header | {"version": "5.3"}, "parent_header": {}, "metadata": {}, "content": content}
+    channel.send(json.dumps(request | {"channel": "shell", "buffers": []}))
+    return header["msg_id"]
 
 
 def _messages(channel, request: str):

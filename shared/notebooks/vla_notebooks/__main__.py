@@ -21,6 +21,7 @@ from vla_notebooks.home import settle
 
 log = logging.getLogger("vla_notebooks")
 NEWS = "@jupyterlab/apputils-extension:announcements"  # asks whether to show news, also where no news can be had
+IDLE_MIN = "VLALAB_NOTEBOOK_IDLE_MIN"  # minutes after which an idle kernel is stopped; 0: never
 UID_MAP = Path("/proc/self/uid_map")  # lines of: first uid inside, first outside, how many (user_namespaces(7))
 
 
@@ -93,8 +94,19 @@ def variables(token: str, private: Path) -> dict[str, str]:
 
 
 def settings(server: Server, root: Path, private: Path) -> dict[str, dict]:
-    """Returns Jupyter's configuration. Nothing in it asks the internet: no news, no updates, no extension catalogue."""
+    """Returns Jupyter's configuration. Nothing in it asks the internet: no news, no updates, no extension catalogue.
+
+    A kernel keeps its memory, also a GPU's, after its tab is closed: one that has been idle for long is stopped, never
+    one that computes.
+    """
+    idle_s = 60 * idle_minutes()
     return {
+        "MappingKernelManager": {
+            "cull_idle_timeout": round(idle_s),
+            "cull_interval": max(1, min(60, round(idle_s / 4))),
+            "cull_connected": True,
+            "cull_busy": False,
+        },
         "ServerApp": {
             "ip": server.host,
             "port": server.port,
@@ -116,6 +128,18 @@ def settings(server: Server, root: Path, private: Path) -> dict[str, dict]:
             "extension_manager": "readonly",
         },
     }
+
+
+def idle_minutes() -> float:
+    """Returns after how many idle minutes a kernel is stopped. Raises ValueError for a value that is no number >= 0."""
+    text = os.environ.get(IDLE_MIN) or "120"
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = -1.0
+    if not 0 <= minutes < float("inf"):
+        raise ValueError(f"{IDLE_MIN} must be a number of minutes, 0 or more (0: never), got {text!r}")
+    return minutes
 
 
 def address(host: str) -> str:
