@@ -150,6 +150,7 @@ def test_every_viewer_works_in_a_page_in_light_and_dark_at_400_pixels(run, drawe
     with browser.Browser(400, 900) as shown:
         for scheme in ("light", "dark"):
             shown.go(path.as_uri())
+            shown.until("document.readyState == 'complete'")  # its script is the last of a large file
             shown.scheme(scheme)
             assert shown.js(PAGE_CONTRAST) > 7 and shown.js("document.documentElement.scrollWidth") <= 400
             for number in range(len(boxes)):
