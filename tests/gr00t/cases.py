@@ -26,6 +26,12 @@ def state(index: int, size: int) -> np.ndarray:
     return np.random.RandomState(200 + index).uniform(-1.2, 1.2, size).astype(np.float32)
 
 
+def rotation(kind: str, size: int) -> np.ndarray:
+    """Returns twenty rotations float64 [20, size]; quaternions have length 1."""
+    values = np.random.RandomState(0).uniform(-1.2, 1.2, (20, size))
+    return values / np.linalg.norm(values, axis=-1, keepdims=True) if kind == "quaternion" else values
+
+
 def noise(index: int) -> np.ndarray:
     """Returns the flow's noise float32 [1, 16, 32]."""
     return np.random.RandomState(300 + index).standard_normal((1, 16, 32)).astype(np.float32)

@@ -10,6 +10,7 @@ torch 2.5.1 on a CPU, fp32):
 flash-attn is not needed: its places in upstream's backbone are filled as upstream/attention.py says.
 """
 
+import itertools
 import os
 import tempfile
 from pathlib import Path
@@ -18,8 +19,10 @@ import numpy as np
 import torch
 
 from services.gr00t.checkpoint import tiny
+from services.gr00t.checkpoint.embodiment import ROTATIONS
 from services.gr00t.checkpoint.folder import find
 from services.gr00t.model.attention import Attention
+from services.gr00t.processing import rotations
 from services.gr00t.service.layout import layout
 from services.gr00t.service.settings import Settings
 from tests.gr00t import cases
@@ -32,13 +35,32 @@ DATA = Path(__file__).parent / "data"
 
 
 def main() -> None:
-    """Writes one file per embodiment, and one of token ids by the published tokenizer."""
+    """Writes pytorch3d's rotations, one file per embodiment, and one of token ids by the published tokenizer."""
+    np.savez_compressed(DATA / "rotations-pytorch3d.npz", **pytorch3d_rotations())
     package.prepare()
     with tempfile.TemporaryDirectory() as folder:
         for name in cases.EMBODIMENTS:
             made = tiny.make(Path(folder) / name, name, side=cases.SIDE)
             np.savez_compressed(DATA / f"reference-{name}.npz", **reference(made))
         np.savez_compressed(DATA / "tokens-published.npz", **published_tokens(Path(folder) / "libero"))
+
+
+def pytorch3d_rotations() -> dict[str, np.ndarray]:
+    """Returns what pytorch3d makes of the same rotations in every other representation, as upstream calls it."""
+    from pytorch3d import transforms
+
+    def convert(kind: str, name: str, values: torch.Tensor) -> torch.Tensor:
+        if not kind.startswith("euler"):
+            return getattr(transforms, name.format(kind))(values)
+        axes = kind[-3:].translate(str.maketrans("rpy", "XYZ"))
+        return getattr(transforms, name.format("euler_angles"))(values, convention=axes)
+
+    found = {}
+    for source, target in itertools.permutations(ROTATIONS, 2):
+        values = torch.from_numpy(cases.rotation(source, rotations.size(source)))
+        matrix = convert(source, "{}_to_matrix", values)
+        found[f"{source} {target}"] = convert(target, "matrix_to_{}", matrix).numpy()
+    return found
 
 
 @torch.inference_mode()

@@ -1,12 +1,14 @@
 """State and action to the network's numbers and back, against upstream's formulas and against pytorch3d's rotations."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-import torch
 
 from services.gr00t.checkpoint.embodiment import EULER, ROTATIONS, Transform
 from services.gr00t.processing import rotations
 from services.gr00t.processing.numbers import channels
+from tests.gr00t import cases
 from vla_modelkit.checkpoint import CheckpointError
 
 LOW, HIGH = [-2.0, 0.0, 1.0], [2.0, 4.0, 1.0]  # the last one never moved
@@ -50,30 +52,14 @@ def test_a_binary_output_is_one_or_nought():
     assert channel("binary").decode(np.array([0.2, 0.5, 0.8], np.float32)).tolist() == [0.0, 0.0, 1.0]
 
 
-def theirs(values, source, target):
-    """Returns what pytorch3d makes of it, as upstream calls it."""
-    transforms = pytest.importorskip("pytorch3d.transforms")
-
-    def through(kind, way, tensor):
-        if kind.startswith("euler"):
-            axes = kind[-3:].translate(str.maketrans("rpy", "XYZ"))
-            return getattr(transforms, way.format("euler_angles"))(tensor, convention=axes)
-        return getattr(transforms, way.format(kind))(tensor)
-
-    matrix = through(source, "{}_to_matrix", torch.from_numpy(values))
-    return matrix, through(target, "matrix_to_{}", matrix).numpy()
-
-
 @pytest.mark.parametrize("source", ROTATIONS)
 @pytest.mark.parametrize("target", ROTATIONS)
 def test_rotations_are_pytorch3ds(source, target):
     if source == target:
         return
-    values = np.random.RandomState(0).uniform(-1.2, 1.2, (20, rotations.size(source)))
-    if source == "quaternion":
-        values /= np.linalg.norm(values, axis=-1, keepdims=True)
-    _, wanted = theirs(values, source, target)
-    ours = rotations.convert(values, source, target)
+    with np.load(Path(__file__).parent / "data" / "rotations-pytorch3d.npz") as stored:  # make_reference.py
+        wanted = stored[f"{source} {target}"]
+    ours = rotations.convert(cases.rotation(source, rotations.size(source)), source, target)
     if target == "quaternion":  # q and -q turn alike
         ours, wanted = (one * np.sign(one[:, :1]) for one in (ours, wanted))
     np.testing.assert_allclose(ours, wanted, atol=1e-6)

@@ -161,7 +161,7 @@ def test_a_kernel_computes_in_this_environment(notebook):
 
 
 def test_an_idle_kernel_is_stopped_and_a_silent_busy_one_is_not(tmp_path):
-    """The busy one computes, without output, for longer than the limit; afterwards it has the limit once more."""
+    """The busy one computes, without output, for longer than the limit."""
     import websocket
 
     limit_s = 6
@@ -177,7 +177,6 @@ def test_an_idle_kernel_is_stopped_and_a_silent_busy_one_is_not(tmp_path):
         while json.loads(ask(f"{url}/api/kernels", TOKEN)[1]):
             assert time.monotonic() < ended + 60, "an idle kernel is never stopped"
             time.sleep(0.2)
-        assert time.monotonic() - ended > limit_s - 1, "variables are kept for a while after the cell"
         channel.close()
 
 
