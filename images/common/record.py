@@ -11,7 +11,6 @@ from pathlib import Path
 
 ROOT = Path("/opt/vla-lab")
 FLASH_ATTN = Path("/opt/flash-attn.json")  # left by the step that installed it
-SOURCES = Path("/opt/sources")  # one file per source fetched by commit, holding the commit
 
 
 def lock_hash(env: str) -> str:
@@ -38,7 +37,6 @@ def record(env: str) -> dict:
         "lock": lock_hash(env),
         "commit": os.environ.get("COMMIT", ""),
         "flash_attn": json.loads(FLASH_ATTN.read_text()) if FLASH_ATTN.exists() else {"mode": "none"},
-        "sources": {path.name: path.read_text().strip() for path in sorted(SOURCES.glob("*"))},
         "python": sys.version.split()[0],
         "system": system_packages(),
     }

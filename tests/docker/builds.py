@@ -71,9 +71,7 @@ class Builds:
 
     def flags(self, group: tuple[str, ...]) -> list[str]:
         """Returns the flags of a build. flash-attn is on no package index and may be out of reach."""
-        known = {argument: value for name in group for argument, value in bake.arguments(name).items()}
-        flags = ["--flash-attn", "none"] if "FLASH_ATTN" in known else []
-        return flags
+        return ["--flash-attn", "none"] if any("FLASH_ATTN" in bake.arguments(name) for name in group) else []
 
     def figures(self) -> list[str]:
         """Returns a line per image with its size, and one per build with what it took."""

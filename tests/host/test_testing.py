@@ -190,10 +190,11 @@ run.run_parts([parts.Part("a", part), parts.Part("b", part)], parts.Options())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_what_parts_started_ends_with_their_caller(number):
+def test_what_parts_started_ends_with_their_caller(number, tmp_path):
     caller = subprocess.Popen(
-        [sys.executable, "-c", SLEEPS], cwd=paths.ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+        [sys.executable, "-c", SLEEPS], cwd=paths.ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # one that is killed leaves its directory
+    )  # fmt: skip
     pid = int(caller.stdout.readline().split()[1])
     caller.send_signal(number)
     caller.wait(60)
@@ -205,6 +206,7 @@ def test_what_parts_started_ends_with_their_caller(number):
 
 def test_names_select_parts(monkeypatch, capsys):
     assert run.NAMES[:4] == ("lint", "docker", "contract", "host") and {*parts.ENVIRONMENTS} <= {*run.NAMES}
+    assert {*run.NAMES} == {part.name.split()[0] for part in parts.all_parts(Options())}
     assert set(paths.image_names()) == set(parts.ENVIRONMENTS)
     with pytest.raises(LabError, match="did you mean 'host'"):
         run.run(["hots"], Options())

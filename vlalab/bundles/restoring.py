@@ -222,16 +222,16 @@ def _staging(directory: Path) -> Iterator[Path]:
     directory.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for left in directory.iterdir():
-            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
-        yield directory
-        shutil.rmtree(directory)
-    except BlockingIOError as error:
-        raise LabError(f"another restore uses {directory.parent}; wait for it") from error
-    except BaseException:
-        shutil.rmtree(directory)
-        raise
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise LabError(f"another restore uses {directory.parent}; wait for it") from error
+        try:
+            for left in directory.iterdir():
+                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+            yield directory
+        finally:
+            shutil.rmtree(directory)
     finally:
         os.close(descriptor)
 

@@ -17,7 +17,7 @@ from vlalab.testing.parts import Options, Part
 from vlalab.testing.results import Result, print_summary, skipped
 
 QUICK = ("lint", "host", "contract")
-NAMES = tuple(dict.fromkeys(part.name.split()[0] for part in parts.all_parts(Options())))
+NAMES = ("lint", "docker", "contract", "host", "terminal", *parts.ENVIRONMENTS, *parts.SERVICES, "chaos")
 THREADS = "OMP_NUM_THREADS"
 
 
