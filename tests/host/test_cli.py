@@ -148,7 +148,7 @@ def test_help_is_said_by_the_program_itself():
         (["up"], "Known: oracle"),
         (["down", "oracle"], "not up"),
         (["bench", "simm"], "Known:"),
-        (["bench", "doctor", "--options", "--quick 'a"], "opens a quote that does not end"),
+        (["bench", "simulator", "--options", "--quick 'a"], "opens a quote that does not end"),
         (["assets", "liberoo"], "did you mean 'libero'"),
         (["test", "hots"], "Known: all, lint"),
         (["lock", "hots", "--check"], "Known: host"),
@@ -163,10 +163,10 @@ def test_mistakes_are_told_in_words(told, words, says, tmp_path):
 
 
 def test_a_benchmarks_program_gets_the_flags_that_are_its_own():
-    done = lab("bench", "doctor", "--options=--nothing 'one word'")
+    done = lab("bench", "simulator", "--options=--nothing 'one word'")
     assert done.returncode == 2 and "unrecognized arguments: --nothing one word" in done.stderr
-    done = lab("bench", "doctor", "--options=--help")
-    assert done.returncode == 0 and "usage: doctor.py" in done.stdout
+    done = lab("bench", "simulator", "--options=--help")
+    assert done.returncode == 0 and "usage: simulator.py" in done.stdout
 
 
 def test_a_mistake_is_told_by_the_program_itself():

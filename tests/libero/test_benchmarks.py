@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import batching, growth, nodes, overload, peer, plus, pro, robots, sim, wire
+from bench import batching, nodes, peer, plus, pro, sim, wire
 from bench import eval as eval_bench
 from bench.parts.serving import served
 from services.libero.simulator import pro as pro_suites
@@ -32,11 +32,6 @@ def test_batching_holds_a_batch_back_for_a_client_on_one_side_only(name, waits, 
     waited = count_calls(monkeypatch, threading.Condition, "wait")
     assert [job.client for job in queue.take()] == ["here"]
     assert bool(waited) == waits
-
-
-def test_overload_has_clients_that_the_queue_has_no_room_for_on_one_side_only():
-    queue = overload.make_app().state.engine.queue
-    assert overload.FEW <= queue.size < overload.MANY - overload.BATCH
 
 
 def test_wire_sends_other_bytes_on_each_side():
@@ -65,23 +60,6 @@ def test_sim_steps_the_stock_environment_on_one_side_and_the_labs_on_the_other(l
         stepped[name] = (len(stock), len(ours))
         loop.close()
     assert stepped == {"stock": (2, 0), "ours": (0, 2)}
-
-
-def test_robots_has_the_new_shape_on_one_side_only(libero_env, monkeypatch):
-    task = suites.load_suite("libero_goal").tasks[0]
-    shapes = {}
-    for robot in ("", robots.ARM_141):
-        libero_env.load_task(task, 0, robot=robot)
-        shapes[robot] = robots.SHAPE in libero_env.domain.sim.model.geom_names
-    assert shapes == {"": False, robots.ARM_141: True}
-
-
-def test_robots_ends_where_both_arms_are_the_same(libero_env, monkeypatch):
-    load_task = libero_env.load_task
-    monkeypatch.setattr(libero_env, "load_task", lambda task, seed, robot: load_task(task, seed))
-    arms = robots.Arms(libero_env, "libero_goal")
-    with pytest.raises(RuntimeError, match=robots.ARM_141):
-        arms.play(suites.load_suite("libero_goal").tasks[0], 0, robots.ARM_141)
 
 
 @pytest.fixture
@@ -116,13 +94,6 @@ def test_eval_runs_one_worker_and_two(recorded, tmp_path):
         with pytest.raises(Exception, match="run.sqlite"):
             eval_bench.measure(tmp_path, "http://127.0.0.1:1", workers, 2, None, 0)
     assert [job_of(words).workers for words, _ in recorded] == [1, 2]
-
-
-def test_growth_names_the_workers_on_one_side_only(recorded, tmp_path):
-    for words in (("--workers", "2"), ()):
-        with pytest.raises(RuntimeError, match="ended before"):
-            growth.measure(tmp_path, "http://127.0.0.1:1", "run", 1.0, *words)
-    assert [job_of(words).workers for words, _ in recorded] == [2, None]
 
 
 def test_nodes_leaves_the_episodes_to_machines_that_join(recorded, tmp_path, monkeypatch):

@@ -47,7 +47,7 @@ class Environment:
 
     about: str  # what it is for
     venv_gb: float  # images/<env>/.venv, measured
-    image_gb: float  # uncompressed, before anything is measured: bench/images.py holds the image to it
+    image_gb: float  # uncompressed, before anything is measured: docs/images.md has measured sizes
     shared_gb: Mapping[str, float] = field(default_factory=dict)  # layer → its size; images that name it share it
     needs_gl: bool = False  # its programs draw: headless OpenGL is looked after before they start
     tested_first: bool = False  # its tests take longest

@@ -180,7 +180,7 @@ def bench(benchmark: str, quick: bool, options: str | None) -> None:
     """Run a benchmark; its results are the lines that begin with FIGURE.
 
     ./lab bench sim --quick
-    ./lab bench ablations --options "--size tiny --rows first,blind"
+    ./lab bench openvla --options "--busy 2"
     """
     finish(programs.run_benchmark(benchmark, [*flags_of({"quick": quick}), *programs.words_of(options or "")]))
 
