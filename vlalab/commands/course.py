@@ -14,7 +14,7 @@ from vlalab.host.console import LabError, require_known
 SERVICE = next(name for name, one in manifests.services().items() if one.labs)
 PRACTICE = manifests.services()[SERVICE].practice
 LABS = (*manifests.services()[SERVICE].labs, *PRACTICE)
-IMPORTER = f"services.{manifests.folder_of(SERVICE)}.course.bring"
+IMPORTER = f"services.{manifests.folder_of(SERVICE)}.course_files"
 TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 

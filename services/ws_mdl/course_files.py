@@ -1,0 +1,412 @@
+"""Import the course's own files: `python -m services.ws_mdl.course_files FOLDER|ZIP --name course`.
+
+A file is recognised by its content; its name gives an epoch, a language or a run's name at most. Weights are read as
+numbers only. The originals stay where they are, and nothing that exists is overwritten.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import tyro
+
+from services.ws_mdl.diffusion import config as diffusion
+from services.ws_mdl.diffusion.data import DIGITS, sprite_arrays
+from services.ws_mdl.diffusion.model import ContextUnet
+from services.ws_mdl.diffusion.sprites import CLASSES
+from services.ws_mdl.diffusion.train import PREFIX
+from services.ws_mdl.transformer import checkpoints
+from services.ws_mdl.transformer import config as transformer
+from services.ws_mdl.transformer.tokenization import fingerprint, load_tokenizer
+from services.ws_mdl.transformer.trainer import get_model
+from vla_common import endings
+from vla_common.volume import Volume, put_whole, require_space, shown
+from vla_modelkit.checkpoint import file_hash
+from vla_modelkit.training.weights import IMPORTED, DamagedFileError, State, WeightFiles, load_state
+
+LAST_EPOCH = 31  # of the course's 32: what a file called "trained" holds
+HEADS, POOL = 8, 4  # of the course's models: the weights do not say
+LANGUAGES = {"english": "en", "korean": "ko", "italian": "it", "kr": "ko"}  # as the course's files are called
+CORPORA = {"en-it": "opus_books", "en-ko": "lemon-mint"}  # what the course translates; else the default corpus
+STATE_KEYS = {"model_state_dict", "optimizer_state_dict", "epoch", "global_step"}
+EXPECTED = re.compile(r"\.(pt|pth|npy)$|(^|/)tokenizer_[^/]*\.json$|(^|/)events\.out\.tfevents")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A recognised file. name: its path in the folder or archive; path: where its bytes are.
+
+    group: equal for files of one model. about: shapes of a Transformer, sizes of a U-Net, words of a tokenizer, or the
+    shape of an array.
+    """
+
+    name: str
+    path: Path
+    kind: str  # transformer, diffusion, tokenizer, array or curves
+    group: str = ""
+    epoch: int = 0
+    about: Any = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """A directory to make. files: name → its source and what writes it (None: it is copied). next: a command."""
+
+    directory: Path
+    files: Mapping[str, tuple[Source, Callable[[Path], object] | None]]
+    line: str
+    next: str
+
+
+Refuse = Callable[[Source, str], None]  # called with a file that cannot be used, and why
+
+# --- recognition --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def source_files(path: Path, scratch: Path) -> Iterator[dict[str, Path]]:
+    """Yield the regular files of a folder or a zip archive by their names there, without links and hidden files.
+
+    An archive is unpacked below `scratch` until the block ends. Raises ValueError for what is neither.
+    """
+    if path.is_dir():
+        yield _visible(path)
+        return
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is neither a folder nor a zip archive; give the folder of the course's files")
+    with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory(prefix=".import-", dir=scratch) as directory:
+        if any(name.endswith("/data.pkl") for name in archive.namelist()):  # torch.save writes a zip archive too
+            raise ValueError(f"{path} is a weights file; give the folder it lies in, with its tokenizers beside it")
+        require_space(directory, sum(member.file_size for member in archive.infolist()))
+        try:
+            archive.extractall(directory)  # keeps every member inside the directory and makes no links
+        except (zipfile.BadZipFile, EOFError, RuntimeError, OSError) as error:
+            raise ValueError(f"{path} cannot be unpacked ({error}); copy it again") from error
+        yield _visible(Path(directory))
+
+
+def _visible(directory: Path) -> dict[str, Path]:
+    names = {path.relative_to(directory): path for path in sorted(directory.rglob("*"))}
+    return {
+        str(name): path
+        for name, path in names.items()
+        if path.is_file() and not path.is_symlink() and not any(p.startswith((".", "__MACOSX")) for p in name.parts)
+    }
+
+
+def recognise(name: str, path: Path) -> Source | None:
+    """Return what a file is, None for none of the course's. Raises ValueError for a damaged or unsafe one."""
+    with path.open("rb") as file:
+        head = file.read(64)
+    if zipfile.is_zipfile(path) and not any(member.endswith("data.pkl") for member in zipfile.ZipFile(path).namelist()):
+        return None  # another kind of archive
+    try:
+        if head[:4] == b"PK\3\4" or head[:2] == b"\x80\2":
+            return _weights(name, path)
+        if head[:6] == b"\x93NUMPY":
+            return _array(name, path)
+        if b"brain.Event:" in head:
+            return Source(name, path, "curves")
+        if name.endswith(".json") and (tokenizer := _tokenizer(name, path)):
+            return tokenizer
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(str(error).replace(str(path), "it")) from error
+    if EXPECTED.search(name):
+        raise ValueError(f"is not what its name says (it begins with {head[:8]!r})")
+    return None
+
+
+def _weights(name: str, path: Path) -> Source:
+    try:
+        state = load_state(path)
+    except DamagedFileError as error:
+        is_pickle = "eights only" in str(error)  # torch's words for a file that would run something
+        raise ValueError("holds more than numbers and was not unpickled" if is_pickle else str(error)) from error
+    model = "U-Net" if "init_conv.conv1.0.weight" in state else "Transformer"
+    try:
+        if model == "U-Net":
+            return _unet(name, path, state)
+        if missing := STATE_KEYS - set(state):
+            raise ValueError(f"lacks {', '.join(sorted(missing))}: neither the course's Transformer nor its U-Net")
+        shapes = checkpoints.describe(state["model_state_dict"])
+    except (KeyError, IndexError, AttributeError, TypeError) as error:
+        raise ValueError(f"holds no weights of the course's {model} (it lacks {error})") from error
+    if not isinstance(state["epoch"], int) or not 0 <= state["epoch"] < 10_000:
+        raise ValueError(f"says epoch {state['epoch']!r}; expected a number from 0")
+    return Source(name, path, "transformer", str(shapes), state["epoch"], shapes)
+
+
+def _unet(name: str, path: Path, state: State) -> Source:
+    n_feat, channels = state["init_conv.conv1.0.weight"].shape[:2]
+    classes = state["contextembed1.model.0.weight"].shape[1]
+    sizes = {"channels": channels, "n_feat": n_feat, "classes": classes, "height": 4 * state["up0.0.weight"].shape[2]}
+    stem = PurePosixPath(name).stem
+    number = re.search(r"_(\d+)$", stem)
+    run = re.sub(r"[^a-z0-9.]+", "-", re.sub(r"_(\d+|trained)$", "", stem).lower()).strip("-") or "model"
+    return Source(name, path, "diffusion", run, int(number[1]) if number else LAST_EPOCH, sizes)
+
+
+def _tokenizer(name: str, path: Path) -> Source | None:
+    try:
+        model = json.loads(path.read_bytes())["model"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if "vocab" not in model:
+        return None
+    language = PurePosixPath(name).stem.lower().removeprefix("tokenizer_")
+    language = LANGUAGES.get(language, language)
+    if not re.fullmatch(r"[a-z]{2,}", language):
+        raise ValueError("says no language; expected a name such as tokenizer_en.json")
+    return Source(name, path, "tokenizer", language, about=load_tokenizer(path).get_vocab_size())
+
+
+def _array(name: str, path: Path) -> Source:
+    try:
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise ValueError(f"is no array of numbers ({error})") from error
+    pictures = values.ndim == 4 and values.shape[1] == values.shape[2] and values.shape[3] in (1, 3)
+    if not (pictures and values.dtype == np.uint8) and values.ndim != 2:
+        raise ValueError(f"holds {values.dtype} {list(values.shape)}; expected uint8 [n, h, h, 3] or one-hot [n, 5]")
+    return Source(name, path, "array", about=values.shape)
+
+
+# --- what is made of them -----------------------------------------------------------------------------------
+
+
+def targets(sources: Sequence[Source], name: str, volume: Volume, refuse: Refuse) -> list[Target]:
+    """Return what to make of the files, under names that begin with `name`."""
+    groups: dict[tuple[str, str], list[Source]] = defaultdict(list)
+    for source in sources:
+        groups[source.kind, source.group if source.kind in ("transformer", "diffusion") else ""].append(source)
+    made: list[Target] = []
+    for (kind, group), files in groups.items():
+        if kind == "transformer":
+            made += _transformers(
+                _by_epoch(files, refuse), groups.get(("tokenizer", ""), []), name, volume, refuse, made
+            )
+        elif kind == "diffusion":
+            made.append(_diffusion(_by_epoch(files, refuse), group, name, volume))
+        elif kind == "array":
+            made += _sprites(files, name, volume, refuse)
+        elif kind == "curves":
+            copies = {re.sub(r"[^\w./-]", "_", file.name): (file, None) for file in files}
+            directory = volume.path("logs") / "tensorboard" / name
+            made.append(Target(directory, copies, f"{len(files)} files of curves", "./lab tensorboard"))
+    return made
+
+
+def _by_epoch(files: Sequence[Source], refuse: Refuse) -> dict[int, Source]:
+    """Return the files by epoch, in its order; of two of one epoch the second is refused."""
+    chosen: dict[int, Source] = {}
+    for file in sorted(files, key=lambda file: (file.epoch, file.name)):
+        other = chosen.setdefault(file.epoch, file)
+        if other is not file and other.path.read_bytes() != file.path.read_bytes():
+            refuse(file, f"is of epoch {file.epoch}, as {other.name} is; import them one by one, each with a --name")
+    return chosen
+
+
+def _stages(epochs: Sequence[int]) -> str:
+    """Return some epochs to compare: the first, the last, and two between them."""
+    last = len(epochs) - 1
+    return ",".join(str(epochs[place]) for place in sorted({0, last // 3, 2 * last // 3, last}))
+
+
+def _transformers(
+    files: dict[int, Source], tokenizers: Sequence[Source], name: str, volume: Volume,
+    refuse: Refuse, made: Sequence[Target],
+) -> list[Target]:  # fmt: skip
+    """Return the run of the files and the two tokenizers whose sizes fit; English is the source where both would."""
+    shapes = next(iter(files.values())).about
+    sizes = (shapes["source vocabulary"], shapes["target vocabulary"])
+    fitting = [(a, b) for a in tokenizers for b in tokenizers if a.group != b.group and (a.about, b.about) == sizes]
+    if not fitting:
+        for file in files.values():
+            refuse(file, f"has no tokenizers of {sizes[0]} and {sizes[1]} words beside it; add tokenizer_en.json …")
+        return []
+    pair = min(fitting, key=lambda pair: pair[0].group != "en")
+    languages = f"{pair[0].group}-{pair[1].group}"
+    same = sum(target.directory.name.startswith(f"{name}-{languages}") for target in made)  # of another size
+    run = f"{name}-{languages}" + (f"-{same + 1}" if same else "")
+    config = transformer.get_config(
+        "course", name=run, corpus=CORPORA.get(languages, "default"), pair=languages, d_model=shapes["d_model"],
+        N=shapes["N"], d_ff=shapes["d_ff"], h=HEADS, norm=shapes["norm"], seq=shapes["position table"],
+    )  # fmt: skip
+    loaded = [load_tokenizer(file.path) for file in pair]
+    fingerprints = dict(zip(("source", "target"), map(fingerprint, loaded), strict=True))
+    model = get_model(config, *sizes)
+
+    def write(file: Source, path: Path) -> None:
+        state, stored = load_state(file.path), config.stored()
+        checkpoints.load_into(model, Path(file.name), state, stored, "it is no model of the course")
+        weights, first = model.state_dict(), state["epoch"] + 1
+        own = {"model_state_dict": weights, "config": stored, "tokenizers": fingerprints, "first_epoch": first}
+        checkpoints.files_of(path.parent).save(path, {**state, **own})
+
+    directory = transformer.Config.runs_folder(volume) / run
+    parts = {f"tokenizer_{file.group}.json": (file, None) for file in pair} | {
+        checkpoints.files_of(directory).path(epoch).name: (file, lambda path, file=file: write(file, path))
+        for epoch, file in files.items()
+    }
+    line = f"{run}: a Transformer, d_model {config.d_model}, N {config.N}, after {_epochs([*files])}"
+    command = f'./lab translate "The door is open." --name {run} --epoch {_stages([*files])}'
+    return [Target(directory, parts, line, command)]
+
+
+def _epochs(epochs: Sequence[int]) -> str:
+    numbers = [str(epoch) for epoch in epochs]
+    shortened = ", ".join(numbers if len(numbers) < 5 else [*numbers[:2], "…", numbers[-1]])
+    return f"{len(numbers)} epochs ({shortened})"
+
+
+def _diffusion(files: dict[int, Source], group: str, name: str, volume: Volume) -> Target:
+    run, sizes = f"{name}-{group}", next(iter(files.values())).about
+    data = f"{name}-sprites" if sizes["channels"] == 3 else "mnist"
+    config = diffusion.Config(
+        name=run, data=data, context="context" in group, n_feat=sizes["n_feat"], ema=0.0, precision="fp32", keep=0
+    )
+    named = {len(DIGITS): DIGITS, len(CLASSES): CLASSES}
+    classes = named.get(sizes["classes"], [str(number) for number in range(sizes["classes"])])
+
+    def write(file: Source, path: Path) -> None:
+        nn_model = ContextUnet(sizes["channels"], sizes["n_feat"], sizes["classes"], sizes["height"], POOL)
+        nn_model.load_course_weights(load_state(file.path))
+        weights = nn_model.state_dict()
+        state = {
+            "model_state_dict": weights, "averaged_state_dict": weights, "epoch": file.epoch + 1, "global_step": 0,
+            "config": config.stored(), "classes": list(classes), "channels": sizes["channels"],
+            "height": sizes["height"], "pool": POOL,
+        }  # fmt: skip
+        torch.save(state, path)
+
+    directory = diffusion.Config.runs_folder(volume) / run
+    parts = {
+        WeightFiles(directory, PREFIX).path(epoch).name: (file, lambda path, file=file: write(file, path))
+        for epoch, file in files.items()
+    }
+    line = f"{run}: a noise predictor, context {config.context}, after {_epochs([*files])}"
+    return Target(directory, parts, line, f"./lab sample diffusion --name {run} --epoch {_stages([*files])}")
+
+
+def _sprites(arrays: Sequence[Source], name: str, volume: Volume, refuse: Refuse) -> list[Target]:
+    pictures, labels = ([array for array in arrays if len(array.about) == axes] for axes in (4, 2))
+    if len(pictures) != 1 or len(labels) != 1:
+        for array in arrays:
+            refuse(array, f"is one of {len(pictures)} arrays of pictures and {len(labels)} of labels; expected a pair")
+        return []
+    (picture,), (label,) = pictures, labels
+    try:
+        sprite_arrays(picture.path, label.path)
+    except ValueError as error:
+        text = str(error).replace(str(picture.path), "it").replace(str(label.path), label.name)
+        refuse(picture, f"and {label.name} do not fit: {text}")
+        return []
+    run, (count, height) = f"{name}-sprites", picture.about[:2]
+    stem = PurePosixPath(label.name).stem
+    stem = stem if "label" in stem else f"labels_{stem}"  # the loader tells it from the pictures by its name
+    parts = {f"{PurePosixPath(picture.name).stem}.npy": (picture, None), f"{stem}.npy": (label, None)}
+    line = f"{run}: {count:,} pictures of {height} × {height}"
+    return [Target(volume.path("datasets") / run, parts, line, f"./lab train diffusion --data {run} --context")]
+
+
+def write_target(target: Target) -> None:
+    """Make a target's directory whole or not at all, with a list of its sources; the same import again changes nothing.
+
+    Raises ValueError where other files are there.
+    """
+    listed = {
+        name: {"from": source.name, "sha256": file_hash(source.path)} for name, (source, _) in target.files.items()
+    }
+
+    def fill(draft: Path) -> None:
+        for name, (source, write) in target.files.items():
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            write(draft / name) if write else shutil.copyfile(source.path, draft / name)
+        (draft / IMPORTED).write_text(json.dumps(listed, indent=1), encoding="utf-8")
+
+    exists = target.directory.exists()
+    if not exists:
+        put_whole(target.directory, fill)
+    else:
+        record = target.directory / IMPORTED
+        earlier = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+        if {n: f["sha256"] for n, f in earlier.items()} != {n: f["sha256"] for n, f in listed.items()}:
+            raise ValueError(f"{shown(target.directory)} is there already, with other files; give another --name")
+    print(f"{target.line}\n  {'there already: ' if exists else ''}{shown(target.directory)}", flush=True)
+
+
+# --- the command --------------------------------------------------------------------------------------------
+
+
+def import_files(path: Path, name: str, volume: Volume) -> list[str]:
+    """Import all of the course's files in a folder or archive; return why some could not be imported.
+
+    Raises ValueError where there are none at all.
+    """
+    problems: list[str] = []
+    sources: list[Source] = []
+    others: Counter[str] = Counter()
+    commands = []
+    with source_files(path, volume.datasets) as files:
+        for file_name, file in files.items():
+            try:
+                source = recognise(file_name, file)
+            except ValueError as error:
+                problems.append(f"{file_name} {error}")
+                continue
+            if source:
+                sources.append(source)
+            else:
+                others[PurePosixPath(file_name).suffix] += 1
+        require_space(volume.root, sum(source.path.stat().st_size for source in sources))
+        for target in targets(sources, name, volume, lambda file, why: problems.append(f"{file.name} {why}")):
+            try:
+                write_target(target)
+                commands.append(target.next)
+            except ValueError as error:
+                problems.append(f"{', '.join(source.name for source, _ in target.files.values())}: {error}")
+    if others:
+        kinds = ", ".join(f"{suffix or 'no ending'} {count}" for suffix, count in others.most_common(6))
+        print(f"not imported: {sum(others.values())} files of other kinds ({kinds})")
+    if not commands and not problems:
+        raise ValueError(f"{path} holds none of the course's files: weights, tokenizers, .npy or event files")
+    print("\n".join(["now:", *(f"  {command}" for command in commands)]) if commands else "nothing was imported")
+    return problems
+
+
+@dataclass
+class ImportCommand:
+    """Which files, and what the things made of them are called."""
+
+    path: Annotated[Path, tyro.conf.Positional]
+    name: str = "course"  # the names of what is made begin so
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w.-]+", self.name):
+            raise ValueError(f"name {self.name!r} cannot name a folder; use letters, digits, '-', '_' and '.'")
+
+
+def main() -> int:
+    """Import the files; return 1 where one could not be."""
+    command = tyro.cli(ImportCommand, prog="course import", description=__doc__)
+    problems = import_files(command.path, command.name, Volume())
+    for problem in problems:
+        print(f"not imported: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    endings.run(main)
