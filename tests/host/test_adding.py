@@ -101,6 +101,8 @@ CASES = [
     (["eval", "tabletop_easy", "libero_goal"], "are of several benchmarks"),
     (["eval", "--help"], "tabletop_hard"),
     (["up", "toy", "--runtime", "local", "--dry-run"], "services.toy --host"),
+    (["up", "simulator", "--runtime", "local", "--dry-run"], "toy=http://127.0.0.1:8123"),
+    (["up", "ui", "--runtime", "local", "--dry-run"], "toy=http://127.0.0.1:8123"),
     (["up", "to"], "did you mean 'toy'?"),
     (["up", "toy", "--suite", "tabletop_easy"], "./lab checkpoint toy --suite tabletop_easy"),
     (["up", "--help"], "an arm of six joints"),

@@ -164,4 +164,6 @@ def test_the_site_knows_every_service_and_its_first_page_every_policy():
     known = {flag: dict(pair.split("=", 1) for pair in command[command.index(flag) + 1].split(",")) for flag in KNOWN}
     addresses = {name: f"http://{name}:{one.ports[0].target}" for name, one in services.items() if one.ports}
     assert known["--services"] == {name: url for name, url in addresses.items() if name != "ui"}
+    simulator = services["simulator"].command
+    assert simulator[simulator.index("--policies") + 1] == command[command.index("--policies") + 1]
     assert known["--policies"] == {name: url for name, url in addresses.items() if services[name].role == "policy"}

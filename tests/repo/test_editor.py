@@ -16,7 +16,8 @@ from vlalab.description import compose, manifests
 from vlalab.host import paths
 
 ROOT = paths.ROOT
-SERVICES = {name: one for name, one in compose.read(variables={}).items() if one.role != "job"}
+LISTS = {name: f"${{env:{name}}}" for name in ("VLALAB_SERVICES", "VLALAB_POLICIES")}  # what ./lab fills in
+SERVICES = {name: one for name, one in compose.read(variables=LISTS).items() if one.role != "job"}
 DOCKERFILE = (ROOT / "images" / "Dockerfile").read_text()
 
 

@@ -23,6 +23,7 @@ from vlalab.host.paths import ROOT
 FILE = ROOT / "compose.yaml"
 GPU_FILE = ROOT / "compose.gpu.yaml"
 ROLE = "vla-lab.role"  # the label that tells policies from jobs
+PAGE = "ui"  # it shows the others
 PROJECT = "VLALAB_PROJECT"  # compose.yaml's name: is this variable's value
 
 _TOKENS = borrowed.module("shared/contract/vla_contract/protocol/tokens.py")
@@ -81,8 +82,23 @@ def read(path: Path = FILE, variables: Mapping[str, str] | None = None) -> dict[
     Raises LabError for what this reader does not know, and for a `${VARIABLE:?text}` that is not set.
     """
     known = environment_variables(path.parent) if variables is None else variables
+    known = {**discovered(known, path), **known}
     document = _filled(_document(path), known)
     return {name: _service(name, body, known) for name, body in document["services"].items()}
+
+
+def discovered(variables: Mapping[str, str], path: Path = FILE) -> dict[str, str]:
+    """Return VLALAB_SERVICES and VLALAB_POLICIES: name=http://name:port of each service with a port, by commas.
+
+    Policies are those with the label `vla-lab.role: policy`. A new service is found by the pages and the simulator so.
+    """
+    bodies = {name: body for name, body in _document(path)["services"].items() if body.get("ports") and name != PAGE}
+    addresses = {
+        name: f"{name}=http://{name}:{interpolate(str(body['ports'][0]), variables).rpartition(':')[2]}"
+        for name, body in bodies.items()
+    }
+    policies = [text for name, text in addresses.items() if (bodies[name].get("labels") or {}).get(ROLE) == "policy"]
+    return {"VLALAB_SERVICES": ",".join(addresses.values()), "VLALAB_POLICIES": ",".join(policies)}
 
 
 def needs(name: str, path: Path = FILE, variables: Mapping[str, str] | None = None) -> list[str]:
