@@ -6,6 +6,7 @@ With the same seed both draw the same order of rows and take the same steps: Ada
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
@@ -25,6 +26,9 @@ from transformers import (
     set_seed,
 )
 
+from vla_common.counts import plural
+from vla_modelkit.threads import choose_threads
+
 Collate = Callable[[Sequence[Any]], dict[str, torch.Tensor]]
 
 
@@ -39,6 +43,12 @@ class Plan:
     seed: int = 0
     cpu: bool = False  # also where there is a GPU
     say_every: int = 0  # steps between two lines that are printed; 0: none
+
+
+@functools.cache
+def choose_threads_once() -> None:
+    """Compute in as many threads as cores are idle at the first training; both loops then have the same sums."""
+    print(f"computing in {plural(choose_threads(), 'thread')}", flush=True)
 
 
 class Recorded(Trainer):
@@ -71,6 +81,7 @@ class Losses(list):
 
 def by_trainer(model: PreTrainedModel, rows: Sequence[Any], collate: Collate, plan: Plan, folder: Path) -> list[float]:
     """Trains a model in place by Trainer; returns each step's loss. Its own files go to `folder`."""
+    choose_threads_once()
     arguments = TrainingArguments(
         output_dir=str(folder), max_steps=plan.steps, per_device_train_batch_size=plan.batch_size,
         learning_rate=plan.lr, warmup_steps=plan.warmup_steps, lr_scheduler_type="linear", optim="adamw_torch",
@@ -88,6 +99,7 @@ def by_hand(
     model: PreTrainedModel, rows: Sequence[Any], collate: Collate, plan: Plan, folder: object = None
 ) -> list[float]:
     """Trains a model in place by a loop that can be read; returns each step's loss."""
+    choose_threads_once()
     set_seed(plan.seed)
     # A sampler whose order follows from the seed and the epoch, as Trainer's does, and not from what was drawn before.
     accelerator = Accelerator(cpu=plan.cpu, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True))

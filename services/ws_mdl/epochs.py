@@ -124,6 +124,7 @@ def state_of(run: EpochRun) -> State:
         "order": run.order,
         "global_step": run.global_step,
         "generator": run.generator.get_state(),
+        "threads": run.machine.threads,
         "config": run.config.stored(),
         **run.own_state(),
     }
@@ -131,6 +132,7 @@ def state_of(run: EpochRun) -> State:
 
 def put_back(run: EpochRun, state: State) -> None:
     """Puts a run where the state was taken."""
+    run.machine.restore_threads(state.get("threads"))
     run.nn_model.load_state_dict(state["model_state_dict"])
     run.averaged.load_state_dict(state["averaged_state_dict"])
     run.optim.load_state_dict(state["optimizer_state_dict"])

@@ -12,6 +12,8 @@ for entry in (str(ROOT), *SHARED):
     if entry not in sys.path:
         sys.path.insert(0, entry)
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported: tests share their cores with others
+# A number of its own for all runs of a test, which are compared bit for bit: else each takes the cores idle just then.
+os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may depend on a model hub, so none may reach it
 
 

@@ -80,6 +80,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "step": self.step,
             "identity": self.identity,
+            "threads": self.machine.threads,
         }
         self.states.save(path, state, self.settings.keep)
         return path
@@ -99,6 +100,7 @@ class Trainer:
                     f"{self.folder.name} was begun with {name.replace('_', ' ')} {theirs}, this command has {ours}; "
                     "give the same, or another --name"
                 )
+        self.machine.restore_threads(state.get("threads"))
         with torch.no_grad():
             for name, one in self.trained.items():
                 one.copy_(state["trained"][name])

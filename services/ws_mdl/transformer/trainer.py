@@ -160,6 +160,7 @@ class Trainer:
             "config": self.config.stored(),
             "tokenizers": self.fingerprints(),
             "order": self.order(),
+            "threads": self.machine.threads,
         }
 
     def fingerprints(self) -> dict[str, str]:
@@ -183,6 +184,7 @@ class Trainer:
             return None
         path, state = found
         self._check(path, state)
+        self.machine.restore_threads(state.get("threads"))
         advice = "give the same size and settings, or another --name"
         checkpoints.load_into(self.model, path, state, self.config.stored(), advice)
         for group in state["optimizer_state_dict"]["param_groups"]:

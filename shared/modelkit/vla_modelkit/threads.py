@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
+import statistics
+import time
 from pathlib import Path
 
+SAMPLE_S = 0.3
 SPINS = "10000"  # some tens of microseconds: longer than the pause between two layers
 
 
@@ -67,3 +70,40 @@ def use_idle_cores(most: int) -> None:
     threads = min(most, idle_cores())
     if threads != torch.get_num_threads():
         torch.set_num_threads(threads)
+
+
+@functools.cache
+def max_threads() -> int:
+    """Return in how many threads torch computed before any number was chosen here."""
+    import torch
+
+    return int(torch.get_num_threads())
+
+
+def choose_threads() -> int:
+    """Choose and return the number of threads of a whole run: the cores that are idle now, or $OMP_NUM_THREADS.
+
+    The median of many samples counts: a single one may meet a program that ends at once. Sampling computes without a
+    pause, so that runs that start at the same time count each other.
+    """
+    import torch
+
+    most = max_threads()
+    if not os.environ.get("OMP_NUM_THREADS"):
+        end, samples = time.monotonic() + SAMPLE_S, [idle_cores()]
+        while time.monotonic() < end:
+            samples.append(idle_cores())
+        torch.set_num_threads(min(most, statistics.median_low(samples)))
+    return int(torch.get_num_threads())
+
+
+def restore_threads(stored: int | None) -> int:
+    """Compute in as many threads as a run began with, whose sums depend on it; return the number.
+
+    None, of older files, keeps the current number; so does $OMP_NUM_THREADS. No more than torch takes on this machine.
+    """
+    import torch
+
+    if stored and not os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(min(stored, max_threads()))
+    return int(torch.get_num_threads())

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import distributed
 
+from vla_common.counts import plural
 from vla_modelkit.devices import choose_device
+from vla_modelkit.threads import choose_threads, restore_threads
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,21 @@ class Machine:
         distributed.all_reduce(total)
         return total.tolist()
 
+    @property
+    def threads(self) -> int | None:
+        """In how many CPU threads the run computes: part of its state, since sums depend on it. None on a GPU."""
+        return torch.get_num_threads() if self.device.type == "cpu" else None
+
+    def restore_threads(self, stored: int | None) -> None:
+        """Compute in as many threads as the run began with; print it where this differs."""
+        if self.device.type == "cpu" and stored not in (None, threads := restore_threads(stored)) and self.is_main:
+            print(f"{plural(threads, 'thread')} here, {stored} until now: the last bits of sums can differ", flush=True)
+
     def __str__(self) -> str:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else str(self.device)
         processes = f", {self.world} processes" if self.world > 1 else ""
-        return f"{name}, {'bf16' if self.dtype else 'fp32'}{processes}"
+        threads = f", {plural(self.threads, 'thread')}" if self.threads else ""
+        return f"{name}, {'bf16' if self.dtype else 'fp32'}{threads}{processes}"
 
 
 @functools.cache
@@ -83,7 +96,7 @@ def computes_bf16(device: torch.device) -> bool:
 
 
 def choose_machine(device: str = "auto", precision: str = "auto") -> Machine:
-    """Returns where this process computes; under torchrun it joins the others."""
+    """Returns where this process computes; under torchrun it joins the others. On a CPU it takes the idle cores."""
     world, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", 0)))
     if world > 1 and not distributed.is_initialized():
@@ -91,6 +104,8 @@ def choose_machine(device: str = "auto", precision: str = "auto") -> Machine:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
         distributed.init_process_group(backend)
+    if chosen.type == "cpu":
+        choose_threads()
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
         torch.set_float32_matmul_precision("high")
