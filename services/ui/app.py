@@ -17,6 +17,7 @@ from services.ui.ask.link import PolicyLink
 from services.ui.site.guard import Guard
 from services.ui.site.site import Site
 from services.ui.site.upstream import Away
+from vla_contract.server.public import PublicPath
 
 # folders here, in the order of the navigation; each but Gradio's has a routes.py
 PAGES = ("ask", "simulator", "runs", "data", "lab")
@@ -59,6 +60,7 @@ def create_app(
             app.router.routes.extend(importlib.import_module(f"services.ui.{page}.routes").routes(site))
     mounting.mount(app, Choice(link, others), site.navigation)
     app.add_middleware(Guard, login=site.login, ask=site.ask_to_log_in)
+    app.add_middleware(PublicPath, service="ui")
     return app
 
 

@@ -108,7 +108,7 @@ def test_it_leads_on_from_what_was_done(volume):
 
 
 def instance(url, log=""):
-    return SimpleNamespace(url=url, is_healthy=lambda: True, last_words=lambda lines: log)
+    return SimpleNamespace(service="ws_mdl", url=url, is_healthy=lambda: True, last_words=lambda lines: log)
 
 
 def test_what_a_browser_shows_is_opened_and_the_command_or_address_is_all_of_it(monkeypatch, volume):

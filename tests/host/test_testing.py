@@ -352,13 +352,14 @@ def test_others_get_the_command_that_runs_what_was_skipped(bare, tmp_path, capsy
     assert ": sudo apt-get install -y chromium && ./lab test contract" in capsys.readouterr().out
     assert not (tmp_path / "calls").exists()
     assert {package: {*users} for package, users in programs.missing(run.NAMES).items()} == {
-        "chromium": {"contract", "libero", "ui", "ws_mdl"},
+        "chromium": {"contract", "libero", "terminal", "ui", "ws_mdl"},
         "openssh-server": {"host"},
+        "nginx": {"terminal"},
     }
     command, chrome = programs.advice(run.NAMES)
     before, _, names = command.partition(" && ./lab test ")
-    assert before.endswith(": sudo apt-get install -y chromium openssh-server")
-    assert {*names.split()} == {"host", "contract", "libero", "ui", "ws_mdl"}
+    assert before.endswith(": sudo apt-get install -y chromium openssh-server nginx")
+    assert {*names.split()} == {"host", "contract", "libero", "terminal", "ui", "ws_mdl"}
     assert re.search(r"curl \S+ \S+\.deb && sudo apt-get install -y \./\S+\.deb$", chrome)
     assert programs.advice(["lint"]) == []
 

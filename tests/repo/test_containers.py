@@ -59,6 +59,7 @@ def test_every_service_sees_the_volume_and_knows_where_it_is_published(name):
 def test_every_service_answers_to_configured_host_names(name):
     environment = DOCUMENT["services"][name]["environment"]
     assert environment["VLALAB_ALLOWED_HOSTS"] == "${VLALAB_ALLOWED_HOSTS:-}"
+    assert environment["VLALAB_PUBLIC_URL"] == "${VLALAB_PUBLIC_URL:-}"
 
 
 @pytest.mark.parametrize("name", SERVICES)

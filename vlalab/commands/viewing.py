@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from vlalab.commands import lifecycle
+from vlalab.commands.addresses import page_of
 from vlalab.description import compose, ports
 from vlalab.host import paths
 from vlalab.host.console import LabError
@@ -27,7 +28,7 @@ def serve(run: str | None, runtime: str) -> None:
     """Starts the service unless it is up, and prints where the report, or the list of all, can be seen."""
     route = f"{_name_of(run)}/" if run else ""
     (found,) = lifecycle.up([SERVICE], runtime)
-    for line in addresses(found.url, route, _me(), os.environ):
+    for line in addresses(page_of(found), route, _me(), os.environ):
         print(line)
     if compose.environment_variables().get("VLALAB_TOKEN"):
         print("it asks for a password: VLALAB_TOKEN; any user name will do")

@@ -101,7 +101,7 @@ def _open(service: str, path: str = "") -> str:
     found = both.find(service)
     if not found or not found.is_healthy():
         return ""
-    return f"open {found.url}{path}" if path else f"open {addresses.with_token(found)}"
+    return f"open {addresses.page_of(found)}{path}" if path else f"open {addresses.with_token(found)}"
 
 
 def _after_up(given: Given) -> str:

@@ -1,4 +1,4 @@
-"""Programs that tests need and no environment has: a browser and an SSH server, installed by apt as root."""
+"""Programs that tests need and no environment has: a browser, an SSH server and nginx, installed by apt as root."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def missing(parts: Sequence[str]) -> dict[str, list[str]]:
     programs = (
         ("chromium", "skipif(browser.find()", browser.find),
         ("openssh-server", "skipif(ssh_server.SSHD", ssh_server.find),
+        ("nginx", "skipif(NGINX", lambda: shutil.which("nginx")),
     )
     users = {
         package: [

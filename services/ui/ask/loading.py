@@ -17,7 +17,7 @@ from services.ui.ask.request_filter import PLACE
 from services.ui.site import words
 
 SCRIPT = f"<script>{Path(__file__).with_suffix('.js').read_text()}</script>"
-LOOK = '<link rel="stylesheet" href="/static/site/nav.css"><link rel="icon" href="/static/site/icon.svg">'
+LOOK = '<link rel="stylesheet" href="../static/site/nav.css"><link rel="icon" href="../static/site/icon.svg">'
 MANIFEST = '<link rel="manifest" href="/manifest.json" />'  # Gradio's, of an app that this is none of
 
 

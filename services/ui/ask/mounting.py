@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import gradio as gr
 from fastapi import FastAPI
 from gradio.routes import App
 from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
 
 from services.ui.ask import images, moments, page, style
 from services.ui.ask.choice import Choice
 from services.ui.ask.loading import Loading
 from services.ui.ask.request_filter import PLACE, RequestFilter
 from services.ui.ask.uploads import Uploads
+from vla_contract.server.public import page_url
 
 
 def mount(app: FastAPI, choice: Choice, navigation: Callable[[Request], str]) -> None:
@@ -28,11 +31,12 @@ def unfiltered(app: FastAPI, choice: Choice) -> App:
     """Adds the page without its filter; returns Gradio's part of the application."""
     blocks = page.build(choice)
     blocks.has_launched = True  # else Gradio checks no path: a mounted page is never launched
+    prefix = urlsplit(page_url("ui")).path
     gr.mount_gradio_app(
         app,
         blocks,
         path=PLACE,
-        root_path=PLACE,  # else it forgets where it is when it names an upload
+        root_path=prefix + PLACE,  # else it forgets where it is when it names an upload
         footer_links=[],
         run_history=False,  # Gradio's own offers to keep it on a hub
         show_error=False,
@@ -45,4 +49,11 @@ def unfiltered(app: FastAPI, choice: Choice) -> App:
         css=style.css(),
         js=style.script(),
     )
-    return app.routes[-1].app
+    mount = app.routes[-1]
+    gradio = mount.app
+
+    async def below_prefix(scope: Scope, receive: Receive, send: Send) -> None:
+        await gradio({**scope, "path": prefix + scope["path"]}, receive, send)  # which it expects after its root_path
+
+    mount.app = below_prefix
+    return gradio

@@ -17,6 +17,7 @@ from services.ui.lab.services import rows, standings
 from services.ui.site import words
 from services.ui.site.site import Site
 from services.ui.site.steward import Alone, Refused
+from vla_contract.server.public import page_url
 
 GIGABYTE = 1e9
 PAGE = "ui"  # it does not start or stop itself
@@ -37,7 +38,7 @@ def routes(site: Site) -> list[BaseRoute]:
         return site.render(
             request, template, services=found, shares=shares, host=host, gigabyte=GIGABYTE, alone=alone, acts=acts,
             now=time.time(), token=site.login.required, page_service=PAGE, known=told["status"], error=told["error"],
-            actions=told["actions"],
+            actions=told["actions"], page_url=page_url,
         )  # fmt: skip
 
     async def lab(request: Request) -> Response:

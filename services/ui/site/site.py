@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 import jinja2
 from markupsafe import Markup
@@ -21,6 +22,7 @@ from services.ui.site.bodies import Refused, read
 from services.ui.site.login import KEPT_S, Login
 from services.ui.site.steward import Steward
 from services.ui.site.upstream import Away, Upstream
+from vla_contract.server.public import page_url
 
 FOLDER = Path(__file__).resolve().parents[1]
 
@@ -35,7 +37,7 @@ class Site:
         self.pages, self.login, self.steward = pages, Login(token), Steward(steward)
         self.services = {name: Upstream(name, url, token) for name, url in services.items()}
         self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(FOLDER),
+            loader=jinja2.FunctionLoader(_template),
             autoescape=True,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
@@ -103,6 +105,18 @@ class Site:
         return self._templates.get_template(template).render({**shown, **values})
 
 
+def _template(path: str) -> str:
+    """Returns a template's source, with the links to the site's own paths (`href="/runs"`) below the public path."""
+    source = (FOLDER / path).read_text(encoding="utf-8")
+    return re.sub(r'\b(href|src|action|poster)="/', rf'\1="{base()}/', source)
+
+
+def base() -> str:
+    """Returns the path that the site's own paths lie below; "" without a public address, or where it has none."""
+    path: str = urlsplit(page_url("ui")).path
+    return path
+
+
 class Kept(StaticFiles):
     """Files that a browser keeps without asking again, where the address tells which state of the file is meant."""
 
@@ -116,7 +130,7 @@ class Kept(StaticFiles):
 def static(path: str) -> str:
     """Returns the address of a page's file, "site/site.css" for example, with a digest of its bytes."""
     page, _, name = path.partition("/")
-    return f"/static/{path}?{_digest(FOLDER / page / 'static' / name)}"
+    return f"{base()}/static/{path}?{_digest(FOLDER / page / 'static' / name)}"
 
 
 @functools.cache
@@ -135,7 +149,7 @@ def clock(seconds: float | None) -> str:
 
 def _with_language(url: URL, code: str) -> str:
     changed = url.include_query_params(language=code)
-    return f"{changed.path}?{changed.query}"
+    return f"{base()}{changed.path}?{changed.query}"
 
 
 def _code(text: str) -> Markup:

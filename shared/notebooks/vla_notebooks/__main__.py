@@ -9,6 +9,7 @@ import secrets
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import tyro
 
@@ -17,6 +18,7 @@ from vla_common.serving import Serving
 from vla_common.volume import Volume
 from vla_contract.server.auth import BIND, open_addresses, token_for
 from vla_contract.server.hosts import allowed_names
+from vla_contract.server.public import PATHS, page_url
 from vla_notebooks.home import settle
 
 log = logging.getLogger("vla_notebooks")
@@ -74,8 +76,8 @@ def run(server: Server, given: str | None, root: Path, private: Path) -> None:
     (private / "page_config.json").write_text(json.dumps({"disabledExtensions": {NEWS: True}}))
     from jupyterlab.labapp import LabApp  # reads the variables when it is imported
 
-    where = f"http://{address(server.host)}:{server.port}/lab"
-    log.info("notebooks: %s%s  (files in %s)", where, "" if given else f"?token={token}", root)
+    where = page(server) or f"http://{address(server.host)}:{server.port}"
+    log.info("notebooks: %s/lab%s  (files in %s)", where, "" if given else f"?token={token}", root)
     if given:
         log.info("notebooks: log in with the value of VLALAB_TOKEN")
     LabApp.launch_instance(argv=[f"--config={config}"])
@@ -100,6 +102,8 @@ def settings(server: Server, root: Path, private: Path) -> dict[str, dict]:
     one that computes.
     """
     idle_s = 60 * idle_minutes()
+    public = urlsplit(page(server))
+    extensions = {"jupyterlab": True, "jupyter_server_terminals": True, "vla_notebooks.probe": bool(public.path)}
     return {
         "MappingKernelManager": {
             "cull_idle_timeout": round(idle_s),
@@ -115,11 +119,19 @@ def settings(server: Server, root: Path, private: Path) -> dict[str, dict]:
             "root_dir": str(root),
             "allow_root": True,  # check_user has decided, and knows namespaces
             "answer_yes": True,  # an interrupt ends it at once
-            "jpserver_extensions": {"jupyterlab": True, "jupyter_server_terminals": True},
+            "jpserver_extensions": extensions,
+            "base_url": f"{public.path}/",
             "allow_remote_access": bool(open_addresses(server.host)),  # else it checks Host
             # The second and third are names of its container: the site asks for its state by them.
-            "local_hostnames": ["localhost", server.of, f"{server.of}_notebook", *allowed_names()],
+            "local_hostnames": [
+                "localhost",
+                server.of,
+                f"{server.of}_notebook",
+                *allowed_names(),
+                public.hostname or "",
+            ],
         },
+        "IdentityProvider": {"secure_cookie": True} if public.netloc else {},  # the proxy has the TLS
         "FileContentsManager": {"preferred_dir": server.of},  # the file browser opens there
         "LabApp": {
             "app_settings_dir": str(private),  # page_config.json is there
@@ -128,6 +140,11 @@ def settings(server: Server, root: Path, private: Path) -> dict[str, dict]:
             "extension_manager": "readonly",
         },
     }
+
+
+def page(server: Server) -> str:
+    """Returns the public address of these notebooks, "" without one."""
+    return page_url(server.of if server.of in PATHS else f"{server.of}_notebook")
 
 
 def idle_minutes() -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from vlalab.description.public import ADDRESS
 from vlalab.doctor.checks.docker import about
 from vlalab.doctor.checks.host import INDEX
 from vlalab.doctor.types import FAIL, WARN, Case, Check, Finding, fail, ok, skip, warn
@@ -95,6 +96,15 @@ def variables(case: Case) -> Finding:
     return warn("; ".join(reasons.values()), fix=f"unset {' '.join(reasons)}")
 
 
+def public(case: Case) -> Finding:
+    """Read the public address of the pages."""
+    try:
+        url = ADDRESS.public_url(case.machine.variables)
+    except ValueError as error:
+        return fail(str(error), fix=f"unset {ADDRESS.VARIABLE}", hint="correct it in the shell or .env, or")
+    return ok(url) if url else skip("none is set")
+
+
 def authority(case: Case) -> Finding:
     """Looks for the files of certificates that variables name."""
     for name in BUNDLES:
@@ -108,6 +118,8 @@ CHECKS = (
     Check("network-proxy", "proxy", "Every download goes through it.", FAIL, "unset HTTPS_PROXY", proxy),
     Check("network-variables", "libraries' variables", "The lab ignores those that stop a library.", WARN,
           "unset ALL_PROXY", variables),
+    Check("network-public", "public address", "No service starts with a bad one, or without a token.", FAIL,
+          "unset VLALAB_PUBLIC_URL", public),
     Check("network-authority", "certificates", "A network with its own authority has to be trusted.", FAIL,
           TRUST, authority),
     Check("network-index", "package index", "Environments are made from it.", FAIL, TRUST, index),

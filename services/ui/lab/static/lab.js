@@ -1,5 +1,5 @@
 // The lab, drawn anew every few seconds while somebody looks; the server has escaped all that it sends as HTML.
-import { say } from "/static/site/texts.js";
+import { say } from "../site/texts.js";
 
 const EVERY_MS = 4000, SOON_MS = 1000, LOG_MS = 3000, LONGEST_MS = 60000; // an answer takes 40 s at most
 const at = (selector) => document.querySelector(selector);
@@ -37,7 +37,7 @@ async function draw(path, place) {
 async function refresh() {
   clearTimeout(timer);
   try {
-    if (!document.hidden) await draw("/lab/state", at("#state"));
+    if (!document.hidden) await draw("lab/state", at("#state"));
     if (!document.hidden && at("#doctor-card")?.dataset.running !== "") await drawDoctor();
   } catch {
     lost.hidden = false;
@@ -47,7 +47,7 @@ async function refresh() {
 }
 
 async function drawDoctor() {
-  await draw("/lab/doctor", at("#doctor"));
+  await draw("lab/doctor", at("#doctor"));
   for (const one of document.querySelectorAll("time[data-at]")) one.textContent = new Date(1000 * one.dataset.at).toLocaleTimeString(document.documentElement.lang);
 }
 
@@ -68,7 +68,7 @@ async function ask(path, method = "GET") {
 async function follow() {
   const name = followed;
   if (!name || document.hidden) return;
-  const told = await ask(`/lab/services/${encodeURIComponent(name)}/log`);
+  const told = await ask(`lab/services/${encodeURIComponent(name)}/log`);
   if (name !== followed || !told || told.log === logText.textContent) return;
   const below = logText.scrollHeight - logText.scrollTop - logText.clientHeight < 8;
   logText.textContent = told.log;
@@ -94,9 +94,9 @@ document.querySelector("main").addEventListener("click", async ({ target }) => {
     at(`#log-${CSS.escape(followed)}`)?.focus();
     [followed, log.hidden] = [undefined, true];
   } else if (button.id === "examine") {
-    if (await ask("/lab/doctor", "POST")) await drawDoctor();
+    if (await ask("lab/doctor", "POST")) await drawDoctor();
   } else if (button.dataset.do) {
-    await ask(`/lab/services/${encodeURIComponent(button.dataset.service)}/${button.dataset.do}`, "POST");
+    await ask(`lab/services/${encodeURIComponent(button.dataset.service)}/${button.dataset.do}`, "POST");
     await refresh();
   }
 });

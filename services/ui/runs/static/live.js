@@ -50,7 +50,7 @@ function show(run) {
 }
 
 function watch() {
-  const events = new EventSource(`/runs/${place.dataset.run}/events`);
+  const events = new EventSource(`${place.dataset.run}/events`);
   events.onopen = () => { lost.hidden = true; };
   events.onmessage = ({ data }) => {
     lost.hidden = true;

@@ -1,5 +1,5 @@
 // A person at the arm: keys while the pad has the focus, buttons with any pointer. What is held is told ten times a second.
-import { say } from "/static/site/texts.js";
+import { say } from "../site/texts.js";
 
 // As the first camera sees it, which looks at the robot: away from it is backwards for the arm. In the order of an action.
 const KEYS = {

@@ -1,9 +1,9 @@
 // The page of the simulator. It asks for the next news as soon as it has shown the last: so nothing is queued anywhere.
-import { said as inWords, say } from "/static/site/texts.js";
-import { Driving } from "/static/simulator/driving.js";
-import { Traces } from "/static/simulator/traces.js";
+import { said as inWords, say } from "../site/texts.js";
+import { Driving } from "./driving.js";
+import { Traces } from "./traces.js";
 
-const API = "/simulator/api", KEPT = "vlalab-simulator", AGAIN_MS = 1000;
+const API = "simulator/api", KEPT = "vlalab-simulator", AGAIN_MS = 1000;
 const $ = (selector) => document.querySelector(selector);
 const about = JSON.parse($("#about").textContent);
 const form = $("#opening"), instruction = $("#instruction");

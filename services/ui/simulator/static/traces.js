@@ -1,5 +1,5 @@
 // Each number of the actions as a line of its own over the last steps.
-import { say } from "/static/site/texts.js";
+import { say } from "../site/texts.js";
 
 const LAST = 200;
 const SVG = "http://www.w3.org/2000/svg";

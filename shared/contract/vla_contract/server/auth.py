@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from vla_contract.protocol.tokens import check_token
+from vla_contract.server.public import public_url
 
 # What a page answers with so that a browser asks: any user, and the token as the password.
 ASK_PERSON = {"WWW-Authenticate": 'Basic realm="vla-lab: any user, password VLALAB_TOKEN", charset="UTF-8"'}
@@ -17,7 +18,12 @@ CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))  # what Dock
 
 
 def token_for(host: str) -> str | None:
-    """Returns $VLALAB_TOKEN, None where it is not set; ValueError for a bad one, or none where `host` needs one."""
+    """Returns $VLALAB_TOKEN, None where it is not set.
+
+    Raises ValueError for a bad one, for none where `host` or $VLALAB_PUBLIC_URL needs one, and for a bad public
+    address.
+    """
+    public_url()
     token = os.environ.get("VLALAB_TOKEN") or None
     require_token_beyond_loopback(host, token)
     TokenCheck(token)

@@ -1,0 +1,92 @@
+"""The public address of the lab's pages: where a reverse proxy with TLS shows them, each service under its own path.
+
+The host tool loads this file by its path, so it needs the standard library only.
+"""
+
+import os
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+VARIABLE = "VLALAB_PUBLIC_URL"
+PATHS = {
+    "ui": "",
+    "reports": "/reports",
+    "tensorboard": "/tensorboard",
+    "ws_mdl": "/notebook/ws_mdl",
+    "hf": "/notebook/hf",
+    "libero_notebook": "/notebook/libero",
+    "openvla_notebook": "/notebook/openvla",
+    "gr00t_notebook": "/notebook/gr00t",
+}
+_URL = re.compile(
+    r"https://[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)*/?"
+)
+Channel = Callable[..., Awaitable[Any]]
+_ROOT_COOKIE = re.compile(rb"; path=/(?=;|$)", re.IGNORECASE)
+
+
+def public_url(variables: Mapping[str, Any] = os.environ) -> str:
+    """Return $VLALAB_PUBLIC_URL without a slash at its end, "" where it is not set.
+
+    Raises ValueError for a value that is no such address, and for one without a token: the proxy is open to others.
+    """
+    url = (variables.get(VARIABLE) or "").strip()
+    if not url:
+        return ""
+    if not _URL.fullmatch(url):
+        raise ValueError(f"{VARIABLE} must be like https://lab.example.org or https://lab.example.org/vla, got {url!r}")
+    if not variables.get("VLALAB_TOKEN"):
+        raise ValueError(
+            f"{VARIABLE}={url} lets others reach this lab, and no token protects it: set VLALAB_TOKEN (8 or more "
+            f"characters), or unset {VARIABLE}"
+        )
+    return url.rstrip("/")
+
+
+def page_url(service: str, variables: Mapping[str, Any] = os.environ) -> str:
+    """Return the public address of a service's pages, "" where it has none. Raises ValueError as `public_url` does."""
+    url = public_url(variables)
+    return url + PATHS[service] if url and service in PATHS else ""
+
+
+class PublicPath:
+    """ASGI middleware that serves an application below the path of its public address too.
+
+    The application sees paths without that prefix. Its redirects and cookies get the prefix, and cookies `Secure`
+    where the request came by the public address: a proxy passes `Host` and path unchanged. Without $VLALAB_PUBLIC_URL
+    every request passes as it is.
+    """
+
+    def __init__(self, app: Callable[..., Awaitable[None]], service: str) -> None:
+        url = urlsplit(page_url(service))
+        self._app, self._host, self._prefix = app, url.netloc.lower().encode(), url.path
+
+    async def __call__(self, scope: dict[str, Any], receive: Channel, send: Channel) -> None:
+        """Answer one request."""
+        if not self._host or scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        host = dict(scope["headers"]).get(b"host", b"")
+        secure = host.lower() == self._host
+        path, prefix = scope["path"], self._prefix
+        if f"{path}/".startswith(f"{prefix}/"):
+            path = path[len(prefix) :] or "/"
+        scope = {**scope, "path": path, "scheme": "https" if secure else scope["scheme"]}
+
+        def placed(name: bytes, value: bytes) -> tuple[bytes, bytes]:
+            if name == b"set-cookie":
+                value = _ROOT_COOKIE.sub(b"; Path=" + prefix.encode() + b"/", value) + (b"; Secure" if secure else b"")
+            if name == b"location":
+                url = urlsplit(value)
+                if url.netloc in (b"", host) and url.path.startswith(b"/"):
+                    value = url._replace(scheme=b"", netloc=b"", path=prefix.encode() + url.path).geturl()
+            return name, value
+
+        async def send_placed(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [placed(name.lower(), value) for name, value in message["headers"]]}
+            await send(message)
+
+        await self._app(scope, receive, send_placed)
