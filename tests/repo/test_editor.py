@@ -16,7 +16,7 @@ from vlalab.description import compose, manifests
 from vlalab.host import paths
 
 ROOT = paths.ROOT
-LISTS = {name: f"${{env:{name}}}" for name in ("VLALAB_SERVICES", "VLALAB_POLICIES")}  # what ./lab fills in
+LISTS = {name: f"${{env:{name}}}" for name in compose.discovered({})}  # what ./lab fills in
 SERVICES = {name: one for name, one in compose.read(variables=LISTS).items() if one.role != "job"}
 DOCKERFILE = (ROOT / "images" / "Dockerfile").read_text()
 

@@ -1,21 +1,12 @@
 """That the sides which the labs' benchmarks compare compute in different ways."""
 
-<<<<<<< HEAD
-=======
 import os
-from dataclasses import replace
-from types import SimpleNamespace
 
->>>>>>> 149f915 (Train in as many threads as cores are idle, and resume with that number)
 import pytest
 import torch
 from torch import nn
 
-<<<<<<< HEAD
-from bench import course, diffusion, transformer
-=======
-from bench import ablations, course, diffusion, sharing, transformer
->>>>>>> 149f915 (Train in as many threads as cores are idle, and resume with that number)
+from bench import course, diffusion, sharing, transformer
 from bench.parts import practice_lstm, practice_positions, practice_vae
 from services.ws_mdl.diffusion import train as diffusion_train
 from services.ws_mdl.practice.blocks import POSITIONS
@@ -116,32 +107,6 @@ def test_practice_models_positions_and_collapse_differ():
     assert len(outputs) > 2 and not any(torch.equal(outputs[0], other) for other in outputs[1:])
     settings = [VAEConfig(device="cpu", **changes) for changes in practice_vae.COLLAPSE.values()]
     assert len({(one.sigma, one.anneal, one.free_nats) for one in settings}) == len(practice_vae.COLLAPSE)
-<<<<<<< HEAD
-=======
-
-
-def test_ablations_change_a_setting_of_the_training_the_data_or_the_evaluation(monkeypatch):
-    commands, rows = {}, ablations.ROWS
-    options = ablations.Asked("a", "libero_object", "0", 20, "tiny", 6, 1, "kit")
-    monkeypatch.setattr(ablations, "frames", lambda asked, row: 640)
-    monkeypatch.setattr(ablations, "RunStore", lambda *_, **__: SimpleNamespace(meta=lambda _: answered))
-    monkeypatch.setattr(ablations, "is_complete", lambda run: False)
-    for name, row in rows.items():
-        answered = {"policy": {"checkpoint": {"repo": f"minivla/{options.run(row.trained_as or name)}"}}}
-        calls = commands.setdefault(name, [])
-
-        def lab(*words, calls=calls, name=name, **variables):
-            calls.append([word.replace(options.run(name), "RUN") for word in words])
-
-        monkeypatch.setattr(ablations, "lab", lab)
-        if not row.trained_as:
-            ablations.train(options, name, row)
-        ablations.evaluate(options, name, row)
-        for setting in filter(None, row.settings.split(",")):
-            field = setting.partition("=")[0]
-            assert field in MiniVLAConfig.__dataclass_fields__, f"row {name}: no setting {field}"
-    assert len({str(calls) for calls in commands.values()}) == len(rows), "two rows do the same"
-    assert replace(rows["first"]) == ablations.Row()
 
 
 def test_sharing_starts_other_numbers_of_programs_which_compute_in_other_numbers_of_threads():
@@ -153,4 +118,3 @@ def test_sharing_starts_other_numbers_of_programs_which_compute_in_other_numbers
     assert threads == [2] and words[0] > 0
     threads, words = sharing.train_side_by_side(2, {"OMP_NUM_THREADS": "1"}, 0.1)
     assert threads == [1, 1] and min(words) > 0
->>>>>>> 149f915 (Train in as many threads as cores are idle, and resume with that number)

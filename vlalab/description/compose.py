@@ -23,6 +23,7 @@ from vlalab.host.paths import ROOT
 FILE = ROOT / "compose.yaml"
 GPU_FILE = ROOT / "compose.gpu.yaml"
 ROLE = "vla-lab.role"  # the label that tells policies from jobs
+BENCHMARK = "vla-lab.benchmark"  # the label of a policy that acts in one benchmark only
 PAGE = "ui"  # it shows the others
 PROJECT = "VLALAB_PROJECT"  # compose.yaml's name: is this variable's value
 
@@ -88,17 +89,21 @@ def read(path: Path = FILE, variables: Mapping[str, str] | None = None) -> dict[
 
 
 def discovered(variables: Mapping[str, str], path: Path = FILE) -> dict[str, str]:
-    """Return VLALAB_SERVICES and VLALAB_POLICIES: name=http://name:port of each service with a port, by commas.
+    """Return VLALAB_SERVICES, VLALAB_POLICIES and VLALAB_GENERAL_POLICIES: name=http://name:port, by commas.
 
-    Policies are those with the label `vla-lab.role: policy`. A new service is found by the pages and the simulator so.
+    Services are those with a port, policies those with the label `vla-lab.role: policy`, general ones those of them
+    without the label `vla-lab.benchmark`. So the pages and the simulator find a new service.
     """
     bodies = {name: body for name, body in _document(path)["services"].items() if body.get("ports") and name != PAGE}
     addresses = {
         name: f"{name}=http://{name}:{interpolate(str(body['ports'][0]), variables).rpartition(':')[2]}"
         for name, body in bodies.items()
     }
-    policies = [text for name, text in addresses.items() if (bodies[name].get("labels") or {}).get(ROLE) == "policy"]
-    return {"VLALAB_SERVICES": ",".join(addresses.values()), "VLALAB_POLICIES": ",".join(policies)}
+    labels = {name: _pairs(body.get("labels") or {}) for name, body in bodies.items()}
+    policies = [name for name in addresses if labels[name].get(ROLE) == "policy"]
+    general = [name for name in policies if BENCHMARK not in labels[name]]
+    lists = {"VLALAB_SERVICES": addresses, "VLALAB_POLICIES": policies, "VLALAB_GENERAL_POLICIES": general}
+    return {variable: ",".join(addresses[name] for name in names) for variable, names in lists.items()}
 
 
 def needs(name: str, path: Path = FILE, variables: Mapping[str, str] | None = None) -> list[str]:

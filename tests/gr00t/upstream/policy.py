@@ -112,9 +112,7 @@ class UpstreamPolicy(Policy):
 def load_upstream_policy(settings: Settings, found: CheckpointFolder, layout: Layout) -> UpstreamPolicy:
     """Returns the policy. Raises UpstreamMissing, and ValueError for what upstream's code cannot do."""
     if settings.dtype not in ("auto", "bf16"):
-        raise ValueError(
-            f"upstream computes in bf16, as it loads itself; dtype is {settings.dtype!r}"
-        )
+        raise ValueError(f"upstream computes in bf16, as it loads itself; dtype is {settings.dtype!r}")
     package.prepare()
     device = choose_device(settings.device)
     attention, steps = choose(settings.attention, str(device)), steps_of(layout, settings)
