@@ -67,7 +67,7 @@ def supervisor_of(folder, store, names) -> Supervisor:
 def test_a_worker_that_the_kernel_ends_for_want_of_memory_is_not_replaced(tmp_path, monkeypatch, ran_out):
     kills = iter([5, 6, 6, 7] if ran_out else [5] * 100)
     seen = []
-    monkeypatch.setattr(provenance, "oom_kills", lambda: seen.append(next(kills)) or seen[-1])
+    monkeypatch.setattr(memory, "oom_kills", lambda: seen.append(next(kills)) or seen[-1])
     folder, store = make_run(tmp_path, trials=4, task_count=1, left=3)
     (folder / "dies.py").write_text(DIES)
     with store:
@@ -106,7 +106,7 @@ def test_cycles_are_freed_and_the_kernels_count_is_read():
         assert gone() is None
     finally:
         gc.enable()
-    assert provenance.oom_kills() >= 0
+    assert memory.oom_kills() >= 0
 
 
 SCENES = """

@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "open-sesame"
 MODULES = {
     "notebook": ("vla_notebooks", "--of", "ws_mdl"),
+    "starving": ("tests.ws_mdl.starving_notebooks", "--of", "ws_mdl"),
     "tensorboard": ("services.ws_mdl.tensorboard",),
 }
 CLONE_NEWUSER, PR_SET_DUMPABLE = 0x10000000, 4  # linux/sched.h, linux/prctl.h
@@ -175,6 +176,77 @@ def test_an_idle_kernel_is_stopped_and_a_silent_busy_one_is_not(tmp_path):
             assert time.monotonic() < ended + 60, "an idle kernel is never stopped"
             time.sleep(0.2)
         channel.close()
+
+
+DIES = """
+import os, signal, sys
+from pathlib import Path
+print("working", flush=True)
+events = Path(os.environ["CGROUP"]) / "memory.events"
+events.write_text(events.read_text().replace("oom_kill 3", "oom_kill {count}"))
+os.kill(os.getpid(), signal.{signal})
+"""
+
+
+def test_a_kernel_that_was_killed_for_memory_says_so_below_its_cell(tmp_path):
+    import websocket
+
+    (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 3\noom_kill 3\noom_group_kill 0\n")
+    (tmp_path / "memory.max").write_text("4000000000\n")
+    variables = {"VLALAB_VOLUME": str(tmp_path), "VLALAB_TOKEN": TOKEN, "CGROUP": str(tmp_path)}
+    with serving("starving", "/api", *AS_ROOT, **variables) as (url, _):
+        kernel = json.loads(ask(f"{url}/api/kernels", TOKEN, "POST", {})[1])["id"]
+        where = f"{url.replace('http', 'ws')}/api/kernels/{kernel}/channels"
+        channel = websocket.create_connection(where, header=[f"Authorization: token {TOKEN}"], timeout=120)
+        said = {}
+        for name, code in {
+            "memory": DIES.format(count=4, signal="SIGKILL"),
+            "killed": DIES.format(count=4, signal="SIGKILL"),
+            "crashed": DIES.format(count=4, signal="SIGABRT"),
+        }.items():
+            request = _send(channel, code)
+            said[name] = _until_restarted(channel, request)
+            assert _text(list(_messages(channel, _send(channel, "print('back')")))) == "back\n"
+        channel.close()
+    assert "killed because memory ran out (4.0 GB" in said["memory"] and "메모리가 모자라" in said["memory"]
+    assert "killed from outside (SIGKILL)" in said["killed"] and "memory" not in said["killed"]
+    assert "killed" not in said["crashed"]
+    assert "This kernel was killed because memory ran out" in (tmp_path / "starving.log").read_text()
+
+
+def _until_restarted(channel, request: str) -> str:
+    """Returns what a cell put out until its kernel was started again."""
+    text = ""
+    while True:
+        message = json.loads(channel.recv())
+        if message["msg_type"] == "status" and message["content"]["execution_state"] == "restarting":
+            return text
+        if message["msg_type"] == "stream" and message["parent_header"].get("msg_id") == request:
+            text += message["content"]["text"]
+
+
+def test_kernels_are_killed_before_their_server_where_memory_runs_out(notebook):
+    url, _ = notebook
+    scores = "open('/proc/self/oom_score_adj').read(), open(f'/proc/{os.getppid()}/oom_score_adj').read()"
+    kernel, server = map(int, run_code(url, f"import os; print({scores})").split())
+    assert kernel > server
+
+
+PLOT = """
+import warnings
+warnings.simplefilter("error")
+import matplotlib.pyplot as plt
+plt.plot([1, -2])
+plt.title("Loss 손실")
+plt.savefig("/dev/null", format="png")
+from matplotlib import font_manager, rcParams
+print(font_manager.FontProperties(family=rcParams["font.family"][:1]).get_name(), rcParams["font.family"])
+"""
+
+
+def test_hangul_in_a_students_plot_has_glyphs_and_latin_looks_as_ever(notebook):
+    url, _ = notebook
+    assert run_code(url, PLOT).split("\n")[0] == "DejaVu Sans ['sans-serif', 'NanumGothic']"
 
 
 def run_code(url: str, code: str, token: str = TOKEN) -> str:

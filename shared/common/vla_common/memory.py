@@ -1,8 +1,11 @@
-"""What a process still holds of something large that it has done with, handed back to the machine."""
+"""Memory: what a process no longer needs goes back to the machine; what the machine took processes' lives for."""
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+CGROUP, PROC = Path("/sys/fs/cgroup"), Path("/proc")  # of a container: its own group
 
 
 def give_back() -> None:
@@ -43,3 +46,21 @@ def trim() -> None:
     call = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if call is not None:
         call(0)
+
+
+def oom_kills() -> int:
+    """Return how many processes were killed for memory so far: in this container, else on this machine.
+
+    0 where the system does not count them.
+    """
+    events = CGROUP / "memory.events"
+    counts = (events if events.is_file() else PROC / "vmstat").read_text()
+    return int(dict(line.split() for line in counts.splitlines()).get("oom_kill", 0))
+
+
+def limit_gb() -> float:
+    """Return how much memory this container may take, in GB, else how much the machine has."""
+    total = PROC.joinpath("meminfo").read_text().split()[1]
+    limit = CGROUP / "memory.max"
+    own = limit.read_text().strip() if limit.is_file() else "max"
+    return min(int(total) * 1024, float("inf") if own == "max" else int(own)) / 1e9

@@ -111,11 +111,3 @@ def free_memory_gb() -> float:
     if limit.is_file() and used.is_file() and (text := limit.read_text().strip()) != "max":
         free = min(free, int(text) - int(used.read_text()))
     return max(free, 0) / 1e9
-
-
-def oom_kills() -> int:
-    """Returns how many processes the kernel has ended for want of memory since it started, containers' among them; 0
-    where it does not say."""
-    with open("/proc/vmstat") as file:
-        counts = dict(line.split() for line in file)
-    return int(counts.get("oom_kill", 0))

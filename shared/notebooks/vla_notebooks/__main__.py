@@ -73,6 +73,11 @@ def run(server: Server, given: str | None, root: Path, private: Path) -> None:
     os.environ.update(variables(token, private))
     config = private / "settings.json"
     config.write_text(json.dumps(settings(server, root, private)))
+    profile = private / "ipython" / "profile_default"
+    profile.mkdir(parents=True)
+    profile.joinpath("ipython_kernel_config.json").write_text(
+        json.dumps({"IPKernelApp": {"extra_extensions": ["vla_notebooks.kernel"]}})
+    )
     (private / "page_config.json").write_text(json.dumps({"disabledExtensions": {NEWS: True}}))
     from jupyterlab.labapp import LabApp  # reads the variables when it is imported
 
@@ -119,6 +124,7 @@ def settings(server: Server, root: Path, private: Path) -> dict[str, dict]:
             "root_dir": str(root),
             "allow_root": True,  # check_user has decided, and knows namespaces
             "answer_yes": True,  # an interrupt ends it at once
+            "kernel_websocket_connection_class": "vla_notebooks.connection.Connection",
             "jpserver_extensions": extensions,
             "base_url": f"{public.path}/",
             "allow_remote_access": bool(open_addresses(server.host)),  # else it checks Host

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vla_common import memory
 from vla_common.counts import plural
-from vla_evaluation import provenance
 from vla_evaluation.coordinator.remote import RemoteStore
 from vla_evaluation.store.records import Fault, Lease
 from vla_evaluation.store.runstore import RunStore
@@ -135,7 +135,7 @@ class Supervisor:
         self.names = list(names)  # of the workers, in the run: no other machine has the same
         self.growth = growth  # None: there are as many as there are
         self.deaths, self.done_at_death = 0, 0
-        self.oom_kills = provenance.oom_kills()  # as of the last worker that was lost to one
+        self.oom_kills = memory.oom_kills()  # as of the last worker that was lost to one
         self.renewed = time.monotonic()
         self.renewed_at_step: dict[str, int] = {}  # by a lease's token: what the store knows of its episode
         self.counts = store.counts()  # as of the last step
@@ -235,7 +235,7 @@ class Supervisor:
 
     def has_memory_run_out(self) -> bool:
         """Returns whether the kernel has ended a process of this machine for want of memory, and not been told of."""
-        before, self.oom_kills = self.oom_kills, provenance.oom_kills()
+        before, self.oom_kills = self.oom_kills, memory.oom_kills()
         return self.oom_kills > before
 
     def go_on_with_fewer(self) -> str:
