@@ -19,8 +19,7 @@ from huggingface_hub.utils import validate_repo_id
 from services.hf.made import texts
 from vla_common.volume import Volume
 from vla_contract.protocol.tokens import check_token
-
-PROBE_S = 10  # for one answer of the hub, before anything is downloaded
+from vla_modelkit import hub
 
 
 @dataclass(frozen=True)
@@ -133,11 +132,11 @@ def fetch(named: Repository, volume: Volume) -> Path:
     Raises Unreachable where the hub cannot be asked and it is not there yet, ValueError where the hub does not have it.
     """
     place = {"revision": named.revision, "cache_dir": volume.path("hf") / "hub"}
-    if constants.HF_HUB_OFFLINE:
-        return _downloaded(named, place, "HF_HUB_OFFLINE is set")
+    if why := hub.unreachable():
+        return _downloaded(named, place, why)
     check_token("the hub's token (HF_TOKEN)", get_token() or "")
     try:
-        HfApi().model_info(named.name, revision=named.revision, timeout=PROBE_S)
+        HfApi().model_info(named.name, revision=named.revision, timeout=hub.PROBE_S)
         return Path(snapshot_download(named.name, allow_patterns=[*named.files], **place))
     except RepositoryNotFoundError as error:
         known = ", ".join(one.name for one in MODELS.values())
@@ -186,13 +185,14 @@ def _hub_rows(kind: str, count: int, volume: Volume) -> tuple[list[texts.Row] | 
     import datasets
 
     named = DATA[kind]
-    try:
-        loaded = datasets.load_dataset(
-            named.name, named.subset, split=f"train[:{count}]", revision=named.revision,
-            cache_dir=str(volume.path("hf") / "datasets"),
-        )  # fmt: skip
-    except (OSError, ValueError, RuntimeError, httpx2.HTTPError) as error:
-        return None, f"{named.name} cannot be had: {_first_line(error)}"
+    with hub.offline_if_unreachable() as why:
+        try:
+            loaded = datasets.load_dataset(
+                named.name, named.subset, split=f"train[:{count}]", revision=named.revision,
+                cache_dir=str(volume.path("hf") / "datasets"),
+            )  # fmt: skip
+        except (OSError, ValueError, RuntimeError, httpx2.HTTPError) as error:
+            return None, f"{named.name} cannot be had: {why or _first_line(error)}"
     return loaded.to_list(), f"data: {named.name} at {named.revision[:24]} from the hub ({named.licence})"
 
 

@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -260,3 +261,27 @@ def test_a_push_sends_model_and_tokenizer_to_a_private_repository(hub, folders, 
 def test_a_hub_that_does_not_answer_is_one_sentence(tmp_path):
     (refused,) = ask("http://127.0.0.1:9", tmp_path, "me/small")
     assert refused.startswith("refused: model 'me/small' cannot be had: the hub does not answer (")
+
+
+DATA = """
+from services.hf import sources
+from vla_common.volume import Volume
+for kind in ("reviews", "news"):
+    print(sources.data(kind, "auto", 20, Volume(), held=10).said)
+print(sources.model("bert", "auto", Volume(), steps=1).said)
+"""
+
+
+def test_a_hub_that_takes_connections_and_never_answers_is_asked_once(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        said = ask(endpoint, tmp_path, program=DATA)
+        silent.setblocking(False)
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+    assert len(said) == 3
+    for line, made in zip(
+        said, ("data: reviews made here", "data: news made here", "model: a small bert"), strict=True
+    ):
+        assert line.startswith(made) and f"cannot be had: the hub does not answer ({endpoint} within 5 s)" in line

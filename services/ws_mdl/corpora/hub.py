@@ -7,6 +7,7 @@ from typing import Any
 
 from services.ws_mdl.corpora.types import Corpus, Languages, clean
 from vla_common.volume import Volume
+from vla_modelkit import hub
 
 OPUS_BOOKS = "Helsinki-NLP/opus_books"
 OPUS_BOOKS_REVISION = "1f9f6191d0e91a3c539c2595e2fe48fc1420de9b"
@@ -48,12 +49,13 @@ def _rows(
 ) -> Iterable[Mapping[str, Any]]:
     import datasets  # takes two seconds, and only these corpora need it
 
-    try:
-        folder = str(volume.hf / "datasets")
-        return datasets.load_dataset(repository, configuration, split=split, revision=revision, cache_dir=folder)
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"{repository} could not be loaded from the hub ({reason}); "
-            "`--corpus default` needs no hub, a TSV or JSONL file no network"
-        ) from error
+    folder = str(volume.hf / "datasets")
+    with hub.offline_if_unreachable() as why:
+        try:
+            return datasets.load_dataset(repository, configuration, split=split, revision=revision, cache_dir=folder)
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = why or str(error).splitlines()[0]
+            raise ValueError(
+                f"{repository} could not be loaded from the hub ({reason}); "
+                "`--corpus default` needs no hub, a TSV or JSONL file no network"
+            ) from error

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from services.ws_mdl.diffusion import sprites
 from vla_common.volume import Volume
+from vla_modelkit import hub
 
 NAMED = ("digits", "sprites", "mnist")
 DIGITS = tuple(str(number) for number in range(10))
@@ -171,12 +172,13 @@ def mnist_from_hub() -> Pictures:
     """Returns MNIST's training pictures from the hub, kept in its cache. Raises ValueError where it cannot be had."""
     from datasets import load_dataset
 
-    try:
-        rows = load_dataset(HUB_REPOSITORY, split="train", revision=HUB_REVISION)
-    except Exception as error:  # the library raises whatever its network layer does
-        raise ValueError(
-            f"{HUB_REPOSITORY} cannot be had from the hub ({type(error).__name__}); take --data digits, or "
-            "a folder with MNIST's idx files"
-        ) from error
+    with hub.offline_if_unreachable() as why:
+        try:
+            rows = load_dataset(HUB_REPOSITORY, split="train", revision=HUB_REVISION)
+        except Exception as error:  # the library raises whatever its network layer does
+            raise ValueError(
+                f"{HUB_REPOSITORY} cannot be had from the hub ({why or type(error).__name__}); take --data digits, or "
+                "a folder with MNIST's idx files"
+            ) from error
     x = np.stack([np.asarray(picture, np.uint8) for picture in rows["image"]])
     return Pictures("mnist", to_unit_range(x[..., None]), torch.tensor(rows["label"]), DIGITS)

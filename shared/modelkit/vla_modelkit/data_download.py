@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vla_common.volume import make_own_folder, require_space, shown
 from vla_contract.protocol.tokens import check_token
-from vla_modelkit import pace
+from vla_modelkit import hub, pace
 from vla_modelkit.checkpoint import CheckpointError, file_hash
 from vla_modelkit.download import SPARE, RemoteFile
 
@@ -53,6 +53,8 @@ def _listing(repo: str, below: str, revision: str) -> tuple[str, list[RemoteFile
     from huggingface_hub.hf_api import RepoFile
 
     check_token("the hub's token (HF_TOKEN)", get_token() or "")
+    if why := hub.unreachable(again=True):
+        raise CheckpointError(f"{repo} was not downloaded: {why}; run the command again where the hub can be reached")
     with _told(f"{repo}/{below}".rstrip("/")):
         commit = HfApi().dataset_info(repo, revision=revision, expand=["sha"]).sha
         tree = HfApi().list_repo_tree(repo, below or None, recursive=True, revision=commit, repo_type=KIND)
