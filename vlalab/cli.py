@@ -13,14 +13,14 @@ import sys
 from collections.abc import Iterable
 from types import ModuleType
 
-from invoke import Argument, Collection, Exit, ParseError, Program
+from invoke import Collection, Exit, ParseError, Program
 
-from vlalab.description import declared, environment_file
-from vlalab.host import endings
-from vlalab.host.console import LabError, unknown
+from vlalab.description import environment_file
+from vlalab.host import borrowed, endings
+from vlalab.host.console import LabError, require_known
 from vlalab.host.paths import ROOT
 from vlalab.tasks import helping
-from vlalab.tasks.flags import LabTask
+from vlalab.tasks.flags import Flag, LabTask
 from vlalab.tasks.foreign_flags import FOREIGN_FLAGS
 
 
@@ -34,29 +34,21 @@ def load_tasks() -> ModuleType:
     return module
 
 
-def gather_words(
-    argv: list[str], words: dict[str, str], takes_value: set[str], may_stand_alone: Iterable[str] = ()
-) -> list[str]:
-    """Returns argv with the plain words after a task gathered into its list argument.
-
-    argv: task name first. words: task → name of its list argument. takes_value: flags followed by a value; those that
-    may stand alone are so before another flag and at the end.
-    """
-    if not argv or argv[0] not in words:
-        return argv
+def gather_words(argv: list[str], variadic: str, flags: Iterable[Flag]) -> list[str]:
+    """Return argv, task name first, with the plain words after the task as the value of the flag `variadic`."""
+    takes_value = {f"--{one.name}": one.optional_value for one in flags if not one.is_switch}
     plain: list[str] = []
-    flags: list[str] = []
+    others: list[str] = []
     rest = argv[1:]
     while rest:
         token = rest.pop(0)
         if not token.startswith("-"):
             plain.append(token)
             continue
-        flags.append(token)
-        if rest and token in takes_value and not (token in may_stand_alone and rest[0].startswith("-")):
-            flags.append(rest.pop(0))
-    gathered = [f"--{words[argv[0]]}={','.join(plain)}"] if plain else []
-    return [argv[0], *gathered, *flags]
+        others.append(token)
+        if rest and token in takes_value and not (takes_value[token] and rest[0].startswith("-")):
+            others.append(rest.pop(0))
+    return [argv[0], *([f"--{variadic}={','.join(plain)}"] if plain else []), *others]
 
 
 def join_repeated(argv: list[str], flags: dict[str, bool]) -> list[str]:
@@ -88,7 +80,7 @@ class Lab(Program):
     """Invoke's program for a fixed set of tasks."""
 
     def __init__(self, tasks: ModuleType) -> None:
-        super().__init__(name="lab", binary="./lab", namespace=tasks.namespace, version=declared.version())
+        super().__init__(name="lab", binary="./lab", namespace=tasks.namespace, version=borrowed.version())
         self.groups: dict[str, list[LabTask]] = tasks.GROUPS
 
     def normalize_argv(self, argv: list[str] | None) -> None:
@@ -97,14 +89,14 @@ class Lab(Program):
         arguments = self.argv[1:]
         if arguments[:1] == ["help"] or {"--help", "-h"} & set(arguments[1:]):
             arguments = ["--help", *[a for a in arguments if a not in ("help", "--help", "-h")][:1]]
-        words = {name: task.gathered.name for name, task in self.namespace.tasks.items() if task.gathered}
-        if arguments and arguments[0] in words:
-            name = arguments[0]
-            arguments = gather_words(arguments, words, self._flags_with_value(name), self._optional(name))
-        self._check_task(arguments)
-        if arguments and arguments[0] in self.namespace.tasks:
-            flags = self.namespace[arguments[0]].flags
-            arguments = join_repeated(arguments, {f"--{one.name}": one.is_list for one in flags if not one.is_switch})
+        name = arguments[0] if arguments else "--list"
+        if not name.startswith("-"):
+            require_known("task", [name], sorted(self.namespace.tasks))
+            task = self.namespace[name]
+            if task.variadic:
+                arguments = gather_words(arguments, task.variadic.name, task.flags)
+            is_list = {f"--{one.name}": one.is_list for one in task.flags if not one.is_switch}
+            arguments = join_repeated(arguments, is_list)
         self.argv = [self.argv[0], *arguments]
 
     def parse_collection(self) -> None:
@@ -112,20 +104,6 @@ class Lab(Program):
         super().parse_collection()
         named = [name for name in dict.fromkeys(self.argv[1:]) if name in self.namespace.tasks]
         self.collection = Collection(*(self.namespace[name] for name in named))
-
-    def _arguments(self, task: str) -> dict[str, Argument]:
-        return {argument.names[0]: argument for argument in self.namespace[task].get_arguments()}
-
-    def _flags_with_value(self, task: str) -> set[str]:
-        return {f"--{name}" for name, argument in self._arguments(task).items() if argument.takes_value}
-
-    def _optional(self, task: str) -> set[str]:
-        return {f"--{name}" for name, argument in self._arguments(task).items() if argument.optional}
-
-    def _check_task(self, arguments: list[str]) -> None:
-        known = sorted(self.namespace.tasks)
-        if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
-            raise LabError(unknown("task", arguments[0], known))
 
     def parse_tasks(self) -> None:
         """Parses a task's words and flags; says what is wrong with them in this program's words."""
@@ -135,19 +113,19 @@ class Lab(Program):
             name = self.argv[1]
             raise ParseError(f"lab: {self._explain(str(error), name)} See: ./lab {name} --help") from error
 
-    def _explain(self, text: str, task: str) -> str:
+    def _explain(self, text: str, name: str) -> str:
+        task = self.namespace[name]
         if unknown := re.fullmatch(r"No idea what '(.*)' is!", text):
-            name = unknown[1].partition("=")[0].lstrip("-").replace("-", "_")
-            if name in FOREIGN_FLAGS and name.replace("_", "-") not in self._arguments(task):
-                return f"{task} has no flag '{unknown[1]}': {FOREIGN_FLAGS[name]}."
-            close = difflib.get_close_matches(unknown[1], [f"--{n}" for n in self._arguments(task)], 1)
-            return f"{task} does not know '{unknown[1]}'" + (f"; did you mean '{close[0]}'?" if close else ".")
+            foreign = unknown[1].partition("=")[0].lstrip("-").replace("-", "_")
+            if foreign in FOREIGN_FLAGS:
+                return f"{name} has no flag '{unknown[1]}': {FOREIGN_FLAGS[foreign]}."
+            close = difflib.get_close_matches(unknown[1], [f"--{flag.name}" for flag in task.flags], 1)
+            return f"{name} does not know '{unknown[1]}'" + (f"; did you mean '{close[0]}'?" if close else ".")
         if missing := re.search(r"did not receive required positional arguments: (.*)", text):
-            known = self._arguments(task)
             words = [word.strip("' ") for word in missing[1].split(",")]
-            return f"{task} needs " + "; ".join(f"{word.upper()} ({known[word].help})" for word in words) + "."
+            return f"{name} needs " + "; ".join(f"{word.upper()} ({task.flag(word).help})" for word in words) + "."
         if lacking := re.match(r"Flag <Argument: ([\w-]+)", text):
-            flag = self.namespace[task].flag(lacking[1])
+            flag = task.flag(lacking[1])
             return f"--{flag.name} needs a value: {flag.explained}."
         return text
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from services.gr00t.checkpoint import tokenizer
 from services.gr00t.checkpoint.embodiment import OWN, embodiment, shipped
 from services.gr00t.checkpoint.folder import PUBLISHED, suite_of
+from services.gr00t.options import CheckpointOptions
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint import CheckpointError
 from vla_modelkit.download import fetch
@@ -21,7 +22,7 @@ FILES = ("*.json", "*.txt", "*.safetensors", "experiment_cfg/*", "LICENSE*", "RE
 
 
 @dataclass(frozen=True)
-class Get(GetCheckpoint):
+class Get(GetCheckpoint, CheckpointOptions):
     """Get a GR00T N1.5 checkpoint (5.4 GB) onto the shared volume; --suite base is the model before fine-tuning."""
 
     MODEL, PUBLISHED = "gr00t", {suite: (one.repo, one.revision) for suite, one in PUBLISHED.items()}
@@ -29,9 +30,6 @@ class Get(GetCheckpoint):
         "GR00T N1.5 is under NVIDIA's NSCL V1, a non-commercial licence, though its model card also calls it ready for "
         "commercial use; a fine-tuned checkpoint may have further terms"
     )
-
-    embodiment: str = ""
-    """What to serve it as; default: as published, else as its embodiment.json states; with --tiny: libero."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -11,19 +11,10 @@ import numpy as np
 
 from services.libero.profiles import PROFILES
 from services.libero.simulator import pro_objects, suites
-from services.libero.simulator.suites import Task
+from services.libero.simulator.suites import CAMERAS, Task
 from vla_contract.protocol.parts import GRIPPER_CLOSES, HAND_STATE, OSC_POSE
 from vla_evaluation.benchmark import Assets
 
-CAMERAS = (  # what LIBERO's scenes define; agentview and robot0_eye_in_hand are what policies are trained on
-    "agentview",
-    "robot0_eye_in_hand",
-    "frontview",
-    "birdview",
-    "sideview",
-    "galleryview",
-    "robot0_robotview",
-)
 ABOUT_ASSETS = {  # see `vla_evaluation.benchmark.Assets`
     "kit": {
         "unlike": "assets: kit, objects and scenes look and weigh differently",

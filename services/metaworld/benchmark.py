@@ -12,10 +12,9 @@ import numpy as np
 from services.metaworld import variations
 from services.metaworld.arm import ACTION, STATE
 from services.metaworld.profiles import PROFILES
-from services.metaworld.tasks import SUITES, Task
+from services.metaworld.tasks import CAMERAS, SUITES, Task
 from vla_evaluation.benchmark import Assets
 
-CAMERAS = ("corner2", "topview", "corner", "corner3", "corner4", "behindGripper", "gripperPOV")
 KIND = "package"  # of the assets: they come with metaworld and have no other place
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+CAMERAS = ("corner2", "topview", "corner", "corner3", "corner4", "behindGripper", "gripperPOV")  # of its scenes
+
 INSTRUCTIONS: Mapping[str, str] = MappingProxyType(
     {
         "assembly-v3": "Pick up a nut and place it onto a peg",

@@ -8,6 +8,7 @@ from pathlib import Path
 from services.openvla.checkpoint.oft import refuse_other_files
 from services.openvla.checkpoint.published import PUBLISHED, WANTED, check_remote_code
 from services.openvla.checkpoint.suites import SUITES
+from vla_common.options import option
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.download import fetch
 from vla_modelkit.getting import GetCheckpoint, main, make_random
@@ -22,10 +23,10 @@ class CheckpointSettings(GetCheckpoint):
     MODEL, PUBLISHED, TINY_SUITES = "openvla", PUBLISHED, SUITES
     LICENCE = "OpenVLA is MIT; its weights derive from Llama 2 and are subject to the Llama Community License as well"
 
-    size: str = "tiny"
-    """With --tiny: tiny, siglip (one real SigLIP tower) or mid (as many patches as the 7B model)."""
-    remote_code: Path | None = None
-    """With --tiny: openvla's folder prismatic/extern/hf, copied into the checkpoint for --engine hf."""
+    size: str = option("tiny", "with --tiny: tiny, siglip (one real SigLIP tower) or mid (as many patches as 7B)")
+    remote_code: Path | None = option(
+        None, "with --tiny: openvla's folder prismatic/extern/hf, copied into the checkpoint for engine hf"
+    )
 
     def __post_init__(self):
         super().__post_init__()

@@ -10,61 +10,19 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tyro
 
-from services.openvla.service.settings import INT8, PREFIX, ModelSettings, checkpoint_folder
+from services.openvla.options import MODES, VerifySettings
+from services.openvla.service.settings import INT8, PREFIX, checkpoint_folder
 from vla_common import endings
 from vla_common.unreadable import explain
-from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.settings import from_environment
 from vla_modelkit.threads import set_wait_policy
-
-MODES: Mapping[str, Mapping[str, str]] = {
-    "auto": {},
-    "bf16-flash": {"dtype": "bf16", "attention": "flash"},
-    "bf16-sdpa": {"dtype": "bf16", "attention": "sdpa"},
-    "nf4": {"quant": "nf4"},
-    "fp4": {"quant": "fp4"},
-    "int8": {"quant": "int8"},
-    "fp32-cpu": {"dtype": "fp32", "device": "cpu"},
-    "hf": {"engine": "hf"},
-}
-
-
-@dataclass(frozen=True)
-class VerifySettings(ModelSettings):
-    """Check a checkpoint: load, warm up, infer, and report latency, memory and actions."""
-
-    modes: str = "auto"
-    """Comma-separated: auto, bf16-flash, bf16-sdpa, nf4, fp4, int8, fp32-cpu, hf; or "all" that run here."""
-    count: int = 20
-    """Inferences to time."""
-    image: Path | None = None
-    """A picture to show; default: a made-up one."""
-    instruction: str = "put the bowl on the stove"
-    """What to ask for."""
-    json: bool = False
-    """Print one JSON object per mode instead of the table."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not self.mode_list:
-            raise ValueError(f"--modes {self.modes!r} names no mode; expected some of {', '.join(MODES)}")
-        for mode in self.mode_list:
-            if mode not in MODES:
-                raise ValueError(f"mode {mode!r} not found{did_you_mean(mode, MODES)}")
-        if self.count < 1:
-            raise ValueError(f"--count {self.count} makes no sense; expected 1 or more")
-
-    @property
-    def mode_list(self) -> list[str]:
-        """The modes to run, in order."""
-        return list(MODES) if self.modes == "all" else [one.strip() for one in self.modes.split(",") if one.strip()]
 
 
 def measure(settings: VerifySettings) -> dict[str, Any]:

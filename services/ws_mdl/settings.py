@@ -1,8 +1,4 @@
-"""What the settings of every lab have in common: which values they may have, and where a run's files lie.
-
-Numbers are held to intervals, "[0, 1)" holding 0 and not 1. Each config.py names them in its constant ALLOWED, literals
-only: `./lab train --set` reads that without running it.
-"""
+"""What the settings of every lab have in common: which values they may have, and where a run's files lie."""
 
 from __future__ import annotations
 
@@ -12,10 +8,53 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from vla_common.options import Options, option
 from vla_common.volume import Volume, make_own_folder
 
+PYTHON = "python"  # a corpus in one language: Python's reference
+CORPORA = ("default", "opus_books", "lemon-mint", "reverse")
 
-class RunSettings:
+
+# --- options of several labs --------------------------------------------------------------------------------
+
+
+def corpus_option(help: str, *more: str) -> Any:
+    """Return the field of a lab that learns from a corpus. more: names of further corpora."""
+    return option("default", help, kind="path or dataset", keywords=(*CORPORA, *more))
+
+
+def pair_option(help: str, **more: Any) -> Any:
+    """Return the field of a corpus's languages."""
+    stated = {"pattern": r"[a-z]{2,}-[a-z]{2,}", "expected": "two languages, as in en-it", "metavar": "en-it"}
+    return option(None, help, **stated, **more)
+
+
+def data_option(default: str, help: str) -> Any:
+    """Return the field of a lab that learns from images."""
+    return option(default, help, kind="path or dataset", keywords=("digits", "sprites", "mnist"))
+
+
+def name_option() -> Any:
+    """Return the field of the run's name."""
+    return option(None, "of the run", default_help="made of what is trained on", kind="directory name")
+
+
+def preload_option() -> Any:
+    """Return the field that says where a run goes on."""
+    return option(
+        "latest",
+        "latest (go on from the newest weights), an epoch's number, or none",
+        pattern=r"\d+",
+        expected="latest, none, or an epoch such as 7",
+        keywords=("latest", "none"),
+        metavar="WHICH",
+    )
+
+
+# --- settings -----------------------------------------------------------------------------------------------
+
+
+class RunSettings(Options):
     """Base of a lab's `Config`, a dataclass with `name` and `preload`.
 
     LAB: its name. FIXED: what a run's weights depend on, so that a run that goes on must not differ in it.
@@ -24,11 +63,11 @@ class RunSettings:
     LAB = ""
     FIXED: tuple[str, ...] = ()
 
-    def check(self, allowed: Mapping[str, str]) -> None:
-        """Raises ValueError for a number outside its interval, and for a name or a `preload` that cannot be."""
+    def check(self) -> None:
+        """Raises ValueError for a value outside its interval or choices, and for an invalid name or `preload`."""
         if not re.fullmatch(r"[\w.-]+", self.name):
             raise ValueError(f"name {self.name!r} cannot name a folder; use letters, digits, '-', '_' and '.'")
-        check(vars(self), allowed)
+        self.check_options()
         if self.preload not in ("latest", "none") and not self.preload.isdecimal():
             raise ValueError(f"preload {self.preload!r} is not known; expected latest, none, or an epoch such as 7")
 
@@ -64,25 +103,3 @@ class RunSettings:
     def tensorboard_folder(self, volume: Volume) -> Path:
         """Returns where this run's curves go: `./lab up tensorboard` shows all that lies under logs/tensorboard."""
         return make_own_folder(volume.path("logs") / "tensorboard" / self.LAB / self.name)
-
-
-def holds(interval: str, value: float) -> bool:
-    """Returns whether a number lies in an interval."""
-    low, high = (float(end) for end in interval[1:-1].split(","))
-    above = value > low or (interval[0] == "[" and value == low)
-    return above and (value < high or (interval[-1] == "]" and value == high))
-
-
-def in_words(interval: str) -> str:
-    """Returns an interval as a message says it: "[1, inf)" is "at least 1"."""
-    low, high = (float(end) for end in interval[1:-1].split(","))
-    least = f"at least {low:g}" if interval[0] == "[" else f"above {low:g}"
-    most = "" if high == float("inf") else f"at most {high:g}" if interval[-1] == "]" else f"below {high:g}"
-    return " and ".join(text for text in (least, most) if text)
-
-
-def check(values: Mapping[str, float], allowed: Mapping[str, str]) -> None:
-    """Raises ValueError for the first of these values that lies outside its interval; None is no value."""
-    for name, interval in allowed.items():
-        if values[name] is not None and not holds(interval, values[name]):
-            raise ValueError(f"{name} is {values[name]}; expected {in_words(interval)}")

@@ -6,10 +6,9 @@ import re
 import pytest
 
 from tests.docker.builds import GROUPS
-from vlalab.description import declared
 from vlalab.engine import docker, images
 from vlalab.environments import venvs
-from vlalab.host import paths
+from vlalab.host import borrowed, paths
 
 pytestmark = pytest.mark.docker
 ORDER = [name for group in GROUPS for name in group]
@@ -52,7 +51,7 @@ def test_it_says_what_it_was_built_from(name, lab, builds, looked):
     assert labels["vla-lab.env"] == name
     assert labels["vla-lab.lock"] == venvs.named(name, paths.ROOT).lock_hash
     assert labels["org.opencontainers.image.revision"] == builds.commits[name]
-    assert labels["org.opencontainers.image.version"] == declared.version()
+    assert labels["org.opencontainers.image.version"] == borrowed.version()
     about = looked["about"]
     assert (about["env"], about["lock"]) == (name, labels["vla-lab.lock"])
     assert about["flash_attn"]["mode"] == labels["vla-lab.flash-attn"] == "none"

@@ -10,11 +10,11 @@ from itertools import pairwise
 import pytest
 
 from vlalab import cli
-from vlalab.description import declared, manifests
+from vlalab.description import manifests
 from vlalab.engine import bake, building, docker, images, space
 from vlalab.engine.building import Options
 from vlalab.environments import venvs
-from vlalab.host import paths
+from vlalab.host import borrowed, paths
 from vlalab.host.console import LabError
 
 NAMES = images.buildable()
@@ -130,7 +130,7 @@ def test_every_build_gets_its_lock_and_commit_and_only_what_is_described(name):
     args = {key.split(".")[2] for key in told if key.startswith(f"{name}.args.")}
     assert {"LOCK_HASH", "COMMIT"} <= args <= set(bake.arguments(name))
     assert told[f"{name}.args.LOCK_HASH"] == venvs.named(name).lock_hash
-    assert told[f"{name}.args.VERSION"] == declared.version()
+    assert told[f"{name}.args.VERSION"] == borrowed.version()
     assert told[f"{name}.tags"] == f"vla-lab/{name}:dev"
     assert told["*.context"] == str(paths.ROOT)
 

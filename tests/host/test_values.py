@@ -6,8 +6,8 @@ import pytest
 
 from vlalab import cli
 from vlalab.commands import course, programs
-from vlalab.description.intervals import Interval
 from vlalab.environments import venvs
+from vlalab.host.borrowed import Interval
 from vlalab.runtimes import both
 from vlalab.tasks.values import Existing, Like, Number, OneOf, Ranges, Several, Text
 from vlalab.testing import run as test_run
@@ -42,7 +42,7 @@ def nonsense(values) -> list[str]:
     if isinstance(values, Several):
         return nonsense(values.of)
     if isinstance(values, Number):
-        return ["x", "1,5", "nan", "inf", *outside(Interval(values.allowed))]
+        return ["x", "1,5", "nan", "inf", *outside(Interval(values.within))]
     if isinstance(values, OneOf):
         return [values.known[0] + "x", values.known[-1][:-1] + "_"]
     if isinstance(values, Like):
@@ -75,13 +75,13 @@ def call(capsys):
 
 CASES = [
     (name, flag, text) for name, task in ALL.items() for flag in task.flags for text in nonsense(flag.values)
-    if not flag.is_switch and not flag.gathers
+    if not flag.is_switch and not flag.variadic
 ]  # fmt: skip
 
 
 def words_with(name: str, flag, text: str) -> list[str]:
     """Returns the plain words that a task needs, in their order: good ones, but for that flag this text."""
-    needed = [one for one in ALL[name].flags if one.is_word and not one.gathers]
+    needed = [one for one in ALL[name].flags if one.is_word and not one.variadic]
     good = [
         "." if isinstance(one.values, Existing) else next(iter(getattr(one.values, "known", ["oracle"])))
         for one in needed
@@ -102,7 +102,7 @@ def test_there_are_many_such_flags():
     assert len({(name, flag.name) for name, flag, _ in CASES}) > 60
 
 
-@pytest.mark.parametrize("lab", course.LABS)
+@pytest.mark.parametrize("lab", course.labs())
 @pytest.mark.parametrize("given", ["foo=3", "foo", "=", "epochs=0", "epochs=x", "seed", "precision=fp8", "keep=-1"])
 def test_a_setting_that_makes_no_sense_is_refused(call, lab, given):
     says = call("train", lab, f"--set={given}")
@@ -214,8 +214,3 @@ def test_an_interval_holds_what_it_says(text, inside, beyond, words):
     assert all(value in interval for value in inside)
     assert not any(value in interval for value in beyond)
     assert interval.words == words
-
-
-def test_the_bounds_of_settings_are_intervals_of_settings():
-    for lab in course.LABS:
-        assert set(course.allowed(lab)) <= {field.name for field in course.settings(lab).values()}

@@ -48,7 +48,7 @@ def test_ranges_that_are_none(text):
     ("arguments", "message"),
     [
         (["libero_goal", "--workers", "0"], "--workers 0 leaves all to machines that join, which takes --listen"),
-        (["libero_goal", "--workers", "-1"], "--workers -1 makes no sense"),
+        (["libero_goal", "--workers", "-1"], "workers is -1; expected 0 or more"),
         (["libero_goal", "--trials", "5", "--episodes", "0"], "give one of them"),
         (["libero_goal", "--run-id", "a", "--resume", "b"], "give one of them"),
         (["libero_goal", "--run-id", "../x"], "not a folder name"),

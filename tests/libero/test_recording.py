@@ -15,8 +15,8 @@ from tests.libero.test_faults import small_disk  # noqa: F401  a fixture
 from tests.libero.test_sharding import small_stock
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
 from vla_evaluation import recording
+from vla_evaluation.config import RecordConfig
 from vla_evaluation.recording import Demonstrations
-from vla_evaluation.recording.config import RecordConfig
 from vla_evaluation.recording.record import make_plan, share
 from vla_evaluation.recording.tape import Noise, Tape, seed_of, worth_keeping
 from vla_evaluation.store.runstore import RunStore
@@ -165,10 +165,10 @@ def test_demonstrations_are_shared_among_tasks():
     ("flags", "message"),
     [
         ({"suite": "libero_goall"}, "did you mean 'libero_goal'"),
-        ({"episodes": 0}, "--episodes 0 makes no sense; expected 1"),
+        ({"episodes": 0}, "episodes is 0; expected 1"),
         ({"episodes": 9}, "leaves tasks without a demonstration.*10 tasks"),
-        ({"noise": 1.5}, "--noise 1.5 makes no sense"),
-        ({"noise": float("nan")}, "--noise nan makes no sense"),
+        ({"noise": 1.5}, "noise is 1.5; expected 0 to 1"),
+        ({"noise": float("nan")}, "noise is nan; expected 0 to 1"),
         ({"noise": 0.1, "execute": 8}, "--execute 8 does not"),
         ({"name": "../x"}, "not a folder name"),
         ({"tasks": "12"}, "tasks 0-9"),

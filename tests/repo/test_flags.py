@@ -1,101 +1,90 @@
-"""Flags of `./lab` held against the programs that they are passed to: what help says of a default is what happens."""
+"""Flags of `./lab` that come from the options of programs: each is declared once, and complete where it is declared."""
 
 import ast
 import json
 import re
+import subprocess
+import sys
+from dataclasses import MISSING
 
 import pytest
 
 from vlalab import cli
 from vlalab.commands import course
-from vlalab.description import declared, manifests
-from vlalab.description.declared import Field
-from vlalab.host import paths
-from vlalab.tasks.values import Number, OneOf, Several
+from vlalab.description import manifests
+from vlalab.host import borrowed, paths
+from vlalab.host.borrowed import Interval
+from vlalab.tasks.data import CHECKPOINT_OPTIONS
+from vlalab.tasks.flags import KINDS, flag_of
+from vlalab.tasks.values import Number, OneOf
 
 ALL = {task.name: task for group in cli.load_tasks().GROUPS.values() for task in group}
-PROGRAMS = {
-    "eval": [("shared/evaluation/vla_evaluation/config.py", name) for name in ("RunConfig", "EvalConfig")],
-    "record": [("shared/evaluation/vla_evaluation/config.py", "RunConfig"),
-               ("shared/evaluation/vla_evaluation/recording/config.py", "RecordConfig")],
-    **{task: [("services/libero/offline/__main__.py", "Asked")] for task in ("offline", "act")},
-    "checkpoint": [("shared/modelkit/vla_modelkit/getting.py", "GetCheckpoint"),
-                   ("services/gr00t/checkpoints.py", "Get")],
-    "export": [("services/gr00t/export/__main__.py", "Export")],
-    "finetune": [("services/gr00t/training/settings.py", "Finetune")],
-    "sample": [("services/ws_mdl/diffusion/sample.py", "Request")],
-    "score": [("services/ws_mdl/diffusion/score.py", "Request")],
-    "translate": [("services/ws_mdl/transformer/translate.py", "TranslateCommand")],
-    "train": [(course.config_file(lab), "Config") for lab in course.LABS],
-    "verify": [("services/openvla/verify.py", "VerifySettings")],
-}  # fmt: skip
-SHARED = [
-    (task, flag, field)
-    for task, places in PROGRAMS.items() for path, name in places
-    for field in declared.fields(paths.ROOT / path, name).values()
-    for flag in ALL[task].flags if flag.variable == field.name
-]  # fmt: skip
+PLACES = {
+    *(f"vla_evaluation.config:{name}" for name in ("EvalConfig", "RecordConfig")),
+    *(place for one in manifests.models().values() for place in one.options.values()),
+    *(place for one in manifests.benchmarks().values() for place in one.options.values()),
+    *map(course.config, course.labs()),
+    *(course.module("diffusion", f"options:{name}") for name in ("SampleRequest", "ScoreRequest")),
+    course.module("transformer", "options:TranslateCommand"),
+    CHECKPOINT_OPTIONS,
+}
+OPTIONS = [(place, one) for place in sorted(PLACES) for one in borrowed.options(place).values()]
+PUBLIC = [(place, one) for place, one in OPTIONS if one.group != "internal"]
 
 
 def of_shared(one: object) -> str:
     return one if isinstance(one, str) else getattr(one, "name", "")
 
 
-@pytest.mark.parametrize(("task", "flag", "field"), SHARED, ids=of_shared)
-def test_the_default_that_help_says_is_the_programs(task, flag, field: Field):
-    if field.default is None or field.default in ("", False) or (task, field.name) == ("train", "epochs"):
-        return
-    says = flag.otherwise or str(flag.default)
-    assert says == str(field.default) or float(says) == field.default
-
-
-@pytest.mark.parametrize(("task", "flag", "field"), SHARED, ids=of_shared)
-def test_a_flag_takes_what_the_program_takes(task, flag, field: Field):
-    if field.choices:
-        serves = {str(one) for name, same, other in SHARED if (name, same) == (task, flag) for one in other.choices}
-        assert isinstance(flag.values, OneOf) and set(flag.values.known) == serves
-    kind = field.type.split(" ")[0]
-    if kind in ("int", "float"):
-        assert isinstance(flag.values, Number) and flag.values.kind.__name__ == kind
-    if kind == "bool":
-        assert flag.is_switch
-
-
 def test_there_are_many_of_them():
-    assert len(SHARED) > 50 and {task for task, _, _ in SHARED} == set(PROGRAMS)
+    assert len(PUBLIC) > 100
 
 
-def keys_of(path: str, name: str) -> set[str]:
-    """Returns the keys of a table in a module, wherever its literal stands."""
-    for node in ast.parse((paths.ROOT / path).read_text()).body:
-        target = node.target if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [None])[0]
-        if getattr(target, "id", "") == name:
-            table = next(one for one in ast.walk(node.value) if isinstance(one, ast.Dict))
-            return {ast.literal_eval(key) for key in table.keys}
-    raise AssertionError(f"{path} defines no {name}")
+@pytest.mark.parametrize(("place", "one"), OPTIONS, ids=of_shared)
+def test_an_option_is_complete_where_it_is_declared(place, one):
+    assert one.summary and (not one.pattern or one.expected) and one.kind in ("", *KINDS)
+    if one.within:
+        assert one.type in (int, float) and Interval(one.within)
+        assert one.default in (None, MISSING) or one.default in Interval(one.within)
+    if one.choices:
+        assert one.default in (None, *one.choices)
+    assert one.group == "internal" or one.type is not bool or not one.default or one.negated or "config" in place
 
 
-def test_profiles_and_modes_are_the_programs():
-    theirs = keys_of("services/libero/profiles.py", "PROFILES")
-    libero = manifests.benchmarks()["libero"]
-    assert set(libero.profiles) == theirs
+@pytest.mark.parametrize(("place", "one"), PUBLIC, ids=of_shared)
+def test_a_flag_takes_what_the_program_takes_and_says_its_default(place, one):
+    flag = flag_of(one)
+    assert flag.variable.removeprefix("no_" if one.default is True else "") == one.name
+    if one.type is bool:
+        assert flag.is_switch and not flag.default
+        return
+    if one.choices:
+        assert isinstance(flag.values, OneOf) and flag.values.known == tuple(map(str, one.choices))
+    elif one.type in (int, float):
+        assert isinstance(flag.values, Number) and flag.values.kind is one.type
+    if one.default not in (None, "", MISSING) and not one.default_help:
+        assert flag.default_help == str(one.default) or float(flag.default_help) == one.default
+
+
+def test_programs_options_need_the_standard_library_only():
+    """`./lab` imports them without the packages of their environments."""
+    code = f"""
+import sys
+from vlalab.host import borrowed
+for place in {sorted(PLACES)}:
+    borrowed.options(place)
+ours = ("vlalab", "services", "vla_")
+known = {{*sys.stdlib_module_names, "_virtualenv", "sitecustomize", "usercustomize", "invoke", "rich", "yaml"}}
+print(*{{name.partition(".")[0] for name in sys.modules if not name.startswith(ours)}} - known)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=paths.ROOT, capture_output=True, text=True, check=True)
+    assert {name for name in done.stdout.split() if not name.startswith("_")} <= {"pygments"}, done.stdout
+
+
+def test_robots_name_profiles_that_the_benchmark_has():
     robots = (json.loads(path.read_text()) for path in (paths.ROOT / "services/gr00t").rglob("embodiments/*.json"))
-    assert {robot["profile"] for robot in robots if "profile" in robot} <= theirs
-    assert libero.cameras == declared.constant(paths.ROOT / "services/libero/benchmark.py", "CAMERAS")
-    (modes,) = [flag.values for flag in ALL["verify"].flags if flag.name == "modes"]
-    assert isinstance(modes, Several)
-    assert set(modes.of.known) - {"auto", "all"} == keys_of("services/openvla/verify.py", "MODES") - {"auto"}
-
-
-def test_bounds_are_the_evaluators():
-    text = (paths.ROOT / "shared/evaluation/vla_evaluation/config.py").read_text()
-    bounds = re.findall(r"(?:least = |require\()(\{.*?\})", text, re.DOTALL)
-    least = {name: bound for found in bounds for name, bound in ast.literal_eval(found).items()}
-    assert len(least) > 5
-    for name, bound in least.items():
-        (flag,) = [flag for flag in ALL["eval"].flags if flag.variable == name] or [None]
-        if flag:
-            assert flag.values.allowed.startswith(f"[{bound}, "), name
+    named = {robot["profile"] for robot in robots if "profile" in robot}
+    assert named and named <= set(manifests.benchmarks()["libero"].profiles)
 
 
 # Which tasks run what lies in a folder: only their flags mean something to who reads its messages.

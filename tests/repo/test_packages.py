@@ -11,9 +11,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.ports import free_ports
-from vlalab.description import declared
 from vlalab.environments import licences, locks, venvs
-from vlalab.host import paths
+from vlalab.host import borrowed, paths
 
 ROOT = paths.ROOT
 PACKAGES = {next((ROOT / folder).glob("vla_*")).name: ROOT / folder for folder in paths.SHARED}
@@ -123,7 +122,7 @@ def test_a_package_installs_alone_and_every_module_that_needs_no_extra_imports(p
         Requirement(line).name for lines in project(package).get("optional-dependencies", {}).values() for line in lines
     }
     assert set(map(distribution, missing.values())) <= extras
-    assert {versions[name.replace("_", "-")] for name in [*ours, package]} == {declared.version()}
+    assert {versions[name.replace("_", "-")] for name in [*ours, package]} == {borrowed.version()}
 
 
 @pytest.mark.nightly

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vlalab.description import declared
 from vlalab.environments import licences, venvs
-from vlalab.host import paths
+from vlalab.host import borrowed, paths
 from vlalab.testing import run
 
 ROOT = paths.ROOT
-VERSION = declared.version()
+VERSION = borrowed.version()
 
 
 # --- the version --------------------------------------------------------------------------------------------

@@ -132,9 +132,9 @@ def test_a_run_does_not_go_on_with_other_data(begun, tmp_path):
     ("module", "wrong", "says"),
     [
         (vit, {"h": 3}, "cannot be divided among h = 3 heads"),
-        (vit, {"dropout": 1.0}, "dropout is 1.0; expected at least 0 and below 1"),
-        (gpt, {"warmup": -1}, "warmup is -1; expected at least 0"),
-        (gpt, {"top_p": 0.0}, "top_p is 0.0; expected above 0 and at most 1"),
+        (vit, {"dropout": 1.0}, "dropout is 1.0; expected 0 or more, less than 1"),
+        (gpt, {"warmup": -1}, "warmup is -1; expected 0 or more"),
+        (gpt, {"top_p": 0.0}, "top_p is 0.0; expected more than 0, at most 1"),
         (bert, {"name": "a/b"}, "cannot name a folder"),
     ],
 )

@@ -336,5 +336,5 @@ def test_an_example_of_the_courses_data_set_is_what_the_course_gives(tokenizer):
 def test_a_setting_that_is_unknown_is_named_with_the_known_ones():
     with pytest.raises(KeyError, match="setting 'batchsize' not found; known: .*batch_size"):
         get_config()["batchsize"]
-    with pytest.raises(ValueError, match="batch_size is 0; expected at least 1"):
+    with pytest.raises(ValueError, match="batch_size is 0; expected 1 or more"):
         get_config()["batch_size"] = 0

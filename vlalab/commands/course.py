@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vlalab.description import declared, manifests
-from vlalab.description.declared import Field
-from vlalab.description.intervals import Interval
-from vlalab.host import paths
+from vlalab.description import manifests
+from vlalab.host import borrowed, paths
+from vlalab.host.borrowed import Interval, Option
 from vlalab.host.console import LabError, require_known
 
-SERVICE = next(name for name, one in manifests.services().items() if one.labs)
-PRACTICE = manifests.services()[SERVICE].practice
-LABS = (*manifests.services()[SERVICE].labs, *PRACTICE)
-IMPORTER = f"services.{manifests.folder_of(SERVICE)}.course_files"
 TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
-def config_file(lab: str) -> Path:
-    """Returns the file with a lab's settings."""
-    return paths.ROOT.joinpath("services", *_place(lab), "config.py")
+def service() -> str:
+    """Return the service that has the labs."""
+    return next(name for name, one in manifests.services().items() if one.labs)
+
+
+def practice() -> tuple[str, ...]:
+    """Return the practice labs."""
+    return manifests.services()[service()].practice
+
+
+def labs() -> tuple[str, ...]:
+    """Return all labs, practice labs last."""
+    return (*manifests.services()[service()].labs, *practice())
+
+
+def importer() -> str:
+    """Return the module that imports the course's own files."""
+    return f"services.{manifests.folder_of(service())}.course_files"
 
 
 def module(lab: str, program: str) -> str:
-    """Returns the module of a lab's program: train, sample …"""
-    return ".".join(("services", *_place(lab), program))
+    """Return the module of a lab's program: train, sample …"""
+    return f"services.{manifests.folder_of(service())}.{'practice.' if lab in practice() else ''}{lab}.{program}"
 
 
-def _place(lab: str) -> tuple[str, ...]:
-    """Returns the folders below services/ in which a lab lies."""
-    return manifests.folder_of(SERVICE), *(["practice"] if lab in PRACTICE else []), lab
+def config(lab: str) -> str:
+    """Return the dataclass of a lab's settings, as MODULE:CLASS."""
+    return f"{module(lab, 'config')}:Config"
 
 
 def exercises() -> tuple[str, ...]:
     """Returns the names of the lessons' exercises."""
-    return tuple(declared.constant(paths.ROOT / "lessons" / "exercises" / "__init__.py", "NAMES"))
+    return borrowed.load("lessons.exercises:NAMES")
 
 
 def described_exercises() -> list[tuple[str, str]]:
@@ -48,20 +58,13 @@ def exercises_folder() -> Path:
     return paths.volume() / "notebooks" / "exercises"
 
 
-def settings(lab: str) -> dict[str, Field]:
-    """Returns a lab's settings by name as it is typed: batch-size."""
-    return {name.replace("_", "-"): field for name, field in declared.fields(config_file(lab), "Config").items()}
-
-
-def allowed(lab: str) -> dict[str, Interval]:
-    """Returns what numbers may be, by the name of the field."""
-    files = declared.files(config_file(lab), "Config")
-    tables = (declared.constant(file, "ALLOWED") for file in files)
-    return {name: Interval(text) for table in tables for name, text in table.items()}
+def settings(lab: str) -> dict[str, Option]:
+    """Return a lab's settings by name as it is typed: batch-size."""
+    return {one.flag: one for one in borrowed.options(config(lab)).values()}
 
 
 def flags(lab: str, typed: Sequence[str]) -> list[str]:
-    """Returns the trainer's flags for what --set was given, NAME=VALUE or the NAME of a switch.
+    """Return the trainer's flags for what --set was given, NAME=VALUE or the NAME of a switch.
 
     Raises LabError for a name that the lab does not have and for a value that its type or its bounds exclude.
     """
@@ -72,43 +75,42 @@ def _flag(lab: str, text: str) -> str:
     name, equals, value = text.partition("=")
     name, known = name.replace("_", "-"), settings(lab)
     require_known(f"train {lab} --set", [name], known)
-    field = known[name]
-    if field.type == "bool":
-        return _switch(name, value.lower() if equals else "true")
+    one = known[name]
+    if one.type is bool:
+        value = value.lower() if equals else "true"
+        if value not in TRUE + FALSE:
+            raise LabError(f"--set {name}={value} makes no sense; expected {name}=true or {name}=false")
+        return f"--{name}" if value in TRUE else f"--no-{name}"
     if not value:
-        raise LabError(f"--set {name} has no value; expected {name}={example(field)}")
-    _check(field, name, value, allowed(lab).get(field.name))
+        raise LabError(f"--set {name} has no value; expected {name}={example(one)}")
+    if one.choices:
+        require_known(f"--set {name}", [value], map(str, one.choices))
+    elif one.type in (int, float):
+        try:
+            Interval(one.within or "(-inf, inf)").read(f"--set {name}", value, one.type)
+        except ValueError as error:
+            raise LabError(str(error)) from None
     return f"--{name}={value}"
 
 
-def _switch(name: str, value: str) -> str:
-    if value not in TRUE + FALSE:
-        raise LabError(f"--set {name}={value} makes no sense; expected {name}=true or {name}=false")
-    return f"--{name}" if value in TRUE else f"--no-{name}"
+def example(one: Option) -> str:
+    """Return what a setting takes, in a word: its choices, or its default."""
+    if one.choices:
+        return "|".join(map(str, one.choices))
+    return "N" if one.default is None else f"{one.default:g}" if isinstance(one.default, float) else str(one.default)
 
 
-def _check(field: Field, name: str, value: str, interval: Interval | None) -> None:
-    if field.choices:
-        return require_known(f"--set {name}", [value], [str(one) for one in field.choices])
-    kind = next((kind for kind in (int, float) if field.type.split(" ")[0] == kind.__name__), None)
-    if kind:
-        (interval or Interval()).read(f"--set {name}", value, kind)
+def rows(lab: str, flags_help: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return a line for each setting: name, what it takes, what it means.
 
-
-def example(field: Field) -> str:
-    """Returns what a setting takes, in a word: its choices, or its default."""
-    if field.choices:
-        return "|".join(str(one) for one in field.choices)
-    number = isinstance(field.default, float)
-    return "N" if field.default is None else f"{field.default:g}" if number else str(field.default)
-
-
-def rows(lab: str, but: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Returns a line for each setting but those: name, what it takes, what it means."""
+    flags_help: what the help says of settings that are flags; such a setting is listed where it means more to this lab.
+    """
     found = []
-    for name, field in settings(lab).items():
-        if field.name not in but:
-            takes = name if field.type == "bool" else f"{name}={example(field)}"
-            default = f"default: {field.default}" if field.choices and field.default is not None else ""
-            found.append((takes, "; ".join(text for text in (field.comment, default) if text)))
+    for name, one in settings(lab).items():
+        if flags_help.get(one.name) == one.summary:
+            continue
+        takes = name if one.type is bool else f"{name}={example(one)}"
+        default = one.default_help or (str(one.default) if one.choices and one.default is not None else "")
+        text = f"{one.summary}; default: {default}" if default else one.summary
+        found.append((f"--{name}", one.summary) if one.name in flags_help else (takes, text))
     return found

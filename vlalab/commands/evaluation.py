@@ -15,16 +15,14 @@ from urllib.parse import urlsplit
 
 from vlalab.commands import lacking
 from vlalab.commands.watching import Watch, resume_line, why_killed
-from vlalab.description import checkpoints, compose, declared, gpus, manifests, ports, service_settings
+from vlalab.description import checkpoints, compose, gpus, manifests, ports, service_settings
 from vlalab.engine import volumes
-from vlalab.host import paths
+from vlalab.host import borrowed, paths
 from vlalab.host.console import LabError, say, status, unknown
 from vlalab.runtimes import both, containers
 from vlalab.runtimes.both import Runtime
 from vlalab.runtimes.running import READY_TIMEOUT_S, Instance
 
-CONFIG = paths.ROOT / "shared/evaluation/vla_evaluation/config.py"
-POLICY_TIMEOUT_S = declared.fields(CONFIG, "RunConfig")["policy_timeout_s"].default
 ANSWER_S = 2.0  # for a connection; who takes longer is called silent, and is waited for all the same
 RUNS = "vla_evaluation.runs"  # the program for runs that are there; every benchmark's environment has it
 BRIDGE = "bridge"  # the service for policy servers of other projects
@@ -285,7 +283,8 @@ def _refuse_simulated(choice: PolicyChoice) -> None:
 def _tell_of_waiting(request: Request) -> None:
     """Says at once how long an address that nobody answers at is going to be waited for."""
     flags = dict(zip(request.flags, request.flags[1:], strict=False))
-    timeout_s = float(flags.get("--policy-timeout-s", POLICY_TIMEOUT_S))
+    default = borrowed.options("vla_evaluation.config:RunConfig")["policy_timeout_s"].default
+    timeout_s = float(flags.get("--policy-timeout-s", default))
     for url in filter(None, request.address.split(",")):
         if not _answers(url):
             say(f"nobody answers at {url}; waiting up to {timeout_s:g} s for it (--policy-timeout-s)")

@@ -67,9 +67,9 @@ Given = Mapping[str, object]  # a task's flags, read
 # Task → the services that it is going to use; what concerns none of their environments is not asked.
 USES: dict[str, Callable[[Given], Sequence[str]]] = {
     "up": lambda given: lifecycle.in_order([name for name in given["names"] if name in compose.read()]),
-    "train": lambda given: [course.SERVICE],
+    "train": lambda given: [course.service()],
     "finetune": lambda given: [str(given["model"])],
-    "learn": lambda given: [course.SERVICE],
+    "learn": lambda given: [course.service()],
 }
 
 

@@ -15,14 +15,6 @@ MINE = ("workers", "assets")  # the evaluator's flags that are a machine's own; 
 ANSWER_S = 10.0
 
 
-def check_address(label: str, asked: str) -> str:
-    """Returns what --listen said. Raises LabError for what is no host:port."""
-    host, _, port = asked.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise LabError(f"{label} {asked} is no address; expected host:port, for example 0.0.0.0:8100")
-    return asked
-
-
 def check_url(label: str, asked: str) -> str:
     """Returns what --join said. Raises LabError for what is no URL."""
     if "://" not in asked:

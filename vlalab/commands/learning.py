@@ -188,7 +188,7 @@ class Learning:
         flags = ["--data", plan.name, "--name", plan.name, "--size", plan.size]
         flags += ["--minutes", f"{progress.train_minutes:g}", *course.flags(MODEL, plan.settings)]
         return programs.run_module(
-            course.SERVICE, course.module(MODEL, "train"), flags, self.runtime, self.dry_run, self.gpu
+            course.service(), course.module(MODEL, "train"), flags, self.runtime, self.dry_run, self.gpu
         )
 
     def evaluate(self) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import shlex
 import sys
 from pathlib import Path
 
-from vlalab.description import compose, declared, gpus, manifests, service_settings
+from vlalab.description import compose, gpus, manifests, service_settings
 from vlalab.environments import venvs
 from vlalab.host import gl, paths
 from vlalab.host.console import LabError, require_known, say
@@ -22,19 +23,24 @@ def benchmarks() -> list[str]:
 
 def described_benchmarks() -> list[tuple[str, str]]:
     """Returns each benchmark's name and what it measures."""
-    return [(name, declared.summary(_script(name)).rstrip(".:")) for name in benchmarks()]
+    return [(name, (ast.get_docstring(_parsed(name)) or "").partition("\n")[0].rstrip(".:")) for name in benchmarks()]
 
 
 def _script(name: str) -> Path:
     return paths.ROOT / "bench" / f"{name}.py"
 
 
-def environment_of(script: Path) -> str:
-    """Returns the environment a benchmark names in its constant ENVIRONMENT ("host" is the host tool's own)."""
-    try:
-        return str(declared.constant(script, "ENVIRONMENT"))
-    except KeyError:
-        return manifests.default_environment()
+def _parsed(name: str) -> ast.Module:
+    """Return a benchmark's syntax tree: it imports its environment's packages, which the host tool does not have."""
+    return ast.parse(_script(name).read_text(encoding="utf-8"))
+
+
+def environment_of(name: str) -> str:
+    """Return the environment a benchmark names in its constant ENVIRONMENT ("host" is the host tool's own)."""
+    for node in _parsed(name).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ENVIRONMENT":
+            return str(ast.literal_eval(node.value))
+    return manifests.default_environment()
 
 
 def words_of(options: str) -> list[str]:
@@ -49,7 +55,7 @@ def run_benchmark(name: str, flags: list[str]) -> int:
     """Runs a benchmark with its flags; returns its exit code."""
     require_known("benchmark", [name], benchmarks())
     script = _script(name)
-    wanted = environment_of(script)
+    wanted = environment_of(name)
     if wanted == "host":
         return supervise([sys.executable, str(script), *flags], local.service_variables())
     env = venvs.ensure(wanted)

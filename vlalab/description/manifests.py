@@ -11,16 +11,17 @@ import functools
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from vlalab.host import paths
+from vlalab.host import borrowed, paths
 from vlalab.host.console import LabError, require_known, unknown
 
 NAME = "manifest.yaml"
+DEFINED = ("suites", "cameras", "profiles", "variants")  # of a benchmark: what its program may define instead
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # every command reads them
 
 
@@ -69,9 +70,8 @@ class Model:
     verifier: str = ""  # the module that measures one
     exporter: str = ""  # the module that writes its ONNX modules
     trainer: str = ""  # the module that fine-tunes one on a data set
-    modes: tuple[str, ...] = ()  # which ways to run it the verifier compares
     suite_setting: str = ""  # the setting that is told the suite
-    flags: Mapping[str, str] = field(default_factory=dict)  # settings that are flags of `up` too → help
+    options: Mapping[str, str] = field(default_factory=dict)  # task → MODULE:CLASS of its options
     settings: tuple[str, ...] = ()  # FILE:CLASS of dataclasses whose fields are variables of the service
 
     @property
@@ -82,7 +82,10 @@ class Model:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What a job of compose.yaml evaluates policies on."""
+    """What a job of compose.yaml evaluates policies on.
+
+    suites, cameras, profiles and variants may be MODULE:NAME, where a program defines them (`benchmarks` loads them).
+    """
 
     title: str
     suites: tuple[str, ...]
@@ -96,6 +99,7 @@ class Benchmark:
     assets: str = ""  # the module that gets its meshes and textures
     offline: str = ""  # the module that asks a policy about recorded data
     datasets: str = ""  # the module that makes data sets of its recordings and runs, and reads them
+    options: Mapping[str, str] = field(default_factory=dict)  # task → MODULE:CLASS of its options
 
 
 @dataclass(frozen=True)
@@ -189,9 +193,17 @@ def notebooks() -> dict[str, str]:
     return {folder_of(name): name for name, one in services().items() if one.notebooks}
 
 
+@functools.cache
 def benchmarks() -> dict[str, Benchmark]:
-    """Returns the benchmarks, by the job of compose.yaml that runs them."""
-    return {name: one.benchmark for name, one in services().items() if one.benchmark}
+    """Return the benchmarks, by the job of compose.yaml that runs them."""
+    return {name: _loaded(one.benchmark) for name, one in services().items() if one.benchmark}
+
+
+def _loaded(benchmark: Benchmark) -> Benchmark:
+    """Return a benchmark with the names that a program defines."""
+    places = {name: value for name, value in vars(benchmark).items() if name in DEFINED and isinstance(value, str)}
+    values = {name: borrowed.load(place) for name, place in places.items()}
+    return replace(benchmark, **{name: value if name == "variants" else tuple(value) for name, value in values.items()})
 
 
 def suites() -> dict[str, str]:
@@ -248,6 +260,8 @@ def parsed(kind: Any, data: object, where: str) -> Any:
     """
     if dataclasses.is_dataclass(kind):
         return _dataclass(kind, data, where)
+    if isinstance(data, str) and where.rpartition(": ")[2] in DEFINED:
+        return data
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return None if data is None else parsed(arguments[0], data, where)

@@ -8,13 +8,11 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from vlalab.description import declared
-from vlalab.host import paths
+from vlalab.host import borrowed, paths
 from vlalab.host.console import LabError
 
-_RUNS = paths.ROOT / "shared/evaluation/vla_evaluation/runs"
-STORE = str(declared.constant(_RUNS / "folders.py", "STORE"))  # the file that makes a folder a run
-PREFIXES: dict[str, str] = declared.constant(_RUNS / "models.py", "PREFIXES")  # of the weights files, by lab
+STORE: str = borrowed.load("vla_evaluation.runs:STORE")  # the file that makes a folder a run
+PREFIXES: dict[str, str] = borrowed.load("vla_evaluation.runs.models:PREFIXES")  # of the weights files, by lab
 LATEST = "latest"
 FIRST = {
     "run": "./lab eval libero_goal --trials 2",

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from vlalab.description import compose, gpus, manifests, runs
-from vlalab.host import paths, state
+from vlalab.host import borrowed, paths, state
+from vlalab.host.borrowed import Option
 from vlalab.host.console import LabError, unknown
 
 Settings = Mapping[str, "str | None"]  # variable → value; None: back to the default
@@ -41,10 +42,18 @@ def from_flags(
         found[variable(service, "CHECKPOINT")] = _existing(checkpoint or _published(service, suite), service, suite)
         if model.suite_setting:
             found[variable(service, model.suite_setting)] = suite if suite in manifests.suites() else None
-    found |= {variable(service, name.upper()): value for name, value in own.items() if model and name in model.flags}
+    known = own_options(service) if model and own else {}
+    found |= {variable(service, name.upper()): value for name, value in own.items() if name in known}
     if gpu and service in compose.gpu_services():
         found[variable(service, "GPU")] = None if gpu == "auto" else _devices(gpu)
     return found
+
+
+def own_options(service: str) -> Mapping[str, Option]:
+    """Return the options of a model that are flags of `up` for it alone."""
+    place = manifests.models()[service].options.get("up")
+    options = borrowed.options(place) if place else {}
+    return {name: one for name, one in options.items() if one.group != "internal" and name != "checkpoint"}
 
 
 def for_services(
@@ -58,8 +67,8 @@ def for_services(
     if gpu and gpu not in ("auto", "none") and not set(names) & set(compose.gpu_services()):
         raise LabError(f"--gpu is for {', '.join(compose.gpu_services())}; {', '.join(names)} uses none")
     for flag in own:
-        if not any(flag in models[name].flags for name in names if name in models):
-            fitting = [name for name, model in models.items() if flag in model.flags]
+        if not any(flag in own_options(name) for name in names if name in models):
+            fitting = [name for name in models if flag in own_options(name)]
             raise LabError(f"--{flag.replace('_', '-')} is for {' and '.join(fitting)}, not for {', '.join(names)}")
     return {name: from_flags(name, suite, checkpoint, gpu, own) for name in names}
 

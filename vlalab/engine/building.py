@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vlalab.description import declared, manifests
+from vlalab.description import manifests
 from vlalab.engine import bake, docker, images
 from vlalab.environments import venvs
-from vlalab.host import lasting, paths, state
+from vlalab.host import borrowed, lasting, paths, state
 from vlalab.host.console import LabError, Status, say, status, unknown
 
 FLASH_ATTN = ("prebuilt", "compile", "none")
@@ -89,7 +89,7 @@ def build_arguments(name: str, options: Options, variables: Mapping[str, str] | 
     wanted = {
         "LOCK_HASH": venvs.named(name, paths.ROOT).lock_hash,
         "COMMIT": commit(),
-        "VERSION": declared.version(),
+        "VERSION": borrowed.version(),
         "BASE": base,
         "BASE_DEVEL": known.get("VLALAB_BASE_DEVEL"),
         "FLASH_ATTN": options.flash_attn,

@@ -1,14 +1,22 @@
-"""Files of the programs' own that the host tool uses too: loaded by their path, since it has none of their packages.
-
-Such a file needs the standard library only.
+"""Code of the programs that the host tool uses too: it has none of their packages, so such code needs the standard
+library only.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import sys
 from types import ModuleType
+from typing import Any
 
-from vlalab.host.paths import ROOT
+from vlalab.host.paths import ROOT, SHARED
+
+sys.path.extend(path for path in map(str, (ROOT, *(ROOT / folder for folder in SHARED))) if path not in sys.path)
+
+from vla_common.options import Interval as Interval
+from vla_common.options import Option as Option
+from vla_common.options import options as options_of
 
 
 def module(path: str) -> ModuleType:
@@ -18,3 +26,19 @@ def module(path: str) -> ModuleType:
     found = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(found)
     return found
+
+
+def load(place: str) -> Any:
+    """Return what a module defines. place: MODULE:NAME."""
+    name, _, member = place.partition(":")
+    return getattr(importlib.import_module(name), member)
+
+
+def options(place: str) -> dict[str, Option]:
+    """Return the options of a program's dataclass, by field. place: MODULE:CLASS."""
+    return options_of(load(place))
+
+
+def version() -> str:
+    """Return the version of vla-lab, which the contract's package declares for the whole repository."""
+    return str(load("vla_contract:__version__"))

@@ -16,23 +16,23 @@ from vlalab.testing import parts as test_parts
 from vlalab.testing import run as test_run
 
 NAMES = Several(shown="NAME …")
-STAGES = manifests.stages()
-DEFAULT = manifests.default_environment()
 
 
 @task(
     "test what runs here",
-    words("parts", f"all, {', '.join(test_run.NAMES)}; default: all", Several(shown="PART …")),
-    Flag("quick", "linter, host tool, and the contract in one Python only", default=False),
-    Flag("nightly", "also the tests that are too long for every change", default=False),
-    Flag(
-        "minutes",
-        "how long part chaos attacks this lab's own evaluations and services",
-        Number(f"(0, {test_parts.MAX_MINUTES}]", float),
-        otherwise="2.5",
-    ),
-    Flag("seed", "which attacks it draws", Number(), otherwise="new ones, and the seed is printed"),
-    RUNTIME.but(help="where the tests of environments run: docker (inside their images), local, or auto"),
+    lambda: [
+        words("parts", f"all, {', '.join(test_run.NAMES)}; default: all", Several(shown="PART …")),
+        Flag("quick", "linter, host tool, and the contract in one Python only", default=False),
+        Flag("nightly", "also the tests that are too long for every change", default=False),
+        Flag(
+            "minutes",
+            "how long part chaos attacks this lab's own evaluations and services",
+            Number(f"(0, {test_parts.MAX_MINUTES}]", float),
+            default_help="2.5",
+        ),
+        Flag("seed", "which attacks it draws", Number(), default_help="new ones, and the seed is printed"),
+        RUNTIME.replace(help="where the tests of environments run: docker (inside their images), local, or auto"),
+    ],
 )
 def test(parts: list[str], quick: bool, nightly: bool, minutes: float | None, seed: int | None, runtime: str) -> None:
     """Run all tests that this machine can run; says what it skips and why.
@@ -49,15 +49,17 @@ def test(parts: list[str], quick: bool, nightly: bool, minutes: float | None, se
 
 @task(
     "what is wrong here",
-    words(
-        "names",
-        "environments to look at closely, by their own self-tests",
-        Several(OneOf(tuple(manifests.environments())), "ENV …"),
-    ),
-    Flag("json", "print one JSON object (docs/doctor.md) instead of the table", default=False),
-    Flag("fix", "mend what is safe to mend, and ask before the rest", default=False),
-    Flag("yes", "with --fix: mend all of it without asking", default=False),
-    Flag("offline", "this machine has no network: do not look for one", default=False),
+    lambda: [
+        words(
+            "names",
+            "environments to look at closely, by their own self-tests",
+            Several(OneOf(tuple(manifests.environments())), "ENV …"),
+        ),
+        Flag("json", "print one JSON object (docs/doctor.md) instead of the table", default=False),
+        Flag("fix", "mend what is safe to mend, and ask before the rest", default=False),
+        Flag("yes", "with --fix: mend all of it without asking", default=False),
+        Flag("offline", "this machine has no network: do not look for one", default=False),
+    ],
 )
 def doctor(names: list[str], json: bool, fix: bool, yes: bool, offline: bool) -> None:
     """Examine machine, Docker, GPUs, network and clone: what is wrong, what it means, what to type.
@@ -75,26 +77,28 @@ def doctor(names: list[str], json: bool, fix: bool, yes: bool, offline: bool) ->
 
 @task(
     "build images",
-    words("names", "environments, or all; default: all", NAMES),
-    Flag("no-cache", "build every layer anew", default=False),
-    Flag(
-        "flash-attn",
-        "prebuilt (the release's wheel), compile (hours), or none",
-        OneOf(building.FLASH_ATTN),
-        otherwise="prebuilt",
-    ),
-    Flag("base", "base image instead of the pinned one; also VLALAB_BASE or VLALAB_BASE_<ENV>"),
-    *(Flag(name, stage.help) for name, stage in STAGES.items()),
-    Flag(
-        "ca-bundle",
-        "certificates (PEM) of this network's authority, or none",
-        otherwise="what this machine trusts",
-    ),
-    Flag("index", "file that holds the URL of a package index mirror; also variable VLALAB_INDEX"),
-    Flag("arg", "further build arguments as NAME=VALUE,… (docs/images.md)", default="", repeats=True),
-    Flag("progress", "line, plain (everything) or tty", OneOf(building.PROGRESS), default="line"),
-    DRY_RUN.but(help="print the command, build nothing"),
-    NO_CHECK,
+    lambda: [
+        words("names", "environments, or all; default: all", NAMES),
+        Flag("no-cache", "build every layer anew", default=False),
+        Flag(
+            "flash-attn",
+            "prebuilt (the release's wheel), compile (hours), or none",
+            OneOf(building.FLASH_ATTN),
+            default_help="prebuilt",
+        ),
+        Flag("base", "base image instead of the pinned one; also VLALAB_BASE or VLALAB_BASE_<ENV>"),
+        *(Flag(name, stage.help) for name, stage in manifests.stages().items()),
+        Flag(
+            "ca-bundle",
+            "certificates (PEM) of this network's authority, or none",
+            default_help="what this machine trusts",
+        ),
+        Flag("index", "file that holds the URL of a package index mirror; also variable VLALAB_INDEX"),
+        Flag("arg", "further build arguments as NAME=VALUE,… (docs/images.md)", default="", repeats=True),
+        Flag("progress", "line, plain (everything) or tty", OneOf(building.PROGRESS), default="line"),
+        DRY_RUN.replace(help="print the command, build nothing"),
+        NO_CHECK,
+    ],
 )
 def build(names: list[str], arg: str, **options: object) -> None:
     """Build images from their locks; ends with each one's size.
@@ -104,28 +108,30 @@ def build(names: list[str], arg: str, **options: object) -> None:
     ./lab build gr00t --ca-bundle /srv/ca.pem --index /srv/index-url
     """
     arguments = tuple(word for word in arg.split(",") if word)
-    stages = {name: options.pop(name.replace("-", "_")) for name in STAGES}
+    stages = {name: options.pop(name.replace("-", "_")) for name in manifests.stages()}
     building.build(names, building.Options(arguments=arguments, stages=stages, **options))
 
 
 @task(
     "pack all for offline",
-    words("words", "environments, or all that are built, and last the file to write", Text("ENV … FILE")).but(
-        default=""
-    ),
-    Flag("checkpoints", "names of folders under checkpoints/ on the volume, or all", Several(), default=()),
-    Flag(
-        "assets",
-        "names of folders under assets/ on the volume, or all",
-        Several(),
-        otherwise="a benchmark's with its image",
-    ),
-    Flag(
-        "host",
-        "leave out the lab itself and its packages, with which the other machine needs no network",
-        default=True,
-    ),
-    DRY_RUN.but(help="show what would go into it"),
+    lambda: [
+        words("words", "environments, or all that are built, and last the file to write", Text("ENV … FILE")).replace(
+            default=""
+        ),
+        Flag("checkpoints", "names of folders under checkpoints/ on the volume, or all", Several(), default=()),
+        Flag(
+            "assets",
+            "names of folders under assets/ on the volume, or all",
+            Several(),
+            default_help="a benchmark's with its image",
+        ),
+        Flag(
+            "host",
+            "leave out the lab itself and its packages, with which the other machine needs no network",
+            default=True,
+        ),
+        DRY_RUN.replace(help="show what would go into it"),
+    ],
 )
 def bundle(words: str, checkpoints: list[str], assets: list[str] | None, host: bool, dry_run: bool) -> None:
     """Write images, checkpoints, assets and the lab itself into one file, for a machine without network.
@@ -141,9 +147,11 @@ def bundle(words: str, checkpoints: list[str], assets: list[str] | None, host: b
 
 @task(
     "unpack a bundle",
-    word("file", "what ./lab bundle made"),
-    Flag("force", "replace images and files that are newer here", default=False),
-    DRY_RUN.but(help="show what it would bring"),
+    lambda: [
+        word("file", "what ./lab bundle made"),
+        Flag("force", "replace images and files that are newer here", default=False),
+        DRY_RUN.replace(help="show what it would bring"),
+    ],
 )
 def restore(file: str, force: bool, dry_run: bool) -> None:
     """Check a bundle's every part, load its images and put its files onto the volume.
@@ -155,10 +163,12 @@ def restore(file: str, force: bool, dry_run: bool) -> None:
 
 @task(
     "remove left-overs",
-    Flag("venvs", "the local environments (images/*/.venv, admin/.venv, cluster/.venv) too", default=False),
-    Flag("all-users", "old images that others built, or another clone, too", default=False),
-    Flag("yes", "remove all of it without asking", default=False),
-    DRY_RUN.but(help="only show it"),
+    lambda: [
+        Flag("venvs", "the local environments (images/*/.venv, admin/.venv, cluster/.venv) too", default=False),
+        Flag("all-users", "old images that others built, or another clone, too", default=False),
+        Flag("yes", "remove all of it without asking", default=False),
+        DRY_RUN.replace(help="only show it"),
+    ],
 )
 def clean(venvs: bool, all_users: bool, yes: bool, dry_run: bool) -> None:
     """Show what old images, build cache and local environments take, and remove what you say.
@@ -171,9 +181,11 @@ def clean(venvs: bool, all_users: bool, yes: bool, dry_run: bool) -> None:
 
 @task(
     "run a benchmark",
-    word("benchmark", "which one", OneOf(programs.benchmarks())),
-    Flag("quick", "at most a minute", default=False),
-    Flag("options", "flags of its program, in quotes; --options=--help lists them"),
+    lambda: [
+        word("benchmark", "which one", OneOf(programs.benchmarks())),
+        Flag("quick", "at most a minute", default=False),
+        Flag("options", "flags of its program, in quotes; --options=--help lists them"),
+    ],
     more=lambda: {"The benchmarks, with results in bench/RESULTS.md:": programs.described_benchmarks()},
 )
 def bench(benchmark: str, quick: bool, options: str | None) -> None:
@@ -185,22 +197,26 @@ def bench(benchmark: str, quick: bool, options: str | None) -> None:
     finish(programs.run_benchmark(benchmark, [*flags_of({"quick": quick}), *programs.words_of(options or "")]))
 
 
-@task("make an environment", words("names", f"environments; default: {DEFAULT}", NAMES))
+@task(
+    "make an environment", lambda: [words("names", f"environments; default: {manifests.default_environment()}", NAMES)]
+)
 def env(names: list[str]) -> None:
     """Make an environment from its lock, as eval and test do on first use.
 
     ./lab env libero
     """
-    for name in names or [DEFAULT]:
+    for name in names or [manifests.default_environment()]:
         print(venvs.ensure(name).python)
 
 
 @task(
     "pin packages",
-    words("names", "host, contract or an environment; default: all", NAMES),
-    Flag("check", "change nothing; fail when a lock does not fit its requirements.in", default=False),
-    Flag("licences", "change no lock; write the packages' licences into THIRD_PARTY.md", default=False),
-    Flag("upgrade", "take the newest versions that fit, not the ones already pinned", default=False),
+    lambda: [
+        words("names", "host, contract or an environment; default: all", NAMES),
+        Flag("check", "change nothing; fail when a lock does not fit its requirements.in", default=False),
+        Flag("licences", "change no lock; write the packages' licences into THIRD_PARTY.md", default=False),
+        Flag("upgrade", "take the newest versions that fit, not the ones already pinned", default=False),
+    ],
 )
 def lock(names: list[str], check: bool, licences: bool, upgrade: bool) -> None:
     """Make requirements.lock from requirements.in: exact versions with hashes.

@@ -151,7 +151,7 @@ def _after_training(given: Given) -> str:
         return "./lab eval libero_object --policy minivla"
     if given["lab"] == "diffusion":
         return f"./lab sample diffusion{_name(given)}"
-    if given["lab"] in course.PRACTICE:
+    if given["lab"] in course.practice():
         return "./lab tensorboard"
     return f'./lab translate "The door is open."{_name(given)}'
 

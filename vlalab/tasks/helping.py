@@ -51,7 +51,7 @@ def _one_below_the_other(groups: Mapping[str, Sequence[LabTask]]) -> list[list[s
 
 def task_help(task: LabTask) -> str:
     """Returns a task's help: its words, what it does, examples, its flags in the order of use, what else it knows."""
-    plain = " ".join(f"[{flag.shown}]" if flag.gathers else flag.shown for flag in task.flags if flag.is_word)
+    plain = " ".join(f"[{flag.shown}]" if flag.variadic else flag.shown for flag in task.flags if flag.is_word)
     usage = " ".join(word for word in ("Usage: ./lab", task.name, plain, "[--flags]" if task.flags else "") if word)
     about, examples = _documented(task)
     blocks = [

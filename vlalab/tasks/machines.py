@@ -19,7 +19,7 @@ USER = Like(r"[a-z_][a-z0-9_-]{0,31}", "a user's name: a-z, 0-9, '_' and '-'", "
 FOLDER = Like(r"/[^\n\"\\]*[^\n\"\\/]", "a folder's absolute path, as /srv/vla-lab", "FOLDER")
 HOSTS = Flag("hosts", "machines, as gpu01 or anna@gpu01:2222", Several(Checked(machines.read)), default=())
 INVENTORY = Flag("inventory", "file that names them, as Ansible has it", Existing(shown="FILE"))
-LAB = Flag("lab", "where the lab lies there", FOLDER, otherwise=f"what the inventory says, else {machines.INSTALL}")
+LAB = Flag("lab", "where the lab lies there", FOLDER, default_help=f"what the inventory says, else {machines.INSTALL}")
 
 
 def _service(label: str, text: str) -> str:
@@ -29,27 +29,33 @@ def _service(label: str, text: str) -> str:
 
 @task(
     "make a machine ready",
-    word("action", "setup", OneOf(("setup",))),
-    HOSTS.but(otherwise="this machine"),
-    INVENTORY,
-    Flag("check", "Ansible's dry run: show what would change, change nothing", default=False),
-    Flag("only", f"some of the steps {', '.join(hosting.STEPS)}", Several(OneOf(hosting.STEPS)), otherwise="all"),
-    Flag(
-        "with",
-        "driver: install NVIDIA's where none works; rootless: an engine for each user, instead of group docker, "
-        "which is as good as root",
-        Several(OneOf(hosting.EXTRAS)),
-        default=(),
-    ),
-    Flag("engine", "Docker's packages, the distribution's, or none", OneOf(hosting.ENGINES), otherwise="docker"),
-    Flag("user", "who works with the lab; made where missing", Several(USER), default=()),
-    Flag("volume", "shared folder, in which every user has one of their own", FOLDER),
-    Flag("boot", "services that start with the machine, as the first user's", Several(Checked(_service)), default=()),
-    Flag("ca-bundle", "certificate (PEM) of this network's authority, to be trusted there", Existing(shown="FILE")),
-    Flag("from", "address that the lab is cloned from", otherwise="this clone's origin"),
-    LAB.but(otherwise=f"{machines.INSTALL}, and on this machine this clone"),
-    Flag("ask-password", "ask for sudo's password", default=False),
-    Flag("set", "further settings of admin/defaults.yaml", Several(shown="NAME=VALUE,…"), default=()),
+    lambda: [
+        word("action", "setup", OneOf(("setup",))),
+        HOSTS.replace(default_help="this machine"),
+        INVENTORY,
+        Flag("check", "Ansible's dry run: show what would change, change nothing", default=False),
+        Flag(
+            "only", f"some of the steps {', '.join(hosting.STEPS)}", Several(OneOf(hosting.STEPS)), default_help="all"
+        ),
+        Flag(
+            "with",
+            "driver: install NVIDIA's where none works; rootless: an engine for each user, instead of group docker, "
+            "which is as good as root",
+            Several(OneOf(hosting.EXTRAS)),
+            default=(),
+        ),
+        Flag("engine", "Docker's packages, the distribution's, or none", OneOf(hosting.ENGINES), default_help="docker"),
+        Flag("user", "who works with the lab; made where missing", Several(USER), default=()),
+        Flag("volume", "shared folder, in which every user has one of their own", FOLDER),
+        Flag(
+            "boot", "services that start with the machine, as the first user's", Several(Checked(_service)), default=()
+        ),
+        Flag("ca-bundle", "certificate (PEM) of this network's authority, to be trusted there", Existing(shown="FILE")),
+        Flag("from", "address that the lab is cloned from", default_help="this clone's origin"),
+        LAB.replace(default_help=f"{machines.INSTALL}, and on this machine this clone"),
+        Flag("ask-password", "ask for sudo's password", default=False),
+        Flag("set", "further settings of admin/defaults.yaml", Several(shown="NAME=VALUE,…"), default=()),
+    ],
 )
 def host(
     action: str,
@@ -72,13 +78,20 @@ def host(
 
 @task(
     "ask several machines",
-    word("action", ", ".join(fleets.COMMANDS), OneOf(tuple(fleets.COMMANDS))),
-    HOSTS,
-    INVENTORY.but(otherwise=f"variable {VARIABLE}"),
-    LAB,
-    Flag("parallel", "how many are asked at once", Number("[1, 256]"), default=fleets.PARALLEL),
-    Flag("timeout", "seconds that one may take", Number("(0, inf)", float), otherwise="60; 1800 to pull and restart"),
-    Flag("json", "print JSON instead of a table", default=False),
+    lambda: [
+        word("action", ", ".join(fleets.COMMANDS), OneOf(tuple(fleets.COMMANDS))),
+        HOSTS,
+        INVENTORY.replace(default_help=f"variable {VARIABLE}"),
+        LAB,
+        Flag("parallel", "how many are asked at once", Number("[1, 256]"), default=fleets.PARALLEL),
+        Flag(
+            "timeout",
+            "seconds that one may take",
+            Number("(0, inf)", float),
+            default_help="60; 1800 to pull and restart",
+        ),
+        Flag("json", "print JSON instead of a table", default=False),
+    ],
 )
 def fleet(
     action: str, hosts: list, inventory: str | None, lab: str | None, parallel: int, timeout: float | None, json: bool
@@ -93,7 +106,7 @@ def fleet(
     finish(fleets.run(action, chosen, parallel, timeout or fleets.timeout_s(action), json))
 
 
-@task("archive for a question", Flag("out", "the file to write", otherwise="one beside you"))
+@task("archive for a question", lambda: [Flag("out", "the file to write", default_help="one beside you")])
 def support(out: str | None) -> None:
     """Gather what somebody who helps asks for: the doctor's findings, versions, settings, logs; no secrets.
 
@@ -107,16 +120,18 @@ ACTIONS = {"start": "a new one", "join": "the one whose head is HEAD", "status":
 
 @task(
     "machines for eval",
-    words("words", ", ".join(f"{name}: {what}" for name, what in ACTIONS.items()), Text("ACTION [HEAD]")).but(
-        default=""
-    ),
-    Flag("host", "this machine's address for the others, and opens the head to them", Text("ADDRESS")),
-    Flag("port", "of the head, to start it", Number("[1, 65535]"), default=clusters.PORT),
-    Flag("cpus", "cores to offer, each for one worker; 0: none", Number("[0, inf)"), otherwise="all"),
-    Flag("gpus", "GPUs to offer", Number("[0, inf)"), otherwise="all"),
-    Flag("dashboard", "have Ray's dashboard at that port of the head, to start it", Number("[1, 65535]")),
-    Flag("stay", "stay in front until told to end, and leave then: for batch jobs and containers", default=False),
-    Flag("json", "print JSON instead of a table", default=False),
+    lambda: [
+        words("words", ", ".join(f"{name}: {what}" for name, what in ACTIONS.items()), Text("ACTION [HEAD]")).replace(
+            default=""
+        ),
+        Flag("host", "this machine's address for the others, and opens the head to them", Text("ADDRESS")),
+        Flag("port", "of the head, to start it", Number("[1, 65535]"), default=clusters.PORT),
+        Flag("cpus", "cores to offer, each for one worker; 0: none", Number("[0, inf)"), default_help="all"),
+        Flag("gpus", "GPUs to offer", Number("[0, inf)"), default_help="all"),
+        Flag("dashboard", "have Ray's dashboard at that port of the head, to start it", Number("[1, 65535]")),
+        Flag("stay", "stay in front until told to end, and leave then: for batch jobs and containers", default=False),
+        Flag("json", "print JSON instead of a table", default=False),
+    ],
 )
 def cluster(
     words: str,

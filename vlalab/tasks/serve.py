@@ -5,34 +5,29 @@ from __future__ import annotations
 from json import dumps
 
 from vlalab.commands import addresses, lacking, lifecycle, overview, programs, staying
-from vlalab.description import checkpoints, compose, declared, manifests, service_settings
-from vlalab.host import paths
-from vlalab.host.console import LabError, unknown
+from vlalab.description import checkpoints, compose, manifests, service_settings
+from vlalab.host.console import LabError
 from vlalab.runtimes.running import Instance
-from vlalab.tasks.flags import DRY_RUN, GPU, NO_CHECK, RUNTIME, Flag, finish, flags_of, task, word, words
-from vlalab.tasks.values import Checked, Existing, Like, Number, OneOf, Several
+from vlalab.tasks.flags import (
+    CHECKPOINT,
+    DRY_RUN,
+    GPU,
+    NO_CHECK,
+    RUNTIME,
+    Flag,
+    finish,
+    flags_of,
+    model_word,
+    places,
+    program_flags,
+    task,
+    word,
+    words,
+)  # fmt: skip
+from vlalab.tasks.values import Checked, Number, OneOf, Several
 
 NAMES = Several(shown="SERVICE …")
-MODELS = manifests.models()
-MEASURED = {name: model for name, model in MODELS.items() if model.verifier}
-SUITE = OneOf(manifests.published_suites())
-FOLDER_NAME = Like(r"[\w][\w.-]*", "letters, digits, '.', '_' and '-', as a folder's name", "NAME")
-MODES = tuple(dict.fromkeys(mode for model in MODELS.values() for mode in model.modes))
-
-
-def own_flags() -> list[Flag]:
-    """Return the flags of `up` that models declare in their manifests."""
-    flags = []
-    for model in MODELS.values():
-        files = [where.split(":") for where in model.settings]
-        known = {name: one for file, kind in files for name, one in declared.fields(paths.ROOT / file, kind).items()}
-        for name, text in model.flags.items():
-            values = OneOf(known[name].choices) if known[name].choices else Like(r"\w[\w.-]*", "a name", "NAME")
-            flags.append(Flag(name.replace("_", "-"), text, values))
-    return flags
-
-
-CHECKPOINT = Checked(lambda label, text: service_settings.existing_checkpoint(text), "NAME")
+VERIFIED = ("checkpoint", "modes", "count", "image", "instruction")  # flags; the other options follow from modes
 
 
 def print_addresses(instances: list[Instance]) -> None:
@@ -43,18 +38,20 @@ def print_addresses(instances: list[Instance]) -> None:
 
 @task(
     "start services",
-    words("names", "services to start", NAMES),
-    Flag("suite", "serve the checkpoint that was fine-tuned on this suite, with its statistics", SUITE),
-    Flag("checkpoint", "a folder under checkpoints/ on the volume, or a path", CHECKPOINT),
-    Flag("restart", "start anew what is up with other settings than are asked for now", default=False),
-    Flag("stay", "one more of a policy, at any free port, in front: it ends with this command", default=False),
-    GPU,
-    *own_flags(),
-    RUNTIME,
-    DRY_RUN,
-    NO_CHECK,
+    lambda: [
+        words("names", "services to start", NAMES),
+        Flag("suite", "serve the checkpoint that was fine-tuned on this suite, with its statistics",
+             OneOf(manifests.published_suites())),
+        Flag("checkpoint", "a folder under checkpoints/ on the volume, or a path", CHECKPOINT),
+        Flag("restart", "start anew what is up with other settings than are asked for now", default=False),
+        Flag("stay", "one more of a policy, at any free port, in front: it ends with this command", default=False),
+        GPU,
+        *(one.replace(default_help="") for one in program_flags(*places(manifests.models(), "up"))
+          if one.name != "checkpoint"),
+        *(RUNTIME, DRY_RUN, NO_CHECK),
+    ],
     more=lambda: {"Services:": [(name, one.about) for name, one in manifests.services().items()]},
-)
+)  # fmt: skip
 def up(
     names: list[str],
     suite: str | None,
@@ -86,7 +83,7 @@ def up(
     print_addresses(lifecycle.up(names, runtime, given, dry_run, anew=restart))
 
 
-@task("stop services", words("names", "services to stop; default: all that are up", NAMES), DRY_RUN)
+@task("stop services", lambda: [words("names", "services to stop; default: all that are up", NAMES), DRY_RUN])
 def down(names: list[str], dry_run: bool) -> None:
     """Stop services.
 
@@ -97,7 +94,7 @@ def down(names: list[str], dry_run: bool) -> None:
         print("nothing is up")
 
 
-@task("stop and start again", words("names", "services; default: all that are up", NAMES), DRY_RUN)
+@task("stop and start again", lambda: [words("names", "services; default: all that are up", NAMES), DRY_RUN])
 def restart(names: list[str], dry_run: bool) -> None:
     """Stop services and start them with the settings they had, on the newest image and lock.
 
@@ -107,7 +104,8 @@ def restart(names: list[str], dry_run: bool) -> None:
 
 
 @task(
-    "what is up, and where", Flag("json", "print one JSON object (docs/doctor.md) instead of the table", default=False)
+    "what is up, and where",
+    lambda: [Flag("json", "print one JSON object (docs/doctor.md) instead of the table", default=False)],
 )
 def status(json: bool) -> None:
     """Show what is up in both runtimes: health, image, GPU and memory in use, and where.
@@ -123,9 +121,11 @@ def status(json: bool) -> None:
 
 @task(
     "the end of a log",
-    word("name", "service"),
-    Flag("lines", "how many lines", Number("[0, inf)"), default=50),
-    Flag("follow", "go on printing what is added", default=False),
+    lambda: [
+        word("name", "service"),
+        Flag("lines", "how many lines", Number("[0, inf)"), default=50),
+        Flag("follow", "go on printing what is added", default=False),
+    ],
 )
 def logs(name: str, lines: int, follow: bool) -> None:
     """Show the end of a service's log.
@@ -137,10 +137,11 @@ def logs(name: str, lines: int, follow: bool) -> None:
 
 @task(
     "open a shell",
-    word("name", "environment or service"),
-    Flag("command", "run this command line instead, and end"),
-    RUNTIME,
-    DRY_RUN,
+    lambda: [
+        word("name", "environment or service"),
+        Flag("command", "run this command line instead, and end"),
+        *(RUNTIME, DRY_RUN),
+    ],
 )
 def shell(name: str, command: str | None, runtime: str, dry_run: bool) -> None:
     """Open a shell in an environment: its image with a service's restrictions, or its local twin.
@@ -153,25 +154,11 @@ def shell(name: str, command: str | None, runtime: str, dry_run: bool) -> None:
 
 @task(
     "measure a checkpoint",
-    word("model", " or ".join(MEASURED), OneOf(tuple(MEASURED))),
-    Flag(
-        "checkpoint",
-        "a folder under checkpoints/ on the volume, or a path",
-        CHECKPOINT,
-        otherwise="what .env or the shell names",
-    ),
-    Flag(
-        "modes",
-        f"auto, or several to compare: {', '.join(MODES)}; or all that run",
-        Several(OneOf(("auto", "all", *MODES)), joined=True),
-        otherwise="auto",
-    ),
-    Flag("count", "inferences to time", Number("[1, inf)"), otherwise="20"),
-    Flag("image", "a picture to show", Existing(), otherwise="a made-up one"),
-    Flag("instruction", "what to ask for", otherwise="put the bowl on the stove"),
-    GPU,
-    RUNTIME,
-    DRY_RUN,
+    lambda: [
+        model_word("verifier"),
+        *program_flags(*places(manifests.models(), "verify"), only=VERIFIED),
+        *(GPU, RUNTIME, DRY_RUN),
+    ],
 )
 def verify(model: str, gpu: str | None, runtime: str, dry_run: bool, **verifiers: object) -> None:
     """Load a checkpoint, ask it for actions, and say what that takes: latency, its parts, memory.
@@ -179,17 +166,13 @@ def verify(model: str, gpu: str | None, runtime: str, dry_run: bool, **verifiers
     ./lab verify openvla --checkpoint openvla-tiny
     ./lab verify openvla --checkpoint openvla-7b-finetuned-libero-goal --modes bf16-sdpa,nf4
     """
-    finish(programs.run_module(model, MODELS[model].verifier, flags_of(verifiers), runtime, dry_run, gpu))
-
-
-EXPORTED = {name: model for name, model in MODELS.items() if model.exporter}
+    finish(programs.run_module(model, manifests.models()[model].verifier, flags_of(verifiers), runtime, dry_run, gpu))
 
 
 def _exported(label: str, text: str) -> tuple[str, str | None]:
     """Returns a model, and the checkpoint that was named after it or is the only one on the volume."""
     model, _, named = text.partition(",")
-    if model not in EXPORTED:
-        raise LabError(unknown("model", model, EXPORTED))
+    model_word("exporter").values.read("model", model)
     there = checkpoints.there(model)
     variable = service_settings.variable(model, "CHECKPOINT")
     if named or len(there) != 1 or compose.environment_variables().get(variable):
@@ -200,12 +183,12 @@ def _exported(label: str, text: str) -> tuple[str, str | None]:
 
 @task(
     "write ONNX modules",
-    words("model", f"{' or '.join(EXPORTED)}, and perhaps a checkpoint; without: the only one on the volume, else what "
-          ".env names", Checked(_exported, "MODEL [CHECKPOINT]"), default=None),
-    Flag("dtype", "numbers of the modules; fp16 is what upstream writes", OneOf(("fp32", "fp16")), otherwise="fp32"),
-    Flag("embodiment", "whose cameras and encoders", otherwise="the checkpoint's own"),
-    RUNTIME,
-    DRY_RUN,
+    lambda: [
+        words("model", f"{model_word('exporter').help}, and perhaps a checkpoint; without: the only one on the volume, "
+              "else what .env names", Checked(_exported, "MODEL [CHECKPOINT]"), default=None),
+        *program_flags(*places(manifests.models(), "export")),
+        *(RUNTIME, DRY_RUN),
+    ],
 )  # fmt: skip
 def export(model: tuple[str, str | None], runtime: str, dry_run: bool, **exporters: object) -> None:
     """Write a checkpoint's ONNX modules, compare each with torch, and build TensorRT's engines where that is installed.
@@ -214,7 +197,7 @@ def export(model: tuple[str, str | None], runtime: str, dry_run: bool, **exporte
     ./lab export gr00t gr00t-tiny --dtype fp16
     """
     if not model:
-        raise LabError(f"export needs a model: {' or '.join(EXPORTED)}. See: ./lab export --help")
+        raise LabError(f"export needs a model: {model_word('exporter').help}. See: ./lab export --help")
     name, checkpoint = model
     flags = flags_of({"checkpoint": checkpoint, **exporters})
-    finish(programs.run_module(name, EXPORTED[name].exporter, flags, runtime, dry_run))
+    finish(programs.run_module(name, manifests.models()[name].exporter, flags, runtime, dry_run))

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from vlalab.description import runs
-from vlalab.description.intervals import Interval
 from vlalab.host import paths
+from vlalab.host.borrowed import Interval
 from vlalab.host.console import LabError, require_known, unknown
 
 
@@ -44,13 +44,16 @@ class Text:
 class Number:
     """A number of an interval such as "[1, inf)"."""
 
-    allowed: str = "(-inf, inf)"
+    within: str = "(-inf, inf)"
     kind: type[float] = int
     shown: str = "N"
 
     def read(self, label: str, text: str) -> float:
         """Returns the number."""
-        return Interval(self.allowed).read(label, text, self.kind)
+        try:
+            return Interval(self.within).read(label, text, self.kind)
+        except ValueError as error:
+            raise LabError(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -102,20 +105,20 @@ class OneRun:
 class Existing:
     """A keyword, or something that exists: a path, or a name below a folder of the volume."""
 
-    keywords: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
     folder: str = ""
     shown: str = "PATH"
 
     def read(self, label: str, text: str) -> str:
         """Returns the path, absolute, or what was typed."""
         path = Path(text).expanduser()
-        if text in self.keywords or (text and self.folder and (paths.volume() / self.folder / text).exists()):
+        if text in self.known or (text and self.folder and (paths.volume() / self.folder / text).exists()):
             return text
         if text and path.exists():
             return str(path.absolute())
         elsewhere = f", neither here nor in {paths.shown(paths.volume() / self.folder)}" if self.folder else ""
-        if self.keywords and "/" not in text:
-            raise LabError(unknown(label, text, self.keywords) + f", or {self.shown}")
+        if self.known and "/" not in text:
+            raise LabError(unknown(label, text, self.known) + f", or {self.shown}")
         raise LabError(f"{label} '{text}' is not there{elsewhere}; expected a path that exists")
 
 

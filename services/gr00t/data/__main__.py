@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
 from services.gr00t.checkpoint.embodiment import embodiment
 from services.gr00t.data import needs
+from services.gr00t.options import DataOptions
 from vla_common import endings
 from vla_common.volume import Volume, shown
 from vla_datasets import program
@@ -17,28 +17,6 @@ from vla_datasets.opening import find, open_dataset
 from vla_modelkit.data_download import fetch_data
 
 SIMULATED = "nvidia/PhysicalAI-Robotics-GR00T-X-Embodiment-Sim"  # NVIDIA's: a folder per robot and task
-
-
-@dataclass(frozen=True)
-class Data:
-    """Say what is in a data set for GR00T: schema, episodes, tasks, statistics, and a page with films and curves."""
-
-    dataset: str | None = None
-    """A data set on the volume, or its folder."""
-    embodiment: str | None = None
-    """Check that it fits this embodiment: a name, or the path of its JSON file."""
-    check: bool = False
-    """Read it back whole and name every fault, what GR00T needs included."""
-    write_stats: bool = False
-    """Write its statistics in meta/ anew from its rows and frames."""
-    download: str | None = None
-    """Get a published one first: the name of NVIDIA's simulated ones, or OWNER/NAME[/FOLDER] on the hub."""
-
-    def __post_init__(self):
-        if bool(self.dataset) == bool(self.download):
-            raise ValueError("name a data set with --dataset, or one to get with --download")
-        if self.embodiment:
-            embodiment(self.embodiment)
 
 
 def published(name: str) -> tuple[str, str, str]:
@@ -53,7 +31,11 @@ def published(name: str) -> tuple[str, str, str]:
 
 def main() -> int:
     """Does what the flags say; returns the exit code."""
-    settings = tyro.cli(Data, prog="data gr00t")
+    settings = tyro.cli(DataOptions, prog="data gr00t")
+    if bool(settings.dataset) == bool(settings.download):
+        raise ValueError("name a data set with --dataset, or one to get with --download")
+    if settings.embodiment:
+        embodiment(settings.embodiment)
     folder = get(settings.download) if settings.download else find(settings.dataset)
     wanted = settings.embodiment
     if settings.check or settings.write_stats:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 import tyro
@@ -19,6 +17,7 @@ from services.gr00t.export import measuring, tensorrt
 from services.gr00t.export.measuring import LIMITS, Measured
 from services.gr00t.export.modules import Exported, modules
 from services.gr00t.model.loading import load_model, weight_bytes
+from services.gr00t.options import ExportOptions
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.service.info import INSTRUCTION
 from vla_common import endings
@@ -27,23 +26,9 @@ from vla_modelkit.devices import DTYPES
 from vla_modelkit.weights import Safetensors
 
 
-@dataclass(frozen=True)
-class Export:
-    """Write a checkpoint's seven ONNX modules, and compare each with torch in onnxruntime."""
-
-    checkpoint: str = ""
-    """A folder under checkpoints/ on the volume, or a path."""
-    embodiment: str = ""
-    """Whose cameras and encoders; default: the checkpoint's own."""
-    dtype: Literal["fp32", "fp16"] = "fp32"
-    """Numbers of the modules: fp16 is what upstream's scripts write."""
-    out: str = ""
-    """Folder to write into; default: the checkpoint's name with -onnx, beside it on the volume."""
-
-
 def main(arguments: Sequence[str]) -> int:
     """Exports and compares; returns 1 where a module differs from torch by more than its numbers explain."""
-    asked = tyro.cli(Export, prog="python -m services.gr00t.export", args=list(arguments))
+    asked = tyro.cli(ExportOptions, prog="python -m services.gr00t.export", args=list(arguments))
     found = find(asked.checkpoint)
     config, dtype = load_config(found.folder), DTYPES[asked.dtype]
     folder = Path(asked.out).expanduser() if asked.out else Volume().checkpoints / f"{found.folder.name}-onnx"

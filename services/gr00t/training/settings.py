@@ -1,4 +1,4 @@
-"""Flags of fine-tuning. Defaults are upstream's (Isaac-GR00T at 4af2b622, scripts/gr00t_finetune.py)."""
+"""Options of fine-tuning. Defaults are upstream's (Isaac-GR00T at 4af2b622, scripts/gr00t_finetune.py)."""
 
 from __future__ import annotations
 
@@ -9,65 +9,69 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from vla_common.options import Options, option
+
 BASES = ("GR00T-N1.5-3B", "gr00t-tiny")  # the first of these on the volume is trained where none is named
 
 
 @dataclass(frozen=True)
-class Finetune:
+class Finetune(Options):
     """Fine-tune GR00T N1.5; Ctrl-C saves, and the same command goes on."""
 
-    dataset: str
-    """A data set in LeRobot's layout: a name under datasets/ on the volume, or a path."""
-    base: str = ""
-    """The checkpoint to begin with: a folder under checkpoints/, or a path."""
-    embodiment: str = "new_embodiment"
-    """new_embodiment: what the data set's modality.json says; else a name of docs/gr00t.md's table, or a JSON file."""
-    name: str = ""
-    """Of the result, a folder under checkpoints/; default: gr00t-DATASET."""
-    max_steps: int = 10000
-    """Steps in all."""
-    batch_size: int = 32
-    """Samples per step and process."""
-    learning_rate: float = 1e-4
-    """The highest; it rises for a twentieth of the steps and falls as a cosine."""
-    tune_diffusion_model: bool = True
-    """Train the diffusion transformer too, and not only what lies around it."""
-    lora_rank: int = 0
-    """Above 0: low-rank adapters in the head's attention instead, and this robot's encoders and decoder."""
-    lora_alpha: float | None = None
-    """What the adapters add is scaled by alpha / rank; default: the rank, and a run that goes on keeps its own."""
-    lora_dropout: float = 0.1
-    """Of the adapters' input."""
-    save_steps: int = 1000
-    """A training state is saved so often."""
-    keep: int = 2
-    """How many of them stay."""
-    log_every: int = 10
-    """Steps between two points of a curve."""
-    workers: int = -1
-    """Processes that read data, per training process; -1: four with a GPU, none on a CPU."""
-    frames_gb: float = -1.0
-    """Memory for films that were decoded once; -1: half of what is free; 0: none."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """bf16: matrix products in bfloat16, trained weights in float32."""
-    seed: int = 42
-    """Of the order of the data, of noise and of dropout."""
-    resume: bool = False
-    """Refuse to begin anew: there must be a state to go on from."""
-    force: bool = False
-    """Train although it is not expected to fit into memory."""
+    dataset: str = option(help="its name under datasets/ on the volume, or a path", kind="dataset")
+    base: str = option(
+        "",
+        "the checkpoint to begin with",
+        default_help="the published one, else the tiny one",
+        kind="path or checkpoint",
+    )
+    embodiment: str = option("new_embodiment", "a robot that is known, or a JSON file", kind="embodiment")
+    name: str = option(
+        "",
+        "of the result, a folder under checkpoints/",
+        default_help="made of model and data set",
+        kind="directory name",
+    )
+    max_steps: int = option(10000, "how many in all", "[1, inf)")
+    batch_size: int = option(32, "samples per step and GPU", "[1, inf)")
+    learning_rate: float = option(
+        1e-4, "the highest; it rises for a twentieth of the steps and falls as a cosine", "(0, 1)"
+    )
+    tune_diffusion_model: bool = option(
+        True,
+        "train the diffusion transformer too, and not only what lies around it",
+        negated="train only what lies around the diffusion transformer",
+    )
+    lora_rank: int = option(0, "above 0: low-rank adapters in the head's attention instead", "[0, inf)")
+    lora_alpha: float | None = option(
+        None,
+        "what the adapters add is scaled by alpha / rank",
+        "(0, inf)",
+        default_help="the rank; a run that goes on keeps its own",
+    )
+    lora_dropout: float = option(0.1, "of the adapters' input", "[0, 1)")
+    save_steps: int = option(1000, "a state to go on from is saved so often", "[1, inf)")
+    keep: int = option(2, "how many of these states stay", "[1, inf)")
+    frames_gb: float = option(
+        -1.0, "memory for films that were decoded once; 0: none, -1: half of what is free", "[-1, inf)"
+    )
+    resume: bool = option(False, "refuse to begin anew; the same command goes on in any case")
+    force: bool = option(False, "train although it is not expected to fit into memory")
+    device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps", kind="device")
+    log_every: int = option(10, "steps between two points of a curve", "[1, inf)", group="internal")
+    workers: int = option(
+        -1,
+        "processes that read data, per training process; -1: four with a GPU, none on a CPU",
+        "[-1, inf)",
+        group="internal",
+    )
+    precision: Literal["auto", "fp32", "bf16"] = option(
+        "auto", "bf16: matrix products in bfloat16, trained weights in float32", group="internal"
+    )
+    seed: int = option(42, "of the order of the data, of noise and of dropout", group="internal")
 
-    def __post_init__(self):
-        for name in ("max_steps", "batch_size", "save_steps", "keep", "log_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected 1 or more")
-        if not 0 < self.learning_rate < 1:
-            raise ValueError(f"learning_rate is {self.learning_rate}; expected a number between 0 and 1, as 1e-4")
-        no_alpha = self.lora_alpha is not None and self.lora_alpha <= 0
-        if not 0 <= self.lora_dropout < 1 or self.lora_rank < 0 or no_alpha:
-            raise ValueError("LoRA takes a rank of 1 or more, an alpha above 0 and a dropout of 0 to 1")
+    def __post_init__(self) -> None:
+        self.check_options()
         if self.lora_rank and not self.tune_diffusion_model:
             raise ValueError("with --lora-rank the diffusion model is frozen anyway; leave one of the two out")
         if self.name and (Path(self.name).name != self.name or self.name.startswith(".")):

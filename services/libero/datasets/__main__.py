@@ -23,7 +23,7 @@ WORKER_GB = 1.6
 
 def main() -> int:
     """Does what the flags say; returns the exit code."""
-    config = tyro.cli(DatasetConfig, prog="dataset")
+    config = tyro.cli(DatasetConfig, prog="dataset", config=(tyro.conf.PositionalRequiredArgs,))
     if not config.makes:
         found = find(config.source)
         if any(config.marks):

@@ -3,58 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-import tyro
-
-from services.libero.benchmark import CAMERAS
+from services.libero.simulator.suites import CAMERAS
+from vla_common.options import Options, option
 from vla_contract.protocol.errors import did_you_mean
 from vla_evaluation.config import parse_ranges, require_folder_name
 
-LEAST, MOST = 32, 1024  # pixels: what an even size of a film may be
-
 
 @dataclass(frozen=True)
-class DatasetConfig:
+class DatasetConfig(Options):
     """Make a data set of a recording, a run or another data set; or read one: say what is in it, check it, show it."""
 
-    source: Annotated[str, tyro.conf.Positional]
-    """A recording, a run or a data set: its name on the volume, or its folder."""
-    format: Literal["lerobot", "lerobot-v3.0", "hdf5"] | None = None
-    """Make a data set in this layout: LeRobot v2.1, the same through LeRobot's own converter, or LIBERO's HDF5."""
-    name: str | None = None
-    """Of the data set that is made; default: the source's, with -hdf5 or -v3.0 where it is one."""
-    size: int = 256
-    """Pixels of a picture's side."""
-    cameras: str = "agentview,robot0_eye_in_hand"
-    """Which cameras to draw, separated by commas."""
-    workers: int | None = None
-    """Processes that draw; default: one per core that has the memory."""
-    keep_failures: bool = False
-    """Take episodes that failed, too."""
-    render: Literal["cpu", "gpu", "auto"] = "auto"
-    """What draws."""
-    check: bool = False
-    """Read a data set back whole and name every fault."""
-    show: bool = False
-    """Make a page of a data set, with films and curves."""
-    write_stats: bool = False
-    """Write its statistics in meta/ anew from its rows and frames."""
-
-    bad: str = ""
-    """Mark these episodes as bad, "3,7-9": training leaves them out."""
-    good: str = ""
-    """Take that back."""
+    source: str = option(
+        help="a recording, a run or a data set: its name on the volume, or its folder", group="internal"
+    )
+    format: Literal["lerobot", "lerobot-v3.0", "hdf5"] | None = option(
+        None,
+        "make one: lerobot (v2.1, with GR00T's modality.json), lerobot-v3.0 (by LeRobot's own converter), or hdf5 "
+        "(LIBERO's own files)",
+    )
+    name: str | None = option(None, "of the data set that is made", default_help="the source's", kind="directory name")
+    size: int = option(256, "pixels of a picture's side, for example 128", "[32, 1024]")
+    cameras: str = option(
+        "agentview,robot0_eye_in_hand",
+        "which to draw",
+        default_help="those that policies are trained on",
+        kind="cameras",
+    )
+    workers: int | None = option(None, "processes that draw", "[1, inf)", default_help="one per core")
+    keep_failures: bool = option(False, "take episodes that failed, too")
+    render: Literal["cpu", "gpu", "auto"] = option("auto", "cpu, gpu or auto")
+    check: bool = option(False, "read it back whole, and name every fault with its file and row")
+    show: bool = option(False, "make a page of it: films, curves, statistics")
+    write_stats: bool = option(False, "write its statistics in meta/ anew; nothing else writes into a data set")
+    bad: str = option("", "mark these episodes as bad: training leaves them out", kind="ranges", metavar="3,7-9")
+    good: str = option("", "take that back", kind="ranges", metavar="3,7-9")
 
     def __post_init__(self):
+        self.check_options()
         if self.makes and any(self.marks):
             raise ValueError("--bad and --good mark episodes of a data set that is there; leave --format out")
         if self.name is not None:
             require_folder_name("name", self.name)
-        if not LEAST <= self.size <= MOST or self.size % 2:
-            raise ValueError(f"--size {self.size} makes no film; expected an even number, {LEAST} to {MOST}")
-        if self.workers is not None and self.workers < 1:
-            raise ValueError(f"--workers {self.workers} makes no sense; expected 1 or more")
+        if self.size % 2:
+            raise ValueError(f"--size {self.size} makes no film; expected an even number")
         for camera in self.camera_names:
             if camera not in CAMERAS:
                 raise ValueError(f"camera {camera!r} not found{did_you_mean(camera, CAMERAS)}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from rich.table import Table
 
 from services.libero.offline import page, pictures, scores, scoring
 from services.libero.offline.asking import answers, session
+from services.libero.offline.options import OfflineOptions
 from services.libero.offline.scores import Ruler, dimensions, errors, means
 from services.libero.offline.views import View, view
 from vla_common import endings
@@ -31,44 +31,9 @@ FIRST = 10  # episodes, where none are named
 WIDE = 4  # dimensions beside each other in a terminal's table
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Score a policy on a recorded data set, over HTTP."""
-
-    dataset: str
-    """A name under datasets/ on the volume, or a path."""
-    policy_url: str = "http://127.0.0.1:8001"
-    """Where the policy service listens."""
-    episodes: str = ""
-    """Which ones, as in 0,2-4; default: the first ten."""
-    steps: int | None = None
-    """At most so many steps of an episode; default: to its end."""
-    execute: int | None = None
-    """Ask again after so many steps; default: the whole chunk."""
-    swap: str = ""
-    """The instruction that each episode is told instead of its own; default: another one of the data set's."""
-    seed: int = 0
-    """Of the noise that a policy's actions start from."""
-    cameras: str = ""
-    """What the policy's cameras are in the data set, where names do not tell: CAMERA=FILM,…"""
-    unnorm_key: str | None = None
-    """Statistics that the policy un-normalises with, where it has several."""
-    plot: bool = False
-    """Draw each episode's curves."""
-    name: str = ""
-    """Folder of the results under logs/offline on the volume; default: made of data set and policy."""
-    index: int | None = None
-    """Ask for this row of the data set alone."""
-
-    def __post_init__(self):
-        for name in ("steps", "execute"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"--{name} is {getattr(self, name)}; expected 1 or more")
-
-
 def main(arguments: Sequence[str]) -> int:
     """Scores, or asks once; returns the exit code."""
-    asked = tyro.cli(Asked, prog="python -m services.libero.offline", args=list(arguments))
+    asked = tyro.cli(OfflineOptions, prog="python -m services.libero.offline", args=list(arguments))
     dataset = open_dataset(find(asked.dataset))
     config = EvalConfig("", policy_url=asked.policy_url)
     info = reach_policy(config)
@@ -77,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         return show_one(client, shown_as, asked) if asked.index is not None else score_all(client, shown_as, asked)
 
 
-def score_all(client: PolicyClient, view: View, asked: Asked) -> int:
+def score_all(client: PolicyClient, view: View, asked: OfflineOptions) -> int:
     """Scores the chosen episodes and writes summary.json, report.html and, where asked for, a PNG for each."""
     info, dataset = view.info, view.dataset
     every = min(asked.execute or info.horizon, info.horizon)
@@ -104,7 +69,7 @@ def score_all(client: PolicyClient, view: View, asked: Asked) -> int:
     return 0
 
 
-def show_one(client: PolicyClient, view: View, asked: Asked) -> int:
+def show_one(client: PolicyClient, view: View, asked: OfflineOptions) -> int:
     """Asks for one row of the data set; prints the chunk beside what was recorded, and writes the page."""
     episode, step = _place(view, asked.index)
     instruction = asked.swap or (episode.tasks[0] if episode.tasks else "")
@@ -160,7 +125,7 @@ def _place(view: View, index: int) -> tuple:
     raise ValueError(f"--index {index} is no row of {view.dataset.name}; it has {len(view.dataset)}, from 0 on")
 
 
-def _folder(view: View, asked: Asked) -> Path:
+def _folder(view: View, asked: OfflineOptions) -> Path:
     """Returns where the results go; those of an earlier time under the same name are replaced."""
     of = f"-row{asked.index}" if asked.index is not None else ""
     folder = Volume().logs / "offline" / (asked.name or f"{view.dataset.name}-{view.info.name}{of}")

@@ -13,17 +13,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from services.libero.simulator import plus, pro
-from services.libero.simulator.initstates import read_init_states
 from vla_contract.protocol.errors import did_you_mean
+
+if TYPE_CHECKING:
+    import numpy as np
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 VARIANTS = {**pro.VARIANTS, **plus.VARIANTS}
 BASES = {name: one.base for name, one in VARIANTS.items()}  # a suite that disturbs another → that one
 EVERY = (*SUITES, *BASES)
+CAMERAS = (  # what LIBERO's scenes define; agentview and robot0_eye_in_hand are what policies are trained on
+    "agentview",
+    "robot0_eye_in_hand",
+    "frontview",
+    "birdview",
+    "sideview",
+    "galleryview",
+    "robot0_robotview",
+)
 TRIALS = dict.fromkeys(plus.VARIANTS, plus.TRIALS)  # episodes of a task where that is not the profile's affair
 
 
@@ -178,6 +188,10 @@ def init_states(task: Task) -> np.ndarray:
     Float64 [50, 0] for a task without any: its starts are the placement's. Raises ValueError when the file is missing
     or holds anything but an array.
     """
+    import numpy as np  # here, for `./lab` imports this module and does not have it
+
+    from services.libero.simulator.initstates import read_init_states
+
     if task.init_states_path is None:
         return np.empty((pro.EPISODES, 0))
     return read_init_states(task.init_states_path, single=task.disturbance is not None)

@@ -14,7 +14,7 @@ from vla_evaluation.store.records import StoreError
 
 def main() -> int:
     """Does what the flags say; returns the exit code."""
-    config = tyro.cli(Config, prog="dataset")
+    config = tyro.cli(Config, prog="dataset", config=(tyro.conf.PositionalRequiredArgs,))
     made = make(config)
     return program.read(made, config.check, config.show) if config.check or config.show else 0
 

@@ -3,54 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-import tyro
-
-from services.metaworld.benchmark import CAMERAS
 from services.metaworld.datasets import layout
+from services.metaworld.tasks import CAMERAS
+from vla_common.options import Options, option
 from vla_contract.protocol.errors import did_you_mean
 from vla_evaluation.config import require_folder_name
 
-LEAST, MOST = 32, 1024  # pixels: what an even size of a film may be
-
 
 @dataclass(frozen=True)
-class Config:
+class Config(Options):
     """Make a data set of a recording or a run of Meta-World."""
 
-    source: Annotated[str, tyro.conf.Positional]
-    """A recording or a run: its name on the volume, or its folder."""
-    format: Literal["lerobot", "lerobot-v3.0", "hdf5"] = "lerobot"
-    """The layout: LeRobot v2.1."""
-    name: str | None = None
-    """Of the data set that is made; default: the source's."""
-    size: int = 256
-    """Pixels of a picture's side."""
-    cameras: str = layout.FIRST
-    """Which cameras to draw, separated by commas."""
-    workers: int | None = None
-    """Processes that draw; default: one per core that has the memory."""
-    keep_failures: bool = False
-    """Take episodes that failed, too."""
-    render: Literal["cpu", "gpu", "auto"] = "auto"
-    """What draws."""
-    check: bool = False
-    """Read the data set back whole and name every fault."""
-    show: bool = False
-    """Make a page of it, with films and curves."""
+    source: str = option(
+        help="a recording, a run or a data set: its name on the volume, or its folder", group="internal"
+    )
+    format: Literal["lerobot", "lerobot-v3.0", "hdf5"] = option(
+        "lerobot",
+        "make one: lerobot (v2.1, with GR00T's modality.json), lerobot-v3.0 (by LeRobot's own converter), or hdf5 "
+        "(LIBERO's own files)",
+    )
+    name: str | None = option(None, "of the data set that is made", default_help="the source's", kind="directory name")
+    size: int = option(256, "pixels of a picture's side, for example 128", "[32, 1024]")
+    cameras: str = option(
+        layout.FIRST,
+        "which to draw",
+        default_help="those that policies are trained on",
+        kind="cameras",
+    )
+    workers: int | None = option(None, "processes that draw", "[1, inf)", default_help="one per core")
+    keep_failures: bool = option(False, "take episodes that failed, too")
+    render: Literal["cpu", "gpu", "auto"] = option("auto", "cpu, gpu or auto")
+    check: bool = option(False, "read it back whole, and name every fault with its file and row")
+    show: bool = option(False, "make a page of it: films, curves, statistics")
 
     def __post_init__(self):
+        self.check_options()
         if self.format != "lerobot":
             raise ValueError(
                 f"--format {self.format} is not made of Meta-World's episodes; make lerobot, then of that set v3.0"
             )
         if self.name is not None:
             require_folder_name("name", self.name)
-        if not LEAST <= self.size <= MOST or self.size % 2:
-            raise ValueError(f"--size {self.size} makes no film; expected an even number, {LEAST} to {MOST}")
-        if self.workers is not None and self.workers < 1:
-            raise ValueError(f"--workers {self.workers} makes no sense; expected 1 or more")
+        if self.size % 2:
+            raise ValueError(f"--size {self.size} makes no film; expected an even number")
         if not self.camera_names:
             raise ValueError(f"--cameras names none; expected at least one, for example {layout.FIRST}")
         for camera in self.camera_names:

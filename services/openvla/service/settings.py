@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from vla_common.options import Options, option
 from vla_common.volume import Volume
 from vla_modelkit.checkpoint import find_folder
 
@@ -14,31 +15,46 @@ INT8 = "int8 is slower than bf16 and loses accuracy (13 points in OpenVLA's pape
 
 
 @dataclass(frozen=True)
-class ModelSettings:
+class ModelSettings(Options):
     """Which checkpoint, and how it is run. Every flag's default is the variable VLALAB_OPENVLA_<FLAG>."""
 
-    checkpoint: str = ""
-    """A folder under checkpoints/ on the volume, or a path."""
-    unnorm_key: str = ""
-    """Statistics that un-normalise actions; default: the checkpoint's own, or what each request names."""
-    quant: Literal["none", "nf4", "fp4", "int8"] = "none"
-    """Weights in 4 or 8 bits (bitsandbytes); fp4: without double quantisation; int8 loses accuracy and speed."""
-    dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Numbers to compute with; auto: bf16 on a GPU (fp16 before Ampere), fp32 on a CPU."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    attention: Literal["auto", "sdpa", "flash"] = "auto"
-    """auto: flash-attn where it is installed and runs, else torch's SDPA."""
-    engine: Literal["vla-lab", "hf"] = "vla-lab"
-    """hf: upstream's own code through transformers (batch 1, remote code), for comparison."""
-    max_batch: int = 16
-    """Most observations in one pass."""
-    drafts: bool = True
-    """Speculative decoding from a session's last actions: the same in fp32; in 16 bits a close call may differ."""
+    checkpoint: str = option(
+        "",
+        "a folder under checkpoints/ on the volume, or a path",
+        default_help="what .env or the shell names",
+        kind="checkpoint",
+    )
+    quant: Literal["none", "nf4", "fp4", "int8"] = option(
+        "none", "weights in 4 or 8 bits, on a GPU; fp4 is what load_in_4bit=True means; int8 loses accuracy and speed"
+    )
+    unnorm_key: str = option(
+        "",
+        "statistics that scale the actions, for example bridge_orig of the base model",
+        pattern=r"\w[\w.-]*",
+        expected="a name",
+        metavar="NAME",
+    )
+    dtype: Literal["auto", "fp32", "bf16", "fp16"] = option(
+        "auto", "numbers to compute with; auto: bf16 on a GPU (fp16 before Ampere), fp32 on a CPU", group="internal"
+    )
+    device: str = option("auto", "auto, cpu, cuda or cuda:N", group="internal")
+    attention: Literal["auto", "sdpa", "flash"] = option(
+        "auto", "auto: flash-attn where it is installed and runs, else torch's SDPA", group="internal"
+    )
+    engine: Literal["vla-lab", "hf"] = option(
+        "vla-lab",
+        "hf: upstream's own code through transformers (batch 1, remote code), for comparison",
+        group="internal",
+    )
+    max_batch: int = option(16, "most observations in one pass", "[1, 64]", group="internal")
+    drafts: bool = option(
+        True,
+        "speculative decoding from a session's last actions: the same in fp32; in 16 bits a close call may differ",
+        group="internal",
+    )
 
-    def __post_init__(self):
-        if not 1 <= self.max_batch <= 64:
-            raise ValueError(f"max_batch is {self.max_batch}; expected 1 to 64")
+    def __post_init__(self) -> None:
+        self.check_options()
 
 
 def checkpoint_folder(name: str, volume: Volume | None = None) -> Path:

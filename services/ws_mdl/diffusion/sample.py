@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from services.ws_mdl.diffusion import samplers, visualize
 from services.ws_mdl.diffusion.config import Config
 from services.ws_mdl.diffusion.contexts import contexts_for, names_for
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
+from services.ws_mdl.diffusion.options import SampleRequest as Request
 from services.ws_mdl.diffusion.schedule import Schedule
 from services.ws_mdl.diffusion.train import PREFIX, model_from
 from vla_common import endings
@@ -29,44 +29,6 @@ from vla_modelkit.devices import choose_device
 from vla_modelkit.training.machine import choose_dtype
 from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.weights import State, WeightFiles
-
-
-@dataclass
-class Request:
-    """What to sample. The flags of `sample diffusion` are these fields."""
-
-    name: str | None = None  # of the run; default: the one trained last
-    epoch: str | None = None  # weights after these epochs, as in 0,4,31; default: the newest
-    sampler: Literal["ddpm", "ddim", "incorrect"] = "ddim"
-    steps: int | None = None  # of DDIM, 1 to the schedule's; default: 20
-    eta: float = 0.0  # of DDIM: share of fresh noise
-    clip: bool = False  # of DDIM: keep what it predicts in a picture's range
-    spacing: float = 1.0  # of DDIM's steps: 1 is even, 1.5 puts more of them near the clean picture
-    order: Literal[1, 2] = 1  # of DDIM: 2 goes by where the predictions are heading
-    context: str | None = None  # a class, a mix as in hero:1,food:0.6, or all; default: all where the run has a context
-    guidance: float = 1.0  # above 1: follow the context more closely
-    count: int = 32
-    columns: int = 8
-    seed: int = 0
-    compare: bool = False  # DDPM, DDIM and the incorrect sampler side by side
-    device: str = "auto"
-    out: Path | None = None  # folder for the pictures; default: pictures/ in the run's folder
-
-    def __post_init__(self) -> None:
-        if self.count < 1 or self.columns < 1:
-            raise ValueError(f"count is {self.count} and columns {self.columns}; expected at least 1")
-        if not 0 <= self.eta <= 1:
-            raise ValueError(f"eta is {self.eta}; expected 0 (no fresh noise) to 1 (as much as DDPM)")
-        if self.steps is not None and self.sampler != "ddim":
-            raise ValueError(f"the sampler {self.sampler} takes every step; --steps is for ddim")
-        if self.clip and self.sampler != "ddim":
-            raise ValueError(f"the sampler {self.sampler} is the course's, which clips nothing; --clip is for ddim")
-        if self.spacing != 1.0 and self.sampler != "ddim":
-            raise ValueError(f"the sampler {self.sampler} takes every step; --spacing is for ddim")
-        if self.order != 1 and self.sampler != "ddim":
-            raise ValueError(f"the sampler {self.sampler} has one order; --order is for ddim")
-        if self.guidance != 1.0 and self.sampler == "incorrect":
-            raise ValueError("the incorrect sampler knows no context, so it cannot be guided by one")
 
 
 @dataclass

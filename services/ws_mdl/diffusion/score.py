@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from services.ws_mdl.diffusion.data import Pictures, load
-from services.ws_mdl.diffusion.sample import Request as SampleRequest
+from services.ws_mdl.diffusion.options import SampleRequest
+from services.ws_mdl.diffusion.options import ScoreRequest as Request
 from services.ws_mdl.diffusion.sample import Trained, open_run, sample, steps_of
 from vla_common import endings
 from vla_common.volume import Volume, shown
@@ -134,19 +134,6 @@ def classifier_for(run: Trained, data: Pictures) -> tuple[Classifier, float]:
     classifier, held_out = train_classifier(data)
     torch.save({"model_state_dict": classifier.state_dict(), "accuracy": held_out}, path)
     return classifier, held_out
-
-
-@dataclass
-class Request:
-    """What to score. The flags of `score diffusion` are these fields."""
-
-    name: str | None = None  # of the run; default: the one trained last
-    count: int = 500  # samples of each sampler
-    steps: int = 20  # of DDIM
-    guidance: float = 1.0
-    ddpm: bool = True  # --no-ddpm leaves out the samplers of 500 steps
-    seed: int = 0
-    device: str = "auto"
 
 
 def score(request: Request, run: Trained, data: Pictures) -> dict:

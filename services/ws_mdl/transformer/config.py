@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from services.ws_mdl import corpora
-from services.ws_mdl.settings import RunSettings
+from services.ws_mdl.settings import RunSettings, corpus_option, name_option, pair_option, preload_option
+from vla_common.options import option
 
 # What a size fills in where nothing else is asked for. "base" is the paper's base model; "course" is that model trained
 # as the course trains it: 8 sentences, all padded to seq, at a constant rate, Adam's own betas, no clipping, every
@@ -27,17 +28,6 @@ SIZES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 LEMON_MINT = {"batch_size": 12, "epochs": 30, "seq": 1300}  # where the course's numbers are others
 
-# What its numbers may be; `./lab train --set` reads it too, so it holds literals only.
-ALLOWED = {
-    "d_model": "[1, inf)", "N": "[1, inf)", "h": "[1, inf)", "d_ff": "[1, inf)", "batch_tokens": "[1, inf)",
-    "batch_size": "[1, inf)", "beta2": "(0, 1)",
-    "epochs": "[1, inf)", "accumulate": "[1, inf)", "warmup_steps": "[1, inf)", "log_every": "[1, inf)",
-    "dropout": "[0, 1)", "label_smoothing": "[0, 1)", "val_fraction": "[0, 1)",
-    "seq": "[3, inf)",  # [SOS], a word, [EOS]
-    "vocab_size": "[1, inf)", "min_frequency": "[1, inf)", "keep": "[0, inf)", "val_sentences": "[0, inf)",
-    "clip": "[0, inf)", "lr": "(0, inf)", "lr_factor": "(0, inf)",
-}  # fmt: skip
-
 # The course's names of settings that have another name here.
 COURSE_NAMES = {"num_epochs": "epochs", "seq_len": "seq", "datasource": "corpus"}
 
@@ -48,48 +38,66 @@ class Config(RunSettings):
 
     LAB = "transformer"
 
-    corpus: str = "default"  # default, opus_books, lemon-mint, reverse, or a .tsv or .jsonl file
-    pair: str | None = None  # source and target language, as in en-it; default: the corpus's first pair
-    size: Literal["tiny", "small", "base", "course"] = "small"  # gives what is None here, where it is not given
-    d_model: int | None = None  # numbers per word
-    N: int | None = None  # encoder blocks, and as many decoder blocks
-    h: int | None = None  # attention heads; must divide d_model
-    d_ff: int | None = None  # width of the feed-forward blocks
-    dropout: float | None = None  # share of numbers that training leaves out
-    batch_tokens: int | None = None  # padded target tokens in a batch, at most, and source tokens likewise
-    batch_size: int | None = None  # sentences in a batch, each padded to seq: the course's way; else batch-tokens
-    warmup_steps: int | None = None  # until the warm-up schedule's highest rate
-    norm: Literal["pre", "post"] = "pre"  # layer normalization before each sublayer (course) or after it (paper)
-    activation: Literal["relu", "gelu"] = "relu"  # of the feed-forward blocks
-    positions: Literal["sinusoidal", "learned", "rotary", "relative"] = "sinusoidal"  # how a word knows its place
-    tied: bool = False  # target embedding and projection share their weights
-    seq: int | None = None  # most tokens in a sentence, [SOS] and [EOS] included; default: 350
+    corpus: str = corpus_option("default, opus_books, lemon-mint, reverse, or a .tsv or .jsonl file")
+    pair: str | None = pair_option("source and target language, as in en-it", default_help="the corpus's first pair")
+    size: Literal["tiny", "small", "base", "course"] = option(
+        "small", "tiny, small, base (the paper's) or course (its recipe): gives what is None here"
+    )
+    d_model: int | None = option(None, "numbers per word", "[1, inf)")
+    N: int | None = option(None, "encoder blocks, and as many decoder blocks", "[1, inf)")
+    h: int | None = option(None, "attention heads; must divide d_model", "[1, inf)")
+    d_ff: int | None = option(None, "width of the feed-forward blocks", "[1, inf)")
+    dropout: float | None = option(None, "share of numbers that training leaves out", "[0, 1)")
+    batch_tokens: int | None = option(
+        None, "padded target tokens in a batch, at most, and source tokens likewise", "[1, inf)"
+    )
+    batch_size: int | None = option(
+        None, "sentences in a batch, each padded to seq: the course's way; else batch-tokens", "[1, inf)"
+    )
+    warmup_steps: int | None = option(None, "until the warm-up schedule's highest rate", "[1, inf)")
+    norm: Literal["pre", "post"] = option(
+        "pre", "layer normalization before each sublayer (course) or after it (paper)"
+    )
+    activation: Literal["relu", "gelu"] = option("relu", "of the feed-forward blocks")
+    positions: Literal["sinusoidal", "learned", "rotary", "relative"] = option(
+        "sinusoidal", "how a word knows its place"
+    )
+    tied: bool = option(False, "target embedding and projection share their weights")
+    seq: int | None = option(
+        None, "most tokens in a sentence, [SOS] and [EOS] included", "[3, inf)", default_help="350"
+    )
 
-    tokenizer: Literal["word", "bpe"] = "word"  # words as they are, or pieces of them
-    min_frequency: int = 2  # rarer words become [UNK]
-    vocab_size: int = 8000  # of a BPE tokenizer, at most
-    too_long: Literal["skip", "cut"] = "skip"  # what happens to sentences of more than seq tokens
-    val_fraction: float = 0.1  # of the source sentences, kept for validation
+    tokenizer: Literal["word", "bpe"] = option("word", "words as they are, or pieces of them")
+    min_frequency: int = option(2, "rarer words become [UNK]", "[1, inf)")
+    vocab_size: int = option(8000, "of a BPE tokenizer, at most", "[1, inf)")
+    too_long: Literal["skip", "cut"] = option("skip", "what happens to sentences of more than seq tokens")
+    val_fraction: float = option(0.1, "of the source sentences, kept for validation", "[0, 1)")
 
-    epochs: int | None = None
-    accumulate: int = 1  # batches per step of the optimizer
-    schedule: Literal["warmup", "constant"] | None = None  # the paper's (default), or size course's constant rate
-    lr: float = 1e-4  # of the constant schedule
-    lr_factor: float = 1.0  # the warm-up schedule times this
-    label_smoothing: float = 0.1  # share of the target given to all other words
-    beta2: float | None = None  # Adam's second; default: the paper's 0.98, size course's 0.999
-    clip: float | None = None  # longest gradient, 0 for any; default: 1, size course's 0
-    seed: int = 0  # of weights and the order of sentences
+    epochs: int | None = option(None, "passes over what is learned from", "[1, inf)")
+    accumulate: int = option(1, "batches per step of the optimizer", "[1, inf)")
+    schedule: Literal["warmup", "constant"] | None = option(
+        None, "the paper's (default), or size course's constant rate"
+    )
+    lr: float = option(1e-4, "of the constant schedule", "(0, inf)")
+    lr_factor: float = option(1.0, "the warm-up schedule times this", "(0, inf)")
+    label_smoothing: float = option(0.1, "share of the target given to all other words", "[0, 1)")
+    beta2: float | None = option(None, "Adam's second", "(0, 1)", default_help="the paper's 0.98, size course's 0.999")
+    clip: float | None = option(None, "longest gradient, 0 for any", "[0, inf)", default_help="1, size course's 0")
+    seed: int = option(0, "of weights and the order of sentences")
 
-    device: str = "auto"  # auto, cpu, cuda, cuda:1
-    precision: Literal["auto", "fp32", "bf16"] | None = None  # auto (default): bf16 where the device computes in it
-    compile: bool = False  # torch.compile: minutes at first, faster steps on a GPU
+    device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps", kind="device")
+    precision: Literal["auto", "fp32", "bf16"] | None = option(
+        None, "auto (default): bf16 where the device computes in it"
+    )
+    compile: bool = option(False, "torch.compile: minutes at first, faster steps on a GPU")
 
-    name: str | None = None  # of the run; default: corpus-pair-size
-    preload: str = "latest"  # go on from the newest weights, from epoch N as in "7", or "none": start anew
-    keep: int | None = None  # newest weight files to keep, 0 for all; default: 3, size course's 0
-    log_every: int = 20  # steps between two points of the curves
-    val_sentences: int = 256  # translated after each epoch for BLEU, CER and WER
+    name: str | None = name_option()
+    preload: str = preload_option()
+    keep: int | None = option(
+        None, "newest weight files to keep, 0 for all", "[0, inf)", default_help="3, size course's 0"
+    )
+    log_every: int = option(20, "steps between two points of the curves", "[1, inf)")
+    val_sentences: int = option(256, "translated after each epoch for BLEU, CER and WER", "[0, inf)")
 
     def __post_init__(self) -> None:
         if self.size not in SIZES:
@@ -107,7 +115,7 @@ class Config(RunSettings):
         self._check()
 
     def _check(self) -> None:
-        self.check(ALLOWED)
+        self.check()
         if self.d_model % self.h != 0:
             raise ValueError(f"d_model {self.d_model} cannot be divided among h = {self.h} heads; choose another h")
 

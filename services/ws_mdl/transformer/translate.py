@@ -6,9 +6,8 @@ python -m services.ws_mdl.transformer.translate "The door is open." --beam 4 --p
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import tyro
 from tokenizers import Tokenizer
@@ -16,24 +15,12 @@ from tokenizers import Tokenizer
 from services.ws_mdl.transformer import checkpoints, decode
 from services.ws_mdl.transformer.config import Config
 from services.ws_mdl.transformer.model import Transformer
+from services.ws_mdl.transformer.options import TranslateCommand
 from services.ws_mdl.transformer.tokenization import load_tokenizer
 from services.ws_mdl.transformer.trainer import get_model
 from vla_common import endings
 from vla_common.volume import Volume, make_folder, shown
 from vla_modelkit.training.machine import choose_machine
-
-
-@dataclass
-class TranslateCommand:
-    """Translates sentences with the newest trained run, or the one of that name."""
-
-    sentences: Annotated[tuple[str, ...], tyro.conf.Positional]
-    name: str | None = None  # which run; default: the one that was trained last
-    epoch: str | None = None  # weights after these epochs, as in 0,10,29; default: the newest
-    beam: int = 4  # translations kept at every step; 1 is greedy search
-    penalty: float = 0.6  # larger values favour longer translations
-    pictures: bool = False  # draw where each layer and head looks, as PNG and as a page, in the run's folder
-    device: str = "auto"
 
 
 class Trained(NamedTuple):
@@ -121,4 +108,6 @@ def draw(trained: Trained, source: str, target: str) -> None:
 
 
 if __name__ == "__main__":
-    endings.run(lambda: main(tyro.cli(TranslateCommand, description=__doc__)))
+    endings.run(
+        lambda: main(tyro.cli(TranslateCommand, description=__doc__, config=(tyro.conf.PositionalRequiredArgs,)))
+    )

@@ -1,4 +1,4 @@
-"""The evaluator's configuration: every flag, and what of it makes up a run's identity."""
+"""The evaluator's and the recorder's options, and what of them makes up a run's identity."""
 
 from __future__ import annotations
 
@@ -9,76 +9,103 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
-import tyro
+from vla_common.options import Options, option
 
-from vla_evaluation.chunks import Chunking
+if TYPE_CHECKING:
+    from vla_evaluation.chunks import Chunking
 
 LATEST = "latest"
+Kind = TypeVar("Kind")
 SHOWN_DIGITS = 8  # of a digest or a revision
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Options):
     """What every job has that rolls a policy out on a suite, over HTTP."""
 
-    suite: tyro.conf.Positional[str]
-    """One of the benchmark's suites."""
-    policy_url: str = "http://127.0.0.1:8001"
-    """Where the policy service listens; several of the same policy share the episodes: URL,URL."""
-    token: str | None = None
-    """Bearer token of the policy service; rather set $VLALAB_TOKEN. It is never stored."""
-    run_dir: Path | None = None
-    """Folder of all such runs; default: theirs on the shared volume."""
-    workers: int | None = None
-    """Simulator processes here; default: one per core, fewer if memory is short, more while a policy leaves cores
-    idle; 0, with --listen: others' alone."""
-    tasks: str | None = None
-    """Which tasks: indices, ranges or names, as in "0,2-4"; default: all."""
-    seed: int | None = None
-    """Seed of what the simulator draws; default: the profile's (0)."""
-    profile: str | None = None
-    """Protocol: step limits and image pipeline; default: the one that the policy names, else the benchmark's first."""
-    max_steps: int | None = None
-    """Step limit of an episode instead of the profile's; such a run is not comparable with published figures."""
-    execute: int | None = None
-    """Steps from one question to the policy to the next; default: the profile's, else as many as a chunk has."""
-    unnorm_key: str | None = None
-    """Statistics with which the policy un-normalises its actions; default: the suite's."""
-    render: Literal["auto", "cpu", "gpu"] = "auto"
-    """Where pictures are drawn."""
-    assets: str | None = None
-    """Asset folder, or a word that the benchmark knows; default: the first source there is."""
-    retries: int = 2
-    """Further tries for an episode that an infrastructure error has ended."""
-    policy_timeout_s: float = 600.0
-    """How long to wait for the policy to get ready, at the start and when it goes away."""
-    act_timeout_s: float = 120.0
-    """How long one answer of the policy may take."""
-    lease_s: float = 30.0
-    """Silence in an episode after which a worker is taken for stuck and its episode given to another."""
-    start_timeout_s: float = 300.0
-    """How long a worker may take to start; raise it where many start at once on a slow machine."""
-    scene_timeout_s: float = 300.0
-    """How long a worker may take to build a task's scene and draw its first picture."""
-    allow_other_suite: bool = False
-    """Take a checkpoint for a suite it was not made for."""
-    allow_drift: bool = False
-    """Go on with a run although something it depends on has changed; the change is recorded."""
+    suite: str = option(help="one of the benchmark's suites", group="internal")
+    policy_url: str = option(
+        "http://127.0.0.1:8001",
+        "where the policy service listens; several of the same policy share the episodes: URL,URL",
+        group="internal",
+    )
+    token: str | None = option(
+        None,
+        "bearer token of the policy service; rather set $VLALAB_TOKEN. It is never stored",
+        group="internal",
+    )
+    run_dir: Path | None = option(
+        None, "folder of all such runs", default_help="theirs on the shared volume", group="internal"
+    )
+    tasks: str | None = option(
+        None, "which tasks: numbers, ranges, names or instructions", default_help="all", kind="tasks"
+    )
+    workers: int | None = option(
+        None,
+        "simulator processes; 0, with --listen: only those that join",
+        "[0, inf)",
+        default_help="one per core, more beside a slow policy",
+    )
+    profile: str | None = option(
+        None, "protocol", default_help="the policy's own, else the benchmark's first", kind="profile"
+    )
+    seed: int | None = option(
+        None, "seed of the fixture poses", "[0, 4294967295]", default_help="the profile's", group="advanced"
+    )
+    unnorm_key: str | None = option(
+        None, "statistics the policy un-normalises with", default_help="the suite's", group="advanced"
+    )
+    execute: int | None = option(
+        None,
+        "steps from one question to the policy to the next",
+        "[1, inf)",
+        default_help="the profile's, else as many as a chunk has",
+        group="advanced",
+    )
+    max_steps: int | None = option(
+        None, "step limit of an episode instead of the profile's", "[1, inf)", group="advanced"
+    )
+    render: Literal["auto", "cpu", "gpu"] = option("auto", "cpu, gpu or auto", group="advanced")
+    assets: str | None = option(
+        None,
+        "asset folder, official or kit",
+        default_help="the best there is",
+        kind="path",
+        keywords=("official", "kit"),
+        group="advanced",
+    )
+    retries: int = option(
+        2, "further tries for an episode that an infrastructure error ended", "[0, inf)", group="advanced"
+    )
+    policy_timeout_s: float = option(
+        600.0,
+        "how long to wait for the policy to get ready, at the start and when it goes away",
+        "[0, inf)",
+        metavar="SECONDS",
+        group="advanced",
+    )
+    act_timeout_s: float = option(
+        120.0, "how long one answer of the policy may take", "[0.1, inf)", metavar="SECONDS", group="advanced"
+    )
+    lease_s: float = option(
+        30.0,
+        "silence in an episode after which a worker is taken for stuck and its episode given to another",
+        "[1, inf)",
+        group="internal",
+    )
+    start_timeout_s: float = option(
+        300.0, "how long a simulator process may take to start", "[1, inf)", metavar="SECONDS", group="advanced"
+    )
+    scene_timeout_s: float = option(
+        300.0, "how long it may take to build a task's scene", "[1, inf)", metavar="SECONDS", group="advanced"
+    )
+    allow_other_suite: bool = option(False, "evaluate a checkpoint on a suite it was not made for", group="advanced")
+    allow_drift: bool = option(False, "go on with a run although something it depends on changed", group="advanced")
 
     def __post_init__(self):
-        least = {
-            "workers": 0,
-            "max_steps": 1,
-            "execute": 1,
-            "retries": 0,
-            "lease_s": 1,
-            "start_timeout_s": 1,
-            "scene_timeout_s": 1,
-            "act_timeout_s": 0.1,
-        }
-        self.require(least)
+        self.check_options()
         if self.workers == 0 and not getattr(self, "listen", None):
             raise ValueError("--workers 0 leaves all to machines that join, which takes --listen; expected 1 or more")
         read_addresses("--policy-url", self.policy_url)
@@ -91,46 +118,57 @@ class RunConfig:
     @property
     def chunking(self) -> Chunking:
         """How chunks are to be executed, as far as flags say it. Raises ValueError for what makes no sense."""
-        return Chunking(self.execute)
+        from vla_evaluation.chunks import Chunking  # with numpy, which `./lab` does not have
 
-    def require(self, least: Mapping[str, float]) -> None:
-        """Raises ValueError for a field that is below its bound."""
-        for name, bound in least.items():
-            value = getattr(self, name)
-            if value is not None and value < bound:
-                raise ValueError(f"--{name.replace('_', '-')} {value} makes no sense; expected {bound} or more")
+        return Chunking(self.execute)
 
 
 @dataclass(frozen=True)
 class EvalConfig(RunConfig):
     """Evaluate a policy on a suite, over HTTP."""
 
-    run_id: str | None = None
-    """Name of the run; an existing one is resumed if its configuration is the same."""
-    resume: str | None = None
-    """Run to go on with; without a name: the latest one with this configuration."""
-    trials: int | None = None
-    """Episodes per task, from its first init state on; default: the profile's (50; groot-n1.5: 5)."""
-    episodes: str | None = None
-    """Which init states, as in "0-9,12", instead of --trials."""
-    cameras: str = ""
-    """Cameras to send beside those the policy asks for, with commas between them."""
-    video: Literal["sample", "all", "failures", "none"] = "sample"
-    """Which episodes get a video; sample: each task's first success and first three failures."""
-    policy_errors: Literal["stop", "fail"] = "stop"
-    """What an answer that cannot be executed does: stop the run, or end its episode as not successful."""
-    ensemble: Literal["newest", "mean", "exponential"] | None = None
-    """What to execute of chunks that overlap; the policy is then asked every step, or as often as --execute says."""
-    ensemble_weight: float | None = None
-    """m of --ensemble exponential, w_i = exp(-m·i) with the oldest chunk first; default: ACT's 0.01."""
-    realtime: float | None = None
-    """Steps per second of a world that moves on while the policy thinks; default: it waits."""
-    listen: str | None = None
-    """Where other machines may join, as in "0.0.0.0:8100"; beyond this machine with a token only."""
+    trials: int | None = option(None, "episodes per task", "[1, inf)", default_help="the profile's", kind="trials")
+    episodes: str | None = option(None, "which init states, instead of --trials", kind="episodes")
+    video: Literal["sample", "all", "failures", "none"] = option("sample", "all, failures, sample or none")
+    resume: str | None = option(
+        None, "go on with a run; without a name: the latest one like this", kind="run", optional_value=True
+    )
+    run_id: str | None = option(
+        None, "name of the run", default_help="made of suite, policy and a number", kind="run id"
+    )
+    ensemble: Literal["newest", "mean", "exponential"] | None = option(
+        None,
+        "of chunks that overlap: newest, mean or exponential; asks every step, or as often as --execute says",
+        default_help="a chunk ends where the next begins",
+        group="advanced",
+    )
+    ensemble_weight: float | None = option(
+        None,
+        "m of --ensemble exponential: w_i = exp(-m·i), the oldest first",
+        default_help="ACT's 0.01",
+        metavar="M",
+        group="advanced",
+    )
+    realtime: float | None = option(
+        None,
+        "steps per second of a world that moves on while the policy thinks",
+        "(0, inf)",
+        default_help="it waits",
+        metavar="RATE",
+        group="advanced",
+    )
+    cameras: str = option(
+        "", "cameras to send beside those the policy asks for", default_help="none", kind="cameras", group="advanced"
+    )
+    policy_errors: Literal["stop", "fail"] = option(
+        "stop", "what an answer that cannot be executed does: stop, or fail its episode", group="advanced"
+    )
+    listen: str | None = option(
+        None, "let other machines join this run at that address", kind="address", group="advanced"
+    )
 
     def __post_init__(self):
         super().__post_init__()
-        self.require({"trials": 1})
         _ = self.chunking  # refuses what makes no sense together
         if self.trials is not None and self.episodes is not None:
             raise ValueError("--trials and --episodes both choose episodes; give one of them")
@@ -145,6 +183,8 @@ class EvalConfig(RunConfig):
     @property
     def chunking(self) -> Chunking:
         """As RunConfig's, with ensembles and real time."""
+        from vla_evaluation.chunks import Chunking  # with numpy, which `./lab` does not have
+
         return Chunking(self.execute, self.ensemble, self.ensemble_weight, self.realtime)
 
     @property
@@ -159,6 +199,43 @@ class EvalConfig(RunConfig):
             flag = "--episodes" if self.episodes else "--trials"
             raise ValueError(f"{flag} asks for episode {chosen[-1]}, but a task has init states 0-{available - 1}")
         return chosen
+
+
+@dataclass(frozen=True)
+class RecordConfig(RunConfig):
+    """Record demonstrations of a policy on a suite, from starts that evaluation never uses."""
+
+    episodes: int = option(100, "demonstrations to keep, over all tasks", "[1, inf)")
+    name: str | None = option(
+        None,
+        "name of the recording; one that is there goes on",
+        default_help="SUITE-POLICY",
+        kind="recording",
+    )
+    noise: float = option(
+        0.0,
+        "noise on the movements that are executed, as a share of their range; kept is what the policy answers to it",
+        "[0, 1]",
+        metavar="SHARE",
+    )
+    drop_noops: bool = option(False, "leave out steps that do nothing")
+    keep_failures: bool = option(False, "keep every attempt, also where the task was not solved")
+    attempts: int = option(5, "attempts for each demonstration of a task, at most", "[1, inf)")
+    seed: int | None = option(None, "seed of the starts that are drawn", default_help="0", group="common")
+    workers: int | None = option(None, "simulator processes", "[1, inf)")
+
+    video: ClassVar[str] = "none"  # films of a recording come from its data set
+    policy_errors: ClassVar[str] = "fail"  # an attempt that the policy gives up is one that failed
+    extra_cameras: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.noise and (self.execute or 1) > 1:
+            raise ValueError(
+                f"--noise asks the policy after every step; --execute {self.execute} does not: leave it out"
+            )
+        if self.name is not None:
+            require_folder_name("name", self.name)
 
 
 def read_addresses(flag: str, text: str) -> tuple[str, ...]:
@@ -200,8 +277,19 @@ def show_ranges(numbers: list[int]) -> str:
 
 
 def parse_args(arguments: list[str], suites: Sequence[str]) -> EvalConfig:
-    """Returns the configuration from command-line arguments; ValueError for values that make no sense."""
-    return tyro.cli(EvalConfig, args=_name_bare_resume(arguments, suites), prog="evaluate")
+    """Return the configuration from command-line arguments. Raise ValueError for invalid values."""
+    return _parse(EvalConfig, _name_bare_resume(arguments, suites), "evaluate")
+
+
+def parse_record_args(arguments: list[str]) -> RecordConfig:
+    """Return the configuration from command-line arguments. Raise ValueError for invalid values."""
+    return _parse(RecordConfig, arguments, "record")
+
+
+def _parse(kind: type[Kind], arguments: list[str], program: str) -> Kind:
+    import tyro  # here, for `./lab` imports this module and does not have it
+
+    return tyro.cli(kind, args=arguments, prog=program, config=(tyro.conf.PositionalRequiredArgs,))
 
 
 def _name_bare_resume(arguments: list[str], suites: Sequence[str]) -> list[str]:

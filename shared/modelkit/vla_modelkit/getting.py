@@ -14,35 +14,19 @@ from vla_common import endings
 from vla_common.volume import Volume, put_whole, shown
 from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint import CheckpointError, changed_files, file_hash, read_record, write_record
+from vla_modelkit.checkpoint_options import CheckpointOptions
 
 RANDOM = "random-"  # what a made-up checkpoint's manifest has before its size, instead of a repository
 
 
 @dataclass(frozen=True)
-class GetCheckpoint:
-    """Flags that every model's program has."""
+class GetCheckpoint(CheckpointOptions):
+    """The options that every model's program has, and what is published of that model."""
 
     MODEL: ClassVar[str]  # its service
     LICENCE: ClassVar[str]  # of the published weights, as their authors state it; printed before a download
     PUBLISHED: ClassVar[Mapping[str, tuple[str, str]]]  # suite -> (repository, commit)
     TINY_SUITES: ClassVar[Sequence[str]] = ()  # what --suite may be with --tiny
-
-    suite: str = ""
-    """Whose published checkpoint."""
-    repo: str = ""
-    """Another repository on the hub, as in openvla/openvla-7b."""
-    revision: str = ""
-    """Its commit, tag or branch; default: the pinned one, for another repository "main" as it is now."""
-    tiny: bool = False
-    """Make a random checkpoint in the published format instead."""
-    size: str = "tiny"
-    """With --tiny: how large."""
-    seed: int = 0
-    """With --tiny: of the random weights."""
-    name: str = ""
-    """Folder under checkpoints/; default: the repository's name, or the model's and the size."""
-    force: bool = False
-    """Make or download again what is there already."""
 
     def __post_init__(self):
         if not self.tiny and bool(self.suite) == bool(self.repo):

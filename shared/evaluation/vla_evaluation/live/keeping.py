@@ -14,11 +14,10 @@ import numpy as np
 
 from vla_common.volume import Volume, require_space
 from vla_evaluation.benchmark import Benchmark, Environment
-from vla_evaluation.config import config_hash
+from vla_evaluation.config import RecordConfig, config_hash
 from vla_evaluation.pictures import video
 from vla_evaluation.plan import describe, make_job
 from vla_evaluation.recording import record, worker
-from vla_evaluation.recording.config import RecordConfig
 from vla_evaluation.runs.folders import STORE, Run, RunRefused, open_run
 from vla_evaluation.store import files
 from vla_evaluation.store.runstore import RunStore

@@ -16,10 +16,9 @@ from vla_contract import PolicyInfo
 from vla_evaluation import evaluate, provenance
 from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark, require_assets
-from vla_evaluation.config import RunConfig
+from vla_evaluation.config import RecordConfig, RunConfig, parse_record_args
 from vla_evaluation.plan import Plan, choose_tasks, describe, identify, make_job, specify
 from vla_evaluation.recording import worker
-from vla_evaluation.recording.config import RecordConfig, parse_args
 from vla_evaluation.runs.folders import FOLDERS, STORE, Run, RunRefused, open_run
 from vla_evaluation.spec import RunSpec
 from vla_evaluation.terminal import one_line, say
@@ -137,4 +136,4 @@ def conclude(run: Run, config: RunConfig, code: int) -> int:
 
 def main(benchmark: Benchmark, arguments: list[str]) -> int:
     """Records as the arguments say; returns the exit code."""
-    return evaluate.guarded(lambda: record(benchmark, parse_args(arguments)))
+    return evaluate.guarded(lambda: record(benchmark, parse_record_args(arguments)))

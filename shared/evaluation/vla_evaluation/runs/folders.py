@@ -18,11 +18,11 @@ from typing import TextIO
 from vla_common.anchored import refuse_links
 from vla_contract.protocol.errors import did_you_mean
 from vla_evaluation.config import LATEST, config_hash, differences
+from vla_evaluation.runs import STORE as STORE
 from vla_evaluation.runs.leftovers import sweep
 from vla_evaluation.store.records import StoreError, as_damage
 from vla_evaluation.store.runstore import RunStore
 
-STORE = "run.sqlite"
 FOLDERS = ("episodes", "videos", "logs", "work")
 PLANNED = ("suite", "tasks", "episodes")  # what the store's rows were made from: no drift of these makes sense
 

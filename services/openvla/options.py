@@ -1,0 +1,51 @@
+"""The options of `verify`, and the ways to run a checkpoint that it compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.openvla.service.settings import ModelSettings
+from vla_common.options import option
+from vla_contract.protocol.errors import did_you_mean
+
+MODES: Mapping[str, Mapping[str, str]] = {
+    "auto": {},
+    "bf16-flash": {"dtype": "bf16", "attention": "flash"},
+    "bf16-sdpa": {"dtype": "bf16", "attention": "sdpa"},
+    "nf4": {"quant": "nf4"},
+    "fp4": {"quant": "fp4"},
+    "int8": {"quant": "int8"},
+    "fp32-cpu": {"dtype": "fp32", "device": "cpu"},
+    "hf": {"engine": "hf"},
+}
+
+
+@dataclass(frozen=True)
+class VerifySettings(ModelSettings):
+    """Check a checkpoint: load, warm up, infer, and report latency, memory and actions."""
+
+    modes: str = option(
+        "auto",
+        f"{', '.join(MODES)}, or several to compare; all: those that run here",
+        kind="several",
+        keywords=("all", *MODES),
+    )
+    count: int = option(20, "inferences to time", "[1, inf)")
+    image: Path | None = option(None, "a picture to show", default_help="a made-up one", kind="path")
+    instruction: str = option("put the bowl on the stove", "what to ask for")
+    json: bool = option(False, "print one JSON object per mode instead of the table", group="internal")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.mode_list:
+            raise ValueError(f"--modes {self.modes!r} names no mode; expected some of {', '.join(MODES)}")
+        for mode in self.mode_list:
+            if mode not in MODES:
+                raise ValueError(f"mode {mode!r} not found{did_you_mean(mode, MODES)}")
+
+    @property
+    def mode_list(self) -> list[str]:
+        """The modes to run, in order."""
+        return list(MODES) if self.modes == "all" else [one.strip() for one in self.modes.split(",") if one.strip()]

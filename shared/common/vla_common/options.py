@@ -1,0 +1,148 @@
+"""A program's options, declared once: a dataclass whose fields say what each means and which values it takes.
+
+Two command lines are made from such a class: the program's own (tyro) and `./lab TASK`, which adds checks, suggestions
+and completion. `./lab` imports the class without the program's packages, so a module that defines one imports the
+standard library and other such modules only.
+
+    @dataclass(frozen=True)
+    class Export(Options):
+        dtype: Literal["fp32", "fp16"] = option("fp32", "number format of the modules")
+        steps: int = option(20, "denoising steps", within="[1, 500]")
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import types
+import typing
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
+from typing import Any, Literal
+
+
+def option(default: Any = MISSING, help: str = MISSING, within: str = MISSING, **more: Any) -> Any:  # type: ignore[assignment]
+    """Return a dataclass field with its option. `within` and `more` are fields of `Option`.
+
+    A subclass that declares the field again changes what it names here and inherits the rest.
+    """
+    stated = {"summary": help, "within": within, **more}
+    return _field(default, {name: value for name, value in stated.items() if value is not MISSING})
+
+
+def _field(default: Any, stated: dict[str, Any]) -> Any:
+    """Return a field; tyro reads `help` of its metadata."""
+    help = "; default: ".join(text for text in (stated.get("summary"), stated.get("default_help")) if text)
+    return field(default=default, metadata={**stated, "help": help})
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a command line has to know of a field."""
+
+    name: str  # of the field: max_steps
+    type: Any  # str, int, float, bool or Path
+    choices: tuple[object, ...]  # of a Literal, else none
+    default: Any  # MISSING where the program does nothing without it
+    summary: str = ""  # its help
+    within: str = ""  # the interval of a number: "[0, 1)" contains 0 and not 1
+    negated: str = ""  # of a switch that is on: what --no-NAME does
+    default_help: str = ""  # what happens without it, where the default does not say so
+    metavar: str = ""  # the name of its value in a help
+    kind: str = ""  # a check of ./lab: KINDS in vlalab/tasks/flags.py
+    keywords: tuple[str, ...] = ()  # what a value of that kind may be besides
+    pattern: str = ""  # a regular expression that the value must match
+    expected: str = ""  # the same in words
+    optional_value: bool = False  # the flag may stand alone
+    group: Literal["common", "advanced", "internal"] = "common"  # in the help of ./lab; internal: no flag of it
+
+    @property
+    def flag(self) -> str:
+        """The flag's name: max-steps."""
+        return self.name.replace("_", "-")
+
+
+class Options:
+    """Base of a dataclass whose fields are a program's options."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Pass on what a base states of a field that the subclass declares again, often for another default."""
+        super().__init_subclass__(**kwargs)
+        inherited: dict[str, Field[Any]] = {}
+        for base in reversed(cls.__mro__[1:]):
+            inherited |= vars(base).get("__dataclass_fields__", {})
+        for name in vars(cls).get("__annotations__", {}):
+            if name in inherited and name in vars(cls):
+                own = vars(cls)[name]
+                default, stated = (own.default, own.metadata) if isinstance(own, Field) else (own, {})
+                setattr(cls, name, _field(default, {**inherited[name].metadata, **stated}))
+
+    def check_options(self) -> None:
+        """Raise ValueError for the first value outside its interval or its choices; None is no value."""
+        for one in options(type(self)).values():
+            value = getattr(self, one.name)
+            if value is None:
+                continue
+            if one.choices and value not in one.choices:
+                raise ValueError(f"{one.name} {value!r} not found; expected {', '.join(map(str, one.choices))}")
+            if one.within and value not in Interval(one.within):
+                raise ValueError(f"{one.name} is {value}; expected {Interval(one.within).words}")
+
+
+@cache
+def options(kind: type) -> dict[str, Option]:
+    """Return the options of a dataclass, by field."""
+    hints = typing.get_type_hints(kind)
+    found = {}
+    for one in fields(kind):
+        hint = hints[one.name]
+        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+            hint = next(part for part in typing.get_args(hint) if part is not type(None))
+        choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+        stated = {name: value for name, value in one.metadata.items() if name != "help"}
+        found[one.name] = Option(one.name, type(choices[0]) if choices else hint, choices, one.default, **stated)
+    return found
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An interval of numbers as mathematics writes it: "[0, 1)" contains 0 and not 1."""
+
+    text: str = "(-inf, inf)"
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\[(][^,]+, [^,]+[\])]", self.text):
+            raise ValueError(f"interval {self.text!r}; expected for example '[0, 1)'")
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Its lower and its upper end."""
+        low, high = self.text[1:-1].split(", ")
+        return float(low), float(high)
+
+    def __contains__(self, value: float) -> bool:
+        low, high = self.ends
+        above = value > low or (self.text[0] == "[" and value == low)
+        below = value < high or (self.text[-1] == "]" and value == high)
+        return math.isfinite(value) and above and below
+
+    @property
+    def words(self) -> str:
+        """What is expected, in words."""
+        low, high = self.text[1:-1].split(", ")
+        if self.text[0] + self.text[-1] == "[]":
+            return f"{low} to {high}"
+        least = "" if low == "-inf" else f"{low} or more" if self.text[0] == "[" else f"more than {low}"
+        most = "" if high == "inf" else f"at most {high}" if self.text[-1] == "]" else f"less than {high}"
+        return ", ".join(text for text in (least, most) if text) or "a number such as 7"
+
+    def read(self, label: str, text: str, kind: type[float]) -> float:
+        """Return the number in a text. Raise ValueError for text that is no number and for a number outside."""
+        try:
+            value = kind(text)
+        except ValueError:
+            whole = "whole " if kind is int else ""
+            raise ValueError(f"{label} '{text}' is no {whole}number; expected {self.words}") from None
+        if value not in self:
+            raise ValueError(f"{label} {text} makes no sense; expected {self.words}")
+        return value
