@@ -19,7 +19,7 @@ from vlalab.description import environment_file
 from vlalab.host import borrowed, endings
 from vlalab.host.console import LabError, require_known
 from vlalab.host.paths import ROOT
-from vlalab.tasks import helping
+from vlalab.tasks import completion, helping
 from vlalab.tasks.flags import Flag, LabTask
 from vlalab.tasks.foreign_flags import FOREIGN_FLAGS
 
@@ -161,4 +161,9 @@ def _run() -> None:
         tasks = load_tasks()
     except LabError as error:
         sys.exit(error.message)
-    Lab(tasks).run(["lab", *sys.argv[1:]])
+    if sys.argv[1:2] == ["--print-completion-script"]:
+        print(completion.SCRIPT)
+    elif sys.argv[1:2] == ["--complete"]:
+        print("\n".join(completion.candidates(sys.argv[3:], tasks.namespace.tasks)))
+    else:
+        Lab(tasks).run(["lab", *sys.argv[1:]])
