@@ -31,7 +31,7 @@ from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
 from services.ws_mdl.diffusion.sample import Request, Trained, sample
 from services.ws_mdl.diffusion.schedule import Schedule, linear_schedule, perturb_input
 from services.ws_mdl.diffusion.sprites import make_sprites
-from vla_modelkit.training.machine import Machine, choose_machine
+from vla_modelkit.training.machine import Machine
 
 ENVIRONMENT = "ws_mdl"
 BATCH = 100
@@ -225,7 +225,7 @@ def main() -> None:
     parser = flags(__doc__, "speed only, in few rounds")
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
-    machine = choose_machine(args.device)
+    machine = train.machine_for(args.device)
     print(f"{machine}, {torch.get_num_threads()} threads")
     time_training(machine, 4 if args.quick else 15)
     time_sampling(machine, 10 if args.quick else 40)

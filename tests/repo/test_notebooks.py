@@ -55,3 +55,12 @@ def test_a_notebook_speaks_two_languages_and_says_how_it_is_tested(path):
     assert re.search("[a-z]{4}", words[0]) and re.search("[가-힣]{2}", words[0])
     assert 'SMALL = os.environ.get("VLALAB_SMALL") == "1"' in code
     assert len(cells) <= 25 and max(map(len, code.splitlines())) <= 140
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
+def test_the_first_cell_says_how_long_it_takes_and_how_to_stop_a_cell(path):
+    first, *_ = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    english, korean = "".join(first["source"]).split("\n\n")[-2:]
+    (minutes,) = re.findall(r"about (\d+) minutes? on two free cores, without a GPU", english)
+    assert 1 <= int(minutes) <= 10 and f"core 두 개로 약 {minutes}분" in korean
+    assert "■" in english and "■" in korean and "Ctrl-C" in english and "Ctrl-C" in korean

@@ -280,3 +280,10 @@ def test_a_grid_places_every_picture():
     sheet = visualize.grid(x, columns=2)
     assert sheet.shape == (3, 17, 17)
     assert (sheet[:, :8, :8] == 0).all() and (sheet[:, :8, 9:] == 0.5).all() and (sheet[:, 9:, :8] == 1).all()
+
+
+def test_a_cpu_trains_in_float32_also_where_matrix_products_are_faster_in_bf16(monkeypatch):
+    """Convolutions are not: their gradients in bf16 take many times as long."""
+    monkeypatch.setattr("vla_modelkit.training.machine.computes_bf16", lambda device: True)
+    assert train.machine_for("cpu").dtype is None
+    assert train.machine_for("cpu", "bf16").dtype is torch.bfloat16

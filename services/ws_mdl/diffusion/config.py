@@ -48,7 +48,7 @@ class Config(RunSettings):
     seed: int = option(0, "of weights, noise and the order of pictures")
 
     device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps", kind="device")
-    precision: Literal["auto", "fp32", "bf16"] = option("auto", "auto: bf16 where the device computes in it")
+    precision: Literal["auto", "fp32", "bf16"] = option("auto", "auto: bf16 where a GPU computes in it")
 
     name: str | None = name_option()
     preload: str = preload_option()
