@@ -79,7 +79,8 @@ class Options:
 
     def check_options(self) -> None:
         """Raise ValueError for the first value outside its interval or its choices; None is no value."""
-        for one in options(type(self)).values():
+        kind: Any = type(self)  # mypy takes no class for hashable
+        for one in options(kind).values():
             value = getattr(self, one.name)
             if value is None:
                 continue

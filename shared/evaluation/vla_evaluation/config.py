@@ -104,7 +104,7 @@ class RunConfig(Options):
     allow_other_suite: bool = option(False, "evaluate a checkpoint on a suite it was not made for", group="advanced")
     allow_drift: bool = option(False, "go on with a run although something it depends on changed", group="advanced")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.check_options()
         if self.workers == 0 and not getattr(self, "listen", None):
             raise ValueError("--workers 0 leaves all to machines that join, which takes --listen; expected 1 or more")
@@ -167,7 +167,7 @@ class EvalConfig(RunConfig):
         None, "let other machines join this run at that address", kind="address", group="advanced"
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.chunking  # refuses what makes no sense together
         if self.trials is not None and self.episodes is not None:
@@ -228,7 +228,7 @@ class RecordConfig(RunConfig):
     policy_errors: ClassVar[str] = "fail"  # an attempt that the policy gives up is one that failed
     extra_cameras: ClassVar[tuple[str, ...]] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.noise and (self.execute or 1) > 1:
             raise ValueError(
