@@ -41,7 +41,7 @@ class Config(RunSettings):
     corpus: str = corpus_option("default, opus_books, lemon-mint, reverse, or a .tsv or .jsonl file")
     pair: str | None = pair_option("source and target language, as in en-it", default_help="the corpus's first pair")
     size: Literal["tiny", "small", "base", "course"] = option(
-        "small", "tiny, small, base (the paper's) or course (its recipe): gives what is None here"
+        "small", "tiny, small, base (the paper's) or course (its recipe)"
     )
     d_model: int | None = option(None, "numbers per word", "[1, inf)")
     N: int | None = option(None, "encoder blocks, and as many decoder blocks", "[1, inf)")
