@@ -33,7 +33,9 @@ def ask(render: str) -> str:
 def main(render: str) -> None:
     """Prints what draws."""
     try:
-        gl.bind(gl.choose(render))
+        choice = gl.choose(render)
+        gl.bind(choice)
+        print(choice.note, file=sys.stderr)  # why it is the CPU: for the doctor
     except (RuntimeError, ValueError) as error:
         sys.exit(str(error))
     import mujoco

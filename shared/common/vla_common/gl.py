@@ -8,6 +8,9 @@ import ctypes
 import ctypes.util
 import json
 import os
+import re
+import shutil
+import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +24,10 @@ APT_PACKAGES = (
 # EGL's numbers (EGL 1.5 and the registry of extensions).
 _EGL_EXTENSIONS = 0x3055
 _EGL_CUDA_DEVICE_NV = 0x323A
+_EGL_PLATFORM_DEVICE_EXT, _EGL_OPENGL_API = 0x313F, 0x30A2
+# Surface: pbuffer. Renderable: OpenGL. Red, green, blue and depth, as MuJoCo asks for. None.
+_EGL_CONFIG = (0x3033, 0x1, 0x3040, 0x8, 0x3024, 8, 0x3023, 8, 0x3022, 8, 0x3025, 24, 0x3038)
+TRY_S = 60.0  # a driver that has not made a context by then never will
 
 
 @dataclass(frozen=True)
@@ -53,17 +60,16 @@ def egl_devices(max_devices: int = 32) -> list[EglDevice] | None:
     """Return the EGL devices of this machine in EGL's order, or None when libEGL cannot be loaded.
 
     NVIDIA's EGL very likely counts `cuda` within CUDA_VISIBLE_DEVICES (RLinf pull 1458; not measured here). A process
-    that has the variable asks in a child without it: then the numbers are nvidia-smi's in either case.
+    that has the variable asks in a child without it: then the numbers are nvidia-smi's in either case. Raises
+    RuntimeError with the child's error where it fails.
     """
     if not os.environ.get("CUDA_VISIBLE_DEVICES"):
         return _query_devices(max_devices)
-    import subprocess  # most processes do without
-
     variables = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     child = subprocess.run([sys.executable, "-I", "-S", __file__], env=variables, capture_output=True, text=True)
     if child.returncode != 0:
-        return []
+        raise RuntimeError(f"EGL's devices cannot be listed: {_error_of(child)}")
     found = json.loads(child.stdout.splitlines()[-1])
     return found if found is None else [EglDevice(**device) for device in found]
 
@@ -99,6 +105,50 @@ def _describe(index: int, handle, text, attrib) -> EglDevice:
     return EglDevice(index, "EGL_MESA_device_software" in extensions, value.value if has_cuda else None)
 
 
+def _error_of(child: "subprocess.CompletedProcess[str]") -> str:
+    """Return the last line that a child wrote, else how it ended."""
+    return (child.stderr.strip().splitlines() or [f"its process ended with code {child.returncode}"])[-1]
+
+
+def why_no_context(index: int) -> str | None:
+    """Return why an EGL device cannot render, None where it can: a MIG slice may be listed and have no graphics.
+
+    Tried in a child: MuJoCo's own context comes later, and drivers may crash.
+    """
+    command = [sys.executable, "-I", "-S", __file__, str(index)]
+    try:
+        child = subprocess.run(command, capture_output=True, text=True, timeout=TRY_S)
+    except subprocess.TimeoutExpired:
+        return f"its driver has not answered in {TRY_S:.0f} s"
+    return None if child.returncode == 0 else _error_of(child)
+
+
+def _make_context(index: int) -> None:
+    """Make an OpenGL context on an EGL device, or exit with what failed."""
+    egl, ints = ctypes.CDLL("libEGL.so.1"), ctypes.POINTER(ctypes.c_int)
+    pointer, pointers, boolean = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint
+    query = _egl_function(egl, "eglQueryDevicesEXT", boolean, ctypes.c_int, pointers, ints)
+    get_display = _egl_function(egl, "eglGetPlatformDisplayEXT", pointer, ctypes.c_int, pointer, ints)
+    handles, count = (pointer * (index + 1))(), ctypes.c_int(0)
+    query(index + 1, handles, ctypes.byref(count))
+    egl.eglGetError.restype = ctypes.c_int
+
+    def require(step: str, result: object) -> None:
+        if not result:
+            sys.exit(f"{step} fails with EGL error {egl.eglGetError():#06x}")
+
+    display = pointer(get_display(_EGL_PLATFORM_DEVICE_EXT, handles[index], None))
+    require("eglGetPlatformDisplayEXT", display)
+    require("eglInitialize", egl.eglInitialize(display, None, None))
+    wanted, config = (ctypes.c_int * len(_EGL_CONFIG))(*_EGL_CONFIG), pointer()
+    require("eglChooseConfig", egl.eglChooseConfig(display, wanted, ctypes.byref(config), 1, ctypes.byref(count)))
+    require("eglChooseConfig", count.value)
+    require("eglBindAPI", egl.eglBindAPI(_EGL_OPENGL_API))
+    egl.eglCreateContext.restype = pointer
+    require("eglCreateContext", egl.eglCreateContext(display, config, None, None))
+    os._exit(0)  # some drivers crash while they are unloaded
+
+
 def has_nvidia_gpu() -> bool:
     """Returns whether the kernel exposes an NVIDIA GPU to this process."""
     return any(Path("/dev").glob("nvidia[0-9]*"))
@@ -114,14 +164,28 @@ def choose(render: str, environ=os.environ) -> GlChoice:
         raise ValueError(f"render mode {render!r} is unknown; expected one of {', '.join(RENDER_MODES)}")
     if render == "none":
         return GlChoice("disable", None, software=True)
-    devices = egl_devices()
+    note = ""
+    try:
+        devices = egl_devices()
+    except RuntimeError as error:
+        if render == "gpu":
+            raise
+        devices, note = None, f"frames are rendered on the CPU: {error}"
     asked = _asked_device(environ, devices or [])
     if render != "cpu":
         gpu = asked if asked is not None else next(iter(visible_gpus(devices or [], environ)), None)
         if gpu is not None and not gpu.software:
-            return GlChoice("egl", gpu.index, software=False)
-        if render == "gpu":
+            reason = why_no_context(gpu.index)
+            if reason is None:
+                return GlChoice("egl", gpu.index, software=False)
+            reason = f"EGL lists GPU {gpu.cuda}, but it cannot render ({reason}), as a MIG slice without graphics"
+            if render == "gpu":
+                raise RuntimeError(f"{reason}; choose render mode 'cpu'")
+            note = f"{reason}: frames are rendered on the CPU"
+        elif render == "gpu":
             raise RuntimeError(_no_gpu(devices))
+    if note:
+        return _software(devices, note)
     note = "this machine has a GPU, but EGL shows none, so frames are drawn on the CPU; " + _GPU_HINT
     hoped_for = render == "auto" and environ.get("CUDA_VISIBLE_DEVICES") != "" and has_nvidia_gpu()
     return _software(devices, note if hoped_for else "")
@@ -172,14 +236,35 @@ def _asked_device(environ, devices: list[EglDevice]) -> EglDevice | None:
 def visible_gpus(devices: list[EglDevice], environ=os.environ) -> list[EglDevice]:
     """Returns the GPUs that may draw: those of CUDA_VISIBLE_DEVICES in its order, which is not EGL's; all without it.
 
-    Empty means none, as it does to CUDA. Names that are no numbers cannot be told by EGL and choose nothing.
+    Empty means none, as it does to CUDA. UUIDs of GPUs and of MIG slices are looked up in `nvidia-smi -L`; one that it
+    does not list is no GPU, unless there is one GPU only.
     """
     gpus = [device for device in devices if not device.software]
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None or (visible and not visible.split(",")[0].strip().lstrip("-").isdigit()):
+    if visible is None:
         return gpus
     numbers = [word.strip() for word in visible.split(",")]
+    if any(name.startswith(("GPU-", "MIG-")) for name in numbers):
+        by_uuid = gpu_numbers()
+        if not by_uuid and len(gpus) == 1:
+            return gpus
+        # CUDA takes the beginning of a UUID too
+        numbers = [next((n for uuid, n in by_uuid.items() if uuid.startswith(name)), name) for name in numbers]
     return [device for number in numbers for device in gpus if number.isdigit() and device.cuda == int(number)]
+
+
+def gpu_numbers() -> dict[str, str]:
+    """Return the number of the GPU behind each UUID of `nvidia-smi -L`, a MIG slice's among them; {} without it."""
+    if shutil.which("nvidia-smi") is None:
+        return {}
+    lines = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=TRY_S).stdout.splitlines()
+    numbers, number = {}, ""
+    for line in lines:
+        if gpu := re.match(r"GPU (\d+):", line):
+            number = gpu[1]
+        if uuid := re.search(r"UUID: ([\w/-]+)", line):
+            numbers[uuid[1]] = number
+    return numbers
 
 
 _GPU_HINT = (
@@ -198,5 +283,7 @@ def _no_gpu(devices: list[EglDevice] | None) -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        _make_context(int(sys.argv[1]))
     devices = _query_devices()
     print(json.dumps(devices and [asdict(device) for device in devices]))

@@ -60,8 +60,9 @@ def named(text: str, has_gpu: bool, words: str = "") -> Finding:
         return fail(f"nothing can be drawn: {(words.splitlines() or ['the driver says nothing'])[-1]}", fix=PACKAGES)
     short = re.sub(r"\s*\(.*?\)|, .*$", "", last[0])
     if has_gpu and re.search(r"llvmpipe|softpipe|swrast", last[0]):
+        reason = (words.splitlines() or ["an evaluation takes hours"])[0]
         return warn(
-            f"{short} draws on the CPU although there is a GPU: an evaluation takes hours",
+            f"{short} draws on the CPU although there is a GPU: {reason}",
             fix="./lab doctor",
             hint="look at the files that name EGL's drivers",
         )
