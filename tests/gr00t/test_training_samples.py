@@ -333,7 +333,7 @@ def test_a_nan_is_refused_with_its_row(tmp_path, base):
     ("changes", "words"),
     [
         ({"batch_size": 0}, "batch_size is 0"),
-        ({"learning_rate": 2.0}, "between 0 and 1"),
+        ({"learning_rate": 2.0}, "learning_rate is 2.0; expected more than 0, less than 1"),
         ({"lora_rank": 4, "tune_diffusion_model": False}, "frozen anyway"),
         ({"name": "../x"}, "not a folder name"),
     ],

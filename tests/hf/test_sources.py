@@ -280,7 +280,7 @@ def test_a_hub_that_takes_connections_and_never_answers_is_asked_once(tmp_path):
         silent.accept()[0].close()
         with pytest.raises(BlockingIOError):
             silent.accept()
-    assert len(said) == 3
+    said = [line for line in said if not line.startswith("computing in ")]
     for line, made in zip(
         said, ("data: reviews made here", "data: news made here", "model: a small bert"), strict=True
     ):

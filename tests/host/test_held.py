@@ -111,3 +111,11 @@ def test_what_a_container_was_started_with_is_held_against_what_is_asked_for():
     )
     assert held.differing(found, had, {"VLALAB_TOKEN": OTHER, "VLALAB_BIND": "::1"}) == ["VLALAB_BIND", "VLALAB_TOKEN"]
     assert TOKEN not in repr(found)
+
+
+@pytest.mark.parametrize("given", ["", "reports=http://elsewhere:8090", "openvla=http://openvla:8000"])
+def test_a_container_shows_which_services_its_page_was_told_of(given):
+    variables = {"VLALAB_UI_SERVICES": given, "VLALAB_ORACLE_PORT": "18001"}
+    page = compose.read(variables=variables)["ui"]
+    had = held.of_container("ui", page.environment, list(page.command))
+    assert (had["VLALAB_UI_SERVICES"], had["VLALAB_UI_POLICIES"]) == (given, "")

@@ -170,7 +170,7 @@ def test_a_set_is_written_anew_from_another_layout(tmp_path):
     ("flags", "words"),
     [
         ({"size": 65}, "expected an even number"),
-        ({"size": 8}, "expected an even number, 32 to 1024"),
+        ({"size": 8}, "size is 8; expected 32 to 1024"),
         ({"cameras": "agentvew"}, "did you mean 'agentview'"),
         ({"cameras": ","}, "--cameras names none"),
         ({"workers": 0}, "expected 1 or more"),

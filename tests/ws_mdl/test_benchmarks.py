@@ -109,6 +109,7 @@ def test_practice_models_positions_and_collapse_differ():
     assert len({(one.sigma, one.anneal, one.free_nats) for one in settings}) == len(practice_vae.COLLAPSE)
 
 
+@pytest.mark.outside  # its corpus comes from the package index
 def test_sharing_starts_other_numbers_of_programs_which_compute_in_other_numbers_of_threads():
     counts = {name: (count, variables.get("OMP_NUM_THREADS")) for name, (count, variables) in sharing.SIDES.items()}
     assert counts == {"one": (1, None), "four": (4, None), "four, both cores each": (4, "2")}

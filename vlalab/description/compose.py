@@ -83,7 +83,7 @@ def read(path: Path = FILE, variables: Mapping[str, str] | None = None) -> dict[
     Raises LabError for what this reader does not know, and for a `${VARIABLE:?text}` that is not set.
     """
     known = environment_variables(path.parent) if variables is None else variables
-    known = {**discovered(known, path), **known}
+    known = {**known, **discovered(known, path)}
     document = _filled(_document(path), known)
     return {name: _service(name, body, known) for name, body in document["services"].items()}
 
@@ -92,7 +92,8 @@ def discovered(variables: Mapping[str, str], path: Path = FILE) -> dict[str, str
     """Return VLALAB_SERVICES, VLALAB_POLICIES and VLALAB_GENERAL_POLICIES: name=http://name:port, by commas.
 
     Services are those with a port, policies those with the label `vla-lab.role: policy`, general ones those of them
-    without the label `vla-lab.benchmark`. So the pages and the simulator find a new service.
+    without the label `vla-lab.benchmark`. So the pages and the simulator find a new service. A list that the variables
+    have already stays.
     """
     bodies = {name: body for name, body in _document(path)["services"].items() if body.get("ports") and name != PAGE}
     addresses = {
@@ -103,7 +104,10 @@ def discovered(variables: Mapping[str, str], path: Path = FILE) -> dict[str, str
     policies = [name for name in addresses if labels[name].get(ROLE) == "policy"]
     general = [name for name in policies if BENCHMARK not in labels[name]]
     lists = {"VLALAB_SERVICES": addresses, "VLALAB_POLICIES": policies, "VLALAB_GENERAL_POLICIES": general}
-    return {variable: ",".join(addresses[name] for name in names) for variable, names in lists.items()}
+    return {
+        variable: variables.get(variable) or ",".join(addresses[name] for name in names)
+        for variable, names in lists.items()
+    }
 
 
 def needs(name: str, path: Path = FILE, variables: Mapping[str, str] | None = None) -> list[str]:

@@ -54,8 +54,8 @@ def _variables(given: Mapping[str, str] | None = None) -> dict[str, str]:
     uid, gid = volumes.container_user()
     known = {"VLALAB_UID": str(uid), "VLALAB_GID": str(gid), "VLALAB_VOLUME": str(paths.volume())}
     known[compose.PROJECT] = compose.project()
-    known |= compose.discovered({**compose.environment_variables(), **(given or {})})
-    return {**known, **{name: _on_volume(name, value) for name, value in (given or {}).items()}}
+    known |= {name: _on_volume(name, value) for name, value in (given or {}).items()}
+    return {**known, **compose.discovered({**compose.environment_variables(), **(given or {})})}
 
 
 def _on_volume(name: str, value: str) -> str:

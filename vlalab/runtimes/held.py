@@ -14,6 +14,7 @@ from vlalab.description import compose, ports, service_settings
 from vlalab.runtimes.running import Instance
 
 _WHOLE = re.compile(r"\$\{(\w+):?-(.*)\}")  # a value that is one variable, with its default
+_PORT = re.compile(r":\d+")
 _VARIABLE = re.compile(r"\$\{[^{}]*\}")  # one inside a default
 
 
@@ -46,6 +47,8 @@ def of_container(service: str, environment: Mapping[str, str], command: list[str
 
 def _is_default(default: str, value: str) -> bool:
     """Returns whether a value is a default that follows another variable, as that was then: nobody asked for it."""
+    if whole := _WHOLE.fullmatch(default):  # a list of what compose.yaml has, whose ports may have moved since
+        return _PORT.sub("", value) == _PORT.sub("", compose.discovered({}).get(whole[1], ""))
     parts = _VARIABLE.split(default)
     return len(parts) > 1 and re.fullmatch(".*".join(map(re.escape, parts)), value) is not None
 
