@@ -12,7 +12,9 @@ from services.ws_mdl import epochs
 from services.ws_mdl.diffusion import data, score, train, visualize
 from services.ws_mdl.diffusion import sample as sampling
 from services.ws_mdl.diffusion.config import Config
+from tests.calls import count_calls
 from vla_common.volume import Volume
+from vla_modelkit.training import machine
 from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.weights import WeightFiles
 
@@ -287,3 +289,11 @@ def test_a_cpu_trains_in_float32_also_where_matrix_products_are_faster_in_bf16(m
     monkeypatch.setattr("vla_modelkit.training.machine.computes_bf16", lambda device: True)
     assert train.machine_for("cpu").dtype is None
     assert train.machine_for("cpu", "bf16").dtype is torch.bfloat16
+
+
+def test_asking_a_trained_run_for_its_format_chooses_no_threads(tmp_path, monkeypatch):
+    """That takes 0.3 s and would change how the caller computes."""
+    choices = count_calls(monkeypatch, machine, "choose_threads")
+    config = Config(precision="bf16")
+    trained = sampling.Trained(tmp_path, config, (), None, config.make_schedule(), 1)
+    assert trained.dtype is torch.bfloat16 and choices == []

@@ -22,7 +22,7 @@ from services.ws_mdl.diffusion.contexts import contexts_for, names_for
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
 from services.ws_mdl.diffusion.options import SampleRequest as Request
 from services.ws_mdl.diffusion.schedule import Schedule
-from services.ws_mdl.diffusion.train import PREFIX, machine_for, model_from
+from services.ws_mdl.diffusion.train import PREFIX, dtype_for, model_from
 from vla_common import endings
 from vla_common.volume import Volume, make_folder, shown
 from vla_modelkit.devices import choose_device
@@ -44,7 +44,7 @@ class Trained:
     @property
     def dtype(self) -> torch.dtype | None:
         """The format of matrix products that it was trained in, where this device computes in it."""
-        return machine_for(str(self.schedule.b_t.device), self.config.precision).dtype
+        return dtype_for(self.schedule.b_t.device, self.config.precision)
 
 
 def newest_run(volume: Volume) -> str:

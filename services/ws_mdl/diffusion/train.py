@@ -24,7 +24,7 @@ from services.ws_mdl.epochs import EpochRun, average, put_back, train_to_end
 from vla_common import endings
 from vla_common.volume import Volume, shown
 from vla_modelkit.training.board import Curves
-from vla_modelkit.training.machine import Machine, choose_machine
+from vla_modelkit.training.machine import Machine, choose_dtype, choose_machine
 from vla_modelkit.training.weights import State, WeightFiles
 
 PREFIX = "model"
@@ -55,7 +55,12 @@ def machine_for(device: str = "auto", precision: str = "auto") -> Machine:
     Convolutions learn more slowly in bfloat16 there, also where matrix products are faster in it.
     """
     machine = choose_machine(device, precision)
-    return replace(machine, dtype=None) if precision == "auto" and machine.device.type == "cpu" else machine
+    return replace(machine, dtype=dtype_for(machine.device, precision))
+
+
+def dtype_for(device: torch.device, precision: str) -> torch.dtype | None:
+    """Return the format of matrix products on a device, None for float32."""
+    return None if precision == "auto" and device.type == "cpu" else choose_dtype(device, precision)
 
 
 def get_model(config: Config, data: Pictures) -> ContextUnet:
