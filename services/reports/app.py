@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,7 +17,7 @@ from services.reports.open_file import OpenFile
 from services.reports.sets import Sets
 from services.reports.stores import Stores
 from vla_contract.server.auth import ASK_PERSON, TokenCheck, bearer
-from vla_contract.server.public import PublicPath, page_url
+from vla_contract.server.public import PublicPath, page_path
 from vla_evaluation.report.page import FOLDER, templates
 
 PROBES = ("/livez", "/readyz")  # for health checks, which carry no token
@@ -36,9 +36,7 @@ def create_app(root: Path, check: TokenCheck, stores: Stores) -> Callable:
 
     def overview(request: Request) -> Response:
         page = templates(Path(__file__).parent, FOLDER).get_template("overview.html.j2")
-        return HTMLResponse(
-            page.render(runs=files.listed(root), curves=files.curves(root), base=urlsplit(page_url("reports")).path)
-        )
+        return HTMLResponse(page.render(runs=files.listed(root), curves=files.curves(root), base=page_path("reports")))
 
     def run(request: Request) -> Response:
         name = files.resolve(root, request.path_params["run"])

@@ -111,11 +111,9 @@ def recognise(name: str, path: Path) -> Source | None:
     """Return what a file is, None for none of the course's. Raises ValueError for a damaged or unsafe one."""
     with path.open("rb") as file:
         head = file.read(64)
-    if zipfile.is_zipfile(path) and not any(member.endswith("data.pkl") for member in zipfile.ZipFile(path).namelist()):
-        return None  # another kind of archive
     try:
         if head[:4] == b"PK\3\4" or head[:2] == b"\x80\2":
-            return _weights(name, path)
+            return None if _is_other_archive(path) else _weights(name, path)
         if head[:6] == b"\x93NUMPY":
             return _array(name, path)
         if b"brain.Event:" in head:
@@ -127,6 +125,14 @@ def recognise(name: str, path: Path) -> Source | None:
     if EXPECTED.search(name):
         raise ValueError(f"is not what its name says (it begins with {head[:8]!r})")
     return None
+
+
+def _is_other_archive(path: Path) -> bool:
+    """Return whether a file is a zip archive that torch.save did not write."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return not any(member.endswith("data.pkl") for member in archive.namelist())
 
 
 def _weights(name: str, path: Path) -> Source:

@@ -51,6 +51,31 @@ def preload_option() -> Any:
     )
 
 
+def keep_option() -> Any:
+    """Return the field that says how many weight files stay."""
+    return option(3, "newest weight files to keep, 0 for all", "[0, inf)")
+
+
+# --- options of what was trained ----------------------------------------------------------------------------
+
+
+def trained_option(lab: str) -> Any:
+    """Return the field of a trained run's name."""
+    return option(None, "run that was trained", default_help="the one trained last", kind="trained", keywords=(lab,))
+
+
+def epoch_option(several: str) -> Any:
+    """Return the field that says which weights of a run. several: what happens where it names several epochs."""
+    return option(
+        None,
+        f"weights after that epoch, the first being 0; several {several}",
+        default_help="the newest",
+        pattern=r"\d+(,\d+)*",
+        expected="epochs such as 0,10,29",
+        metavar="N,N",
+    )
+
+
 # --- settings -----------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import tyro
 
@@ -16,7 +15,7 @@ from vla_common.volume import Volume, make_folder
 from vla_contract.protocol.problems import MEDIA_TYPE
 from vla_contract.server.auth import ASK_PERSON, TokenCheck, bearer, token_for
 from vla_contract.server.hosts import host_check
-from vla_contract.server.public import page_url
+from vla_contract.server.public import page_path
 
 log = logging.getLogger("services.ws_mdl")
 OPEN = ("/livez", "/readyz")  # for health checks, which carry no token
@@ -52,7 +51,7 @@ def run(server: Server, logs: Path, check: TokenCheck) -> int:
             super().__init__(protect(app, check), flags)
 
     board = program.TensorBoard(default.get_plugins(), server_class=Protected)
-    prefix = urlsplit(page_url("tensorboard")).path
+    prefix = page_path("tensorboard")
     board.configure(
         argv=["tensorboard", "--logdir", str(logs), "--host", server.host, "--port", str(server.port),
               "--path_prefix", prefix]

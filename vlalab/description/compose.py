@@ -27,7 +27,7 @@ BENCHMARK = "vla-lab.benchmark"  # the label of a policy that acts in one benchm
 PAGE = "ui"  # it shows the others
 PROJECT = "VLALAB_PROJECT"  # compose.yaml's name: is this variable's value
 
-_TOKENS = borrowed.module("shared/contract/vla_contract/protocol/tokens.py")
+_TOKENS = borrowed.module("vla_contract.protocol.tokens")
 
 
 @dataclass(frozen=True)

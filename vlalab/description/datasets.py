@@ -15,7 +15,7 @@ ENDINGS = (".hdf5", ".h5")
 CONFIG_BYTES = 2**24  # of a run's or a recording's config.json
 FIRST = "./lab record libero_goal --name goal; ./lab dataset goal --format lerobot"
 
-regular_files = borrowed.module("shared/common/vla_common/regular_files.py")
+regular_files = borrowed.module("vla_common.regular_files")
 
 
 def there() -> list[str]:

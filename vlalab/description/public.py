@@ -6,7 +6,7 @@ from vlalab.description import compose
 from vlalab.host import borrowed
 from vlalab.host.console import LabError
 
-ADDRESS = borrowed.module("shared/contract/vla_contract/server/public.py")
+ADDRESS = borrowed.module("vla_contract.server.public")
 
 
 def page_url(service: str) -> str:

@@ -5,7 +5,6 @@ library only.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from types import ModuleType
 from typing import Any
@@ -19,19 +18,15 @@ from vla_common.options import Option as Option
 from vla_common.options import options as options_of
 
 
-def module(path: str) -> ModuleType:
-    """Returns the module in a file of the repository."""
-    spec = importlib.util.spec_from_file_location(f"vlalab_{path.rpartition('/')[2].removesuffix('.py')}", ROOT / path)
-    assert spec and spec.loader
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+def module(name: str) -> ModuleType:
+    """Return a module of the programs'."""
+    return importlib.import_module(name)
 
 
 def load(place: str) -> Any:
     """Return what a module defines. place: MODULE:NAME."""
     name, _, member = place.partition(":")
-    return getattr(importlib.import_module(name), member)
+    return getattr(module(name), member)
 
 
 def options(place: str) -> dict[str, Option]:

@@ -1,14 +1,13 @@
 """How a command ends: with the programs' own endings.py, of which there is one, so that every program says the same.
 
-The host tool has none of the environments' packages and imports nothing of theirs; this one file needs the
-standard library only, and is loaded by its path.
+The host tool has none of the environments' packages; that module needs the standard library only.
 """
 
 from __future__ import annotations
 
 from vlalab.host import borrowed
 
-_module = borrowed.module("shared/common/vla_common/endings.py")
+_module = borrowed.module("vla_common.endings")
 
 CONTROL = _module.CONTROL
 console = _module.console

@@ -208,7 +208,7 @@ KINDS: dict[str, Callable[[Option], Values]] = {
     "cameras": lambda one: Several(OneOf(of_benchmarks("cameras")), joined=True),
     "checkpoint": lambda one: CHECKPOINT,
     "dataset": lambda one: DATASET,
-    "device": lambda one: Like(r"cuda:\d+", "auto, cpu, cuda, cuda:1 or mps", "WHICH", ("auto", "cpu", "cuda", "mps")),
+    "device": lambda one: Like(r"cuda:\d+", one.summary, "WHICH", ("auto", "cpu", "cuda", "mps")),
     "directory name": lambda one: DIRECTORY_NAME,
     "embodiment": lambda one: Checked(_robot, "NAME"),
     "episodes": lambda one: Ranges(max_episodes(), shown="0-9,12"),

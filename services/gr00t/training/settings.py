@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vla_common.options import Options, option
+from vla_common.options import Options, device_option, option
 
 BASES = ("GR00T-N1.5-3B", "gr00t-tiny")  # the first of these on the volume is trained where none is named
 
@@ -57,7 +57,7 @@ class Finetune(Options):
     )
     resume: bool = option(False, "refuse to begin anew; the same command goes on in any case")
     force: bool = option(False, "train although it is not expected to fit into memory")
-    device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps", kind="device")
+    device: str = device_option()
     log_every: int = option(10, "steps between two points of a curve", "[1, inf)", group="internal")
     workers: int = option(
         -1,

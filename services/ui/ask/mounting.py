@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 import gradio as gr
 from fastapi import FastAPI
@@ -16,7 +15,7 @@ from services.ui.ask.choice import Choice
 from services.ui.ask.loading import Loading
 from services.ui.ask.request_filter import PLACE, RequestFilter
 from services.ui.ask.uploads import Uploads
-from vla_contract.server.public import page_url
+from vla_contract.server.public import page_path
 
 
 def mount(app: FastAPI, choice: Choice, navigation: Callable[[Request], str]) -> None:
@@ -31,7 +30,7 @@ def unfiltered(app: FastAPI, choice: Choice) -> App:
     """Adds the page without its filter; returns Gradio's part of the application."""
     blocks = page.build(choice)
     blocks.has_launched = True  # else Gradio checks no path: a mounted page is never launched
-    prefix = urlsplit(page_url("ui")).path
+    prefix = page_path("ui")
     gr.mount_gradio_app(
         app,
         blocks,

@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 import jinja2
 from markupsafe import Markup
@@ -22,7 +22,7 @@ from services.ui.site.bodies import Refused, read
 from services.ui.site.login import KEPT_S, Login
 from services.ui.site.steward import Steward
 from services.ui.site.upstream import Away, Upstream
-from vla_contract.server.public import page_url
+from vla_contract.server.public import page_path
 
 FOLDER = Path(__file__).resolve().parents[1]
 
@@ -108,13 +108,7 @@ class Site:
 def _template(path: str) -> str:
     """Returns a template's source, with the links to the site's own paths (`href="/runs"`) below the public path."""
     source = (FOLDER / path).read_text(encoding="utf-8")
-    return re.sub(r'\b(href|src|action|poster)="/', rf'\1="{base()}/', source)
-
-
-def base() -> str:
-    """Returns the path that the site's own paths lie below; "" without a public address, or where it has none."""
-    path: str = urlsplit(page_url("ui")).path
-    return path
+    return re.sub(r'\b(href|src|action|poster)="/', rf'\1="{page_path("ui")}/', source)
 
 
 class Kept(StaticFiles):
@@ -130,7 +124,7 @@ class Kept(StaticFiles):
 def static(path: str) -> str:
     """Returns the address of a page's file, "site/site.css" for example, with a digest of its bytes."""
     page, _, name = path.partition("/")
-    return f"{base()}/static/{path}?{_digest(FOLDER / page / 'static' / name)}"
+    return f"{page_path('ui')}/static/{path}?{_digest(FOLDER / page / 'static' / name)}"
 
 
 @functools.cache
@@ -149,7 +143,7 @@ def clock(seconds: float | None) -> str:
 
 def _with_language(url: URL, code: str) -> str:
     changed = url.include_query_params(language=code)
-    return f"{base()}{changed.path}?{changed.query}"
+    return f"{page_path('ui')}{changed.path}?{changed.query}"
 
 
 def _code(text: str) -> Markup:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from services.ws_mdl.settings import RunSettings, data_option, name_option, preload_option
-from vla_common.options import option
+from services.ws_mdl.settings import RunSettings, data_option, keep_option, name_option, preload_option
+from vla_common.options import device_option, option
 
 if TYPE_CHECKING:
     from services.ws_mdl.diffusion.schedule import Schedule
@@ -47,12 +47,12 @@ class Config(RunSettings):
     ema: float = option(0.995, "of the averaged weights that pictures are made with; 0: none", "[0, 1]")
     seed: int = option(0, "of weights, noise and the order of pictures")
 
-    device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps", kind="device")
+    device: str = device_option()
     precision: Literal["auto", "fp32", "bf16"] = option("auto", "auto: bf16 where a GPU computes in it")
 
     name: str | None = name_option()
     preload: str = preload_option()
-    keep: int = option(3, "newest weight files to keep, 0 for all", "[0, inf)")
+    keep: int = keep_option()
     save_every: int = option(4, "epochs between two weight files", "[1, inf)")
     sample_every: int = option(4, "epochs between two sample pictures in TensorBoard", "[1, inf)")
 

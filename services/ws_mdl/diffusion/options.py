@@ -6,24 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from vla_common.options import Options, option
+from services.ws_mdl.settings import epoch_option, trained_option
+from vla_common.options import Options, device_option, option
 
 
 @dataclass
 class SampleRequest(Options):
     """What to sample. The flags of `sample diffusion` are these fields."""
 
-    name: str | None = option(
-        None, "run that was trained", default_help="the one trained last", kind="trained", keywords=("diffusion",)
-    )
-    epoch: str | None = option(
-        None,
-        "weights after that epoch, the first being 0; several are put side by side",
-        default_help="the newest",
-        pattern=r"\d+(,\d+)*",
-        expected="epochs such as 0,10,29",
-        metavar="N,N",
-    )
+    name: str | None = trained_option("diffusion")
+    epoch: str | None = epoch_option("are put side by side")
     context: str | None = option(
         None, "a class, a mix as in hero:1,food:0.6, or all", default_help="all where the run has a context"
     )
@@ -42,7 +34,7 @@ class SampleRequest(Options):
     seed: int = option(0, "the same seed gives the same pictures")
     compare: bool = option(False, "ddpm, ddim and the incorrect sampler side by side")
     columns: int = option(8, "pictures side by side", "[1, inf)", group="internal")
-    device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps", kind="device")
+    device: str = device_option()
     out: Path | None = option(
         None, "folder for the pictures", default_help="pictures/ in the run's folder", group="internal"
     )
@@ -65,12 +57,10 @@ class SampleRequest(Options):
 class ScoreRequest(Options):
     """What to score. The flags of `score diffusion` are these fields."""
 
-    name: str | None = option(
-        None, "run that was trained", default_help="the one trained last", kind="trained", keywords=("diffusion",)
-    )
+    name: str | None = trained_option("diffusion")
     count: int = option(500, "pictures of each sampler", "[1, inf)")
     steps: int = option(20, "of ddim", "[1, 500]")
     guidance: float = option(1.0, "above 1: follow the context more closely", group="internal")
     ddpm: bool = option(True, "compare the samplers of 500 steps too", group="internal")
     seed: int = option(0, "the same seed gives the same pictures", group="internal")
-    device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps", kind="device")
+    device: str = device_option()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from services.ws_mdl.settings import RunSettings, name_option, preload_option
-from vla_common.options import option
+from services.ws_mdl.settings import RunSettings, keep_option, name_option, preload_option
+from vla_common.options import device_option, option
 
 # What a run that goes on may change: it says where and how long, not what is learned.
 FREE = ("epochs", "device", "precision", "name", "preload", "keep", "save_every", "measure_every")
@@ -25,12 +25,12 @@ class PracticeSettings(RunSettings):
     ema: float = option(0.99, "of the averaged weights that are measured and shown; 0: none", "[0, 1]")
     seed: int = option(0, "of weights, order and all else that is drawn")
 
-    device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps", kind="device")
+    device: str = device_option()
     precision: Literal["auto", "fp32", "bf16"] = option("auto", "auto: bf16 where the device computes in it")
 
     name: str | None = name_option()
     preload: str = preload_option()
-    keep: int = option(3, "newest weight files to keep, 0 for all", "[0, inf)")
+    keep: int = keep_option()
     save_every: int = option(5, "epochs between two weight files", "[1, inf)")
     measure_every: int = option(1, "epochs between two measurements on what is held out", "[1, inf)")
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from services.ws_mdl import corpora
 from services.ws_mdl.settings import RunSettings, corpus_option, name_option, pair_option, preload_option
-from vla_common.options import option
+from vla_common.options import device_option, option
 
 # What a size fills in where nothing else is asked for. "base" is the paper's base model; "course" is that model trained
 # as the course trains it: 8 sentences, all padded to seq, at a constant rate, Adam's own betas, no clipping, every
@@ -85,7 +85,7 @@ class Config(RunSettings):
     clip: float | None = option(None, "longest gradient, 0 for any", "[0, inf)", default_help="1, size course's 0")
     seed: int = option(0, "of weights and the order of sentences")
 
-    device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps", kind="device")
+    device: str = device_option()
     precision: Literal["auto", "fp32", "bf16"] | None = option(
         None, "auto (default): bf16 where the device computes in it"
     )

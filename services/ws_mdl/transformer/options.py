@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vla_common.options import Options, option
+from services.ws_mdl.settings import epoch_option, trained_option
+from vla_common.options import Options, device_option, option
 
 
 @dataclass
@@ -12,18 +13,9 @@ class TranslateCommand(Options):
     """Translates sentences with the newest trained run, or the one of that name."""
 
     sentences: tuple[str, ...] = option(help="what to translate", group="internal")
-    name: str | None = option(
-        None, "run that was trained", default_help="the one trained last", kind="trained", keywords=("transformer",)
-    )
-    epoch: str | None = option(
-        None,
-        "weights after that epoch, the first being 0; several translate one after the other",
-        default_help="the newest",
-        pattern=r"\d+(,\d+)*",
-        expected="epochs such as 0,10,29",
-        metavar="N,N",
-    )
+    name: str | None = trained_option("transformer")
+    epoch: str | None = epoch_option("translate one after the other")
     beam: int = option(4, "translations kept at every step; 1 is greedy search", "[1, inf)")
     penalty: float = option(0.6, "larger values favour longer translations", group="internal")
     pictures: bool = option(False, "draw where each layer and head looks, as PNG and as a page")
-    device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps", kind="device")
+    device: str = device_option()

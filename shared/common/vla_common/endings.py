@@ -1,7 +1,7 @@
 """How a program ends when files, text, a pipe or the keyboard end it: with one sentence and an exit code.
 
 What is no such thing is a mistake of the code's own and keeps its traceback. Only the standard library is needed: the
-host tool, which imports nothing from this package, loads this file by its path.
+host tool imports this module.
 """
 
 import errno

@@ -36,6 +36,11 @@ def _field(default: Any, stated: dict[str, Any]) -> Any:
     return field(default=default, metadata={**stated, "help": help})
 
 
+def device_option() -> Any:
+    """Return the field of the device that a program computes on."""
+    return option("auto", "auto, cpu, cuda, cuda:1 or mps", kind="device")
+
+
 @dataclass(frozen=True)
 class Option:
     """What a command line has to know of a field."""

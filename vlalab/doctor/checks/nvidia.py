@@ -129,7 +129,7 @@ def driver_version(case: Case) -> Finding:
 
 def architecture(case: Case) -> Finding:
     """Compares each GPU's compute capability with the list that each environment's torch was built for."""
-    found, builds = devices(case), borrowed.module("shared/modelkit/vla_modelkit/builds.py")
+    found, builds = devices(case), borrowed.module("vla_modelkit.builds")
     if not found:
         return skip(NO_GPU)
     for gpu in found:

@@ -1,6 +1,6 @@
 """Tokens and keys that travel in an HTTP header.
 
-Only the standard library is needed: the host tool loads this file by its path.
+Only the standard library is needed: the host tool imports this module.
 """
 
 import unicodedata

@@ -1,6 +1,6 @@
 """The public address of the lab's pages: where a reverse proxy with TLS shows them, each service under its own path.
 
-The host tool loads this file by its path, so it needs the standard library only.
+The host tool imports this module, so it needs the standard library only.
 """
 
 import os
@@ -49,6 +49,11 @@ def page_url(service: str, variables: Mapping[str, Any] = os.environ) -> str:
     """Return the public address of a service's pages, "" where it has none. Raises ValueError as `public_url` does."""
     url = public_url(variables)
     return url + PATHS[service] if url and service in PATHS else ""
+
+
+def page_path(service: str) -> str:
+    """Return the path of a service's public address, "" without one. Raises ValueError as `public_url` does."""
+    return urlsplit(page_url(service)).path
 
 
 class PublicPath:
