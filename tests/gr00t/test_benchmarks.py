@@ -8,6 +8,7 @@ from services.gr00t.service.loading import load_own_policy
 from services.gr00t.service.settings import Settings
 from services.gr00t.training.robot import robot_of
 from tests.calls import count_calls
+from tests.gpu_parts import run_gpu_parts
 from vla_datasets.films import Film
 from vla_datasets.lerobot import LeRobotDataset
 
@@ -42,3 +43,10 @@ def test_gr00t_decodes_films_again_only_where_none_is_kept(tiny_checkpoints, tmp
         "ours, later epochs": [0, 0],
         "ours, nothing kept": [2 * cameras, 2 * cameras],
     }
+
+
+def test_gpu_runs_its_parts_of_gr00t_small(tmp_path):
+    results = run_gpu_parts(tmp_path, "gr00t", "gr00t_fp32")
+    assert {part["status"] for part in results.values()} == {"ok"}
+    assert results["gr00t"]["figures"][0]["name"] == "gpu_gr00t_chunk"
+    assert results["gr00t_fp32"]["figures"][0]["value"] <= 1e-4

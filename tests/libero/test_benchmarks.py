@@ -16,6 +16,7 @@ from bench.parts.serving import served
 from services.libero.simulator import pro as pro_suites
 from services.libero.simulator import suites
 from tests.calls import count_calls
+from tests.gpu_parts import run_gpu_parts
 from vla_contract import Observation
 from vla_contract.server.batching import Job
 from vla_evaluation.config import parse_args
@@ -150,3 +151,11 @@ def test_plus_runs_libero_pluss_own_code_on_one_side(monkeypatch, tmp_path):
     assert words[1] == str(plus.STOCK)
     assert "liberoplus.liberoplus.envs import OffScreenRenderEnv" in plus.STOCK.read_text()
     assert imported("liberoplus.liberoplus", variables).is_relative_to(tmp_path)
+
+
+def test_gpu_compares_frames_of_two_renderers(tmp_path):
+    """Frames of the CPU twice: the second run compares with those that the first one stored as the GPU's."""
+    run_gpu_parts(tmp_path, "egl_cpu")
+    (tmp_path / "frames-cpu.npz").rename(tmp_path / "frames-gpu.npz")
+    figures = run_gpu_parts(tmp_path, "egl_cpu")["egl_cpu"]["figures"]
+    assert {one["name"]: one["value"] for one in figures}["gpu_egl_pixels_differ_8"] == 0

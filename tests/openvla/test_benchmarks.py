@@ -8,6 +8,7 @@ from bench import openvla as bench
 from services.openvla.checkpoint import tiny
 from services.openvla.model.linear import Packed
 from tests.calls import count_calls
+from tests.gpu_parts import run_gpu_parts
 
 
 def test_openvla_runs_the_engine_on_one_side_and_transformers_on_the_other(monkeypatch):
@@ -21,3 +22,13 @@ def test_openvla_runs_the_engine_on_one_side_and_transformers_on_the_other(monke
     ours.clear()
     assert np.array_equal(upstream(picture), tokens)
     assert len(ours) == 0 and len(theirs) == 7, "one pass for each token"
+
+
+def test_gpu_runs_its_parts_of_openvla_small(tmp_path):
+    results = run_gpu_parts(tmp_path, "openvla", "openvla_fp32", "openvla_flash", "egl_gpu")
+    assert [results[name]["status"] for name in ("openvla", "openvla_fp32")] == ["ok", "ok"]
+    figures = {one["name"]: one["value"] for part in results.values() for one in part["figures"]}
+    assert figures["gpu_openvla_fp32_tokens_equal"] == 1 and figures["gpu_openvla_batch_16"] > 0
+    if not torch.cuda.is_available():
+        assert results["openvla_flash"]["status"] == results["egl_gpu"]["status"] == "skipped"
+        assert "GPU" in results["openvla_flash"]["reason"] and results["egl_gpu"]["reason"]

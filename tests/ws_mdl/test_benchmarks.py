@@ -19,6 +19,7 @@ from services.ws_mdl.transformer.config import get_config
 from services.ws_mdl.transformer.train import get_ds
 from services.ws_mdl.transformer.trainer import Trainer
 from tests.calls import count_calls
+from tests.gpu_parts import run_gpu_parts
 from vla_modelkit.training.machine import Machine, choose_machine
 
 CPU = Machine(torch.device("cpu"))
@@ -119,3 +120,8 @@ def test_sharing_starts_other_numbers_of_programs_which_compute_in_other_numbers
     assert threads == [2] and words[0] > 0
     threads, words = sharing.train_side_by_side(2, {"OMP_NUM_THREADS": "1"}, 0.1)
     assert threads == [1, 1] and min(words) > 0
+
+
+def test_gpu_trains_a_small_minivla(tmp_path):
+    (result,) = run_gpu_parts(tmp_path, "minivla").values()
+    assert result["status"] == "ok" and result["figures"][0]["value"] > 0

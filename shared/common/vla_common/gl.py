@@ -278,7 +278,7 @@ def _no_gpu(devices: list[EglDevice] | None) -> str:
         return f"render mode 'gpu' needs EGL, and libEGL.so.1 is missing. Install it: {APT_PACKAGES}"
     return (
         f"render mode 'gpu' found no GPU among {len(devices)} EGL devices; {_GPU_HINT}, "
-        "or choose render mode 'cpu' (same pictures up to rounding, slower)"
+        "or choose render mode 'cpu' (slower; few pixels differ by more than 8 levels)"
     )
 
 
