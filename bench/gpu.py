@@ -109,7 +109,7 @@ def start_part(name: str, seconds_left: float, arguments: Sequence[str]) -> dict
         for figure, value, unit, target in FIGURE.findall(output)
     ]
     last_line = (output.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
-    reason = "" if status == "ok" else last_line
+    reason = "" if status == "ok" else last_line.removeprefix("skipped: ")
     return {"status": status, "seconds": round(time.monotonic() - started, 1), "reason": reason, "figures": figures}
 
 
