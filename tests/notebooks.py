@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,3 +52,21 @@ def shows_a_picture(cell: NotebookNode) -> bool:
     return any(kind in data for data in found for kind in PICTURES) or any(
         "<svg" in data.get("text/html", "") or "<img" in data.get("text/html", "") for data in found
     )
+
+
+PLOT_HANGUL = """
+import sys, warnings
+from vla_notebooks.kernel import HangulFont
+sys.meta_path.insert(0, HangulFont())
+import matplotlib.pyplot as plt
+warnings.simplefilter("error")  # a missing glyph is a warning
+plt.title("Loss 손실")
+plt.savefig("/dev/null", format="png")
+"""
+
+
+def plot_hangul(directory: Path) -> None:
+    """Plot a Korean title in a new process as a kernel does. Raises AssertionError where a glyph is missing."""
+    variables = {**os.environ, "PYTHONPATH": forked.import_path(), "MPLBACKEND": "Agg", "MPLCONFIGDIR": str(directory)}
+    done = subprocess.run([sys.executable, "-c", PLOT_HANGUL], env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

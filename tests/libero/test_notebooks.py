@@ -19,3 +19,7 @@ def test_a_policy_that_answers_is_asked_and_one_that_does_not_is_replaced(capsys
     assert nobody.info().name == "oracle"
     monkeypatch.setenv(playing.POLICY, nobody.base_url)
     assert playing.find_policy().base_url == nobody.base_url and capsys.readouterr().out == ""
+
+
+def test_a_plot_writes_hangul(tmp_path):
+    notebooks.plot_hangul(tmp_path)
