@@ -33,6 +33,7 @@ PARTS = {  # name -> the environment that has its packages
     "gr00t": "gr00t",
     "gr00t_flash": "gr00t",
     "gr00t_fp32": "gr00t",
+    "gr00t_training": "gr00t",
     "minivla": "ws_mdl",
     "egl_gpu": "libero",
     "egl_cpu": "libero",

@@ -244,6 +244,64 @@ def gr00t_fp32(plan: Plan) -> None:
     figure("gpu_gr00t_fp32_apart", float(apart), "action", "<=1e-4", quick=True)
 
 
+def gr00t_training(plan: Plan) -> None:
+    """Fine-tuning of GR00T N1.5 on random batches: steps per second, and peak memory against the estimate."""
+    import tempfile
+
+    import torch
+
+    from services.gr00t.checkpoint.config import N1_5
+    from services.gr00t.checkpoint.tiny import TINY
+    from services.gr00t.model.loading import shapes
+    from services.gr00t.training.memory import Memory
+    from services.gr00t.training.network import FlowLoss, load
+    from services.gr00t.training.samples import Batch
+    from services.gr00t.training.settings import Finetune
+    from services.gr00t.training.trainer import Trainer
+    from vla_modelkit.memory import reset_peak, used_bytes
+    from vla_modelkit.training.machine import choose_machine
+    from vla_modelkit.weights import MadeUp
+
+    device, _ = device_and_dtype(plan)
+    machine = choose_machine(str(device), "bf16" if device.type == "cuda" else "fp32")
+    config = TINY.model() if plan.tiny else N1_5
+    for kind, changes in (("whole", {}), ("around", {"tune_diffusion_model": False}), ("lora", {"lora_rank": 16})):
+        count = 2 if plan.tiny else 8
+        settings = Finetune("random", batch_size=count, **changes)
+        reset_peak(device)
+        model = load(config, MadeUp(shapes(config), device), ROBOT, settings, device, machine.dtype or torch.float32)
+        rows, places = gr00t_rows(config, count)
+        state = np.zeros((count, config.head.state_dim), np.float32)
+        batch = Batch(
+            pictures=torch.from_numpy(np.stack([row.pictures for row in rows])),
+            ids=torch.tensor([row.ids for row in rows]),
+            lengths=torch.full((count,), len(rows[0].ids)),
+            state=torch.from_numpy(state),
+            actions=random_noise(config, count) / 3,
+            noise=random_noise(config, count),
+            times=torch.linspace(0, 0.99, count),
+        )
+        with tempfile.TemporaryDirectory() as directory:
+            loss = FlowLoss(model, torch.as_tensor(places, device=device), 7)
+            trainer = Trainer(settings, machine, loss, Path(directory), {})
+
+            def step(trainer: Trainer = trainer, batch: Batch = batch) -> None:
+                trainer.learn(batch)
+                synchronize(device)
+
+            ms = timed(plan, {f"a step of {count}, {kind}": step})
+        figure(f"gpu_gr00t_training_{kind}", 1e3 * count / ms[f"a step of {count}, {kind}"], "samples/s", "none")
+        if device.type == "cuda":
+            estimate, peak = Memory(config, VIEWS).estimate(settings).total, used_bytes(device)
+            peak += torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0] - torch.cuda.memory_reserved()
+            print(f"  memory: {peak / 1e9:.2f} GB at most with CUDA's own, estimated {estimate / 1e9:.2f}")
+            target = "none" if plan.tiny else "<=0.1"
+            figure(f"gpu_gr00t_training_{kind}_memory_error", abs(peak / estimate - 1), "share", target, quick=True)
+        del trainer, loss, model, step
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
 def minivla(plan: Plan) -> None:
     """Training steps per second of mini-VLA, batches of 64."""
     from bench.minivla import made_up

@@ -46,7 +46,12 @@ def test_gr00t_decodes_films_again_only_where_none_is_kept(tiny_checkpoints, tmp
 
 
 def test_gpu_runs_its_parts_of_gr00t_small(tmp_path):
-    results = run_gpu_parts(tmp_path, "gr00t", "gr00t_fp32")
+    results = run_gpu_parts(tmp_path, "gr00t", "gr00t_fp32", "gr00t_training")
     assert {part["status"] for part in results.values()} == {"ok"}
     assert results["gr00t"]["figures"][0]["name"] == "gpu_gr00t_chunk"
     assert results["gr00t_fp32"]["figures"][0]["value"] <= 1e-4
+    assert [one["name"].rpartition("_")[2] for one in results["gr00t_training"]["figures"]] == [
+        "whole",
+        "around",
+        "lora",
+    ]
