@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import signal
 import sys
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 
 import tyro
 import uvicorn
 
+from services.ui.app import create_app
+from services.ui.ask.link import PolicyLink
 from vla_common import endings
 from vla_common.serving import Serving
+from vla_contract.server.auth import token_for
+from vla_contract.server.serving import address, listen, uvicorn_config
 
 log = logging.getLogger("services.ui")
-OFF = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +58,9 @@ class Server(Serving):
 
 def main() -> None:
     """Serves the page until it is told to stop."""
-    os.environ.update(OFF)  # before Gradio is imported: it reports to its makers otherwise
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel("WARNING")  # a line for every question to another service
-    settings = tyro.cli(Server, prog="python -m services.ui")
-    with tempfile.TemporaryDirectory(prefix="vlalab-ui-") as uploads:  # this user's alone, and gone with the page
-        os.environ["GRADIO_TEMP_DIR"] = uploads
-        run(settings)
+    run(tyro.cli(Server, prog="python -m services.ui"))
 
 
 def run(settings: Server) -> None:
@@ -71,19 +68,10 @@ def run(settings: Server) -> None:
 
     Raises ValueError for a bad setting, or none where one is needed, OSError for a port that is taken.
     """
-    from services.ui.ask.link import PolicyLink
-    from services.ui.ask.starting import without_interface_files
-    from vla_contract.server.auth import token_for
-    from vla_contract.server.serving import address, listen, uvicorn_config
-
     token = token_for(settings.host)  # it will be typed as a password: no shorter than what a policy takes
     link = PolicyLink(settings.policy_url, token, settings.timeout_s)
     named = settings.addresses("policies").items()
     others = {name: PolicyLink(url, token, settings.timeout_s) for name, url in named}
-    # Gradio takes seconds to import: not before the settings are known to be good.
-    with without_interface_files():
-        from services.ui.app import create_app
-
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again at its end: go on, and clean up
     logging.getLogger("uvicorn.error").addFilter(not_cut_off)
     app = create_app(link, token, settings.addresses("services"), others, settings.steward)

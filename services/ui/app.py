@@ -11,15 +11,14 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from services.ui.ask import mounting
-from services.ui.ask.choice import Choice
-from services.ui.ask.link import PolicyLink
+from services.ui.ask import routes as ask
+from services.ui.ask.link import Choice, PolicyLink
 from services.ui.site.guard import Guard
 from services.ui.site.site import Site
 from services.ui.site.upstream import Away
 from vla_contract.server.public import PublicPath
 
-# folders here, in the order of the navigation; each but Gradio's has a routes.py
+# folders here, in the order of the navigation
 PAGES = ("ask", "simulator", "runs", "data", "lab")
 SERVICES = {
     "reports": "http://127.0.0.1:8090",
@@ -58,7 +57,7 @@ def create_app(
     for page in ("overview", *PAGES):
         if page != "ask":
             app.router.routes.extend(importlib.import_module(f"services.ui.{page}.routes").routes(site))
-    mounting.mount(app, Choice(link, others), site.navigation)
+    app.router.routes.extend(ask.routes(site, Choice(link, others)))
     app.add_middleware(Guard, login=site.login, ask=site.ask_to_log_in)
     app.add_middleware(PublicPath, service="ui")
     return app

@@ -26,48 +26,29 @@ PUBLIC = {  # what answers 2xx without the token; all below it where it ends in 
 }
 
 
-def file_words(secret: Path) -> list[object]:
-    """Returns the forms in which a request may name a file of this machine."""
-    return [
-        str(secret), f"file://{secret}", f"../../../../../..{secret}", {"path": str(secret),
-        "meta": {"_type": "gradio.FileData"}},
-        [{"path": str(secret), "meta": {"_type": "gradio.FileData"}}], {"path": "/dev/zero",
-        "meta": {"_type": "gradio.FileData"}},
-        {"path": "/proc/self/environ", "meta": {"_type": "gradio.FileData"}}, {"image": {"path": str(secret)}},
-        {"url": f"file://{secret}", "meta": {"_type": "gradio.FileData"}},
-    ]  # fmt: skip
-
-
-def gradio(draw: random.Random, secret: Path) -> Body:
-    """Returns a request to the page."""
+def question(draw: random.Random, secret: Path) -> Body:
+    """Returns a request to the page that asks a policy: a form of any fields, or a path that leads elsewhere."""
+    paths = (str(secret), f"file://{secret}", f"../../../../../..{secret}", "/dev/zero", "/proc/self/environ")
     if draw.random() < 0.35:
-        base = draw.choice(("/gradio_api/file=", "/gradio_api/file/", "/file=", "/gradio_api/proxy=",
-        "/gradio_api/stream/",
-                            "/gradio_api/heartbeat/", "/gradio_api/deep_link?session_hash=", "/theme.css?", "/assets/",
-                            "/static/", "/custom_component/", "/gradio_api/component_server", "/monitoring/",
-                            "/config"))  # fmt: skip
-        value = draw.choice(
-            (str(secret), quote(str(secret), safe=""), f"..{secret}", "x", "http://127.0.0.1:1/", "a" * 2000)
-        )
+        base = draw.choice(("/look?example=", "/look?policies=", "/look?state=", "/examples/", "/static/", "/config?",
+                            "/gradio_api/file="))  # fmt: skip
+        value = draw.choice((*paths, quote(str(secret), safe=""), "x", "http://127.0.0.1:1/", "a" * 2000))
         return Body(f"/ask{base}{value}", b"", "", "get", draw.choice(("GET", "GET", "HEAD", "POST")))
-    words = [*file_words(secret), *(value for value in HOSTILE if not isinstance(value, bytes))]
-    data = {"data": [draw.choice(words) for _ in range(draw.randrange(4))], "fn_index": draw.choice((0, 1, 2, -1, 99,
-    "a")),
-            "session_hash": draw.choice(("a", "", "\x00", "b" * 300)), "trigger_id": draw.choice((1, None,
-            "x"))}  # fmt: skip
-    if draw.random() < 0.4:
-        data[draw.choice(list(data))] = draw.choice(words)
-    text = json.dumps(data, default=str).encode()
+    words = [*paths, *(json.dumps(value, default=str) for value in HOSTILE if not isinstance(value, bytes))]
+    parts = []
+    for _ in range(draw.randrange(6)):
+        name = draw.choice(("picture", "picture_2", "instruction", "unnorm_key", "as_libero", "policies", "state", "x"))
+        file = f'; filename="{draw.choice(words)[:80]}"' if draw.random() < 0.5 else ""
+        parts.append(f'--x\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n{draw.choice(words)}\r\n')
+    text = ("".join(parts) + "--x--\r\n").encode("utf-8", "replace")
     kind = draw.random()
     if kind < 0.15:
         text = draw.choice(JSON_TEXTS)
     elif kind < 0.35:
         text = draw.choice((cut, flip))(text, draw)
-    route = draw.choice(("queue/join", "queue/join", "queue/data", "upload", "run/predict", "api/predict", "call/0",
-    "reset", "cancel",
-                         "component_server", "queue/push", "login", "app_id", "process_recording", "api/"))  # fmt: skip
-    media = draw.choice((JSON, JSON, JSON, "multipart/form-data", "multipart/form-data; boundary=x", "text/plain"))
-    return Body(f"/ask/gradio_api/{route}", text, media, f"gradio {route}")
+    form = "multipart/form-data; boundary=x"
+    media = draw.choice((form, form, form, "multipart/form-data", JSON, "text/plain"))
+    return Body(f"/ask/{draw.choice(('act', 'act', 'picture', 'look'))}", text, media, "question")
 
 
 def stranger(draw: random.Random, secret: Path) -> Body:
@@ -140,11 +121,8 @@ async def flood(
             if time.monotonic() > until:
                 break
             body = make(random.Random(f"{seed}/{target.name}/{number}"), secret)
-            stream = "queue/data" in body.route  # stays open by design
-            answer = await connection.ask(
-                request_bytes(body, "127.0.0.1"), body.method == "HEAD", 1.0 if stream else 30.0
-            )
-            problem = None if stream and answer.status == -1 else fault(target, body, answer)
+            answer = await connection.ask(request_bytes(body, "127.0.0.1"), body.method == "HEAD", 30.0)
+            problem = fault(target, body, answer)
             trace = last_traceback(target) if problem and answer.status >= 500 else ""
             ledger.count(row, problem is None, f"{describe(body, number)} {body.headers}: {problem} {trace}")
             judged += 1
@@ -158,7 +136,7 @@ def attack_page(target: Target, seed: int, seconds: float, ledger: Ledger) -> No
     """Attacks one page; its memory is watched from the second third on."""
     secret = target.log.with_name("secret.txt")  # beside the volume
     secret.write_text(SECRET)
-    make, numbers = stranger if target.guarded else gradio, iter(range(1_000_000))
+    make, numbers = stranger if target.guarded else question, iter(range(1_000_000))
     warm = asyncio.run(flood(target, make, seed, numbers, time.monotonic() + seconds / 3, ledger, secret))
     before = settled_mb(target)
     judged = asyncio.run(flood(target, make, seed, numbers, time.monotonic() + seconds * 2 / 3, ledger, secret))

@@ -1,8 +1,6 @@
 """Policies, pictures, and the page over them, each really served on a loopback port."""
 
-import os
 import sys
-import tempfile
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -15,20 +13,6 @@ ROOT = HERE.parents[1]
 for folder in (HERE, ROOT, *(ROOT / "shared" / name for name in ("common", "contract", "evaluation"))):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-_uploads = tempfile.TemporaryDirectory(prefix="vlalab-ui-tests-")
-# as services.ui's main sets them, before Gradio is imported
-os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=_uploads.name)
-
-
-def _import_gradio() -> None:
-    """As services.ui's own start does."""
-    from services.ui.ask.starting import without_interface_files
-
-    with without_interface_files():
-        import gradio  # noqa: F401
-
-
-_import_gradio()
 
 
 @pytest.fixture
@@ -101,7 +85,7 @@ def page_over(place, stack):
             stack.enter_context(running(policy, port=port, **settings))
         with closing(PolicyLink(link.url)) as fresh:
             end = time.monotonic() + 30
-            while link.status().digest != fresh.status().digest:  # it keeps what the one before said for a second
+            while link.status() != fresh.status():  # it keeps what the one before said for a second
                 assert time.monotonic() < end, "the page does not see the policy"
                 time.sleep(0.05)
         return url

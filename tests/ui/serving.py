@@ -80,7 +80,6 @@ def nobody() -> str:
 def program(*words: str, **variables: str) -> subprocess.Popen:
     """Returns the page started as a program, its output in a pipe."""
     env = {**ENVIRONMENT, **variables}
-    env = {name: value for name, value in env.items() if name not in ("GRADIO_ANALYTICS_ENABLED", "GRADIO_TEMP_DIR")}
     command = [sys.executable, "-m", "services.ui", *words]
     return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 

@@ -1,18 +1,24 @@
 """Several policies on one page: who is offered, who is asked, and answers side by side."""
 
-import json
+import io
 
+import httpx
 import pytest
-from gradio_client import Client, handle_file
 from PIL import Image
 from policies import WRIST, FarPolicy, HandPolicy, SeeingPolicy
 from serving import nobody
 
 from services.ui.__main__ import Server
-from services.ui.ask import asking, moments, needs, page
-from services.ui.ask.choice import Choice
+from services.ui.ask import asking, moments, needs, routes
+from services.ui.ask.link import Choice
 from vla_contract import Part
 from vla_contract.protocol.parts import HAND_STATE
+
+
+def act(url, picture, headers=None, picture_2=None, **data):
+    """Returns the page's answer to a question."""
+    files = {name: path.read_bytes() for name, path in {"picture": picture, "picture_2": picture_2}.items() if path}
+    return httpx.post(f"{url}/act", data=data, files=files, headers=headers, timeout=60)
 
 
 def test_who_is_up_is_offered_and_who_needs_more_than_the_page_has_is_not(serve_policy, link_to):
@@ -22,46 +28,46 @@ def test_who_is_up_is_offered_and_who_needs_more_than_the_page_has_is_not(serve_
     assert choice.up() == ["seeing"]
     assert list(choice.chosen([])) == ["seeing"], "the page's own is away"
     assert list(choice.chosen(["away", "http://elsewhere:1"])) == ["away"], "a name is looked up, and is no address"
-    assert not page.offer(choice, [])[0]["visible"] and page.offer(choice, ["away"])[0]["visible"]
+    assert routes.described(choice, [], {})["policies"] == ["seeing"]
+    assert routes.described(choice, ["away"], {})["policies"] == ["seeing", "away"]
 
 
 def test_the_pages_own_is_offered_once(serve_policy, link_to):
     url = serve_policy(SeeingPolicy())
     choice = Choice(link_to(url), {"far": link_to(nobody()), "openvla": link_to(url)})
-    assert list(choice.links) == ["openvla", "far"] and list(choice.chosen(None)) == ["openvla"]
+    assert list(choice.links) == ["openvla", "far"] and list(choice.chosen([])) == ["openvla"]
 
 
 def test_several_answer_side_by_side_each_with_a_key_of_its_own(serve_policy, serve_page, picture):
     seeing, far = SeeingPolicy(), FarPolicy(horizon=3, unnorm_keys=("bridge_orig",))
     others = {"seeing": serve_policy(seeing), "far": serve_policy(far), "away": nobody()}
-    client = Client(serve_page(others["seeing"], others=others), verbose=False, analytics_enabled=False)
-    asked = (handle_file(str(picture)), "pick up the bowl", "libero_goal", False)
-    alone = client.predict(*asked, api_name="/ask")
-    both = client.predict(*asked, ["seeing", "far", "away"], api_name="/ask")
-    client.close()
-    assert "vl-several" not in alone[0] and json.loads(alone[3])["policy"] == "seeing"
-    assert [section.split("<")[0] for section in both[0].split("<section><h2>")[1:]] == ["seeing", "far", "away"]
-    assert both[0].count("Latency") == 2 and both[0].count("No policy answers at") == 1
-    raw = json.loads(both[3])
-    assert raw["away"] is None and (raw["far"]["unnorm_key"], len(raw["far"]["actions"])) == ("bridge_orig", 3)
-    assert raw["seeing"]["actions"] == json.loads(alone[3])["actions"]
+    url = serve_page(others["seeing"], others=others)
+    asked = {"instruction": "pick up the bowl", "unnorm_key": "libero_goal"}
+    alone = act(url, picture, **asked).json()
+    both = act(url, picture, **asked, policies=list(others))
+    shown = act(url, picture, {"Accept": "text/html"}, **asked, policies=list(others)).text
+    assert [section.split("<")[0] for section in shown.split("<section><h2>")[1:]] == list(others)
+    assert shown.count("<h3>Latency") == 2 and shown.count("<b>No policy answers at") == 1
+    raw = both.json()
+    assert both.status_code == 200 and "No policy answers at" in raw["away"]["detail"]
+    assert (raw["far"]["unnorm_key"], len(raw["far"]["actions"])) == ("bridge_orig", 3)
+    assert alone["policy"] == "seeing" and raw["seeing"]["actions"] == alone["actions"]
 
 
 def test_what_few_need_is_asked_for_once_and_reaches_who_needs_it(serve_policy, serve_page, picture):
     seeing, hand = SeeingPolicy(unnorm_keys=()), HandPolicy()
     others = {"seeing": serve_policy(seeing), "hand": serve_policy(hand)}
-    client = Client(serve_page(others["seeing"], others=others), verbose=False, analytics_enabled=False)
-    shown = handle_file(str(picture))
+    url = serve_page(others["seeing"], others=others)
     state = "position (m): 1 2 3\nrotation (rad): 0, 0, 0.5\nfingers (m): 0.04 -0.04"
-    got = client.predict(shown, "go", None, False, ["seeing", "hand"], state, shown, api_name="/ask")
-    raw = json.loads(got[3])
+    asked = {"instruction": "go", "policies": ["seeing", "hand"]}
+    raw = act(url, picture, **asked, state=state, picture_2=picture).json()
     assert raw["seeing"]["state"] is None and list(raw["seeing"]["pictures"]) == ["agentview"]
     assert raw["hand"]["state"] == [1, 2, 3, 0, 0, 0.5, 0.04, -0.04] and raw["hand"]["actions"][0][:3] == [1, 2, 3]
     assert raw["hand"]["pictures"] == {"agentview": [64, 64, 3], WRIST: [64, 64, 3]}
-    lacking = client.predict(shown, "go", None, False, ["seeing", "hand"], "fingers (m): 1", api_name="/ask")[0]
-    client.close()
-    assert f"The picture of camera {WRIST} is missing" in lacking and lacking.count("vl-numbers") == 1
-    assert "no line &#x27;position (m)&#x27;" in lacking and "has &#x27;1&#x27;; expected 2 numbers" in lacking
+    lacking = act(url, picture, **asked, state="fingers (m): 1").json()
+    wrong = lacking["hand"]["detail"]
+    assert f"The picture of camera {WRIST} is missing" in wrong and "actions" in lacking["seeing"]
+    assert "no line 'position (m)'" in wrong and "has '1'; expected 2 numbers" in wrong
 
 
 def test_more_further_cameras_than_fields_are_said():
@@ -69,7 +75,7 @@ def test_more_further_cameras_than_fields_are_said():
         [SeeingPolicy(cameras=("a", "b", "c")).info(), SeeingPolicy(cameras=("a", "d", "e")).info(), None]
     )
     assert needed.first == ("a",) and needed.offered == ("b", "c", "d")
-    form = asking.Form("x.png", "go", None, False, more=("b.png", "c.png", "d.png"), needed=needed)
+    form = asking.Form("go", pictures=[io.BytesIO()] * 4, needed=needed)
     with pytest.raises(asking.FormError, match=r"camera e is missing.*choose fewer policies"):
         asking.observe(form, SeeingPolicy(cameras=("a", "d", "e"), unnorm_keys=()).info())
 

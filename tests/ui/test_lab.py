@@ -117,7 +117,7 @@ def steward(folder: Path, tells: dict):
     os.close(opened)
 
 
-def without_gradio(folder: Path | str, token: str | None, reports: str) -> FastAPI:
+def lab_alone(folder: Path | str, token: str | None, reports: str) -> FastAPI:
     """Returns the site of the one page, behind its guard; what this page needs not takes long to make."""
     site = Site(("lab",), {"reports": reports}, token, str(folder))
     app = FastAPI()
@@ -131,7 +131,7 @@ def site(stack):
     """Returns a function that serves the page over a folder and gives a client that has logged in."""
 
     def make(folder: Path | str, token: str | None = TOKEN) -> httpx.Client:
-        url = stack.enter_context(serving(without_gradio(folder, token, nobody())))
+        url = stack.enter_context(serving(lab_alone(folder, token, nobody())))
         client = stack.enter_context(httpx.Client(base_url=url, timeout=60.0))
         client.headers["Authorization"] = f"Bearer {token}"
         return client
@@ -232,7 +232,7 @@ def started(stack, tmp_path):
     stack.callback(process.wait)
     stack.callback(process.send_signal, signal.SIGTERM)
     stack.callback(subprocess.run, [ROOT / "lab", "down"], env=environment, capture_output=True)
-    return stack.enter_context(serving(without_gradio(folder, TOKEN, f"http://127.0.0.1:{port}")))
+    return stack.enter_context(serving(lab_alone(folder, TOKEN, f"http://127.0.0.1:{port}")))
 
 
 @pytest.mark.outside

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
-from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -32,18 +33,18 @@ def budget(count: int = 1) -> ImageBudget:
     return ImageBudget(count, MAX_PIXELS * 3)
 
 
-def read(path: str | Path, left: ImageBudget | None = None) -> np.ndarray:
-    """Returns the picture in a file: uint8 [H, W, 3], RGB, upright as its EXIF says, transparency on white.
+def read(file: BinaryIO, left: ImageBudget | None = None) -> np.ndarray:
+    """Returns the picture in an open file: uint8 [H, W, 3], RGB, upright as its EXIF says, transparency on white.
 
     Raises ImageError where the file is no picture, is cut off, or has more than MAX_PIXELS or than `left` allows.
     """
     try:
-        _check_file(Path(path))
-        with _DECODING, warnings.catch_warnings(), Image.open(path, formats=FORMATS) as picture:
+        _check_file(file)
+        with _DECODING, warnings.catch_warnings(), Image.open(file, formats=FORMATS) as picture:
             warnings.simplefilter("ignore")  # Pillow warns of sizes that are refused here anyway
             _check_size(picture.size)
             (left or budget()).spend(picture.height, picture.width)
-            _check_decoder(picture, Path(path))
+            _check_decoder(picture, file)
             ImageOps.exif_transpose(picture, in_place=True)
             return _rgb(picture)
     except Image.DecompressionBombError as error:
@@ -52,21 +53,19 @@ def read(path: str | Path, left: ImageBudget | None = None) -> np.ndarray:
         raise
     except InvalidObservation as error:
         raise ImageError(str(error)) from error
-    except FileNotFoundError as error:
-        raise ImageError("the picture was uploaded too long ago and is not kept; upload it again") from error
     except (OSError, SyntaxError, TypeError, ValueError) as error:  # Pillow's ways to say: broken
         raise ImageError(f"the file cannot be read as a picture; upload {', '.join(FORMATS)}") from error
 
 
-def drawable(path: str | Path | None) -> Image.Image | None:
+def drawable(file: BinaryIO | None) -> Image.Image | None:
     """Returns the picture in a file as one that every browser draws, or None where the file is such a one.
 
     Raises ImageError as `read` does.
     """
-    if path is None:
+    if file is None:
         return None
-    pixels = read(path)
-    with Image.open(path, formats=FORMATS) as picture:
+    pixels = read(file)
+    with Image.open(file, formats=FORMATS) as picture:
         return Image.fromarray(pixels) if picture.format in NOT_DRAWN else None
 
 
@@ -85,8 +84,9 @@ def fit(image: np.ndarray, image_hw: tuple[int, int] | None, crop_area: float | 
 _MEGAPIXELS = f"{MAX_PIXELS // 1_000_000} megapixels"
 
 
-def _check_file(path: Path) -> None:
-    size_mb, limit_mb = path.stat().st_size / 2**20, MAX_FILE_BYTES // 2**20
+def _check_file(file: BinaryIO) -> None:
+    size_mb, limit_mb = file.seek(0, os.SEEK_END) / 2**20, MAX_FILE_BYTES // 2**20
+    file.seek(0)
     if size_mb > limit_mb:
         raise ImageError(f"the file has {size_mb:.1f} MB; upload one of at most {limit_mb} MB")
 
@@ -97,10 +97,13 @@ def _check_size(size_wh: tuple[int, int]) -> None:
         raise ImageError(f"the picture is {width}×{height}; upload one of at most {_MEGAPIXELS}")
 
 
-def _check_decoder(picture: Image.Image, path: Path) -> None:
+def _check_decoder(picture: Image.Image, file: BinaryIO) -> None:
     """Raises for a file whose decoding takes more than its pixels: scans of a JPEG, tiles of a TIFF."""
     if picture.format in ("JPEG", "MPO"):
-        check_scans(path.read_bytes())
+        before = file.tell()
+        file.seek(0)
+        check_scans(file.read())
+        file.seek(before)
     if picture.format == "TIFF":
         width, height = (int(picture.tag_v2.get(tag, 0)) for tag in (TILE_WIDTH, TILE_LENGTH))
         _check_size((width, height))

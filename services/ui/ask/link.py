@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import threading
 import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from services.ui.ask import advice
@@ -34,6 +35,10 @@ class Trouble:
     todo: str
     passing: bool = False  # waiting may be enough
 
+    def to_dict(self) -> dict[str, str]:
+        """Return it as JSON types, for programs."""
+        return {"detail": f"{self.title}: {self.detail}", "todo": self.todo}
+
 
 @dataclass(frozen=True)
 class PolicyStatus:
@@ -46,11 +51,6 @@ class PolicyStatus:
     def usable(self) -> bool:
         """Whether the page can ask it for actions."""
         return self.trouble is None
-
-    @property
-    def digest(self) -> str:
-        """What tells this status from others; it tells nothing else."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
 
 class PolicyLink:
@@ -107,6 +107,31 @@ class PolicyLink:
             self._quick.reset(session)
         except PolicyError:
             return  # the policy drops old sessions by itself
+
+
+class Choice:
+    """Policies by name; the first is the one that is asked where none is chosen and it answers."""
+
+    def __init__(self, first: PolicyLink, others: Mapping[str, PolicyLink] | None = None):
+        named = {name: link for name, link in (others or {}).items() if link.url != first.url}
+        name = next((name for name, link in (others or {}).items() if link.url == first.url), first.url)
+        self.links = {name: first, **named}
+
+    def up(self) -> list[str]:
+        """Return the names of those that answer and that the page can ask."""
+        with ThreadPoolExecutor(len(self.links)) as pool:
+            statuses = pool.map(PolicyLink.status, self.links.values())
+            return [name for name, status in zip(self.links, statuses, strict=True) if status.usable]
+
+    def chosen(self, names: Sequence[str]) -> dict[str, PolicyLink]:
+        """Return the policies of those names; where it is none, the first one, or another that is up in its place."""
+        found = {name: self.links[name] for name in names if name in self.links}
+        if found:
+            return found
+        name, first = next(iter(self.links.items()))
+        if not first.status().usable and (up := self.up()):
+            name = up[0]
+        return {name: self.links[name]}
 
 
 def unsuitable(info: PolicyInfo) -> Trouble | None:

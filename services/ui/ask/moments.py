@@ -9,7 +9,9 @@ from pathlib import Path
 from vla_contract import Part
 from vla_contract.protocol.parts import HAND_STATE
 
-FOLDER = Path(__file__).parent / "examples"  # <suite>/*.jpg of the first camera, <camera>/<suite>/*.jpg of others
+FOLDER = (
+    Path(__file__).parent / "static/examples"
+)  # <suite>/*.jpg of the first camera, <camera>/<suite>/*.jpg of others
 
 
 def examples() -> list[list[str]]:

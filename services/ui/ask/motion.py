@@ -73,17 +73,22 @@ def _opens(value: float, part: Part) -> bool:
 # --- words and panels -----------------------------------------------------------------------------------------
 
 
-def drawn(found: Motion) -> str:
-    """Returns the motion as HTML: a sentence and panels; nothing for a robot of which too little is known."""
+@dataclass(frozen=True)
+class Drawing:
+    """A sentence about a motion, and panels of it: what is in the SVG of each, and its caption."""
+
+    sentence: str
+    panels: list[tuple[str, str]]
+
+
+def drawn(found: Motion) -> Drawing | None:
+    """Returns the motion drawn; None for a robot of which too little is known."""
     panels = []
     if found.path is not None:
         panels += [_plan(found, 1, 0, "from above"), _plan(found, 1, 2, "from behind")]
     if found.turn is not None:
         panels.append(_curves(found.turn))
-    if not panels:
-        return ""
-    said = f'<p class="vl-quiet">{escape(said_of(found))}</p>'
-    return f'<h3>Motion</h3>{said}<div class="vl-motion">{"".join(panels)}</div>'
+    return Drawing(said_of(found), panels) if panels else None
 
 
 def said_of(found: Motion) -> str:
@@ -112,7 +117,7 @@ def _fingers(opened: Sequence[bool]) -> str:
     return ", ".join(words)
 
 
-def _plan(found: Motion, across: int, up: int, name: str) -> str:
+def _plan(found: Motion, across: int, up: int, name: str) -> tuple[str, str]:
     """Returns the path in the plane of two axes. Across is y to the left, as one looks along x; up is x or z."""
     points = np.stack((-found.path[:, across], found.path[:, up]), axis=1)
     reach = np.abs(found.path).max() or 1.0  # both planes have one scale
@@ -126,10 +131,10 @@ def _plan(found: Motion, across: int, up: int, name: str) -> str:
     start = f'<rect x="{SIDE / 2 - 4}" y="{SIDE / 2 - 4}" width="8" height="8" fill="{COLOURS[0]}"/>'
     path = f'<polyline points="{line}" fill="none" stroke="{COLOURS[0]}" stroke-width="2"/>'
     names = _word(SIDE / 2, 12, f"+{AXES[up]}") + _word(12, SIDE / 2, f"+{AXES[across]}")
-    return _panel(_cross() + path + start + dots + names, f"{name}; the edge is {reach:.3g} {found.length} away")
+    return _cross() + path + start + dots + names, f"{name}; the edge is {reach:.3g} {found.length} away"
 
 
-def _curves(turn: np.ndarray) -> str:
+def _curves(turn: np.ndarray) -> tuple[str, str]:
     """Returns the angles over the actions, one line for each axis."""
     reach = np.abs(turn).max() or 1.0
     across = np.linspace(ROOM, SIDE - ROOM, len(turn))
@@ -139,7 +144,7 @@ def _curves(turn: np.ndarray) -> str:
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, heights, strict=True))
         lines += f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
         lines += _word(SIDE - ROOM + 10, heights[-1], axis)
-    return _panel(_cross(False) + lines, f"turned, action by action; the edge is {math.ceil(reach)}°")
+    return _cross(False) + lines, f"turned, action by action; the edge is {math.ceil(reach)}°"
 
 
 def _cross(both: bool = True) -> str:
@@ -151,9 +156,3 @@ def _cross(both: bool = True) -> str:
 
 def _word(x: float, y: float, text: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" dominant-baseline="central">{escape(text)}</text>'
-
-
-def _panel(parts: str, caption: str) -> str:
-    size = f'viewBox="0 0 {SIDE} {SIDE}" fill="currentColor"'
-    picture = f'<svg {size} role="img" aria-label="{escape(caption)}">{parts}</svg>'
-    return f"<figure>{picture}<figcaption>{escape(caption)}</figcaption></figure>"

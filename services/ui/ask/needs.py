@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -35,18 +34,9 @@ class Needs:
     state: tuple[Part, ...] = ()
 
     @property
-    def digest(self) -> str:
-        """What tells these needs from others; it tells nothing else."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
-
-    @property
     def offered(self) -> tuple[str, ...]:
         """For each of the page's fields for further pictures, whose it is; empty: nobody's."""
         return (*self.more, *[""] * MORE_PICTURES)[:MORE_PICTURES]
-
-    def pictures(self, paths: Sequence[str | None]) -> dict[str, str]:
-        """Returns what was uploaded by camera: `paths` are those of the fields, in their order."""
-        return {camera: path for camera, path in zip(self.more, paths, strict=False) if path}
 
 
 def of(infos: Iterable[PolicyInfo | None]) -> Needs:

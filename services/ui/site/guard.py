@@ -12,14 +12,17 @@ from services.ui.site import words
 from services.ui.site.login import SAFE, Login, is_of_this_site
 
 PROBES = ("/livez", "/readyz")
-OPEN = (*PROBES, "/login", "/ask/login")  # gradio_client logs in beside the page that it asks
+OPEN = (*PROBES, "/login")
 LOOK = "/static/site/"  # the login has the site's look
 POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; "
     b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-GRADIO_POLICY = b"frame-ancestors 'none'"  # its page needs scripts in its HTML
-HEADERS = {b"x-content-type-options": b"nosniff", b"referrer-policy": b"same-origin"}
+HEADERS = {
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"same-origin",
+    b"content-security-policy": POLICY,
+}
 
 
 class Guard:
@@ -58,14 +61,12 @@ class Guard:
 
 
 def _with_headers(send: Send, request: Request) -> Send:
-    """Returns a `send` that adds HEADERS, a policy where an answer has none, and the language that was chosen."""
-    policy = GRADIO_POLICY if request.url.path.startswith("/ask/") else POLICY
-    more = {**HEADERS, b"content-security-policy": policy}
+    """Returns a `send` that adds HEADERS where an answer has none, and the language that was chosen."""
 
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             has = {name.lower() for name, _ in message["headers"]}
-            added = [(name, value) for name, value in more.items() if name not in has]
+            added = [(name, value) for name, value in HEADERS.items() if name not in has]
             chosen = words.chosen_by(request)
             added += [(b"set-cookie", chosen)] if chosen else []
             message = {**message, "headers": [*message["headers"], *added]}

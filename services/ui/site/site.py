@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,14 +44,11 @@ class Site:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        self._templates.filters["lines_of_json"] = _lines_of_json
 
     def render(self, request: Request, template: str, status: int = 200, **values: object) -> Response:
         """Returns a page: `values` in a template, "runs/list.html.j2" for example, whose folder is the page."""
-        return HTMLResponse(self._drawn(request, template, **values), status, {"cache-control": "no-store"})
-
-    def navigation(self, request: Request) -> str:
-        """Returns the navigation alone, for a page that has a frame of its own."""
-        return self._drawn(request, "site/nav.html.j2", page=request.url.path.split("/")[1])
+        return HTMLResponse(self.fragment(request, template, **values), status, {"cache-control": "no-store"})
 
     def away(self, request: Request, error: Away) -> Response:
         """Returns a page that says that a service does not answer, and how to start it."""
@@ -58,7 +56,7 @@ class Site:
 
     def ask_to_log_in(self, request: Request, then: str = "", wrong: bool = False) -> Response:
         """Returns the login for a person, a sentence for a program. then: the page asked for, else the request's."""
-        if "text/html" not in request.headers.get("accept", "") and request.url.path != "/":
+        if not accepts_html(request) and request.url.path != "/":
             detail = "that is not the lab's token" if wrong else "not logged in"
             return JSONResponse(
                 {"detail": f"{detail}; the password is the lab's token (VLALAB_TOKEN)"}, 400 if wrong else 401
@@ -70,11 +68,9 @@ class Site:
     def routes(self) -> list[BaseRoute]:
         """Returns the site's own routes: the login, and the files of every page's `static/`."""
         files = [Mount(f"/static/{path.parent.name}", Kept(directory=path)) for path in sorted(FOLDER.glob("*/static"))]
-        begin = functools.partial(_log_in, self)
         return [
             *files,
-            Route("/login", begin, methods=["POST"]),
-            Route("/ask/login", begin, methods=["POST"]),
+            Route("/login", functools.partial(_log_in, self), methods=["POST"]),
             Route("/logout", functools.partial(_log_out, self), methods=["POST"]),
         ]
 
@@ -83,7 +79,8 @@ class Site:
         for service in self.services.values():
             await service.close()
 
-    def _drawn(self, request: Request, template: str, **values: object) -> str:
+    def fragment(self, request: Request, template: str, **values: object) -> str:
+        """Returns the HTML of a template, for a part of a page."""
         language = words.language_of(request)
         page = template.split("/")[0]
         shown = {
@@ -96,13 +93,24 @@ class Site:
             "texts": {**words.of_page(language, "site"), **words.of_page(language, page)},
             "logged_in": self.login.is_logged_in(request),
             "code": _code,
-            "said": functools.partial(words.said, language),
+            "said": functools.partial(words.said, language, page=page),
             "sentences": words.said_table(language),
             "named": functools.partial(words.named, language),
             "clock": clock,
             "static": static,
         }
         return self._templates.get_template(template).render({**shown, **values})
+
+
+def accepts_html(request: Request) -> bool:
+    """Returns whether a browser asks, for a page or a part of one; a program gets JSON."""
+    return "text/html" in request.headers.get("accept", "")
+
+
+def _lines_of_json(value: Mapping[str, object]) -> str:
+    """Returns JSON with a line for each entry."""
+    lines = [f"  {json.dumps(name)}: {json.dumps(one, ensure_ascii=False)}" for name, one in value.items()]
+    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def _template(path: str) -> str:
@@ -161,8 +169,8 @@ async def _log_in(site: Site, request: Request) -> Response:
     session = site.login.begin(form.get("password", ""))
     if session is None:
         return site.ask_to_log_in(request, form.get("then", "/"), wrong=True)
-    person = "text/html" in request.headers.get("accept", "")
-    answer = RedirectResponse(_inside(form.get("then", "")), 303) if person else JSONResponse({"success": True})
+    is_browser = accepts_html(request)
+    answer = RedirectResponse(_inside(form.get("then", "")), 303) if is_browser else JSONResponse({"success": True})
     answer.set_cookie(site.login.cookie, session, max_age=int(KEPT_S), httponly=True, samesite="strict")
     return answer
 

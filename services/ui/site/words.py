@@ -60,17 +60,15 @@ def of_page(language: str, page: str) -> dict[str, str]:
 
 @functools.cache
 def said_table(language: str, page: str = "site") -> Mapping[str, str]:
-    """Returns what services say (or Gradio's page), which is English, in a language: by the sentence with {} for its
-    values.
-    """
+    """Returns what services and policies say, which is English, in a language: by the sentence with {} for values."""
     path = FOLDER / page / f"said.{language}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def said(language: str, text: str) -> str:
+def said(language: str, text: str, page: str = "site") -> str:
     """Returns a service's sentence in a language; as it is where the language has none for it."""
-    for english, words in said_table(language).items():
+    for english, words in {**said_table(language), **said_table(language, page)}.items():
         pattern = "(.+?)".join(map(re.escape, english.split("{}")))
         if found := re.fullmatch(pattern, text, re.DOTALL):
-            return words.format(*(said(language, value) for value in found.groups()))
+            return words.format(*(said(language, value, page) for value in found.groups()))
     return text

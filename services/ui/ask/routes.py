@@ -1,0 +1,152 @@
+"""The page that asks policies, and the same question for programs: a form in, actions as JSON out."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData, UploadFile
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from services.ui.ask import asking, images, moments, needs
+from services.ui.ask.asking import Answer
+from services.ui.ask.link import MOST_PICTURES, Choice, Trouble
+from services.ui.site.bodies import Refused, read_form
+from services.ui.site.site import Site, accepts_html, static
+
+PICTURES = ("picture", *(f"picture_{number}" for number in range(2, MOST_PICTURES + 1)))  # fields, first camera first
+AT_ONCE = 16  # questions in flight; the policy batches them
+MAX_BODY_BYTES = MOST_PICTURES * images.MAX_FILE_BYTES + 2**18
+MAX_TEXT = 4096  # characters of the instruction, and of the state
+GRADIO = "this page does not speak Gradio's protocol any more; send the form to POST /ask/act (docs/ui.md)"
+
+
+def routes(site: Site, choice: Choice) -> list[BaseRoute]:
+    """Return the page's routes."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    def page(request: Request) -> Response:
+        examples = [(_address(path), instruction) for path, instruction in moments.examples()]
+        return site.render(
+            request, "ask/ask.html.j2", examples=examples, fields=PICTURES, max_text=MAX_TEXT,
+            max_bytes=images.MAX_FILE_BYTES,
+        )  # fmt: skip
+
+    def look(request: Request) -> Response:
+        query = request.query_params
+        shown = described(choice, query.getlist("policies"), query)
+        for part in ("banner", "identity"):
+            shown["policy"][part] = site.fragment(request, f"ask/{part}.html.j2", **shown["policy"][part])
+        return JSONResponse(shown)
+
+    async def picture(request: Request) -> Response:
+        """Answer 204 for a picture that browsers draw, the same pixels as PNG for another, 400 for none."""
+        try:
+            async with slots, read_form(request, images.MAX_FILE_BYTES + 2**18) as form:
+                drawn = await run_in_threadpool(images.drawable, *_pictures(form)[:1])
+        except images.ImageError as error:
+            return refuse(request, 400, asking.unusable(error))
+        except Refused as error:
+            return refuse(request, error.status, asking.unusable(error))
+        return Response(_png(drawn), media_type="image/png") if drawn else Response(status_code=204)
+
+    async def act(request: Request) -> Response:
+        try:
+            async with slots, read_form(request, MAX_BODY_BYTES) as form:
+                answers = await run_in_threadpool(_ask, choice, form)
+        except Refused as error:
+            return refuse(request, error.status, Trouble("Not asked yet", error.why, "Then ask again."))
+        raw = {name: answer.to_dict() for name, answer in answers.items()}
+        (first,) = raw.values() if len(raw) == 1 else (raw,)
+        if accepts_html(request):
+            return site.render(request, "ask/answer.html.j2", answers=answers, raw=first)
+        status = min(answer.status for answer in answers.values())  # 200 as soon as one of them has answered
+        return JSONResponse(first, status, {"Retry-After": "3"} if status == 503 else None)
+
+    def refuse(request: Request, status: int, trouble: Trouble) -> Response:
+        if accepts_html(request):
+            html = site.fragment(request, "ask/banner.html.j2", trouble=trouble)
+            return HTMLResponse(html, status)
+        return JSONResponse(trouble.to_dict(), status)
+
+    def gone(request: Request) -> Response:
+        return JSONResponse({"detail": GRADIO}, 410)
+
+    return [
+        Route("/ask/", page),
+        Route("/ask/look", look),
+        Route("/ask/picture", picture, methods=["POST"]),
+        Route("/ask/act", act, methods=["POST"]),
+        Route("/ask/config", gone),
+        Route("/ask/gradio_api/{path:path}", gone, methods=["GET", "POST"]),
+    ]
+
+
+def described(choice: Choice, names: Sequence[str], form: Any) -> dict[str, Any]:
+    """Return what the page shows of the policies of those names, and what it fills in.
+
+    form: "key" and "state" as they stand, and "example", the instruction of one that was just chosen.
+    """
+    links = choice.chosen(names)
+    link = next(iter(links.values()))
+    status, needed = link.status(), needs.of(one.status().info for one in links.values())
+    info, example = status.info, form.get("example", "")
+    keys = list(info.unnorm_keys) if info else []
+    key = form.get("key") or None
+    suite = moments.suite_of(example)
+    if suite and (info is None or asking.fitting_key(suite, keys)):
+        key = suite
+    up = {*choice.up(), *names}
+    return {
+        "policy": {
+            "banner": {"status": status, "trouble": status.trouble, "url": link.url},
+            "identity": {"info": info, "details": asking.details(info) if info else {}},
+            "ready": status.usable,
+            "keys": keys if status.usable else [],
+            "libero": bool(status.usable and asking.libero_size(info)),
+            "libero_keys": [one for one in keys if asking.libero_is_usual(info, one)],
+        },
+        "policies": [name for name in choice.links if name in up],
+        "needs": {
+            "pictures": [", ".join(needed.first) if needed.more else "", *needed.offered],
+            "state": needs.explained(needed.state),
+        },
+        "key": asking.chosen_key(key, keys, info.suites) if status.usable else key,
+        "state": needs.filled_in(needed.state, "" if example else form.get("state", ""), example),
+        "example": [_address(moments.picture_of(example, camera)) for camera in needed.offered],
+    }
+
+
+def _address(path: str | None) -> str | None:
+    return static(f"ask/examples/{Path(path).relative_to(moments.FOLDER)}") if path else None
+
+
+def _ask(choice: Choice, form: FormData) -> dict[str, Answer]:
+    def text(name: str) -> str:
+        value = form.get(name, "")
+        return value[:MAX_TEXT] if isinstance(value, str) else ""
+
+    links = choice.chosen([name for name in form.getlist("policies") if isinstance(name, str)])
+    needed = needs.of(link.status().info for link in links.values())
+    as_libero = text("as_libero").lower() in ("true", "on", "1")
+    filled = asking.Form(text("instruction"), text("unnorm_key"), as_libero, text("state"), _pictures(form), needed)
+    return asking.ask_all(links, filled)
+
+
+def _pictures(form: FormData) -> list[Any]:
+    """Return an open file for each field of PICTURES; None for one that is empty."""
+    fields = (form.get(name) for name in PICTURES)
+    return [field.file if isinstance(field, UploadFile) and field.size else None for field in fields]
+
+
+def _png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
