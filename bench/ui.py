@@ -74,14 +74,12 @@ def make_runs(root: Path, count: int) -> None:
 
 @contextmanager
 def served(volume: Path) -> Iterator[str]:
-    """Serves the pages over the service `reports` on that volume; gives the address once both answer."""
+    """Serves the pages over that volume; gives the address once they answer."""
     known = {"VLALAB_VOLUME": str(volume), "VLALAB_TOKEN": ""}
-    with program(volume / "reports.txt", sys.executable, "services.reports", **known) as reports:
-        words = ("services.ui", "--policy-url", "http://127.0.0.1:9", "--services", f"reports={reports}")
-        with program(volume / "ui.txt", sys.executable, *words, said="the page is at", **known) as pages:
-            for url in (reports, pages):
-                wait_for(url)
-            yield pages
+    words = ("services.ui", "--policy-url", "http://127.0.0.1:9")
+    with program(volume / "ui.txt", sys.executable, *words, said="the page is at", **known) as pages:
+        wait_for(pages)
+        yield pages
 
 
 def wait_for(url: str, seconds: float = 180.0) -> None:

@@ -22,7 +22,7 @@ from tests.browser import Browser
 from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[1]
-SERVICES = ("ui", "reports", "simulator", "openvla", "oracle", "random")
+SERVICES = ("ui", "simulator", "openvla", "oracle", "random")
 TOKEN = "of-the-pictures"
 COLOURS = 128  # of a picture: a page has few, and so it takes a third of the bytes
 # Some fail at this limit, so that there is something to compare.
@@ -90,11 +90,11 @@ class Lab:
 def ask(shown: Browser, url: str) -> None:
     """An example, and the action that a policy answers."""
     shown.go(f"{url}/ask/")
-    shown.until("!!document.querySelector('#policy .vl-good') && !document.querySelector('#ask').disabled")
+    shown.until("!!document.querySelector('#policy .good') && !document.querySelector('#ask').disabled")
     shown.click("#examples button[title='put the bowl on the plate']")
     shown.until("!!document.querySelector('#picture img')?.naturalWidth")
     shown.click("#ask")
-    shown.until("document.querySelectorAll('#numbers .vl-value').length == 7")
+    shown.until("document.querySelectorAll('#numbers .value').length == 7")
 
 
 def simulator(shown: Browser, url: str) -> None:

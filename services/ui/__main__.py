@@ -7,6 +7,7 @@ import logging
 import re
 import signal
 import sys
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -15,12 +16,15 @@ import uvicorn
 
 from services.ui.app import create_app
 from services.ui.ask.link import PolicyLink
+from services.ui.volume.stores import Stores
 from vla_common import endings
 from vla_common.serving import Serving
+from vla_common.volume import Volume
 from vla_contract.server.auth import token_for
 from vla_contract.server.serving import address, listen, uvicorn_config
 
 log = logging.getLogger("services.ui")
+READ_S = 10.0  # at most, for every run's row to be read once: then nobody waits for the list
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +37,7 @@ class Server(Serving):
 
     policy_url: str  # address of the policy, for example http://127.0.0.1:8000
     port: int = 7860  # 0: any free one, named in the log
-    services: str = (
-        "reports=http://127.0.0.1:8090,simulator=http://127.0.0.1:8006"  # whom the pages ask: name=address, by commas
-    )
+    services: str = "simulator=http://127.0.0.1:8006"  # whom the pages ask: name=address, by commas
     policies: str = ""  # other policies that can be asked while they are up: name=address, by commas
     steward: str = ""  # folder in which this machine answers the page Lab: its socket, and the secret for it
     timeout_s: float = 120.0  # longest wait for an answer of the policy
@@ -52,7 +54,7 @@ class Server(Serving):
         pairs = [pair.strip().partition("=") for pair in getattr(self, setting).split(",") if pair.strip()]
         for name, _, url in pairs:
             if not re.fullmatch(r"https?://[^\s/]+/?", url):
-                raise ValueError(f"{setting} has {name}={url}; expected for example reports=http://127.0.0.1:8090")
+                raise ValueError(f"{setting} has {name}={url}; expected for example simulator=http://127.0.0.1:8006")
         return {name: url for name, _, url in pairs}
 
 
@@ -74,7 +76,11 @@ def run(settings: Server) -> None:
     others = {name: PolicyLink(url, token, settings.timeout_s) for name, url in named}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again at its end: go on, and clean up
     logging.getLogger("uvicorn.error").addFilter(not_cut_off)
-    app = create_app(link, token, settings.addresses("services"), others, settings.steward)
+    stores = Stores(Volume().root)
+    reading = threading.Thread(target=stores.rows, daemon=True)
+    reading.start()
+    reading.join(READ_S)
+    app = create_app(link, token, settings.addresses("services"), others, settings.steward, stores=stores)
     config = uvicorn_config(app, "info", has_token=token is not None)
     config.timeout_graceful_shutdown = 1  # every open page holds a connection that does not end by itself
     with listen(settings.host, settings.port) as listener, suppress(KeyboardInterrupt):

@@ -22,7 +22,6 @@ PUBLIC = {  # what answers 2xx without the token; all below it where it ends in 
     "ws_mdl": JUPYTER,
     "hf": JUPYTER,
     "tensorboard": ("/livez", "/readyz"),
-    "reports": ("/livez", "/readyz"),
 }
 
 

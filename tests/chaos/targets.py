@@ -81,7 +81,6 @@ def pages() -> dict[str, Recipe]:
         "ws_mdl": Recipe("ws_mdl", ("vla_notebooks", "--of", "ws_mdl", *root), "/api", guarded=True),
         "hf": Recipe("hf", ("vla_notebooks", "--of", "hf", *root), "/api", guarded=True),
         "tensorboard": Recipe("ws_mdl", ("services.ws_mdl.tensorboard",), guarded=True),
-        "reports": Recipe("libero", ("services.reports",), guarded=True),
     }
 
 

@@ -220,7 +220,6 @@ def test_what_a_service_depends_on_comes_first(weights, engine, capsys):
     assert [found.name for found in lifecycle.up(["ui"], "docker")] == [
         "openvla",
         "oracle",
-        "reports",
         "simulator",
         "ui",
     ]
@@ -231,7 +230,7 @@ def test_what_a_service_depends_on_comes_first(weights, engine, capsys):
 def test_a_page_is_led_to_a_policy_that_comes_up_elsewhere(weights, engine):
     engine.build("openvla", "ui", "libero")
     lifecycle.up(["ui"], "docker")
-    lifecycle.down(["openvla", "oracle", "reports", "simulator"])
+    lifecycle.down(["openvla", "oracle", "simulator"])
     (page,) = engine.containers()
     page["Config"]["Cmd"] = list(compose.read(variables={})["ui"].command)
     (engine.folder / "containers.json").write_text(json.dumps([page]))
@@ -243,19 +242,19 @@ def test_a_page_is_led_to_a_policy_that_comes_up_elsewhere(weights, engine):
 def test_the_page_comes_up_without_a_policy_that_could_not_be_served(engine, capsys):
     """And without openvla's image, which is not asked for."""
     engine.build("ui", "libero")
-    assert [found.name for found in lifecycle.up(["ui"], "docker")] == ["oracle", "reports", "simulator", "ui"]
+    assert [found.name for found in lifecycle.up(["ui"], "docker")] == ["oracle", "simulator", "ui"]
     assert "./lab checkpoint openvla --tiny" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_page_over_another_policy_needs_no_openvla(engine, monkeypatch):
     engine.build("ui", "libero")
     monkeypatch.setenv("VLALAB_UI_POLICY", "http://oracle:8001")
-    assert [found.name for found in lifecycle.up(["ui"], "docker")] == ["oracle", "reports", "simulator", "ui"]
+    assert [found.name for found in lifecycle.up(["ui"], "docker")] == ["oracle", "simulator", "ui"]
 
 
 def test_pages_that_ask_services_elsewhere_bring_none(engine, monkeypatch):
     engine.build("ui")
-    monkeypatch.setenv("VLALAB_UI_SERVICES", "reports=http://elsewhere:8090,simulator=http://elsewhere:8006")
+    monkeypatch.setenv("VLALAB_UI_SERVICES", "simulator=http://elsewhere:8006")
     monkeypatch.setenv("VLALAB_UI_POLICY", "http://elsewhere:8001")
     assert [found.name for found in lifecycle.up(["ui"], "docker")] == ["ui"]
 

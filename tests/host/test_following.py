@@ -113,13 +113,13 @@ def instance(url, log=""):
 
 def test_what_a_browser_shows_is_opened_and_the_command_or_address_is_all_of_it(monkeypatch, volume):
     notebooks = instance("http://127.0.0.1:8888", "at http://127.0.0.1:8888/lab?token=abc\n")
-    up = {"ws_mdl": notebooks, "reports": instance("http://127.0.0.1:8090")}
+    up = {"ws_mdl": notebooks}
     monkeypatch.setattr(both, "find", up.get)
     assert says("notebook", env="ws_mdl") == "open http://127.0.0.1:8888/lab?token=abc"
-    assert says("report", run=None, serve=True) == "open http://127.0.0.1:8090"
     assert says("leaderboard") == "./lab up ui"
     up["ui"], up["tensorboard"] = instance("http://127.0.0.1:7860"), instance("http://127.0.0.1:6006")
     assert says("up", names=["oracle", "ui"]) == "open http://127.0.0.1:7860"
+    assert says("report", run=None, serve=True) == "open http://127.0.0.1:7860"
     assert says("tensorboard") == "open http://127.0.0.1:6006"
     assert says("eval") == "open http://127.0.0.1:7860/runs/spatial-random-1"
     assert says("report", run="goal-oracle-1", serve=False) == "open http://127.0.0.1:7860/runs/goal-oracle-1"

@@ -12,12 +12,14 @@ from vlalab.environments import venvs
 from vlalab.host import paths
 from vlalab.host.console import LabError
 
+PORTS = ("VLALAB_UI_PORT", "VLALAB_ORACLE_PORT", "VLALAB_SIMULATOR_PORT")
+
 
 @pytest.fixture
 def lab(tmp_path):
     """`./lab WORDS` with a volume, state and port of its own; returns what it printed."""
     own = {name: str(tmp_path / name.lower()) for name in ("VLALAB_VOLUME", "VLALAB_STATE")}
-    own["VLALAB_REPORTS_PORT"] = str(free_ports(1)[0])
+    own |= zip(PORTS, map(str, free_ports(len(PORTS))), strict=True)
     env = {**os.environ, **own}
     env.pop("SSH_CONNECTION", None)
 
@@ -26,21 +28,23 @@ def lab(tmp_path):
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    run.port = own["VLALAB_REPORTS_PORT"]
+    run.port = own["VLALAB_UI_PORT"]
     yield run
     subprocess.run([str(paths.ROOT / "lab"), "down"], env=env, capture_output=True)
 
 
-@pytest.mark.skipif(not venvs.named("libero").is_ready(), reason="./lab env libero is not set up")
+@pytest.mark.skipif(
+    not (venvs.named("libero").is_ready() and venvs.named("ui").is_ready()), reason="./lab env libero ui is not set up"
+)
 def test_reports_are_served_until_they_are_stopped(lab):
     url = f"http://127.0.0.1:{lab.port}"
     said = lab("report", "--serve", "--runtime", "local")
-    assert f"reports: {url}/\n" in said and f"ssh -N -L {lab.port}:127.0.0.1:{lab.port} " in said
-    assert "No runs yet" in httpx.get(url, trust_env=False).text
+    assert f"reports: {url}/runs\n" in said and f"ssh -N -L {lab.port}:127.0.0.1:{lab.port} " in said
+    assert "No runs yet" in httpx.get(f"{url}/runs", trust_env=False).text
     again = lab("report", "--serve", "--runtime", "local")
-    assert f"reports: {url}/\n" in again, "one that is up is shown, not started again"
+    assert f"reports: {url}/runs\n" in again, "one that is up is shown, not started again"
     assert "nope" in lab("report", "nope", "--serve", "--runtime", "local", code=1), "a run that is not there is told"
-    lab("down", "reports")
+    lab("down", "ui")
     with pytest.raises(httpx.ConnectError):
         httpx.get(url, trust_env=False)
 

@@ -12,11 +12,15 @@ import pyarrow as pa
 import pytest
 
 from tests import data_sets
-from tests.libero.test_reports import SECRET, TOKEN, ask, serving
+from tests.libero.test_reports import SECRET, TOKEN, UI, ask, serving
 from vla_datasets import libero, marks, program
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.tables import pq
 
+pytestmark = [
+    pytest.mark.outside,
+    pytest.mark.skipif(not UI.exists(), reason="environment 'ui' is not made: ./lab env ui"),
+]
 FILM = f"{libero.video_key('agentview')}.mp4"
 
 

@@ -12,7 +12,6 @@ from vla_evaluation.coordinator.remote import Joined, RemoteStore
 URL = "http://127.0.0.1:9"
 PROGRAMS = {
     "service": ("services.libero.policies", "random", "--port", "0"),
-    "reports": ("services.reports", "--port", "0"),
     "simulator": ("services.libero.live", "--port", "0"),
     "notebooks": ("vla_notebooks", "--of", "libero", "--port", "0", *(["--allow-root"] if os.geteuid() == 0 else [])),
     "openpi": ("services.bridge", "openpi", "--port", "0", "--policy-url", URL),

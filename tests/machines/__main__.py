@@ -196,7 +196,7 @@ def _set_up(name: str, port: int, work: Path, home: Path, bundle: Path | None) -
     kind = KINDS[name]
     words = ["host", "setup", "--hosts", f"root@127.0.0.1:{port}", "--engine", kind.engine, "--user", "anna,ben"]
     words += ["--ca-bundle", str(bundle)] if bundle else []
-    words += ["--volume", VOLUME, "--boot", "reports", "--from", "file:///srv/lab.git", "--set", f"gpu={kind.gpu}"]
+    words += ["--volume", VOLUME, "--boot", "oracle", "--from", "file:///srv/lab.git", "--set", f"gpu={kind.gpu}"]
     if kind.engine == "docker":
         mark = (work / name / "root/srv/fingerprint").read_text()
         given = {f"{one}_repository": "file:///srv/repository" for one in ("docker", "nvidia")}

@@ -24,7 +24,7 @@ from vlalab.environments import venvs
 from vlalab.host import paths
 
 NAME, TOKEN = "lab.localhost", "behind-a-proxy"  # browsers resolve names below .localhost themselves
-PORTS = {"ui": 7860, "reports": 8090, "tensorboard": 6006, "ws_mdl": 8888}
+PORTS = {"ui": 7860, "tensorboard": 6006, "ws_mdl": 8888}
 PAGES = ("/", "/ask/", "/runs", "/runs/leaderboard", "/runs/compare", "/data", "/lab")
 NGINX = shutil.which("nginx")
 IN_NGINX = (
@@ -93,7 +93,7 @@ def lab(tmp_path_factory) -> Iterator[tuple[str, dict[str, str]]]:
     (volume / "logs" / "tensorboard").mkdir(parents=True)
     with contextlib.ExitStack() as stack:
         settings = {"VLALAB_PUBLIC_URL": public, "VLALAB_TOKEN": TOKEN, "VLALAB_ALLOWED_HOSTS": ""}
-        urls = {name: stack.enter_context(serving(name, volume, **settings)) for name in ("reports", "tensorboard")}
+        urls = {name: stack.enter_context(serving(name, volume, **settings)) for name in ("tensorboard",)}
         services = ",".join(f"{name}={url}" for name, url in urls.items())
         urls["ws_mdl"] = stack.enter_context(serving("ws_mdl", volume, **settings))
         services += f",ws_mdl={urls['ws_mdl']}"
@@ -188,11 +188,7 @@ def test_links_and_files_of_a_page_lie_below_the_public_address(path, public, ce
             link = urljoin(str(answer.url), found.pop())
             assert link.startswith(f"{public}/"), link
             there = asking.get(link, follow_redirects=True)
-            own = {
-                f"{public}/simulator": 502,
-                f"{public}/reports/": 401,
-                f"{public}/tensorboard/": 401,
-            }  # away; a login
+            own = {f"{public}/simulator": 502, f"{public}/tensorboard/": 401}  # away; a login
             assert there.status_code == own.get(link, 200), link
             if ".js" in link and "/static/" in link:
                 found |= {urljoin(link, one) for one in re.findall(r'from "([^"]+)"', there.text)}
@@ -202,7 +198,7 @@ def test_the_lab_page_leads_to_the_other_services_there(public, certificate):
     with client(public, certificate) as asking:
         log_in(asking)
         found = set(re.findall(r'id="open-\w+" href="([^"]+)"', asking.get("/lab/state").text))
-    assert found == {f"{public}/{path}/" for path in ("reports", "tensorboard", "notebook/ws_mdl")}
+    assert found == {f"{public}/{path}/" for path in ("tensorboard", "notebook/ws_mdl")}
 
 
 def test_the_page_that_asks_answers_there(public, certificate):
@@ -211,14 +207,13 @@ def test_the_page_that_asks_answers_there(public, certificate):
         assert "policy" in asking.get("/ask/look").json()
 
 
-def test_reports_and_tensorboard_answer_there(public, certificate):
+def test_tensorboard_answers_there(public, certificate):
     with client(public, certificate) as asking:
         asking.auth = httpx.BasicAuth("anna", TOKEN)
-        assert "<h1>Runs</h1>" in asking.get("/reports/").text
         assert "TensorBoard" in asking.get("/tensorboard/").text
         assert asking.get("/tensorboard/data/environment").json()["data_location"].endswith("logs/tensorboard")
         asking.auth = None
-        for path in ("/reports/", "/tensorboard/", "/tensorboard/data/environment"):
+        for path in ("/tensorboard/", "/tensorboard/data/environment"):
             assert asking.get(path).status_code == 401
 
 
@@ -243,7 +238,7 @@ def test_jupyter_serves_its_page_and_files_there(public, certificate):
 
 def test_another_host_gets_nothing(public, lab, certificate):
     with client(public, certificate, Host="evil.example", Authorization=f"Bearer {TOKEN}") as asking:
-        for path in ("/", "/reports/", "/tensorboard/", "/notebook/ws_mdl/lab"):
+        for path in ("/", "/tensorboard/", "/notebook/ws_mdl/lab"):
             with contextlib.suppress(httpx.RemoteProtocolError):  # nginx closes, Caddy answers with nothing
                 assert asking.get(path).text == ""
     answer = httpx.get(f"{lab[1]['ws_mdl']}/vla/notebook/ws_mdl/lab", headers={"Host": "evil.example"})
@@ -251,7 +246,7 @@ def test_another_host_gets_nothing(public, lab, certificate):
 
 
 def test_a_health_check_needs_no_prefix(lab):
-    for name, path in {"ui": "/readyz", "reports": "/readyz", "tensorboard": "/readyz", "ws_mdl": "/api"}.items():
+    for name, path in {"ui": "/readyz", "tensorboard": "/readyz", "ws_mdl": "/api"}.items():
         assert httpx.get(lab[1][name] + path).status_code == 200, name
 
 
@@ -264,7 +259,7 @@ def test_pages_work_in_a_browser(public):
         page.complaints.clear()  # of the 401 that the login is sent with
         page.js(f"document.querySelector('[name=password]').value = {TOKEN!r}")
         page.js("document.querySelector('form').requestSubmit()")
-        page.until("document.querySelector('#open-reports') !== null")
+        page.until("document.querySelector('#open-tensorboard') !== null")
         page.until("document.querySelector('#doctor').childElementCount >= 0 && document.querySelector('#lost').hidden")
         page.go(f"{public}/ask/")
         page.until("document.querySelector('#ask') !== null")

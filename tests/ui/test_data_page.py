@@ -1,8 +1,8 @@
-"""The pages about data sets, over the real service `reports` and a real data set, in a real browser."""
+"""The pages about data sets, over a real data set, in a real browser."""
 
 import subprocess
-import time
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -13,8 +13,6 @@ from services.ui.app import create_app
 from services.ui.ask.link import PolicyLink
 from tests import axe, browser
 from tests.mounts import fill, small
-from tests.ports import free_ports
-from vla_common import healthcheck
 
 LIBERO = ROOT / "images/libero/.venv/bin/python"
 TOKEN = "open-sesame"
@@ -30,15 +28,10 @@ data_sets.hdf5(sets / "goal-hdf5")
 """
 
 
-def test_without_the_service_the_page_says_how_to_start_it(stack):
-    answer = httpx.get(f"{site(nobody(), stack)}/data")
-    assert answer.status_code == 502 and "<code>./lab up reports</code>" in answer.text
-
-
-def test_nothing_is_marked_without_the_token_or_for_another_site(stack):
-    url = site(nobody(), stack, TOKEN)
+def test_nothing_is_marked_without_the_token_or_for_another_site(stack, tmp_path):
+    url = site(tmp_path, stack, TOKEN)
     assert httpx.post(f"{url}/data/goal-one/marks", data={"what": "bad", "episode": "0"}).status_code == 401
-    url = site(nobody(), stack)
+    url = site(tmp_path, stack)
     from_elsewhere = {"Sec-Fetch-Site": "cross-site"}
     assert httpx.post(f"{url}/data/goal-one/marks", headers=from_elsewhere).status_code == 403
     for form in ({"what": "worse", "episode": "0"}, {"what": "bad", "episode": "-1"}, {}):
@@ -46,17 +39,17 @@ def test_nothing_is_marked_without_the_token_or_for_another_site(stack):
     assert httpx.post(f"{url}/data/goal-one/marks", content=b"x" * 100_000).status_code == 413
 
 
-def test_an_episode_has_a_number_of_few_digits(stack):
-    url = site(nobody(), stack)
+def test_an_episode_has_a_number_of_few_digits(stack, tmp_path):
+    url = site(tmp_path, stack)
     for number in ("9" * 5000, "-1", "1.5", "x"):
         for path in (f"/data/a/{number}", f"/data/a/films/{number}/front.mp4"):
             assert httpx.get(f"{url}{path}").status_code == 404
 
 
-def site(reports: str, stack, token: str | None = None) -> str:
+def site(volume: Path, stack, token: str | None = None) -> str:
     link = PolicyLink(nobody())
     stack.callback(link.close)
-    return stack.enter_context(serving(create_app(link, token, services={"reports": reports})))
+    return stack.enter_context(serving(create_app(link, token, volume=volume)))
 
 
 # --- over real data sets ------------------------------------------------------------------------------------
@@ -88,22 +81,10 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def url(root):
-    """The site over the service `reports` on a volume with a set, one of HDF5 and a damaged one."""
+    """The site over a volume with a set, one of HDF5 and a damaged one."""
     subprocess.run([LIBERO, "-c", MAKE.format(str(root))], env=ENVIRONMENT, cwd=ROOT, check=True)
-    (port,) = free_ports(1)
-    env = {**ENVIRONMENT, "VLALAB_VOLUME": str(root), "VLALAB_TOKEN": ""}
-    command = [LIBERO, "-m", "services.reports", "--port", str(port)]
-    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        end = time.monotonic() + 120
-        while not healthcheck.check(f"http://127.0.0.1:{port}", 2.0)[0]:
-            assert process.poll() is None and time.monotonic() < end, "the service does not get ready"
-            time.sleep(0.1)
-        with ExitStack() as entered:
-            yield site(f"http://127.0.0.1:{port}", entered)
-    finally:
-        process.kill()
-        process.wait()
+    with ExitStack() as entered:
+        yield site(root, entered)
 
 
 @over_data

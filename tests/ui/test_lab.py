@@ -25,7 +25,7 @@ from tests import axe, browser
 from tests.ports import free_ports
 
 TOKEN = "open-sesame"
-HOST_TOOL, LIBERO = ROOT / ".venv/bin/python", ROOT / "images/libero/.venv/bin/python"
+HOST_TOOL, WS_MDL = ROOT / ".venv/bin/python", ROOT / "images/ws_mdl/.venv/bin/python"
 SECRET = "of-the-steward"
 UP = {
     "name": "oracle", "service": "oracle", "state": "up", "health": "healthy", "since": 1.0,
@@ -64,7 +64,7 @@ def lab(serve_policy, link_to, stack):
     stack.callback(loader.gate.set)
     services = {
         "openvla": serve_policy(SeeingPolicy(device="<b>cuda:0</b>")), "oracle": serve_policy(loader, wait=False),
-        "reports": nobody(),
+        "simulator": nobody(),
     }  # fmt: skip
     return stack.enter_context(serving(create_app(link_to(services["openvla"]), services=services)))
 
@@ -74,7 +74,7 @@ def test_every_service_is_told_with_what_to_type(lab):
     for name, state, command in (
         ("openvla", "ready", "down"),
         ("oracle", "starting", "logs"),
-        ("reports", "away", "up"),
+        ("simulator", "away", "up"),
     ):
         row = page.split(f'<tr id="row-{name}"')[1].split("</tr>")[0]
         assert f'data-state="{state}"' in row and f"./lab {command} {name}" in row
@@ -117,9 +117,9 @@ def steward(folder: Path, tells: dict):
     os.close(opened)
 
 
-def lab_alone(folder: Path | str, token: str | None, reports: str) -> FastAPI:
+def lab_alone(folder: Path | str, token: str | None, tensorboard: str) -> FastAPI:
     """Returns the site of the one page, behind its guard; what this page needs not takes long to make."""
-    site = Site(("lab",), {"reports": reports}, token, str(folder))
+    site = Site(("lab",), {"tensorboard": tensorboard}, token, str(folder))
     app = FastAPI()
     app.router.routes.extend([*site.routes(), *routes(site)])
     app.add_middleware(Guard, login=site.login, ask=site.ask_to_log_in)
@@ -212,9 +212,9 @@ def test_where_nobody_answers_the_page_says_so_and_shows_what_answers(site, tmp_
     client = site(folder)
     client.headers["Accept-Language"] = language
     page, told = client.get("/lab/state").text, words.table(language)[f"lab.alone_{why}"]
-    assert told.split("`")[0] in page.replace("&#39;", "'") and 'data-service="reports" data-state="away"' in page
+    assert told.split("`")[0] in page.replace("&#39;", "'") and 'data-service="tensorboard" data-state="away"' in page
     assert "<button" not in page and client.get("/lab/doctor").text == ""
-    refused = client.post("/lab/services/reports/start")
+    refused = client.post("/lab/services/tensorboard/start")
     assert refused.status_code == 502 and refused.json()["detail"] == told.replace("`", "")
 
 
@@ -224,7 +224,7 @@ def started(stack, tmp_path):
     own = {"VLALAB_STATE": tmp_path / "state", "VLALAB_VOLUME": tmp_path / "volume", "VLALAB_TOKEN": TOKEN}
     (port,) = free_ports(1)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLALAB_", "PYTHONPATH"))}
-    environment = {**kept, **{name: str(value) for name, value in own.items()}, "VLALAB_REPORTS_PORT": str(port)}
+    environment = {**kept, **{name: str(value) for name, value in own.items()}, "VLALAB_TENSORBOARD_PORT": str(port)}
     (folder := tmp_path / "steward").mkdir()
     (tmp_path / "volume").mkdir()
     command = [HOST_TOOL, "-m", "vlalab.steward", folder, "local"]
@@ -237,7 +237,7 @@ def started(stack, tmp_path):
 
 @pytest.mark.outside
 @pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the pages' browser tests")
-@pytest.mark.skipif(not LIBERO.exists(), reason="environment 'libero' is not made: ./lab env libero")
+@pytest.mark.skipif(not WS_MDL.exists(), reason="environment 'ws_mdl' is not made: ./lab env ws_mdl")
 @pytest.mark.skipif(not HOST_TOOL.exists(), reason="the host tool is not made: ./lab")
 def test_a_service_is_started_looked_at_and_stopped_by_keys(started, open_page):
     shown = open_page(f"{started}/lab")
@@ -259,16 +259,16 @@ def test_a_service_is_started_looked_at_and_stopped_by_keys(started, open_page):
             raise AssertionError(f"{name} did not become {state}: {seen}, {shown.requests[-9:]}") from error
         assert not (said := shown.js(f"{failed}?.innerText")), said
 
-    press("#do-reports[data-do=start]")
-    becomes("reports", "ready")
-    assert shown.until("document.querySelector('#open-reports').href").startswith("http://127.0.0.1:")
-    press("#log-reports")
+    press("#do-tensorboard[data-do=start]")
+    becomes("tensorboard", "ready")
+    assert shown.until("document.querySelector('#open-tensorboard').href").startswith("http://127.0.0.1:")
+    press("#log-tensorboard")
     shown.until("document.querySelector('#log-text').textContent.includes(' started ')")
     assert shown.js("document.activeElement.id") == "log-text"
     press("#do-replay[data-do=start]")  # which run it is to play back nobody has said
     assert "VLALAB_REPLAY_RUN" in shown.until("document.querySelector('#done details[open] pre').textContent", 240.0)
-    press("#do-reports[data-do=stop]")
-    becomes("reports", "down")
+    press("#do-tensorboard[data-do=stop]")
+    becomes("tensorboard", "down")
     shown.js("window.scrollTo(0, 0)")
     shown.scheme("dark")
     for width in (400, 1920):

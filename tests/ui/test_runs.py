@@ -1,13 +1,12 @@
-"""The pages about runs, over the real service `reports` and real stores: a list, one as it goes, two compared."""
+"""The pages about runs, over real stores: a list, one as it goes, two compared."""
 
 import csv
 import io
 import re
 import shutil
 import subprocess
-import sys
 import time
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,17 +15,15 @@ import pytest
 from policies import WaitingPolicy
 from serving import ENVIRONMENT, nobody, serving
 
-from services.reports import standing
-from services.reports.stores import Stores
+from services.ui.volume import standing
+from services.ui.volume.stores import Stores
 from tests import axe, browser
-from tests.ports import free_ports
-from vla_common import healthcheck
 from vla_evaluation.config import config_hash
 from vla_evaluation.store.runstore import RunStore
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBERO = ROOT / "images/libero/.venv/bin/python"
-FILM = ROOT / "services" / "ui" / "ask" / "examples"
+FILM = ROOT / "services/ui/ask/static/examples"
 WORDS = ("open the drawer", "<b>put</b> the bowl on the plate")
 in_a_browser = [
     pytest.mark.outside,
@@ -94,36 +91,13 @@ def volume(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def reports(volume):
-    """The address of the service over that volume."""
-    (port,) = free_ports(1)
-    env = {**ENVIRONMENT, "VLALAB_VOLUME": str(volume), "VLALAB_TOKEN": ""}
-    command = [sys.executable, "-m", "services.reports", "--port", str(port)]
-    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        end = time.monotonic() + 120
-        while not healthcheck.check(f"http://127.0.0.1:{port}", 2.0)[0]:
-            assert process.poll() is None and time.monotonic() < end, "the service does not get ready"
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def site_over(reports: str, stack) -> str:
+def url(volume):
+    """The site over that volume."""
     from services.ui.app import create_app
     from services.ui.ask.link import PolicyLink
 
-    link = PolicyLink(nobody())
-    stack.callback(link.close)
-    return stack.enter_context(serving(create_app(link, services={"reports": reports})))
-
-
-@pytest.fixture(scope="module")
-def url(reports):
-    with ExitStack() as entered:
-        yield site_over(reports, entered)
+    with closing(PolicyLink(nobody())) as link, serving(create_app(link, volume=volume)) as address:
+        yield address
 
 
 def test_the_list_has_every_run_and_keeps_to_its_filters(url):
@@ -164,16 +138,10 @@ def test_a_film_passes_through_in_parts(url, volume):
     assert answer.headers["content-range"] == f"bytes 100-199/{len(whole)}"
 
 
-def test_the_site_asks_a_service_by_the_services_own_name(reports, monkeypatch):
-    """A browser that reaches the site by a configured name: the service knows no such name, and need not."""
-    monkeypatch.setenv("VLALAB_ALLOWED_HOSTS", "lab.example.org")
-    headers = {"Host": "lab.example.org", "Origin": "https://lab.example.org"}
-    with ExitStack() as stack:
-        url = site_over(reports, stack)
-        for path in ("/runs", "/runs/goal-vla-1/report.html", "/runs/goal-vla-1/videos/00-00.mp4"):
-            assert httpx.get(f"{url}{path}", headers=headers).status_code == 200
-            assert httpx.get(f"{url}{path}", headers={"Host": "evil.example"}).status_code == 403
-    assert httpx.get(f"{reports}/api/runs", headers=headers).status_code == 403
+def test_a_beginning_and_latest_lead_to_a_run(url):
+    for asked, name in (("goal-v", "goal-vla-1"), ("latest", "")):
+        answer = httpx.get(f"{url}/runs/{asked}")
+        assert answer.status_code == 307 and answer.headers["location"].startswith(f"/runs/{name}")
 
 
 def test_a_report_cannot_act_in_the_name_of_who_looks_at_it(url):
@@ -271,11 +239,6 @@ def test_a_suite_with_kinds_of_task_has_a_rate_for_each_in_its_cell(url, volume)
         assert "base <b>100.0 %</b>" in mine and "position <b>0.0 %</b>" in mine and "0.0–43.4 %" in mine
     finally:
         shutil.rmtree(volume / "runs" / "kinds-vla-1")
-
-
-def test_without_the_service_the_page_says_how_to_start_it(stack):
-    answer = httpx.get(f"{site_over(nobody(), stack)}/runs")
-    assert answer.status_code == 502 and "<code>./lab up reports</code>" in answer.text
 
 
 def test_what_is_read_is_as_new_as_the_store(url, volume):

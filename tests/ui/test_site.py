@@ -38,7 +38,7 @@ def sites():
     with ExitStack() as entered:
         link = PolicyLink(nobody())
         entered.callback(link.close)
-        services = {"reports": nobody(), "simulator": nobody()}
+        services = {"simulator": nobody()}
         yield {token: entered.enter_context(serving(create_app(link, token, services))) for token in (None, TOKEN)}
 
 
@@ -185,7 +185,7 @@ def test_every_word_that_a_template_or_a_script_uses_is_there():
 
 def test_what_services_say_is_said_in_korean_where_it_is_a_sentence_of_theirs():
     root = UI.parents[1]
-    folders = (root / "shared/evaluation/vla_evaluation/live", root / "services/reports", UI / "site")
+    folders = (root / "shared/evaluation/vla_evaluation/live", UI / "volume", UI / "data", UI / "site")
     written = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
     plain = re.sub(r"\{[^{}]*\}", "{}", written)
     for english, korean in words.said_table("ko").items():

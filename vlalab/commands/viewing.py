@@ -15,7 +15,7 @@ from vlalab.description import compose, ports
 from vlalab.host import paths
 from vlalab.host.console import LabError
 
-SERVICE = "reports"
+SERVICE = "ui"
 
 
 def check_run(run: str | None, serve: bool) -> None:
@@ -26,12 +26,12 @@ def check_run(run: str | None, serve: bool) -> None:
 
 def serve(run: str | None, runtime: str) -> None:
     """Starts the service unless it is up, and prints where the report, or the list of all, can be seen."""
-    route = f"{_name_of(run)}/" if run else ""
-    (found,) = lifecycle.up([SERVICE], runtime)
+    route = f"runs/{_name_of(run)}/report.html" if run else "runs"
+    found = next(one for one in lifecycle.up([SERVICE], runtime) if one.service == SERVICE)
     for line in addresses(page_of(found), route, _me(), os.environ):
         print(line)
     if compose.environment_variables().get("VLALAB_TOKEN"):
-        print("it asks for a password: VLALAB_TOKEN; any user name will do")
+        print("they ask for a password: VLALAB_TOKEN")
     print(f"stop it: ./lab down {SERVICE}")
 
 

@@ -202,11 +202,11 @@ def _ask(task: str, policy: str, dataset: str | None, given: dict[str, object]) 
     ],
 )  # fmt: skip
 def report(run: str | None, serve: bool, runtime: str) -> None:
-    """Build a run's report again from its store; with --serve, start the service that shows reports.
+    """Build a run's report again from its store; with --serve, start the pages, which show reports.
 
     ./lab report latest
     ./lab report --serve                          all runs, and how to see them from another machine
-    ./lab report latest --serve                   this one; then: ./lab down reports
+    ./lab report latest --serve                   this one; then: ./lab down ui
     """
     viewing.check_run(run, serve)
     if run:

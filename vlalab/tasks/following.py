@@ -18,7 +18,7 @@ Given = Mapping[str, object]  # the task's flags, read
 HOME = manifests.default_environment()
 EVALUATE = "./lab eval libero_goal --trials 2"
 TENSORBOARD = "tensorboard"
-IN_A_BROWSER = (steward.PAGE, *manifests.notebooks().values(), TENSORBOARD, viewing.SERVICE)
+IN_A_BROWSER = (steward.PAGE, *manifests.notebooks().values(), TENSORBOARD)
 AFTER: dict[str, str | Callable[[Given], str]] = {
     "eval": lambda given: _after_evaluating(),
     "runs": lambda given: f"./lab report {runs.newest()[0]} --serve" if runs.newest() else EVALUATE,

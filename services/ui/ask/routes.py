@@ -18,7 +18,8 @@ from starlette.routing import BaseRoute, Route
 from services.ui.ask import asking, images, moments, needs
 from services.ui.ask.asking import Answer
 from services.ui.ask.link import MOST_PICTURES, Choice, Trouble
-from services.ui.site.bodies import Refused, read_form
+from services.ui.site.bodies import read_form
+from services.ui.site.problem import Problem
 from services.ui.site.site import Site, accepts_html, static
 
 PICTURES = ("picture", *(f"picture_{number}" for number in range(2, MOST_PICTURES + 1)))  # fields, first camera first
@@ -53,7 +54,7 @@ def routes(site: Site, choice: Choice) -> list[BaseRoute]:
                 drawn = await run_in_threadpool(images.drawable, *_pictures(form)[:1])
         except images.ImageError as error:
             return refuse(request, 400, asking.unusable(error))
-        except Refused as error:
+        except Problem as error:
             return refuse(request, error.status, asking.unusable(error))
         return Response(_png(drawn), media_type="image/png") if drawn else Response(status_code=204)
 
@@ -61,7 +62,7 @@ def routes(site: Site, choice: Choice) -> list[BaseRoute]:
         try:
             async with slots, read_form(request, MAX_BODY_BYTES) as form:
                 answers = await run_in_threadpool(_ask, choice, form)
-        except Refused as error:
+        except Problem as error:
             return refuse(request, error.status, Trouble("Not asked yet", error.why, "Then ask again."))
         raw = {name: answer.to_dict() for name, answer in answers.items()}
         (first,) = raw.values() if len(raw) == 1 else (raw,)

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from services.ui.site.upstream import Away, Upstream
+from services.ui.site.problem import Away
+from services.ui.site.upstream import Upstream
 
 ASK_S = 2.0
 NOTEBOOKS = ("ws_mdl", "libero_notebook", "openvla_notebook", "gr00t_notebook", "hf")
 HEALTH = dict.fromkeys(NOTEBOOKS, "/api")
-OPENED = (*NOTEBOOKS, "tensorboard", "reports")  # by a browser
+OPENED = (*NOTEBOOKS, "tensorboard")  # by a browser
 
 
 @dataclass(frozen=True)

@@ -1,38 +1,57 @@
-"""The pages about runs. What they show they ask the service `reports`; films and events pass through."""
+"""The pages about runs, and the same as JSON below /api; reports and films as they lie on the volume."""
 
 from __future__ import annotations
 
-import re
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from services.ui.site import paging
+from services.ui.site.problem import Missing, Problem
 from services.ui.site.site import Site
 from services.ui.site.tables import as_csv
-from services.ui.site.upstream import Away
+from services.ui.volume import files
+from services.ui.volume.files import OpenFile
+from services.ui.volume.stores import Stores
+from vla_contract.server.public import page_path
+from vla_evaluation.store.records import StoreError
 
-NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"
 FILTERS = ("policy", "suite", "state")
 OUTCOMES = ("failure", "success")
-SHOWN = ("differ", "failed", "all")  # of a comparison's pairs
+SHOWN = {  # of a comparison's pairs
+    "differ": lambda a, b: a != b,
+    "failed": lambda a, b: not (a and b),
+    "all": lambda a, b: True,
+}
 MOST_FILMS = 60
 RUN_COLUMNS = (
     "name", "suite", "policy", "checkpoint", "profile", "assets", "state", "planned", "done", "successes", "rate",
     "low", "high", "policy_errors",
 )  # fmt: skip
 EPISODE_COLUMNS = ("task", "instruction", "episode", "attempt", "success", "steps", "seconds", "policy_error", "film")
+EVERY_S = 1.0
+MAX_STREAMS = 64  # of events: each holds a connection
+ENDED = ("complete", "damaged")
+# A report is a file that others may have written: it may not act in the name of its reader, or load from elsewhere.
+REPORT_POLICY = (
+    "default-src 'none'; img-src 'self' data:; media-src 'self' data:; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox allow-scripts"
+)
 
 
-def routes(site: Site) -> list[BaseRoute]:
-    """Returns the pages' routes."""
-    reports = site.services["reports"]
+def routes(site: Site, stores: Stores) -> list[BaseRoute]:
+    """Return the routes of the pages and of the JSON."""
+    streams = asyncio.Semaphore(MAX_STREAMS)
 
-    async def listed(request: Request) -> Response:
-        runs = (await reports.json("/api/runs"))["runs"]
+    def listed(request: Request) -> Response:
+        runs = stores.rows()
         chosen = {name: request.query_params.get(name, "") for name in FILTERS}
         known = {name: sorted({str(run[name]) for run in runs if name in run}) for name in FILTERS}
         shown = [run for run in runs if all(run.get(name) == value for name, value in chosen.items() if value)]
@@ -40,63 +59,80 @@ def routes(site: Site) -> list[BaseRoute]:
         turns = {word: urlencode({**chosen, "from": at}) for word, at in paging.turns(start, len(shown)).items()}
         return site.render(
             request, "runs/list.html.j2", runs=shown[start : start + paging.ROWS], start=start, left=len(shown),
-            count=len(runs), chosen=chosen, known=known, turns=turns,
+            count=len(runs), chosen=chosen, known=known, turns=turns, curves=files.curves(stores.root),
         )  # fmt: skip
 
-    async def listed_csv(request: Request) -> Response:
-        runs = (await reports.json("/api/runs"))["runs"]
-        return as_csv("runs.csv", RUN_COLUMNS, map(_with_ends, runs))
+    def listed_csv(request: Request) -> Response:
+        ends = {"low": 0, "high": 1}
+        rows = ({**run, **{end: run["interval"][n] for end, n in ends.items() if "interval" in run}}
+                for run in stores.rows())  # fmt: skip
+        return as_csv("runs.csv", RUN_COLUMNS, rows)
 
-    async def league(request: Request) -> Response:
-        return site.render(request, "runs/leaderboard.html.j2", board=await reports.json("/api/leaderboard"))
+    def league(request: Request) -> Response:
+        return site.render(request, "runs/leaderboard.html.j2", board=stores.board().to_json())
 
-    async def league_csv(request: Request) -> Response:
-        board = await reports.json("/api/leaderboard")
+    def league_csv(request: Request) -> Response:
+        board = stores.board().to_json()
         return as_csv("leaderboard.csv", board["columns"], board["rows"])
 
-    async def run(request: Request) -> Response:
-        found = await reports.json(f"/api/runs/{_name(request)}")
-        others = [other for other in (await reports.json("/api/runs"))["runs"] if _pairs_with(found, other)]
-        return site.render(request, "runs/run.html.j2", run=found, others=others, **_films(request, found))
+    def run(request: Request) -> Response:
+        name = request.path_params["name"]
+        if (resolved := files.resolve(stores.root, name)) != name:
+            return RedirectResponse(f"{page_path('ui')}/runs/{quote(resolved)}", 307)
+        found = stores.whole(name)
+        others = [other for other in stores.rows() if _pairs_with(found, other)]
+        has_report = files.exists(stores.root, "runs", name, files.REPORT)
+        return site.render(
+            request, "runs/run.html.j2", run=found, others=others, has_report=has_report, **_films(request, found)
+        )
 
-    async def episodes_csv(request: Request) -> Response:
-        name = _name(request)
-        found = await reports.json(f"/api/runs/{name}")
-        words = {task["task"]: task["instruction"] for task in found["tasks"]}
-        rows = ({**one, "instruction": words[one["task"]]} for one in found["episodes"])
+    def episodes_csv(request: Request) -> Response:
+        name = request.path_params["name"]
+        found = stores.whole(name)
+        instructions = {task["task"]: task["instruction"] for task in found["tasks"]}
+        rows = ({**one, "instruction": instructions[one["task"]]} for one in found["episodes"])
         return as_csv(f"{name}.csv", EPISODE_COLUMNS, rows)
 
     async def events(request: Request) -> Response:
-        return await reports.passed(request, f"/api/runs/{_name(request)}/events")
+        name = request.path_params["name"]
+        if streams.locked():
+            return JSONResponse({"detail": f"{MAX_STREAMS} are watching; try again"}, 503, {"Retry-After": "5"})
+        await run_in_threadpool(stores.standing, name)  # a run that does not exist is reported now
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(_events(stores, name, streams), media_type="text/event-stream", headers=headers)
 
-    async def film(request: Request) -> Response:
-        return await reports.passed(request, f"/{_name(request)}/videos/{_name(request, 'film')}")
+    def report(request: Request) -> Response:
+        name = files.resolve(stores.root, request.path_params["name"])
+        return OpenFile(files.open_report(stores.root, name), files.REPORT, {"content-security-policy": REPORT_POLICY})
 
-    async def report(request: Request) -> Response:
-        answer = await reports.passed(request, f"/{_name(request)}/report.html")
-        # a file that others may have written, with scripts: it must not act in the name of who looks at it
-        policy = answer.headers.get("content-security-policy", "default-src 'none'; frame-ancestors 'none'")
-        answer.headers["content-security-policy"] = f"{policy}; sandbox allow-scripts"
-        return answer
+    def film(request: Request) -> Response:
+        name = request.path_params["film"]
+        return OpenFile(files.open_film(stores.root, request.path_params["name"], name), name)
 
-    async def compared(request: Request) -> Response:
-        a, b = (request.query_params.get(side, "") for side in ("a", "b"))
-        runs = [run for run in (await reports.json("/api/runs"))["runs"] if run.get("done")]
+    def curve(request: Request) -> Response:
+        return OpenFile(files.open_file(stores.root, *files.curve(request.path_params["name"])), files.CURVE)
+
+    def compared(request: Request) -> Response:
+        a, b, force = _sides(request)
+        runs = [run for run in stores.rows() if run.get("done")]
         result, why = None, None
-        force = request.query_params.get("force") == "1"
         if a and b:
             try:
-                result = await reports.json("/api/compare", params={"a": a, "b": b, "force": str(int(force))})
-            except Away as error:
-                if error.status is None:
-                    raise
+                result = stores.compare(a, b, force)
+            except Problem as error:
                 why = error.why
-        shown = request.query_params.get("show", SHOWN[0])
-        pairs = _chosen_pairs(result["pairs"], shown) if result else []
+            except StoreError as error:
+                why = str(error)
+        show = request.query_params.get("show", "differ")
+        is_shown = SHOWN.get(show, SHOWN["all"])
+        pairs = [one for one in result["pairs"] if is_shown(one["a"]["success"], one["b"]["success"])] if result else []
         return site.render(
-            request, "runs/compare.html.j2", runs=runs, a=a, b=b, result=result, why=why, show=shown, ways=SHOWN,
+            request, "runs/compare.html.j2", runs=runs, a=a, b=b, result=result, why=why, show=show, ways=list(SHOWN),
             force=force, pairs=pairs[:MOST_FILMS], pair_count=len(pairs),
         )  # fmt: skip
+
+    def json_of(answer) -> Any:
+        return lambda request: JSONResponse(answer(request))
 
     return [
         Route("/runs", listed),
@@ -109,47 +145,56 @@ def routes(site: Site) -> list[BaseRoute]:
         Route("/runs/{name}/events", events),
         Route("/runs/{name}/report.html", report),
         Route("/runs/{name}/videos/{film}", film),
+        Route("/curves/{name}.png", curve),
+        Route("/api/runs", json_of(lambda request: {"runs": stores.rows()})),
+        Route("/api/runs/{name}", json_of(lambda request: stores.whole(request.path_params["name"]))),
+        Route("/api/runs/{name}/events", events),
+        Route("/api/compare", json_of(lambda request: stores.compare(*_sides(request)))),
+        Route("/api/leaderboard", json_of(lambda request: stores.board().to_json())),
     ]
 
 
-def _name(request: Request, part: str = "name") -> str:
-    name = request.path_params[part]
-    if not re.fullmatch(NAME, name):
-        raise Away("reports", f"{name[:80]!r} is no name that the lab gives", 404)
-    return name
+def _sides(request: Request) -> tuple[str, str, bool]:
+    query = request.query_params
+    return query.get("a", ""), query.get("b", ""), query.get("force") == "1"
+
+
+async def _events(stores: Stores, name: str, streams: asyncio.Semaphore) -> AsyncIterator[str]:
+    """Yield a run's standing as often as it changes, until it is complete; a comment where nothing does."""
+    before = None
+    async with streams:
+        while True:
+            try:
+                now = await run_in_threadpool(stores.standing, name)
+            except (Missing, StoreError) as error:
+                yield f"event: gone\ndata: {json.dumps({'detail': str(error)})}\n\n"
+                return
+            text = json.dumps(now)
+            yield f"data: {text}\n\n" if text != before else ": still here\n\n"
+            if now["state"] in ENDED:
+                yield "event: end\ndata: {}\n\n"
+                return
+            before = text
+            await asyncio.sleep(EVERY_S)
 
 
 def _pairs_with(run: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Returns whether the other run is complete, and can have been made under the same protocol."""
+    """Return whether the other run is complete, and can have been made under the same protocol."""
     same = all(run[name] == other.get(name) for name in ("suite", "profile", "assets"))
     return same and other["name"] != run["name"] and other["state"] == "complete"
 
 
 def _films(request: Request, run: dict[str, Any]) -> dict[str, Any]:
-    """Returns the episodes with a film that the request's filters leave, failures first, and the filters."""
+    """Return the episodes with a film that the request's filters leave, failures first, and the filters."""
     task, outcome = request.query_params.get("task", ""), request.query_params.get("outcome", "")
     films = sorted((one for one in run["episodes"] if one["film"]), key=lambda one: one["success"])
-    left = [
-        one
-        for one in films
-        if (not task or str(one["task"]) == task)
-        and (outcome not in OUTCOMES or one["success"] == (outcome == "success"))
-    ]
+
+    def is_left(one: dict[str, Any]) -> bool:
+        fits = outcome not in OUTCOMES or one["success"] == (outcome == "success")
+        return fits and (not task or str(one["task"]) == task)
+
+    left: Sequence = [one for one in films if is_left(one)]
     return {
         "films": left[:MOST_FILMS], "film_count": len(left), "all_films": len(films), "task": task, "outcome": outcome,
         "outcomes": OUTCOMES,
     }  # fmt: skip
-
-
-def _chosen_pairs(pairs: list[dict[str, Any]], show: str) -> list[dict[str, Any]]:
-    wanted = {
-        "differ": lambda a, b: a != b,
-        "failed": lambda a, b: not (a and b),
-        "all": lambda a, b: True,
-    }.get(show, lambda a, b: True)
-    return [pair for pair in pairs if wanted(pair["a"]["success"], pair["b"]["success"])]
-
-
-def _with_ends(run: dict[str, Any]) -> dict[str, Any]:
-    low, high = run.get("interval", (None, None))
-    return {**run, "low": low, "high": high}

@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from services.ui.site.bodies import Refused, read
+from services.ui.site.bodies import read
+from services.ui.site.problem import Problem
 from services.ui.site.site import Site
-from services.ui.site.upstream import Away
 from vla_contract.protocol.json_body import load_json
 
 SLOW_S = 60.0  # a demonstration is written while others are
@@ -26,7 +26,7 @@ def routes(site: Site) -> list[BaseRoute]:
         return site.render(request, "simulator/simulator.html.j2", about=await service.json("/v1/simulator"))
 
     async def policies(request: Request) -> Response:
-        return await _answer(service.json("/v1/policies"))
+        return JSONResponse(await service.json("/v1/policies"))
 
     async def open_session(request: Request) -> Response:
         return await _posted(request, "/v1/sessions")
@@ -40,11 +40,9 @@ def routes(site: Site) -> list[BaseRoute]:
     async def _posted(request: Request, path: str) -> Response:
         try:
             body: Any = load_json(await read(request.receive) or b"{}")
-        except Refused as error:
-            return JSONResponse({"detail": error.why}, error.status)
         except ValueError as error:
-            return JSONResponse({"detail": str(error)}, 400)
-        return await _answer(service.json(path, "POST", json=body, timeout=SLOW_S))
+            raise Problem(400, str(error)) from error
+        return JSONResponse(await service.json(path, "POST", json=body, timeout=SLOW_S))
 
     return [
         Route("/simulator", page),
@@ -58,11 +56,3 @@ def routes(site: Site) -> list[BaseRoute]:
 def _path(request: Request) -> str:
     """Returns the service's path for a request about a session."""
     return f"/v1/sessions/{quote(request.path_params['id'], safe='')}/{request.url.path.rpartition('/')[2]}"
-
-
-async def _answer(asked: Any) -> Response:
-    """Returns the service's JSON, or in words why there is none."""
-    try:
-        return JSONResponse(await asked)
-    except Away as error:
-        return JSONResponse({"detail": error.why}, error.status or 502)

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive
 
+from services.ui.site.problem import Problem
 from vla_common import endings
 
 MAX_BYTES = 64 * 2**10
@@ -20,20 +21,12 @@ MAX_FIELDS = 64
 NO_ROOM = "the machine of this page has no room for the picture: its disk is full; upload it again once there is some"
 
 
-class Refused(Exception):
-    """A request that is not let in: the status and the sentence it is answered with."""
-
-    def __init__(self, status: int, why: str):
-        super().__init__(why)
-        self.status, self.why = status, why
-
-
 async def read(receive: Receive) -> bytes:
-    """Returns the body. Raises Refused for one that is too large, too slow or cut off."""
+    """Returns the body. Raises Problem for one that is too large, too slow or cut off."""
     try:
         return await asyncio.wait_for(_collect(receive), WHOLE_S)
     except asyncio.TimeoutError:
-        raise Refused(408, f"the body did not arrive within {WHOLE_S:g} s") from None
+        raise Problem(408, f"the body did not arrive within {WHOLE_S:g} s") from None
 
 
 async def _collect(receive: Receive) -> bytes:
@@ -41,11 +34,11 @@ async def _collect(receive: Receive) -> bytes:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Refused(400, "the sender has gone")
+            raise Problem(400, "the sender has gone")
         body += message.get("body", b"")
         more = message.get("more_body", False)
         if len(body) > MAX_BYTES:
-            raise Refused(413, f"the body is too large; expected at most {MAX_BYTES} bytes")
+            raise Problem(413, f"the body is too large; expected at most {MAX_BYTES} bytes")
     return bytes(body)
 
 
@@ -53,7 +46,7 @@ async def _collect(receive: Receive) -> bytes:
 async def read_form(request: Request, max_bytes: int) -> AsyncIterator[FormData]:
     """Gives a form with its files; large ones lie on disk without a name, and all are gone afterwards.
 
-    Raises Refused for a body that is no form, too large, too slow or cut off, and where the disk is full.
+    Raises Problem for a body that is no form, too large, too slow or cut off, and where the disk is full.
     """
     size = 0
 
@@ -62,22 +55,22 @@ async def read_form(request: Request, max_bytes: int) -> AsyncIterator[FormData]
         message = await request.receive()
         size += len(message.get("body", b""))
         if size > max_bytes:
-            raise Refused(413, f"the body is too large; expected at most {max_bytes} bytes")
+            raise Problem(413, f"the body is too large; expected at most {max_bytes} bytes")
         return message
 
     parsing = Request(request.scope, receive).form(max_files=MAX_FIELDS, max_fields=MAX_FIELDS)
     try:
         form = await asyncio.wait_for(parsing, UPLOAD_S)
     except asyncio.TimeoutError:
-        raise Refused(408, f"the body did not arrive within {UPLOAD_S:g} s") from None
+        raise Problem(408, f"the body did not arrive within {UPLOAD_S:g} s") from None
     except ClientDisconnect:
-        raise Refused(400, "the sender has gone") from None
+        raise Problem(400, "the sender has gone") from None
     except HTTPException as error:
-        raise Refused(error.status_code, error.detail) from None
+        raise Problem(error.status_code, error.detail) from None
     except OSError as error:
         if not endings.is_full_disk(error):
             raise
-        raise Refused(507, NO_ROOM) from None
+        raise Problem(507, NO_ROOM) from None
     try:
         yield form
     finally:

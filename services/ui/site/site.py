@@ -19,10 +19,11 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from services.ui.site import words
-from services.ui.site.bodies import Refused, read
+from services.ui.site.bodies import read
 from services.ui.site.login import KEPT_S, Login
+from services.ui.site.problem import Away, Problem
 from services.ui.site.steward import Steward
-from services.ui.site.upstream import Away, Upstream
+from services.ui.site.upstream import Upstream
 from vla_contract.server.public import page_path
 
 FOLDER = Path(__file__).resolve().parents[1]
@@ -50,9 +51,13 @@ class Site:
         """Returns a page: `values` in a template, "runs/list.html.j2" for example, whose folder is the page."""
         return HTMLResponse(self.fragment(request, template, **values), status, {"cache-control": "no-store"})
 
-    def away(self, request: Request, error: Away) -> Response:
-        """Returns a page that says that a service does not answer, and how to start it."""
-        return self.render(request, "site/away.html.j2", status=error.status or 502, error=error)
+    def answer_problem(self, request: Request, error: Exception) -> Response:
+        """Returns why a request was not answered: a page for a person, JSON for a program. 409: what is damaged."""
+        problem = error if isinstance(error, Problem) else Problem(409, str(error))
+        if request.method == "GET" and accepts_html(request) and not request.url.path.startswith("/api/"):
+            away = problem.name if isinstance(problem, Away) and not problem.answers else ""
+            return self.render(request, "site/problem.html.j2", status=problem.status, why=problem.why, away=away)
+        return JSONResponse({"detail": problem.why}, problem.status)
 
     def ask_to_log_in(self, request: Request, then: str = "", wrong: bool = False) -> Response:
         """Returns the login for a person, a sentence for a program. then: the page asked for, else the request's."""
@@ -161,11 +166,7 @@ def _code(text: str) -> Markup:
 
 
 async def _log_in(site: Site, request: Request) -> Response:
-    try:
-        body = await read(request.receive)
-    except Refused as refused:
-        return JSONResponse({"detail": refused.why}, refused.status)
-    form = dict(parse_qsl(body.decode("utf-8", "replace")))
+    form = dict(parse_qsl((await read(request.receive)).decode("utf-8", "replace")))
     session = site.login.begin(form.get("password", ""))
     if session is None:
         return site.ask_to_log_in(request, form.get("then", "/"), wrong=True)

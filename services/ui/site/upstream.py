@@ -7,7 +7,9 @@ from typing import Any
 
 import httpx
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
+
+from services.ui.site.problem import Away
 
 TIMEOUT_S = 10.0
 PASSED = ("range", "if-range", "if-none-match", "if-modified-since", "accept")  # of the browser's request
@@ -15,14 +17,6 @@ BACK = (
     "content-type", "content-length", "content-range", "accept-ranges", "etag", "last-modified", "cache-control",
     "content-security-policy", "content-disposition",
 )  # fmt: skip
-
-
-class Away(Exception):
-    """A service does not answer, or not with what was asked for; `status` is what it answered, None for nothing."""
-
-    def __init__(self, name: str, why: str, status: int | None = None):
-        super().__init__(why)
-        self.name, self.why, self.status = name, why, status
 
 
 class Upstream:
@@ -72,8 +66,8 @@ class Upstream:
         )
         try:
             answer = await self._http.send(outgoing, stream=True)
-        except httpx.HTTPError:
-            return JSONResponse({"detail": f"{self.name} does not answer at {self.url}"}, 502)
+        except httpx.HTTPError as error:
+            raise Away(self.name, f"{self.name} does not answer at {self.url}") from error
         headers = {name: answer.headers[name] for name in BACK if name in answer.headers}
         return StreamingResponse(_pieces(answer), answer.status_code, headers)
 

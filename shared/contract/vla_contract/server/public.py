@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 VARIABLE = "VLALAB_PUBLIC_URL"
 PATHS = {
     "ui": "",
-    "reports": "/reports",
     "tensorboard": "/tensorboard",
     "ws_mdl": "/notebook/ws_mdl",
     "hf": "/notebook/hf",

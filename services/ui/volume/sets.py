@@ -16,8 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from services.reports import files
-from services.reports.files import Missing
+from services.ui.site.problem import Missing
+from services.ui.volume import files
 from vla_common import anchored
 from vla_contract.protocol.errors import did_you_mean
 from vla_datasets.errors import DatasetError
@@ -115,7 +115,7 @@ class Sets:
 
     def _dataset(self, name: str) -> LeRobotDataset:
         """Returns an open set, as it is now. Raises Missing, and DatasetError for a damaged one."""
-        from services.reports.numbers_only import NumbersOnly
+        from services.ui.volume.numbers_only import NumbersOnly
 
         mark = self._mark(name)
         if not any(mark[: len(META)]):

@@ -5,36 +5,39 @@ Every container may write to the volume, and what it puts there must not make th
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
+from starlette.responses import FileResponse
+
+from services.ui.site.problem import Missing
 from vla_common import anchored
 from vla_evaluation.config import LATEST
 from vla_evaluation.runs.folders import STORE, by_beginning
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a run: what the evaluator takes
-REPORT, SUMMARY, CURVE = "report.html", "summary.json", "curve.png"
+REPORT, CURVE = "report.html", "curve.png"
 MEDIA = {".html": "text/html; charset=utf-8", ".mp4": "video/mp4", ".jpg": "image/jpeg", ".png": "image/png"}
-SUMMARY_BYTES = 16 * 2**20  # libero_90's has 0.1 MB
 
 
-class Missing(Exception):
-    """What was asked for is not there, or nothing to hand out; the message says what is."""
+class OpenFile(FileResponse):
+    """An open file as an answer, whole or the ranges asked for; it closes the descriptor when it was sent."""
 
+    def __init__(self, descriptor: int, name: str, headers: Mapping[str, str] | None = None):
+        self.descriptor = descriptor
+        # it may be made again: a browser asks whether it has changed
+        headers = {"cache-control": "no-cache", **(headers or {})}
+        kind = MEDIA[Path(name).suffix]
+        super().__init__(f"/proc/self/fd/{descriptor}", 200, headers, kind, stat_result=os.fstat(descriptor))
 
-@dataclass(frozen=True)
-class Listed:
-    """One run of the list. `result` is words: how far it is, and its rate."""
-
-    name: str
-    began: float  # s since 1970
-    has_report: bool
-    title: str
-    result: str
+    async def __call__(self, scope, receive, send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            os.close(self.descriptor)
 
 
 def open_file(root: Path, *names: str) -> int:
@@ -91,50 +94,14 @@ def names_of_runs(root: Path) -> list[str]:
     return [name for name, when in _began(root).items() if when is not None]
 
 
-def listed(root: Path) -> list[Listed]:
-    """Returns the volume's runs, the latest first."""
-    began = [(when, name) for name, when in _began(root).items() if when is not None]
-    return [_listed(root, name, when) for when, name in sorted(began, reverse=True)]
-
-
 def curves(root: Path) -> list[str]:
     """Returns the trained Transformers that have a curve."""
-    return [name for name in names(root, "checkpoints", "transformer") if _is_there(root, *curve(name))]
+    return [name for name in names(root, "checkpoints", "transformer") if exists(root, *curve(name))]
 
 
 def curve(name: str) -> tuple[str, ...]:
     """Returns where below the volume's root a trained Transformer's curve lies."""
     return "checkpoints", "transformer", name, CURVE
-
-
-def _listed(root: Path, name: str, began: float) -> Listed:
-    has_report = _is_there(root, "runs", name, REPORT)
-    try:
-        title, result = _said(_read_summary(root, name))
-    except Missing:
-        title, result = "", "no result yet"
-    except (ValueError, KeyError, TypeError, RecursionError):
-        title, result = "", "its summary is damaged"
-    return Listed(name, began, has_report, title, result)
-
-
-def _read_summary(root: Path, name: str) -> dict:
-    with open(open_file(root, "runs", name, SUMMARY), "rb") as file:
-        text = file.read(SUMMARY_BYTES + 1)
-    if len(text) > SUMMARY_BYTES:
-        raise ValueError(f"the summary of {name} has more than {SUMMARY_BYTES} bytes")
-    return json.loads(text)
-
-
-def _said(summary: dict) -> tuple[str, str]:
-    """Returns what a summary says: policy and suite, and the result."""
-    title = f"{summary['provenance']['policy']['name']} on {summary['suite']}"
-    done, planned, good = (int(summary[name]) for name in ("episodes", "planned", "successes"))
-    if not summary["complete"]:
-        return title, f"{done} of {planned} episodes done" + (f", {good} succeeded so far" if done else "")
-    low, high = (100 * float(end) for end in summary["wilson_95"])
-    assets = f"assets: {summary['assets']}"
-    return title, f"{100 * good / done:.1f} % ({good} of {done}), 95 % {low:.1f}–{high:.1f} %, {assets}"
 
 
 def _began(root: Path) -> dict[str, float | None]:
@@ -152,6 +119,7 @@ def _made(root: Path, name: str) -> float | None:
 
 
 def names(root: Path, *folders: str) -> list[str]:
+    """Returns what lies in a folder below `root`, by name; nothing where there is none."""
     try:
         with anchored.folder(root, *folders) as around:
             inside = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=around)  # O_PATH lists nothing
@@ -163,7 +131,8 @@ def names(root: Path, *folders: str) -> list[str]:
         os.close(inside)
 
 
-def _is_there(root: Path, *names: str) -> bool:
+def exists(root: Path, *names: str) -> bool:
+    """Returns whether `open_file` would open it."""
     try:
         os.close(open_file(root, *names))
     except Missing:

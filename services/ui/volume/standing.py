@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vla_evaluation.report.compare import Comparison
 from vla_evaluation.report.data import STAGES
 from vla_evaluation.report.stats import Rate
 from vla_evaluation.store.records import Finished
@@ -110,11 +111,6 @@ def pace(store: RunStore, counts: Mapping[int, Mapping[str, int]], now: float) -
     return {"seconds": seconds, "steps_per_s": steps_per_s, "left_s": left_s}
 
 
-def finished(store: RunStore) -> list[dict[str, Any]]:
-    """Returns every finished episode: outcome, length, seconds, and its film where there is one."""
-    return [episode(one) for one in store.finished()]
-
-
 def episode(one: Finished) -> dict[str, Any]:
     """Returns a finished episode as JSON types; film and still are file names in the run's folder of videos."""
     result = one.result
@@ -133,12 +129,45 @@ def episode(one: Finished) -> dict[str, Any]:
 
 
 def report(store: RunStore) -> dict[str, Any]:
-    """Returns what a finished run's page tells beside its standing: identity, and where the time of a step went."""
+    """Returns what a finished run's page tells beside its standing: identity, episodes, where a step's time went."""
     identity, episodes = store.meta("identity"), store.finished()
     steps = max(sum(one.steps for one in episodes), 1)
     spent = {key: sum(one.result.get("timings_ms", {}).get(key, 0.0) for one in episodes) for key, _, _ in STAGES}
     return {
         "identity": identity,
         "invocations": store.invocations(),
+        "episodes": [episode(one) for one in episodes],
         "stages": [{"name": words, "ms_per_step": spent[key] / steps} for key, words, _ in STAGES if spent[key] > 0],
+    }
+
+
+def compared(result: Comparison, left: RunStore, right: RunStore) -> dict[str, Any]:
+    """Returns a comparison of two runs as JSON types, with every pair of episodes."""
+    tasks = left.described()["tasks"]
+    a, b = ({(one.task, one.episode): one for one in store.finished()} for store in (left, right))
+    return {
+        "a": figures(result.a, result.pairs),
+        "b": figures(result.b, result.pairs),
+        "only_a": result.only_a,
+        "only_b": result.only_b,
+        "difference": result.difference,
+        "interval": list(result.interval),
+        "p_value": result.p_value,
+        "left_out": result.left_out,
+        "policy_errors": list(result.policy_errors),
+        "beside": result.beside,
+        "warnings": result.warnings,
+        "tasks": [
+            {
+                "task": task,
+                "instruction": tasks[task]["instruction"],
+                "a": figures(rate_a, rate_a.trials),
+                "b": figures(rate_b, rate_b.trials),
+            }
+            for task, (rate_a, rate_b) in result.tasks.items()
+        ],
+        "pairs": [
+            {"task": key[0], "episode": key[1], "a": episode(a[key]), "b": episode(b[key])}
+            for key in sorted(a.keys() & b.keys())
+        ],
     }

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from services.reports import files, standing
+from services.ui.site.problem import Missing, Problem
+from services.ui.volume import files, standing
 from vla_common import anchored
 from vla_contract.protocol.errors import did_you_mean
 from vla_evaluation.report import leaderboard
+from vla_evaluation.report.compare import Unpaired, compare
 from vla_evaluation.report.leaderboard import Board, Entry
 from vla_evaluation.runs.folders import STORE
 from vla_evaluation.store.records import StoreError, as_damage
@@ -29,7 +31,7 @@ class Stores:
     """Reads stores below a volume's root. Safe to share between threads."""
 
     def __init__(self, root: Path):
-        self._root, self._lock = root, threading.Lock()
+        self.root, self._lock = root, threading.Lock()
         self._rows: dict[str, tuple[tuple, float, dict[str, Any]]] = {}
         self._standings: dict[str, tuple[float, dict[str, Any]]] = {}
         self._entries: dict[str, tuple[tuple, Entry | str]] = {}
@@ -41,12 +43,25 @@ class Stores:
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns a row per run, the latest first; one of a damaged store has its name, its state and why."""
-        found = [self._row(name) for name in files.names_of_runs(self._root)]
+        found = [self._row(name) for name in files.names_of_runs(self.root)]
         return sorted(found, key=lambda row: (-row["created"], row["name"]))
+
+    def whole(self, name: str) -> dict[str, Any]:
+        """Returns how a run stands, what its report tells, and every finished episode."""
+        return {**self.standing(name), **self.read(name, standing.report)}
+
+    def compare(self, a: str, b: str, force: bool = False) -> dict[str, Any]:
+        """Returns the comparison of two runs and every pair. Raises Problem where they cannot be compared."""
+        with self._open(a) as left, self._open(b) as right:
+            try:
+                result = compare(left, right, force)
+            except Unpaired as error:  # outside, a ValueError means that a store is damaged
+                raise Problem(409, str(error)) from error
+            return standing.compared(result, left, right)
 
     def board(self) -> Board:
         """Returns the leaderboard of all runs; one of a damaged store is left out, with the reason."""
-        found = {name: self._entry(name) for name in files.names_of_runs(self._root)}
+        found = {name: self._entry(name) for name in files.names_of_runs(self.root)}
         unread = {name: f"it cannot be read: {why}" for name, why in found.items() if isinstance(why, str)}
         return leaderboard.board([one for one in found.values() if isinstance(one, Entry)], unread)
 
@@ -58,7 +73,7 @@ class Stores:
             return entry
         try:
             entry = self.read(name, lambda store: leaderboard.read(name, store))
-        except (StoreError, files.Missing) as error:
+        except (StoreError, Missing) as error:
             entry = str(error)
         if len(self._entries) > KEPT:
             self._entries.clear()
@@ -85,7 +100,7 @@ class Stores:
             return row
         try:
             row = self.read(name, lambda store: standing.row(name, store))
-        except (StoreError, files.Missing) as error:
+        except (StoreError, Missing) as error:
             row = {"name": name, "state": "damaged", "why": str(error), "created": _changed(mark)}
         if len(self._rows) > KEPT:
             self._rows.clear()
@@ -95,7 +110,7 @@ class Stores:
     def _mark(self, name: str) -> tuple:
         """Returns what changes when a store does: sizes and times of its file and its log."""
         try:
-            with anchored.folder(self._root, "runs", name) as folder:
+            with anchored.folder(self.root, "runs", name) as folder:
                 return tuple(_status(folder, file) for file in (STORE, f"{STORE}-wal"))
         except OSError:
             return ()
@@ -103,11 +118,11 @@ class Stores:
     @contextmanager
     def _open(self, name: str) -> Iterator[RunStore]:
         try:
-            os.close(files.open_file(self._root, "runs", name, STORE))  # a plain file below the root, behind no link
-        except files.Missing:
-            known = files.names_of_runs(self._root)
-            raise files.Missing(f"run {name!r} not found{did_you_mean(name, known)}") from None
-        path = self._root / "runs" / name / STORE
+            os.close(files.open_file(self.root, "runs", name, STORE))  # a plain file below the root, behind no link
+        except Missing:
+            known = files.names_of_runs(self.root)
+            raise Missing(f"run {name!r} not found{did_you_mean(name, known)}") from None
+        path = self.root / "runs" / name / STORE
         with as_damage(path), RunStore(path, readonly=True, check=False) as store:
             yield store
 
