@@ -15,7 +15,6 @@ from services.ui.ask import routes as ask
 from services.ui.ask.link import Choice, PolicyLink
 from services.ui.data import routes as data
 from services.ui.lab import routes as lab
-from services.ui.overview import routes as overview
 from services.ui.runs import routes as runs
 from services.ui.simulator import routes as simulator
 from services.ui.site.guard import Guard
@@ -64,7 +63,7 @@ def create_app(
     _add_probes(app, link)
     for path, to in REDIRECTS.items():
         app.add_route(path, _leads(to))
-    pages = (overview.routes(site), simulator.routes(site), lab.routes(site), ask.routes(site, Choice(link, others)))
+    pages = (simulator.routes(site), lab.routes(site), ask.routes(site, Choice(link, others)))
     readers = (runs.routes(site, stores or Stores(root)), data.routes(site, Sets(root)))
     for routes in (site.routes(), *pages, *readers):
         app.router.routes.extend(routes)

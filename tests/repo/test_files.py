@@ -339,7 +339,6 @@ HOST_TOOL = [
     "bundles",
     "doctor",
     "commands",
-    "steward",
     "testing",
     "tasks",
 ]

@@ -20,6 +20,7 @@ from serving import ROOT, nobody, serving
 from services.ui.lab.routes import routes
 from services.ui.site import words
 from services.ui.site.guard import Guard
+from services.ui.site.problem import Problem
 from services.ui.site.site import Site
 from tests import axe, browser
 from tests.ports import free_ports
@@ -122,6 +123,7 @@ def lab_alone(folder: Path | str, token: str | None, tensorboard: str) -> FastAP
     site = Site(("lab",), {"tensorboard": tensorboard}, token, str(folder))
     app = FastAPI()
     app.router.routes.extend([*site.routes(), *routes(site)])
+    app.add_exception_handler(Problem, site.answer_problem)
     app.add_middleware(Guard, login=site.login, ask=site.ask_to_log_in)
     return app
 

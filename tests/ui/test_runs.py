@@ -124,7 +124,7 @@ def test_the_protocol_is_called_one(url):
 
 
 def test_a_long_list_is_turned_over():
-    from services.ui.site.paging import ROWS, start, turns
+    from services.ui.site.tables import ROWS, start, turns
 
     assert turns(0, ROWS) == {} and turns(0, ROWS + 1) == {"older": ROWS}
     assert turns(ROWS, 3 * ROWS) == {"newer": 0, "older": 2 * ROWS} and turns(2 * ROWS, 3 * ROWS) == {"newer": ROWS}

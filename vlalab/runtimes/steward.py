@@ -1,7 +1,7 @@
-"""The steward's life: a process of this machine that starts and stops services for the page, which cannot.
+"""The life of the page's control daemon: a process of this machine that starts and stops services for the page.
 
 It is up while the page is, in either runtime: a supervisor like that of a local service keeps it. What it does is
-vlalab.steward's. The page reaches it by a socket in a folder that compose.yaml shows to the page alone.
+vlalab.steward's. The page reaches it by a socket in a directory that compose.yaml shows to the page alone.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ COMPARED = (*TAKEN, "VLALAB_VOLUME", "VLALAB_PROJECT")
 
 
 def folder() -> Path:
-    """Returns the folder of the socket and its secret, made if missing. It is never replaced: it is mounted."""
+    """Return the directory of the socket and its secret, made if missing. It is never replaced: it is mounted."""
     place = state.folder(NAME) / "socket"
     place.mkdir(exist_ok=True)
-    place.chmod(0o711)  # in a container another user may pass through; out here the folder above lets nobody
+    place.chmod(0o711)  # in a container another user may pass through; out here the directory above lets nobody
     return place
 
 
 def variables(service: str) -> dict[str, str]:
-    """Returns what a service's description needs to know of it: the folder, for the page."""
+    """Return what a service's description needs to know of it: the directory, for the page."""
     return {FOLDER: str(folder())} if service == PAGE else {}
 
 
 def attend(page: Instance) -> None:
-    """Sees to it that a steward runs for this page, with its token, or that none does where that is wanted."""
+    """Have a daemon run for this page, with its token, or none where that is wanted."""
     if os.environ.get(ACTING):
         return
     if not is_wanted():
@@ -49,53 +49,41 @@ def attend(page: Instance) -> None:
     had = page.started_with()
     variables = {**os.environ, **{name: had[name] for name in TAKEN if name in had}}
     with exclusive(state.folder() / f".{NAME}.lock", "another call is starting the page's steward"):
-        found = there()
-        if found and found.words()[-1:] == [page.runtime] and _environment(found.supervisor.pid, variables):
-            return
-        if found:
+        if found := there():
+            lines = Path(f"/proc/{found.supervisor.pid}/environ").read_bytes().split(b"\0")
+            before = dict(os.fsdecode(line).partition("=")[::2] for line in lines)
+            same = all(before.get(name, "") == variables.get(name, "") for name in COMPARED)
+            if same and found.words()[-1:] == [page.runtime]:
+                return
             found.stop()
-        _start(page.runtime, variables)
+        record = {
+            "name": NAME, "service": NAME, "attached": False, "started_at": time.time(), "gpu": "none",
+            "variables": {}, "placed": {},
+        }  # fmt: skip
+        spec = {
+            "command": [sys.executable, "-m", "vlalab.steward", str(folder()), page.runtime],
+            "environment": {**variables, ACTING: "1", "PYTHONUNBUFFERED": "1"},
+            "folder": str(paths.ROOT), "restart": "unless-stopped", "stop_grace_s": 2.0,
+            "log_path": str(logs.place(NAME, make=True)), "record": record,
+        }  # fmt: skip
+        local.launch(spec, _state_path(), {name: variables.get(name, "") for name in TAKEN})
 
 
 def is_wanted() -> bool:
-    """Returns whether the page may start and stop services, unless VLALAB_STEWARD=off."""
+    """Return whether the page may start and stop services: unless VLALAB_STEWARD=off."""
     return compose.environment_variables().get(OFF, "").lower() != "off"
 
 
 def there() -> Instance | None:
-    """Returns the steward, where one runs."""
+    """Return the daemon, where one runs."""
     return supervised.load(_state_path(make=False))
 
 
 def dismiss() -> None:
-    """Ends it, where one runs. A command of its own does not."""
+    """End it, where one runs. A command of its own does not."""
     if not os.environ.get(ACTING) and (found := there()):
         found.stop()
 
 
 def _state_path(make: bool = True) -> Path:
     return state.folder(NAME, make=make) / f"{NAME}.json"  # not among the services'
-
-
-def _environment(pid: int, wanted: dict[str, str]) -> bool:
-    """Returns whether a process was started with those of the variables that matter."""
-    lines = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    had = dict(os.fsdecode(line).partition("=")[::2] for line in lines)
-    return all(had.get(name, "") == wanted.get(name, "") for name in COMPARED)
-
-
-def _start(runtime: str, variables: dict[str, str]) -> None:
-    record = {
-        "name": NAME, "service": NAME, "attached": False, "started_at": time.time(), "gpu": "none", "variables": {},
-        "placed": {},
-    }  # fmt: skip
-    spec = {
-        "command": [sys.executable, "-m", "vlalab.steward", str(folder()), runtime],
-        "environment": {**variables, ACTING: "1", "PYTHONUNBUFFERED": "1"},
-        "folder": str(paths.ROOT),
-        "restart": "unless-stopped",
-        "stop_grace_s": 2.0,
-        "log_path": str(logs.place(NAME, make=True)),
-        "record": record,
-    }
-    local.launch(spec, _state_path(), {name: variables.get(name, "") for name in TAKEN})

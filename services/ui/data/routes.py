@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from services.ui.site import paging
+from services.ui.site import tables
 from services.ui.site.bodies import read
 from services.ui.site.problem import Missing, Problem
 from services.ui.site.site import Site
@@ -35,10 +35,10 @@ def routes(site: Site, sets: Sets) -> list[BaseRoute]:
         found = sets.one(request.path_params["name"])
         asked = {name: request.query_params.get(name, "") for name in ("task", "show")}
         left = _chosen(found["episodes_told"], **asked)
-        start = paging.start(request.query_params.get("from", ""), len(left))
-        turns = {word: urlencode({**asked, "from": at}) for word, at in paging.turns(start, len(left)).items()}
+        start = tables.start(request.query_params.get("from", ""), len(left))
+        turns = {word: urlencode({**asked, "from": at}) for word, at in tables.turns(start, len(left)).items()}
         return site.render(
-            request, "data/set.html.j2", found=found, episodes=left[start : start + paging.ROWS], start=start,
+            request, "data/set.html.j2", found=found, episodes=left[start : start + tables.ROWS], start=start,
             left=len(left), turns=turns, ways=SHOWN, asked=asked, here=f"{request.url.path}?{request.url.query}",
         )  # fmt: skip
 

@@ -13,10 +13,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from services.ui.site import paging
+from services.ui.site import tables
 from services.ui.site.problem import Missing, Problem
 from services.ui.site.site import Site
-from services.ui.site.tables import as_csv
 from services.ui.volume import files
 from services.ui.volume.files import OpenFile
 from services.ui.volume.stores import Stores
@@ -55,10 +54,10 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
         chosen = {name: request.query_params.get(name, "") for name in FILTERS}
         known = {name: sorted({str(run[name]) for run in runs if name in run}) for name in FILTERS}
         shown = [run for run in runs if all(run.get(name) == value for name, value in chosen.items() if value)]
-        start = paging.start(request.query_params.get("from", ""), len(shown))
-        turns = {word: urlencode({**chosen, "from": at}) for word, at in paging.turns(start, len(shown)).items()}
+        start = tables.start(request.query_params.get("from", ""), len(shown))
+        turns = {word: urlencode({**chosen, "from": at}) for word, at in tables.turns(start, len(shown)).items()}
         return site.render(
-            request, "runs/list.html.j2", runs=shown[start : start + paging.ROWS], start=start, left=len(shown),
+            request, "runs/list.html.j2", runs=shown[start : start + tables.ROWS], start=start, left=len(shown),
             count=len(runs), chosen=chosen, known=known, turns=turns, curves=files.curves(stores.root),
         )  # fmt: skip
 
@@ -66,14 +65,14 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
         ends = {"low": 0, "high": 1}
         rows = ({**run, **{end: run["interval"][n] for end, n in ends.items() if "interval" in run}}
                 for run in stores.rows())  # fmt: skip
-        return as_csv("runs.csv", RUN_COLUMNS, rows)
+        return tables.as_csv("runs.csv", RUN_COLUMNS, rows)
 
     def league(request: Request) -> Response:
         return site.render(request, "runs/leaderboard.html.j2", board=stores.board().to_json())
 
     def league_csv(request: Request) -> Response:
         board = stores.board().to_json()
-        return as_csv("leaderboard.csv", board["columns"], board["rows"])
+        return tables.as_csv("leaderboard.csv", board["columns"], board["rows"])
 
     def run(request: Request) -> Response:
         name = request.path_params["name"]
@@ -91,7 +90,7 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
         found = stores.whole(name)
         instructions = {task["task"]: task["instruction"] for task in found["tasks"]}
         rows = ({**one, "instruction": instructions[one["task"]]} for one in found["episodes"])
-        return as_csv(f"{name}.csv", EPISODE_COLUMNS, rows)
+        return tables.as_csv(f"{name}.csv", EPISODE_COLUMNS, rows)
 
     async def events(request: Request) -> Response:
         name = request.path_params["name"]

@@ -22,7 +22,6 @@ from services.ui.site import words
 from services.ui.site.bodies import read
 from services.ui.site.login import KEPT_S, Login
 from services.ui.site.problem import Away, Problem
-from services.ui.site.steward import Steward
 from services.ui.site.upstream import Upstream
 from vla_contract.server.public import page_path
 
@@ -30,13 +29,14 @@ FOLDER = Path(__file__).resolve().parents[1]
 
 
 class Site:
-    """What a page is given: drawing, words, the login, services by name, and the steward.
+    """What a page is given: drawing, words, the login, services by name.
 
-    pages: the folders of the pages, in the order of the navigation.
+    pages: the folders of the pages, in the order of the navigation. steward: the directory in which the machine's
+    control daemon answers.
     """
 
     def __init__(self, pages: tuple[str, ...], services: Mapping[str, str], token: str | None, steward: str = ""):
-        self.pages, self.login, self.steward = pages, Login(token), Steward(steward)
+        self.pages, self.login, self.steward = pages, Login(token), steward
         self.services = {name: Upstream(name, url, token) for name, url in services.items()}
         self._templates = jinja2.Environment(
             loader=jinja2.FunctionLoader(_template),
@@ -54,7 +54,7 @@ class Site:
     def answer_problem(self, request: Request, error: Exception) -> Response:
         """Returns why a request was not answered: a page for a person, JSON for a program. 409: what is damaged."""
         problem = error if isinstance(error, Problem) else Problem(409, str(error))
-        if request.method == "GET" and accepts_html(request) and not request.url.path.startswith("/api/"):
+        if accepts_html(request) and not request.url.path.startswith("/api/"):
             away = problem.name if isinstance(problem, Away) and not problem.answers else ""
             return self.render(request, "site/problem.html.j2", status=problem.status, why=problem.why, away=away)
         return JSONResponse({"detail": problem.why}, problem.status)
@@ -71,10 +71,11 @@ class Site:
         return self.render(request, "site/login.html.j2", status=400 if wrong else 401, wrong=wrong, then=then)
 
     def routes(self) -> list[BaseRoute]:
-        """Returns the site's own routes: the login, and the files of every page's `static/`."""
+        """Returns the site's own routes: the overview, the login, and the files of every page's `static/`."""
         files = [Mount(f"/static/{path.parent.name}", Kept(directory=path)) for path in sorted(FOLDER.glob("*/static"))]
         return [
             *files,
+            Route("/", lambda request: self.render(request, "overview/overview.html.j2")),
             Route("/login", functools.partial(_log_in, self), methods=["POST"]),
             Route("/logout", functools.partial(_log_out, self), methods=["POST"]),
         ]

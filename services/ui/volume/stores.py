@@ -66,18 +66,15 @@ class Stores:
         return leaderboard.board([one for one in found.values() if isinstance(one, Entry)], unread)
 
     def _entry(self, name: str) -> Entry | str:
-        """Returns what the leaderboard takes of a run, or why it cannot be read; read anew where its store changed."""
+        """Returns what the leaderboard takes of a run, or why it cannot be read; read again where its store changed."""
         mark = self._mark(name)
-        was, entry = self._entries.get(name, (None, ""))
-        if was == mark:
-            return entry
-        try:
-            entry = self.read(name, lambda store: leaderboard.read(name, store))
-        except (StoreError, Missing) as error:
-            entry = str(error)
-        if len(self._entries) > KEPT:
-            self._entries.clear()
-        self._entries[name] = mark, entry
+        before, entry = self._entries.get(name, (None, ""))
+        if before != mark:
+            try:
+                entry = self.read(name, lambda store: leaderboard.read(name, store))
+            except (StoreError, Missing) as error:
+                entry = str(error)
+            _bound(self._entries)[name] = mark, entry
         return entry
 
     def standing(self, name: str) -> dict[str, Any]:
@@ -87,24 +84,20 @@ class Stores:
             if time.monotonic() - at < FRESH_S and known:
                 return known
             known = self.read(name, lambda store: standing.standing(name, store))
-            if len(self._standings) > 64:
-                self._standings.clear()
-            self._standings[name] = time.monotonic(), known
+            _bound(self._standings, 64)[name] = time.monotonic(), known
             return known
 
     def _row(self, name: str) -> dict[str, Any]:
         mark = self._mark(name)
-        was, at, row = self._rows.get(name, (None, 0.0, {}))
-        still = row.get("state") != "running" or time.monotonic() - at < standing.QUIET_S / 2
-        if was == mark and still:
-            return row
-        try:
-            row = self.read(name, lambda store: standing.row(name, store))
-        except (StoreError, Missing) as error:
-            row = {"name": name, "state": "damaged", "why": str(error), "created": _changed(mark)}
-        if len(self._rows) > KEPT:
-            self._rows.clear()
-        self._rows[name] = mark, time.monotonic(), row
+        before, at, row = self._rows.get(name, (None, 0.0, {}))
+        lasts = row.get("state") != "running" or time.monotonic() - at < standing.QUIET_S / 2
+        if before != mark or not lasts:
+            try:
+                row = self.read(name, lambda store: standing.row(name, store))
+            except (StoreError, Missing) as error:
+                changed = mark[0][1] / 1e9 if mark else 0.0
+                row = {"name": name, "state": "damaged", "why": str(error), "created": changed}
+            _bound(self._rows)[name] = mark, time.monotonic(), row
         return row
 
     def _mark(self, name: str) -> tuple:
@@ -136,5 +129,8 @@ def _status(folder: int, name: str) -> tuple[int, int]:
     return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) and found.st_size else (0, 0)
 
 
-def _changed(mark: tuple) -> float:
-    return mark[0][1] / 1e9 if mark else 0.0
+def _bound(cache: dict, most: int = KEPT) -> dict:
+    """Returns a cache, emptied where it holds too much."""
+    if len(cache) > most:
+        cache.clear()
+    return cache

@@ -1,0 +1,270 @@
+"""The control daemon of the page Lab: it looks, starts and stops services by the lab's own commands.
+
+`python -m vlalab.steward DIRECTORY RUNTIME` answers on DIRECTORY/socket to callers that know DIRECTORY/secret:
+
+| route | what |
+|---|---|
+| `GET /status` | `./lab status --json`, and what was started and stopped from here |
+| `GET /doctor`, `POST /doctor` | what the doctor said last; have it look again |
+| `GET /services/NAME/log` | the end of a log, without secrets |
+| `POST /services/NAME/start`, `…/stop` | `./lab up NAME`, `./lab down NAME` |
+
+No route takes a body or a query. Only the choice among services of compose.yaml gets into a command line, and no shell
+reads that.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from secrets import token_urlsafe
+from socketserver import ThreadingMixIn, UnixStreamServer
+from typing import Any
+
+from vlalab.commands import lifecycle, support
+from vlalab.description import manifests
+from vlalab.engine import docker, volumes
+from vlalab.host import paths, secrets, state
+from vlalab.host.console import say, unknown
+from vlalab.runtimes import local
+from vlalab.runtimes.steward import PAGE
+
+VERBS = {"start": "up", "stop": "down"}
+MAX_ACTIONS = 4  # at once: each is a process of the host tool
+STATUS_S, DOCTOR_S, LOG_S = 30.0, 120.0, 20.0  # longest wait for a command that looks
+STATUS_FRESH_S = 4.0  # an answer is good for so long, however many users look
+MAX_OUTPUT = 32_000  # characters: the end of a longer one
+LOG_LINES = "400"
+REQUEST_S = 10.0  # for a request to arrive whole
+
+
+class Refused(Exception):
+    """A request that is not done: the HTTP status and the sentence it is answered with."""
+
+    def __init__(self, status: int, why: str):
+        super().__init__(why)
+        self.status, self.why = status, why
+
+
+class Steward:
+    """Looks, starts and stops. runtime: the page's, in which the page can reach what is started."""
+
+    def __init__(self, runtime: str):
+        self._runtime, self._lock = runtime, threading.Lock()
+        # by service, what is or was done to it; times in seconds since the epoch, code None while it runs
+        self._actions: dict[str, dict[str, Any]] = {}
+        self._status_lock, self._status_until, self._status = threading.Lock(), 0.0, (None, "")
+        self._doctor: dict[str, Any] = {"running": False, "at": None, "told": None, "error": ""}
+
+    def answer(self, method: str, path: str) -> Any:
+        """Return the JSON of a route. Raises Refused."""
+        match (method, *path.split("/")[1:]):
+            case ("GET", "status"):
+                return self._describe()
+            case ("GET", "doctor"):
+                return self._doctor
+            case ("POST", "doctor"):
+                return self._start_doctor()
+            case ("GET", "services", name, "log"):
+                output, error = run("logs", known_service(name), "--lines", LOG_LINES, seconds=LOG_S)
+                return {"log": safe(output or error, known_secrets())}
+            case ("POST", "services", name, what) if what in VERBS:
+                return self._start_action(what, known_service(name))
+        raise Refused(404, "there is no such route")
+
+    def _describe(self) -> dict[str, Any]:
+        status, error = self._read_status()
+        with self._lock:
+            actions = sorted(self._actions.values(), key=lambda action: -action["began"])
+        known = known_secrets() if actions else ()
+        told = [{**action, "output": safe(action["output"], known)} for action in actions]
+        return {"status": status, "error": error, "actions": told}
+
+    def _read_status(self, again: bool = False) -> tuple[Any, str]:
+        """Return what `./lab status` says; concurrent callers wait for one run of it, which is good for some time."""
+        with self._status_lock:
+            if again or time.monotonic() > self._status_until:
+                self._status = read_json("status", "--json", seconds=STATUS_S)
+                self._status_until = time.monotonic() + STATUS_FRESH_S
+            return self._status
+
+    def _start_doctor(self) -> dict[str, Any]:
+        def examine() -> None:
+            told, error = read_json("doctor", "--json", "--offline", seconds=DOCTOR_S)
+            self._doctor = {"running": False, "at": time.time(), "told": told, "error": error}
+
+        with self._lock:
+            if not self._doctor["running"]:
+                self._doctor = {**self._doctor, "running": True}
+                threading.Thread(target=examine, daemon=True).start()
+        return self._doctor
+
+    def _start_action(self, what: str, name: str) -> dict[str, Any]:
+        if name == PAGE:
+            raise Refused(409, f"that would take this page away; at the machine: ./lab down {PAGE}")
+        if what == "start" and self._runtime == local.NAME and name in manifests.notebooks().values():
+            why = "outside a container a notebook is a shell of the user that started it"
+            raise Refused(409, f"{why}; at the machine: ./lab up {name}")
+        with self._lock:
+            running = [one["service"] for one in self._actions.values() if one["ended"] is None]
+            if name in running:
+                raise Refused(409, f"{name} is being started or stopped; wait until that has ended")
+            if len(running) >= MAX_ACTIONS:
+                raise Refused(429, f"{MAX_ACTIONS} services are being started or stopped; wait until one is done")
+            action = {"service": name, "what": what, "began": time.time(), "ended": None, "code": None, "output": ""}
+            self._actions[name] = action
+        say(f"asked by the page: {what} {name}")
+        told = dict(action)
+        threading.Thread(target=self._act, args=[action], daemon=True).start()
+        return told
+
+    def _act(self, action: dict[str, Any]) -> None:
+        what, service = action["what"], action["service"]
+        flags = ["--runtime", self._runtime] if what == "start" else []
+        try:
+            # A session of its own: what has begun continues when this process ends.
+            process = subprocess.Popen(
+                [paths.ROOT / "lab", VERBS[what], service, *flags], cwd=paths.ROOT, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            assert process.stdout is not None
+            for line in process.stdout:
+                action["output"] = end_of(action["output"] + line.decode(errors="replace"))
+            action["code"] = process.wait()
+        except OSError as error:
+            action.update(output=f"./lab cannot be run: {error}\n", code=127)
+        self._read_status(again=True)  # a caller that hears that it has ended sees the service so
+        action["ended"] = time.time()
+        say(f"{what} {service} ended with code {action['code']}:\n{safe(action['output'], known_secrets())}")
+
+
+# --- commands that look, and secrets --------------------------------------------------------------------------
+
+
+def known_service(name: str) -> str:
+    """Return the name of a service of compose.yaml. Raises Refused for any other."""
+    known = lifecycle.long_lived()
+    if name not in known:
+        raise Refused(404, unknown("service", name[:80], known))
+    return name
+
+
+def known_secrets() -> set[str]:
+    """Return the secrets that are known on this machine now."""
+    docker.ask_again()
+    return support.known_secrets()
+
+
+def safe(value: Any, known: Iterable[str]) -> Any:
+    """Return a text, or JSON with every text in it, without those secrets and what looks like one."""
+    if isinstance(value, dict):
+        hidden = {name for name, one in value.items() if isinstance(one, str) and secrets.NAMED.fullmatch(name)}
+        return {name: secrets.HIDDEN if name in hidden else safe(one, known) for name, one in value.items()}
+    if isinstance(value, list):
+        return [safe(one, known) for one in value]
+    return end_of(secrets.removed(value, known)) if isinstance(value, str) else value
+
+
+def end_of(text: str) -> str:
+    """Return the end of a text, from the beginning of a line on."""
+    return text if len(text) <= MAX_OUTPUT else text[-MAX_OUTPUT:].partition("\n")[2]
+
+
+def read_json(*words: str, seconds: float) -> tuple[Any, str]:
+    """Return what a command prints as JSON, its secrets removed, and "" or why there is nothing."""
+    output, error = run(*words, seconds=seconds)
+    try:
+        return safe(json.loads(output), known_secrets()), ""
+    except ValueError:
+        return None, safe(error, known_secrets())
+
+
+def run(*words: str, seconds: float) -> tuple[str, str]:
+    """Return what a command of the lab prints, and its errors, or why it could not be run."""
+    command = f"./lab {' '.join(words)}"
+    try:
+        done = subprocess.run(
+            [paths.ROOT / "lab", *words], capture_output=True, text=True, errors="replace", cwd=paths.ROOT,
+            stdin=subprocess.DEVNULL, timeout=seconds,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "", f"{command} did not answer within {seconds:g} s"
+    except OSError as error:
+        return "", f"{command} cannot be run: {error}"
+    return done.stdout, done.stderr.strip() or f"{command} ended with code {done.returncode}"
+
+
+# --- HTTP over the socket -------------------------------------------------------------------------------------
+
+
+class Server(ThreadingMixIn, UnixStreamServer):
+    """Answers on a socket that only the page and its user can open."""
+
+    daemon_threads, block_on_close = True, False
+
+    def __init__(self, address: str, steward: Steward, secret: str):
+        self.steward, self.secret = steward, f"Bearer {secret}".encode()
+        super().__init__(address, Handler)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request of one connection."""
+
+    timeout = REQUEST_S
+    server: Server
+
+    def do_GET(self) -> None:
+        """Answer a request, also one that changes something."""
+        try:
+            given = self.headers.get("authorization", "").encode("utf-8", "replace")
+            if not hmac.compare_digest(given, self.server.secret):
+                raise Refused(401, "that is not the secret")
+            if self.headers.get("content-length", "0") != "0" or "transfer-encoding" in self.headers:
+                raise Refused(413, "no body is expected")
+            status, answer = 200, self.server.steward.answer(self.command, self.path)
+        except Refused as refused:
+            status, answer = refused.status, {"detail": refused.why}
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Log no request: what is done is logged by the steward."""
+
+
+def main(directory: Path, runtime: str) -> None:
+    """Serve; the secret is a new one each time. What root makes is given to the user of the page's container."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    secret = token_urlsafe(32)
+    state.write(directory / "secret", secret)
+    os.chdir(directory)  # the address of a socket has 107 characters at most, and a path may have more
+    Path("socket").unlink(missing_ok=True)
+    umask = os.umask(0o177)  # the socket for its owner alone
+    with Server("socket", Steward(runtime), secret) as server:
+        os.umask(umask)
+        if os.geteuid() == 0:
+            for name in ("secret", "socket"):
+                os.chown(name, *volumes.owner(), follow_symlinks=False)
+        say(f"the page's steward answers at {directory}/socket")
+        try:
+            server.serve_forever()
+        finally:
+            (directory / "socket").unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
