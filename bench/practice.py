@@ -61,9 +61,9 @@ def learned(config: PracticeSettings, get_training: Begin, quick: bool) -> tuple
 
 def measure_vit(quick: bool) -> list[bool]:
     """Trains the Vision Transformer with the settings of its command."""
-    from services.ws_mdl.practice.vit import train
+    from services.ws_mdl.practice import vit
 
-    run, minutes = learned(train.Config(), train.get_training, quick)
+    run, minutes = learned(vit.Config(), vit.get_training, quick)
     return [
         figure("practice.vit_digits_accuracy", run.measure()["accuracy_percent"], "%", ">=96"),
         figure("practice.vit_digits_minutes", minutes, "min", "<=3"),
@@ -72,9 +72,9 @@ def measure_vit(quick: bool) -> list[bool]:
 
 def measure_bert(quick: bool) -> list[bool]:
     """Trains the small BERT with the settings of its command."""
-    from services.ws_mdl.practice.bert import train
+    from services.ws_mdl.practice import bert
 
-    run, minutes = learned(train.Config(), train.get_training, quick)
+    run, minutes = learned(bert.Config(), bert.get_training, quick)
     found = run.measure()
     masked, frequent = found["masked_percent"], found["most_frequent_word_percent"]
     figure("practice.bert_minutes", minutes, "min", "<=15")
@@ -97,11 +97,11 @@ def measure_skipgram(bert: PracticeRun, quick: bool) -> list[bool]:
 
 def measure_forecast(quick: bool) -> list[bool]:
     """Trains the forecaster with the settings of its command, and asks those that have learned little or nothing."""
-    from services.ws_mdl.practice.forecast import train
+    from services.ws_mdl.practice import forecast
 
-    run, _ = learned(train.Config(), train.get_training, quick)
+    run, _ = learned(forecast.Config(), forecast.get_training, quick)
     found = run.measure()
-    others = {name: train.guess_error(guess, run.data).mean().item() for name, guess in run.guesses().items()}
+    others = {name: forecast.guess_error(guess, run.data).mean().item() for name, guess in run.guesses().items()}
     for name, error in others.items():
         print(f"  {name}: mean error {error:.1f}")
     print(f"  forecaster: mean error {found['error']:.1f}, 4 of 5 within {found['width']:.0f}")
@@ -121,11 +121,11 @@ def measure_positions(quick: bool) -> list[bool]:
 
 def measure_gpt(quick: bool) -> list[bool]:
     """Trains the small GPT with the settings of its command, and counts the 5-gram."""
-    from services.ws_mdl.practice.gpt import train
+    from services.ws_mdl.practice import gpt
 
-    run, minutes = learned(train.Config(), train.get_training, quick)
+    run, minutes = learned(gpt.Config(), gpt.get_training, quick)
     found = run.measure()
-    counted = train.figures_of(train.five_gram(run.data).nats(run.data.held), run.data)
+    counted = gpt.figures_of(gpt.five_gram(run.data).nats(run.data.held), run.data)
     figure("practice.gpt_minutes", minutes, "min", "<=15")
     figure("practice.gpt_five_gram_perplexity", counted["perplexity"], "per token", ">=1")
     figure("practice.gpt_perplexity", found["perplexity"], "per token", ">=1")

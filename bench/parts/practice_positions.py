@@ -9,9 +9,7 @@ import torch
 from bench.common import figure
 from bench.parts.practice_lstm import CPU, one_thread, trained_for
 from services.ws_mdl.practice.blocks import POSITIONS
-from services.ws_mdl.practice.gpt import train
-from services.ws_mdl.practice.gpt.config import Config
-from services.ws_mdl.practice.gpt.model import GPT
+from services.ws_mdl.practice.gpt import GPT, Config, get_training, held_out_nats
 from vla_common.volume import Volume
 
 CPU_S = 30.0
@@ -28,7 +26,7 @@ def measure_positions(quick: bool) -> list[bool]:
     with one_thread():
         for kind in POSITIONS:
             config = Config(device="cpu", precision="fp32", seq=SEQ, positions=kind, name=kind, **SIZE)
-            run = trained_for(config, lambda config: train.get_training(config, CPU, Volume()), CPU_S, quick)
+            run = trained_for(config, lambda config: get_training(config, CPU, Volume()), CPU_S, quick)
             streams = run.data.held[: 3 if quick else HELD]
             table[kind] = [perplexity(run.averaged, config, streams, times) for times in LONGER]
             print(f"  {kind:<11}" + "  ".join(f"{SEQ * n}: {p:.3f}" for n, p in zip(LONGER, table[kind], strict=True)))
@@ -50,5 +48,5 @@ def perplexity(model: GPT, config: Config, streams: list[list[int]], times: int)
     missing = longer.load_state_dict(state, strict=False)
     assert set(missing.missing_keys) <= {"positions.pe"} and not missing.unexpected_keys  # sines are reckoned, not kept
     with torch.inference_mode():
-        nats = train.held_out_nats(longer, streams, times * SEQ)
+        nats = held_out_nats(longer, streams, times * SEQ)
     return math.exp(nats / sum(len(stream) - 1 for stream in streams))

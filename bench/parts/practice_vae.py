@@ -6,6 +6,7 @@ import time
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from bench.common import figure, replace_attributes
 from bench.parts.practice_lstm import CPU, one_thread, trained_for
@@ -15,10 +16,8 @@ from services.ws_mdl.diffusion.config import Config as DiffusionConfig
 from services.ws_mdl.diffusion.data import Pictures, load
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
 from services.ws_mdl.diffusion.samplers import sample_ddim
-from services.ws_mdl.practice.vae import diffusion_bound, train
-from services.ws_mdl.practice.vae.config import Config
-from services.ws_mdl.practice.vae.model import numbers_worth_having
-from services.ws_mdl.practice.vae.quality import distance, sharpness
+from services.ws_mdl.practice import diffusion_bound
+from services.ws_mdl.practice.vae import Config, get_training, numbers_worth_having
 
 CPU_S = 60.0
 SAMPLES = 500
@@ -30,6 +29,7 @@ COLLAPSE = {  # σ = 4: a pixel's spread is so wide that no number of z is worth
 }
 COLLAPSE_EPOCHS = 20
 EARLY = 25  # of 500 steps: those with the least noise
+LAPLACIAN = torch.tensor([[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]])
 
 
 def measure_vae(quick: bool) -> list[bool]:
@@ -37,9 +37,7 @@ def measure_vae(quick: bool) -> list[bool]:
     with one_thread():
         digits = load("digits")
         met = collapse(digits, quick)
-        run = trained_for(
-            Config(device="cpu"), lambda config: train.get_training(config, CPU, data=digits), CPU_S, quick
-        )
+        run = trained_for(Config(device="cpu"), lambda config: get_training(config, CPU, data=digits), CPU_S, quick)
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             ours = run.averaged.sample(torch.randn(SAMPLES, run.config.latent, generator=generator))
@@ -63,7 +61,7 @@ def collapse(digits: Pictures, quick: bool) -> list[bool]:
     found = {}
     for name, changes in COLLAPSE.items():
         config = Config(device="cpu", epochs=1 if quick else COLLAPSE_EPOCHS, **changes)
-        run = train.get_training(config, CPU, data=digits)
+        run = get_training(config, CPU, data=digits)
         index = torch.arange(len(run.data))
         while run.epoch < config.epochs:
             for part in index[torch.randperm(len(index), generator=run.generator)].split(config.batch_size):
@@ -91,6 +89,17 @@ def trained_diffusion(pictures: Pictures, cpu_s: float) -> tuple[ContextUnet, di
         steps += 1
     print(f"diffusion: {spent:.0f} CPU s, {steps * config.batch_size / len(pictures):.1f} epochs", flush=True)
     return run.averaged.eval(), run.schedule
+
+
+def distance(classifier: score.Classifier, real: Pictures, x: Tensor) -> float:
+    """Return the Fréchet distance of images x [n, c, h, h] to the real ones, as `score diffusion` computes it."""
+    return score.frechet_distance(score.features(classifier, real.x), score.features(classifier, x.clamp(-1, 1)))
+
+
+def sharpness(x: Tensor) -> float:
+    """Return the mean size of a pixel's difference from its four neighbours' mean; blurred images have less."""
+    kernel = (LAPLACIAN / 4).expand(x.shape[1], 1, 3, 3)
+    return functional.conv2d(x, kernel, groups=x.shape[1]).abs().mean().item()
 
 
 def compared(digits: Pictures, learned: Pictures, found: dict[str, Tensor], back: Tensor, held: Pictures) -> list[bool]:

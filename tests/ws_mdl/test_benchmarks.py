@@ -10,10 +10,10 @@ from bench import course, diffusion, sharing, transformer
 from bench.parts import practice_lstm, practice_positions, practice_vae
 from services.ws_mdl.diffusion import train as diffusion_train
 from services.ws_mdl.practice.blocks import POSITIONS
-from services.ws_mdl.practice.gpt.config import Config as GPTConfig
-from services.ws_mdl.practice.gpt.model import GPT
-from services.ws_mdl.practice.lstm.config import MODELS
-from services.ws_mdl.practice.vae.config import Config as VAEConfig
+from services.ws_mdl.practice.gpt import GPT
+from services.ws_mdl.practice.gpt import Config as GPTConfig
+from services.ws_mdl.practice.settings import LSTM_MODELS
+from services.ws_mdl.practice.vae import Config as VAEConfig
 from services.ws_mdl.transformer import model as lab_model
 from services.ws_mdl.transformer.config import get_config
 from services.ws_mdl.transformer.train import get_ds
@@ -94,7 +94,7 @@ def test_course_recipes_give_other_batches_and_other_rates(volume, tmp_path):
 
 
 def test_practice_models_positions_and_collapse_differ():
-    models = {name: practice_lstm._config(name, "reverse") for name in MODELS}
+    models = {name: practice_lstm._config(name, "reverse") for name in LSTM_MODELS}
     assert {config.model for config in models.values()} == {"attention", "plain", "transformer"}
     networks = {}
     for kind in POSITIONS:

@@ -6,10 +6,8 @@ from collections import Counter
 import pytest
 import torch
 
-from services.ws_mdl.practice.bert import train
-from services.ws_mdl.practice.bert.config import Config
-from services.ws_mdl.practice.bert.data import Examples, load, most_frequent
-from services.ws_mdl.practice.bert.model import BERT, NOT_ASKED, loss_of, mask_words
+from services.ws_mdl.practice import bert
+from services.ws_mdl.practice.bert import BERT, NOT_ASKED, Config, Examples, load, loss_of, mask_words
 from tests.ws_mdl.practice import SMALL, corpus, stirred, torch_encoder
 
 WORDS, SEQ, PAD = 30, 12, 1
@@ -93,7 +91,7 @@ def test_b_follows_a_in_half_of_the_pairs_and_comes_from_elsewhere_in_the_others
     found = Counter()
     for at in range(len(pairs)):
         for follows in (True, False):
-            first, second = pairs._pair(pairs.train, at, follows, generator)
+            first, second = pairs.pair(pairs.train, at, follows, generator)
             assert name(first[0]) == "[CLS]" and name(first[-1]) == name(second[-1]) == "[SEP]"
             assert len(first) + len(second) <= 64
             block, start = pairs.train.places[at]
@@ -117,10 +115,10 @@ def test_examples_are_drawn_anew_and_held_out_ones_stay(pairs):
 
 
 def test_the_figures_are_counted_over_what_is_asked_for(pairs):
-    held, ours = pairs.held_out(), stirred(train.get_model(Config(**SMALL, seq=64), pairs.tokenizer))
-    frequent = most_frequent(pairs)
+    held, ours = pairs.held_out(), stirred(bert.get_model(Config(**SMALL, seq=64), pairs.tokenizer))
+    frequent = pairs.most_frequent
     assert pairs.tokenizer.id_to_token(frequent) in ("the", "number", "sees")
-    figures = train.figures_of(ours, held, frequent, batch=7)
+    figures = bert.figures_of(ours, held, frequent, batch=7)
     with torch.no_grad():
         words, follows = ours(held.ids, held.segments)
     asked = held.labels != NOT_ASKED
@@ -130,7 +128,7 @@ def test_the_figures_are_counted_over_what_is_asked_for(pairs):
     assert figures["next_text_percent"] == pytest.approx(
         100 * (follows.argmax(-1) == held.follows).float().mean().item()
     )
-    (line,) = train.filled(ours, pairs.tokenizer, Examples(*(one[:1] for one in held)))
+    (line,) = bert.filled(ours, pairs.tokenizer, Examples(*(one[:1] for one in held)))
     assert line.startswith("[CLS] ") and line.count(" → ") == int(asked[0].sum()) and not line.endswith("[PAD]")
 
 

@@ -5,10 +5,9 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
-from services.ws_mdl.practice.forecast import baselines, data, train
-from services.ws_mdl.practice.forecast.config import Config
-from services.ws_mdl.practice.forecast.data import Series, by_hour, from_file, load, made
-from services.ws_mdl.practice.forecast.model import Forecaster, followers, loss_of, pinball
+from services.ws_mdl.practice import forecast
+from services.ws_mdl.practice.forecast import Config, Forecaster, followers, loss_of, pinball
+from services.ws_mdl.practice.series import FOLDER, Series, by_hour, from_file, load, made
 from tests.ws_mdl.practice import stirred
 from vla_common.volume import Volume
 
@@ -87,24 +86,24 @@ def test_a_batch_has_a_cost_with_gradients_for_every_weight():
 
 def test_guesses_that_learn_nothing():
     found, origins = series(), torch.tensor([300, 310])
-    last = baselines.naive(found)(origins)
+    last = forecast.naive(found)(origins)
     assert last.shape == (2, HORIZON) and (last == found.values[[299, 309], None]).all()
-    before = baselines.seasonal(found, 24)(origins)
+    before = forecast.seasonal(found, 24)(origins)
     assert torch.equal(before[0], found.values[276:282])
-    short = baselines.seasonal(found, 4)(origins)  # of a shorter season the last whole one comes again
+    short = forecast.seasonal(found, 4)(origins)  # of a shorter season the last whole one comes again
     assert torch.equal(short[0], found.values[[296, 297, 298, 299, 296, 297]])
-    assert train.guess_error(lambda origins: train.truth(found, origins), found).sum() == 0
+    assert forecast.guess_error(lambda origins: found.future(origins), found).sum() == 0
 
 
 def test_the_linear_guess_is_a_ridge_regression():
     found = series()
     windows = found.x[: found.first_held].double().unfold(0, CONTEXT + HORIZON, 1)
-    weights = baselines.fitted(windows, CONTEXT, 10.0)
+    weights = forecast.fitted(windows, CONTEXT, 10.0)
     theirs = Ridge(alpha=10.0, solver="cholesky").fit(windows[:, :CONTEXT].numpy(), windows[:, CONTEXT:].numpy())
     np.testing.assert_allclose(weights[:-1].numpy().T, theirs.coef_, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(weights[-1].numpy(), theirs.intercept_, rtol=1e-6, atol=1e-9)
     error, stays = (
-        train.guess_error(guess, found).mean() for guess in (baselines.linear(found), baselines.naive(found))
+        forecast.guess_error(guess, found).mean() for guess in (forecast.linear(found), forecast.naive(found))
     )
     assert error < 0.7 * stays
 
@@ -113,10 +112,10 @@ def test_no_guess_sees_what_it_is_asked_for():
     found, origins = series(), torch.tensor([340])
     later = Series(found.values.clone(), found.first_held, HORIZON, CONTEXT)
     later.values[340:] = 0.0
-    for make in (baselines.naive, lambda one: baselines.seasonal(one, 24), baselines.linear):
+    for make in (forecast.naive, lambda one: forecast.seasonal(one, 24), forecast.linear):
         assert torch.equal(make(found)(origins), make(later)(origins))
     ours = model()
-    assert torch.equal(train.forecasts(ours, found, origins), train.forecasts(ours, later, origins))
+    assert torch.equal(forecast.forecasts(ours, found, origins), forecast.forecasts(ours, later, origins))
 
 
 # --- series -------------------------------------------------------------------------------------------------
@@ -173,7 +172,7 @@ def test_without_an_index_the_bicycles_say_what_to_do_instead(volume, monkeypatc
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     with pytest.raises(ValueError, match=r"the series could not be downloaded; pip says(?s:.*)--set series=made"):
         load(Config(), volume)
-    assert not (volume.datasets / data.FOLDER / "Bikeshare.csv").exists()
+    assert not (volume.datasets / FOLDER / "Bikeshare.csv").exists()
 
 
 @pytest.mark.outside
@@ -188,7 +187,7 @@ def test_the_bicycles_are_a_year_of_hours():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"lookback": 100}, "no number of whole patches of 8"),
+        ({"lookback": 100}, "lookback 100 is not a multiple of patch 8"),
         ({"direct": 4}, "direct is 4; expected from patch 8 to lookback"),
     ],
 )

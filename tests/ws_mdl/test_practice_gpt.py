@@ -9,12 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from services.ws_mdl.practice import text
-from services.ws_mdl.practice.gpt import train
-from services.ws_mdl.practice.gpt.config import Config
-from services.ws_mdl.practice.gpt.data import load, stream_of
-from services.ws_mdl.practice.gpt.model import GPT, generate, next_probabilities
-from services.ws_mdl.practice.gpt.ngram import KneserNey
+from services.ws_mdl.practice import gpt, text
+from services.ws_mdl.practice.gpt import GPT, Config, generate, load, next_probabilities, stream_of
+from services.ws_mdl.practice.ngram import KneserNey
 from tests.ws_mdl.practice import SMALL, corpus, stirred, torch_encoder
 from vla_common.volume import Volume
 
@@ -55,13 +52,13 @@ def test_each_held_out_token_is_guessed_once_with_half_a_window_before_it():
         return -ours(ids)[0, -1].log_softmax(-1)[stream[at]].item()
 
     whole = sum(cost(short, at, SEQ) for at in range(1, len(short)))
-    assert train.held_out_nats(ours, [short], SEQ) == pytest.approx(whole, rel=1e-4)
-    assert train.held_out_nats(ours, [short, short], SEQ) == pytest.approx(2 * whole, rel=1e-4)
+    assert gpt.held_out_nats(ours, [short], SEQ) == pytest.approx(whole, rel=1e-4)
+    assert gpt.held_out_nats(ours, [short, short], SEQ) == pytest.approx(2 * whole, rel=1e-4)
     # after the first window each one begins half a window before the first token that it guesses
     starts = {at: 0 if at <= 12 else 6 * ((at - 13) // 6) + 6 for at in range(1, 40)}
     by_hand = sum(cost(long, at, at - starts[at]) for at in range(1, 40))
     assert min(at - start for at, start in starts.items() if at > 12) > SEQ // 2
-    assert train.held_out_nats(ours, [long], SEQ) == pytest.approx(by_hand, rel=1e-4)
+    assert gpt.held_out_nats(ours, [long], SEQ) == pytest.approx(by_hand, rel=1e-4)
 
 
 # --- sampling -----------------------------------------------------------------------------------------------

@@ -5,13 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from bench.parts import practice_lstm
 from services.ws_mdl import epochs
-from services.ws_mdl.practice import training
-from services.ws_mdl.practice.lstm import measure, train
-from services.ws_mdl.practice.lstm.config import Config
-from services.ws_mdl.practice.lstm.data import Sentences
-from services.ws_mdl.practice.lstm.model import LSTM, AdditiveAttention, Seq2Seq
-from services.ws_mdl.practice.training import train_step
+from services.ws_mdl.practice import lengths, lstm, training
+from services.ws_mdl.practice.lstm import AdditiveAttention, Config, Sentences, Seq2Seq, read_sentence
 from services.ws_mdl.transformer.dataset import Example, PairDataset, Special, make_batch
 from services.ws_mdl.transformer.decode import beam_search, greedy_decode
 from services.ws_mdl.transformer.tokenization import train_tokenizer
@@ -52,11 +49,11 @@ def sentences():
 
 @pytest.fixture
 def given(monkeypatch, sentences):
-    monkeypatch.setattr(train.data, "load", lambda config, volume: sentences)
+    monkeypatch.setattr(lstm, "load", lambda config, volume: sentences)
 
 
 def run_of(tmp_path, **changes):
-    return train.get_training(Config(**{**SMALL, "epochs": 2, **changes}), CPU, Volume(tmp_path))
+    return lstm.get_training(Config(**{**SMALL, "epochs": 2, **changes}), CPU, Volume(tmp_path))
 
 
 # --- the model ----------------------------------------------------------------------------------------------
@@ -66,10 +63,9 @@ def run_of(tmp_path, **changes):
 def test_the_cell_by_hand_is_torchs(bidirectional):
     torch.manual_seed(0)
     theirs = torch.nn.LSTM(5, 7, batch_first=True, bidirectional=bidirectional)
-    ours = LSTM(5, 7, bidirectional)
-    ours.load_state_dict(theirs.state_dict())
-    x = torch.randn(3, 6, 5, requires_grad=True)
-    expected, found = theirs(x)[0], ours(x)
+    x, real = torch.randn(3, 6, 5, requires_grad=True), torch.ones(3, 6, dtype=torch.bool)
+    ways = ("", "_reverse") if bidirectional else ("",)
+    expected, found = theirs(x)[0], torch.cat([read_sentence(theirs, x, real, way) for way in ways], dim=-1)
     torch.testing.assert_close(found, expected)
     gradients = [torch.autograd.grad(y.pow(2).sum(), x, retain_graph=True)[0] for y in (found, expected)]
     torch.testing.assert_close(*gradients)
@@ -77,9 +73,8 @@ def test_the_cell_by_hand_is_torchs(bidirectional):
 
 def test_the_layer_by_hand_reads_padded_sentences_as_the_model_does():
     model, batch = seq2seq(), batch_of([5, 2, 4])
-    by_hand = LSTM(8, 12, bidirectional=True)
-    by_hand.load_state_dict(model.encoder.state_dict())
-    expected = by_hand(model.src_embed(batch.encoder_input), batch.encoder_mask[:, 0, 0])
+    x, real = model.src_embed(batch.encoder_input), batch.encoder_mask[:, 0, 0]
+    expected = torch.cat([read_sentence(model.encoder, x, real, way) for way in ("", "_reverse")], dim=-1)
     torch.testing.assert_close(model.encode(batch.encoder_input, batch.encoder_mask), expected)
 
 
@@ -148,7 +143,7 @@ def test_without_attention_all_of_the_source_goes_through_one_state():
 def test_one_batch_is_learned_by_heart(model, given, tmp_path):
     run = run_of(tmp_path, model=model, hidden=24, d_model=16, lrate=1e-2, epochs=1000, dropout=0.0)
     index = torch.arange(8)
-    losses = [train_step(run, index).item() for _ in range(120)]
+    losses = [run.step(index).item() for _ in range(120)]
     assert losses[0] > 1.2 and losses[-1] < 0.1
 
 
@@ -180,20 +175,20 @@ def test_a_whole_run_keeps_weights_and_a_picture_and_refuses_other_data(model, t
     rows = [(f"{a} {b} c", f"c {b} {a}") for a in "abdefghk" for b in "mnopqrst"]
     pairs.write_text("".join(f"{source}\t{target}\n" for source, target in rows))
     config = Config(**{**SMALL, "corpus": str(pairs), "model": model, "epochs": 1, "val_sentences": 4})
-    run = training.train_model(config, volume, train.get_training)
+    run = training.train_model(config, volume, lstm.get_training)
     folder = tmp_path / "checkpoints" / "lstm" / f"mine-en-it-{model}"
     assert run.epoch == 1 and (folder / "attention.png").exists() == (model == "attention")
-    stored, *tokenizers = train.model_from(training.trained(Config, config.name, volume))
+    stored, *tokenizers = lstm.model_from(training.trained(Config, config.name, volume))
     assert not stored.training and [one.to_str() for one in tokenizers] == [one.to_str() for one in run.data.tokenizers]
     for name, value in run.averaged.state_dict().items():
         assert torch.equal(value, stored.state_dict()[name]), name
     printed = capsys.readouterr().out
     assert "58 sentence pairs" in printed and "epoch 1, held out: loss" in printed and "PREDICTED" in printed
-    again = training.train_model(replace(config, epochs=2), volume, train.get_training)
+    again = training.train_model(replace(config, epochs=2), volume, lstm.get_training)
     assert again.epoch == 2 and "going on from lstm_00.pt" in capsys.readouterr().out
     pairs.write_text("".join(f"{source}\t{target}\n" for source, target in rows[::-1]))
     with pytest.raises(ValueError, match="was trained on other data"):
-        training.train_model(replace(config, epochs=3), volume, train.get_training)
+        training.train_model(replace(config, epochs=3), volume, lstm.get_training)
 
 
 def test_a_run_measures_itself(given, tmp_path):
@@ -214,21 +209,21 @@ def test_wrong_settings_are_refused(wrong):
 
 
 def test_where_it_falls_below_half():
-    assert measure.forgets_at({4: 1.0, 5: 0.5, 6: 0.49, 7: 0.6}) == 6
-    assert measure.forgets_at({4: 1.0}) is None
+    assert lengths.forgets_at({4: 1.0, 5: 0.5, 6: 0.49, 7: 0.6}) == 6
+    assert lengths.forgets_at({4: 1.0}) is None
 
 
 def test_accuracy_counts_whole_sequences(sentences, monkeypatch):
     def right_only_up_to_3(model, sources, *_, seq):
         return [" ".join(reversed(text.split())) if len(text.split()) <= 3 else text[:1] for text in sources]
 
-    monkeypatch.setattr(measure, "translate", right_only_up_to_3)
-    shares = measure.exact_by_length(None, sentences, 12, (2, 3, 4), count=5)
-    assert shares == {2: 1.0, 3: 1.0, 4: 0.0} and "from 4 letters on" in measure.told(shares)
+    monkeypatch.setattr(lengths, "translate", right_only_up_to_3)
+    shares = lengths.exact_by_length(None, *sentences.tokenizers, 12, (2, 3, 4), count=5)
+    assert shares == {2: 1.0, 3: 1.0, 4: 0.0} and "from 4 letters on" in lengths.format_shares(shares)
 
 
 def test_gradients_fade_with_distance_and_attentions_do_not():
-    found = measure.fresh_gradients(16, 31)
+    found = lengths.fresh_gradients(16, 31)
     left = {name: float(norms[30] / norms[0]) for name, norms in found.items()}
     assert left["tanh network"] < left["LSTM"] < left["LSTM, forget bias 1"] < 0.01
     assert left["self-attention"] > 0.05
@@ -237,18 +232,18 @@ def test_gradients_fade_with_distance_and_attentions_do_not():
 @pytest.mark.parametrize("model", MODELS)
 def test_the_gradient_is_of_the_letter_that_is_copied(model, given, sentences, tmp_path):
     run = run_of(tmp_path, model=model)
-    norms = measure.gradient_to_matching_letter(run.averaged, sentences, 5, 4)
+    norms = practice_lstm.gradient_to_matching_letter(run.averaged, sentences, 5, 4)
     assert norms.shape == (5,) and (norms > 0).all()
 
 
 def test_the_exponent_of_a_power_is_found():
-    assert measure.exponent({n: 3e-6 * n**1.5 for n in (64, 128, 256)}) == pytest.approx(1.5)
+    assert lengths.exponent({n: 3e-6 * n**1.5 for n in (64, 128, 256)}) == pytest.approx(1.5)
 
 
 def test_what_a_word_costs_by_length_adds_up_to_what_it_costs(given, tmp_path):
     run = run_of(tmp_path)
     lengths = [len(target.split()) for _, target in run.data.held.pairs]
-    found = measure.loss_by_length(run.averaged, run.data, (1, 5, 7))
+    found = practice_lstm.loss_by_length(run.averaged, run.data, (1, 5, 7))
     assert list(found) == ["1 to 4", "5 to 6", "7 and more"]
     assert [count for count, _ in found.values()] == [
         sum(least <= length < over for length in lengths) for least, over in ((1, 5), (5, 7), (7, 99))

@@ -7,13 +7,8 @@ import pytest
 import torch
 
 from services.ws_mdl.epochs import put_back, save, state_of
-from services.ws_mdl.practice import training
-from services.ws_mdl.practice.bert import train as bert
-from services.ws_mdl.practice.forecast import train as forecast
-from services.ws_mdl.practice.gpt import train as gpt
+from services.ws_mdl.practice import bert, forecast, gpt, skipgram, training, vit
 from services.ws_mdl.practice.settings import FREE
-from services.ws_mdl.practice.skipgram import train as skipgram
-from services.ws_mdl.practice.vit import train as vit
 from tests.ws_mdl.practice import SMALL, corpus, machine, trained_to_end
 
 PICTURES_OR_NUMBERS = ("vit", "forecast")  # labs that read no text

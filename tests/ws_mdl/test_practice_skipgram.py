@@ -7,11 +7,19 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 
-from services.ws_mdl.practice.bert import train as bert
-from services.ws_mdl.practice.skipgram import measure, train
-from services.ws_mdl.practice.skipgram.config import Config
-from services.ws_mdl.practice.skipgram.data import load, neighbours, padded
-from services.ws_mdl.practice.skipgram.model import SkipGram, loss_of, nearest, word_scores
+from bench.parts import practice_words
+from services.ws_mdl.practice import bert, skipgram
+from services.ws_mdl.practice.skipgram import (
+    Config,
+    SkipGram,
+    load,
+    loss_of,
+    nearest,
+    neighbours,
+    padded,
+    told_right,
+    word_scores,
+)
 from services.ws_mdl.transformer.tokenization import train_tokenizer
 from tests.ws_mdl.practice import SMALL, corpus, machine, stirred
 
@@ -81,7 +89,7 @@ def test_the_missing_word_is_the_one_that_the_counts_tell():
     scores = word_scores(model, near, counts, trust=1.0)
     assert scores.argmax(dim=1).tolist() == [2, 3, 3], "and without a neighbour the most frequent one"
     assert scores[0, 2].item() == pytest.approx(math.log(10) + 4) and scores[2, 2].item() == pytest.approx(math.log(10))
-    assert measure.told_right(model, near, torch.tensor([2, 3, 2]), counts, 1.0) == pytest.approx(2 / 3)
+    assert told_right(model, near, torch.tensor([2, 3, 2]), counts, 1.0) == pytest.approx(2 / 3)
 
 
 def test_nearest_words_point_the_same_way():
@@ -98,7 +106,7 @@ def both(tmp_path, volume):
     masked = bert.get_training(
         bert.Config(**{**SMALL, "corpus": path, "seq": 24, "held_fraction": 0.3, "dropout": 0.0}), machine(), volume
     )
-    vectors = train.get_training(
+    vectors = skipgram.get_training(
         Config(corpus=path, held_fraction=0.3, d_model=8, epochs=1, device="cpu", precision="fp32"), machine(), volume
     )
     return masked, vectors
@@ -107,15 +115,15 @@ def both(tmp_path, volume):
 def test_both_are_asked_for_the_same_hidden_words(both):
     masked, vectors = both
     mask, held = masked.data.id("[MASK]"), masked.held
-    asked = measure.hidden_places(held, mask)
+    asked = practice_words.hidden_places(held, mask)
     assert asked.any() and (held.ids[asked] == mask).all() and (held.labels[asked] >= 0).all()
     special = [masked.data.id(token) for token in ("[CLS]", "[SEP]", "[MASK]", "[PAD]", "[SOS]", "[EOS]", "[UNK]")]
     said = masked.averaged(held.ids, held.segments)[0].argmax(-1)
     share = (said[asked] == held.labels[asked]).double().mean().item()
-    assert measure.bert_tells(masked.averaged, held, mask) == pytest.approx(share)
+    assert practice_words.bert_tells(masked.averaged, held, mask) == pytest.approx(share)
     torch.nn.init.zeros_(vectors.averaged.beside.weight)  # nothing is learned: the most frequent word, everywhere
     common = (held.labels[asked] == vectors.data.asked.argmax()).double().mean().item()
-    found = measure.skipgram_tells(vectors.averaged, vectors.data, held, special, mask)
+    found = practice_words.skipgram_tells(vectors.averaged, vectors.data, held, special, mask)
     assert 0 < common == pytest.approx(found)
 
 
@@ -124,15 +132,15 @@ def test_hidden_words_see_neither_special_tokens_nor_another_example(both):
     mask, held = masked.data.id("[MASK]"), masked.held
     special = [masked.data.id(token) for token in ("[CLS]", "[SEP]", "[MASK]", "[PAD]", "[SOS]", "[EOS]", "[UNK]")]
     seen = []
-    original = measure.told_right
+    original = practice_words.told_right
 
     def spy(model, near, words, counts, trust):
         seen.append(near)
         return original(model, near, words, counts, trust)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "told_right", spy)
-        measure.skipgram_tells(vectors.averaged, vectors.data, held, special, mask)
+        patch.setattr(practice_words, "told_right", spy)
+        practice_words.skipgram_tells(vectors.averaged, vectors.data, held, special, mask)
     near = seen[-1]
     assert not set(near.unique().tolist()) & (set(special) - {PAD}) and near.shape[1] == 2 * vectors.data.window
 
@@ -143,7 +151,7 @@ def test_a_mean_is_of_every_place_where_a_word_stands(both):
     model, tokenizer = masked.averaged, masked.data.tokenizer
     begin, end = (tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]"))
     texts = [tokenizer.encode(text).ids for text in ("the black cat", "me the dog")]
-    found = measure.mean_vectors(model, [texts], tokenizer)
+    found = practice_words.mean_vectors(model, [texts], tokenizer)
     the = tokenizer.token_to_id("the")
     rows = [model.encode(ids := torch.tensor([[begin, *one, end]]), torch.zeros_like(ids))[0] for one in texts]
     torch.testing.assert_close(found[the], (rows[0][1] + rows[1][2]) / 2, rtol=1e-4, atol=1e-5)
@@ -152,7 +160,7 @@ def test_a_mean_is_of_every_place_where_a_word_stands(both):
 def test_the_probe_tells_what_vectors_know_and_nothing_of_what_they_do_not():
     words = [f"w{chr(97 + at // 26)}{chr(97 + at % 26)}" for at in range(120)]
     tokenizer: Tokenizer = train_tokenizer([*words, *(word + "s" for word in words)] * 2, "word", 2, 0)
-    pairs = measure.number_pairs(tokenizer)
+    pairs = practice_words.number_pairs(tokenizer)
     assert len(pairs) == 120 and all(
         tokenizer.id_to_token(several) == tokenizer.id_to_token(one) + "s" for one, several in pairs
     )
@@ -160,4 +168,4 @@ def test_the_probe_tells_what_vectors_know_and_nothing_of_what_they_do_not():
     blind = torch.randn(tokenizer.get_vocab_size(), 8)
     knowing = blind.clone()
     knowing[[several for _, several in pairs]] += torch.tensor([3.0] + 7 * [0.0])
-    assert measure.probe(knowing, pairs) > 0.85 and abs(measure.probe(blind, pairs) - 0.5) < 0.12
+    assert practice_words.probe(knowing, pairs) > 0.85 and abs(practice_words.probe(blind, pairs) - 0.5) < 0.12

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from services.ws_mdl.practice import small
-from services.ws_mdl.practice.vit.model import VisionTransformer
+from services.ws_mdl.practice.vit import VisionTransformer
 from services.ws_mdl.transformer.config import get_config
 from services.ws_mdl.transformer.model import build_transformer, sinusoids
 from services.ws_mdl.transformer.trainer import learning_rate

@@ -7,23 +7,23 @@ import torch
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional
 
+from bench.parts.practice_vae import sharpness
 from services.ws_mdl import epochs
 from services.ws_mdl.diffusion.data import Pictures, load
 from services.ws_mdl.diffusion.schedule import SCHEDULES, linear_schedule, perturb_input
-from services.ws_mdl.practice import training
-from services.ws_mdl.practice.vae import diffusion_bound, train
-from services.ws_mdl.practice.vae.config import Config
-from services.ws_mdl.practice.vae.model import (
+from services.ws_mdl.practice import diffusion_bound, training, vae
+from services.ws_mdl.practice.vae import (
     VAE,
+    Config,
     Posterior,
     active_numbers,
     kl_to_standard_normal,
+    latent_map,
     negative_log_normal,
     numbers_worth_having,
     objective,
     reparametrize,
 )
-from services.ws_mdl.practice.vae.quality import latent_map, sharpness
 from vla_common.volume import Volume
 from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.weights import WeightFiles
@@ -47,7 +47,7 @@ def few(digits):
 
 def run_of(data, **changes):
     sizes = {"width": 8, "latent": 4, "batch_size": 20, "epochs": 2, "device": "cpu", "warmup": 0}
-    return train.get_training(Config(**{**sizes, **changes}), CPU, data=data)
+    return vae.get_training(Config(**{**sizes, **changes}), CPU, data=data)
 
 
 def trained(data, **changes):
@@ -183,14 +183,14 @@ def test_a_run_stopped_in_mid_epoch_ends_in_the_same_bits(few, tmp_path):
 
 def test_a_whole_run_keeps_weights_and_a_sheet_of_pictures(tmp_path, capsys):
     config = Config(width=2, latent=3, epochs=1, batch_size=600, device="cpu", anneal=0.5)
-    run = training.train_model(config, Volume(tmp_path), train.get_training)
+    run = training.train_model(config, Volume(tmp_path), vae.get_training)
     folder = tmp_path / "checkpoints" / "vae" / "digits"
     assert run.epoch == 1 and {"vae_00.pt", "samples.png"} == {path.name for path in folder.iterdir()}
-    stored = train.model_from(training.trained(Config, "digits", Volume(tmp_path)))
+    stored = vae.model_from(training.trained(Config, "digits", Volume(tmp_path)))
     x = run.held.x[:3]
     assert not stored.training and torch.equal(stored(x), run.averaged(x))
     printed = capsys.readouterr().out
-    assert "1,617 pictures of digits, 3 numbers for each" in printed and "epoch 1, held out: ELBO -" in printed
+    assert "1,617 images of digits, 3 numbers for each" in printed and "epoch 1, held out: ELBO -" in printed
 
 
 # --- quality ------------------------------------------------------------------------------------------------
@@ -213,6 +213,20 @@ def test_a_latent_map_goes_from_corner_to_corner():
 # --- from the bound to the simple loss ----------------------------------------------------------------------
 
 
+def posterior(schedule, x0, x, t):
+    """Returns mean and variance of q(x_{t-1} | x_t, x_0), for t from 2 (Ho et al., equations 6 and 7)."""
+    b, a = schedule.b_t[t].double(), schedule.a_t[t].double()
+    left, before = schedule.ab_t[t].double(), schedule.ab_t[t - 1].double()
+    mean = before.sqrt() * b / (1 - left) * x0 + a.sqrt() * (1 - before) / (1 - left) * x
+    return mean, (1 - before) / (1 - left) * b
+
+
+def mean_of_step(schedule, x, t, pred_noise):
+    """Returns the mean of p(x_{t-1} | x_t) where that is the noise in x (equation 11)."""
+    b, a, left = schedule.b_t[t].double(), schedule.a_t[t].double(), schedule.ab_t[t].double()
+    return (x - b / (1 - left).sqrt() * pred_noise) / a.sqrt()
+
+
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("t", [2, 7, 20])
 def test_a_term_of_the_bound_is_the_weighted_error_of_the_noise(name, t):
@@ -220,9 +234,9 @@ def test_a_term_of_the_bound_is_the_weighted_error_of_the_noise(name, t):
     generator = torch.Generator().manual_seed(0)
     x0, noise, guess = (torch.randn(1, 1, 4, 4, generator=generator).double() for _ in range(3))
     x = perturb_input(schedule, x0, torch.tensor([t]), noise).double()
-    mean, variance = diffusion_bound.posterior(schedule, x0, x, t)
+    mean, variance = posterior(schedule, x0, x, t)
     spread = variance.sqrt()
-    theirs = Normal(diffusion_bound.mean_of_step(schedule, x, t, guess), spread)
+    theirs = Normal(mean_of_step(schedule, x, t, guess), spread)
     expected = kl_divergence(Normal(mean, spread), theirs).sum()
     found = diffusion_bound.weights(schedule)[t] * (noise - guess).pow(2).sum()
     assert float(found) == pytest.approx(float(expected), rel=1e-3)
@@ -231,7 +245,7 @@ def test_a_term_of_the_bound_is_the_weighted_error_of_the_noise(name, t):
 def test_the_posterior_is_bayes():
     """q(x_{t-1} | x_t, x_0) ∝ q(x_t | x_{t-1}) q(x_{t-1} | x_0): the sum of logarithms has its mode and width there."""
     schedule, t, x0, x = linear_schedule(20, 0.01, 0.2), 9, torch.tensor(0.7), torch.tensor(-0.4)
-    mean, variance = diffusion_bound.posterior(schedule, x0, x, t)
+    mean, variance = posterior(schedule, x0, x, t)
     a, b, before = schedule.a_t[t], schedule.b_t[t], schedule.ab_t[t - 1]
 
     def log_p(value):
@@ -255,7 +269,7 @@ def test_the_first_term_and_the_prior_are_densities():
         return torch.zeros_like(x)
 
     found = diffusion_bound.terms(predict, schedule, x0, [1])
-    mean = diffusion_bound.mean_of_step(schedule, seen[1], 1, torch.zeros_like(x0))
+    mean = mean_of_step(schedule, seen[1], 1, torch.zeros_like(x0))
     log_p = Normal(mean, schedule.b_t[1].double().sqrt()).log_prob(x0.double()).sum() / 3
     assert float(found.nats[0]) + found.constant == pytest.approx(float(-log_p), rel=1e-3)
     left = schedule.ab_t[-1]

@@ -4,10 +4,8 @@ import pytest
 import torch
 from torchvision.models import VisionTransformer as Theirs
 
-from services.ws_mdl.practice.vit import data
-from services.ws_mdl.practice.vit.config import Config
-from services.ws_mdl.practice.vit.model import VisionTransformer, attention_of, rollout
-from services.ws_mdl.practice.vit.train import plot_rollouts
+from services.ws_mdl.practice import vit
+from services.ws_mdl.practice.vit import Config, VisionTransformer, attention_of, plot_rollouts, rollout
 from tests.ws_mdl.practice import copy_block, copy_norm, stirred
 from tests.ws_mdl.test_minivla import STEPS, write
 from vla_common.volume import Volume
@@ -88,15 +86,15 @@ def test_pictures_that_cannot_be_cut_are_refused():
 def test_a_moved_picture_keeps_what_is_in_its_middle():
     x = torch.zeros(50, 1, 16, 16)
     x[:, :, 7, 7] = 1
-    seen = data.moved(x, 2, torch.Generator().manual_seed(0))
+    seen = vit.moved(x, 2, torch.Generator().manual_seed(0))
     places = {tuple(place.tolist()) for place in seen.nonzero()[:, 2:]}
     assert (seen.sum((1, 2, 3)) == 1).all() and len(places) > 15
     assert all(5 <= row <= 9 and 5 <= column <= 9 for row, column in places)
-    assert torch.equal(data.moved(x, 0, torch.Generator()), x)
+    assert torch.equal(vit.moved(x, 0, torch.Generator()), x)
 
 
 def test_digits_that_are_held_out_are_never_learned_from():
-    found = data.load(Config(held_fraction=0.25), Volume())
+    found = vit.load(Config(held_fraction=0.25), Volume())
     assert (len(found.train), len(found.held)) == (1348, 449)
     learned = {row.numpy().tobytes() for row in found.train.x}
     assert sum(row.numpy().tobytes() in learned for row in found.held.x) <= 1  # two pictures may be alike
@@ -107,7 +105,7 @@ def test_digits_that_are_held_out_are_never_learned_from():
 
 def test_the_frames_of_a_data_set_are_told_apart_by_task_and_episodes_are_held_out_whole(volume):
     write(volume.path("datasets") / "dots", 10)
-    found = data.load(Config(data="dots", side=16, held_fraction=0.2), volume)
+    found = vit.load(Config(data="dots", side=16, held_fraction=0.2), volume)
     assert found.train.classes == ("Go to the red dot", "Go to the blue dot")
     assert (len(found.train), len(found.held)) == (8 * STEPS, 2 * STEPS)
     assert found.held.labels.tolist() == [0] * STEPS + [1] * STEPS, "the last episode of each task"
@@ -120,10 +118,10 @@ def test_a_data_set_that_cannot_be_told_apart_says_so(volume):
     write(folder / "three", 3)
     write(folder / "wrist", 4, cameras=("wrist",))
     with pytest.raises(ValueError, match="one has one task, 'Go to the red dot'; expected 2 at least"):
-        data.load(Config(data="one"), volume)
+        vit.load(Config(data="one"), volume)
     with pytest.raises(ValueError, match="the task 'Go to the blue dot' has 1 episode; expected 2 at least"):
-        data.load(Config(data="three"), volume)
-    with pytest.raises(DatasetError, match="wrist has no pictures .*; it has .*wrist"):
-        data.load(Config(data="wrist"), volume)
+        vit.load(Config(data="three"), volume)
+    with pytest.raises(DatasetError, match="wrist has no images .*; it has .*wrist"):
+        vit.load(Config(data="wrist"), volume)
     with pytest.raises(ValueError, match="data 'nothing' not found; expected digits, sprites, mnist"):
-        data.load(Config(data="nothing"), volume)
+        vit.load(Config(data="nothing"), volume)

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from services.ws_mdl.epochs import put_back, save, state_of
-from services.ws_mdl.practice import training
-from services.ws_mdl.practice.vit import train as vit
+from services.ws_mdl.practice import training, vit
 from services.ws_mdl.transformer.config import Config
 from services.ws_mdl.transformer.train import train_model
 from services.ws_mdl.transformer.trainer import Trainer

@@ -34,12 +34,15 @@ def importer() -> str:
 
 
 def module(lab: str, program: str) -> str:
-    """Return the module of a lab's program: train, sample …"""
-    return f"services.{manifests.folder_of(service())}.{'practice.' if lab in practice() else ''}{lab}.{program}"
+    """Return the module of a lab's program: train, sample …; a practice lab is one module."""
+    folder = f"services.{manifests.folder_of(service())}"
+    return f"{folder}.practice.{lab}" if lab in practice() else f"{folder}.{lab}.{program}"
 
 
 def config(lab: str) -> str:
     """Return the dataclass of a lab's settings, as MODULE:CLASS."""
+    if lab in practice():
+        return f"services.{manifests.folder_of(service())}.practice.settings:{lab.capitalize()}"
     return f"{module(lab, 'config')}:Config"
 
 

@@ -1,20 +1,38 @@
-"""What every practice lab's settings have in common; a lab's `Config` adds its own and other defaults."""
+"""Settings of the practice labs: one class per lab, whose fields are the flags of `train LAB`.
+
+`./lab` reads this module without the labs' packages, so it imports the standard library only.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, fields
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from services.ws_mdl.settings import RunSettings, keep_option, name_option, preload_option
+from services.ws_mdl import corpora
+from services.ws_mdl.settings import (
+    PYTHON,
+    RunSettings,
+    corpus_option,
+    data_option,
+    keep_option,
+    name_option,
+    pair_option,
+    preload_option,
+)
 from vla_common.options import device_option, option
 
-# What a run that goes on may change: it says where and how long, not what is learned.
+# What a resumed run may change: where and how long it trains, not what it learns.
 FREE = ("epochs", "device", "precision", "name", "preload", "keep", "save_every", "measure_every")
+LSTM_MODELS = ("attention", "plain", "transformer")
+
+# --- settings of several labs -------------------------------------------------------------------------------
 
 
 @dataclass
 class PracticeSettings(RunSettings):
-    """Settings of a practice lab's run. A lab's Config says LAB, and the run's name where none is given."""
+    """Settings of every practice lab; a subclass states its own LAB, fields and other defaults."""
 
     epochs: int = option(20, "passes over what is learned from", "[1, inf)")
     batch_size: int = option(64, "examples", "[1, inf)")
@@ -23,7 +41,7 @@ class PracticeSettings(RunSettings):
     weight_decay: float = option(0.01, "AdamW's, of matrices alone", "[0, inf)")
     clip: float = option(1.0, "longest gradient", "(0, inf)")
     ema: float = option(0.99, "of the averaged weights that are measured and shown; 0: none", "[0, 1]")
-    seed: int = option(0, "of weights, order and all else that is drawn")
+    seed: int = option(0, "of weights, order and all other random numbers")
 
     device: str = device_option()
     precision: Literal["auto", "fp32", "bf16"] = option("auto", "auto: bf16 where the device computes in it")
@@ -32,7 +50,16 @@ class PracticeSettings(RunSettings):
     preload: str = preload_option()
     keep: int = keep_option()
     save_every: int = option(5, "epochs between two weight files", "[1, inf)")
-    measure_every: int = option(1, "epochs between two measurements on what is held out", "[1, inf)")
+    measure_every: int = option(1, "epochs between two measurements on held-out data", "[1, inf)")
+
+    def __post_init__(self) -> None:
+        if self.name is None:
+            self.name = self.default_name()
+        self.check()
+
+    @abstractmethod
+    def default_name(self) -> str:
+        """Return the run's name where none is given."""
 
     @property
     def FIXED(self) -> tuple[str, ...]:
@@ -40,6 +67,229 @@ class PracticeSettings(RunSettings):
         return tuple(field.name for field in fields(self) if field.name not in FREE)
 
     def check_heads(self, d_model: int, h: int) -> None:
-        """Raises ValueError where a width cannot be divided among heads, or has no pairs of sine and cosine."""
+        """Raise ValueError for a width that cannot be divided among heads, or has no pairs of sine and cosine."""
         if d_model % h != 0 or d_model // h % 2 != 0:
             raise ValueError(f"d_model {d_model} cannot be divided among h = {h} heads of an even width; choose others")
+
+
+@dataclass
+class StackSettings(PracticeSettings):
+    """Settings of a model made of one stack of lab 1's blocks."""
+
+    d_model: int = option(64, "numbers per token", "[1, inf)")
+    N: int = option(2, "blocks", "[1, inf)")
+    h: int = option(4, "attention heads; must divide d_model", "[1, inf)")
+    d_ff: int = option(128, "width of the feed-forward blocks", "[1, inf)")
+    dropout: float = option(0.1, "share of numbers that training leaves out", "[0, 1)")
+    positions: Literal["learned", "sinusoidal", "rotary", "relative", "none"] = option(
+        "learned", "how a token knows its position"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_heads(self.d_model, self.h)
+
+    def size(self) -> dict[str, Any]:
+        """Return the arguments that every such model takes."""
+        return {name: getattr(self, name) for name in ("d_model", "N", "h", "d_ff", "dropout", "positions")}
+
+
+@dataclass
+class TextSettings(PracticeSettings):
+    """Settings of a lab that learns from text in one language."""
+
+    corpus: str = corpus_option(
+        "one of lab 1's, python (its reference, no download), or a .txt, .tsv or .jsonl file", PYTHON
+    )
+    pair: str | None = pair_option("languages of a corpus, as in en-it: the first is the one that is read")
+    held_fraction: float = option(0.1, "of the corpus: measured on, never learned from", "(0, 1)")
+
+    def default_name(self) -> str:
+        return Path(self.corpus).stem
+
+
+# --- one class per lab --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Vit(StackSettings):
+    """A Vision Transformer."""
+
+    LAB = "vit"
+
+    data: str = data_option(
+        "digits", "digits, sprites, mnist, a folder as diffusion takes it, or a data set: which task is this?"
+    )
+    side: int = option(64, "pixels of a data set's frames; other images stay as they are", "[8, inf)")
+    held_fraction: float = option(
+        0.2, "of the images, or of each task's episodes: measured on, never learned from", "(0, 1)"
+    )
+    shift: int = option(2, "pixels by which a training image is moved at most", "[0, inf)")
+    patch: int = option(4, "pixels of a patch's edge; of a data set's frames take 8", "[1, inf)")
+    smoothing: float = option(0.05, "share of the target given to all classes", "[0, 1)")
+
+    N: int = 4
+    epochs: int = 60
+    batch_size: int = 32
+
+    def default_name(self) -> str:
+        return Path(self.data).name
+
+
+@dataclass
+class Bert(TextSettings, StackSettings):
+    """A small BERT."""
+
+    LAB = "bert"
+
+    tokenizer: Literal["word", "bpe"] = option("word", "words as they are, or pieces of them")
+    vocab_size: int = option(4000, "of a BPE tokenizer, at most", "[1, inf)")
+    mask_fraction: float = option(0.15, "of the words are to be guessed", "(0, 1)")
+    seq: int = option(64, "tokens of the two texts together", "[8, inf)")
+
+    d_model: int = 96
+    d_ff: int = 384
+    epochs: int = 6
+    batch_size: int = option(16, "pairs of texts")
+    lrate: float = 1.5e-3
+    save_every: int = 1
+
+
+@dataclass
+class Gpt(TextSettings, StackSettings):
+    """A small GPT."""
+
+    LAB = "gpt"
+
+    tokenizer: Literal["character", "word", "bpe"] = option("character", "what a token is; bpe: pieces of words")
+    vocab_size: int = option(1000, "of a BPE tokenizer, at most", "[1, inf)")
+    seq: int = option(128, "tokens of the context", "[2, inf)")
+    temperature: float = option(0.8, "of the samples shown at the end; below 1 prefers the likely", "[0, inf)")
+    top_k: int = option(0, "of the samples: only the k likeliest tokens, 0 for all", "[0, inf)")
+    top_p: float = option(0.95, "of the samples: only the likeliest that have this much together", "(0, 1]")
+
+    d_model: int = 96
+    N: int = 3
+    d_ff: int = 384
+    dropout: float = 0.0
+    positions: Literal["learned", "sinusoidal", "rotary", "relative", "none"] = "rotary"
+    epochs: int = 20
+    batch_size: int = option(8, "windows of seq tokens: small batches are many steps, which so small a corpus needs")
+    lrate: float = 2.5e-3
+    weight_decay: float = 0.1
+    measure_every: int = 2
+    save_every: int = 1
+
+
+@dataclass
+class Skipgram(TextSettings):
+    """Vectors of words."""
+
+    LAB = "skipgram"
+
+    window: int = option(4, "words to each side that are a word's neighbours", "[1, inf)")
+    negatives: int = option(8, "random words that a neighbour is told from", "[1, inf)")
+    rare: float = option(
+        1e-3, "share of a corpus above which a word is left out at times, the oftener the more frequent", "(0, 1]"
+    )
+    d_model: int = option(96, "numbers per word", "[1, inf)")
+
+    epochs: int = 10
+    batch_size: int = option(256, "words in the middle")
+    lrate: float = 3e-3
+    weight_decay: float = 0.0
+    measure_every: int = 5
+
+
+@dataclass
+class Forecast(StackSettings):
+    """A forecaster of a series."""
+
+    LAB = "forecast"
+
+    series: str = option("bikes", "bikes (a year of hours, downloaded), made, or a file with a number in each line")
+    season: int = option(
+        168, "steps after which a series comes round: a week of hours; the seasonal guess repeats it", "[1, inf)"
+    )
+    held_fraction: float = option(0.25, "of the series, its end: measured on, never learned from", "(0, 1)")
+    lookback: int = option(336, "steps of the context: two weeks of hours", "[2, inf)")
+    patch: int = option(8, "steps of a token", "[1, inf)")
+    horizon: int = option(24, "steps that are forecast", "[1, inf)")
+    direct: int = option(336, "of the context, those that a linear function goes straight through", "[1, inf)")
+
+    epochs: int = 60
+    batch_size: int = option(16, "windows")
+    lrate: float = 4e-3
+    weight_decay: float = 0.05
+    measure_every: int = 10
+    save_every: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lookback % self.patch:
+            raise ValueError(f"lookback {self.lookback} is not a multiple of patch {self.patch}; choose another")
+        if not self.patch <= self.direct <= self.lookback:
+            raise ValueError(f"direct is {self.direct}; expected from patch {self.patch} to lookback {self.lookback}")
+
+    def default_name(self) -> str:
+        return Path(self.series).stem
+
+
+@dataclass
+class Lstm(PracticeSettings):
+    """A translator of LSTMs."""
+
+    LAB = "lstm"
+
+    corpus: str = corpus_option("default, reverse, opus_books, lemon-mint, or a .tsv or .jsonl file")
+    pair: str | None = pair_option("source and target language, as in en-it", default_help="the corpus's first pair")
+    model: Literal["attention", "plain", "transformer"] = option("attention", "LSTMs with it or without; lab 1's model")
+    d_model: int = option(64, "numbers per word, of the LSTMs", "[1, inf)")
+    hidden: int = option(128, "numbers of a state; the Transformer's d_model", "[1, inf)")
+    layers: int = option(2, "the Transformer's N", "[1, inf)")
+    h: int = option(4, "the Transformer's heads", "[1, inf)")
+    dropout: float = option(0.1, "share of numbers that training leaves out", "[0, 1)")
+    label_smoothing: float = option(0.0, "share of the target given to all other words", "[0, 1)")
+    seq: int = option(64, "most tokens in a sentence, [SOS] and [EOS] included; longer ones are skipped", "[3, inf)")
+    min_frequency: int = option(2, "rarer words become [UNK]", "[1, inf)")
+    val_fraction: float = option(0.1, "of the source sentences, kept for measuring", "[0, 1)")
+    val_sentences: int = option(256, "translated for BLEU and for the share of exact ones", "[1, inf)")
+
+    lrate: float = 2e-3
+    precision: Literal["auto", "fp32", "bf16"] = option("fp32", "torch's LSTM on a CPU is no faster in bf16")
+
+    def __post_init__(self) -> None:
+        if self.pair is None:
+            self.pair = corpora.NAMED[self.corpus][0][0] if self.corpus in corpora.NAMED else "en-it"
+        super().__post_init__()
+        if self.model == "transformer":
+            self.check_heads(self.hidden, self.h)
+
+    def default_name(self) -> str:
+        return f"{Path(self.corpus).stem}-{self.pair}-{self.model}"
+
+
+@dataclass
+class Vae(PracticeSettings):
+    """A variational autoencoder."""
+
+    LAB = "vae"
+
+    data: str = data_option("digits", "digits, sprites, mnist, or a folder; see the diffusion lab")
+    width: int = option(32, "channels of the first convolution", "[1, inf)")
+    latent: int = option(16, "numbers that an image becomes", "[1, inf)")
+    sigma: float | None = option(None, "of a pixel around its mean", "(0, inf)", default_help="learned")
+    beta: float = option(1.0, "what a nat of KL costs; 1: the bound on log p(x)", "[0, inf)")
+    free_nats: float = option(0.0, "KL that each number of z may have at no cost", "[0, inf)")
+    anneal: float = option(0.0, "share of the batches in which the KL's weight rises from 0 to beta", "[0, 1]")
+
+    epochs: int = 60
+    batch_size: int = 100
+    lrate: float = 2e-3
+    weight_decay: float = 0.0
+    clip: float = option(100.0, "the loss is in nats of a whole image, so its gradients are long")
+    measure_every: int = 5
+    save_every: int = 20
+
+    def default_name(self) -> str:
+        return Path(self.data).name

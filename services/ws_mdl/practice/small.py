@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from services.ws_mdl.practice.lstm.model import Seq2Seq
+from services.ws_mdl.practice.lstm import Seq2Seq
 from services.ws_mdl.transformer.dataset import Batch, Example, Special, make_batch
 from services.ws_mdl.transformer.model import (
     Encoder,

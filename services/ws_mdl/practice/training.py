@@ -1,7 +1,7 @@
-"""The run that every practice lab shares: a step, what is measured after an epoch, saving, going on.
+"""The training run that every practice lab shares: steps, measurements after an epoch, weight files, resuming.
 
-A lab's `train.py` says three things: what a batch's loss is, what is measured on held-out data, and what is shown at
-the end. All else (order, rate, averaging, weight files, curves, Ctrl-C) is the same for all of them and is done here.
+A lab subclasses `PracticeRun` and says three things: the loss of a batch, what is measured on held-out data, and what
+is shown at the end.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import tyro
@@ -25,86 +25,72 @@ from vla_modelkit.training.machine import Machine, choose_machine
 from vla_modelkit.training.weights import State, WeightFiles
 
 Figures = dict[str, float]  # name with its unit, as in "accuracy_percent" → number
+Model = TypeVar("Model", bound=nn.Module)
 
 
 class PracticeRun(EpochRun):
-    """A practice lab's run in progress. `data` has a length: the examples that are learned from."""
+    """A practice lab's run in progress. `data` has a length: the number of training examples."""
 
     config: PracticeSettings
-    about: ClassVar[str] = ""  # what the run says of its data when it begins
+    about: ClassVar[str] = ""  # a line about the data, printed when the run begins
 
     @abstractmethod
     def loss(self, index: Tensor) -> Tensor:
-        """Returns the loss of the examples of those numbers; what is random is drawn from `self.generator`."""
+        """Return the loss of the examples of those numbers; random numbers come from `self.generator`."""
 
     @abstractmethod
     def measure(self) -> Figures:
-        """Returns what the averaged network comes to on held-out data. It draws nothing from `self.generator`."""
+        """Return figures of the averaged network on held-out data, without drawing from `self.generator`."""
 
-    def show(self, folder: Path, curves: Curves) -> str:
-        """Returns what a person should see of the trained network; pictures go to the folder and to the curves."""
+    def show(self, directory: Path, curves: Curves) -> str:
+        """Return text about the trained network; write its images to the directory and to the curves."""
+        return ""
+
+    def digest(self) -> str:
+        """Return hex digits that change with the training data: a run does not resume with other data."""
         return ""
 
     def own_state(self) -> State:
-        """Returns what the lab's weights file holds beside what every practice lab's does; `super`'s is among it."""
         return {"data": self.digest()}
 
-    def digest(self) -> str:
-        """Returns hex digits that change with what is learned from: a run does not go on with other data."""
-        return ""
-
     def step(self, index: Tensor) -> Tensor:
-        return train_step(self, index)
+        for group in self.optim.param_groups:
+            group["lr"] = self.config.lrate * rate(self.global_step, self.config.warmup, self.steps)
+        self.nn_model.train()
+        with torch.random.fork_rng(devices=[self.machine.device] if self.machine.device.type == "cuda" else []):
+            # dropout follows from seed and step alone: a resumed run drops the same numbers
+            torch.manual_seed(random.Random(f"{self.config.seed} {self.global_step}").getrandbits(32))
+            with self.machine.autocast():
+                loss = self.loss(index)
+        self.optim.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.nn_model.parameters(), self.config.clip)
+        self.optim.step()
+        self.global_step += 1
+        average(self)
+        return loss.detach()
 
 
-# --- a step -------------------------------------------------------------------------------------------------
-
-
-def train_step(run: PracticeRun, index: Tensor) -> Tensor:
-    """Trains on the examples of those numbers; returns the loss, still on the device."""
-    for group in run.optim.param_groups:
-        group["lr"] = run.config.lrate * rate(run.global_step, run.config.warmup, run.steps)
-    run.nn_model.train()
-    with torch.random.fork_rng(devices=[run.machine.device] if run.machine.device.type == "cuda" else []):
-        torch.manual_seed(dropout_seed(run.config.seed, run.global_step))
-        with run.machine.autocast():
-            loss = run.loss(index)
-    run.optim.zero_grad(set_to_none=True)
-    loss.backward()
-    nn.utils.clip_grad_norm_(run.nn_model.parameters(), run.config.clip)
-    run.optim.step()
-    run.global_step += 1
-    average(run)
-    return loss.detach()
-
-
-def dropout_seed(seed: int, step: int) -> int:
-    """Returns a seed that depends on those two alone, so that a run that goes on drops the same numbers."""
-    return random.Random(f"{seed} {step}").getrandbits(32)
-
-
-# --- the whole run ------------------------------------------------------------------------------------------
-
-Begin = Callable[[Any, Machine, Volume], PracticeRun]  # of a lab: its configuration, where it computes, the volume
+Begin = Callable[[Any, Machine, Volume], PracticeRun]  # settings, machine, volume → a run before its first batch
 
 
 def files_of(config: PracticeSettings, volume: Volume) -> WeightFiles:
-    """Returns a run's weight files: checkpoints/<lab>/<run>/<lab>_NN.pt on the volume."""
+    """Return a run's weight files: checkpoints/<lab>/<run>/<lab>_NN.pt on the volume."""
     return WeightFiles(config.run_folder(volume), config.LAB)
 
 
 def train_model(config: PracticeSettings, volume: Volume, get_training: Begin) -> PracticeRun:
-    """Trains a run to its end or until it is stopped, saves it, and returns it."""
+    """Train a run until it ends or is stopped, save it, and return it."""
     machine = choose_machine(config.device, config.precision)
     files = files_of(config, volume)
-    found = files.load_chosen(config.preload)
-    if found:
-        config.refuse_drift(found[1]["config"], found[0])
+    loaded = files.load_chosen(config.preload)
+    if loaded:
+        config.refuse_drift(loaded[1]["config"], loaded[0])
     run = get_training(config, machine, volume)
-    if found:
-        refuse_other_data(run, found[1].get("data"), found[0])
-        put_back(run, found[1])
-        print(f"going on from {found[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
+    if loaded:
+        refuse_other_data(run, loaded[1].get("data"), loaded[0])
+        put_back(run, loaded[1])
+        print(f"going on from {loaded[0].name}: epoch {run.epoch}, step {run.global_step}", flush=True)
     print(f"{config.name}: {run.about}, {machine}, weights in {shown(files.folder)}", flush=True)
     curves = Curves(config.tensorboard_folder(volume), run.global_step)
 
@@ -112,7 +98,7 @@ def train_model(config: PracticeSettings, volume: Volume, get_training: Begin) -
         if run.epoch % config.measure_every == 0 or run.epoch == config.epochs:
             figures = run.measure()
             curves.scalars("held out", figures, run.global_step)
-            print(f"epoch {run.epoch}, held out: {told(figures)}", flush=True)
+            print(f"epoch {run.epoch}, held out: {format_figures(figures)}", flush=True)
         if run.epoch == config.epochs:
             print(run.show(files.folder, curves), flush=True)
 
@@ -120,48 +106,51 @@ def train_model(config: PracticeSettings, volume: Volume, get_training: Begin) -
     return run
 
 
-def refuse_other_data(run: PracticeRun, then: str | None, path: Path) -> None:
-    """Raises ValueError where a run would go on with other data than it began with."""
-    if then != (now := run.digest()):
+def refuse_other_data(run: PracticeRun, previous: str | None, path: Path) -> None:
+    """Raise ValueError where a run would resume with other data than it began with."""
+    if previous != (now := run.digest()):
         raise ValueError(
-            f"{path} was trained on other data ({then}) than is there now ({now}); give another --name to start anew"
+            f"{path} was trained on other data ({previous}) than is there now ({now}); "
+            "give another --name to start a new run"
         )
 
 
 def digest_of(*parts: Tensor | str) -> str:
-    """Returns 16 hex digits that change with tensors and texts."""
-    found = hashlib.sha256()
+    """Return 16 hex digits that change with tensors and texts."""
+    sha256 = hashlib.sha256()
     for part in parts:
-        found.update(part.encode() if isinstance(part, str) else part.cpu().contiguous().numpy().data)
-    return found.hexdigest()[:16]
+        sha256.update(part.encode() if isinstance(part, str) else part.cpu().contiguous().numpy().data)
+    return sha256.hexdigest()[:16]
 
 
-def told(figures: Figures) -> str:
-    """Returns figures as a line: "accuracy 97.2 %, loss 0.12"; a name that ends in _percent is in percent."""
+def format_figures(figures: Figures) -> str:
+    """Return figures as a line: "accuracy 97.2 %, loss 0.12"; a name that ends in _percent is in percent."""
+    parts = []
+    for name, value in figures.items():
+        unit = " %" if name.endswith("_percent") else ""
+        parts.append(f"{name.removesuffix('_percent').replace('_', ' ')} {value:.4g}{unit}")
+    return ", ".join(parts)
 
-    def one(name: str, value: float) -> str:
-        percent = name.endswith("_percent")
-        return f"{name.removesuffix('_percent').replace('_', ' ')} {value:.4g}{' %' if percent else ''}"
 
-    return ", ".join(one(*figure) for figure in figures.items())
-
-
-def main_of(config_class: type[PracticeSettings], get_training: Begin, about: str, then: str) -> int:
-    """Trains by the command line's flags; returns the exit code: 130 when it was stopped and can go on.
-
-    about: what help says. then: what can be done next.
-    """
+def main_of(config_class: type[PracticeSettings], get_training: Begin, about: str, following: str) -> int:
+    """Train by the command line's flags; return the exit code, 130 where the run was stopped and can resume."""
     config = tyro.cli(config_class, prog=f"train {config_class.LAB}", description=about)
     run = train_model(config, Volume(), get_training)
     complete = run.epoch >= config.epochs
-    print(f"trained. Next: {then}" if complete else "stopped and saved; " + LONG)
+    print(f"trained. Next: {following}" if complete else "stopped and saved; " + LONG)
     return 0 if complete else 130
 
 
 def trained(config_class: type[PracticeSettings], name: str, volume: Volume) -> State:
-    """Returns the newest state of a run. Raises ValueError where there is none of that name."""
-    folder = config_class.runs_folder(volume) / name
-    found = WeightFiles(folder, config_class.LAB).load_latest()
-    if found is None:
+    """Return the newest state of a run. Raise ValueError where there is none of that name."""
+    loaded = WeightFiles(config_class.runs_folder(volume) / name, config_class.LAB).load_latest()
+    if loaded is None:
         raise ValueError(f"no trained {config_class.LAB} '{name}'; first: ./lab train {config_class.LAB} --name {name}")
-    return found[1]
+    return loaded[1]
+
+
+def averaged(model: Model, state: State) -> Model:
+    """Return a model with the averaged weights of a state, in eval mode."""
+    model.load_state_dict(state["averaged_state_dict"])
+    model.eval()
+    return model

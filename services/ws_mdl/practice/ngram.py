@@ -22,7 +22,7 @@ class KneserNey:
         self.discounts = [_discount(counts) for counts in self.counts]
 
     def probability(self, context: Sequence[int], token: int) -> float:
-        """Returns how likely a token is after others; only the last order - 1 of them count."""
+        """Return how likely a token is after others; only the last order - 1 of them count."""
         likely = 1 / self.vocabulary
         for length in range(min(self.order, len(context) + 1)):
             past = tuple(context[len(context) - length :])
@@ -30,12 +30,12 @@ class KneserNey:
             if after is None:  # never seen, nor will longer ones have been
                 break
             discount, total = self.discounts[length], self.totals[length][past]
-            given_on = discount * len(after) / total
-            likely = max(after.get(token, 0) - discount, 0) / total + given_on * likely
+            passed_on = discount * len(after) / total
+            likely = max(after.get(token, 0) - discount, 0) / total + passed_on * likely
         return likely
 
     def nats(self, streams: Sequence[Sequence[int]]) -> float:
-        """Returns what the tokens of streams cost together, but for each stream's first, which nothing comes before."""
+        """Return what the tokens of streams cost together, except each stream's first, which nothing comes before."""
         return -sum(
             math.log(self.probability(stream[max(0, at - self.order + 1) : at], stream[at]))
             for stream in streams for at in range(1, len(stream))
@@ -46,7 +46,7 @@ Counts = dict[tuple[int, ...], Counter]  # after these tokens → token → how 
 
 
 def _counted(streams: Sequence[Sequence[int]], length: int, highest: bool) -> Counts:
-    """Returns the counts of sequences of a length; of lower orders how many different tokens stood before each.
+    """Return the counts of sequences of a length; of lower orders how many different tokens stood before each.
 
     A sequence with which a stream begins has nothing before it: that counts as one token more.
     """
@@ -64,6 +64,6 @@ def _counted(streams: Sequence[Sequence[int]], length: int, highest: bool) -> Co
 
 
 def _discount(counts: Counts) -> float:
-    """Returns n1 / (n1 + 2 n2), of how many sequences were counted once and twice (Ney, Essen & Kneser, 1994)."""
+    """Return n1 / (n1 + 2 n2), of how many sequences were counted once and twice (Ney, Essen & Kneser, 1994)."""
     often = Counter(count for after in counts.values() for count in after.values())
     return often[1] / (often[1] + 2 * often[2]) if often[1] else 0.5

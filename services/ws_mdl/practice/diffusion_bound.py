@@ -1,7 +1,7 @@
 """From the bound on log p(x) to diffusion's simple loss, with a run's numbers (Ho et al., 2020, sections 2 to 3.4).
 
-A diffusion model is a VAE of many steps whose encoder is not learned: z are the pictures x_1 … x_T with more and more
-noise. Its bound is a sum, in nats per picture:
+A diffusion model is a VAE of many steps whose encoder is not learned: z are the images x_1 … x_T with more and more
+noise. Its bound is a sum, in nats per image:
 
     L_T      KL(q(x_T | x_0) ‖ N(0, 1)): nothing in it is learned
     L_{t-1}  KL(q(x_{t-1} | x_t, x_0) ‖ p(x_{t-1} | x_t)), for t = 2 … T
@@ -23,25 +23,11 @@ from torch import Tensor
 
 from services.ws_mdl.diffusion.schedule import Schedule, perturb_input
 
-Predict = Callable[[Tensor, int], Tensor]  # of pictures at a step [n, c, h, w]: the noise that is in them
-
-
-def posterior(schedule: Schedule, x0: Tensor, x: Tensor, t: int) -> tuple[Tensor, Tensor]:
-    """Returns mean and variance of q(x_{t-1} | x_t, x_0), for t from 2 (Ho et al., equations 6 and 7)."""
-    b, a = schedule.b_t[t].double(), schedule.a_t[t].double()
-    left, before = schedule.ab_t[t].double(), schedule.ab_t[t - 1].double()
-    mean = before.sqrt() * b / (1 - left) * x0 + a.sqrt() * (1 - before) / (1 - left) * x
-    return mean, (1 - before) / (1 - left) * b
-
-
-def mean_of_step(schedule: Schedule, x: Tensor, t: int, pred_noise: Tensor) -> Tensor:
-    """Returns the mean of p(x_{t-1} | x_t) where that is the noise in x (equation 11)."""
-    b, a, left = schedule.b_t[t].double(), schedule.a_t[t].double(), schedule.ab_t[t].double()
-    return (x - b / (1 - left).sqrt() * pred_noise) / a.sqrt()
+Predict = Callable[[Tensor, int], Tensor]  # of images at a step [n, c, h, w]: the noise that is in them
 
 
 def weights(schedule: Schedule) -> Tensor:
-    """Returns w_t of ‖noise - predicted‖² in the bound, float64 [timesteps + 1], 0 at step 0.
+    """Return w_t of ‖noise - predicted‖² in the bound, float64 [timesteps + 1], 0 at step 0.
 
     With the posterior's own variance: β_t / (2 α_t (1 - ᾱ_{t-1})), which is equation 12. Step 1 has β_1 for its
     variance: the posterior has none there, x_0 being known.
@@ -54,7 +40,7 @@ def weights(schedule: Schedule) -> Tensor:
 
 
 def prior_kl(schedule: Schedule, x: Tensor) -> Tensor:
-    """Returns L_T, KL(q(x_T | x_0) ‖ N(0, 1)), in nats per picture: float64 [n]."""
+    """Return L_T, KL(q(x_T | x_0) ‖ N(0, 1)), in nats per image: float64 [n]."""
     left = schedule.ab_t[-1].double()
     return 0.5 * (left * x.double() ** 2 - left - (1 - left).log()).flatten(1).sum(dim=1)
 
@@ -67,17 +53,17 @@ class Terms:
     error: Tensor
     weight: Tensor
     pixels: int
-    prior: float  # L_T in nats per picture
+    prior: float  # L_T in nats per image
     constant: float  # what L_0 has beside its error: the logarithm of its spread
 
     @property
     def nats(self) -> Tensor:
-        """The bound's terms per picture, L_0 without its constant."""
+        """The bound's terms per image, L_0 without its constant."""
         return self.weight * self.error * self.pixels
 
     @property
     def bound(self) -> float:
-        """-ELBO in nats per picture, where t are all steps."""
+        """-ELBO in nats per image, where t are all steps."""
         return float(self.nats.sum()) + self.prior + self.constant
 
     @property
@@ -86,13 +72,13 @@ class Terms:
         return float(self.error.mean())
 
     def share(self, of: Tensor, upto: int) -> float:
-        """Returns the share (0 to 1) of a column that the steps up to one have."""
+        """Return the share (0 to 1) of a column that the steps up to one have."""
         return float(of[self.t <= upto].sum() / of.sum())
 
 
 @torch.no_grad()
 def terms(predict: Predict, schedule: Schedule, x: Tensor, steps: Iterable[int] | None = None, seed: int = 0) -> Terms:
-    """Returns the terms for pictures x [n, c, h, w], at all steps or at some."""
+    """Return the terms for images x [n, c, h, w], at all steps or at some."""
     generator = torch.Generator().manual_seed(seed)
     steps = list(steps or range(1, schedule.timesteps + 1))
     errors = []
@@ -107,17 +93,17 @@ def terms(predict: Predict, schedule: Schedule, x: Tensor, steps: Iterable[int] 
 
 
 def predicted_by(nn_model: torch.nn.Module, schedule: Schedule) -> Predict:
-    """Returns a trained network as what predicts noise."""
+    """Return a trained network as what predicts noise."""
     return lambda x, t: nn_model(x, schedule.time(t).expand(len(x)))
 
 
 def strip(schedule: Schedule, x: Tensor, steps: Iterable[int], seed: int = 0) -> Tensor:
-    """Returns a picture x [c, h, w] at each of some steps, with the same noise: float32 [steps, c, h, w]."""
+    """Return an image x [c, h, w] at each of some steps, with the same noise: float32 [steps, c, h, w]."""
     noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
     t = torch.tensor(list(steps))
     return perturb_input(schedule, x.expand(len(t), *x.shape), t, noise.expand(len(t), *x.shape))
 
 
 def signal_to_noise(schedule: Schedule, t: int) -> float:
-    """Returns ᾱ / (1 - ᾱ) of a step from 1 on."""
+    """Return ᾱ / (1 - ᾱ) of a step from 1 on."""
     return float(schedule.ab_t[t] / (1 - schedule.ab_t[t]))

@@ -1,0 +1,304 @@
+"""A small BERT (Devlin et al., 2018), of lab 1's encoder: it fills in masked words, and says whether B follows A.
+
+Read it from top to bottom: the model, the texts, the run. Shapes stand at the end of the line: batch examples of seq
+tokens, each a vector of d_model numbers.
+
+    python -m services.ws_mdl.practice.bert --corpus default
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from services.ws_mdl.epochs import begin
+from services.ws_mdl.practice import text, training
+from services.ws_mdl.practice.blocks import build_positions, build_stack, initialize
+from services.ws_mdl.practice.settings import Bert as Config
+from services.ws_mdl.practice.text import Ids
+from services.ws_mdl.practice.training import Figures, PracticeRun
+from services.ws_mdl.transformer.dataset import pad_rows, padding_mask
+from services.ws_mdl.transformer.model import InputEmbeddings, LayerNormalization
+from services.ws_mdl.transformer.tokenization import SPECIAL
+from vla_common import endings
+from vla_common.volume import Volume
+from vla_modelkit.training.board import Curves
+from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.weights import State
+
+NOT_ASKED = -100  # the label of a token that is not to be guessed: cross_entropy leaves it out
+MASKED, REPLACED = 0.8, 0.1  # of the chosen words; the rest stays as it is
+OWN = ("[CLS]", "[SEP]", "[MASK]")  # special tokens besides lab 1's
+
+# --- model --------------------------------------------------------------------------------------------------
+
+
+class BERT(nn.Module):
+    """Tokens, positions and segments, lab 1's encoder, and two heads: a word for each position, and next or not.
+
+    The words' scores come from the embedding's own table, behind a layer that turns vectors into what is looked up.
+    """
+
+    def __init__(
+        self, vocab_size: int, seq: int, pad: int, d_model: int = 96, N: int = 2, h: int = 4, d_ff: int = 384,
+        dropout: float = 0.1, positions: str = "learned",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.pad = pad
+        self.embed = InputEmbeddings(d_model, vocab_size)
+        self.segments = nn.Embedding(2, d_model)  # which of the two texts a token is of
+        self.positions = build_positions(positions, d_model, seq, dropout)
+        self.encoder = build_stack(d_model, N, h, d_ff, dropout, seq, positions=positions)
+        self.transform = nn.Sequential(nn.Linear(d_model, d_model), nn.GELU(), LayerNormalization(d_model))
+        self.word_bias = nn.Parameter(torch.zeros(vocab_size))
+        self.pooler = nn.Sequential(nn.Linear(d_model, d_model), nn.Tanh())
+        self.follows = nn.Linear(d_model, 2)
+        initialize(self)
+
+    def encode(self, ids: Tensor, segments: Tensor) -> Tensor:
+        """Return a vector for each token [batch, seq, d_model], made of all the others; ids, segments int64."""
+        x = self.positions(self.embed(ids) + self.segments(segments))
+        return self.encoder(x, padding_mask(ids, self.pad))  # no causal mask: each token sees both sides
+
+    def words(self, x: Tensor) -> Tensor:
+        """Return the scores of the words [..., vocabulary] for vectors [..., d_model]."""
+        return F.linear(self.transform(x), self.embed.embedding.weight, self.word_bias)
+
+    def next_text(self, x: Tensor) -> Tensor:
+        """Return the scores [batch, 2] of "B is from elsewhere" and "B follows A", from [CLS]'s vector alone."""
+        return self.follows(self.pooler(x[:, 0]))
+
+    def forward(self, ids: Tensor, segments: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the scores of the words [batch, seq, vocabulary], and those of `next_text` [batch, 2]."""
+        x = self.encode(ids, segments)
+        return self.words(x), self.next_text(x)
+
+
+def mask_words(
+    ids: Tensor, maskable: Tensor, mask: int, words: Tensor, fraction: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return ids with some words hidden, and the labels: the word where it is to be guessed, else NOT_ASKED.
+
+    ids int64 [batch, seq]. maskable: bool, true where there is a word. mask: the id of [MASK]. words: ids int64 [n]
+    that a word may be replaced by. Of the chosen `fraction`, 80 % become [MASK], 10 % another word and 10 % stay: a
+    network that only ever guessed at [MASK] would have nothing to say of words that are there.
+    """
+    chosen = (torch.rand(ids.shape, generator=generator) < fraction) & maskable
+    fate = torch.rand(ids.shape, generator=generator)
+    other = words[torch.randint(len(words), ids.shape, generator=generator)]
+    hidden = torch.where(chosen & (fate < MASKED), mask, ids)
+    hidden = torch.where(chosen & (fate >= MASKED) & (fate < MASKED + REPLACED), other, hidden)
+    return hidden, torch.where(chosen, ids, NOT_ASKED)
+
+
+def loss_of(model: BERT, ids: Tensor, segments: Tensor, labels: Tensor, follows: Tensor) -> Tensor:
+    """Return the mean cost in nats of the masked words, and that of the next text, added up.
+
+    ids, segments, labels: int64 [batch, seq], as `mask_words` has them. follows: int64 [batch], 1 where B follows A.
+    """
+    x = model.encode(ids, segments)
+    asked = labels != NOT_ASKED
+    words = F.cross_entropy(model.words(x[asked]).float(), labels[asked])  # only their vectors meet the vocabulary
+    return words + F.cross_entropy(model.next_text(x).float(), follows)
+
+
+# --- pairs of texts, [CLS] A [SEP] B [SEP]: B is what follows A in half of them, else from elsewhere ----------
+
+
+class Examples(NamedTuple):
+    """Some pairs, masked: int64 [batch, seq] each, and follows int64 [batch], 1 where B follows A."""
+
+    ids: Tensor
+    segments: Tensor
+    labels: Tensor
+    follows: Tensor
+
+
+@dataclass(frozen=True)
+class Part:
+    """Blocks of texts, and every position (block, text) that another text follows: there a pair begins."""
+
+    blocks: list[Ids]
+
+    @cached_property
+    def places(self) -> list[tuple[int, int]]:
+        return [(number, start) for number, block in enumerate(self.blocks) for start in range(len(block) - 1)]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A corpus, and how pairs are made of it. Its length is the number of training examples."""
+
+    train: Part
+    held: Part
+    tokenizer: Tokenizer
+    seq: int
+    mask_fraction: float
+
+    def __len__(self) -> int:
+        return len(self.train.places)
+
+    @cached_property
+    def words(self) -> Tensor:
+        """The ids of all words, int64 [n]: special tokens are neither masked nor put in a word's position."""
+        special = {self.id(token) for token in (*SPECIAL, *OWN)}
+        return torch.tensor([one for one in range(self.tokenizer.get_vocab_size()) if one not in special])
+
+    @cached_property
+    def most_frequent(self) -> int:
+        """The most frequent word of what is learned from."""
+        counts = Counter(token for block in self.train.blocks for ids in block for token in ids)
+        return max(self.words.tolist(), key=counts.__getitem__)
+
+    def id(self, token: str) -> int:
+        """Return the id of a special token."""
+        return self.tokenizer.token_to_id(token)
+
+    def held_out(self) -> Examples:
+        """Return an example for each position of the held-out texts: the same ones at every call."""
+        return self.examples(torch.arange(len(self.held.places)), torch.Generator().manual_seed(0), self.held)
+
+    def examples(self, index: Tensor, generator: torch.Generator, part: Part | None = None) -> Examples:
+        """Return the examples of those numbers; which B, and what is masked, is sampled at each call."""
+        follows = torch.randint(2, (len(index),), generator=generator)
+        pairs = [
+            self.pair(part or self.train, number, bool(one), generator)
+            for number, one in zip(index.tolist(), follows, strict=True)
+        ]
+        ids = pad_rows([first + second for first, second in pairs], self.id("[PAD]"))
+        segments = pad_rows([[0] * len(first) + [1] * len(second) for first, second in pairs], 0)
+        maskable = torch.isin(ids, self.words)
+        hidden, labels = mask_words(ids, maskable, self.id("[MASK]"), self.words, self.mask_fraction, generator)
+        return Examples(hidden, segments, labels, follows)
+
+    def pair(
+        self, part: Part, number: int, follows: bool, generator: torch.Generator
+    ) -> tuple[list[int], list[int]]:  # fmt: skip
+        """Return [CLS] A [SEP], and B [SEP]; A is half of its block's rest, so some text is left to follow."""
+        block, start = part.places[number]
+        end = start + (len(part.blocks[block]) - start) // 2
+        other, begin = block, end
+        while not follows and other == block:
+            other, begin = part.places[int(torch.randint(len(part.places), (), generator=generator))]
+        room = (self.seq - 3) // 2
+        a = [token for ids in part.blocks[block][start:end] for token in ids][-room:]
+        b = [token for ids in part.blocks[other][begin:] for token in ids][:room]
+        return [self.id("[CLS]"), *a, self.id("[SEP]")], [*b, self.id("[SEP]")]
+
+
+def load(config: Config, volume: Volume) -> Pairs:
+    """Return a corpus as pairs of texts. Raise ValueError for one that has too few."""
+    corpus = text.load(config.corpus, config.pair, config.tokenizer, config.vocab_size, config.held_fraction, volume)
+    corpus.tokenizer.add_special_tokens(list(OWN))
+    pairs = Pairs(Part(corpus.train), Part(corpus.held), corpus.tokenizer, config.seq, config.mask_fraction)
+    for part in (pairs.train, pairs.held):
+        if len({block for block, _ in part.places}) < 2:
+            raise ValueError(
+                f"corpus {config.corpus!r} is too short for texts that follow and texts from elsewhere, {text.RUN} "
+                "together; expected two such runs to learn from and two held out: more text, or more held-fraction"
+            )
+    return pairs
+
+
+# --- run ----------------------------------------------------------------------------------------------------
+
+
+class Training(PracticeRun):
+    """A run in progress; its generator samples the order, what B is and what is masked."""
+
+    config: Config
+    data: Pairs
+    unit = "pairs"
+
+    @property
+    def about(self) -> str:
+        return f"{len(self.data)} pairs of texts, {len(self.data.words)} words, {len(self.held.ids)} pairs held out"
+
+    @cached_property
+    def held(self) -> Examples:
+        """The held-out examples, on the device."""
+        return Examples(*(tensor.to(self.machine.device) for tensor in self.data.held_out()))
+
+    def loss(self, index: Tensor) -> Tensor:
+        examples = self.data.examples(index, self.generator)
+        return loss_of(self.nn_model, *(tensor.to(self.machine.device) for tensor in examples))
+
+    def measure(self) -> Figures:
+        return figures_of(self.averaged, self.held, self.data.most_frequent)
+
+    def show(self, directory: Path, curves: Curves) -> str:
+        lines = filled(self.averaged, self.data.tokenizer, Examples(*(tensor[:5] for tensor in self.held)))
+        curves.writer.add_text("masked", "\n\n".join(lines), self.global_step)
+        return "\n".join(["masked [what it says → what it was]:", *lines])
+
+    def own_state(self) -> State:
+        return {**super().own_state(), "tokenizer": self.data.tokenizer.to_str()}
+
+    def digest(self) -> str:
+        return training.digest_of(repr(self.data.train.blocks), self.data.tokenizer.to_str())
+
+
+@torch.inference_mode()
+def figures_of(model: BERT, held: Examples, frequent: int, batch: int = 64) -> Figures:
+    """Return the shares of masked words and of followers that are right; and of always saying the word `frequent`."""
+    right = frequent_right = asked = followers_right = 0
+    for ids, segments, labels, follows in zip(*(tensor.split(batch) for tensor in held), strict=True):
+        x = model.encode(ids, segments)
+        expected = labels[labels != NOT_ASKED]
+        right += int((model.words(x[labels != NOT_ASKED]).argmax(dim=-1) == expected).sum())
+        frequent_right += int((expected == frequent).sum())
+        asked += len(expected)
+        followers_right += int((model.next_text(x).argmax(dim=-1) == follows).sum())
+    return {
+        "masked_percent": 100 * right / max(1, asked),
+        "most_frequent_word_percent": 100 * frequent_right / max(1, asked),
+        "next_text_percent": 100 * followers_right / len(held.ids),
+    }
+
+
+@torch.inference_mode()
+def filled(model: BERT, tokenizer: Tokenizer, examples: Examples) -> list[str]:
+    """Return the texts with the network's guess at each word that is asked for, and the word itself."""
+    guesses = model(examples.ids, examples.segments)[0].argmax(dim=-1).tolist()
+    name, lines = tokenizer.id_to_token, []
+    for ids, labels, words in zip(examples.ids.tolist(), examples.labels.tolist(), guesses, strict=True):
+        parts = [
+            name(token) if label == NOT_ASKED else f"[{name(word)} → {name(label)}]"
+            for token, label, word in zip(ids, labels, words, strict=True)
+        ]
+        lines.append(" ".join(part for part in parts if part != "[PAD]"))
+    return lines
+
+
+def get_model(config: Config, tokenizer: Tokenizer) -> BERT:
+    """Return the network with fresh weights."""
+    return BERT(tokenizer.get_vocab_size(), config.seq, tokenizer.token_to_id("[PAD]"), **config.size())
+
+
+def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
+    """Return a run before its first batch."""
+    data = load(config, volume)
+    return begin(Training, config, machine, data, lambda: get_model(config, data.tokenizer))
+
+
+def model_from(state: State) -> tuple[BERT, Tokenizer]:
+    """Return the averaged network that a weights file holds, in eval mode, and its tokenizer."""
+    tokenizer = Tokenizer.from_str(state["tokenizer"])
+    return training.averaged(get_model(Config.of(state["config"]), tokenizer), state), tokenizer
+
+
+def main() -> int:
+    """Train by the command line's flags; return the exit code."""
+    return training.main_of(Config, get_training, __doc__, "./lab notebook ws_mdl, and there Practice_Attention")
+
+
+if __name__ == "__main__":
+    endings.run(main)

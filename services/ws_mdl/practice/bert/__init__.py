@@ -1,1 +1,0 @@
-"""An encoder alone, which fills in masked words: a small BERT."""

@@ -1,0 +1,251 @@
+"""A forecaster of lab 1's blocks: a series is a sentence of patches, and each patch guesses what follows it.
+
+The idea of a vision Transformer once more (a few numbers in a row become a token) with GPT's causal mask, so that a
+window of n patches has n questions to learn from. A linear function goes straight from what was seen to what comes, as
+in LSTNet (Lai et al., 2018), and the blocks say what it lacks. The answers are quantiles: the number that an hour stays
+below half of the time, and the two between which it lies four times of five. Shapes stand at the end of the line: batch
+windows of steps numbers, cut into n = steps / patch tokens of d_model numbers.
+
+    python -m services.ws_mdl.practice.forecast --series bikes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from services.ws_mdl.epochs import begin
+from services.ws_mdl.practice import training
+from services.ws_mdl.practice.blocks import build_positions, build_stack, initialize
+from services.ws_mdl.practice.series import Series, load
+from services.ws_mdl.practice.settings import Forecast as Config
+from services.ws_mdl.practice.training import Figures, PracticeRun
+from services.ws_mdl.transformer.dataset import causal_mask
+from services.ws_mdl.transformer.visualize import save
+from vla_common import endings
+from vla_common.volume import Volume, shown
+from vla_modelkit.training.board import Curves
+from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.weights import State
+
+QUANTILES = (0.1, 0.5, 0.9)
+RIDGES = (1.0, 10.0, 100.0, 1000.0)
+TRIED = 0.1  # of what is learned from: its end, on which the ridge is chosen
+
+Guess = Callable[[Tensor], Tensor]  # origins int64 [n] → values [n, horizon]
+
+# --- model --------------------------------------------------------------------------------------------------
+
+
+class Forecaster(nn.Module):
+    """Patches, positions, blocks behind a causal mask, and three quantiles of each of the next steps."""
+
+    def __init__(
+        self, lookback: int, patch: int, horizon: int, d_model: int = 64, N: int = 2, h: int = 4, d_ff: int = 128,
+        dropout: float = 0.1, positions: str = "learned", direct: int = 336,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.lookback, self.patch, self.horizon, self.direct = lookback, patch, horizon, direct
+        tokens = lookback // patch
+        self.embed = nn.Linear(patch, d_model)
+        self.positions = build_positions(positions, d_model, tokens, dropout)
+        self.decoder = build_stack(d_model, N, h, d_ff, dropout, tokens, positions=positions)
+        self.head = nn.Linear(d_model, horizon * len(QUANTILES))
+        self.straight = nn.Linear(direct, horizon, bias=False)
+        initialize(self)
+        nn.init.zeros_(self.straight.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the quantiles of the steps behind each patch, float [batch, n, horizon, 3]; x [batch, steps]."""
+        tokens = self.embed(x.unflatten(1, (-1, self.patch)))  # (batch, n, d_model)
+        mask = causal_mask(tokens.shape[1]).to(x.device)  # (1, n, n)
+        scores = self.head(self.decoder(self.positions(tokens), mask))  # (batch, n, horizon · 3)
+        below, middle, above = scores.unflatten(-1, (self.horizon, len(QUANTILES))).unbind(-1)
+        middle = middle + self.straight(self.recent(x))
+        return torch.stack([middle - F.softplus(below), middle, middle + F.softplus(above)], dim=-1)  # never crossed
+
+    def recent(self, x: Tensor) -> Tensor:
+        """Return the last `direct` steps of each patch, float [batch, n, direct]; 0, the mean, before the window."""
+        return F.pad(x, (self.direct - self.patch, 0)).unfold(1, self.direct, self.patch)
+
+    @torch.inference_mode()
+    def forecast(self, x: Tensor) -> Tensor:
+        """Return the quantiles of the steps behind windows [batch, steps], float [batch, horizon, 3]."""
+        return self(x[:, -self.lookback :])[:, -1]
+
+
+def followers(series: Tensor, patch: int, horizon: int, lookback: int) -> Tensor:
+    """Return what follows each patch of windows [batch, lookback + horizon], float [batch, n, horizon]."""
+    return series[:, patch:].unfold(1, horizon, patch)[:, : lookback // patch]
+
+
+def pinball(quantiles: Tensor, truth: Tensor) -> Tensor:
+    """Return the mean cost of quantiles [..., 3] for the truth [...]: least where they are what they are called.
+
+    Too low costs q for each unit, too high 1 - q: so the 0.9 quantile lies where one in ten is above it.
+    """
+    error = truth.unsqueeze(-1) - quantiles  # (..., 3)
+    share = torch.tensor(QUANTILES, device=error.device)
+    return torch.maximum(share * error, (share - 1) * error).mean()
+
+
+def loss_of(model: Forecaster, windows: Tensor) -> Tensor:
+    """Return the mean cost of all questions that windows [batch, lookback + horizon] have."""
+    quantiles = model(windows[:, : model.lookback])
+    return pinball(quantiles.float(), followers(windows, model.patch, model.horizon, model.lookback))
+
+
+# --- what it has to beat: the last number, the last season's, and a line through all of what it sees ----------
+
+
+def naive(data: Series) -> Guess:
+    """Guess that everything stays as it is."""
+    return lambda origins: data.values[origins - 1, None].expand(-1, data.horizon)
+
+
+def seasonal(data: Series, season: int) -> Guess:
+    """Guess the value of a season before; where a season is shorter than the horizon, the last whole one again."""
+    ahead = torch.arange(data.horizon)
+    back = season * (1 + ahead // season)
+    return lambda origins: data.values[origins[:, None] + ahead - back]
+
+
+def linear(data: Series) -> Guess:
+    """Guess by a linear function of the same lookback, fitted by ridge regression to every training window.
+
+    It sees the series as the model does. How strong the ridge is, the end of what is learned from decides.
+    """
+    windows = data.x[: data.first_held].double().unfold(0, data.lookback + data.horizon, 1)
+    fit, tried = windows.tensor_split([round((1 - TRIED) * len(windows))])
+
+    def error(ridge: float) -> float:
+        guess = with_one(tried[:, : data.lookback]) @ fitted(fit, data.lookback, ridge)
+        return (guess - tried[:, data.lookback :]).abs().mean().item()
+
+    weights = fitted(windows, data.lookback, min(RIDGES, key=error))
+    return lambda origins: data.counted(with_one(data.past(origins).double()) @ weights)
+
+
+def fitted(windows: Tensor, lookback: int, ridge: float) -> Tensor:
+    """Return the weights [lookback + 1, horizon] of a ridge regression, from windows [n, lookback + horizon]."""
+    past, future = with_one(windows[:, :lookback]), windows[:, lookback:]
+    penalty = ridge * torch.eye(lookback + 1, dtype=past.dtype)
+    penalty[-1, -1] = 0.0  # the constant costs nothing
+    return torch.linalg.solve(past.T @ past + penalty, past.T @ future)
+
+
+def with_one(past: Tensor) -> Tensor:
+    """Return windows [n, steps] with a column of ones behind them."""
+    return F.pad(past, (0, 1), value=1.0)
+
+
+# --- run ----------------------------------------------------------------------------------------------------
+
+
+class Training(PracticeRun):
+    """A run in progress; its generator samples the order and where windows begin."""
+
+    config: Config
+    data: Series
+    unit = "windows"
+
+    @property
+    def about(self) -> str:
+        held = len(self.data.values) - self.data.first_held
+        return f"{self.data.first_held} steps to learn from, the {held} behind them held out"
+
+    def loss(self, index: Tensor) -> Tensor:
+        return loss_of(self.nn_model, self.data.windows(index, self.generator).to(self.machine.device))
+
+    def measure(self) -> Figures:
+        """Return the mean error of the middle quantile, and how often the truth lies between the outer two."""
+        origins = self.data.measured_origins
+        quantiles, truth = forecasts(self.averaged, self.data, origins), self.data.future(origins)
+        inside = (truth >= quantiles[..., 0]) & (truth <= quantiles[..., 2])
+        return {
+            "error": (quantiles[..., 1] - truth).abs().mean().item(),
+            "inside_percent": 100 * inside.double().mean().item(),
+            "width": (quantiles[..., 2] - quantiles[..., 0]).mean().item(),
+        }
+
+    def show(self, directory: Path, curves: Curves) -> str:
+        others = {name: guess_error(guess, self.data).mean().item() for name, guess in self.guesses().items()}
+        curves.scalars("held out, others", others, self.global_step)
+        figure = plot(self.averaged, self.data, self.guesses())
+        curves.writer.add_figure("forecast", figure, self.global_step)
+        path = shown(save(figure, directory / "forecast.png"))
+        return f"others' error: {training.format_figures(others)}\nforecasts: {path}"
+
+    def guesses(self) -> dict[str, Guess]:
+        """Return what the model is compared with, by name."""
+        season = seasonal(self.data, self.config.season)
+        return {"last value": naive(self.data), "a season before": season, "linear": linear(self.data)}
+
+    def digest(self) -> str:
+        return training.digest_of(self.data.values, str(self.data.first_held))
+
+    def own_state(self) -> State:
+        return {**super().own_state(), "mean": float(self.data.mean), "spread": float(self.data.spread)}
+
+
+def forecasts(model: Forecaster, data: Series, origins: Tensor) -> Tensor:
+    """Return the quantiles [n, horizon, 3] of what follows the steps before each origin, in the series' own unit."""
+    past = data.past(origins).to(next(model.parameters()).device)
+    return data.counted(torch.cat([model.forecast(part) for part in past.split(64)]).cpu())
+
+
+def guess_error(guess: Guess, data: Series) -> Tensor:
+    """Return the mean error of each step ahead, float64 [horizon], of the same forecasts as `measure` has."""
+    origins = data.measured_origins
+    return (guess(origins) - data.future(origins)).abs().mean(dim=0)
+
+
+def plot(model: Forecaster, data: Series, guesses: dict[str, Guess], count: int = 7) -> Figure:
+    """Return the first held-out forecasts, one behind the other, and the error by the steps ahead."""
+    origins = data.origins(data.horizon)[:count]
+    low, middle, high = forecasts(model, data, origins).flatten(0, 1).unbind(-1)
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(2.4, 1))
+    steps = torch.arange(len(middle))
+    left.fill_between(steps, low, high, alpha=0.3, label="4 of 5 lie here")
+    left.plot(steps, middle, label="forecast")
+    left.plot(steps, guesses["a season before"](origins).flatten(), ":", color="grey", label="a season before")
+    left.plot(steps, data.future(origins).flatten(), "k.", markersize=3, label="what came")
+    left.set_xlabel(f"steps; a forecast every {data.horizon}")
+    left.legend(fontsize=7)
+    ours = {"forecaster": lambda origins: forecasts(model, data, origins)[..., 1]}
+    for name, guess in (ours | guesses).items():
+        right.plot(torch.arange(1, data.horizon + 1), guess_error(guess, data), label=name)
+    right.set_xlabel("steps ahead")
+    right.set_title("mean error, held out", fontsize=9)
+    right.legend(fontsize=7)
+    return figure
+
+
+def get_model(config: Config) -> Forecaster:
+    """Return the network with fresh weights."""
+    return Forecaster(config.lookback, config.patch, config.horizon, direct=config.direct, **config.size())
+
+
+def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
+    """Return a run before its first batch."""
+    return begin(Training, config, machine, load(config, volume), lambda: get_model(config))
+
+
+def model_from(state: State) -> Forecaster:
+    """Return the averaged network that a weights file holds, in eval mode."""
+    return training.averaged(get_model(Config.of(state["config"])), state)
+
+
+def main() -> int:
+    """Train by the command line's flags; return the exit code."""
+    return training.main_of(Config, get_training, __doc__, "./lab notebook ws_mdl, and there Practice_Series")
+
+
+if __name__ == "__main__":
+    endings.run(main)

@@ -1,0 +1,253 @@
+"""A small GPT (Radford et al., 2018), of lab 1's blocks: each token looks at those before it and guesses the next.
+
+Read it from top to bottom: the model, sampling, the text, the run. Shapes stand at the end of the line: batch texts of
+seq tokens, each a vector of d_model numbers.
+
+    python -m services.ws_mdl.practice.gpt --corpus default
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from services.ws_mdl.epochs import begin
+from services.ws_mdl.practice import text, training
+from services.ws_mdl.practice.blocks import build_positions, build_stack, initialize
+from services.ws_mdl.practice.ngram import KneserNey
+from services.ws_mdl.practice.settings import Gpt as Config
+from services.ws_mdl.practice.training import Figures, PracticeRun
+from services.ws_mdl.transformer.dataset import causal_mask
+from services.ws_mdl.transformer.model import InputEmbeddings
+from services.ws_mdl.transformer.tokenization import detokenize
+from vla_common import endings
+from vla_common.volume import Volume
+from vla_modelkit.training.board import Curves
+from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.weights import State
+
+ORDER = 5  # of the n-gram that is shown next to it
+
+# --- model --------------------------------------------------------------------------------------------------
+
+
+class GPT(nn.Module):
+    """Tokens, positions, a stack of blocks behind a causal mask, and a score for every next token.
+
+    The scores come from the embedding's own table: a token is likely where the vector points to its embedding.
+    """
+
+    def __init__(
+        self, vocab_size: int, seq: int, d_model: int = 96, N: int = 3, h: int = 4, d_ff: int = 384,
+        dropout: float = 0.1, positions: str = "rotary",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.seq = seq
+        self.embed = InputEmbeddings(d_model, vocab_size)
+        self.positions = build_positions(positions, d_model, seq, dropout)
+        self.decoder = build_stack(d_model, N, h, d_ff, dropout, seq, positions=positions)
+        initialize(self)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return scores [batch, seq, vocabulary] of what follows each of the tokens int64 [batch, seq]."""
+        mask = causal_mask(ids.shape[1]).to(ids.device)  # (1, seq, seq)
+        x = self.decoder(self.positions(self.embed(ids)), mask)  # (batch, seq, d_model)
+        return F.linear(x, self.embed.embedding.weight)
+
+
+# --- sampling -----------------------------------------------------------------------------------------------
+
+
+def next_probabilities(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
+    """Return the distribution that the next token is sampled from: float [batch, vocabulary], rows adding up to 1.
+
+    logits: [batch, vocabulary]. temperature: below 1 prefers the likely, 0 takes the likeliest alone. top_k: only the k
+    likeliest (0: all). top_p: only the likeliest that together have this much (Holtzman et al., 2019), at least one.
+    """
+    if temperature < 0 or top_k < 0 or not 0 < top_p <= 1:
+        raise ValueError(
+            f"temperature {temperature}, top_k {top_k}, top_p {top_p}; expected at least 0, at least 0, above 0 to 1"
+        )
+    if temperature == 0:
+        return F.one_hot(logits.argmax(dim=-1), logits.shape[-1]).float()
+    likely, order = (logits.float() / temperature).softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
+    if top_k:
+        likely[:, top_k:] = 0
+        likely = likely / likely.sum(dim=-1, keepdim=True)
+    before = likely.cumsum(dim=-1) - likely  # of those that are likelier: the one that crosses top_p still counts
+    likely = likely.masked_fill(before >= top_p, 0)
+    likely = likely / likely.sum(dim=-1, keepdim=True)
+    return torch.zeros_like(likely).scatter(-1, order, likely)
+
+
+@torch.inference_mode()
+def generate(
+    model: GPT, ids: Tensor, count: int, generator: torch.Generator, *,
+    temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
+) -> Tensor:  # fmt: skip
+    """Return texts int64 [batch, seq], each with `count` tokens more; the last `model.seq` tokens are the context."""
+    for _ in range(count):
+        logits = model(ids[:, -model.seq :])[:, -1]
+        likely = next_probabilities(logits, temperature, top_k, top_p).cpu()
+        ids = torch.cat([ids, torch.multinomial(likely, 1, generator=generator).to(ids.device)], dim=1)
+    return ids
+
+
+def sample(model: GPT, tokenizer: Tokenizer, begin: str, config: Config, count: int = 1, most: int = 60) -> list[str]:
+    """Return texts that begin so, sampled as the settings say; each to its end, of at most `most` tokens."""
+    eos = tokenizer.token_to_id("[EOS]")
+    ids = torch.tensor([[eos, *tokenizer.encode(begin).ids]] * count, device=next(model.parameters()).device)
+    settings = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
+    rows = generate(model, ids, most, torch.Generator().manual_seed(config.seed), **settings)[:, 1:].tolist()
+    return [detokenize(tokenizer, row[: row.index(eos)] if eos in row else row) for row in rows]
+
+
+# --- text ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The corpus as one stream to learn from, and a stream for each block that is held out."""
+
+    train: Tensor  # int64 [tokens]
+    held: list[list[int]]  # each begins with an [EOS] that is not guessed
+    tokenizer: Tokenizer
+    held_characters: int
+    seq: int
+
+    def __len__(self) -> int:
+        return (len(self.train) - 1) // self.seq
+
+    def windows(self, index: Tensor, generator: torch.Generator) -> Tensor:
+        """Return windows int64 [batch, seq + 1]; each begins at a random position near its number's own."""
+        shift = torch.randint(self.seq, (len(index),), generator=generator)
+        starts = (index * self.seq + shift).clamp(max=len(self.train) - self.seq - 1)
+        return self.train[starts[:, None] + torch.arange(self.seq + 1)]
+
+    @cached_property
+    def eos(self) -> int:
+        return self.tokenizer.token_to_id("[EOS]")
+
+    @property
+    def held_tokens(self) -> int:
+        """How many tokens are guessed."""
+        return sum(len(stream) - 1 for stream in self.held)
+
+
+def load(config: Config, volume: Volume) -> Streams:
+    """Return a corpus as streams. Raise ValueError for one that is shorter than a window."""
+    corpus = text.load(config.corpus, config.pair, config.tokenizer, config.vocab_size, config.held_fraction, volume)
+    eos = corpus.tokenizer.token_to_id("[EOS]")
+    train = [token for block in corpus.train for token in stream_of(block, eos)[1:]]
+    if len(train) <= config.seq:
+        raise ValueError(f"corpus {config.corpus!r} has {len(train)} tokens; expected more than seq = {config.seq}")
+    held = [stream_of(block, eos) for block in corpus.held]
+    return Streams(torch.tensor(train), held, corpus.tokenizer, corpus.held_characters, config.seq)
+
+
+def stream_of(block: text.Ids, eos: int) -> list[int]:
+    """Return [EOS], then every text with an [EOS] behind it."""
+    return [eos, *(token for ids in block for token in (*ids, eos))]
+
+
+# --- run ----------------------------------------------------------------------------------------------------
+
+
+class Training(PracticeRun):
+    """A run in progress; its generator samples the order and where windows begin."""
+
+    config: Config
+    data: Streams
+    unit = "windows"
+
+    @property
+    def about(self) -> str:
+        words = self.data.tokenizer.get_vocab_size()
+        return f"{len(self.data.train)} tokens of {words} kinds, {self.data.held_tokens} held out"
+
+    def loss(self, index: Tensor) -> Tensor:
+        ids = self.data.windows(index, self.generator).to(self.machine.device)
+        return F.cross_entropy(self.nn_model(ids[:, :-1]).float().flatten(0, 1), ids[:, 1:].flatten())
+
+    def measure(self) -> Figures:
+        return figures_of(held_out_nats(self.averaged, self.data.held, self.data.seq), self.data)
+
+    def show(self, directory: Path, curves: Curves) -> str:
+        counted = figures_of(five_gram(self.data).nats(self.data.held), self.data)
+        curves.scalars("5-gram, held out", counted, self.global_step)
+        samples = sample(self.averaged, self.data.tokenizer, "", self.config, count=4)
+        curves.writer.add_text("samples", "\n\n".join(samples), self.global_step)
+        line = f"a {ORDER}-gram of the same tokens: {training.format_figures(counted)}"
+        return "\n".join([line, "samples:", *samples])
+
+    def own_state(self) -> State:
+        return {**super().own_state(), "tokenizer": self.data.tokenizer.to_str()}
+
+    def digest(self) -> str:
+        return training.digest_of(self.data.train, self.data.tokenizer.to_str())
+
+
+@torch.inference_mode()
+def held_out_nats(model: GPT, streams: list[list[int]], seq: int) -> float:
+    """Return what the tokens of streams cost together, except the first of each; every one is guessed once.
+
+    Windows begin half a window apart, and of each but the first the later half counts: so a token has half a window
+    before it, at least, wherever its stream has that many.
+    """
+    device, total = next(model.parameters()).device, 0.0
+    for stream in streams:
+        done = 1  # the first is given
+        while done < len(stream):
+            start = max(0, done - 1 - seq // 2)
+            ids = torch.tensor([stream[start : start + seq + 1]], device=device)
+            costs = F.cross_entropy(model(ids[:, :-1]).float()[0], ids[0, 1:], reduction="none")
+            total += costs[done - start - 1 :].sum().item()
+            done = start + ids.shape[1]
+    return total
+
+
+def figures_of(nats: float, data: Streams) -> Figures:
+    """Return a cost in nats per token and per character."""
+    return {
+        "perplexity": math.exp(nats / data.held_tokens),
+        "bits_per_character": nats / math.log(2) / data.held_characters,
+    }
+
+
+def five_gram(data: Streams) -> KneserNey:
+    """Return the n-gram of the same text."""
+    return KneserNey([data.train.tolist()], data.tokenizer.get_vocab_size(), ORDER)
+
+
+def get_model(config: Config, vocab_size: int) -> GPT:
+    """Return the network with fresh weights."""
+    return GPT(vocab_size, config.seq, **config.size())
+
+
+def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
+    """Return a run before its first batch."""
+    data = load(config, volume)
+    return begin(Training, config, machine, data, lambda: get_model(config, data.tokenizer.get_vocab_size()))
+
+
+def model_from(state: State) -> tuple[GPT, Tokenizer]:
+    """Return the averaged network that a weights file holds, in eval mode, and its tokenizer."""
+    tokenizer = Tokenizer.from_str(state["tokenizer"])
+    model = get_model(Config.of(state["config"]), tokenizer.get_vocab_size())
+    return training.averaged(model, state), tokenizer
+
+
+def main() -> int:
+    """Train by the command line's flags; return the exit code."""
+    return training.main_of(Config, get_training, __doc__, "./lab notebook ws_mdl, and there Practice_Attention")
+
+
+if __name__ == "__main__":
+    endings.run(main)

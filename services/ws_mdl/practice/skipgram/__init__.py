@@ -1,1 +1,0 @@
-"""Skip-gram: a vector for each word, learned from which words stand near it."""

@@ -1,0 +1,256 @@
+"""A variational autoencoder (Kingma & Welling, 2014): an image becomes a few numbers with a spread, and comes back.
+
+Read it from top to bottom. The bound on an image's log density has two terms, both in nats:
+log p(x) ≥ ELBO = E_q[log p(x | z)] - KL(q(z | x) ‖ p(z)). Shapes stand at the end of the line: n images of c colours,
+h pixels high and as wide, each described by `latent` numbers z.
+
+    python -m services.ws_mdl.practice.vae --data digits
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from services.ws_mdl.diffusion import visualize
+from services.ws_mdl.diffusion.data import Pictures, load
+from services.ws_mdl.epochs import begin
+from services.ws_mdl.practice import training
+from services.ws_mdl.practice.settings import Vae as Config
+from services.ws_mdl.practice.training import Figures, PracticeRun
+from vla_common import endings
+from vla_common.volume import Volume
+from vla_modelkit.training.board import Curves
+from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.weights import State
+
+DEPTH = 2  # times that height and width are halved
+LEAST_LOG_SIGMA = -4.0  # a pixel is known to a fiftieth of its range at best, or the density would grow without end
+
+# --- model --------------------------------------------------------------------------------------------------
+
+
+class Posterior(NamedTuple):
+    """q(z | x), a normal distribution with these means and log variances for each number of z: [n, latent]."""
+
+    mean: Tensor
+    log_var: Tensor
+
+
+class Bound(NamedTuple):
+    """An image's terms of the bound in nats, each [n]; the KL also by number of z, [n, latent]."""
+
+    reconstruction: Tensor  # -log p(x | z)
+    kl: Tensor
+    kl_by_number: Tensor
+
+    @property
+    def negative_elbo(self) -> Tensor:
+        return self.reconstruction + self.kl
+
+
+class Encoder(nn.Module):
+    """From an image to a distribution of z: two halvings, then a linear layer."""
+
+    def __init__(self, channels: int, height: int, width: int, latent: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, width, 4, 2, 1), nn.GELU(), nn.Conv2d(width, 2 * width, 4, 2, 1), nn.GELU(),
+            nn.Flatten(), nn.Linear(2 * width * (height // 2**DEPTH) ** 2, 2 * latent),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Posterior:
+        return Posterior(*self.body(x).float().chunk(2, dim=-1))  # (n, c, h, h) -> twice (n, latent)
+
+
+class Decoder(nn.Module):
+    """From z to the mean of an image, and one spread for all pixels, which is learned or given."""
+
+    def __init__(self, channels: int, height: int, width: int, latent: int, sigma: float | None) -> None:
+        super().__init__()
+        small = height // 2**DEPTH
+        self.body = nn.Sequential(
+            nn.Linear(latent, 2 * width * small**2), nn.GELU(), nn.Unflatten(1, (2 * width, small, small)),
+            nn.ConvTranspose2d(2 * width, width, 4, 2, 1), nn.GELU(), nn.ConvTranspose2d(width, channels, 4, 2, 1),
+        )  # fmt: skip
+        start = torch.tensor(-1.0 if sigma is None else math.log(sigma))
+        self.log_sigma = nn.Parameter(start, requires_grad=sigma is None)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.body(z).float()  # (n, latent) -> (n, c, h, h); nats are summed in float32
+
+    @property
+    def sigma(self) -> Tensor:
+        return self.log_sigma.clamp(min=LEAST_LOG_SIGMA).exp()
+
+
+def reparametrize(q: Posterior, noise: Tensor) -> Tensor:
+    """Return z ~ q as mean + σ · noise: the chance lies outside, so a gradient goes through mean and σ."""
+    return q.mean + (0.5 * q.log_var).exp() * noise  # (n, latent)
+
+
+def kl_to_standard_normal(q: Posterior) -> Tensor:
+    """Return KL(q ‖ N(0, 1)) in nats by number of z, float [n, latent]: ½ (μ² + σ² - 1 - log σ²), never below 0."""
+    return 0.5 * (q.mean**2 + q.log_var.exp() - 1 - q.log_var)
+
+
+def negative_log_normal(x: Tensor, mean: Tensor, sigma: Tensor) -> Tensor:
+    """Return -log N(x; mean, σ²) in nats, summed over each image's pixels: float [n]."""
+    nats = 0.5 * ((x - mean) / sigma) ** 2 + sigma.log() + 0.5 * math.log(2 * math.pi)
+    return nats.flatten(1).sum(dim=1)
+
+
+class VAE(nn.Module):
+    """Encoder and decoder. sigma: the spread of a pixel around its mean; None: learned with the rest."""
+
+    def __init__(self, channels: int, height: int, width: int, latent: int, sigma: float | None = None) -> None:
+        super().__init__()
+        self.encoder = Encoder(channels, height, width, latent)
+        self.decoder = Decoder(channels, height, width, latent, sigma)
+
+    def bound(self, x: Tensor, noise: Tensor) -> Bound:
+        """Return the terms for images x, with z sampled by standard normal noise [n, latent]."""
+        q = self.encoder(x)
+        kl = kl_to_standard_normal(q)
+        mean = self.decoder(reparametrize(q, noise))
+        return Bound(negative_log_normal(x, mean, self.decoder.sigma), kl.sum(dim=1), kl)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what comes back of images, taking the mean of q: float [n, c, h, h]."""
+        return self.decoder(self.encoder(x).mean)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Return images of z = noise [n, latent]: their means, without the pixels' spread, within [-1, 1]."""
+        return self.decoder(noise).clamp(-1, 1)
+
+
+def objective(bound: Bound, kl_weight: float = 1.0, free_nats: float = 0.0) -> Tensor:
+    """Return what training minimizes: mean reconstruction + weight · KL.
+
+    kl_weight: 1 is the bound; below it while annealing (Bowman et al., 2016), above it a β-VAE (Higgins et al., 2017).
+    free_nats: each number of z may have that much KL, on the batch's mean, at no cost (Kingma et al., 2016).
+    """
+    kl = bound.kl_by_number.mean(dim=0).clamp(min=free_nats).sum()
+    return bound.reconstruction.mean() + kl_weight * kl
+
+
+# --- what has become of z -----------------------------------------------------------------------------------
+
+
+def active_numbers(q: Posterior, least: float = 0.01) -> int:
+    """Return how many numbers of z tell images apart: their means vary over images (Burda et al., 2016)."""
+    return int((q.mean.var(dim=0) > least).sum())
+
+
+def numbers_worth_having(x: Tensor, sigma: float) -> int:
+    """Return how many principal components of images vary by more than σ² (Lucas et al., 2019).
+
+    A linear VAE uses these and lets all others collapse: to say them would cost more nats than it saves.
+    """
+    flat = x.flatten(1) - x.flatten(1).mean(dim=0)
+    return int((torch.linalg.svdvals(flat) ** 2 / len(x) > sigma**2).sum())
+
+
+def latent_map(decode: Callable[[Tensor], Tensor], side: int = 12) -> Tensor:
+    """Return the images of a net of z over the square that holds 95 % of each number: [side², c, h, h].
+
+    decode: z [n, 2] → images. From left to right z₁ rises, from top to bottom z₂ falls; the net's points are equally
+    probable parts of a normal distribution.
+    """
+    points = torch.special.ndtri(torch.linspace(0.025, 0.975, side))
+    down, across = torch.meshgrid(points.flip(0), points, indexing="ij")
+    with torch.no_grad():
+        return decode(torch.stack([across.flatten(), down.flatten()], dim=1))
+
+
+# --- run ----------------------------------------------------------------------------------------------------
+
+
+class Training(PracticeRun):
+    """A run in progress; `data` are the training images."""
+
+    config: Config
+    data: Pictures
+    held: Pictures
+    unit = "images"
+
+    @property
+    def about(self) -> str:
+        return f"{len(self.data):,} images of {self.data.name}, {self.config.latent} numbers for each"
+
+    @cached_property
+    def noise(self) -> Tensor:
+        """What z is sampled with wherever something is measured: the same at every measurement."""
+        generator = torch.Generator().manual_seed(0)
+        return torch.randn(len(self.held), self.config.latent, generator=generator).to(self.machine.device)
+
+    def kl_weight(self) -> float:
+        """Return what a nat of KL costs now."""
+        batches = self.config.anneal * self.steps
+        return self.config.beta * (min(1.0, self.global_step / batches) if batches else 1.0)
+
+    def loss(self, index: Tensor) -> Tensor:
+        x = self.data.x[index].to(self.machine.device)
+        noise = torch.randn(len(x), self.config.latent, generator=self.generator).to(x.device)
+        return objective(self.nn_model.bound(x, noise), self.kl_weight(), self.config.free_nats)
+
+    @torch.no_grad()
+    def measure(self) -> Figures:
+        x = self.held.x.to(self.machine.device)
+        bound = self.averaged.bound(x, self.noise)
+        return {
+            "ELBO": -bound.negative_elbo.mean().item(),
+            "reconstruction": bound.reconstruction.mean().item(),
+            "KL": bound.kl.mean().item(),
+            "active": float(active_numbers(self.averaged.encoder(x))),
+            "sigma": self.averaged.decoder.sigma.item(),
+        }
+
+    @torch.no_grad()
+    def show(self, directory: Path, curves: Curves) -> str:
+        z = torch.randn(40, self.config.latent, generator=torch.Generator().manual_seed(0))
+        sheet = visualize.grid(self.averaged.sample(z.to(self.machine.device)).cpu(), 8)
+        curves.writer.add_image("samples", sheet, self.global_step)
+        visualize.to_image(sheet).save(directory / "samples.png")
+        return f"images that nobody drew: {directory / 'samples.png'}"
+
+    def own_state(self) -> State:
+        return {**super().own_state(), "channels": self.data.channels, "height": self.data.height}
+
+    def digest(self) -> str:
+        return training.digest_of(self.data.x)
+
+
+def get_model(config: Config, channels: int, height: int) -> VAE:
+    """Return the network for images of that size, with fresh weights."""
+    return VAE(channels, height, config.width, config.latent, config.sigma)
+
+
+def get_training(
+    config: Config, machine: Machine, volume: Volume | None = None, data: Pictures | None = None
+) -> Training:
+    """Return a run before its first batch."""
+    learned, held = (data or load(config.data)).split()
+    run = begin(Training, config, machine, learned, lambda: get_model(config, learned.channels, learned.height))
+    run.held = held
+    return run
+
+
+def model_from(state: State) -> VAE:
+    """Return the averaged network that a weights file holds, in eval mode."""
+    return training.averaged(get_model(Config.of(state["config"]), state["channels"], state["height"]), state)
+
+
+def main() -> int:
+    """Train by the command line's flags; return the exit code."""
+    return training.main_of(Config, get_training, __doc__, "./lab train vae --set sigma=4")
+
+
+if __name__ == "__main__":
+    endings.run(main)

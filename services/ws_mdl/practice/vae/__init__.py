@@ -1,1 +1,0 @@
-"""A variational autoencoder on the diffusion lab's pictures."""

@@ -1,0 +1,258 @@
+"""The Vision Transformer (Dosovitskiy et al., 2020), of lab 1's encoder: an image is a sentence of patches.
+
+Read it from top to bottom: the model, where it looks, the images, the run. Shapes stand at the end of the line: batch
+images of n = (side / patch)² patches, each a vector of d_model numbers.
+
+    python -m services.ws_mdl.practice.vit --data digits
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from services.ws_mdl.diffusion import data as images
+from services.ws_mdl.diffusion.data import Pictures
+from services.ws_mdl.epochs import begin
+from services.ws_mdl.minivla.pictures import pictures_of
+from services.ws_mdl.practice import training
+from services.ws_mdl.practice.blocks import build_positions, build_stack, initialize
+from services.ws_mdl.practice.settings import Vit as Config
+from services.ws_mdl.practice.training import Figures, PracticeRun
+from services.ws_mdl.transformer.visualize import keeping_weights, save
+from vla_common import endings
+from vla_common.volume import Volume, shown
+from vla_datasets import libero, marks
+from vla_datasets.errors import DatasetError
+from vla_datasets.opening import open_dataset
+from vla_modelkit.training.board import Curves
+from vla_modelkit.training.machine import Machine
+from vla_modelkit.training.weights import State
+
+# --- model --------------------------------------------------------------------------------------------------
+
+
+class PatchEmbedding(nn.Module):
+    """Cuts an image into squares and makes a vector of each: one linear layer for all of them.
+
+    A convolution whose stride is its kernel's size is just that.
+    """
+
+    def __init__(self, channels: int, patch: int, d_model: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(channels, d_model, kernel_size=patch, stride=patch)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.proj(x).flatten(2).transpose(1, 2)  # (batch, channels, side, side) -> (batch, n, d_model)
+
+
+class VisionTransformer(nn.Module):
+    """Patches, a class token before them, positions, lab 1's encoder, and a linear layer on the class token."""
+
+    def __init__(
+        self, side: int, channels: int, classes: int, patch: int = 4, d_model: int = 64, N: int = 4, h: int = 4,
+        d_ff: int = 128, dropout: float = 0.1, positions: str = "learned",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if side % patch != 0:
+            raise ValueError(f"images of {side} × {side} cannot be cut into patches of {patch}; choose another patch")
+        seq = (side // patch) ** 2 + 1  # the class token and the patches
+        self.patches = PatchEmbedding(channels, patch, d_model)
+        self.class_token = nn.Parameter(torch.empty(1, 1, d_model))
+        self.positions = build_positions(positions, d_model, seq, dropout)
+        self.encoder = build_stack(d_model, N, h, d_ff, dropout, seq, positions=positions)
+        self.head = nn.Linear(d_model, classes)
+        initialize(self)
+        nn.init.normal_(self.head.weight, std=0.02)  # it begins without an opinion: each class as likely as any
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a score for each class [batch, classes] of images float [batch, channels, side, side]."""
+        patches = self.patches(x)  # (batch, n, d_model)
+        tokens = torch.cat([self.class_token.expand(len(x), -1, -1), patches], dim=1)
+        x = self.encoder(self.positions(tokens), None)  # (batch, 1 + n, d_model): every patch may look at every other
+        return self.head(x[:, 0])
+
+
+# --- where does it look? ------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def attention_of(model: VisionTransformer, x: Tensor) -> Tensor:
+    """Return the attention weights of all layers and heads for images: float [layers, batch, h, 1 + n, 1 + n]."""
+    was_training = model.training
+    model.eval()
+    with keeping_weights(model):
+        model(x)
+        maps = [layer.self_attention_block.attention_scores.float() for layer in model.encoder.layers]
+    model.train(was_training)
+    return torch.stack(maps)
+
+
+def rollout(maps: Tensor) -> Tensor:
+    """Return what the class token has taken from each patch, through all layers: float [batch, grid, grid], sum 1.
+
+    Attention roll-out (Abnar & Zuidema, 2020): a layer mixes tokens by its heads' mean, half of each token going around
+    it by the residual connection; the mixtures of all layers are multiplied. maps: as `attention_of` returns them.
+    """
+    around = torch.eye(maps.shape[-1], device=maps.device)
+    mixed = around.expand(maps.shape[1], -1, -1)  # (batch, 1 + n, 1 + n)
+    for weights in maps.mean(dim=2):  # over heads
+        mixed = (weights + around) / 2 @ mixed
+    seen = mixed[:, 0, 1:]  # the class token's row, without itself
+    grid = round(seen.shape[-1] ** 0.5)
+    return (seen / seen.sum(dim=-1, keepdim=True)).unflatten(-1, (grid, grid))
+
+
+def plot_rollouts(model: VisionTransformer, x: Tensor) -> Figure:
+    """Return images [batch, channels, side, side], and below each where the class token has looked."""
+    figure = Figure(figsize=(1.2 * len(x), 2.6), layout="constrained")
+    axes = figure.subplots(2, len(x), squeeze=False)
+    for column, weights in enumerate(rollout(attention_of(model, x)).cpu()):
+        image = ((x[column].cpu() + 1) / 2).clamp(0, 1).permute(1, 2, 0).squeeze(-1)
+        for one in axes[:, column]:
+            one.imshow(image.numpy(), cmap="gray")
+            one.axis("off")
+        extent = (-0.5, len(image) - 0.5, len(image) - 0.5, -0.5)
+        axes[1, column].imshow(weights.numpy(), extent=extent, cmap="inferno", alpha=0.6)
+    return figure
+
+
+# --- images: lab 2's, or the frames of demonstrations, whose class is the task -------------------------------
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Images to learn from, and held-out ones."""
+
+    train: Pictures
+    held: Pictures
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+
+def load(config: Config, volume: Volume) -> Labelled:
+    """Return images with classes. Raise ValueError where they cannot be had or told apart."""
+    for path in (volume.path("datasets") / config.data, Path(config.data).expanduser()):
+        is_dataset = path.is_dir() and ((path / "meta").is_dir() or any(path.glob("*.hdf5")))
+        if is_dataset and config.data not in images.NAMED:
+            return frames(path, config)
+    return Labelled(*images.load(config.data).split(config.held_fraction))
+
+
+def frames(folder: Path, config: Config) -> Labelled:
+    """Return a data set's front camera; the class is the instruction. The last episodes of each task are held out.
+
+    Frames of one episode are nearly the same image, so an episode is held out whole or not at all.
+    """
+    dataset = open_dataset(folder)
+    if text := marks.leave_out(dataset).left_out:
+        print(f"{dataset.name}: {text}", flush=True)
+    marks.require_instructions(dataset)
+    key = libero.video_key(next(iter(libero.CAMERAS)))
+    if key not in dataset.video_keys:
+        raise DatasetError(f"{dataset.name} has no images {key}; it has {', '.join(dataset.video_keys) or 'none'}")
+    tasks = tuple(dict.fromkeys(episode.tasks[0] for episode in dataset.episodes))
+    if len(tasks) < 2:
+        raise ValueError(f"{dataset.name} has one task, '{tasks[0]}'; expected 2 at least to tell apart")
+    held: set[int] = set()
+    for task in tasks:
+        of_task = [episode.index for episode in dataset.episodes if episode.tasks[0] == task]
+        if len(of_task) < 2:
+            raise ValueError(f"the task '{task}' has 1 episode; expected 2 at least: one to learn, one to measure")
+        held.update(of_task[-max(1, round(config.held_fraction * len(of_task))) :])
+    x = pictures_of(dataset, dataset.episodes, [key], config.side, lambda done, total: None)[:, 0]
+    labels = torch.tensor([tasks.index(one.tasks[0]) for one in dataset.episodes for _ in range(one.length)])
+    is_held = torch.tensor([one.index in held for one in dataset.episodes for _ in range(one.length)])
+    train, measured = (
+        Pictures(dataset.name, x[rows].float() / 127.5 - 1, labels[rows], tasks) for rows in (~is_held, is_held)
+    )
+    return Labelled(train, measured)
+
+
+def moved(x: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """Return images [batch, channels, side, side], each moved by up to `most` pixels; its edge is repeated."""
+    side, far = x.shape[-1], min(most, x.shape[-1] // 4)
+    shift = torch.randint(-far, far + 1, (2, len(x), 1), generator=generator)
+    rows, columns = (torch.arange(side) + shift).clamp(0, side - 1).to(x.device)  # each (batch, side)
+    batch, channels = torch.arange(len(x), device=x.device), torch.arange(x.shape[1], device=x.device)
+    return x[
+        batch[:, None, None, None], channels[None, :, None, None], rows[:, None, :, None], columns[:, None, None, :]
+    ]
+
+
+# --- run ----------------------------------------------------------------------------------------------------
+
+
+class Training(PracticeRun):
+    """A run in progress, its images on the device."""
+
+    config: Config
+    data: Labelled
+    unit = "images"
+
+    @property
+    def about(self) -> str:
+        train, held = self.data.train, self.data.held
+        return f"{len(train)} images of {len(train.classes)} classes, {len(held)} held out"
+
+    def loss(self, index: Tensor) -> Tensor:
+        index = index.to(self.machine.device)
+        x = moved(self.data.train.x[index], self.config.shift, self.generator)
+        labels = self.data.train.labels[index]
+        return F.cross_entropy(self.nn_model(x).float(), labels, label_smoothing=self.config.smoothing)
+
+    @torch.inference_mode()
+    def measure(self) -> Figures:
+        held = self.data.held
+        scores = torch.cat([self.averaged(x) for x in held.x.split(256)])
+        accuracy = (scores.argmax(dim=1) == held.labels).float().mean()
+        return {"accuracy_percent": 100 * accuracy.item(), "loss": F.cross_entropy(scores.float(), held.labels).item()}
+
+    def show(self, directory: Path, curves: Curves) -> str:
+        figure = plot_rollouts(self.averaged, self.data.held.x[:10])
+        curves.writer.add_figure("roll-out", figure, self.global_step)
+        return f"where it looks: {shown(save(figure, directory / 'rollout.png'))}"
+
+    def own_state(self) -> State:
+        held = self.data.held
+        size = {"classes": list(held.classes), "channels": held.channels, "height": held.height}
+        return {**super().own_state(), **size}
+
+    def digest(self) -> str:
+        return training.digest_of(self.data.train.x, self.data.train.labels)
+
+
+def get_model(config: Config, height: int, channels: int, classes: int) -> VisionTransformer:
+    """Return the network for images of that size, with fresh weights."""
+    return VisionTransformer(height, channels, classes, config.patch, **config.size())
+
+
+def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
+    """Return a run before its first batch."""
+    train, held = (
+        Pictures(part.name, part.x.to(machine.device), part.labels.to(machine.device), part.classes)
+        for part in vars(load(config, volume)).values()
+    )
+    size = train.height, train.channels, len(train.classes)
+    return begin(Training, config, machine, Labelled(train, held), lambda: get_model(config, *size))
+
+
+def model_from(state: State) -> VisionTransformer:
+    """Return the averaged network that a weights file holds, in eval mode."""
+    model = get_model(Config.of(state["config"]), state["height"], state["channels"], len(state["classes"]))
+    return training.averaged(model, state)
+
+
+def main() -> int:
+    """Train by the command line's flags; return the exit code."""
+    return training.main_of(Config, get_training, __doc__, "./lab notebook ws_mdl, and there Practice_Attention")
+
+
+if __name__ == "__main__":
+    endings.run(main)

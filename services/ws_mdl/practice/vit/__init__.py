@@ -1,1 +1,0 @@
-"""A picture as a sentence of patches: the Vision Transformer."""
