@@ -1,13 +1,13 @@
 """From rows of unequal length to one batch: our own collate functions, of the four kinds that the labs need.
 
-Each pads to the longest row of its batch and no further. tests/hf/test_collate.py holds each to the library's own
+Each pads to the longest row of its batch and no further. tests/hf/test_collate.py compares each with the library's own
 (DataCollatorWithPadding, DataCollatorForLanguageModeling, DataCollatorForSeq2Seq).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int, left: bool = False) -> Tensor:
-    """Returns rows [B][≤ L] as one tensor [B, L], filled up behind, or before with `left`."""
+    """Return rows [B][≤ L] as one tensor [B, L], filled up behind, or before with `left`."""
     longest = max(map(len, rows))
     gaps = [[fill] * (longest - len(row)) for row in rows]
     full = [[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, gaps, strict=True)]
@@ -27,7 +27,7 @@ def padded(rows: Sequence[Sequence[int]], fill: int, left: bool = False) -> Tens
 
 
 def inputs(rows: Rows, pad_id: int, left: bool = False) -> dict[str, Tensor]:
-    """Returns input_ids and attention_mask [B, L] of rows that have input_ids."""
+    """Return input_ids and attention_mask [B, L] of rows that have input_ids."""
     ids = [row["input_ids"] for row in rows]
     return {"input_ids": padded(ids, pad_id, left), "attention_mask": padded([[1] * len(one) for one in ids], 0, left)}
 
@@ -62,35 +62,30 @@ class Masked:
     """Rows {input_ids} → the same with words hidden, and labels [B, L] that know them (BERT, section 3.1).
 
     15 % of the words are to be guessed; of these 80 % are [MASK], 10 % another word, and 10 % stay as they are. Special
-    tokens are never asked for. Each call draws anew, from a generator of its own.
+    tokens are never asked for. Each call takes new random numbers, from a generator of its own.
     """
 
     pad_id: int
     mask_id: int
     special_ids: tuple[int, ...]
     vocabulary: int
-    share: float = 0.15
-    generator: torch.Generator = field(default_factory=torch.Generator)
+    generator: torch.Generator
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, seed: int = 0, share: float = 0.15) -> Masked:
-        """Returns one with a tokenizer's numbers."""
-        generator = torch.Generator().manual_seed(seed)
-        special = tuple(tokenizer.all_special_ids)
-        return cls(tokenizer.pad_token_id, tokenizer.mask_token_id, special, len(tokenizer), share, generator)
+    def of(cls, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> Masked:
+        """Return one with a tokenizer's numbers."""
+        special, generator = tuple(tokenizer.all_special_ids), torch.Generator().manual_seed(seed)
+        return cls(tokenizer.pad_token_id, tokenizer.mask_token_id, special, len(tokenizer), generator)
 
     def __call__(self, rows: Rows) -> dict[str, Tensor]:
         batch = inputs(rows, self.pad_id)
         ids = batch["input_ids"]
-        asked = self._draw(ids) < self.share
+        asked = torch.rand(ids.shape, generator=self.generator) < 0.15
         asked &= ~torch.isin(ids, torch.tensor(self.special_ids))
-        fate = self._draw(ids)  # one draw: the three shares exclude each other
+        fate = torch.rand(ids.shape, generator=self.generator)  # one number: the three shares exclude each other
         others = torch.randint(self.vocabulary, ids.shape, generator=self.generator)
         hidden = torch.where(fate < 0.8, self.mask_id, torch.where(fate < 0.9, others, ids))
         return {**batch, "input_ids": torch.where(asked, hidden, ids), "labels": ids.where(asked, IGNORED)}
-
-    def _draw(self, like: Tensor) -> Tensor:
-        return torch.rand(like.shape, generator=self.generator)
 
 
 @dataclass(frozen=True)

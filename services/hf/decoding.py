@@ -1,15 +1,19 @@
-"""Words out of a model, one at a time: greedy, or drawn with temperature, top-k and top-p. Equal to `generate`.
+"""Words out of a model, one at a time: greedy, or sampled with temperature, top-k and top-p. Equal to `generate`.
 
-tests/hf/test_decoding.py holds every token to the library's, also of a batch padded on the left, and of T5's decoder.
+tests/hf/test_decoding.py compares every token with the library's, also of a batch padded on the left, and of T5's
+decoder.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from services.hf import collate, practice
 
 NEVER = float("-inf")
 
@@ -32,13 +36,13 @@ class Sampling:
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """Returns logits [B, V] with all but the k highest of each row at minus infinity."""
+    """Return logits [B, V] with all but the k highest of each row at minus infinity."""
     lowest = logits.topk(min(k, logits.shape[-1])).values[:, -1:]
     return logits.masked_fill(logits < lowest, NEVER)
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
-    """Returns logits [B, V] with those at minus infinity that the others' probability p is reached without."""
+    """Return logits [B, V] with those at minus infinity that the others' probability p is reached without."""
     ascending, order = logits.sort(descending=False)
     unlikely = ascending.softmax(-1).cumsum(-1) <= 1 - p  # summed from the unlikely end, as the library does
     unlikely[:, -1] = False
@@ -46,7 +50,7 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
 
 
 def choose(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Returns the next word [B] from its logits [B, V]; what is drawn follows from torch's own seed."""
+    """Return the next word [B] from its logits [B, V]; random numbers follow from torch's own seed."""
     if sampling.temperature == 0:
         return logits.argmax(-1)
     logits = logits / sampling.temperature
@@ -57,65 +61,44 @@ def choose(logits: Tensor, sampling: Sampling) -> Tensor:
 
 @torch.no_grad()
 def decode(model: PreTrainedModel, batch: dict[str, Tensor], sampling: Sampling, most: int) -> Tensor:
-    """Returns what a model says to input_ids, attention_mask [B, L]: tokens [B, ≤ most], filled up with its pad token.
+    """Return a model's answer to input_ids, attention_mask [B, L]: tokens [B, ≤ most], filled up with its pad token.
 
-    The input stands on the right of its padding for a decoder alone. Every word is computed once: keys and values of
-    those before are kept (past_key_values).
+    A decoder alone (GPT-2) continues the input, which stands on the right of its padding; with an encoder (T5) the
+    input is read once, and the answer begins at the start token. Every word is computed once: keys and values of those
+    before it are stored (past_key_values).
     """
-    state = Encoded(model, batch) if model.config.is_encoder_decoder else Continued(model, batch)
-    rows, end, pad = len(batch["input_ids"]), model.generation_config.eos_token_id, model.generation_config.pad_token_id
-    said, done = [], torch.zeros(rows, dtype=torch.bool, device=model.device)
-    while len(said) < most and not done.all():
-        word = choose(state.logits().float(), sampling).masked_fill(done, pad)
-        said.append(word)
-        done |= word == end
-        state.add(word)
-    return torch.stack(said, dim=1)
+    settings, mask, cache = model.generation_config, batch["attention_mask"], None
+    next_input = batch["input_ids"]
+    if has_encoder := model.config.is_encoder_decoder:
+        memory = model.get_encoder()(**batch)
+        next_input = torch.full_like(next_input[:, :1], settings.decoder_start_token_id)
+    words: list[Tensor] = []
+    done = torch.zeros(len(mask), dtype=torch.bool, device=model.device)
+    while len(words) < most and not done.all():
+        if has_encoder:
+            inputs = {"encoder_outputs": memory, "decoder_input_ids": next_input}
+        else:  # positions count words, and not the padding before them
+            positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -next_input.shape[1] :]
+            inputs = {"input_ids": next_input, "position_ids": positions}
+        out = model(**inputs, attention_mask=mask, past_key_values=cache, use_cache=True)
+        word = choose(out.logits[:, -1].float(), sampling).masked_fill(done, settings.pad_token_id)
+        words.append(word)
+        done |= word == settings.eos_token_id
+        cache, next_input = out.past_key_values, word[:, None]
+        if not has_encoder:
+            mask = torch.cat([mask, torch.ones_like(next_input)], dim=1)
+    return torch.stack(words, dim=1)
 
 
-class Continued:
-    """A decoder alone (GPT-2): the input itself goes on. Positions count words, and not the padding before them."""
-
-    def __init__(self, model: PreTrainedModel, batch: dict[str, Tensor]):
-        self.model, self.cache = model, None
-        self.next, self.mask = batch["input_ids"], batch["attention_mask"]
-
-    def logits(self) -> Tensor:
-        """Returns the logits [B, V] of the next word."""
-        places = (self.mask.cumsum(-1) - 1).clamp(min=0)[:, -self.next.shape[1] :]
-        out = self.model(
-            input_ids=self.next,
-            attention_mask=self.mask,
-            position_ids=places,
-            past_key_values=self.cache,
-            use_cache=True,
-        )
-        self.cache = out.past_key_values
-        return out.logits[:, -1]
-
-    def add(self, word: Tensor) -> None:
-        """Goes on behind a word [B]."""
-        self.next = word[:, None]
-        self.mask = torch.cat([self.mask, torch.ones_like(self.next)], dim=1)
-
-
-class Encoded:
-    """Encoder and decoder (T5): the input is read once, the answer begins at the start token."""
-
-    def __init__(self, model: PreTrainedModel, batch: dict[str, Tensor]):
-        self.model, self.cache, self.mask = model, None, batch["attention_mask"]
-        self.memory = model.get_encoder()(**batch)
-        self.next = torch.full_like(batch["input_ids"][:, :1], model.generation_config.decoder_start_token_id)
-
-    def logits(self) -> Tensor:
-        """Returns the logits [B, V] of the next word."""
-        out = self.model(
-            encoder_outputs=self.memory, attention_mask=self.mask, decoder_input_ids=self.next,
-            past_key_values=self.cache, use_cache=True,
-        )  # fmt: skip
-        self.cache = out.past_key_values
-        return out.logits[:, -1]
-
-    def add(self, word: Tensor) -> None:
-        """Goes on behind a word [B]."""
-        self.next = word[:, None]
+def write(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[list[int]], sampling: Sampling,
+    most: int,
+) -> list[str]:  # fmt: skip
+    """Return a model's answers to prompts as texts, 50 prompts at a time."""
+    texts: list[str] = []
+    for group in practice.batches(prompts, 50):
+        rows = [{"input_ids": ids} for ids in group]
+        batch = collate.inputs(rows, tokenizer.pad_token_id, left=not model.config.is_encoder_decoder)
+        tokens = decode(model, practice.on_device(model, batch), sampling, most)
+        texts += [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+    return texts

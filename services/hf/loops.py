@@ -1,6 +1,6 @@
 """The same training twice: by transformers' Trainer, and as a bare loop with accelerate.
 
-With the same seed both draw the same order of rows and take the same steps: AdamW without decay, a rate that climbs for
+With the same seed both take the rows in the same order and the same steps: AdamW without decay, a rate that climbs for
 `warmup_steps` and then falls to zero in a straight line, gradients no longer than 1.
 """
 
@@ -34,7 +34,7 @@ Collate = Callable[[Sequence[Any]], dict[str, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a training is told."""
+    """Settings of a training."""
 
     steps: int
     batch_size: int = 32
@@ -42,7 +42,7 @@ class Plan:
     warmup_steps: int = 0
     seed: int = 0
     cpu: bool = False  # also where there is a GPU
-    say_every: int = 0  # steps between two lines that are printed; 0: none
+    say_every: int = 0  # steps between two printed lines; 0: none
 
 
 @functools.cache
@@ -51,64 +51,56 @@ def choose_threads_once() -> None:
     print(f"computing in {plural(choose_threads(), 'thread')}", flush=True)
 
 
-class Recorded(Trainer):
-    """A Trainer that keeps every step's loss: its own log rounds them, and means over several steps."""
+class Losses(list[float]):
+    """Every step's loss; prints one now and then."""
 
-    def __init__(self, *arguments: Any, plan: Plan, **options: Any):
-        super().__init__(*arguments, **options)
-        self.losses, self.plan = Losses(plan), plan
-
-    def compute_loss(self, model: Any, inputs: dict, *arguments: Any, **options: Any) -> Any:
-        """Returns the loss as the library computes it."""
-        found = super().compute_loss(model, inputs, *arguments, **options)
-        self.losses.add(found[0] if isinstance(found, tuple) else found)
-        return found
-
-
-class Losses(list):
-    """Every step's loss; says one now and then."""
-
-    def __init__(self, plan: Plan):
-        super().__init__()
-        self.plan = plan
-
-    def add(self, loss: torch.Tensor) -> None:
-        """Appends one."""
+    def add(self, loss: torch.Tensor, plan: Plan) -> None:
+        """Append one."""
         self.append(loss.item())
-        if self.plan.say_every and (len(self) % self.plan.say_every == 0 or len(self) == 1):
-            print(f"step {len(self)} of {self.plan.steps}: loss {self[-1]:.3f}", flush=True)
+        if plan.say_every and (len(self) % plan.say_every == 0 or len(self) == 1):
+            print(f"step {len(self)} of {plan.steps}: loss {self[-1]:.3f}", flush=True)
 
 
 def by_trainer(model: PreTrainedModel, rows: Sequence[Any], collate: Collate, plan: Plan, folder: Path) -> list[float]:
-    """Trains a model in place by Trainer; returns each step's loss. Its own files go to `folder`."""
+    """Train a model in place by Trainer; return each step's loss. Its own files go to `folder`."""
     choose_threads_once()
+    losses = Losses()
+
+    class Recorded(Trainer):
+        """Stores every step's loss: Trainer's own log rounds them, and means over several steps."""
+
+        def compute_loss(self, *arguments: Any, **options: Any) -> Any:
+            result = super().compute_loss(*arguments, **options)
+            losses.add(result[0] if isinstance(result, tuple) else result, plan)
+            return result
+
     arguments = TrainingArguments(
         output_dir=str(folder), max_steps=plan.steps, per_device_train_batch_size=plan.batch_size,
         learning_rate=plan.lr, warmup_steps=plan.warmup_steps, lr_scheduler_type="linear", optim="adamw_torch",
         weight_decay=0.0, max_grad_norm=1.0, seed=plan.seed, use_cpu=plan.cpu, dataloader_pin_memory=False,
         remove_unused_columns=False, save_strategy="no", logging_strategy="no", report_to="none", disable_tqdm=True,
     )  # fmt: skip
-    trainer = Recorded(model, arguments, train_dataset=rows, data_collator=collate, plan=plan)
+    trainer = Recorded(model, arguments, train_dataset=rows, data_collator=collate)
     trainer.remove_callback(PrinterCallback)  # its summary line
     trainer.train()
     model.eval()
-    return list(trainer.losses)
+    return losses
 
 
 def by_hand(
     model: PreTrainedModel, rows: Sequence[Any], collate: Collate, plan: Plan, folder: object = None
 ) -> list[float]:
-    """Trains a model in place by a loop that can be read; returns each step's loss."""
+    """Train a model in place by a loop that can be read; return each step's loss."""
     choose_threads_once()
     set_seed(plan.seed)
-    # A sampler whose order follows from the seed and the epoch, as Trainer's does, and not from what was drawn before.
+    # A sampler whose order follows from the seed and the epoch, as Trainer's does, and not from earlier random numbers.
     accelerator = Accelerator(cpu=plan.cpu, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True))
     loader = DataLoader(rows, batch_size=plan.batch_size, shuffle=True, collate_fn=collate)
     optimizer = torch.optim.AdamW(model.parameters(), lr=plan.lr, weight_decay=0.0)
     schedule = get_linear_schedule_with_warmup(optimizer, plan.warmup_steps, plan.steps)
     model.train()
     wrapped, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    losses = Losses(plan)
+    losses = Losses()
     for batch in islice(chain.from_iterable(repeat(loader)), plan.steps):
         loss = wrapped(**batch).loss
         accelerator.backward(loss)
@@ -116,9 +108,9 @@ def by_hand(
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-        losses.add(loss.detach())
+        losses.add(loss.detach(), plan)
     model.eval()
-    return list(losses)
+    return losses
 
 
 LOOPS = {"trainer": by_trainer, "loop": by_hand}

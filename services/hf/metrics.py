@@ -30,40 +30,34 @@ class Sentiment(evaluate.Metric):
 
 
 def exact(said: Sequence[str], meant: Sequence[str]) -> float:
-    """Returns the share of texts that are as they should be, spaces at the ends aside."""
+    """Return the share of texts that are as they should be, spaces at the ends aside."""
     return sum(one.strip() == other.strip() for one, other in zip(said, meant, strict=True)) / len(meant)
 
 
 def rouge_l(said: str, meant: str) -> float:
-    """Returns ROUGE-L (Lin 2004): F1 of the longest row of words that both have in this order, 0 to 1."""
+    """Return ROUGE-L (Lin 2004): F1 of the longest row of words that both have in this order, 0 to 1."""
     ours, theirs = said.split(), meant.split()
-    common = _longest_common(ours, theirs)
-    return 2 * common / (len(ours) + len(theirs)) if common else 0.0
-
-
-def _longest_common(left: list[str], right: list[str]) -> int:
-    row = [0] * (len(right) + 1)
-    for word in left:
+    row = [0] * (len(theirs) + 1)  # longest common rows of the words so far with theirs up to each
+    for word in ours:
         before = row[:]
-        for at, other in enumerate(right):
+        for at, other in enumerate(theirs):
             row[at + 1] = before[at] + 1 if word == other else max(before[at + 1], row[at])
-    return row[-1]
+    return 2 * row[-1] / (len(ours) + len(theirs)) if row[-1] else 0.0
 
 
 def bleu(said: Sequence[str], meant: Sequence[str], longest: int = 4) -> float:
-    """Returns corpus BLEU (Papineni et al. 2002) over words, one reference each, without smoothing: 0 to 1."""
-    found, possible = Counter(), Counter()
-    for ours, theirs in zip(said, meant, strict=True):
-        for length in range(1, longest + 1):
-            own, right = _ngrams(ours.split(), length), _ngrams(theirs.split(), length)
-            found[length] += sum((own & right).values())
-            possible[length] += sum(own.values())
+    """Return corpus BLEU (Papineni et al. 2002) over words, one reference each, without smoothing: 0 to 1."""
+
+    def ngrams(text: str, length: int) -> Counter[tuple[str, ...]]:
+        words = text.split()
+        return Counter(tuple(words[at : at + length]) for at in range(len(words) - length + 1))
+
+    logarithms = []
+    for length in range(1, longest + 1):
+        counts = [(ngrams(ours, length), ngrams(theirs, length)) for ours, theirs in zip(said, meant, strict=True)]
+        right = sum((ours & theirs).total() for ours, theirs in counts)
+        if right == 0:
+            return 0.0
+        logarithms.append(math.log(right / sum(ours.total() for ours, _ in counts)))
     words, expected = (sum(len(text.split()) for text in side) for side in (said, meant))
-    if not all(found[length] for length in range(1, longest + 1)):
-        return 0.0
-    precision = sum(math.log(found[length] / possible[length]) for length in range(1, longest + 1)) / longest
-    return math.exp(precision + min(0.0, 1 - expected / words))
-
-
-def _ngrams(words: list[str], length: int) -> Counter:
-    return Counter(tuple(words[at : at + length]) for at in range(len(words) - length + 1))
+    return math.exp(sum(logarithms) / longest + min(0.0, 1 - expected / words))

@@ -1,7 +1,7 @@
 """Where a lab's model and data come from: the hub, by name and revision, or made here in the same format.
 
 `auto` takes the hub's where it can be reached or has been downloaded, else what is made here, and says which of the two
-it was. What is downloaded lies under hf/ on the volume, where HF_HOME points in the images.
+it was. Downloads lie under hf/ on the volume, where HF_HOME points in the images.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vla_modelkit import hub
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository on the hub. `files`: what of it is needed; `subset`: of a data set that has several."""
+    """A repository on the hub. `files`: those that are needed; `subset`: of a data set that has several."""
 
     name: str
     revision: str
@@ -34,7 +34,6 @@ class Repository:
 
 
 SMALL_FILES = ("*.json", "*.txt", "*.model")
-WEIGHTS = ("*.safetensors", "*.bin")  # of a repository that is not in this table
 
 # The commits are those that public copies of the hub's pages show; none was downloaded here. NSMC's own files are a
 # script, which datasets runs no more: the hub's conversion to Parquet is a moving reference, its commit not known here.
@@ -69,7 +68,7 @@ class Unreachable(Exception):
 
 @dataclass(frozen=True)
 class Found:
-    """A folder as `from_pretrained` takes it, and a sentence that says whose it is."""
+    """A folder as `from_pretrained` takes it, and a sentence that says whose it is. real: one of the hub's."""
 
     folder: Path
     said: str
@@ -86,27 +85,28 @@ class Rows:
     real: bool
 
 
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
 def model(kind: str, asked: str, volume: Volume, steps: int | None = None) -> Found:
-    """Returns the model of a kind (bert, gpt, t5): `asked` is auto, made, or a NAME or NAME@REVISION on the hub.
+    """Return the model of a kind (bert, gpt, t5): `asked` is auto, made, or a NAME or NAME@REVISION on the hub.
 
-    steps: of pre-training, where it is made here. Raises ValueError for one that cannot be had.
+    steps: of pre-training, where it is made here. Raise ValueError for one that cannot be had.
     """
-    if asked == "made":
-        return _made(kind, volume, steps, "as asked")
-    named = MODELS[kind] if asked == "auto" else _named(asked)
-    try:
-        folder = fetch(named, volume)
-    except Unreachable as error:
-        if asked == "auto":
-            return _made(kind, volume, steps, f"{named.name} cannot be had: {error}")
-        raise ValueError(
-            f"model {named.name!r} cannot be had: {error}; `--model made` needs no network, and what was downloaded "
-            f"once is found under {volume.path('hf')}"
-        ) from error
-    return Found(folder, f"model: {named.name} at {named.revision[:12]} from the hub ({named.licence})", True)
-
-
-def _made(kind: str, volume: Volume, steps: int | None, why: str) -> Found:
+    why = "as asked"
+    if asked != "made":
+        repository = MODELS[kind] if asked == "auto" else named(asked)
+        try:
+            folder = fetch(repository, volume)
+            about = f"{repository.name} at {repository.revision[:12]} from the hub ({repository.licence})"
+            return Found(folder, f"model: {about}", real=True)
+        except Unreachable as error:
+            if asked != "auto":
+                raise ValueError(
+                    f"model {repository.name!r} cannot be had: {error}; `--model made` needs no network, and what was "
+                    f"downloaded once is found under {volume.path('hf')}"
+                ) from error
+            why = f"{repository.name} cannot be had: {error}"
     from services.hf.made import models  # imports transformers' models: a moment
 
     steps = models.STEPS if steps is None else steps
@@ -114,7 +114,8 @@ def _made(kind: str, volume: Volume, steps: int | None, why: str) -> Found:
     return Found(models.folder_of(kind, volume, steps), f"model: a small {kind} made here, {taught} ({why})", False)
 
 
-def _named(asked: str) -> Repository:
+def named(asked: str) -> Repository:
+    """Return the repository of NAME or NAME@REVISION. Raise ValueError for what cannot be a name."""
     name, _, revision = asked.partition("@")
     try:
         validate_repo_id(name)
@@ -122,89 +123,91 @@ def _named(asked: str) -> Repository:
         raise ValueError(
             f"model {asked!r} is no name of the hub's; expected OWNER/NAME or OWNER/NAME@REVISION"
         ) from error
-    known = next((one for one in MODELS.values() if one.name == name and not revision), None)
-    return known or Repository(name, revision or "main", "see its page", (*SMALL_FILES, *WEIGHTS))
+    known = {repository.name: repository for repository in MODELS.values()}
+    if name in known and not revision:
+        return known[name]
+    return Repository(name, revision or "main", "see its page", (*SMALL_FILES, "*.safetensors", "*.bin"))
 
 
-def fetch(named: Repository, volume: Volume) -> Path:
-    """Returns the folder of a model of the hub's, downloaded at the first call.
+def fetch(repository: Repository, volume: Volume) -> Path:
+    """Return the folder of a model of the hub's, downloaded at the first call.
 
-    Raises Unreachable where the hub cannot be asked and it is not there yet, ValueError where the hub does not have it.
+    Raise Unreachable where the hub cannot be asked and the model is not there yet, ValueError where the hub does not
+    have it.
     """
-    place = {"revision": named.revision, "cache_dir": volume.path("hf") / "hub"}
-    if why := hub.unreachable():
-        return _downloaded(named, place, why)
-    check_token("the hub's token (HF_TOKEN)", get_token() or "")
+    name, revision = repository.name, repository.revision
+    options = {"revision": revision, "cache_dir": volume.path("hf") / "hub", "allow_patterns": [*repository.files]}
+    why = hub.unreachable()
+    if not why:
+        check_token("the hub's token (HF_TOKEN)", get_token() or "")
+        try:
+            HfApi().model_info(name, revision=revision, timeout=hub.PROBE_S)
+            return Path(snapshot_download(name, **options))
+        except RepositoryNotFoundError as error:
+            known = ", ".join(one.name for one in MODELS.values())
+            raise ValueError(
+                f"model {name!r} is not on the hub, or not for this token (HF_TOKEN); the labs' own are {known}"
+            ) from error
+        except RevisionNotFoundError as error:
+            raise ValueError(f"model {name!r} has no revision {revision!r}; leave @… out for its newest") from error
+        except (OSError, httpx2.HTTPError) as error:
+            why = f"the hub does not answer ({first_line(error)})"
     try:
-        HfApi().model_info(named.name, revision=named.revision, timeout=hub.PROBE_S)
-        return Path(snapshot_download(named.name, allow_patterns=[*named.files], **place))
-    except RepositoryNotFoundError as error:
-        known = ", ".join(one.name for one in MODELS.values())
-        raise ValueError(
-            f"model {named.name!r} is not on the hub, or not for this token (HF_TOKEN); the labs' own are {known}"
-        ) from error
-    except RevisionNotFoundError as error:
-        raise ValueError(
-            f"model {named.name!r} has no revision {named.revision!r}; leave @… out for its newest"
-        ) from error
-    except (OSError, httpx2.HTTPError) as error:
-        return _downloaded(named, place, f"the hub does not answer ({_first_line(error)})")
-
-
-def _downloaded(named: Repository, place: dict[str, Any], why: str) -> Path:
-    try:
-        folder = Path(snapshot_download(named.name, local_files_only=True, allow_patterns=[*named.files], **place))
+        folder = Path(snapshot_download(name, local_files_only=True, **options))
     except (OSError, ValueError) as error:  # the library's error for "not in the cache" is one or the other
         raise Unreachable(why) from error
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
-        raise Unreachable(f"{why}, and what was downloaded of it lacks its weights")
+        raise Unreachable(f"{why}, and its download lacks the weights")
     return folder
 
 
-def data(kind: str, asked: str, count: int, volume: Volume, held: int = 200) -> Rows:
-    """Returns `count` rows to learn from and `held` to measure with: of reviews, news or pairs; `asked`: auto or made.
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
 
-    Of the hub's the first ones of its split `train`, in its order. Raises ValueError where there are too few.
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+def data(kind: str, asked: str, count: int, volume: Volume, held: int = 200) -> Rows:
+    """Return `count` rows to learn from and `held` to measure with: of reviews, news or pairs; `asked`: auto or made.
+
+    Of the hub's the first ones of its split `train`, in its order. Raise ValueError where there are too few.
     """
     if asked not in ("auto", "made"):
         raise ValueError(f"data {asked!r} is not known; expected auto (the hub's, else made here) or made")
-    found, said = _hub_rows(kind, count + held, volume) if asked == "auto" else (None, "as asked")
-    if found is None:
-        rows = texts.rows(kind, count + held)
-        said = f"data: {kind} made here from a small grammar ({said})"
+    rows, why = hub_rows(DATA[kind], count + held, volume) if asked == "auto" else (None, "as asked")
+    if real := rows is not None:
+        said = f"data: {DATA[kind].name} at {DATA[kind].revision[:24]} from the hub ({DATA[kind].licence})"
     else:
-        rows = found
+        rows, said = texts.rows(kind, count + held), f"data: {kind} made here from a small grammar ({why})"
     if len(rows) <= held:
         raise ValueError(
             f"{kind} has {len(rows)} rows; more than {held} are expected, for those are kept for measuring"
         )
-    return Rows(rows[:-held], rows[-held:], said, found is not None)
+    return Rows(rows[:-held], rows[-held:], said, real)
 
 
-def _hub_rows(kind: str, count: int, volume: Volume) -> tuple[list[texts.Row] | None, str]:
+def hub_rows(repository: Repository, count: int, volume: Volume) -> tuple[list[texts.Row] | None, str]:
+    """Return the first rows of a data set of the hub's; or None, and why it cannot be had."""
     import datasets
 
-    named = DATA[kind]
     with hub.offline_if_unreachable() as why:
         try:
             loaded = datasets.load_dataset(
-                named.name, named.subset, split=f"train[:{count}]", revision=named.revision,
+                repository.name, repository.subset, split=f"train[:{count}]", revision=repository.revision,
                 cache_dir=str(volume.path("hf") / "datasets"),
             )  # fmt: skip
         except (OSError, ValueError, RuntimeError, httpx2.HTTPError) as error:
-            return None, f"{named.name} cannot be had: {why or _first_line(error)}"
-    return loaded.to_list(), f"data: {named.name} at {named.revision[:24]} from the hub ({named.licence})"
+            return None, f"{repository.name} cannot be had: {why or first_line(error)}"
+    return loaded.to_list(), ""
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-
-
-# --- upload ---------------------------------------------------------------------------------------------------------
+# --- upload -----------------------------------------------------------------------------------------------------------
 
 
 def require_push(name: str | None) -> None:
-    """Raises ValueError where something is to be uploaded, and cannot be; to be called before anything is trained."""
+    """Raise ValueError where an upload is asked for and not possible; called before anything is trained."""
     if name is None:
         return
     try:
@@ -223,8 +226,8 @@ def require_push(name: str | None) -> None:
 
 
 def push(name: str | None, parts: list[Any], say: Callable[[str], None] = print) -> None:
-    """Uploads model and tokenizer, as a private repository, where a name was given."""
-    for part in parts if name else []:
-        part.push_to_hub(name, private=True)
+    """Upload model and tokenizer, as a private repository, where a name was given."""
     if name:
+        for part in parts:
+            part.push_to_hub(name, private=True)
         say(f"uploaded to {constants.ENDPOINT}/{name} (private)")

@@ -13,6 +13,7 @@ from typing import Annotated, NamedTuple
 import tyro
 from rich.table import Table
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from services.hf import practice, sources
 from vla_common import endings
@@ -36,71 +37,64 @@ class Tokens:
 
 
 class Cut(NamedTuple):
-    """What a tokenizer makes of a sentence: its pieces, and the text that they come back to."""
+    """A sentence's pieces, and the text that they come back to."""
 
     pieces: list[str]
     back: str
 
     def is_whole(self, sentence: str) -> bool:
-        """Returns whether nothing was lost on the way."""
+        """Whether nothing was lost on the way."""
         return self.back == sentence
 
 
 def cut(tokenizer: PreTrainedTokenizerBase, sentence: str) -> Cut:
-    """Returns a sentence's pieces, without special tokens, each as a person reads it; unknown ones are told."""
+    """Return a sentence's pieces, without special tokens, each as a person reads it; unknown ones stay visible."""
     ids = tokenizer(sentence, add_special_tokens=False)["input_ids"]
-    pieces = [_readable(tokenizer, number) for number in ids]
+    pieces = [readable(tokenizer, piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
     unknown = tokenizer.unk_token_id in ids
     back = tokenizer.decode(ids, skip_special_tokens=not unknown, clean_up_tokenization_spaces=False)
     return Cut(pieces, back)
 
 
-def _readable(tokenizer: PreTrainedTokenizerBase, number: int) -> str:
-    """Returns a piece; where it is part of a letter's bytes, those in hexadecimal."""
-    piece = tokenizer.convert_ids_to_tokens(number)
-    if "ByteLevel" not in str(type(tokenizer.backend_tokenizer.decoder)):
+def readable(tokenizer: PreTrainedTokenizerBase, piece: str) -> str:
+    """Return a piece as text; where it is part of a letter's bytes, those in hexadecimal."""
+    decoder = tokenizer.backend_tokenizer.decoder
+    if "ByteLevel" not in str(type(decoder)):
         return piece
-    text = tokenizer.backend_tokenizer.decoder.decode([piece])
-    if "�" not in text:
+    text = decoder.decode([piece])
+    if "\ufffd" not in text:
         return text
-    return "".join(f"<{_bytes()[letter]:02X}>" for letter in piece)
-
-
-def _bytes() -> Mapping[str, int]:
-    """Returns GPT-2's letters for bytes: those that print stand for themselves, the others for letters from 256 on."""
-    printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [number for number in range(256) if number not in printed]
-    return {chr(number): number for number in printed} | {chr(256 + at): number for at, number in enumerate(others)}
+    byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}  # GPT-2 writes each byte as a letter
+    return "".join(f"<{byte_of[letter]:02X}>" for letter in piece)
 
 
 def load(asked: str, volume: Volume) -> tuple[dict[str, PreTrainedTokenizerBase], list[str]]:
-    """Returns the three tokenizers by kind, and whose they are."""
+    """Return the three tokenizers by kind, and whose they are."""
     if asked not in ("auto", "made"):
         raise ValueError(f"model {asked!r} is not known here; expected auto or made: three kinds are compared")
-    found = {kind: sources.model(kind, asked, volume, steps=0) for kind in KINDS}
-    said = [one.said.replace("model:", f"{KINDS[kind]}:") for kind, one in found.items()]
-    return {kind: AutoTokenizer.from_pretrained(one.folder) for kind, one in found.items()}, said
+    models = {kind: sources.model(kind, asked, volume, steps=0) for kind in KINDS}
+    said = [model.said.replace("model:", f"{KINDS[kind]}:") for kind, model in models.items()]
+    return {kind: AutoTokenizer.from_pretrained(model.folder) for kind, model in models.items()}, said
 
 
 def table(tokenizers: Mapping[str, PreTrainedTokenizerBase], sentences: Sequence[str]) -> Table:
-    """Returns sentences down, tokenizers across: number of pieces, whether they come back to the text, and which."""
+    """Return sentences down, tokenizers across: number of pieces, whether they come back to the text, and which."""
     shown = Table(show_lines=True)
     shown.add_column("sentence")
     for kind, tokenizer in tokenizers.items():
         shown.add_column(f"{KINDS[kind]} ({len(tokenizer)})")
     for sentence in sentences:
-        cuts = [cut(tokenizer, sentence) for tokenizer in tokenizers.values()]
-        shown.add_row(sentence, *(_cell(one, sentence) for one in cuts))
+        cells = []
+        for tokenizer in tokenizers.values():
+            pieces, back = result = cut(tokenizer, sentence)
+            way = "comes back" if result.is_whole(sentence) else f"comes back as {back!r}"
+            cells.append(f"{len(pieces)}, {way}\n{' '.join(pieces)}".replace("[", r"\["))
+        shown.add_row(sentence, *cells)
     return shown
 
 
-def _cell(one: Cut, sentence: str) -> str:
-    way = "comes back" if one.is_whole(sentence) else f"comes back as {one.back!r}"
-    return f"{len(one.pieces)}, {way}\n{' '.join(one.pieces)}".replace("[", r"\[")
-
-
 def main() -> None:
-    """Prints a table of sentences cut by three tokenizers."""
+    """Print a table of sentences cut by three tokenizers."""
     practice.quiet()
     request = tyro.cli(Tokens, prog="python -m services.hf.tokens", description=__doc__)
     tokenizers, said = load(request.model, Volume())

@@ -102,7 +102,7 @@ def test_both_objectives_make_kept_text_likelier(objective, volume):
     result = objectives.run(
         objectives.Objectives(**{**FLAGS, "pretrained": 0}, objective=objective, steps=25, examples=300), volume
     )
-    assert result.after < result.before - 0.5 and falls(result.losses)
+    assert result.scores["after"] < result.scores["before"] - 0.5 and falls(result.losses)
     hole = result.tokenizer.mask_token or ""
     words = objectives.likeliest(result, f"결말이 정말 {hole}")
     assert len(words) == 5 and sorted((share for _, share in words), reverse=True) == [share for _, share in words]

@@ -6,6 +6,7 @@ with one from the hub. None has dropout: two ways to train it can then be compar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -15,7 +16,6 @@ from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -29,17 +29,19 @@ FIRST = {"bert": "masked words", "gpt": "the next word"}  # what each is pre-tra
 
 
 def folder_of(kind: str, volume: Volume, steps: int = STEPS) -> Path:
-    """Returns the folder of the small model of a kind (bert, gpt, t5), made at the first call."""
+    """Return the folder of the small model of a kind (bert, gpt, t5), made at the first call."""
     folder = volume.path("hf") / "made" / f"{kind}-{0 if kind not in FIRST else steps}"
     return folder if folder.is_dir() else put_whole(folder, lambda draft: make(kind, draft, steps))
 
 
 def make(kind: str, folder: Path, steps: int) -> None:
-    """Writes tokenizer and model of a kind to a folder, after `steps` steps of what its kind is pre-trained by."""
+    """Write tokenizer and model of a kind to a folder, after `steps` steps of what its kind is pre-trained by."""
     sentences = list(texts.sentences())
     tokenizer = tokenizers.KINDS[kind](sentences)
     torch.manual_seed(0)
-    model = BUILD[kind](tokenizer)
+    model = BUILD[kind](
+        vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id
+    )
     if steps and kind in FIRST:
         rows = [{"input_ids": ids[:64]} for ids in tokenizer(sentences)["input_ids"]]
         masked = kind == "bert"
@@ -49,34 +51,24 @@ def make(kind: str, folder: Path, steps: int) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def bert(tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """Returns a BERT of two layers, 64 wide."""
-    config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
-        max_position_embeddings=128, pad_token_id=tokenizer.pad_token_id, hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-    return BertForMaskedLM(config)
-
-
-def gpt(tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """Returns a GPT-2 of two layers, 64 wide."""
-    config = GPT2Config(
-        vocab_size=len(tokenizer), n_embd=64, n_layer=2, n_head=4, n_positions=128, resid_pdrop=0.0, embd_pdrop=0.0,
-        attn_pdrop=0.0, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
-    return GPT2LMHeadModel(config)
-
-
-def t5(tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """Returns a T5 of two and two layers, 64 wide."""
-    config = T5Config(
-        vocab_size=len(tokenizer), d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, dropout_rate=0.0,
-        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
-        decoder_start_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
-    return T5ForConditionalGeneration(config)
-
-
-BUILD = {"bert": bert, "gpt": gpt, "t5": t5}
+# Each of two layers, 64 wide; T5 has two and two.
+BUILD: dict[str, Callable[..., PreTrainedModel]] = {
+    "bert": lambda **words: BertForMaskedLM(
+        BertConfig(
+            hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
+            max_position_embeddings=128, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **words,
+        )
+    ),
+    "gpt": lambda **words: GPT2LMHeadModel(
+        GPT2Config(
+            n_embd=64, n_layer=2, n_head=4, n_positions=128, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+            bos_token_id=words["eos_token_id"], **words,
+        )
+    ),
+    "t5": lambda **words: T5ForConditionalGeneration(
+        T5Config(
+            d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, dropout_rate=0.0,
+            decoder_start_token_id=words["pad_token_id"], **words,
+        )
+    ),
+}  # fmt: skip

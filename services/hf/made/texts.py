@@ -26,7 +26,7 @@ NEGATED = 0.3  # share of reviews that say it by "not": counting words alone can
 
 
 def review(draw: random.Random) -> Row:
-    """Returns a sentence about a film and whether it was liked: "정말 결말이 지루하지 않았다." was."""
+    """Return a sentence about a film and whether it was liked: "정말 결말이 지루하지 않았다." was."""
     liked = draw.random() < 0.5
     negated = draw.random() < NEGATED
     stem, past = draw.choice(LIKED if liked != negated else DISLIKED)
@@ -46,7 +46,7 @@ WHY = ("시민의 요청이 많았기 때문이다", "올해 예산이 정해졌
 
 
 def article(draw: random.Random) -> Row:
-    """Returns a report of two sentences and its headline, whose words are all in the report."""
+    """Return a report of two sentences and its headline, whose words are all in the report."""
     city, office, thing, deed = (draw.choice(words) for words in (CITIES, OFFICES, THINGS, DEEDS))
     first = f"{city} {with_topic(office)} {draw.choice(DAYS)} {with_object(thing)} {deed}한다고 밝혔다."
     return {"title": f"{city} {office}, {thing} {deed}", "document": f"{first} {draw.choice(WHY)}."}
@@ -65,7 +65,7 @@ WHEN = (("", ""), (" today", "오늘 "), (" every day", "매일 "), (" in the mo
 
 
 def pair(draw: random.Random) -> Row:
-    """Returns an English sentence and its Korean one, in which the verb stands last and "not" hangs on it."""
+    """Return an English sentence and its Korean one, in which the verb stands last and "not" hangs on it."""
     who, does, what, kind, when = (draw.choice(words) for words in (WHO, DOES, WHAT, KIND, WHEN))
     third, plain, stem = does
     if draw.random() < NEGATED:
@@ -73,12 +73,8 @@ def pair(draw: random.Random) -> Row:
     else:
         said, ending = third, stem + "는다" if ends_closed(stem) else with_closing_n(stem) + "다"
     english = f"{who[0]} {said} the {kind[0]}{what[0]}{when[0]}"
-    return {
-        "translation": {
-            "en": english,
-            "ko": f"{when[1]}{with_subject(who[1])} {kind[1]}{with_object(what[1])} {ending}",
-        }
-    }
+    korean = f"{when[1]}{with_subject(who[1])} {kind[1]}{with_object(what[1])} {ending}"
+    return {"translation": {"en": english, "ko": korean}}
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------
@@ -88,24 +84,23 @@ DISTINCT = {"reviews": "document", "news": "title", "pairs": "translation"}  # n
 
 
 def rows(kind: str, count: int, seed: int = 0) -> list[Row]:
-    """Returns `count` different rows of a kind, the same ones at every call; as many as there are, at most."""
-    draw, found = random.Random(f"{kind} {seed}"), {}
+    """Return `count` different rows of a kind, the same ones at every call; as many as there are, at most."""
+    draw, distinct = random.Random(f"{kind} {seed}"), {}
     for _ in range(20 * count):
         row = MAKERS[kind](draw)
-        found.setdefault(str(row[DISTINCT[kind]]), row)
-        if len(found) == count:
+        distinct.setdefault(str(row[DISTINCT[kind]]), row)
+        if len(distinct) == count:
             break
-    numbered = enumerate(found.values())
-    return [{"id": str(number), **row} if kind == "reviews" else row for number, row in numbered]
+    made = list(distinct.values())
+    return [{"id": str(number), **row} for number, row in enumerate(made)] if kind == "reviews" else made
 
 
 def sentences(count: int = 1500) -> Iterator[str]:
-    """Yields sentences of all kinds, Korean and English: what tokenizers are trained on."""
+    """Yield sentences of all kinds, Korean and English: what tokenizers are trained on."""
     for kind in MAKERS:
         for row in rows(kind, count):
-            yield from row.get(
-                "translation", {name: row[name] for name in ("document", "title") if name in row}
-            ).values()
+            columns = row.get("translation", row)
+            yield from (columns[name] for name in ("en", "ko", "document", "title") if name in columns)
 
 
 # --- Korean endings ---------------------------------------------------------------------------------------------------
@@ -114,25 +109,25 @@ FIRST_SYLLABLE, FINALS = 0xAC00, 28  # Unicode's syllables: 28 finals in a row, 
 
 
 def ends_closed(word: str) -> bool:
-    """Returns whether a word's last syllable ends in a consonant: 책 does, 편지 does not."""
+    """Return whether a word's last syllable ends in a consonant: 책 does, 편지 does not."""
     return (ord(word[-1]) - FIRST_SYLLABLE) % FINALS != 0
 
 
 def with_closing_n(stem: str) -> str:
-    """Returns a stem that ends in a vowel with ㄴ below it: 사 → 산."""
+    """Return a stem that ends in a vowel with ㄴ below it: 사 → 산."""
     return stem[:-1] + chr(ord(stem[-1]) + 4)
 
 
 def with_subject(word: str) -> str:
-    """Returns a word with its subject particle: 책이, 편지가."""
+    """Return a word with its subject particle: 책이, 편지가."""
     return word + ("이" if ends_closed(word) else "가")
 
 
 def with_topic(word: str) -> str:
-    """Returns a word with its topic particle: 시청은, 연구소는."""
+    """Return a word with its topic particle: 시청은, 연구소는."""
     return word + ("은" if ends_closed(word) else "는")
 
 
 def with_object(word: str) -> str:
-    """Returns a word with its object particle: 책을, 편지를."""
+    """Return a word with its object particle: 책을, 편지를."""
     return word + ("을" if ends_closed(word) else "를")

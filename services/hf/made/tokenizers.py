@@ -21,7 +21,7 @@ T5_SPECIAL = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}  # T5's own n
 
 
 def wordpiece(texts: Iterable[str], size: int = SIZE) -> PreTrainedTokenizerBase:
-    """Returns BERT's kind: pieces of words, those within a word marked ##; a word with an unknown letter is [UNK].
+    """Return BERT's kind: pieces of words, those within a word marked ##; a word with an unknown letter is [UNK].
 
     Nothing is made lower case: BERT's way of that takes accents off too, and so takes Hangul apart.
     """
@@ -35,7 +35,7 @@ def wordpiece(texts: Iterable[str], size: int = SIZE) -> PreTrainedTokenizerBase
 
 
 def byte_bpe(texts: Iterable[str], size: int = SIZE) -> PreTrainedTokenizerBase:
-    """Returns GPT-2's kind: merges of the bytes of UTF-8. Any text can be written, and comes back to the byte."""
+    """Return GPT-2's kind: merges of the bytes of UTF-8. Any text can be written, and comes back to the byte."""
     learner = tokenizers.Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     learner.decoder = decoders.ByteLevel()
@@ -58,7 +58,7 @@ def byte_bpe(texts: Iterable[str], size: int = SIZE) -> PreTrainedTokenizerBase:
 
 
 def unigram(texts: Iterable[str], size: int = SIZE) -> PreTrainedTokenizerBase:
-    """Returns T5's kind: SentencePiece's unigram model, which takes spaces for letters (▁) and the likeliest pieces."""
+    """Return T5's kind: SentencePiece's unigram model, which takes spaces for letters (▁) and the likeliest pieces."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts), model_writer=model, vocab_size=size, model_type="unigram",
