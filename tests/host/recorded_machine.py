@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from vlalab.doctor.machine import RUN_S, Answer, Disk, Said
+from vlalab.doctor.machine import RUN_S, Disk, Machine, Output, Response
 
 
 @dataclass(frozen=True)
-class Recorded:
+class Recorded(Machine):
     """A machine as texts that were written down; what it does not say is not there."""
 
     files: Mapping[str, str] = field(default_factory=dict)
@@ -21,8 +21,7 @@ class Recorded:
     programs: Mapping[str, str] = field(default_factory=dict)  # beside those of the commands → their paths
     disks: Mapping[str, list] = field(default_factory=dict)  # path → total, free, share of free inodes
     nvml: Mapping[str, Any] = field(default_factory=lambda: {"error": "LibraryNotFound"})
-    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # host → an Answer
-    open_ports: tuple[str, ...] = ()
+    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # host → a Response
     variables: Mapping[str, str] = field(default_factory=dict)
     time: float = 1_800_000_000.0
 
@@ -31,14 +30,14 @@ class Recorded:
             return self.programs[program]
         return f"/usr/bin/{program}" if any(line.split()[0] == program for line in self.commands) else None
 
-    def run(self, *words: str, limit_s: float = RUN_S) -> Said | None:
+    def run(self, *words: str, limit_s: float = RUN_S) -> Output | None:
         if self.which(words[0]) is None:
             return None
         said = self.commands.get(" ".join(words), {"code": 1, "err": "not recorded"})
         if said.get("hangs"):
             raise TimeoutError(f"{words[0]} did not answer within {limit_s:g} s")
         out = said.get("out", "")
-        return Said(said.get("code", 0), out if isinstance(out, str) else json.dumps(out), said.get("err", ""))
+        return Output(said.get("code", 0), out if isinstance(out, str) else json.dumps(out), said.get("err", ""))
 
     def read(self, path: str) -> str | None:
         return self.files.get(path)
@@ -56,12 +55,8 @@ class Recorded:
     def gpus(self) -> dict[str, Any]:
         return dict(self.nvml)
 
-    def fetch(self, url: str) -> Answer:
-        found = self.answers.get(urlsplit(url).hostname or "", {"error": "Name or service not known"})
-        return Answer(**found)
-
-    def connects(self, host: str, port: int) -> bool:
-        return f"{host}:{port}" in self.open_ports
+    def fetch(self, url: str) -> Response:
+        return Response(**self.answers.get(urlsplit(url).hostname or "", {"error": "Name or service not known"}))
 
     def now(self) -> float:
         return self.time

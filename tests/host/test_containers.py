@@ -17,8 +17,8 @@ from vlalab.commands import evaluation, lifecycle, overview, programs
 from vlalab.commands.evaluation import Request
 from vlalab.description import compose, gpus, manifests
 from vlalab.description import service_settings as kept_settings
-from vlalab.doctor import registry, running
-from vlalab.doctor.types import Case
+from vlalab.doctor import runner
+from vlalab.doctor.check import Case
 from vlalab.engine import docker, images
 from vlalab.environments import venvs
 from vlalab.host import paths, state
@@ -151,7 +151,7 @@ def test_an_engine_that_remaps_users_is_refused_before_anything_is_made(engine, 
     with pytest.raises(LabError, match="userns-remap.*--runtime local.*/etc/docker/daemon.json") as refusal:
         lifecycle.up(["oracle"], "docker")
     assert not (tmp_path / "volume").exists() and not engine.calls("up --detach")
-    (found,) = running.run(registry.named(["docker-rootless"]), Case())
+    (found,) = runner.run(runner.named(["docker-rootless"]), Case())
     assert found.finding.verdict == "fail" and found.finding.text in refusal.value.text
 
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from vlalab.doctor.checks.graphics import named
-from vlalab.doctor.types import WARN
+from vlalab.doctor.check import WARN
+from vlalab.doctor.checks.graphics import judge_renderer
 from vlalab.host.paths import COMMON
 
 # Two GPUs and a software device. The second in EGL's order is nvidia-smi's GPU 0. RELATIVE: numbers count within
@@ -134,6 +134,6 @@ def test_an_egl_that_crashes_is_reported_and_no_missing_gpu(libegl):
 
 @pytest.mark.parametrize("reason", ["EGL lists GPU 1, but it cannot render (eglInitialize fails)", ""])
 def test_the_doctor_says_who_renders_and_why_it_is_the_cpu(reason):
-    finding = named("llvmpipe (LLVM 15.0.6, 256 bits), 4.5 Mesa", has_gpu=True, words=reason)
+    finding = judge_renderer("llvmpipe (LLVM 15.0.6, 256 bits), 4.5 Mesa", has_gpu=True, messages=reason)
     assert finding.verdict == WARN and "llvmpipe" in finding.why and "on the CPU" in finding.why
     assert (reason or "takes hours") in finding.why

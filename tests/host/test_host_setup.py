@@ -15,9 +15,9 @@ from tests.package_repository import DOCKERS, DRAWING, Repository
 from vlalab.commands import hosting, machines
 from vlalab.commands.hosting import Setup
 from vlalab.commands.machines import Machine
+from vlalab.doctor.check import PASS, Case
 from vlalab.doctor.checks import host
 from vlalab.doctor.checks.docker import POOLS
-from vlalab.doctor.types import PASS, Case
 from vlalab.host import gl, paths
 from vlalab.host.console import LabError
 

@@ -1,21 +1,37 @@
-"""docs/doctor.md held against the checks: its table is theirs, and what it names as a place is there."""
+"""docs/doctor.md held against the checks: its table is theirs, and what it names as a place is there.
+
+`.venv/bin/python -m tests.repo.test_doctor` writes the table.
+"""
 
 import ast
 import re
 
 import pytest
 
-from vlalab.doctor import page, registry
+from vlalab.doctor import runner
 from vlalab.host import paths
 
-TEXT = page.PAGE.read_text()
+PAGE = paths.ROOT / "docs" / "doctor.md"
+TEXT = PAGE.read_text()
+BEGIN, END = "<!-- checks -->\n", "<!-- end of checks -->"
 ROWS = [line for line in TEXT.split("## What goes wrong")[1].split("\n## ")[0].splitlines() if line.startswith("| ")][
     1:
 ]
 
 
+def with_checks(text: str) -> str:
+    """Return the page with the current table of checks."""
+    rows = ["| check | what it means when it is not in order | worst | in general | before |", "|---|---|---|---|---|"]
+    rows += [
+        f"| `{one.id}` | {one.meaning} | {one.severity} | `{one.fix}` | {', '.join(one.before)} |"
+        for one in runner.checks()
+    ]
+    before, rest = text.split(BEGIN)
+    return before + BEGIN + "\n".join(rows) + "\n" + END + rest.split(END)[1]
+
+
 def test_the_table_of_checks_is_the_checks():
-    assert page.written(TEXT) == TEXT, "run: .venv/bin/python -m vlalab.doctor.page"
+    assert with_checks(TEXT) == TEXT, "run: .venv/bin/python -m tests.repo.test_doctor"
 
 
 def test_everything_that_goes_wrong_on_real_machines_has_a_place():
@@ -32,7 +48,7 @@ def test_every_place_that_is_named_is_there(row):
             defined = ast.walk(ast.parse((paths.ROOT / path).read_text()))
             assert name in {getattr(node, "name", "") for node in defined}, place
         elif place != "shm_size":
-            assert registry.named([place]), place
+            assert runner.named([place]), place
 
 
 def test_the_checks_before_a_task_are_those_of_tasks_that_ask():
@@ -41,6 +57,10 @@ def test_the_checks_before_a_task_are_those_of_tasks_that_ask():
 
     tasks = cli.Lab(cli.load_tasks()).namespace.tasks
     asking = {name for name, task in tasks.items() if NO_CHECK in task.flags}
-    assert {task for one in registry.checks() for task in one.before} == asking
+    assert {task for one in runner.checks() for task in one.before} == asking
     for name in asking:
         assert f"`{name}`" in TEXT.split("## Before other tasks")[1].split("\n## ")[0]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_checks(TEXT))

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from vlalab.commands import course, lifecycle
 from vlalab.description import compose, gpus, manifests
-from vlalab.doctor import mending, registry, running, selftests, telling
-from vlalab.doctor.types import FAIL, Case, Result
+from vlalab.doctor import fixes, output, runner, selftests
+from vlalab.doctor.check import FAIL, Case, Result
 from vlalab.engine import images
 from vlalab.host import endings
 from vlalab.host.console import LabError, require_known, say, status
@@ -23,27 +23,27 @@ def doctor(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: b
     require_known("environment", names, manifests.environments())
     case, began = Case(environments=tuple(names), offline=offline), time.monotonic()
     results = examine(case)
-    if fix and (done := mending.mend(results, yes)):
+    if fix and (done := fixes.apply(results, yes)):
         fresh = {
             one.check.id: one
-            for one in running.run(registry.named(done), Case(environments=case.environments, offline=offline))
+            for one in runner.run(runner.named(done), Case(environments=case.environments, offline=offline))
         }
-        results = telling.judge([fresh.get(one.check.id, one) for one in results])
+        results = output.judge([fresh.get(one.check.id, one) for one in results])
     seconds = time.monotonic() - began
     if in_json:
-        print(json.dumps(telling.as_json(results, names, seconds), indent=1, default=str))
+        print(json.dumps(output.as_json(results, names, seconds), indent=1, default=str))
     else:
-        _show(telling.lines(results, seconds))
-    return telling.code(results)
+        _show(output.lines(results, seconds))
+    return output.exit_status(results)
 
 
 def examine(case: Case) -> list[Result]:
     """Returns what every check found, and the self-test of each environment that was named."""
-    results = running.run(registry.checks(), case)
+    results = runner.run(runner.checks(), case)
     for name in case.environments:
         with status(f"self-test of {name}"):
             results += selftests.run(name, case)
-    return telling.judge(results)
+    return output.judge(results)
 
 
 def _show(lines: Sequence[str]) -> None:
@@ -52,9 +52,9 @@ def _show(lines: Sequence[str]) -> None:
     console = endings.console(width=None if sys.stdout.isatty() else 200, highlight=False, soft_wrap=True)
     for line in lines:
         text = Text(line)
-        for verdict, mark in telling.MARKS.items():
+        for verdict, mark in output.MARKS.items():
             if line.startswith(f"  {mark} "):
-                text.stylize(telling.COLOURS[verdict], 2, 2 + len(mark))
+                text.stylize(output.COLOURS[verdict], 2, 2 + len(mark))
         text.stylize("bold", 0, len(line) if line and not line.startswith((" ", "What")) and line.isalpha() else 0)
         console.print(text)
 
@@ -80,9 +80,10 @@ def require(task: str, given: Given) -> None:
     environments = (
         images.choose(given["names"]) if task == "build" else [known[name].environment_name for name in services]
     )
-    chosen = [one for one in registry.before(task) if one.group != "nvidia" or not _on_cpu(services, given)]
+    chosen = [one for one in runner.before(task) if one.group != "nvidia" or not _on_cpu(services, given)]
     case = Case(environments=tuple(dict.fromkeys(environments)), no_cache=bool(given.get("no_cache")))
-    for one in running.run(chosen, case, None if task == "build" else BEFORE_S):  # a build takes minutes, and space
+    limit_s = float("inf") if task == "build" else BEFORE_S  # a build takes minutes, and space
+    for one in runner.run(chosen, case, limit_s):
         if one.finding.verdict != FAIL:
             continue
         if task == "build" and one.check.group == "nvidia":  # the image may be for another machine

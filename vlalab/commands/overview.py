@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlalab.description import compose, gpus
-from vlalab.doctor.machine import Live
+from vlalab.doctor.machine import Machine
 from vlalab.engine import building, docker, images
 from vlalab.engine.images import Image
 from vlalab.environments import venvs
@@ -93,7 +93,7 @@ def as_json() -> dict[str, Any]:
 
 def _gpus() -> list[dict[str, Any]]:
     """Returns every GPU that answers: its number, name, and bytes of memory in use and in all."""
-    devices = Live().gpus().get("devices", [])
+    devices = Machine().gpus().get("devices", [])
     return [{name: one.get(name) for name in ("index", "name", "used", "memory")} for one in devices]
 
 

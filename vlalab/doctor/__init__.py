@@ -1,1 +1,1 @@
-"""What is wrong with this machine and clone: checks that are data, run side by side, told as a table or as JSON."""
+"""`./lab doctor`: checks of this machine and clone, declared as data and run in parallel."""

@@ -1,4 +1,4 @@
-"""What a machine says of itself, as texts: files and the output of programs. Tests have recorded machines."""
+"""This machine as text: files, output of programs, GPUs, network. Tests replace it with recorded machines."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import urlsplit
+from typing import Any
 
-RUN_S = 5.0  # how long a program may take
+RUN_S = 5.0  # time limit of a program
 FETCH_S = 3.0
 
 
 @dataclass(frozen=True)
-class Said:
+class Output:
     """What a program printed, and its exit code."""
 
     code: int
     out: str = ""
     err: str = ""
 
-    def json(self) -> dict:
-        """Returns the object that it printed, an empty one where it printed something else."""
+    def json(self) -> dict[str, Any]:
+        """Return the object that it printed; empty where it printed something else."""
         try:
-            found = json.loads(self.out)
+            value = json.loads(self.out)
         except ValueError:
             return {}
-        return found if isinstance(found, dict) else {}
+        return value if isinstance(value, dict) else {}
 
 
 @dataclass(frozen=True)
 class Disk:
-    """A file system: bytes, and the share of its inodes that is free (1.0 where it counts none)."""
+    """A file system: bytes, and the fraction of its inodes that is free (1.0 where it has none)."""
 
     total: int
     free: int
@@ -46,159 +46,102 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A web server's answer, or why there is none; `date`: its clock, in seconds since the epoch."""
+class Response:
+    """A web server's clock in seconds since the epoch, or why it does not answer."""
 
-    status: int = 0
-    error: str = ""
     date: float | None = None
+    error: str = ""
 
 
-class Machine(Protocol):
-    """Where checks have their texts from."""
-
-    variables: Mapping[str, str]
-
-    def which(self, program: str) -> str | None:
-        """Returns the path of a program, links resolved, None where there is none."""
-
-    def run(self, *words: str, limit_s: float = RUN_S) -> Said | None:
-        """Returns what a program said, None where there is none. Raises TimeoutError after `limit_s`."""
-
-    def read(self, path: str) -> str | None:
-        """Returns a file's text, None where it is not there or closed to the caller."""
-
-    def names(self, folder: str) -> list[str]:
-        """Returns what lies in a folder, sorted; nothing where it is not there."""
-
-    def disk(self, path: str) -> Disk | None:
-        """Returns the file system that a path lies, or would lie, on."""
-
-    def gpus(self) -> dict[str, Any]:
-        """Returns what NVIDIA's library says: {"error": NAME} or {"driver": …, "devices": […]} (doctor/nvml.py)."""
-
-    def fetch(self, url: str) -> Answer:
-        """Returns the answer to a HEAD request, through the proxy that the variables name."""
-
-    def connects(self, host: str, port: int) -> bool:
-        """Returns whether something listens there."""
-
-    def now(self) -> float:
-        """Returns the time, in seconds since the epoch."""
-
-
-class Live:
-    """This machine. What was asked once is not asked again."""
+class Machine:
+    """This machine. Each program, address and the GPUs are queried once, however many checks need them."""
 
     def __init__(self, variables: Mapping[str, str] | None = None) -> None:
         self.variables = dict(os.environ if variables is None else variables)
         self._guard = threading.Lock()
-        self._known: dict[tuple, Any] = {}
-        self._locks: dict[tuple, threading.Lock] = {}
+        self._answers: dict[tuple[Any, ...], Future[Any]] = {}
 
-    def _once(self, ask: Any, *words: Any) -> Any:
-        key = (ask.__name__, *words)
+    def _once(self, query: Callable[..., Any], *args: Any) -> Any:
         with self._guard:
-            lock = self._locks.setdefault(key, threading.Lock())
-        with lock:
-            if key not in self._known:
-                self._known[key] = ask(*words)
-            return self._known[key]
+            is_first = (query.__name__, *args) not in self._answers
+            answer = self._answers.setdefault((query.__name__, *args), Future())
+        if is_first:
+            try:
+                answer.set_result(query(*args))
+            except Exception as error:
+                answer.set_exception(error)
+        return answer.result()
 
     def which(self, program: str) -> str | None:
-        found = shutil.which(program, path=self.variables.get("PATH", os.defpath))
-        return os.path.realpath(found) if found else None
+        """Return the path of a program with links resolved, None where it is not installed."""
+        path = shutil.which(program, path=self.variables.get("PATH", os.defpath))
+        return os.path.realpath(path) if path else None
 
-    def run(self, *words: str, limit_s: float = RUN_S) -> Said | None:
-        return self._once(self._run, limit_s, *words)
+    def run(self, *command: str, limit_s: float = RUN_S) -> Output | None:
+        """Return a program's output, None where it is not installed. Raises TimeoutError after limit_s."""
+        return self._once(self._run, limit_s, *command)  # type: ignore[no-any-return]
 
-    def _run(self, limit_s: float, *words: str) -> Said | None:
-        found = shutil.which(words[0], path=self.variables.get("PATH", os.defpath))
-        if found is None:
+    def _run(self, limit_s: float, *command: str) -> Output | None:
+        path = shutil.which(command[0], path=self.variables.get("PATH", os.defpath))
+        if path is None:
             return None
         try:
             done = subprocess.run(
-                [found, *words[1:]], capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
+                [path, *command[1:]], capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
                 timeout=limit_s, env=self.variables,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise TimeoutError(f"{words[0]} did not answer within {limit_s:g} s") from None
+            raise TimeoutError(f"{command[0]} did not answer within {limit_s:g} s") from None
         except OSError as error:
-            return Said(126, err=f"{found} cannot be run: {error.strerror}")
-        return Said(done.returncode, done.stdout, done.stderr)
+            return Output(126, err=f"{path} cannot be run: {error.strerror}")
+        return Output(done.returncode, done.stdout, done.stderr)
 
     def read(self, path: str) -> str | None:
+        """Return a file's text, None where it is missing or not readable."""
         try:
             return Path(path).read_text(errors="replace")
         except OSError:
             return None
 
-    def names(self, folder: str) -> list[str]:
+    def names(self, directory: str) -> list[str]:
+        """Return a directory's entries, sorted; none where it is missing."""
         try:
-            return sorted(os.listdir(folder))
+            return sorted(os.listdir(directory))
         except OSError:
             return []
 
     def disk(self, path: str) -> Disk | None:
-        place = Path(path).absolute()
+        """Return the file system that a path is, or would be, on."""
+        absolute = Path(path).absolute()
         try:
-            there = next(one for one in (place, *place.parents) if one.exists())
-            found = os.statvfs(there)
-        except (OSError, StopIteration):
+            status = os.statvfs(next(one for one in (absolute, *absolute.parents) if one.exists()))
+        except OSError:
             return None
-        share = found.f_favail / found.f_files if found.f_files else 1.0
-        return Disk(found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail, share)
+        inodes = status.f_favail / status.f_files if status.f_files else 1.0
+        return Disk(status.f_frsize * status.f_blocks, status.f_frsize * status.f_bavail, inodes)
 
     def gpus(self) -> dict[str, Any]:
-        return self._once(self._gpus)
+        """Return what NVIDIA's library reports: {"error": NAME} or {"driver": …, "devices": […]} (doctor/nvml.py)."""
+        # In a process of its own, since a driver may hang or crash.
+        output = self.run(sys.executable, "-I", "-m", "vlalab.doctor.nvml")
+        return (output.json() if output else {}) or {"error": "NoAnswer"}
 
-    def _gpus(self) -> dict[str, Any]:
-        # A process of its own: a driver that hangs or crashes takes nothing along.
-        said = self._run(RUN_S, sys.executable, "-I", "-m", "vlalab.doctor.nvml")
-        return (said.json() if said else {}) or {"error": "NoAnswer"}
-
-    def fetch(self, url: str) -> Answer:
-        return self._once(self._fetch, url)
-
-    def _fetch(self, url: str) -> Answer:
-        import ssl
-        import urllib.error
+    def fetch(self, url: str) -> Response:
+        """Return the answer to a HEAD request, through the proxy that the environment names."""
+        import urllib.error  # here, as ssl takes a tenth of the tool's start
         import urllib.request
         from email.utils import parsedate_to_datetime
 
         try:
-            context = ssl.create_default_context(cafile=self.variables.get("SSL_CERT_FILE") or None)
-            proxies = urllib.request.ProxyHandler(_proxies(self.variables, urlsplit(url).hostname or ""))
-            opener = urllib.request.build_opener(proxies, urllib.request.HTTPSHandler(context=context))
-            with opener.open(urllib.request.Request(url, method="HEAD"), timeout=FETCH_S) as answer:
-                status, headers = answer.status, answer.headers
-        except urllib.error.HTTPError as error:  # it answers, if only to refuse
-            status, headers = error.code, error.headers
+            with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=FETCH_S) as response:
+                date = response.headers.get("Date")
+        except urllib.error.HTTPError as error:  # it answers, even if it refuses
+            date = error.headers.get("Date")
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
-            return Answer(error=str(getattr(reason, "strerror", None) or reason))
-        date = headers.get("Date")
-        return Answer(status, date=parsedate_to_datetime(date).timestamp() if date else None)
-
-    def connects(self, host: str, port: int) -> bool:
-        import socket
-
-        try:
-            socket.create_connection((host, port), timeout=FETCH_S / 2).close()
-        except (OSError, UnicodeError):
-            return False
-        return True
+            return Response(error=str(getattr(reason, "strerror", None) or reason))
+        return Response(parsedate_to_datetime(date).timestamp() if date else None)
 
     def now(self) -> float:
+        """Return the time, in seconds since the epoch."""
         return time.time()
-
-
-def _proxies(variables: Mapping[str, str], host: str) -> dict[str, str]:
-    """Returns urllib's proxies for a host, by the variables that pip, uv and curl read."""
-    named = {
-        kind: variables.get(f"{kind}_proxy") or variables.get(f"{kind.upper()}_PROXY") for kind in ("http", "https")
-    }
-    beside = (variables.get("no_proxy") or variables.get("NO_PROXY") or "").replace(" ", "").split(",")
-    if "*" in beside or any(one and host.endswith(one.lstrip(".")) for one in beside):
-        return {}
-    return {kind: url for kind, url in named.items() if url}

@@ -1,1 +1,1 @@
-"""The checks, one module per group; each is a small function of a machine's texts, and what it means as data."""
+"""The checks, one module per group: each function is a probe, its docstring what a problem means."""

@@ -1,128 +1,77 @@
-"""The way to packages, checkpoints and base images; proxies and certificate authorities between."""
+"""Access to packages, checkpoints and base images; proxies and certificate authorities on the way."""
 
 from __future__ import annotations
 
+import time
 from urllib.parse import urlsplit
 
 from vlalab.description.public import ADDRESS
-from vlalab.doctor.checks.docker import about
-from vlalab.doctor.checks.host import INDEX
-from vlalab.doctor.types import FAIL, WARN, Case, Check, Finding, fail, ok, skip, warn
+from vlalab.doctor.check import FAIL, Case, Finding, check, fail, ok, skip, warn
+from vlalab.doctor.checks.docker import ENGINE
 from vlalab.host.library_variables import unusable
 
-REGISTRY = "registry-1.docker.io"
+INDEX = "pypi.org"
+REGISTRY = "https://registry-1.docker.io/v2/"
 HUB = "https://huggingface.co"
 OFFLINE = ("HF_HUB_OFFLINE", "UV_OFFLINE", "PIP_NO_INDEX")
+INDEXES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
-BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
+CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
+MAX_CLOCK_ERROR_S = 300.0  # tokens and certificates allow that much
 TRUST = "sudo cp CERTIFICATE.crt /usr/local/share/ca-certificates/ && sudo update-ca-certificates"
 
 
-def is_offline(case: Case) -> bool:
-    """Returns whether this machine is meant to have no network."""
-    return case.offline or any(case.machine.variables.get(name) in ("1", "true", "yes", "on") for name in OFFLINE)
-
-
-def _reaches(case: Case, url: str, what: str) -> Finding:
-    if is_offline(case):
-        return skip("offline, as was asked for")
-    host, answer = urlsplit(url).hostname, case.machine.fetch(url)
-    if not answer.error:
-        return ok(f"{host} answers")
-    if "CERTIFICATE" in answer.error.upper():
-        return fail(
-            f"{host} shows a certificate of an authority that this machine does not trust",
-            fix=TRUST,
-            hint="with the file of your network's authority",
-        )
-    return warn(
-        f"{host} cannot be reached ({answer.error}): {what}",
-        fix="./lab restore FILE",
-        hint="on a machine without network bring it in a bundle",
-    )
-
-
-def index(case: Case) -> Finding:
-    """Asks the package index, or the mirror that the variables name."""
-    named = next(
-        (
-            case.machine.variables[name]
-            for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
-            if case.machine.variables.get(name)
-        ),
-        f"https://{INDEX}/",
-    )
-    return _reaches(case, named, "no environment can be made")
-
-
-def hub(case: Case) -> Finding:
-    """Asks the model hub."""
-    return _reaches(case, case.machine.variables.get("HF_ENDPOINT") or HUB, "no checkpoint can be downloaded")
-
-
-def registry(case: Case) -> Finding:
-    """Asks the registry of base images."""
-    return (
-        _reaches(case, f"https://{REGISTRY}/v2/", "no image can be built") if about(case) else skip("no engine answers")
-    )
-
-
-def proxy(case: Case) -> Finding:
-    """Connects to the proxy that the variables name."""
-    name = next((one for one in PROXIES if case.machine.variables.get(one)), "")
-    if not name:
-        return skip("none is set")
-    try:
-        parts = urlsplit(case.machine.variables[name])
-        host, port = parts.hostname, parts.port or {"https": 443}.get(parts.scheme, 80)
-    except ValueError:
-        host = None
-    if not host:
-        return fail(f"{name} is no address; expected one like http://proxy:3128", fix=f"unset {name}")
-    if not case.machine.connects(host, port):  # the variable may hold a password: host and port are enough
-        return fail(
-            f"the proxy {host}:{port} ({name}) does not answer: no download works",
-            fix=f"unset {name}",
-            hint="correct it, or",
-        )
-    return ok(f"{host}:{port} ({name})")
-
-
+@check("network-variables", "variables", FAIL, "unset SSL_CERT_FILE")
 def variables(case: Case) -> Finding:
-    """Look for variables that stop libraries."""
-    reasons = unusable(case.machine.variables)
-    if not reasons:
-        return ok("none that stops a library")
-    return warn("; ".join(reasons.values()), fix=f"unset {' '.join(reasons)}")
-
-
-def public(case: Case) -> Finding:
-    """Read the public address of the pages."""
+    """A bad one stops downloads, a library, or services with a public address."""
+    for name in CERTIFICATES:
+        path = case.machine.variables.get(name)
+        if path and "-----BEGIN" not in (case.machine.read(path) or "") and not case.machine.names(path):
+            return fail(f"{name} names {path}, which is not a readable file of certificates", f"unset {name}")
     try:
         url = ADDRESS.public_url(case.machine.variables)
     except ValueError as error:
-        return fail(str(error), fix=f"unset {ADDRESS.VARIABLE}", hint="correct it in the shell or .env, or")
-    return ok(url) if url else skip("none is set")
+        return fail(str(error), f"unset {ADDRESS.VARIABLE}", "correct it in the shell or .env, or")
+    if reasons := unusable(case.machine.variables):
+        return warn("; ".join(reasons.values()), f"unset {' '.join(reasons)}")
+    return ok(f"public address {url}" if url else "none that stops a library")
 
 
-def authority(case: Case) -> Finding:
-    """Looks for the files of certificates that variables name."""
-    for name in BUNDLES:
-        path = case.machine.variables.get(name)
-        if path and "-----BEGIN" not in (case.machine.read(path) or "") and not case.machine.names(path):
-            return fail(f"{name} names {path}, which is no readable file of certificates", fix=f"unset {name}")
-    return ok("as the system has them")
+def _reach(case: Case, url: str, consequence: str) -> Finding:
+    variables = case.machine.variables
+    if case.offline or any(variables.get(name) in ("1", "true", "yes", "on") for name in OFFLINE):
+        return skip("offline, as requested")
+    host, response = urlsplit(url).hostname, case.machine.fetch(url)
+    if not response.error:
+        error_s = abs(case.machine.now() - response.date) if response.date else 0.0
+        if error_s > MAX_CLOCK_ERROR_S:
+            return fail(f"the clock is {error_s / 60:.0f} min off from that of {host}", "sudo timedatectl set-ntp true")
+        return ok(f"{host} answers")
+    if "CERTIFICATE" in response.error.upper():
+        today = time.strftime("%Y-%m-%d", time.gmtime(case.machine.now()))
+        why = f"this machine does not trust the certificate of {host}"
+        return fail(why, hint=f"if its clock is right ({today}), add your network's authority")
+    if proxy := next((name for name in PROXIES if variables.get(name)), ""):
+        why = f"{host} cannot be reached through the proxy of {proxy} ({response.error}): {consequence}"
+        return fail(why, f"unset {proxy}", "correct it, or")
+    why = f"{host} cannot be reached ({response.error}): {consequence}"
+    return warn(why, "./lab restore FILE", "on a machine without network bring it in a bundle")
 
 
-CHECKS = (
-    Check("network-proxy", "proxy", "Every download goes through it.", FAIL, "unset HTTPS_PROXY", proxy),
-    Check("network-variables", "libraries' variables", "The lab ignores those that stop a library.", WARN,
-          "unset ALL_PROXY", variables),
-    Check("network-public", "public address", "No service starts with a bad one, or without a token.", FAIL,
-          "unset VLALAB_PUBLIC_URL", public),
-    Check("network-authority", "certificates", "A network with its own authority has to be trusted.", FAIL,
-          TRUST, authority),
-    Check("network-index", "package index", "Environments are made from it.", FAIL, TRUST, index),
-    Check("network-hub", "model hub", "Checkpoints come from it.", FAIL, TRUST, hub),
-    Check("network-registry", "image registry", "Base images come from it.", FAIL, TRUST, registry),
-)  # fmt: skip
+@check("network-index", "package index", FAIL, TRUST)
+def index(case: Case) -> Finding:
+    """Environments are made from it; with a wrong clock no certificate is valid."""
+    mirror = next(filter(None, map(case.machine.variables.get, INDEXES)), f"https://{INDEX}/")
+    return _reach(case, mirror, "no environment can be made")
+
+
+@check("network-hub", "model hub", FAIL, TRUST)
+def hub(case: Case) -> Finding:
+    """Checkpoints come from it."""
+    return _reach(case, case.machine.variables.get("HF_ENDPOINT") or HUB, "no checkpoint can be downloaded")
+
+
+@check("network-registry", "image registry", FAIL, TRUST, requires=(ENGINE,))
+def registry(case: Case) -> Finding:
+    """Base images come from it."""
+    return _reach(case, REGISTRY, "no image can be built")

@@ -1,6 +1,6 @@
-"""NVIDIA: GPUs, driver, what the images' torch needs of both, and the toolkit that gives them to containers.
+"""NVIDIA: GPUs, driver, what the environments' torch needs of both, and how containers get a GPU.
 
-Conditions on GPUs come from NVIDIA's library (doctor/nvml.py); texts are read where it does not speak.
+The state of GPUs comes from NVIDIA's library (doctor/nvml.py); files are read where it does not answer.
 """
 
 from __future__ import annotations
@@ -8,275 +8,133 @@ from __future__ import annotations
 import re
 
 from vlalab.description import gpus
-from vlalab.doctor.checks.docker import NONE, about
-from vlalab.doctor.types import FAIL, WARN, Case, Check, Finding, fail, ok, refused, skip, warn
-from vlalab.engine import docker
+from vlalab.doctor.check import FAIL, TORCH, WARN, Case, Condition, Finding, check, fail, from_refusal, ok, skip, warn
+from vlalab.doctor.checks.docker import ENGINE, RESTART, engine_info
+from vlalab.engine import docker, images
 from vlalab.host import borrowed
 from vlalab.host.memory import spell
 
 # The oldest driver for a CUDA release of that major number (docs.nvidia.com/deploy/cuda-compatibility, for Linux).
 OLDEST = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 VENDOR = "0x10de"
-ZOMBIE = 10**9  # bytes in use that no program has; a driver keeps some hundred MB for itself
-NO_GPU = "no NVIDIA GPU"
+LEAKED = 10**9  # bytes in use by no process; a driver keeps some hundred MB for itself
 INSTALL = "sudo ubuntu-drivers install"
-# Xid numbers after which a GPU is not to be trusted (docs.nvidia.com/deploy/xid-errors), and what they say.
-BAD_XIDS = {
-    48: "double-bit memory error",
-    62: "internal halt",
-    64: "memory row not remapped",
-    74: "NVLink error",
-    79: "fell off the bus",
-    95: "uncontained memory error",
-    119: "GSP timed out",
-    120: "GSP error",
-}
-CDI_FILES = ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml")
-
-
-def on_bus(case: Case) -> list[str]:
-    """Returns the PCI addresses of NVIDIA's display controllers (class 0x03…), as the kernel lists them."""
-    root = "/sys/bus/pci/devices"
-
-    def says(one: str, field: str) -> str:
-        return (case.machine.read(f"{root}/{one}/{field}") or "").strip()
-
-    return [
-        one for one in case.machine.names(root) if says(one, "vendor") == VENDOR and says(one, "class")[:4] == "0x03"
-    ]
-
-
-def is_wsl(case: Case) -> bool:
-    """Returns whether this is WSL 2 with a GPU of Windows's."""
-    return "dxg" in case.machine.names("/dev")
+BEFORE = ("up", "train", "finetune", "learn")
 
 
 def devices(case: Case) -> list[dict]:
-    """Returns the GPUs that answer, as NVIDIA's library tells them."""
+    """Return the GPUs that answer, as NVIDIA's library reports them."""
     return [one for one in case.machine.gpus().get("devices", ()) if "error" not in one]
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text))
+GPU: Condition = (devices, "no NVIDIA GPU")
 
 
-def loaded(case: Case) -> str:
-    """Returns the version of the driver that the kernel has loaded, "" where there is none."""
-    text = case.machine.read("/proc/driver/nvidia/version") or ""
-    found = re.search(r"Kernel Module(?: for \w+)?\s+(\d+\.\d+(?:\.\d+)?)", text)
-    return found[1] if found else ""
-
-
+@check("nvidia-driver", "driver", FAIL, "sudo reboot", requires=(TORCH,), before=BEFORE)
 def driver(case: Case) -> Finding:
-    """Tells no GPU, no driver, a broken one and a library of another version apart."""
-    said = case.machine.gpus()
-    if "driver" in said and not said["devices"] and not on_bus(case):
-        return skip(NO_GPU)
-    if "driver" in said:
-        dead = [one for one in said["devices"] if "error" in one]
-        if dead or not said["devices"]:
-            return fail(
-                f"driver {said['driver']} lost GPU {dead[0]['index']}"
-                if dead
-                else "the driver finds no GPU that works",
-                fix="sudo reboot",
-                facts={"driver": said["driver"]},
-            )
-        names = ", ".join(str(one["name"]) for one in said["devices"])
-        return ok(f"{said['driver']}: {names}", facts={"driver": said["driver"], "devices": said["devices"]})
-    return _silent(case, said["error"])
+    """Models run on a GPU only while its driver answers."""
+    report, bus = case.machine.gpus(), "/sys/bus/pci/devices"
+    cards = [
+        name for name in case.machine.names(bus)
+        if (case.machine.read(f"{bus}/{name}/vendor") or "").strip() == VENDOR
+        and (case.machine.read(f"{bus}/{name}/class") or "").startswith("0x03")  # display controllers
+    ]  # fmt: skip
+    if "driver" in report:
+        lost = [f"driver {report['driver']} lost GPU {one['index']}" for one in report["devices"] if "error" in one]
+        if not report["devices"] and not cards:
+            return skip(GPU[1])
+        if lost or not report["devices"]:
+            why = lost[0] if lost else "the driver finds no GPU that works"
+            return fail(why, facts={"driver": report["driver"]})
+        names = ", ".join(str(one["name"]) for one in report["devices"])
+        return ok(f"{report['driver']}: {names}", facts={"driver": report["driver"], "devices": report["devices"]})
+    version = case.machine.read("/proc/driver/nvidia/version") or ""
+    loaded = re.search(r"Kernel Module(?: for \w+)?\s+(\d+\.\d+(?:\.\d+)?)", version)
+    if report["error"] == "LibRmVersionMismatch":
+        known = f"driver {loaded[1]}" if loaded else "another driver"
+        return from_refusal(FAIL, gpus.why_silent(report["error"], known))
+    if "dxg" in case.machine.names("/dev"):
+        why = "WSL has a GPU, and Windows's driver does not answer"
+        return fail(why, "wsl.exe --shutdown", "update NVIDIA's driver in Windows, then")
+    if not cards and not loaded:
+        return skip(GPU[1])
+    if re.search(r"(?m)^nouveau ", case.machine.read("/proc/modules") or ""):
+        return warn("the GPU runs on nouveau, which computes nothing: models use the CPU", INSTALL, "and restart")
+    if report["error"] == "LibraryNotFound" and not loaded:
+        return warn(f"a GPU is there ({cards[0]}) and no driver for it: models use the CPU", INSTALL, "and restart")
+    return from_refusal(FAIL, gpus.why_silent(report["error"]))
 
 
-def _silent(case: Case, error: str) -> Finding:
-    """Returns why NVIDIA's library does not speak."""
-    bus, kernels = on_bus(case), loaded(case)
-    if error == "LibRmVersionMismatch":
-        return refused(FAIL, gpus.why_silent(error, f"driver {kernels}" if kernels else "another driver"))
-    if is_wsl(case):
-        return fail(
-            "WSL has a GPU, and Windows's driver does not answer",
-            hint="update NVIDIA's driver in Windows, then",
-            fix="wsl.exe --shutdown",
-        )
-    if not bus and not kernels:
-        return skip(NO_GPU)
-    modules = case.machine.read("/proc/modules") or ""
-    if re.search(r"(?m)^nouveau ", modules):
-        return warn(
-            "the GPU runs on nouveau, which computes nothing: models use the CPU", fix=INSTALL, hint="and restart"
-        )
-    if error == "LibraryNotFound" and not kernels:
-        return warn(
-            f"a GPU is there ({bus[0]}) and no driver for it: models use the CPU", fix=INSTALL, hint="and restart"
-        )
-    return refused(FAIL, gpus.why_silent(error))
-
-
-def driver_version(case: Case) -> Finding:
-    """Compares the driver with what each environment's CUDA needs."""
-    if not devices(case):
-        return skip(NO_GPU)
-    have = case.machine.gpus()["driver"]
-    late = []
-    for name, one in case.known().items():
-        need = OLDEST[int(one.torch.cuda.split(".")[0])] if one.torch else ()
-        if need and _version(have) < need:
-            late.append(f"{name} ({one.torch.cuda}: {'.'.join(map(str, need))})")
-    if late:
-        return fail(f"driver {have} is too old for the CUDA of {', '.join(late)}", fix=INSTALL, hint="then restart")
-    return ok(f"{have} serves every environment's CUDA")
-
-
-def architecture(case: Case) -> Finding:
-    """Compares each GPU's compute capability with the list that each environment's torch was built for."""
-    found, builds = devices(case), borrowed.module("vla_modelkit.builds")
-    if not found:
-        return skip(NO_GPU)
-    for gpu in found:
+@check("nvidia-version", "driver and GPU for torch", FAIL, INSTALL, requires=(TORCH, GPU), before=(*BEFORE, "build"))
+def torch_support(case: Case) -> Finding:
+    """CUDA refuses a driver that is older than it; torch has no machine code for a GPU that is newer than it."""
+    version, runs_on = case.machine.gpus()["driver"], borrowed.load("vla_modelkit.builds:runs_on")
+    builds = {name: one.torch for name, one in case.selected().items() if one.torch}
+    too_old = []
+    for name, torch in builds.items():
+        oldest = OLDEST[int(torch.cuda.split(".")[0])]
+        if tuple(map(int, re.findall(r"\d+", version))) < oldest:
+            too_old.append(f"{name} ({torch.cuda}: {'.'.join(map(str, oldest))})")
+    if too_old:
+        return fail(f"driver {version} is too old for the CUDA of {', '.join(too_old)}", hint="then restart")
+    for gpu in devices(case):
         capability = tuple(gpu["capability"] or ())
-        unfit = [
-            name for name, one in case.known().items()
-            if one.torch and capability and not builds.runs_on(one.torch.architectures, capability)
-        ]  # fmt: skip
-        if unfit:
-            shown = f"GPU {gpu['index']} ({gpu['name']}, sm_{''.join(map(str, capability))})"
-            return fail(
-                f"{shown}: the torch of {', '.join(unfit)} has no code for it",
-                hint="use another GPU, or the CPU",
-                fix="./lab up SERVICE --gpu none",
-            )
-    return ok(", ".join(sorted({f"sm_{''.join(map(str, gpu['capability'] or '?'))}" for gpu in found})))
+        unsupported = [name for name, torch in builds.items() if not runs_on(torch.architectures, capability)]
+        if capability and unsupported:
+            label = f"GPU {gpu['index']} ({gpu['name']}, sm_{''.join(map(str, capability))})"
+            why = f"{label}: the torch of {', '.join(unsupported)} has no code for it"
+            return fail(why, "./lab up SERVICE --gpu none", "use another GPU, or the CPU")
+    return ok(f"{version} and every GPU serve the environments' torch")
 
 
+@check("nvidia-memory", "GPU's memory", WARN, "sudo fuser -v /dev/nvidia*", requires=(TORCH, GPU))
 def gpu_memory(case: Case) -> Finding:
-    """Tells the memory of each GPU, and memory that is in use by no program: of one that died badly."""
+    """Memory that a dead process holds is missing to all others."""
     found = [one for one in devices(case) if one["memory"]]
-    if not found:
-        return skip(NO_GPU)
     for one in found:
-        if one["used"] > ZOMBIE and one["processes"] == [] and not one["mig"]:
-            return warn(
-                f"GPU {one['index']} has {spell(one['used'])} in use that no program has",
-                hint="find who holds it",
-                fix="sudo fuser -v /dev/nvidia*",
-            )
-    return ok(
-        ", ".join(
-            f"{one['index']}: {spell(one['memory'] - one['used'])} of {spell(one['memory'])} free" for one in found
-        )
-    )
+        if one["used"] > LEAKED and one["processes"] == [] and not one["mig"]:
+            why = f"GPU {one['index']} has {spell(one['used'])} in use by no process"
+            return warn(why, hint="find what holds it")
+    free = [f"{one['index']}: {spell(one['memory'] - one['used'])} of {spell(one['memory'])} free" for one in found]
+    return ok(", ".join(free))
 
 
-def persistence(case: Case) -> Finding:
-    """Without persistence the driver is unloaded whenever nobody uses a GPU, and takes seconds to come back."""
-    off = [str(one["index"]) for one in devices(case) if one["persistence"] is False]
-    if not devices(case) or is_wsl(case):
-        return skip(NO_GPU)
-    if off:
-        return warn(
-            f"off for GPU {', '.join(off)}: the first use waits for it",
-            fix="sudo systemctl enable --now nvidia-persistenced",
-        )
-    return ok("on")
-
-
+@check("nvidia-mig", "MIG", WARN, "nvidia-smi -L", requires=(TORCH, GPU))
 def mig(case: Case) -> Finding:
-    """Tells which GPUs are divided: whoever names one of them by its number gets nothing."""
-    found = devices(case)
-    if not found:
-        return skip(NO_GPU)
-    divided = [str(one["index"]) for one in found if one["mig"]]
-    if divided:
-        return warn(
-            f"GPU {', '.join(divided)} is divided (MIG): its parts have to be named",
-            fix="nvidia-smi -L",
-            hint="take their UUIDs for --gpu",
-        )
-    return ok("no GPU is divided")
+    """A divided GPU has no number of its own, and its slices may not be able to render."""
+    divided = ", ".join(str(one["index"]) for one in devices(case) if one["mig"])
+    if not divided:
+        return ok("no GPU is divided")
+    return warn(f"GPU {divided} is divided (MIG): a slice has to be named", hint="use its UUID for --gpu")
 
 
-def kernel_errors(case: Case) -> Finding:
-    """Reads the kernel's log for errors that NVIDIA's driver reports (Xid)."""
-    if not devices(case) and not loaded(case):
-        return skip(NO_GPU)
-    said = case.machine.run("dmesg")
-    if said is None or said.code != 0:
-        return skip("the kernel's log is closed to you", fix="sudo dmesg | grep Xid")
-    found = [int(number) for number in re.findall(r"NVRM: Xid \(PCI:[0-9a-fA-F:.]+\): (\d+)", said.out)]
-    bad = [number for number in found if number in BAD_XIDS]
-    if bad:
-        return fail(
-            f"the driver reported Xid {bad[-1]}: {BAD_XIDS[bad[-1]]}",
-            fix="sudo reboot",
-            hint="if it comes again, the card",
-        )
-    if found:
-        return warn(f"{len(found)} errors of the driver, the last Xid {found[-1]}", fix="sudo dmesg | grep Xid")
-    return ok("none")
-
-
+@check("nvidia-toolkit", "GPUs for containers", WARN, "sudo apt-get install -y nvidia-container-toolkit",
+       requires=(TORCH, GPU, ENGINE))  # fmt: skip
 def toolkit(case: Case) -> Finding:
-    """Looks for NVIDIA's container toolkit."""
-    if not devices(case) or not about(case):
-        return skip(NO_GPU if not devices(case) else NONE)
-    said = case.machine.run("nvidia-ctk", "--version")
-    if said is None:
-        return warn(
-            "nvidia-container-toolkit is not installed: containers get no GPU",
-            fix="sudo apt-get install -y nvidia-container-toolkit",
-            hint="from NVIDIA's repository (docs.nvidia.com/datacenter/cloud-native/container-toolkit)",
-        )
-    return ok(f"version {'.'.join(map(str, docker.version(said.out)))}")
+    """Containers get a GPU only through NVIDIA's toolkit; those of snap's Docker and of Docker Desktop get none."""
+    info = engine_info(case)
+    is_unfit = "Docker Desktop" in info.get("OperatingSystem", "") or "/snap/" in info.get("DockerRootDir", "")
+    is_registered = "nvidia" in (info.get("Runtimes") or {})
+    if is_unfit or not (is_registered or docker.cdi_devices(info)):
+        if not is_unfit and case.machine.which("nvidia-ctk") is None:
+            hint = "from NVIDIA's repository (docs.nvidia.com/datacenter/cloud-native/container-toolkit)"
+            return warn("nvidia-container-toolkit is not installed: containers get no GPU", hint=hint)
+        return from_refusal(WARN, docker.why_no_gpu(info).replace(": ", "; ", 1))
+    return ok("NVIDIA's runtime is registered" if is_registered else "by CDI")
 
 
-def registration(case: Case) -> Finding:
-    """Asks the engine whether it can hand out NVIDIA's GPUs: by their runtime, or by CDI."""
-    info = about(case)
-    if not devices(case) or not info:
-        return skip(NO_GPU if not devices(case) else NONE)
-    if "nvidia" in (info.get("Runtimes") or {}):
-        return ok("NVIDIA's runtime is registered")
-    if docker.cdi_devices(info):
-        return ok("by CDI")
-    return refused(WARN, docker.why_no_gpu(info).replace(": ", "; ", 1))
-
-
-def cdi(case: Case) -> Finding:
-    """Compares the driver that a CDI specification was written for with the one that is loaded."""
-    texts = {path: text for path in CDI_FILES if (text := case.machine.read(path))}
-    if not texts:
-        return skip("no CDI specification")
-    have = case.machine.gpus().get("driver") or loaded(case)
-    for path, text in texts.items():
-        made = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)?)", text)
-        if made and have and made[1] != have:
-            return warn(
-                f"{path} was written for driver {made[1]}, loaded is {have}: containers do not start",
-                fix=f"sudo nvidia-ctk cdi generate --output={path}",
-            )
-    return ok(f"fits driver {have}" if have else ", ".join(texts))
-
-
-CHECKS = (
-    Check("nvidia-driver", "driver", "Models run on a GPU only while its driver answers.", FAIL, "sudo reboot", driver,
-          needs="torch", before=("up", "train", "finetune", "learn")),
-    Check("nvidia-version", "driver's version", "CUDA refuses a driver that is older than it.", FAIL,
-          INSTALL, driver_version, needs="torch", before=("up", "train", "finetune", "learn", "build")),
-    Check("nvidia-architecture", "GPU's generation", "torch has no machine code for a GPU that is newer than it.", FAIL,
-          "./lab up SERVICE --gpu none", architecture, needs="torch",
-          before=("up", "train", "finetune", "learn", "build")),
-    Check("nvidia-memory", "GPU's memory", "Memory that a dead program holds is missing to all others.", WARN,
-          "sudo fuser -v /dev/nvidia*", gpu_memory, needs="torch"),
-    Check("nvidia-persistence", "persistence", "Without it the first use of a GPU takes seconds.", WARN,
-          "sudo systemctl enable --now nvidia-persistenced", persistence, needs="torch"),
-    Check("nvidia-mig", "MIG", "A divided GPU has no number of its own.", WARN, "nvidia-smi -L", mig, needs="torch"),
-    Check("nvidia-errors", "driver's errors", "A GPU that reported such an error may compute nonsense.", FAIL,
-          "sudo dmesg | grep Xid", kernel_errors, needs="torch"),
-    Check("nvidia-toolkit", "container toolkit", "Containers get a GPU through it alone.", WARN,
-          "sudo apt-get install -y nvidia-container-toolkit", toolkit, needs="torch"),
-    Check("nvidia-runtime", "registration", "The engine has to know the toolkit.", WARN,
-          "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker", registration,
-          needs="torch"),
-    Check("nvidia-cdi", "CDI specification", "One of another driver names libraries that are gone.", WARN,
-          "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml", cdi, needs="torch"),
-)  # fmt: skip
+@check("gpu-in-container", "GPU in a container", FAIL, RESTART, requires=(TORCH, GPU, ENGINE), named_limit_s=30.0)
+def gpu_in_container(case: Case) -> Finding:
+    """A service in a container would compute on the CPU."""
+    if not case.environments:
+        return skip("for a named environment only")
+    name = next(iter(images.found([name for name, one in case.selected().items() if one.torch])), None)
+    if name is None:
+        return skip("its image is not built")
+    command = ("docker", "run", "--rm", "--gpus", "all", images.reference(name), "nvidia-smi", "-L")
+    output = case.machine.run(*command, limit_s=28.0)
+    if output is None or output.code != 0:
+        last = ((output.err if output else "").strip().splitlines() or ["no message"])[-1]
+        hint = docker.advice(last) or docker.why_no_gpu(engine_info(case))
+        return fail(f"a container of {name} sees no GPU: {last}", "", hint)
+    return ok(f"{len(output.out.splitlines())} GPUs in a container of {name}")

@@ -1,0 +1,119 @@
+"""What a check is, what it examines and what it reports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from vlalab.description import manifests
+from vlalab.doctor.machine import Machine
+from vlalab.host import paths
+
+PASS, WARN, FAIL, SKIP = "pass", "warn", "fail", "skip"  # skip: does not apply here
+VERDICTS = (PASS, SKIP, WARN, FAIL)  # from best to worst
+GROUPS = ("host", "docker", "nvidia", "graphics", "network", "project", "volume")  # the modules of checks/
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of a probe: a verdict, the reason in one line, and the command that fixes the problem."""
+
+    verdict: str
+    why: str
+    fix: str | None = None  # a command line, "" for none; None: the check's usual fix
+    hint: str = ""  # what to do in words, before the command or where no single command does it
+    safe: bool = False  # `--fix` runs the command without asking
+    facts: Mapping[str, Any] = field(default_factory=dict)  # for --json
+
+    @property
+    def text(self) -> str:
+        """The reason and what to do, as one sentence."""
+        action = ": ".join(filter(None, (self.hint, self.fix)))
+        return f"{self.why}; {action}" if action else self.why
+
+
+ok, skip, warn, fail = (partial(Finding, verdict) for verdict in (PASS, SKIP, WARN, FAIL))
+
+
+def from_refusal(verdict: str, message: str) -> Finding:
+    """Return the finding for the message of a refusal, "reason; what to do: command"."""
+    why, _, action = message.partition("; ")
+    match = re.fullmatch(r"(?:([^:`]*?): )?((?:sudo|docker|\./lab|chmod|systemctl) [^;()]*)", action)
+    return Finding(verdict, why, match[2], match[1] or "") if match else Finding(verdict, why, "", action)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is examined: a machine, a clone, a volume and environments; none selected means all."""
+
+    machine: Machine = field(default_factory=Machine)
+    environments: tuple[str, ...] = ()
+    root: Path = paths.ROOT
+    volume: Path = field(default_factory=paths.volume)
+    offline: bool = False
+    no_cache: bool = False  # images are about to be built without the cache of earlier builds
+
+    def selected(self) -> dict[str, manifests.Environment]:
+        """Return the manifests of the selected environments."""
+        known = manifests.environments()
+        return {name: known[name] for name in self.environments or known}
+
+
+Probe = Callable[[Case], Finding]
+Condition = tuple[Callable[[Case], object], str]  # whether something is there, and the reason to skip where it is not
+
+NOT_SELECTED = "not for the selected environments"
+TORCH: Condition = (lambda case: any(one.torch for one in case.selected().values()), NOT_SELECTED)
+GL: Condition = (lambda case: any(one.needs_gl for one in case.selected().values()), NOT_SELECTED)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that can be wrong. A probe's docstring is the meaning, its module the group."""
+
+    id: str
+    title: str
+    severity: str  # the worst verdict it gives
+    fix: str  # the usual fix
+    probe: Probe
+    meaning: str = ""
+    group: str = ""
+    requires: tuple[Condition, ...] = ()  # skipped where one of them does not hold
+    before: tuple[str, ...] = ()  # tasks that run it before they start
+    limit_s: float = 6.0
+    named_limit_s: float = 0.0  # where environments were named and it looks closer
+
+    def run(self, case: Case) -> Finding:
+        """Return the finding, with the usual fix where the probe names no other for a problem."""
+        reason = next((reason for holds, reason in self.requires if not holds(case)), None)
+        finding = self.probe(case) if reason is None else skip(reason)
+        usual = self.fix if finding.verdict in (WARN, FAIL) else ""
+        return replace(finding, fix=usual) if finding.fix is None else finding
+
+
+REGISTERED: list[Check] = []
+
+
+def check(id: str, title: str, severity: str, fix: str, **options: Any) -> Callable[[Probe], Probe]:
+    """Register a probe as a check. options: fields of Check."""
+
+    def register(probe: Probe) -> Probe:
+        group = probe.__module__.rpartition(".")[2]
+        REGISTERED.append(Check(id, title, severity, fix, probe, probe.__doc__ or "", group, **options))
+        return probe
+
+    return register
+
+
+@dataclass(frozen=True)
+class Result:
+    """A check and its finding; error: why there is none (it failed or took too long)."""
+
+    check: Check
+    finding: Finding
+    seconds: float
+    error: str = ""

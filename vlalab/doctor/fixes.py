@@ -1,0 +1,39 @@
+"""`--fix` runs the commands that the findings name: safe ones at once, the others after a yes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from vlalab.doctor.check import FAIL, WARN, Result
+from vlalab.host import paths
+from vlalab.host.console import agreed, say
+
+PLACEHOLDER = re.compile(r"\b(?:SERVICE|ENV|MODEL|FILE|CERTIFICATE|SUITE)\b")
+NOT_RUN = ("unset", "ss", "wsl.exe")  # they change the caller's shell, only show something, or run elsewhere
+
+
+def apply(results: Sequence[Result], yes: bool = False) -> list[str]:
+    """Run the fixes and return the ids of the fixed checks. Without a terminal, unsafe ones need `yes`."""
+    fixed = []
+    for one in results:
+        finding, command = one.finding, one.finding.fix
+        if finding.verdict not in (WARN, FAIL) or not command or PLACEHOLDER.search(command):
+            continue
+        if shlex.split(command)[0] in NOT_RUN:
+            continue
+        if not finding.safe and not yes:
+            if not sys.stdin.isatty():
+                say(f"{one.check.id} is not fixed without a yes: {command} (--yes)")
+                continue
+            if not agreed(f"{one.check.title}: {finding.why}\n  run `{command}`?"):
+                continue
+        command = command.replace("sudo ", "") if os.geteuid() == 0 else command
+        say(f"$ {command}")
+        if subprocess.run(["/bin/sh", "-c", command], cwd=paths.ROOT).returncode == 0:
+            fixed.append(one.check.id)
+    return fixed

@@ -1,0 +1,122 @@
+"""Results as a table, as JSON and as an exit status."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from vlalab.doctor.check import FAIL, NOT_SELECTED, PASS, SKIP, VERDICTS, WARN, Result
+from vlalab.engine import volumes
+
+SCHEMA = 1
+CODES = {PASS: 0, SKIP: 0, WARN: 1, FAIL: 2}
+# Checks outside the group docker that concern containers only.
+FOR_CONTAINERS = frozenset({"images", "network-registry", "nvidia-toolkit", "gpu-in-container"})
+MARKS = {PASS: "ok", WARN: "WARN", FAIL: "FAIL"}
+COLOURS = {PASS: "green", WARN: "yellow", FAIL: "bold red"}
+MAX_WIDTH = 110
+
+
+def runtime(results: Sequence[Result]) -> str:
+    """Return what `--runtime auto` would select: docker where an engine answers and images are built, else local."""
+    verdicts = {one.check.id: one.finding.verdict for one in results}
+    return "docker" if verdicts.get("docker-engine") == PASS and verdicts.get("images") in (PASS, WARN) else "local"
+
+
+def judge(results: Sequence[Result]) -> list[Result]:
+    """Return the results with every failure that concerns containers only as a warning where the runtime is local."""
+    is_local = runtime(results) == "local"
+    return [
+        replace(one, finding=replace(one.finding, verdict=WARN))
+        if is_local and one.finding.verdict == FAIL and _is_for_containers(one)
+        else one
+        for one in results
+    ]
+
+
+def _is_for_containers(result: Result) -> bool:
+    # Local services run as the caller: another owner of the volume is a problem of containers only.
+    if result.check.id == "volume-owner":
+        return volumes.owner()[0] != os.geteuid()
+    return result.check.group == "docker" or result.check.id in FOR_CONTAINERS
+
+
+def exit_status(results: Sequence[Result]) -> int:
+    """Return 0 where all is in order, 1 for warnings, 2 for failures."""
+    return max((CODES[one.finding.verdict] for one in results), default=0)
+
+
+def verdict(results: Sequence[Result]) -> str:
+    """Return the verdict on the runtime that would be used: "ready (local); Docker: 2 things missing"."""
+    used = runtime(results)
+    missing = [one for one in results if used == "local" and CODES[one.finding.verdict] and _is_for_containers(one)]
+    worst = exit_status([one for one in results if one not in missing])
+    text = {0: f"ready ({used})", 1: f"ready ({used}), with warnings", 2: f"not ready ({used})"}[worst]
+    things = f"{len(missing)} thing{'s' * (len(missing) != 1)} missing"
+    return f"{text}; Docker: {things}" if missing else text
+
+
+def as_json(results: Sequence[Result], environments: Sequence[str], seconds: float) -> dict[str, Any]:
+    """Return the object that `--json` prints; docs/doctor.md describes every field."""
+    return {
+        "schema": SCHEMA, "host": platform.node(), "environments": list(environments),
+        "exit_code": exit_status(results), "verdict": verdict(results), "seconds": round(seconds, 2),
+        "checks": [
+            {
+                "id": one.check.id, "group": one.check.group, "title": one.check.title,
+                "verdict": one.finding.verdict, "why": one.finding.why, "fix": one.finding.fix or "",
+                "hint": one.finding.hint, "meaning": one.check.meaning, "severity": one.check.severity,
+                "facts": dict(one.finding.facts), "error": one.error, "seconds": round(one.seconds, 2),
+            }
+            for one in results
+        ],
+    }  # fmt: skip
+
+
+def lines(results: Sequence[Result], seconds: float, width: int = 0) -> list[str]:
+    """Return the table: title, verdict and reason per line; after it the problems with their fixes, and the verdict."""
+    width = width or min(shutil.get_terminal_size((100, 24)).columns, MAX_WIDTH)
+    title_width = max((len(one.check.title) for one in results), default=0)
+    rows: list[str] = []
+    for group, members in groupby(results, key=lambda one: one.check.group):
+        if body := _group(list(members), title_width, width):
+            rows += [*[""] * bool(rows), group, *body]
+    count = {mark: sum(one.finding.verdict == mark for one in results) for mark in VERDICTS}
+    counts = f"{count[PASS]} passed, {count[WARN]} warned, {count[FAIL]} failed, {count[SKIP]} not needed here"
+    summary = f"{verdict(results)} ({counts}, in {seconds:.1f} s)"
+    return [*rows, "", *_problems(results, width), *textwrap.wrap(summary, width)]
+
+
+def _group(results: Sequence[Result], title_width: int, width: int) -> list[str]:
+    rows = []
+    skipped: dict[str, list[str]] = {}  # reason → titles
+    for one in results:
+        if one.finding.verdict == SKIP:
+            skipped.setdefault(one.finding.why, []).append(one.check.title)
+            continue
+        row = f"  {MARKS[one.finding.verdict]:<5}{one.check.title:<{title_width}}  {one.finding.why}"
+        rows.append(row if len(row) <= width else row[: width - 1] + "…")
+    skipped.pop(NOT_SELECTED, None)
+    for why, titles in skipped.items():
+        text = f"not needed here, {why}: {', '.join(titles)}"
+        rows += textwrap.wrap(text, width, initial_indent="  -    ", subsequent_indent="       ")
+    return rows
+
+
+def _problems(results: Sequence[Result], width: int) -> list[str]:
+    wrap = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
+    problems = [one for verdict in (FAIL, WARN) for one in results if one.finding.verdict == verdict]
+    rows: list[str] = []
+    for number, one in enumerate(problems, 1):
+        rows += wrap(f"{number}. {one.check.title} ({one.check.id}): {one.finding.why}", width, subsequent_indent="   ")
+        hint = one.finding.hint + ":" * bool(one.finding.hint and one.finding.fix)
+        rows += [f"   {row}" for row in wrap(hint, width - 3)]
+        rows += [f"   $ {one.finding.fix}"] if one.finding.fix else []
+    return ["What to do:", *rows, ""] if rows else []
