@@ -30,9 +30,9 @@ class Recorded(Machine):
             return self.programs[program]
         return f"/usr/bin/{program}" if any(line.split()[0] == program for line in self.commands) else None
 
-    def run(self, *words: str, limit_s: float = RUN_S) -> Output | None:
+    def run(self, *words: str, limit_s: float = RUN_S) -> Output:
         if self.which(words[0]) is None:
-            return None
+            return Output(127)
         said = self.commands.get(" ".join(words), {"code": 1, "err": "not recorded"})
         if said.get("hangs"):
             raise TimeoutError(f"{words[0]} did not answer within {limit_s:g} s")

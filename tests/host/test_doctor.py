@@ -165,11 +165,6 @@ def test_a_secret_that_others_can_read_and_its_mending(clone):
     assert look("settings", root=clone) == Finding(PASS, "1 settings in .env, mode 600", "")
 
 
-def test_a_setting_that_means_nothing(clone):
-    (clone / ".env").write_text("VLALAB_VOLUM=/srv\n")
-    wrong(look("settings", root=clone), WARN, "did you mean VLALAB_VOLUME?")
-
-
 # --- Docker -------------------------------------------------------------------------------------------------
 
 VERSION = '{"Server": {"Version": "27.5.1"}}'

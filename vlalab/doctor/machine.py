@@ -21,7 +21,7 @@ FETCH_S = 3.0
 
 @dataclass(frozen=True)
 class Output:
-    """What a program printed, and its exit code."""
+    """What a program printed, and its exit code; 127 where it is not installed, as in a shell."""
 
     code: int
     out: str = ""
@@ -77,14 +77,14 @@ class Machine:
         path = shutil.which(program, path=self.variables.get("PATH", os.defpath))
         return os.path.realpath(path) if path else None
 
-    def run(self, *command: str, limit_s: float = RUN_S) -> Output | None:
-        """Return a program's output, None where it is not installed. Raises TimeoutError after limit_s."""
+    def run(self, *command: str, limit_s: float = RUN_S) -> Output:
+        """Return a program's output. Raises TimeoutError after limit_s."""
         return self._once(self._run, limit_s, *command)  # type: ignore[no-any-return]
 
-    def _run(self, limit_s: float, *command: str) -> Output | None:
+    def _run(self, limit_s: float, *command: str) -> Output:
         path = shutil.which(command[0], path=self.variables.get("PATH", os.defpath))
         if path is None:
-            return None
+            return Output(127)
         try:
             done = subprocess.run(
                 [path, *command[1:]], capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
@@ -123,8 +123,7 @@ class Machine:
     def gpus(self) -> dict[str, Any]:
         """Return what NVIDIA's library reports: {"error": NAME} or {"driver": …, "devices": […]} (doctor/nvml.py)."""
         # In a process of its own, since a driver may hang or crash.
-        output = self.run(sys.executable, "-I", "-m", "vlalab.doctor.nvml")
-        return (output.json() if output else {}) or {"error": "NoAnswer"}
+        return self.run(sys.executable, "-I", "-m", "vlalab.doctor.nvml").json() or {"error": "NoAnswer"}
 
     def fetch(self, url: str) -> Response:
         """Return the answer to a HEAD request, through the proxy that the environment names."""

@@ -70,10 +70,9 @@ def as_json(results: Sequence[Result], environments: Sequence[str], seconds: flo
         "exit_code": exit_status(results), "verdict": verdict(results), "seconds": round(seconds, 2),
         "checks": [
             {
-                "id": one.check.id, "group": one.check.group, "title": one.check.title,
-                "verdict": one.finding.verdict, "why": one.finding.why, "fix": one.finding.fix or "",
-                "hint": one.finding.hint, "meaning": one.check.meaning, "severity": one.check.severity,
-                "facts": dict(one.finding.facts), "error": one.error, "seconds": round(one.seconds, 2),
+                **{name: getattr(one.check, name) for name in ("id", "group", "title", "meaning", "severity")},
+                **{name: getattr(one.finding, name) for name in ("verdict", "why", "fix", "hint", "facts")},
+                "error": one.error, "seconds": round(one.seconds, 2),
             }
             for one in results
         ],
@@ -83,40 +82,30 @@ def as_json(results: Sequence[Result], environments: Sequence[str], seconds: flo
 def lines(results: Sequence[Result], seconds: float, width: int = 0) -> list[str]:
     """Return the table: title, verdict and reason per line; after it the problems with their fixes, and the verdict."""
     width = width or min(shutil.get_terminal_size((100, 24)).columns, MAX_WIDTH)
+    wrap = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
     title_width = max((len(one.check.title) for one in results), default=0)
     rows: list[str] = []
     for group, members in groupby(results, key=lambda one: one.check.group):
-        if body := _group(list(members), title_width, width):
-            rows += [*[""] * bool(rows), group, *body]
-    count = {mark: sum(one.finding.verdict == mark for one in results) for mark in VERDICTS}
-    counts = f"{count[PASS]} passed, {count[WARN]} warned, {count[FAIL]} failed, {count[SKIP]} not needed here"
-    summary = f"{verdict(results)} ({counts}, in {seconds:.1f} s)"
-    return [*rows, "", *_problems(results, width), *textwrap.wrap(summary, width)]
-
-
-def _group(results: Sequence[Result], title_width: int, width: int) -> list[str]:
-    rows = []
-    skipped: dict[str, list[str]] = {}  # reason → titles
-    for one in results:
-        if one.finding.verdict == SKIP:
-            skipped.setdefault(one.finding.why, []).append(one.check.title)
-            continue
-        row = f"  {MARKS[one.finding.verdict]:<5}{one.check.title:<{title_width}}  {one.finding.why}"
-        rows.append(row if len(row) <= width else row[: width - 1] + "…")
-    skipped.pop(NOT_SELECTED, None)
-    for why, titles in skipped.items():
-        text = f"not needed here, {why}: {', '.join(titles)}"
-        rows += textwrap.wrap(text, width, initial_indent="  -    ", subsequent_indent="       ")
-    return rows
-
-
-def _problems(results: Sequence[Result], width: int) -> list[str]:
-    wrap = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
+        body = []
+        skipped: dict[str, list[str]] = {}  # reason → titles
+        for one in members:
+            if one.finding.verdict == SKIP:
+                skipped.setdefault(one.finding.why, []).append(one.check.title)
+                continue
+            row = f"  {MARKS[one.finding.verdict]:<5}{one.check.title:<{title_width}}  {one.finding.why}"
+            body.append(row if len(row) <= width else row[: width - 1] + "…")
+        skipped.pop(NOT_SELECTED, None)
+        for why, titles in skipped.items():
+            body += wrap(f"  -    not needed here, {why}: {', '.join(titles)}", width, subsequent_indent=" " * 7)
+        rows += [group, *body, ""] if body else []
     problems = [one for verdict in (FAIL, WARN) for one in results if one.finding.verdict == verdict]
-    rows: list[str] = []
+    rows += ["What to do:"] * bool(problems)
     for number, one in enumerate(problems, 1):
         rows += wrap(f"{number}. {one.check.title} ({one.check.id}): {one.finding.why}", width, subsequent_indent="   ")
         hint = one.finding.hint + ":" * bool(one.finding.hint and one.finding.fix)
         rows += [f"   {row}" for row in wrap(hint, width - 3)]
         rows += [f"   $ {one.finding.fix}"] if one.finding.fix else []
-    return ["What to do:", *rows, ""] if rows else []
+    count = {mark: sum(one.finding.verdict == mark for one in results) for mark in VERDICTS}
+    counts = f"{count[PASS]} passed, {count[WARN]} warned, {count[FAIL]} failed, {count[SKIP]} not needed here"
+    summary = f"{verdict(results)} ({counts}, in {seconds:.1f} s)"
+    return [*rows, *[""] * bool(problems), *textwrap.wrap(summary, width)]

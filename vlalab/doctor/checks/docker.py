@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from vlalab.description import ports
-from vlalab.doctor.check import FAIL, TORCH, WARN, Case, Condition, Finding, check, fail, from_refusal, ok, skip, warn
+from vlalab.doctor.check import FAIL, WARN, Case, Condition, Finding, check, fail, from_refusal, ok, skip, warn
 from vlalab.doctor.machine import RUN_S
 from vlalab.engine import docker, space
 from vlalab.host.memory import spell
@@ -29,8 +29,7 @@ RESTART = "sudo systemctl restart docker"
 
 def engine_info(case: Case) -> dict:
     """Return what `docker info` reports; nothing where no engine answers."""
-    output = case.machine.run(*INFO) if _engine_problem(case) is None else None
-    return output.json() if output and output.code == 0 else {}
+    return case.machine.run(*INFO).json() if _engine_problem(case) is None else {}
 
 
 ENGINE: Condition = (engine_info, "no engine answers")
@@ -38,13 +37,14 @@ ENGINE: Condition = (engine_info, "no engine answers")
 
 def _engine_problem(case: Case) -> str | None:
     """Return why the engine cannot be used, in the words of every refusal; None where it can."""
+    path = case.machine.which("docker")
+    if path is None:
+        return docker.no_command()
     try:
         output = case.machine.run(*PROBE)
     except TimeoutError:
         return docker.silent(RUN_S)
-    if output is None:
-        return docker.no_command()
-    return docker.why_unfit(output.code, output.out, output.err, case.machine.which("docker") or "")
+    return docker.why_unfit(output.code, output.out, output.err, path)
 
 
 @check("docker-engine", "engine", WARN, "sudo systemctl start docker")
@@ -59,8 +59,7 @@ def engine(case: Case) -> Finding:
             why = f"{SETTINGS} is not valid JSON ({error}): the engine does not start"
             return warn(why, RESTART, "correct it, then")
         return from_refusal(WARN, problem)
-    output = case.machine.run(*PROBE)
-    version = output.json()["Server"]["Version"] if output else ""
+    version = case.machine.run(*PROBE).json()["Server"]["Version"]
     return ok(f"version {version}", facts={"version": version})
 
 
@@ -71,38 +70,19 @@ def plugins(case: Case) -> Finding:
     versions = []
     for name in ("compose", "buildx"):
         output = case.machine.run("docker", name, "version")
-        if problem := docker.plugin_lack(name, output.code if output else 1, output.out if output else ""):
+        if problem := docker.plugin_lack(name, output.code, output.out):
             return from_refusal(WARN, problem)
-        versions.append(f"{name} {'.'.join(map(str, docker.version(output.out if output else '')))}")
+        versions.append(f"{name} {'.'.join(map(str, docker.version(output.out)))}")
     return ok(", ".join(versions))
 
 
-@check("docker-rootless", "users in containers", FAIL,
-       "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place", requires=(ENGINE,))  # fmt: skip
-def rootless(case: Case) -> Finding:
-    """Remapped users cannot write to the volume; a rootless engine has no cgroups for GPUs."""
+@check("docker-rootless", "users in containers", FAIL, RESTART, requires=(ENGINE,))
+def users(case: Case) -> Finding:
+    """With userns-remap users in containers are others, who cannot write to the volume."""
     info = engine_info(case)
     if reason := docker.why_no_volume(info):
         return from_refusal(FAIL, reason)
-    if not docker.is_rootless(info):
-        return ok("the engine runs as root; containers run as the caller")
-    config = case.machine.read("/etc/nvidia-container-runtime/config.toml")
-    if config is not None and not re.search(r"(?m)^\s*no-cgroups\s*=\s*true", config):
-        return warn("rootless, and NVIDIA's runtime uses cgroups, which a user may not set")
-    return ok("rootless: root in a container is you")
-
-
-@check("docker-cgroups", "cgroup driver", WARN, "sudo nvidia-ctk system create-dev-char-symlinks --create-all",
-       requires=(TORCH, ENGINE))  # fmt: skip
-def cgroups(case: Case) -> Finding:
-    """A reload of systemd takes GPUs from running containers."""
-    info = engine_info(case)
-    driver = info.get("CgroupDriver", "")
-    is_exposed = driver == "systemd" and "nvidia" in (info.get("Runtimes") or {}) and not docker.cdi_devices(info)
-    if not is_exposed or any(name.startswith("195:") for name in case.machine.names("/dev/char")):
-        return ok(f"{driver or 'unknown'}: a reload of systemd takes no GPU from containers")
-    why = "cgroup driver systemd: after `systemctl daemon-reload` running containers lose their GPUs"
-    return warn(why, hint="at every boot (docs/doctor.md)")
+    return ok("rootless: root in a container is you" if docker.is_rootless(info) else "the caller's")
 
 
 def routes(table: str, on_link: bool = False) -> Iterator[tuple[str, ipaddress.IPv4Network]]:

@@ -48,8 +48,7 @@ def renderer(case: Case) -> Finding:
         return skip("its environment is not made yet")
     command = ("env", f"PYTHONPATH={paths.python_path()}", str(env.python), "-m", module, "auto")
     output = case.machine.run(*command, limit_s=7.0)
-    text, messages = (output.out if output.code == 0 else "", output.err) if output else ("", "")
-    return judge_renderer(text, bool(devices(case)), messages.strip())
+    return judge_renderer(output.out if output.code == 0 else "", bool(devices(case)), output.err.strip())
 
 
 def judge_renderer(text: str, has_gpu: bool, messages: str = "") -> Finding:

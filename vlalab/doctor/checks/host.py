@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from vlalab.doctor.check import FAIL, TORCH, WARN, Case, Finding, check, fail, ok, skip, warn
+from vlalab.doctor.check import FAIL, WARN, Case, Finding, check, fail, ok, skip, warn
 from vlalab.host.memory import spell
 
 TESTED = {"ubuntu": ("22.04", "24.04"), "debian": ("12", "13")}
@@ -20,8 +20,7 @@ def operating_system(case: Case) -> Finding:
     fields = dict(re.findall(r'(?m)^(\w+)="?(.*?)"?$', case.machine.read("/etc/os-release") or ""))
     name, version = fields.get("ID", "unknown"), fields.get("VERSION_ID", "")
     kernel = (case.machine.read("/proc/sys/kernel/osrelease") or "").strip()
-    uname = case.machine.run("uname", "-m")
-    arch, is_wsl = uname.out.strip() if uname else "", "microsoft" in kernel.lower()
+    arch, is_wsl = case.machine.run("uname", "-m").out.strip(), "microsoft" in kernel.lower()
     label = f"{fields.get('PRETTY_NAME') or name}{', inside WSL 2' if is_wsl else ''}"
     facts = {"id": name, "version": version, "wsl": is_wsl, "kernel": kernel, "machine": arch}
     if arch not in ("x86_64", ""):
@@ -34,26 +33,20 @@ def operating_system(case: Case) -> Finding:
 
 @check("memory", "memory", FAIL, "./lab status", before=("eval", "record", "learn"))
 def memory(case: Case) -> Finding:
-    """The kernel kills a simulator process that finds no memory."""
+    """The kernel kills a simulator that finds no memory, and torch's data loaders where /dev/shm is small."""
     fields = dict(re.findall(r"(\w+):\s+(\d+) kB", case.machine.read("/proc/meminfo") or ""))
     if "MemAvailable" not in fields:
         return skip("/proc/meminfo says nothing")
     free, total = (int(fields[name]) * 1024 for name in ("MemAvailable", "MemTotal"))
-    why, facts = f"{spell(free)} of {spell(total)} free", {"free": free, "total": total}
-    if free >= MIN_MEMORY:
-        return ok(why, facts=facts)
-    why = f"{why}; one simulator process takes up to {spell(MIN_MEMORY)}"
-    return (fail if free < MIN_MEMORY / 4 else warn)(why, hint="see what of the lab is up", facts=facts)
-
-
-@check("shm", "shared memory", WARN, "sudo mount -o remount,size=8g /dev/shm", requires=(TORCH,))
-def shared_memory(case: Case) -> Finding:
-    """torch's data loaders end with a bus error where it is small."""
-    disk = case.machine.disk("/dev/shm")
-    if disk is None:
-        return skip("there is no /dev/shm")
-    why = f"/dev/shm has {spell(disk.total)}"
-    return ok(why) if disk.total >= MIN_SHM else warn(f"{why}; data loaders need {spell(MIN_SHM)} or more")
+    shown, facts = f"{spell(free)} of {spell(total)} free", {"free": free, "total": total}
+    if free < MIN_MEMORY:
+        why = f"{shown}; one simulator process takes up to {spell(MIN_MEMORY)}"
+        return (fail if free < MIN_MEMORY / 4 else warn)(why, hint="see what of the lab is up", facts=facts)
+    shm = case.machine.disk("/dev/shm")
+    if shm and shm.total < MIN_SHM:
+        why = f"/dev/shm has {spell(shm.total)}; data loaders need {spell(MIN_SHM)} or more"
+        return warn(why, "sudo mount -o remount,size=8g /dev/shm", facts=facts)
+    return ok(shown, facts=facts)
 
 
 @check("disk-volume", "disk of the volume", FAIL, "./lab runs",
@@ -84,16 +77,15 @@ def _space(case: Case, path: str, name: str, hint: str) -> Finding:
 @check("upgrades", "automatic upgrades", WARN, "sudo ./lab host setup --only upgrades")
 def upgrades(case: Case) -> Finding:
     """A new driver takes the GPU from running programs, a new engine stops every container."""
-    dump = case.machine.run("apt-config", "dump") if case.machine.which("unattended-upgrade") else None
-    settings = dump.out if dump else ""
+    settings = case.machine.run("apt-config", "dump").out if case.machine.which("unattended-upgrade") else ""
     if not re.search(r'(?m)^APT::Periodic::Unattended-Upgrade "[^0"]', settings):
         return skip("unattended-upgrades is off")
     excluded = re.findall(r'(?m)^Unattended-Upgrade::Package-Blacklist:: "(.+)";', settings)
     if not re.search(r'(?mi)^Unattended-Upgrade::(Allowed-Origins|Origins-Pattern):: ".*docker', settings):
         excluded += ["docker-ce", r"containerd\.io"]  # of Docker's repository, which it does not touch
     query = r"${db:Status-Want} ${db:Status-Status} ${Package}\n"
-    listing = case.machine.run("dpkg-query", "-W", "-f", query, *UPGRADED)
-    packages = re.findall(r"(?m)^install installed (\S+)$", listing.out if listing else "")
+    listing = case.machine.run("dpkg-query", "-W", "-f", query, *UPGRADED).out
+    packages = re.findall(r"(?m)^install installed (\S+)$", listing)
     names = ", ".join(name for name in packages if not any(re.match(pattern, name) for pattern in excluded))
     if names:
         return warn(f"unattended-upgrades may replace {names} overnight: no GPU, or every container stops")

@@ -111,15 +111,24 @@ def mig(case: Case) -> Finding:
 @check("nvidia-toolkit", "GPUs for containers", WARN, "sudo apt-get install -y nvidia-container-toolkit",
        requires=(TORCH, GPU, ENGINE))  # fmt: skip
 def toolkit(case: Case) -> Finding:
-    """Containers get a GPU only through NVIDIA's toolkit; those of snap's Docker and of Docker Desktop get none."""
+    """Containers get a GPU only through NVIDIA's toolkit, and keep it through a reload of systemd only with links."""
     info = engine_info(case)
     is_unfit = "Docker Desktop" in info.get("OperatingSystem", "") or "/snap/" in info.get("DockerRootDir", "")
-    is_registered = "nvidia" in (info.get("Runtimes") or {})
-    if is_unfit or not (is_registered or docker.cdi_devices(info)):
+    is_registered, is_cdi = "nvidia" in (info.get("Runtimes") or {}), bool(docker.cdi_devices(info))
+    if is_unfit or not (is_registered or is_cdi):
         if not is_unfit and case.machine.which("nvidia-ctk") is None:
             hint = "from NVIDIA's repository (docs.nvidia.com/datacenter/cloud-native/container-toolkit)"
             return warn("nvidia-container-toolkit is not installed: containers get no GPU", hint=hint)
         return from_refusal(WARN, docker.why_no_gpu(info).replace(": ", "; ", 1))
+    config = case.machine.read("/etc/nvidia-container-runtime/config.toml")
+    if docker.is_rootless(info) and config and not re.search(r"(?m)^\s*no-cgroups\s*=\s*true", config):
+        fix = "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place"
+        return warn("the engine is rootless, and NVIDIA's runtime uses cgroups, which a user may not set", fix)
+    has_links = any(name.startswith("195:") for name in case.machine.names("/dev/char"))
+    if info.get("CgroupDriver") == "systemd" and not is_cdi and not has_links:
+        why = "cgroup driver systemd: after `systemctl daemon-reload` running containers lose their GPUs"
+        fix = "sudo nvidia-ctk system create-dev-char-symlinks --create-all"
+        return warn(why, fix, "at every boot (docs/doctor.md)")
     return ok("NVIDIA's runtime is registered" if is_registered else "by CDI")
 
 
@@ -133,8 +142,8 @@ def gpu_in_container(case: Case) -> Finding:
         return skip("its image is not built")
     command = ("docker", "run", "--rm", "--gpus", "all", images.reference(name), "nvidia-smi", "-L")
     output = case.machine.run(*command, limit_s=28.0)
-    if output is None or output.code != 0:
-        last = ((output.err if output else "").strip().splitlines() or ["no message"])[-1]
+    if output.code != 0:
+        last = (output.err.strip().splitlines() or ["no message"])[-1]
         hint = docker.advice(last) or docker.why_no_gpu(engine_info(case))
         return fail(f"a container of {name} sees no GPU: {last}", "", hint)
     return ok(f"{len(output.out.splitlines())} GPUs in a container of {name}")

@@ -7,7 +7,6 @@ import re
 import shlex
 import stat
 
-from vlalab.description import environment_file
 from vlalab.description.interpolation import read_dotenv
 from vlalab.doctor.check import FAIL, WARN, Case, Finding, check, fail, from_refusal, ok, skip, warn
 from vlalab.doctor.checks.docker import ENGINE
@@ -23,11 +22,8 @@ SECRETS = re.compile(r"(?m)^\s*(?:export\s+)?\w*(?:TOKEN|PASSWORD|SECRET|INDEX|K
 def owner(case: Case) -> Finding:
     """The owner cannot replace an environment that another user made."""
     uid = case.root.stat().st_uid
-    directories = [
-        case.root,
-        *(venvs.named(name, case.root).folder for name in (*case.selected(), *paths.WITHOUT_IMAGE)),
-    ]
-    made = [one / ".venv" for one in directories if (one / ".venv").exists()]
+    environments = [venvs.named(name, case.root) for name in (*case.selected(), *paths.WITHOUT_IMAGE)]
+    made = [path for path in (case.root / ".venv", *(one.venv for one in environments)) if path.exists()]
     foreign = [path for path in made if path.lstat().st_uid != uid != 0]
     if foreign:
         whose = owners.name_of(foreign[0].lstat().st_uid)
@@ -41,8 +37,7 @@ def environments(case: Case) -> Finding:
     """One of another lock is not what was tested."""
     made = [env for name in case.selected() if os.path.lexists((env := venvs.named(name, case.root)).python)]
     for env in made:
-        output = case.machine.run(str(env.python), "-I", "-c", "pass")
-        if output is None or output.code != 0:
+        if case.machine.run(str(env.python), "-I", "-c", "pass").code != 0:
             return fail(f"the Python of environment {env.name} does not run", f"./lab env {env.name}")
     for env in made:
         if not env.is_ready():
@@ -64,7 +59,7 @@ def built_images(case: Case) -> Finding:
 
 @check("settings", ".env", FAIL, "chmod 600 .env")
 def settings(case: Case) -> Finding:
-    """A token that others can read is no secret; a misspelt name changes nothing."""
+    """A token that others can read is no secret."""
     path = case.root / ".env"
     try:
         text, mode = path.read_text(), stat.S_IMODE(path.stat().st_mode)
@@ -76,6 +71,4 @@ def settings(case: Case) -> Finding:
     if mode & (stat.S_IRGRP | stat.S_IROTH) and SECRETS.search(text):
         why = f".env holds a token or password, and its mode {mode:o} lets others read it"
         return fail(why, f"chmod 600 {shlex.quote(str(path))}", safe=True)
-    if unknown := environment_file.strangers(variables, environment_file.known()):
-        return warn(f".env: {unknown[0]}", "", "correct the name, or remove it")
     return ok(f"{len(variables)} settings in .env, mode {mode:o}")
