@@ -166,11 +166,11 @@ def test_an_inventory_says_who_they_are(servers, tmp_path, capsys):
         f"  vars: {{ansible_host: 127.0.0.1, ansible_user: {user}, lab_root: {root}}}\n"
         f"  hosts: {{gpu02: {{ansible_port: {servers[1].port}}}, gpu01: {{ansible_port: {servers[0].port}}}}}\n"
     )
-    found = machines.chosen([], str(inventory))
+    found = machines.select([], str(inventory))
     assert [(one.name, one.port, one.root) for one in found] == [
         ("gpu01", servers[0].port, root), ("gpu02", servers[1].port, root)
     ]  # fmt: skip
     assert fleet.run("doctor", found, 4, 60.0, as_json=True) == 0
     (tmp_path / "empty.yaml").write_text("all:\n")
     with pytest.raises(LabError, match="names no machine"):
-        machines.of_file(tmp_path / "empty.yaml")
+        machines.read_inventory(tmp_path / "empty.yaml")

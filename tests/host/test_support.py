@@ -170,7 +170,7 @@ def test_the_archive_holds_what_is_asked_for_first_and_no_secret(clone, tmp_path
     assert {"system", "kernel", "lab", "docker", "environments"} <= set(json.loads(short["versions.json"]))
     assert "oracle:" in short["compose.yaml"]
     for log in ("logs/oracle.log", "logs/random-7.log"):
-        assert short[log].endswith("ready\n") and len(short[log]) <= support.LONGEST and log in short["README.txt"]
+        assert short[log].endswith("ready\n") and len(short[log]) <= support.MAX_LOG and log in short["README.txt"]
     assert "logs/oracle.log" in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""Several machines: named one by one, or in an inventory file as Ansible has it."""
+"""Other machines: named one by one, or in an inventory file in Ansible's format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vlalab.environments import venvs
@@ -24,7 +24,7 @@ NAME = re.compile(r"(?:(?P<user>[a-z_][\w.-]*)@)?(?P<host>[A-Za-z0-9][\w.-]*)(?:
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine, how SSH reaches it, and where the lab lies there; None: what ~/.ssh/config says."""
+    """A machine, how SSH reaches it, and the lab's directory there; None: as in ~/.ssh/config."""
 
     name: str
     host: str
@@ -33,77 +33,75 @@ class Machine:
     key: str | None = None
     root: str = INSTALL
 
-    def as_ansible(self) -> dict[str, object]:
-        """Returns its variables as an inventory has them."""
-        named = {"ansible_host": self.host, "ansible_user": self.user, "ansible_port": self.port, "lab_root": self.root}
-        return {name: value for name, value in named.items() if value is not None}
-
 
 def environment() -> Environment:
-    """Returns the environment with Ansible and Fabric, made on first use."""
+    """Return the environment with Ansible and Fabric, made on first use."""
     return venvs.ensure(ADMIN.name)
 
 
 def variables() -> dict[str, str]:
-    """Returns the variables under which Ansible runs: the lab's settings, a place for its notes, and text in UTF-8."""
+    """Return the environment variables for Ansible: the lab's settings, its own cache, and text in UTF-8."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     own = {"ANSIBLE_CONFIG": str(ADMIN / "ansible.cfg"), "ANSIBLE_HOME": f"{cache}/vla-lab/ansible"}
     return {**os.environ, **own, "LC_ALL": "C.UTF-8"}
 
 
 def ansible(program: str) -> list[str]:
-    """Returns the beginning of a command of Ansible's: playbook or inventory."""
+    """Return the start of a command of Ansible's: playbook or inventory."""
     return [str(environment().python), "-m", "ansible", program]
 
 
 def read(label: str, text: str) -> Machine:
-    """Returns the machine that was typed as [USER@]HOST[:PORT]. Raises LabError for anything else."""
-    found = NAME.fullmatch(text)
-    if not found or int(found["port"] or 22) > 65535:
+    """Return the machine of [USER@]HOST[:PORT]. Raises LabError for anything else."""
+    match = NAME.fullmatch(text)
+    if not match or int(match["port"] or 22) > 65535:
         raise LabError(f"{label} '{text}' names no machine; expected [USER@]HOST[:PORT], as gpu01 or anna@gpu01:2222")
-    return Machine(text, found["host"], found["user"], int(found["port"]) if found["port"] else None)
+    return Machine(text, match["host"], match["user"], int(match["port"]) if match["port"] else None)
 
 
-def chosen(hosts: list[Machine], inventory: str | None, root: str | None = None) -> list[Machine]:
-    """Returns the machines that were asked for. Raises LabError for none, and for both ways at once."""
-    if hosts and inventory:
-        raise LabError("--hosts and --inventory both name machines; give one of them")
+def select(hosts: list[Machine], inventory: str | None, root: str | None = None) -> list[Machine]:
+    """Return the requested machines. Raises LabError for none, and where both ways are used at once."""
+    require_one_way(hosts, inventory)
     inventory = inventory or (None if hosts else os.environ.get(VARIABLE))
     if not hosts and not inventory:
         raise LabError(f"no machines; name them (--hosts gpu01,gpu02), or a file (--inventory FILE, or {VARIABLE})")
-    found = hosts or of_file(Path(inventory))
-    return [Machine(**{**asdict(one), "root": root}) for one in found] if root else found
+    machines = read_inventory(Path(inventory)) if inventory else hosts
+    return [replace(one, root=root) for one in machines] if root else machines
 
 
-def of_file(path: Path) -> list[Machine]:
-    """Returns the machines of an inventory, by name. Raises LabError where Ansible cannot read it."""
+def require_one_way(hosts: list[Machine], inventory: str | None) -> None:
+    """Raise LabError where machines are named both one by one and in a file."""
+    if hosts and inventory:
+        raise LabError("--hosts and --inventory both name machines; give one of them")
+
+
+def read_inventory(path: Path) -> list[Machine]:
+    """Return the machines of an inventory, by name. Raises LabError where Ansible cannot read it."""
     command = [*ansible("inventory"), "-i", path, "--list"]
-    asked = subprocess.run(command, env=variables(), capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    groups = json.loads(asked.stdout) if asked.returncode == 0 else {}
-    known = groups.pop("_meta", {}).get("hostvars", {})
-    names = sorted({name for group in groups.values() for name in group.get("hosts", ())})
-    if not names:
-        words = asked.stderr.strip().splitlines()
-        raise LabError(f"{path} names no machine; Ansible says: {words[-1] if words else 'nothing'}")
-    return [_of_inventory(name, known.get(name, {})) for name in names]
-
-
-def _of_inventory(name: str, given: dict) -> Machine:
-    key, port = given.get("ansible_ssh_private_key_file"), given.get("ansible_port")
-    return Machine(
-        name,
-        str(given.get("ansible_host", name)),
-        given.get("ansible_user"),
-        int(port) if port else None,
-        os.path.expanduser(key) if key else None,
-        str(given.get("lab_root", INSTALL)),
-    )
+    done = subprocess.run(command, env=variables(), capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    groups = json.loads(done.stdout) if done.returncode == 0 else {}
+    hostvars = groups.pop("_meta", {}).get("hostvars", {})
+    machines = []
+    for name in sorted({name for group in groups.values() for name in group.get("hosts", ())}):
+        values = hostvars.get(name, {})
+        key, port = values.get("ansible_ssh_private_key_file"), values.get("ansible_port")
+        host, user = str(values.get("ansible_host", name)), values.get("ansible_user")
+        key, root = os.path.expanduser(key) if key else None, str(values.get("lab_root", INSTALL))
+        machines.append(Machine(name, host, user, int(port) if port else None, key, root))
+    if not machines:
+        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise LabError(f"{path} names no machine; Ansible says: {last}")
+    return machines
 
 
 @contextmanager
-def as_inventory(hosts: list[Machine]) -> Iterator[Path]:
-    """Holds an inventory file with those machines."""
+def inventory_file(machines: list[Machine]) -> Iterator[Path]:
+    """Yield a temporary inventory file with those machines."""
+    hosts = {}
+    for one in machines:
+        values = {"ansible_host": one.host, "ansible_user": one.user, "ansible_port": one.port, "lab_root": one.root}
+        hosts[one.name] = {name: value for name, value in values.items() if value is not None}
     with tempfile.NamedTemporaryFile("w", suffix=".json", prefix="vla-lab-") as file:
-        json.dump({"all": {"hosts": {one.name: one.as_ansible() for one in hosts}}}, file)
+        json.dump({"all": {"hosts": hosts}}, file)
         file.flush()
         yield Path(file.name)

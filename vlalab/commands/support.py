@@ -1,4 +1,4 @@
-"""`support`: one archive to attach to a question, of what somebody who helps asks for first, and without secrets."""
+"""`support`: one archive to attach to a question: findings, versions, settings, logs; no secrets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -18,16 +18,15 @@ import yaml
 from vlalab.description import compose, environment_file
 from vlalab.description.interpolation import read_dotenv
 from vlalab.engine import building, docker
-from vlalab.environments import locks, venvs
+from vlalab.environments import venvs
 from vlalab.host import paths, secrets
 from vlalab.host.console import LabError, say, status
 from vlalab.runtimes import both, contained, logs
 
 MODE = 0o600
-LONGEST = 200_000  # characters of a log: its end
-DOCTOR_S = 120.0
-# Variables of the shell that are named, and those whose values are shown, in .env too. Of the lab's own variables these
-# are the documented ones, without those that may hold a secret.
+MAX_LOG = 200_000  # characters of a log: its end
+COMMAND_S = 120.0
+# Variables of the shell whose names are listed, and those whose values are (so are the lab's documented ones').
 PREFIXES = ("VLALAB_", "DOCKER_", "COMPOSE_", "NVIDIA_", "CUDA_", "HF_", "UV_", "PIP_", "MUJOCO_", "LC_")
 PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY"}
 HARMLESS = {
@@ -41,24 +40,30 @@ README = """What is in here, made by `./lab support` on {when}:
 
 {names}
 
-Values that are secret, or look so, were replaced by {hidden}: tokens, passwords, keys, headers of authorization. Of
-variables only values that are known to be harmless are here. Other things that programs print are as they were,
-addresses and names of users and machines too: look before you send it.
+Values that are secret, or look so, were replaced by {hidden}; of variables only values known to be harmless are here.
+Everything else is as programs print it, addresses and names of users and machines too: look before you send it.
 """
 
 
 def write(target: Path | None, root: Path = paths.ROOT) -> Path:
-    """Writes the archive, for its owner alone, says what is in it and returns where it lies.
+    """Write the archive, readable by its owner alone, list its files and return its path.
 
-    A part that cannot be had is replaced by the reason. Raises LabError where the file is there or cannot be written.
+    A part that cannot be had is replaced by the reason. Raises LabError where the file exists or cannot be written.
     """
     path = target or Path.cwd() / f"vla-lab-support-{platform.node() or 'host'}-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz"
-    descriptor = _open(path)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE)
+    except OSError as error:
+        raise LabError(f"cannot write {path} ({error.strerror}); name another file: --out FILE") from error
     with os.fdopen(descriptor, "wb") as file, status("gathering"):
         parts = gather(root)
+        names = "\n".join(f"  {name}" for name in parts)
+        readme = README.format(when=time.strftime("%Y-%m-%d %H:%M:%S %z"), names=names, hidden=secrets.HIDDEN)
         with tarfile.open(fileobj=file, mode="w:gz") as archive:
-            for name, text in {"README.txt": _readme(parts), **parts}.items():
-                _add(archive, name, text)
+            for name, text in {"README.txt": readme, **parts}.items():
+                entry = tarfile.TarInfo(f"vla-lab-support/{name}")
+                entry.size, entry.mode, entry.mtime = len(text.encode()), MODE, int(time.time())
+                archive.addfile(entry, io.BytesIO(text.encode()))
     for name, text in parts.items():
         print(f"{name:<28} {len(text.encode()):>8} bytes")
     say(f"{sum(text.count(secrets.HIDDEN) for text in parts.values())} secrets were removed; the file is yours alone")
@@ -66,65 +71,58 @@ def write(target: Path | None, root: Path = paths.ROOT) -> Path:
 
 
 def gather(root: Path) -> dict[str, str]:
-    """Returns the archive's files by name, their secrets removed."""
+    """Return the archive's files by name, their secrets removed."""
     known = known_secrets(root)
+
+    def services() -> str:
+        environment = compose.environment_variables()
+        return yaml.safe_dump({"services": {name: compose.filled(name, environment) for name in compose.names()}})
+
     parts: dict[str, Callable[[], str]] = {
-        "doctor.json": lambda: _own(root, "doctor", "--json"),
-        "status.json": lambda: _own(root, "status", "--json"),
+        "doctor.json": lambda: _output([root / "lab", "doctor", "--json"]),
+        "status.json": lambda: _output([root / "lab", "status", "--json"]),
         "versions.json": lambda: json.dumps(versions(), indent=1),
-        "compose.yaml": compose_config,
+        "compose.yaml": services,  # with their variables filled in
         "variables.txt": lambda: variables(root),
-        **{f"logs/{name}.log": (lambda name=name: _end_of(name)) for name in logs.names()},
-        **{f"logs/{one.name}-container.log": (lambda one=one: _of_container(one)) for one in contained.everything()},
+        **{f"logs/{name}.log": (lambda name=name: _service_log(name)) for name in logs.names()},
+        **{f"logs/{one.name}-container.log": (lambda one=one: _container_log(one)) for one in contained.everything()},
     }
     return {name: secrets.removed(_or_reason(make), known) for name, make in parts.items()}
 
 
 def versions() -> dict[str, object]:
-    """Returns what runs here: system, Python, the lab's commit, engine, driver, environments and how fit they are."""
+    """Return the versions of system, Python, lab and engine, and the state of every environment."""
     engine = docker.available()
-    environments = {name: venvs.named(name) for name in paths.image_names()}
     return {
         "system": Path("/etc/os-release").read_text() if Path("/etc/os-release").exists() else platform.platform(),
         "kernel": platform.release(),
         "python": sys.version,
         "lab": {"commit": building.commit(), "root": str(paths.ROOT), "volume": str(paths.volume())},
         "docker": engine or json.loads(docker.run(["version", "--format", "{{json .}}"]).stdout),
-        "nvidia": _words(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv"]),
-        "environments": {name: "ready" if one.is_ready() else "not ready" for name, one in environments.items()},
-        "locks": {name: one.inputs_hash() for name, one in locks.all_locks().items()},
+        "environments": {n: "ready" if venvs.named(n).is_ready() else "not ready" for n in paths.image_names()},
     }
 
 
-def compose_config() -> str:
-    """Returns every service with its variables filled in: by Compose where there is an engine, else by our reader."""
-    if docker.available() is None:
-        return docker.compose(["--profile", "*", "config"]).stdout
-    given = compose.environment_variables()
-    return yaml.safe_dump({"services": {name: compose.filled(name, given) for name in compose.names()}})
-
-
 def variables(root: Path) -> str:
-    """Return the names in .env and those of the shell that change anything here, with the values of harmless ones.
+    """Return the names in .env and those of the shell that matter to the lab, with the values of harmless ones.
 
     Comments in .env are left out, since they may hold an old token.
     """
-    named = HARMLESS | PROXIES
-    shell = {n: value for n, value in os.environ.items() if n.startswith(PREFIXES) or n.upper() in named}
-    return f"# .env\n{_or_reason(lambda: _listed(read_dotenv(root / '.env')))}\n# the shell\n{_listed(shell)}"
-
-
-def _listed(variables: Mapping[str, str]) -> str:
     harmless = HARMLESS | environment_file.documented() - SECRET
-    shown = {name: value if name in harmless or not value else secrets.HIDDEN for name, value in variables.items()}
-    return "".join(f"{name}={shown[name]}\n" for name in sorted(shown)) or "(none)\n"
+
+    def listed(values: Mapping[str, str]) -> str:
+        shown = {name: value if name in harmless or not value else secrets.HIDDEN for name, value in values.items()}
+        return "".join(f"{name}={shown[name]}\n" for name in sorted(shown)) or "(none)\n"
+
+    shell = {n: v for n, v in os.environ.items() if n.startswith(PREFIXES) or n.upper() in HARMLESS | PROXIES}
+    return f"# .env\n{_or_reason(lambda: listed(read_dotenv(root / '.env')))}\n# the shell\n{listed(shell)}"
 
 
 def known_secrets(root: Path = paths.ROOT) -> set[str]:
-    """Returns the secret values that are known: of the shell, of .env, and of what is up."""
+    """Return the known secret values: those of the shell, of .env, and of running services."""
     try:
         known = secrets.values(compose.environment_variables(root))
-    except LabError:  # a .env that nobody can read; what looks like a secret is removed all the same
+    except LabError:  # .env cannot be read; what looks like a secret is removed all the same
         known = secrets.values(os.environ)
     return known.union(*(secrets.values(one.started_with()) for one in both.instances()))
 
@@ -136,51 +134,22 @@ def _or_reason(make: Callable[[], str]) -> str:
         return f"(could not be had: {error})\n"
 
 
-def _own(root: Path, *words: str) -> str:
-    """Returns what a task of the lab prints; after it what it says, where it fails."""
-    asked = subprocess.run(
-        [root / "lab", *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=DOCTOR_S
-    )
-    return asked.stdout or asked.stderr
+def _output(command: Sequence[str | Path]) -> str:
+    """Return what a command prints, its messages where it prints nothing."""
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=COMMAND_S)
+    return done.stdout or done.stderr
 
 
-def _words(command: list[str]) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"(no answer: {error})"
-
-
-def _end_of(name: str) -> str:
-    places = (logs.place(name), logs.place(name, attached=True))
-    path = next(path for path in places if path.exists())
+def _service_log(name: str) -> str:
+    path = next(path for path in (logs.place(name), logs.place(name, attached=True)) if path.exists())
     return _last_lines(path.read_bytes().decode(errors="replace"))
 
 
-def _of_container(found: contained.Container) -> str:
-    done = docker.run(["logs", "--tail", "2000", found.container], check=False)
+def _container_log(container: contained.Container) -> str:
+    done = docker.run(["logs", "--tail", "2000", container.container], check=False)
     return _last_lines(done.stdout + done.stderr)
 
 
 def _last_lines(text: str) -> str:
-    """Returns the end of a log, in whole lines: of one that is cut within a secret nothing would say what it is."""
-    return text if len(text) <= LONGEST else text[-LONGEST:].partition("\n")[2]
-
-
-def _readme(parts: dict[str, str]) -> str:
-    when = time.strftime("%Y-%m-%d %H:%M:%S %z")
-    return README.format(when=when, names="\n".join(f"  {name}" for name in parts), hidden=secrets.HIDDEN)
-
-
-def _open(path: Path) -> int:
-    try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE)
-    except OSError as error:
-        raise LabError(f"cannot write {path} ({error.strerror}); name another file: --out FILE") from error
-
-
-def _add(archive: tarfile.TarFile, name: str, text: str) -> None:
-    data = text.encode()
-    entry = tarfile.TarInfo(f"vla-lab-support/{name}")
-    entry.size, entry.mode, entry.mtime = len(data), MODE, int(time.time())
-    archive.addfile(entry, io.BytesIO(data))
+    """Return the end of a log in whole lines: a line cut within a secret would not be recognised as one."""
+    return text if len(text) <= MAX_LOG else text[-MAX_LOG:].partition("\n")[2]

@@ -1,0 +1,97 @@
+"""`host setup`: run the playbook admin/setup.yaml, on this machine or on others, and the doctor afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from vlalab.commands import fleet, machines
+from vlalab.commands.machines import Machine
+from vlalab.host.console import LabError, require_known, say
+from vlalab.host.paths import ADMIN, ROOT
+
+STEPS = ("engine", "nvidia", "users", "volume", "install", "upgrades", "boot")
+EXTRAS = ("driver", "rootless")
+ENGINES = ("docker", "distribution", "none")
+DOCTOR_S = 120.0
+LOCAL = "localhost,"  # an inventory of this machine alone
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is requested. Without machines and inventory: this machine."""
+
+    hosts: list[Machine] = field(default_factory=list)
+    inventory: str | None = None
+    values: dict[str, object] = field(default_factory=dict)  # of admin/defaults.yaml
+    only: list[str] = field(default_factory=list)  # of STEPS; none: all
+    check: bool = False
+    ask_password: bool = False
+
+
+def values(flags: dict[str, object]) -> dict[str, object]:
+    """Return the playbook's variables for the flags; what no flag sets stays as in admin/defaults.yaml.
+
+    Raises LabError for a --set of another form, or of a setting that the playbook does not know.
+    """
+    names = {"engine": "engine", "volume": "volume", "lab": "lab_root", "from": "lab_source", "ca_bundle": "ca_bundle"}
+    result = {name: flags[flag] for flag, name in names.items() if flags[flag]}
+    known = yaml.safe_load((ADMIN / "defaults.yaml").read_text())
+    for text in flags["set"]:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise LabError(f"--set '{text}' has no value; expected NAME=VALUE")
+        require_known("--set", [name], known)
+        result[name] = value
+    return {**result, "extras": list(flags["with"]), "users": list(flags["user"]), "boot": list(flags["boot"])}
+
+
+def run(setup: Setup) -> int:
+    """Run the playbook and return its exit code; after a success, the doctor's.
+
+    Raises LabError for what cannot succeed, before anything is installed.
+    """
+    values, is_local = setup.values, not setup.hosts and not setup.inventory
+    machines.require_one_way(setup.hosts, setup.inventory)
+    if is_local and os.geteuid() != 0:
+        raise LabError(f"setting up this machine takes root; run: sudo {ROOT}/lab {' '.join(sys.argv[1:])}")
+    if "rootless" in values["extras"] and not values["users"]:
+        raise LabError("--with rootless makes an engine for each user; name them: --user anna,ben")
+    if is_local and "lab_source" in values:
+        raise LabError("--from is for other machines; on this one the lab is this clone")
+    if is_local:
+        values = {"lab_root": str(ROOT), **values}
+    elif not values.get("lab_source") and (not setup.only or "install" in setup.only):
+        origin = subprocess.run(["git", "-C", ROOT, "remote", "get-url", "origin"], capture_output=True, text=True)
+        if ":" not in origin.stdout:
+            raise LabError("this clone has no origin that other machines reach; name an address with --from ADDRESS")
+        values = {**values, "lab_source": origin.stdout.strip()}
+    inventory = Path(setup.inventory) if setup.inventory else LOCAL
+    with machines.inventory_file(setup.hosts) if setup.hosts else nullcontext(inventory) as inventory:
+        line = [*command(setup, str(inventory)), "-e", json.dumps(values)]
+        # It may ask for a password, or about a host key: it has the terminal.
+        code = subprocess.run(line, env=machines.variables()).returncode
+    if code or setup.check:
+        return code
+    say("running the doctor")
+    if is_local:
+        return subprocess.run([ROOT / "lab", "doctor"], stdin=subprocess.DEVNULL).returncode
+    root = str(values["lab_root"]) if "lab_root" in values else None
+    selected = machines.select(setup.hosts, setup.inventory, root)
+    return fleet.run("doctor", selected, fleet.PARALLEL, DOCTOR_S, as_json=False)
+
+
+def command(setup: Setup, inventory: str) -> list[str]:
+    """Return Ansible's command, without its variables."""
+    line = [*machines.ansible("playbook"), "-i", inventory, str(ADMIN / "setup.yaml")]
+    line += ["--connection", "local"] if inventory == LOCAL else []
+    line += ["--check", "--diff"] if setup.check else []
+    line += ["--ask-become-pass"] if setup.ask_password else []
+    return line + (["--tags", ",".join(setup.only)] if setup.only else [])
