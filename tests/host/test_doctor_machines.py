@@ -26,7 +26,7 @@ SCHEMA_OF_A_CHECK = {
 PARTS = ("files", "commands", "programs", "disks", "answers", "variables")
 # What looks at this very clone, its environments, its volume or the processes that run here.
 OF_THIS_CLONE = {
-    "egl", "renderer", "clone-owner", "environments", "images", "settings", "volume", "volume-owner", "checkpoints",
+    "egl", "renderer", "environments", "images", "settings", "volume", "volume-owner", "checkpoints",
     "gpu-in-container",
 }  # fmt: skip
 

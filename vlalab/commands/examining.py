@@ -80,7 +80,8 @@ def require(task: str, given: Given) -> None:
     environments = (
         images.choose(given["names"]) if task == "build" else [known[name].environment_name for name in services]
     )
-    chosen = [one for one in runner.before(task) if one.group != "nvidia" or not _on_cpu(services, given)]
+    known_checks = [one for one in runner.checks() if task in one.before]
+    chosen = [one for one in known_checks if one.group != "nvidia" or not _on_cpu(services, given)]
     case = Case(environments=tuple(dict.fromkeys(environments)), no_cache=bool(given.get("no_cache")))
     limit_s = float("inf") if task == "build" else BEFORE_S  # a build takes minutes, and space
     for one in runner.run(chosen, case, limit_s):

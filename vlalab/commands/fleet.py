@@ -8,8 +8,8 @@ import subprocess
 import sys
 from dataclasses import asdict
 
-from vlalab.commands import machines
 from vlalab.commands.machines import Machine
+from vlalab.environments import venvs
 from vlalab.host import endings
 from vlalab.host.console import LabError, status
 from vlalab.host.paths import ADMIN
@@ -39,7 +39,7 @@ def run(verb: str, selected: list[Machine], parallel: int, timeout_s: float, as_
         "machines": [asdict(one) for one in selected], "command": COMMANDS[verb], "parallel": parallel,
         "timeout_s": timeout_s, "connect_s": CONNECT_S,
     }  # fmt: skip
-    command = [str(machines.environment().python), "-I", str(ADMIN / "fleet.py")]
+    command = [str(venvs.ensure(ADMIN.name).python), "-I", str(ADMIN / "fleet.py")]
     rows: dict[str, dict] = {}
     with (
         status(f"fleet {verb}: {len(selected)} machines") as line,

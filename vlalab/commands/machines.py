@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vlalab.environments import venvs
-from vlalab.environments.venvs import Environment
 from vlalab.host.console import LabError
 from vlalab.host.paths import ADMIN
 
@@ -34,11 +33,6 @@ class Machine:
     root: str = INSTALL
 
 
-def environment() -> Environment:
-    """Return the environment with Ansible and Fabric, made on first use."""
-    return venvs.ensure(ADMIN.name)
-
-
 def variables() -> dict[str, str]:
     """Return the environment variables for Ansible: the lab's settings, its own cache, and text in UTF-8."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -48,7 +42,7 @@ def variables() -> dict[str, str]:
 
 def ansible(program: str) -> list[str]:
     """Return the start of a command of Ansible's: playbook or inventory."""
-    return [str(environment().python), "-m", "ansible", program]
+    return [str(venvs.ensure(ADMIN.name).python), "-m", "ansible", program]
 
 
 def read(label: str, text: str) -> Machine:

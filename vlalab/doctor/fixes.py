@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,8 +12,8 @@ from vlalab.doctor.check import FAIL, WARN, Result
 from vlalab.host import paths
 from vlalab.host.console import agreed, say
 
-PLACEHOLDER = re.compile(r"\b(?:SERVICE|ENV|MODEL|FILE|CERTIFICATE|SUITE)\b")
-NOT_RUN = ("unset", "ss", "wsl.exe")  # they change the caller's shell, only show something, or run elsewhere
+# Commands with a placeholder, for the caller's shell, or for Windows.
+MANUAL = re.compile(r"\b(?:SERVICE|ENV|MODEL|FILE|CERTIFICATE|SUITE)\b|^(?:unset|wsl\.exe)\b")
 
 
 def apply(results: Sequence[Result], yes: bool = False) -> list[str]:
@@ -22,9 +21,7 @@ def apply(results: Sequence[Result], yes: bool = False) -> list[str]:
     fixed = []
     for one in results:
         finding, command = one.finding, one.finding.fix
-        if finding.verdict not in (WARN, FAIL) or not command or PLACEHOLDER.search(command):
-            continue
-        if shlex.split(command)[0] in NOT_RUN:
+        if finding.verdict not in (WARN, FAIL) or not command or MANUAL.search(command):
             continue
         if not finding.safe and not yes:
             if not sys.stdin.isatty():

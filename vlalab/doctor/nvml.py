@@ -10,6 +10,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+PREFIX = "NVMLError_"
+
 
 def query() -> dict[str, Any]:
     """Return what the library reports."""
@@ -18,7 +20,7 @@ def query() -> dict[str, Any]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return {"error": _name(error)}
+        return {"error": type(error).__name__.removeprefix(PREFIX)}
     return {
         "driver": pynvml.nvmlSystemGetDriverVersion(),
         "devices": [_device(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())],
@@ -29,7 +31,7 @@ def _device(pynvml: Any, index: int) -> dict[str, Any]:
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     except pynvml.NVMLError as error:  # it fell off the bus
-        return {"index": index, "error": _name(error)}
+        return {"index": index, "error": type(error).__name__.removeprefix(PREFIX)}
 
     def value(name: str, convert: Callable[[Any], Any] = lambda value: value) -> Any:
         try:
@@ -49,10 +51,6 @@ def _device(pynvml: Any, index: int) -> dict[str, Any]:
         "mig": value("MigMode", lambda modes: bool(modes[0])),
         "processes": None if compute is None else sorted({one.pid for one in (*compute, *(graphics or ()))}),
     }
-
-
-def _name(error: Exception) -> str:
-    return type(error).__name__.removeprefix("NVMLError_")
 
 
 if __name__ == "__main__":

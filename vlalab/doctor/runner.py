@@ -19,11 +19,6 @@ def checks() -> list[Check]:
     return sorted(check.REGISTERED, key=lambda one: GROUPS.index(one.group))
 
 
-def before(task: str) -> list[Check]:
-    """Return the checks that a task runs before it starts."""
-    return [one for one in checks() if task in one.before]
-
-
 def named(ids: Sequence[str]) -> list[Check]:
     """Return the checks with those ids."""
     return [one for one in checks() if one.id in ids]

@@ -15,11 +15,12 @@ LIMIT_S = 560.0
 
 def run(name: str, case: Case) -> list[Result]:
     """Return the results of an environment's self-test, run in its image where that is built, else locally."""
-    fix, env, script = f"./lab env {name}", venvs.named(name, case.root), f"images/{name}/selftest.py"
+    env, script = venvs.named(name, case.root), f"images/{name}/selftest.py"
 
     def result(part: str, finding: Finding, seconds: float = 0.0) -> Result:
         id, meaning = f"{name}:{part.replace(' ', '-')}", f"Part of {script}."
-        return Result(Check(id, f"{name} {part}", FAIL, fix, lambda case: finding, meaning, name), finding, seconds)
+        check = Check(id, f"{name} {part}", FAIL, f"./lab env {name}", lambda case: finding, meaning, name)
+        return Result(check, check.run(case), seconds)
 
     image = None if docker.available() else images.found([name]).get(name)
     if image and image.fits():
@@ -28,7 +29,7 @@ def run(name: str, case: Case) -> list[Result]:
     elif env.is_ready():
         command, where = [str(env.python), script, "--json"], "locally"
     else:
-        return [result("self-test", skip("neither its image nor its environment is of this lock", fix=fix))]
+        return [result("self-test", skip("neither its image nor its environment is of this lock"))]
     variables = {**case.machine.variables, **env.variables(), "PYTHONPATH": paths.python_path()}
     try:
         # Standard input is closed: an import that asks a question fails instead of waiting.
@@ -38,13 +39,13 @@ def run(name: str, case: Case) -> list[Result]:
         )  # fmt: skip
         parts = json.loads(done.stdout[done.stdout.index("{") :])["checks"]
     except subprocess.TimeoutExpired:
-        return [result("self-test", fail(f"not finished within {LIMIT_S:.0f} s ({where})"))]
+        return [result("self-test", fail(f"not finished within {LIMIT_S:.0f} s ({where})", ""))]
     except (ValueError, KeyError):
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return [result("self-test", fail(f"it ended with code {done.returncode}: {last}", fix=fix))]
+        return [result("self-test", fail(f"it ended with code {done.returncode}: {last}"))]
     results = []
     for part, report in parts.items():
         lines = str(report["found"]).strip().splitlines() or [""]
-        finding = ok(lines[-1]) if report["ok"] else fail(lines[-1], fix=fix, facts={"words": lines})
+        finding = ok(lines[-1]) if report["ok"] else fail(lines[-1], facts={"words": lines})
         results.append(result(part, finding, report["seconds"]))
     return results

@@ -1,4 +1,4 @@
-"""The clone and what it made: environments, images and settings."""
+"""What the clone made, environments and images, and its settings."""
 
 from __future__ import annotations
 
@@ -12,24 +12,9 @@ from vlalab.doctor.check import FAIL, WARN, Case, Finding, check, fail, from_ref
 from vlalab.doctor.checks.docker import ENGINE
 from vlalab.engine import images
 from vlalab.environments import venvs
-from vlalab.host import owners, paths
 from vlalab.host.console import LabError
 
 SECRETS = re.compile(r"(?m)^\s*(?:export\s+)?\w*(?:TOKEN|PASSWORD|SECRET|INDEX|KEY)\w*\s*=\s*\S")
-
-
-@check("clone-owner", "clone's owner", FAIL, "sudo rm -r .venv")
-def owner(case: Case) -> Finding:
-    """The owner cannot replace an environment that another user made."""
-    uid = case.root.stat().st_uid
-    environments = [venvs.named(name, case.root) for name in (*case.selected(), *paths.WITHOUT_IMAGE)]
-    made = [path for path in (case.root / ".venv", *(one.venv for one in environments)) if path.exists()]
-    foreign = [path for path in made if path.lstat().st_uid != uid != 0]
-    if foreign:
-        whose = owners.name_of(foreign[0].lstat().st_uid)
-        why = f"{foreign[0]} is {whose}'s in a clone of {owners.name_of(uid)}'s"
-        return fail(why, f"sudo rm -r {shlex.quote(str(foreign[0]))}", "the next call makes it again")
-    return ok(f"{owners.name_of(uid)}'s")
 
 
 @check("environments", "environments", FAIL, "./lab env ENV", limit_s=5.0)
