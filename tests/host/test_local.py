@@ -288,26 +288,6 @@ def test_what_the_caller_says_to_cuda_itself_stays(monkeypatch):
     assert gpus.visible("openvla", {"VLALAB_OPENVLA_GPU": "0"})[1]["CUDA_VISIBLE_DEVICES"] == "0"
 
 
-def test_one_that_was_left_up_while_its_clone_moved_is_found_told_and_ended(lab, tmp_path, monkeypatch, capsys):
-    """A moved folder takes the processes that run in it along; only the name of the clone's state is another."""
-    monkeypatch.delenv(state.VARIABLE)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.setattr(state, "clone_id", lambda root=None: "before-1a2b3c4d")
-    started = lab()
-    local.wait_ready("small", 60)
-    monkeypatch.setattr(state, "clone_id", lambda root=None: "after-1a2b3c4d")
-    capsys.readouterr()
-    (found,) = local.instances()
-    assert found.supervisor == started.supervisor == local.instance("small").supervisor
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "no longer is: ./lab down small" in said
-    with monkeypatch.context() as elsewhere:  # another clone, which is where it was: its services are its own
-        elsewhere.setattr(paths, "ROOT", tmp_path)
-        assert local.instances() == []
-    found.stop()
-    assert not started.supervisor.is_alive()
-
-
 def test_one_that_runs_with_the_same_settings_is_left_alone(lab):
     first = lab(variables={"VLALAB_SMALL_X": "1", "VLALAB_OTHER_X": "1"})
     local.wait_ready("small", 60)

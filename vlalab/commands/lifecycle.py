@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from vlalab.commands.together import Wanted, bring_up
-from vlalab.description import checkpoints, compose, manifests, service_settings
+from vlalab.description import checkpoints, compose, service_settings
 from vlalab.engine import docker, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, require_known, say, unknown
-from vlalab.runtimes import both, contained, held, moved, steward
+from vlalab.runtimes import both, contained, held, steward
 from vlalab.runtimes import logs as kept_logs
 from vlalab.runtimes.both import Runtime
 from vlalab.runtimes.running import Instance
@@ -76,26 +76,9 @@ def up(
     variables = {**others, **_flat(wanted)}
     keeping = {name: _held(running[name], wanted[name], anew) for name in order if name in running}
     ready = bring_up(Wanted(order, names, wanted, variables, {**keeping, **(had or {})}), chosen)
-    _lead_others_to(ready, chosen)
     for page in (one for one in ready if one.service == steward.PAGE):
         steward.attend(page)
     return ready
-
-
-def _lead_others_to(ready: Sequence[Instance], runtime: Runtime) -> None:
-    """Starts anew what asks one of these where it is no longer: an address is settled when the asking one starts.
-
-    The page is not, for what a browser alone opens: the steward tells it where that is.
-    """
-    known, about = long_lived(), manifests.services()
-    for found in runtime.instances():
-        looked_up = found.service == steward.PAGE and steward.is_wanted()
-        names = [n for n in (one.service for one in ready) if not (looked_up and n in about and about[n].is_opened)]
-        if found.attached or found.service not in known or not (words := found.words()):
-            continue
-        if not runtime.asks(found.service, found.started_with(), names) <= set(words):
-            say(f"{found.name} asks where {' or '.join(names)} is no longer: it is started anew")
-            restart([found.name])
 
 
 def _held(found: Instance, wanted: Mapping[str, str], anew: bool) -> dict[str, str]:
@@ -183,8 +166,7 @@ def _stop(found: Instance) -> None:
 def _take_network_away() -> None:
     """Removes Compose's network when no container is left on it; the engine refuses otherwise."""
     if not docker.available():
-        for project in (compose.project(), *moved.projects()):
-            docker.run(["network", "rm", f"{project}_default"], check=False)
+        docker.run(["network", "rm", f"{compose.project()}_default"], check=False)
 
 
 def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:

@@ -9,7 +9,7 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,10 +71,6 @@ class Service:
     def words(self) -> tuple[str, ...]:
         """Returns its command and the values of its variables: all that may name another service's address."""
         return (*self.command, *self.environment.values())
-
-    def asking(self, others: Iterable[str]) -> list[str]:
-        """Returns the words of its command that name the address of one of those services."""
-        return [word for word in self.command if any(f"//{other}:" in word for other in others)]
 
 
 def read(path: Path = FILE, variables: Mapping[str, str] | None = None) -> dict[str, Service]:

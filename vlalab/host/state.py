@@ -66,15 +66,6 @@ def short_folder(name: str, make: bool = True) -> Path:
     return _private(_temporary(), f"{name[:4]}-{own}", make=make)
 
 
-def of_other_clones() -> list[Path]:
-    """Returns the folders of this caller and machine for other clones, and for this one where it lay before."""
-    if os.environ.get(VARIABLE):
-        return []
-    home, own = _home(), folder(make=False)
-    found = [one / own.name for one in home.iterdir()] if home.is_dir() else []
-    return [one for one in found if one != own and one.is_dir() and one.stat().st_uid == os.geteuid()]
-
-
 def _home() -> Path:
     """Returns the caller's folder for the state of all clones."""
     known = (one / "vla-lab" for one in _homes() if _is_callers(one))

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -52,9 +52,6 @@ class Runtime(Protocol):
 
     def address(self, found: Instance) -> str:
         """Returns where this runtime's programs reach an instance."""
-
-    def asks(self, service_name: str, variables: Mapping[str, str], others: Iterable[str]) -> set[str]:
-        """Returns the words of a service's command that say where it asks those others, as it would be started now."""
 
     def run(
         self,

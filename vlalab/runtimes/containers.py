@@ -17,8 +17,8 @@ from vlalab.engine import docker, guard, images, reservations, volumes
 from vlalab.host import library_variables, paths
 from vlalab.host.console import LabError, say
 from vlalab.host.processes import identify, supervise
-from vlalab.runtimes import logs, moved, running, steward
-from vlalab.runtimes.contained import GUARDS, OWNER, Container, everything, instance, left_behind
+from vlalab.runtimes import logs, running, steward
+from vlalab.runtimes.contained import GUARDS, OWNER, Container, everything, instance
 from vlalab.runtimes.contained import NAME as NAME
 from vlalab.runtimes.contained import instances as instances
 
@@ -116,9 +116,6 @@ def start(
     variables: on top of .env and the process's own. attached: it ends with this process, under a name of its own, and
     publishes a port only at an address of the network: any free one.
     """
-    if not attached:
-        _take_the_place_of(service_name)
-        moved.note()
     given = _known(variables)
     opened = attached and ports.is_of_network({**compose.environment_variables(), **given}.get("VLALAB_BIND", ""))
     if not attached or opened:
@@ -135,14 +132,6 @@ def start(
     if found is None:
         raise LabError(f"service '{service_name}' ended at once:\n{_words_of(service_name)}")
     return found
-
-
-def _take_the_place_of(service_name: str) -> None:
-    """Stops a container of the service that was left up while the clone was moved: it has the port."""
-    for left in left_behind():
-        if left.service == service_name:
-            say(f"stopping that {service_name}: it is started anew here")
-            left.stop()
 
 
 def _start_words(service: str, name: str, attached: bool, owner: str, opened: bool = False) -> list[str]:
@@ -296,12 +285,6 @@ def address_for_all(found: Container) -> str:
         f"{found.name} is at {found.url or 'no address of this machine'}, where no other machine reaches it; "
         f"start it with VLALAB_BIND set to this machine's address: ./lab up {found.service} --restart"
     )
-
-
-def asks(service_name: str, variables: Mapping[str, str], others: Iterable[str]) -> set[str]:
-    """Returns the words of a service's command that say where it asks those others, as it would be started now."""
-    known = {**compose.environment_variables(), **variables, **_ports_in_use(service_name, instances())}
-    return set(compose.read(compose.FILE, known)[service_name].asking(others))
 
 
 def wait_ready(name: str, timeout_s: float = running.READY_TIMEOUT_S, on_wait=lambda: None) -> Container:

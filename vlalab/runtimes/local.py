@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -269,13 +269,6 @@ def close(found: Instance, keep_log: bool) -> None:
 def address(found: Instance) -> str:
     """Returns where this runtime's programs reach an instance."""
     return found.url
-
-
-def asks(service_name: str, variables: Mapping[str, str], others: Iterable[str]) -> set[str]:
-    """Returns the words of a service's command that say where it asks those others, as it would be started now."""
-    known = {**compose.environment_variables(compose.FILE.parent), **variables, **_ports_in_use(service_name)}
-    words = compose.read(compose.FILE, known)[service_name].asking(others)
-    return set(map(_addresses(words), words))
 
 
 def wait_ready(

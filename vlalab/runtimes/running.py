@@ -27,9 +27,6 @@ class Instance(Protocol):
     gpu: str  # which GPUs it may see: "0,1", "none"; empty: all there are
     is_up: bool  # it runs at this moment
 
-    def words(self) -> list[str]:
-        """Returns the command that it runs; nothing where it does not at this moment."""
-
     def owns(self, pid: int) -> bool:
         """Returns whether a process of this machine is one of its own."""
 

@@ -6,8 +6,6 @@ for its health and how long it has to stop. So whoever could write a state file 
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,8 +15,8 @@ from typing import ClassVar
 from vlalab.description import compose
 from vlalab.description.compose import Service
 from vlalab.description.ports import reachable
-from vlalab.host import memory, paths, state
-from vlalab.host.console import LabError, say
+from vlalab.host import memory, state
+from vlalab.host.console import LabError
 from vlalab.host.processes import Identity, command
 from vlalab.runtimes import held, logs, probe, records
 from vlalab.runtimes.records import Record
@@ -100,43 +98,12 @@ def state_path(name: str, make: bool = True) -> Path:
 
 def instances() -> list[Instance]:
     """Returns what this caller runs on this machine; state files of processes that are gone are taken away."""
-    own = [found for path in sorted(state.folder(make=False).glob("*.json")) if (found := load(path))]
-    names = {found.name for found in own}
-    return own + [found for found in left_behind() if found.name not in names]
+    return [found for path in sorted(state.folder(make=False).glob("*.json")) if (found := load(path))]
 
 
 def instance(name: str) -> Instance | None:
     """Returns the running instance of that name."""
-    return load(state_path(name, make=False)) or next((one for one in left_behind() if one.name == name), None)
-
-
-def left_behind() -> list[Instance]:
-    """Returns what was started from this clone before it was moved, or from one that is gone; says so once.
-
-    Its state lies under another name; the folder that its supervisor runs in has moved too, and tells whose it is.
-    """
-    paths_there = [path for folder in state.of_other_clones() for path in sorted(folder.glob("*.json"))]
-    found = [one for path in paths_there if _runs_here(path) and (one := load(path)) and not one.attached]
-    for one in found:
-        if one.name not in _TOLD:
-            _TOLD.add(one.name)
-            say(
-                f"{one.name} at {one.url} was started where this clone, or another, no longer is: ./lab down {one.name}"
-            )
-    return found
-
-
-_TOLD: set[str] = set()
-
-
-def _runs_here(path: Path) -> bool:
-    """Returns whether the supervisor that a state file names runs in this clone's folder, or in one that is gone."""
-    try:
-        pid = json.loads(state.read(path) or "{}")["supervisor"]["pid"]
-        folder = os.readlink(f"/proc/{int(pid)}/cwd")
-    except (OSError, ValueError, TypeError, KeyError):  # another clone's affair, whatever it is
-        return False
-    return folder == str(paths.ROOT) or folder.endswith(" (deleted)")
+    return load(state_path(name, make=False))
 
 
 def load(path: Path) -> Instance | None:
