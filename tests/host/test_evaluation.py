@@ -33,7 +33,7 @@ def up(service: str, port: int) -> local.Instance:
     return local.Instance(
         name=service, service=service, url=f"http://127.0.0.1:{port}", role="policy", attached=False,
         log_path=Path("log"), check="", check_timeout_s=1, stop_grace_s=1, started_at=0, supervisor=nobody,
-        child=nobody, starts=1, last_exit=None,
+        child=nobody, starts=1, last_exit=None, gpu="", variables={}, placed={},
     )  # fmt: skip
 
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_ports
+from vla_common import healthcheck
 from vlalab.description import compose, gpus
 from vlalab.environments import venvs
 from vlalab.host import paths, state
 from vlalab.host.console import LabError
 from vlalab.host.processes import Identity, identify
-from vlalab.runtimes import local, probe, supervised
+from vlalab.runtimes import local, supervised
 
 SERVICE = Path(__file__).with_name("small_service.py")
 COMPOSE = """
@@ -324,6 +325,11 @@ def small_disk(tmp_path, monkeypatch):
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
+def test_every_service_has_a_check_that_it_can_ask():
+    for service in compose.read(variables={}).values():
+        assert service.health is None or supervised.check_url(service).startswith("http://127.0.0.1:")
+
+
 def test_a_service_goes_on_when_the_disk_is_full(small_disk, lab):
     """Its output is taken all the time, or it would stop at a full pipe; it is killed and comes back, unnoted."""
     lab("--chatty")
@@ -332,7 +338,7 @@ def test_a_service_goes_on_when_the_disk_is_full(small_disk, lab):
     time.sleep(2)  # more than a pipe holds
     assert found.supervisor.is_alive() and found.is_healthy()
     found.child.send(signal.SIGKILL)
-    wait_for(lambda: not found.child.is_alive() and probe.is_ready(found.check, 2))
+    wait_for(lambda: not found.child.is_alive() and healthcheck.check(found.check, 2)[0])
     assert found.supervisor.is_alive()
     (small_disk / "filler").unlink()
     after = wait_for(lambda: (f := local.instance("small")) and f.starts == 2 and f.is_healthy() and f)

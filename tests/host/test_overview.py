@@ -143,7 +143,7 @@ def test_a_local_instance_has_a_row_too(tmp_path, answering):
     found = local.Instance(
         name="oracle", service="oracle", url="http://127.0.0.1:8001", role="policy", attached=False,
         log_path=tmp_path / "log", check=answering(200), check_timeout_s=5, stop_grace_s=1,
-        started_at=time.time(), supervisor=me, child=me, starts=1, last_exit=None, gpu="1",
+        started_at=time.time(), supervisor=me, child=me, starts=1, last_exit=None, gpu="1", variables={}, placed={},
     )  # fmt: skip
     row = overview._row(found, LIBERO, facts(found))
     assert row[:3] == ["local", "up 0 s", "healthy"] and row[4] == "1" and row[6] == found.url

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-from vlalab.description import public
+from vlalab.description import compose
 from vlalab.runtimes.running import Instance
 
 LOG_LINES = 5000  # a notebook server says its address when it starts, and little afterwards
@@ -27,7 +27,7 @@ def line(found: Instance, on_terminal: bool | None = None) -> str:
 
 def with_token(found: Instance) -> str:
     """Returns the address with the token, as the log says it, or the mere address where it says none."""
-    if public.page_url(found.service):  # with a token of the caller's, which is printed nowhere
+    if compose.page_url(found.service):  # with a token of the caller's, which is printed nowhere
         return page_of(found)
     port = found.url.rpartition(":")[2]
     told = re.findall(rf"https?://\S+:{port}/\S*[?]token=[\w-]+", found.last_words(LOG_LINES)) if port else []
@@ -36,4 +36,4 @@ def with_token(found: Instance) -> str:
 
 def page_of(found: Instance) -> str:
     """Return where a person reaches a service: at its public address where it has one, else at its own."""
-    return public.page_url(found.service) or found.url
+    return compose.page_url(found.service) or found.url

@@ -23,7 +23,7 @@ from vlalab.environments import venvs
 from vlalab.environments.venvs import exclusive
 from vlalab.host import endings, paths, state
 from vlalab.host.console import LabError, say, status
-from vlalab.runtimes import local, logs, records, supervised
+from vlalab.runtimes import local, logs, supervised
 from vlalab.runtimes.supervised import Instance
 
 NAME = paths.CLUSTER.name
@@ -80,7 +80,7 @@ def there() -> Instance | None:
 
 def member() -> Member | None:
     """Returns this machine's part in a cluster, None where it has none."""
-    if there() is None or (record := records.read(_state_path(make=False))) is None:
+    if there() is None or (record := supervised.read(_state_path(make=False))) is None:
         return None
     return Member(record.variables[HEAD], record.variables[HOST])
 

@@ -27,6 +27,7 @@ BENCHMARK = "vla-lab.benchmark"  # the label of a policy that acts in one benchm
 PAGE = "ui"  # it shows the others
 PROJECT = "VLALAB_PROJECT"  # compose.yaml's name: is this variable's value
 
+ADDRESS = borrowed.module("vla_contract.server.public")
 _TOKENS = borrowed.module("vla_contract.protocol.tokens")
 
 
@@ -135,6 +136,17 @@ def token() -> str | None:
     token = environment_variables().get("VLALAB_TOKEN")
     try:
         return _TOKENS.check_token("VLALAB_TOKEN", token) if token else None
+    except ValueError as error:
+        raise LabError(str(error)) from None
+
+
+def page_url(service: str) -> str:
+    """Return the address at which a proxy with TLS shows a service ($VLALAB_PUBLIC_URL), "" where it has none.
+
+    Raises LabError for a bad address, or one without a token.
+    """
+    try:
+        return str(ADDRESS.page_url(service, environment_variables()))
     except ValueError as error:
         raise LabError(str(error)) from None
 

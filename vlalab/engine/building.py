@@ -17,7 +17,7 @@ from pathlib import Path
 from vlalab.description import manifests
 from vlalab.engine import bake, docker, images
 from vlalab.environments import venvs
-from vlalab.host import borrowed, lasting, paths, state
+from vlalab.host import borrowed, paths, state
 from vlalab.host.console import LabError, Status, say, status, unknown
 
 FLASH_ATTN = ("prebuilt", "compile", "none")
@@ -200,9 +200,8 @@ def build(names: Sequence[str], options: Options) -> list[images.Image]:
         print(shlex.join(docker.command(args)))
         return []
     docker.require("buildx")
-    started, is_again = time.monotonic(), set(chosen) <= images.found(chosen).keys() and not options.no_cache
-    with lasting.announced("build", *(["all"] if chosen == images.buildable() else chosen), *(["(again)"] * is_again)):
-        _run(chosen, args, options)
+    started = time.monotonic()
+    _run(chosen, args, options)
     done = _built(chosen)
     print_table(done, time.monotonic() - started)
     return done

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from vlalab.description import manifests
 from vlalab.environments import pythons
-from vlalab.environments.downloads import Downloads
 from vlalab.host import owners
 from vlalab.host.console import LabError, Status, say, status, unknown
 from vlalab.host.paths import ADMIN, CLUSTER, ROOT, WITHOUT_IMAGE, image_names, python_path
@@ -242,7 +241,7 @@ def _finish(env: Environment, line: Status) -> None:
 
 
 def uv(arguments: list[str], line: Status | None = None) -> None:
-    """Runs uv; shows what it downloads. Raises LabError with uv's last words when it fails."""
+    """Runs uv; shows its last line. Raises LabError with uv's last words when it fails."""
     variables = pythons.uv_environment()
     variables.setdefault("UV_LINK_MODE", _link_mode())
     process = subprocess.Popen(
@@ -250,13 +249,13 @@ def uv(arguments: list[str], line: Status | None = None) -> None:
         env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         preexec_fn=die_with_parent(),
     )  # fmt: skip
-    words, downloads = [], Downloads()
+    words: list[str] = []
     assert process.stderr is not None
     try:
         for text in process.stderr:
             words.append(text.rstrip())
             if line:
-                line.update(downloads.take(text))
+                line.update(text.strip())
     except BaseException:  # Ctrl-C: the next call may begin at once, and must be alone
         process.terminate()
         process.wait()

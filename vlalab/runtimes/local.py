@@ -26,7 +26,7 @@ from vlalab.environments.venvs import Environment
 from vlalab.host import gl, library_variables, paths
 from vlalab.host.console import LabError, say
 from vlalab.host.processes import supervise
-from vlalab.runtimes import held, logs, records, running, supervised
+from vlalab.runtimes import held, logs, running, supervised
 from vlalab.runtimes.supervised import NAME as NAME
 from vlalab.runtimes.supervised import Instance, instance
 from vlalab.runtimes.supervised import instances as instances
@@ -149,7 +149,7 @@ def _ports_in_use(but: str) -> dict[str, str]:
 def _placed(service: Service) -> dict[str, str]:
     """Returns the variables with which compose.yaml names the place where a service has been put."""
     port = service.ports[0] if service.ports else None
-    return {records.BIND: port.bind, port_variable(service.name): str(port.published)} if port else {}
+    return {"VLALAB_BIND": port.bind, port_variable(service.name): str(port.published)} if port else {}
 
 
 def _own(service_name: str, variables: Mapping[str, str] | None) -> dict[str, str]:
@@ -174,7 +174,7 @@ def launch(spec: dict, state_path: Path, settings: Mapping[str, str]) -> Instanc
         raise LabError(f"cannot write the log {log_path}: {error.strerror or error}") from error
     with open(log, "ab") as errors:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", records.SUPERVISOR, str(state_path)],
+            [sys.executable, "-m", supervised.SUPERVISOR, str(state_path)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
             cwd=paths.ROOT, env={**service_variables(), **settings}, start_new_session=True, text=True,
         )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from vlalab.description.public import ADDRESS
+from vlalab.description.compose import ADDRESS
 from vlalab.doctor.checks.docker import about
 from vlalab.doctor.checks.host import INDEX
 from vlalab.doctor.types import FAIL, WARN, Case, Check, Finding, fail, ok, skip, warn
