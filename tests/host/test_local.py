@@ -30,7 +30,7 @@ services:
     stop_grace_period: 1s
     command:
       [python, "{script}", --host, "${{VLALAB_LISTEN:-0.0.0.0}}", --port, "${{VLALAB_SMALL_PORT:-{port}}}"{flags}]
-    environment: {{DATA: /data/sub}}
+    environment: {{DATA: /data/sub, X: "${{VLALAB_SMALL_X:-}}"}}
     volumes: [{{type: bind, source: "{data}", target: /data}}]
     ports: ["${{VLALAB_BIND:-127.0.0.1}}:${{VLALAB_SMALL_PORT:-{port}}}:${{VLALAB_SMALL_PORT:-{port}}}"]
     healthcheck:

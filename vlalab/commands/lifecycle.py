@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from vlalab.commands.together import Wanted, bring_up
+from vlalab.commands.start_plan import StartPlan, start_services
 from vlalab.description import checkpoints, compose, service_settings
 from vlalab.engine import docker, volumes
 from vlalab.host import paths
@@ -75,7 +75,7 @@ def up(
     others = service_settings.of_all([name for name in running if name not in wanted])
     variables = {**others, **_flat(wanted)}
     keeping = {name: _held(running[name], wanted[name], anew) for name in order if name in running}
-    ready = bring_up(Wanted(order, names, wanted, variables, {**keeping, **(had or {})}), chosen)
+    ready = start_services(StartPlan(order, names, wanted, variables, {**keeping, **(had or {})}), chosen)
     for page in (one for one in ready if one.service == steward.PAGE):
         steward.attend(page)
     return ready

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vlalab.description import compose, gpus, manifests, service_settings
+from vlalab.description import compose, gpus, manifests
 from vlalab.description.compose import Service
 from vlalab.description.ports import port_variable, service_on_free_port
 from vlalab.engine import volumes
@@ -103,10 +103,9 @@ def start(
     """
     name = instance_name or service_name
     known = {**compose.environment_variables(compose.FILE.parent), **(variables or {})}
-    own = _own(service_name, variables)
-    if (there := instance(name)) and held.is_as_wanted(there, known, there.variables, own):
-        return there
-    if there:
+    if there := instance(name):
+        if held.is_as_wanted(there, known):
+            return there
         there.stop()
     volumes.require_writable()
     known |= _ports_in_use(service_name)
@@ -118,14 +117,16 @@ def start(
         gl.ensure()
     command, environment = resolve(service, env)
     gpu, visible = gpus.visible(service_name, known)
+    port = service.ports[0] if service.ports else None
+    placed = {"VLALAB_BIND": port.bind, port_variable(service_name): str(port.published)} if port else {}
     record = {
         "name": name,
         "service": service_name,
         "attached": attached,
         "started_at": time.time(),
         "gpu": gpu,
-        "variables": own,
-        "placed": _placed(service),
+        "variables": {one: value for one, value in (variables or {}).items() if held.is_own(service_name, one)},
+        "placed": placed,
     }
     spec = {
         "command": command,
@@ -144,18 +145,6 @@ def _ports_in_use(but: str) -> dict[str, str]:
     """Returns the ports that other services were given, as variables: one that loads does not listen on its own yet."""
     others = [found for found in instances() if found.service != but and not found.attached and found.url]
     return {port_variable(found.service): found.url.rpartition(":")[2] for found in others}
-
-
-def _placed(service: Service) -> dict[str, str]:
-    """Returns the variables with which compose.yaml names the place where a service has been put."""
-    port = service.ports[0] if service.ports else None
-    return {"VLALAB_BIND": port.bind, port_variable(service.name): str(port.published)} if port else {}
-
-
-def _own(service_name: str, variables: Mapping[str, str] | None) -> dict[str, str]:
-    """Returns those of `variables` that are settings of that service."""
-    prefix = service_settings.variable(service_name, "")
-    return {name: value for name, value in (variables or {}).items() if name.startswith(prefix)}
 
 
 def start_command(service_name: str, variables: Mapping[str, str] | None = None, *, attached: bool = False) -> str:
