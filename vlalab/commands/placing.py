@@ -77,7 +77,7 @@ class Placing:
             yield ",".join(urls)
 
     @contextmanager
-    def beside(self) -> Iterator[None]:
+    def run_alongside(self) -> Iterator[None]:
         """Has Ray place workers while it lasts; where no machine can take part the evaluation is ended as by Ctrl-C."""
         over = threading.Event()
         with self._driving("place", self.told(), over) as process:

@@ -59,6 +59,10 @@ class Container:
         """Returns whether a process of this machine runs in it."""
         return memory.belongs_to_container(pid, self.id)
 
+    def memory(self) -> int | None:
+        """Return the bytes that it uses, None where they cannot be told."""
+        return memory.of_container(self.pid)
+
     def is_healthy(self) -> bool:
         """Returns whether its health check succeeded when the engine ran it last: compose.yaml says how often."""
         return self.state == "running" and self.docker_health in ("healthy", "")

@@ -53,11 +53,6 @@ def _is_default(default: str, value: str) -> bool:
     return len(parts) > 1 and re.fullmatch(".*".join(map(re.escape, parts)), value) is not None
 
 
-def asked() -> dict[str, str]:
-    """Returns the variables of this call: the shell's over those of .env."""
-    return compose.environment_variables()
-
-
 def differing(found: Instance, had: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
     """Returns the variables that are asked for with another effect than what `found` was started with."""
     before = compose.filled(found.service, had)

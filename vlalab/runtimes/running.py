@@ -30,6 +30,9 @@ class Instance(Protocol):
     def owns(self, pid: int) -> bool:
         """Returns whether a process of this machine is one of its own."""
 
+    def memory(self) -> int | None:
+        """Return the bytes that it uses, None where they are not known."""
+
     def is_healthy(self) -> bool:
         """Returns whether its health check succeeds."""
 

@@ -92,6 +92,10 @@ class Instance(Record):
         """Return whether a process is one of its own."""
         return self.child is not None and memory.belongs_to_session(pid, self.child.pid)
 
+    def memory(self) -> int | None:
+        """Return the bytes that it uses, None where no process runs."""
+        return memory.of_session(self.child.pid) if self.child else None
+
     def is_healthy(self) -> bool:
         """Return whether its health check succeeds."""
         return self.is_up and bool(_HEALTHCHECK.check(self.check, self.check_timeout_s)[0])

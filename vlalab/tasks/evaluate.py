@@ -140,9 +140,9 @@ def evaluate(
         tuple(flags_of(evaluators)),
         dry_run,
         gpu,
-        beside=placed.beside if placed else nullcontext,
+        run_alongside=placed.run_alongside if placed else nullcontext,
         replicas=replicas or 0,
-        elsewhere=placed.policies if placed and replicas else None,
+        place_policies=placed.policies if placed and replicas else None,
     )
     one = len(chosen) == 1
     code = evaluation.run(request, shlex.join(typed)) if one else several.run(request, chosen, typed)

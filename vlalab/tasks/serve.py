@@ -80,7 +80,7 @@ def up(
     if stay:
         staying.up(names, runtime, given, dry_run)
         return
-    print_addresses(lifecycle.up(names, runtime, given, dry_run, anew=restart))
+    print_addresses(lifecycle.up(names, runtime, given, dry_run, restart=restart))
 
 
 @task("stop services", lambda: [words("names", "services to stop; default: all that are up", NAMES), DRY_RUN])
