@@ -305,7 +305,7 @@ def test_a_shell_runs_in_the_environment(lab, monkeypatch, capfd):
 
 
 def page_of_nothing() -> compose.Service:
-    return compose.Service("x", "tiny", "", (), {}, (), None, (), "no", 1.0, "service", (), ())
+    return compose.Service("x", "tiny", (), {}, (), None, (), "no", 1.0, "service", (), ())
 
 
 # --- a full disk --------------------------------------------------------------------------------------------

@@ -299,8 +299,8 @@ def run(request: Request, typed: str) -> int:
         for settings in _settings_of_all(choice.service, request) if choice.service else ():
             print(runtime.start_command(str(choice.service), settings, attached=True))
         url = address(choice.instance) if choice.instance else choice.url or "http://POLICY:PORT"
-        print(runtime.run_command(request.job, [*command, url, *flags], request.variables(), listens=request.listens))
-        return 0
+        words = [*command, url, *flags]
+        return runtime.run(request.job, words, request.variables(), listens=request.listens, dry_run=True)
     _report_silent(request)
     if choice.service and not request.place_policies:
         lacking.refuse([choice.service], {choice.service: _settings(choice.service, request)})

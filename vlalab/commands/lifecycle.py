@@ -211,8 +211,6 @@ def shell(name: str, runtime: str = "auto", command: str | None = None, dry_run:
         raise LabError(unknown("environment", name, sorted({*services, *paths.image_names()})))
     chosen, line = both.choose(runtime, [services[name].environment_name])
     say(line)
-    if dry_run:
-        print(chosen.shell_command(name, command))
-        return 0
-    chosen.prepare([services[name].environment_name])
-    return chosen.shell(name, command)
+    if not dry_run:
+        chosen.prepare([services[name].environment_name])
+    return chosen.shell(name, command, dry_run)

@@ -60,10 +60,7 @@ def _show_table(request: Request, ids: Sequence[str]) -> None:
     """Prints the runs' rates; a table that cannot be made takes nothing away from the runs."""
     runtime, _ = both.choose(request.runtime, [compose.read()[request.job].environment_name])
     command = ["python", "-m", evaluation.RUNS, "table", *ids]
-    if request.dry_run:
-        print(runtime.run_command(request.job, command))
-    else:
-        runtime.run(request.job, command)
+    runtime.run(request.job, command, dry_run=request.dry_run)
 
 
 def _name(request: Request, suites: Sequence[str]) -> str:
