@@ -244,8 +244,3 @@ def test_a_port_that_another_call_has_chosen_is_not_free():
         other.stdout.close()
     assert next(ports._free_ports("127.0.0.1", port, set())) == port, "it goes with the process"
     assert next(ports._free_ports("127.0.0.1", port, set())) == port, "one's own choice stands"
-
-
-def test_the_callers_own_programs_are_nobody_elses():
-    with socket.create_server(("127.0.0.1", 0)) as mine:
-        assert ports._whose(mine.getsockname()[1]) == ""

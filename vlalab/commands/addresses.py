@@ -1,14 +1,24 @@
-"""Where a person reaches what is up: the address, public where one is set, and for notebooks the token."""
+"""Where users reach what is up: public addresses, the token of notebooks, reports (`report --serve`), also by SSH."""
 
 from __future__ import annotations
 
+import os
+import platform
+import pwd
 import re
 import sys
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
 
-from vlalab.description import compose
+from vlalab.commands import lifecycle
+from vlalab.description import compose, ports
+from vlalab.host import paths
+from vlalab.host.console import LabError
 from vlalab.runtimes.running import Instance
 
 LOG_LINES = 5000  # a notebook server says its address when it starts, and little afterwards
+REPORTS = "reports"  # the service
 
 
 def line(found: Instance, on_terminal: bool | None = None) -> str:
@@ -37,3 +47,41 @@ def with_token(found: Instance) -> str:
 def page_of(found: Instance) -> str:
     """Return where a person reaches a service: at its public address where it has one, else at its own."""
     return compose.page_url(found.service) or found.url
+
+
+# --- reports ------------------------------------------------------------------------------------------------
+
+
+def serve_reports(run: str | None, runtime: str) -> None:
+    """Start the service unless it is up, and print where the report, or the list of all, can be seen."""
+    route = ""
+    if run:
+        runs, name = paths.volume() / "runs", Path(run).resolve().name if "/" in run else run
+        if "/" in run and Path(run).resolve().parent != runs.resolve():
+            raise LabError(f"{run} is not in {runs}, where --serve looks; open the report.html in it as a file")
+        route = f"{name}/"
+    (found,) = lifecycle.up([REPORTS], runtime)
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a user of a container, without a name
+        user = "USER"
+    for text in report_addresses(page_of(found), route, user, os.environ):
+        print(text)
+    if compose.environment_variables().get("VLALAB_TOKEN"):
+        print("it asks for a password: VLALAB_TOKEN; any user name will do")
+    print(f"stop it: ./lab down {REPORTS}")
+
+
+def report_addresses(url: str, route: str, user: str, variables: Mapping[str, str]) -> list[str]:
+    """Return where a service at `url` is seen: from here and, where only this machine reaches it, by SSH from others.
+
+    user: whose login here. variables: sshd says in SSH_CONNECTION at which address the caller reached this machine.
+    """
+    parts = urlsplit(url)
+    lines = [f"reports: {url}/{route}"]
+    if not ports.is_loopback(parts.hostname or ""):
+        return lines
+    reached = variables.get("SSH_CONNECTION", "").split()
+    machine = reached[2] if len(reached) == 4 else platform.node()
+    tunnel = f"ssh -N -L {parts.port}:127.0.0.1:{parts.port} {user}@{machine}"
+    return [*lines, f"from another machine, there: {tunnel}", f"and then, there: http://127.0.0.1:{parts.port}/{route}"]

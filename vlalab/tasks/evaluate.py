@@ -7,7 +7,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from vlalab.commands import evaluation, joining, placing, programs, viewing
+from vlalab.commands import addresses, evaluation, joining, placing, programs
 from vlalab.commands import suites as several
 from vlalab.description import manifests
 from vlalab.description import runs as existing
@@ -208,11 +208,12 @@ def report(run: str | None, serve: bool, runtime: str) -> None:
     ./lab report --serve                          all runs, and how to see them from another machine
     ./lab report latest --serve                   this one; then: ./lab down reports
     """
-    viewing.check_run(run, serve)
+    if run is None and not serve:
+        raise LabError("which run? ./lab runs lists them, and ./lab report --serve shows all of them in a browser")
     if run:
         on_runs(["report", run], runtime)
     if serve:
-        viewing.serve(run, runtime)
+        addresses.serve_reports(run, runtime)
 
 
 @task(

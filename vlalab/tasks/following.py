@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 
-from vlalab.commands import addresses, course, evaluation, lifecycle, programs, viewing
+from vlalab.commands import addresses, course, evaluation, lifecycle, programs
 from vlalab.description import checkpoints, compose, manifests, runs
 from vlalab.host import paths
 from vlalab.host.console import say
@@ -18,7 +18,7 @@ Given = Mapping[str, object]  # the task's flags, read
 HOME = manifests.default_environment()
 EVALUATE = "./lab eval libero_goal --trials 2"
 TENSORBOARD = "tensorboard"
-IN_A_BROWSER = (steward.PAGE, *manifests.notebooks().values(), TENSORBOARD, viewing.SERVICE)
+IN_A_BROWSER = (steward.PAGE, *manifests.notebooks().values(), TENSORBOARD, addresses.REPORTS)
 AFTER: dict[str, str | Callable[[Given], str]] = {
     "eval": lambda given: _after_evaluating(),
     "runs": lambda given: f"./lab report {runs.newest()[0]} --serve" if runs.newest() else EVALUATE,
@@ -172,7 +172,7 @@ def _after_evaluating() -> str:
 def _after_report(given: Given) -> str:
     """Returns how to see it in a browser; the service shows what lies on the volume, by name."""
     if given.get("serve"):
-        return _after_up({"names": [viewing.SERVICE]})
+        return _after_up({"names": [addresses.REPORTS]})
     known, run = runs.newest(), str(given["run"])
     run = known[0] if run == "latest" and known else run
     page = _open(steward.PAGE, f"/runs/{run}") if run in known else ""
