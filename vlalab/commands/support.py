@@ -53,12 +53,20 @@ def write(target: Path | None, root: Path = paths.ROOT) -> Path:
     A part that cannot be had is replaced by the reason. Raises LabError where the file is there or cannot be written.
     """
     path = target or Path.cwd() / f"vla-lab-support-{platform.node() or 'host'}-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz"
-    descriptor = _open(path)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE)
+    except OSError as error:
+        raise LabError(f"cannot write {path} ({error.strerror}); name another file: --out FILE") from error
     with os.fdopen(descriptor, "wb") as file, status("gathering"):
         parts = gather(root)
+        names = "\n".join(f"  {name}" for name in parts)
+        readme = README.format(when=time.strftime("%Y-%m-%d %H:%M:%S %z"), names=names, hidden=secrets.HIDDEN)
         with tarfile.open(fileobj=file, mode="w:gz") as archive:
-            for name, text in {"README.txt": _readme(parts), **parts}.items():
-                _add(archive, name, text)
+            for name, text in {"README.txt": readme, **parts}.items():
+                data = text.encode()
+                entry = tarfile.TarInfo(f"vla-lab-support/{name}")
+                entry.size, entry.mode, entry.mtime = len(data), MODE, int(time.time())
+                archive.addfile(entry, io.BytesIO(data))
     for name, text in parts.items():
         print(f"{name:<28} {len(text.encode()):>8} bytes")
     say(f"{sum(text.count(secrets.HIDDEN) for text in parts.values())} secrets were removed; the file is yours alone")
@@ -137,11 +145,11 @@ def _or_reason(make: Callable[[], str]) -> str:
 
 
 def _own(root: Path, *words: str) -> str:
-    """Returns what a task of the lab prints; after it what it says, where it fails."""
-    asked = subprocess.run(
+    """Return what a task of the lab prints; after it what it says, where it fails."""
+    done = subprocess.run(
         [root / "lab", *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=DOCTOR_S
     )
-    return asked.stdout or asked.stderr
+    return done.stdout or done.stderr
 
 
 def _words(command: list[str]) -> str:
@@ -165,22 +173,3 @@ def _of_container(found: contained.Container) -> str:
 def _last_lines(text: str) -> str:
     """Returns the end of a log, in whole lines: of one that is cut within a secret nothing would say what it is."""
     return text if len(text) <= LONGEST else text[-LONGEST:].partition("\n")[2]
-
-
-def _readme(parts: dict[str, str]) -> str:
-    when = time.strftime("%Y-%m-%d %H:%M:%S %z")
-    return README.format(when=when, names="\n".join(f"  {name}" for name in parts), hidden=secrets.HIDDEN)
-
-
-def _open(path: Path) -> int:
-    try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE)
-    except OSError as error:
-        raise LabError(f"cannot write {path} ({error.strerror}); name another file: --out FILE") from error
-
-
-def _add(archive: tarfile.TarFile, name: str, text: str) -> None:
-    data = text.encode()
-    entry = tarfile.TarInfo(f"vla-lab-support/{name}")
-    entry.size, entry.mode, entry.mtime = len(data), MODE, int(time.time())
-    archive.addfile(entry, io.BytesIO(data))
