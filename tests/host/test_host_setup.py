@@ -12,8 +12,8 @@ import yaml
 from tests.host import machine_copy
 from tests.host.recorded_machine import Recorded
 from tests.package_repository import DOCKERS, DRAWING, Repository
-from vlalab.commands import hosting, machines
-from vlalab.commands.hosting import Setup
+from vlalab.commands import host_setup, machines
+from vlalab.commands.host_setup import Setup
 from vlalab.commands.machines import Machine
 from vlalab.doctor.checks import host
 from vlalab.doctor.checks.docker import POOLS
@@ -26,7 +26,7 @@ NOTHING = {"extras": [], "users": [], "boot": []}
 
 
 def playbook(*words: str, values: dict | None = None, **asked: object) -> list[str]:
-    line = hosting.command(Setup(values=values or NOTHING, **asked), "localhost,")
+    line = host_setup.command(Setup(values=values or NOTHING, **asked), "localhost,")
     return [*line, "-e", json.dumps({"lab_root": "/opt/lab of all", **(values or NOTHING)}), *words]
 
 
@@ -37,26 +37,26 @@ def test_the_playbook_is_one(tmp_path):
 
 def test_every_step_is_a_tag_and_every_setting_has_a_default():
     text = (paths.ADMIN / "setup.yaml").read_text()
-    assert re.findall(r"tags: (\w+)", text) == ["always", *hosting.STEPS]
+    assert re.findall(r"tags: (\w+)", text) == ["always", *host_setup.STEPS]
     assert yaml.safe_load((paths.ADMIN / "defaults.yaml").read_text())["drawing"] == list(gl.PACKAGES)
     given = {"engine": "none", "volume": "/srv/x", "lab": None, "from": None, "ca_bundle": None, "set": ["gpu=no"]}
-    found = hosting.values({**given, "with": ["driver"], "user": ["anna"], "boot": []})
+    found = host_setup.values({**given, "with": ["driver"], "user": ["anna"], "boot": []})
     assert found == {
         "engine": "none", "volume": "/srv/x", "gpu": "no", "extras": ["driver"], "users": ["anna"], "boot": []
     }  # fmt: skip
     with pytest.raises(LabError, match="did you mean 'docker_repository'"):
-        hosting.values({**given, "with": [], "user": [], "boot": [], "set": ["docker_repositry=x"]})
+        host_setup.values({**given, "with": [], "user": [], "boot": [], "set": ["docker_repositry=x"]})
 
 
 def test_what_cannot_go_well_is_refused_first(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(LabError, match="takes root; run: sudo"):
-        hosting.set_up(Setup(values=NOTHING))
+        host_setup.set_up(Setup(values=NOTHING))
     one = [Machine("gpu01", "gpu01")]
     with pytest.raises(LabError, match="--user anna,ben"):
-        hosting.set_up(Setup(one, values={**NOTHING, "extras": ["rootless"]}))
+        host_setup.set_up(Setup(one, values={**NOTHING, "extras": ["rootless"]}))
     with pytest.raises(LabError, match="give one of them"):
-        hosting.set_up(Setup(one, "machines.yaml", NOTHING))
+        host_setup.set_up(Setup(one, "machines.yaml", NOTHING))
     for text in ("-oProxyCommand=id", "gpu 01", "gpu01:99999", "@gpu01", "gpu01;id"):
         with pytest.raises(LabError, match="names no machine"):
             machines.read("--hosts", text)

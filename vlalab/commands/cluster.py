@@ -1,7 +1,7 @@
 """`cluster`: Ray on the lab's machines, a head and its nodes, each kept by a supervisor as a local service is.
 
-Ray knows which machines there are and starts processes on them; what these do is the lab's own affair (`placing`). Who
-has Ray's token may run anything as the user who started it, so without --host nothing beyond this machine reaches it.
+Ray knows which machines there are and starts processes on them; `ray_placement` says what these do. Whoever has Ray's
+token may run anything as the user who started it, so without --host nothing beyond this machine reaches it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
-from vlalab.commands import lacking
+from vlalab.commands import preflight
 from vlalab.description import checkpoints, compose, gpus, manifests, ports, service_settings
 from vlalab.engine import volumes
 from vlalab.host import borrowed, paths
@@ -303,7 +303,7 @@ def run(request: Request, typed: str) -> int:
         return runtime.run(request.job, words, request.variables(), listens=request.listens, dry_run=True)
     _report_silent(request)
     if choice.service and not request.place_policies:
-        lacking.refuse([choice.service], {choice.service: _settings(choice.service, request)})
+        preflight.refuse([choice.service], {choice.service: _settings(choice.service, request)})
     volumes.require_writable()
     runtime.prepare([services[name].environment_name for name in (request.job, choice.service) if name])
     with _ready_policy(choice, runtime, request, address) as (url, outcome, private):

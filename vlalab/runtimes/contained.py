@@ -13,7 +13,7 @@ from vlalab.engine import docker, guard, images
 from vlalab.host import memory
 from vlalab.host.console import say
 from vlalab.host.processes import Identity
-from vlalab.runtimes import held
+from vlalab.runtimes import service_state
 
 NAME = "docker"
 LABEL = "com.docker.compose."
@@ -76,7 +76,7 @@ class Container:
 
     def started_with(self) -> dict[str, str]:
         """Returns the settings that its configuration shows."""
-        return held.of_container(self.service, self.environment, list(self.command))
+        return service_state.of_container(self.service, self.environment, list(self.command))
 
     def stop(self) -> None:
         """Ends it, with its grace period, and removes it."""

@@ -26,7 +26,7 @@ from vlalab.environments.venvs import Environment
 from vlalab.host import gl, library_variables, paths
 from vlalab.host.console import LabError, say
 from vlalab.host.processes import supervise
-from vlalab.runtimes import held, logs, running, supervised
+from vlalab.runtimes import logs, running, service_state, supervised
 from vlalab.runtimes.supervised import NAME as NAME
 from vlalab.runtimes.supervised import Instance, instance
 from vlalab.runtimes.supervised import instances as instances
@@ -99,7 +99,7 @@ def start(
     name = instance_name or service_name
     known = {**compose.environment_variables(compose.FILE.parent), **(variables or {})}
     if there := instance(name):
-        if held.is_as_wanted(there, known):
+        if service_state.is_as_wanted(there, known):
             return there
         there.stop()
     volumes.require_writable()
@@ -122,7 +122,9 @@ def start(
         "attached": attached,
         "started_at": time.time(),
         "gpu": gpu,
-        "variables": {one: value for one, value in (variables or {}).items() if held.is_own(service_name, one)},
+        "variables": {
+            one: value for one, value in (variables or {}).items() if service_state.is_own(service_name, one)
+        },
         "placed": placed,
     }
     spec = {
@@ -135,7 +137,9 @@ def start(
         "record": record,
     }
     logs.sweep()
-    return launch(spec, supervised.state_path(name), {one: known.get(one, "") for one in held.names_of(service_name)})
+    return launch(
+        spec, supervised.state_path(name), {one: known.get(one, "") for one in service_state.names_of(service_name)}
+    )
 
 
 def start_command(service_name: str, variables: Mapping[str, str] | None = None, *, attached: bool = False) -> str:

@@ -40,7 +40,7 @@ class Instance(Protocol):
         """Returns whether it ended and nobody will start it again."""
 
     def started_with(self) -> dict[str, str]:
-        """Returns the settings it was started with, as it shows them itself; see `vlalab.runtimes.held`."""
+        """Returns the settings it was started with, as it shows them itself; see `vlalab.runtimes.service_state`."""
 
     def stop(self) -> None:
         """Ends it, with its grace period, and takes it away."""

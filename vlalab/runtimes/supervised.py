@@ -20,7 +20,7 @@ from vlalab.description.ports import reachable
 from vlalab.host import borrowed, memory, state
 from vlalab.host.console import LabError, say
 from vlalab.host.processes import Identity, command
-from vlalab.runtimes import held, logs
+from vlalab.runtimes import logs, service_state
 
 NAME = "local"
 VERSION = 2  # of state files
@@ -106,7 +106,7 @@ class Instance(Record):
 
     def started_with(self) -> dict[str, str]:
         """Return the settings in its supervisor's environment."""
-        return held.of_process(self.supervisor.pid, self.service)
+        return service_state.of_process(self.supervisor.pid, self.service)
 
     def stop(self) -> None:
         """Stop it: SIGTERM, its grace period, then SIGKILL. Other users' processes are never touched."""

@@ -7,7 +7,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from vlalab.commands import addresses, evaluation, joining, placing, programs
+from vlalab.commands import addresses, evaluation, joining, programs, ray_placement
 from vlalab.commands import suites as several
 from vlalab.description import manifests
 from vlalab.description import runs as existing
@@ -72,7 +72,7 @@ def policy_flag(default: str | None = "auto", default_help: str = "") -> Flag:
             "cluster",
             "have workers placed on the machines of a cluster (./lab cluster); without its head's address: this "
             "machine's",
-            Checked(placing.check, "HEAD"),
+            Checked(ray_placement.check, "HEAD"),
             optional_value=True,
             advanced=True,
         ),
@@ -130,7 +130,7 @@ def evaluate(
         raise LabError("--workers 0 leaves all to machines that join, which takes --listen; expected 1 or more")
     if evaluators["listen"]:
         runtime = joining.runtime_to_listen(runtime, str(evaluators["listen"]), chosen)
-    placed = placing.prepare(runtime, cluster, policy, evaluators, replicas) if cluster else None
+    placed = ray_placement.prepare(runtime, cluster, policy, evaluators, replicas) if cluster else None
     if placed:
         runtime, evaluators = placed.runtime, evaluators | placed.flags
     request = evaluation.Request(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vlalab.commands import cluster as clusters
 from vlalab.commands import fleet as fleets
-from vlalab.commands import hosting, machines
+from vlalab.commands import host_setup, machines
 from vlalab.commands import support as supporting
 from vlalab.commands.machines import VARIABLE
 from vlalab.description import compose
@@ -35,16 +35,21 @@ def _service(label: str, text: str) -> str:
         INVENTORY,
         Flag("check", "Ansible's dry run: show what would change, change nothing", default=False),
         Flag(
-            "only", f"some of the steps {', '.join(hosting.STEPS)}", Several(OneOf(hosting.STEPS)), default_help="all"
+            "only",
+            f"some of the steps {', '.join(host_setup.STEPS)}",
+            Several(OneOf(host_setup.STEPS)),
+            default_help="all",
         ),
         Flag(
             "with",
             "driver: install NVIDIA's where none works; rootless: an engine for each user, instead of group docker, "
             "which is as good as root",
-            Several(OneOf(hosting.EXTRAS)),
+            Several(OneOf(host_setup.EXTRAS)),
             default=(),
         ),
-        Flag("engine", "Docker's packages, the distribution's, or none", OneOf(hosting.ENGINES), default_help="docker"),
+        Flag(
+            "engine", "Docker's packages, the distribution's, or none", OneOf(host_setup.ENGINES), default_help="docker"
+        ),
         Flag("user", "who works with the lab; made where missing", Several(USER), default=()),
         Flag("volume", "shared folder, in which every user has one of their own", FOLDER),
         Flag(
@@ -72,8 +77,8 @@ def host(
     ./lab host setup --user anna,ben --volume /srv/vla-lab --boot oracle,ui
     ./lab host setup --hosts gpu01,gpu02 --with driver --ask-password
     """
-    values = hosting.values(given)
-    finish(hosting.set_up(hosting.Setup(list(hosts), inventory, values, only or [], check, ask_password)))
+    values = host_setup.values(given)
+    finish(host_setup.set_up(host_setup.Setup(list(hosts), inventory, values, only or [], check, ask_password)))
 
 
 @task(
