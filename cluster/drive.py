@@ -155,7 +155,7 @@ def run_at(asked: dict) -> dict:
             time.sleep(0.2)
 
 
-class Placing:
+class RayPlacement:
     """The workers of one run: asked for, placed by Ray, asked for again where one ended before its time."""
 
     def __init__(self, asked: dict, run: dict):
@@ -219,7 +219,7 @@ def main(what: str) -> int:
             return 0
         if what == "serve":
             return serve(asked)
-        return Placing(asked, run_at(asked)).run()
+        return RayPlacement(asked, run_at(asked)).run()
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:
         say(str(error) or type(error).__name__)
         return 3

@@ -6,10 +6,6 @@ HEARS_CTRL_C = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # 
 if HEARS_CTRL_C:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # while modules are imported there is nothing to end in order
 
-from vlalab.host import sparing  # noqa: E402
-
-with sparing.without(sparing.INVOKE):
-    import invoke  # noqa: F401
 from vlalab.cli import main  # noqa: E402
 
 if HEARS_CTRL_C:

@@ -10,7 +10,7 @@ import difflib
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 
 from invoke import Collection, Exit, ParseError, Program
@@ -19,9 +19,38 @@ from vlalab.description import environment_file
 from vlalab.host import borrowed, endings
 from vlalab.host.console import LabError, require_known
 from vlalab.host.paths import ROOT
-from vlalab.tasks import completion, helping
+from vlalab.tasks import helping
 from vlalab.tasks.flags import Flag, LabTask
-from vlalab.tasks.foreign_flags import FOREIGN_FLAGS
+from vlalab.tasks.values import Several, Values
+
+# Flags of the scripts that course material runs, each with what `./lab` has instead (docs/handout.md).
+FOREIGN_FLAGS = {
+    "action_dim": "a policy's /v1/info states the sizes of its actions",
+    "center_crop": "the profile crops where the checkpoint was trained so: ./lab eval SUITE --profile NAME",
+    "data_config": "the robot is the flag --embodiment of ./lab finetune",
+    "dataset_name": "the data set is the flag --dataset of ./lab finetune",
+    "dataset_path": "the data set is the flag --dataset of ./lab finetune",
+    "embodiment_tag": "the robot is the flag --embodiment of ./lab finetune",
+    "load_in_4bit": "use --quant fp4 of ./lab up (fp4 is what load_in_4bit=True means)",
+    "load_in_8bit": "use --quant int8 of ./lab up",
+    "logdir": "./lab tensorboard shows logs/tensorboard on the volume",
+    "model_family": "the policy is the flag --policy of ./lab eval",
+    "model_path": "the model is the flag --checkpoint of ./lab up",
+    "num_gpus": "use --gpus of ./lab finetune",
+    "num_trials_per_task": "use --trials of ./lab eval",
+    "output_dir": "results go to the volume; name them with --name of ./lab finetune",
+    "pretrained_checkpoint": "the model is the flag --checkpoint of ./lab up",
+    "run_id_note": "use --run-id of ./lab eval",
+    "task_suite_name": "the suite is a word of its own: ./lab eval SUITE",
+    "use_wandb": "./lab report and ./lab tensorboard show results; nothing is sent elsewhere",
+}
+# zsh runs it too, by bashcompinit.
+COMPLETION_SCRIPT = """[ -z "$ZSH_VERSION" ] || { autoload -U +X bashcompinit && bashcompinit; }
+_complete_lab() {
+    local words="$("${COMP_WORDS[0]}" --complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)"
+    COMPREPLY=( $(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}") )
+}
+complete -o default -F _complete_lab lab invoke inv"""
 
 
 def load_tasks() -> ModuleType:
@@ -150,6 +179,28 @@ class Lab(Program):
         print(helping.task_help(self.namespace[name]))
 
 
+def candidates(words: Sequence[str], tasks: Mapping[str, LabTask]) -> list[str]:
+    """Return what the last of these words may be: a task, a flag of the task, or a value of the flag before it.
+
+    words: a command line without the program; the last one is incomplete, or empty.
+    """
+
+    def known(values: Values) -> list[str]:
+        return list(getattr(values.of if isinstance(values, Several) else values, "known", ()))
+
+    if len(words) < 2:
+        return sorted(tasks)
+    task, last, before = tasks.get(words[0]), words[-1], words[-2]
+    if task is None:
+        return []
+    for flag in task.flags:
+        if before == f"--{flag.name}" and not flag.is_switch and not (flag.optional_value and last.startswith("-")):
+            return known(flag.values)
+    if last.startswith("-"):
+        return [flag.shown.split()[0] for flag in task.flags if not flag.is_word]
+    return [value for flag in task.flags if flag.is_word for value in known(flag.values)]
+
+
 def main() -> None:
     """Runs the command line and exits with its code."""
     endings.run(_run, known=(), prefix="lab: ")
@@ -162,8 +213,8 @@ def _run() -> None:
     except LabError as error:
         sys.exit(error.message)
     if sys.argv[1:2] == ["--print-completion-script"]:
-        print(completion.SCRIPT)
+        print(COMPLETION_SCRIPT)
     elif sys.argv[1:2] == ["--complete"]:
-        print("\n".join(completion.candidates(sys.argv[3:], tasks.namespace.tasks)))
+        print("\n".join(candidates(sys.argv[3:], tasks.namespace.tasks)))
     else:
         Lab(tasks).run(["lab", *sys.argv[1:]])

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.docker import packages
 from tests.docker.packages import System, Unavailable
-from vlalab.engine import bake, docker
+from vlalab.engine import docker, images
 from vlalab.environments import pythons
 
 VERSION = "3.10"
@@ -58,7 +58,7 @@ def image(folder: Path, say: Callable[[str], None]) -> str | None:
 
 def _pull_pinned(say: Callable[[str], None]) -> None:
     """Pulls the base of the images, so that a machine which cannot is told so before anything is built."""
-    pinned = bake.arguments("libero")["BASE"]
+    pinned = images.arguments("libero")["BASE"]
     say(f"pulling {pinned.split('@')[0]}, since only root can make a base image")
     if docker.run(["pull", "--quiet", pinned], check=False).returncode != 0:
         raise Unavailable(f"only root can make a base image, and {pinned.split('@')[0]} could not be pulled")

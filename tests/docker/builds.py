@@ -12,7 +12,7 @@ import pytest
 from tests.docker.beside import Beside
 from tests.docker.hidden import Secrets
 from tests.docker.lab import Lab
-from vlalab.engine import bake, building, docker, images
+from vlalab.engine import building, docker, images
 
 # Built at one time, so that one waits for its downloads while another one computes. Not all: the first ones' cache goes
 # before the others come. Those take most of the disk, and nothing but their own tests needs them: they come when the
@@ -71,7 +71,7 @@ class Builds:
 
     def flags(self, group: tuple[str, ...]) -> list[str]:
         """Returns the flags of a build. flash-attn is on no package index and may be out of reach."""
-        return ["--flash-attn", "none"] if any("FLASH_ATTN" in bake.arguments(name) for name in group) else []
+        return ["--flash-attn", "none"] if any("FLASH_ATTN" in images.arguments(name) for name in group) else []
 
     def figures(self) -> list[str]:
         """Returns a line per image with its size, and one per build with what it took."""

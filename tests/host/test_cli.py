@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from vlalab import cli
+from vlalab.cli import FOREIGN_FLAGS
 from vlalab.description import environment_file
 from vlalab.engine import docker
 from vlalab.host import paths
 from vlalab.host.console import LabError
 from vlalab.host.paths import ROOT
 from vlalab.tasks.flags import flags_of
-from vlalab.tasks.foreign_flags import FOREIGN_FLAGS
 
 TASKS = cli.load_tasks()
 NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}

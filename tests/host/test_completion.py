@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from vlalab import cli
+from vlalab.cli import candidates
 from vlalab.host.paths import ROOT
-from vlalab.tasks.completion import candidates
 
 TASKS = {task.name: task for group in cli.load_tasks().GROUPS.values() for task in group}
 

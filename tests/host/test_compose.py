@@ -74,10 +74,10 @@ def test_a_service_is_read_with_its_variables(tmp_path):
         tmp_path,
         """x-local: tiny
 command: python -m this --port "${ONE_PORT:-8001}"
-environment: [A=1, "B=${B:-two}"]
+environment: {A: 1, B: "${B:-two}"}
 ports: ["127.0.0.1:${ONE_PORT:-8001}:9"]
 volumes: [{type: bind, source: ./data, target: /volume, read_only: true}]
-healthcheck: {test: [CMD, "true"], interval: 1s, retries: 5}
+healthcheck: {test: [CMD, "true"], timeout: 1s}
 stop_grace_period: 3s
 labels: {vla-lab.role: policy}""",
     )
@@ -86,7 +86,7 @@ labels: {vla-lab.role: policy}""",
     assert one.environment == {"A": "1", "B": "two"}
     assert one.ports == (compose.Port("127.0.0.1", 7000, 9),)
     assert one.mounts == (("./data", "/volume"),)
-    assert (one.health.test, one.health.interval_s, one.health.retries) == (("true",), 1.0, 5)
+    assert (one.health.test, one.health.timeout_s) == (("true",), 1.0)
     assert (one.stop_grace_s, one.role, one.environment_name, one.restart) == (3.0, "policy", "tiny", "no")
 
 
@@ -105,6 +105,7 @@ def test_a_variable_without_a_value_is_the_callers_own_or_not_set(tmp_path, know
         ("x-local: tiny\nvolumes: [{type: volume, source: data, target: /volume}]", "mounts"),
         ("x-local: tiny\nhealthcheck: {test: curl x}", "health check"),
         ("x-local: tiny\nextends: other", "extends"),
+        ("x-local: tiny\nenvironment: [A=1]", "list of variables"),
     ],
 )
 def test_forms_the_local_runtime_cannot_run_are_named(tmp_path, body, says):

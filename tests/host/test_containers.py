@@ -13,7 +13,7 @@ import pytest
 
 from tests.host import recording_docker
 from vlalab import cli
-from vlalab.commands import evaluation, lifecycle, overview, programs
+from vlalab.commands import evaluation, lifecycle, programs
 from vlalab.commands.evaluation import Request
 from vlalab.description import compose, gpus, manifests
 from vlalab.description import service_settings as kept_settings
@@ -25,7 +25,7 @@ from vlalab.host import paths, state
 from vlalab.host.console import LabError
 from vlalab.host.processes import identify
 from vlalab.host.state import folder as state_folder
-from vlalab.runtimes import both, contained, containers, moved
+from vlalab.runtimes import both, contained, containers
 from vlalab.testing import inside
 
 OWN = ("VLALAB_", "COMPOSE_", "DOCKER_", "SSL_CERT", "REQUESTS_CA", "CURL_CA", "SUDO_")
@@ -227,18 +227,6 @@ def test_what_a_service_depends_on_comes_first(weights, engine, capsys):
     assert len(engine.calls("up --detach --no-deps openvla")) == 1, "what is up is left alone when it is not named"
 
 
-def test_a_page_is_led_to_a_policy_that_comes_up_elsewhere(weights, engine):
-    engine.build("openvla", "ui", "libero")
-    lifecycle.up(["ui"], "docker")
-    lifecycle.down(["openvla", "oracle", "simulator"])
-    (page,) = engine.containers()
-    page["Config"]["Cmd"] = list(compose.read(variables={})["ui"].command)
-    (engine.folder / "containers.json").write_text(json.dumps([page]))
-    lifecycle.up(["openvla"], "docker", {"openvla": {"VLALAB_OPENVLA_PORT": "8100"}})
-    _, again = engine.calls("up --detach --no-deps ui")
-    assert again["variables"]["VLALAB_OPENVLA_PORT"] == "8100" and again["variables"].get("VLALAB_UI_POLICY", "") == ""
-
-
 def test_the_page_comes_up_without_a_policy_that_could_not_be_served(engine, capsys):
     """And without openvla's image, which is not asked for."""
     engine.build("ui", "libero")
@@ -312,66 +300,6 @@ def test_a_project_that_was_named_is_used_by_all_calls(engine, monkeypatch, vari
     lifecycle.up(["oracle"], "docker")
     assert [found.container for found in contained.everything()] == ["ours-oracle-1"]
     assert engine.calls("up --detach")[0]["variables"]["VLALAB_PROJECT"] == "ours"
-
-
-# --- a clone that was moved ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def move(engine, tmp_path, monkeypatch):
-    """Returns a function that gives this clone another path, as `mv` does: device and inode move along."""
-    monkeypatch.delenv(state.VARIABLE)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
-    root = paths.ROOT
-
-    def to(name: str) -> None:
-        (tmp_path / name).symlink_to(root)
-        monkeypatch.setattr(paths, "ROOT", tmp_path / name)
-        monkeypatch.setattr(state, "owner", lambda: f"anna-{name}")
-        monkeypatch.setattr(state, "clone_id", lambda root=None: f"lab-{name}")
-
-    to("before")
-    return to
-
-
-def test_what_was_left_up_while_the_clone_moved_is_told_and_ended(engine, move, capsys):
-    lifecycle.up(["oracle", "random"], "docker")
-    move("after")
-    capsys.readouterr()
-    assert [found.name for found in contained.everything()] == ["oracle", "random"]
-    assert "oracle at http://127.0.0.1:" in (said := capsys.readouterr().err) and "./lab down oracle" in said
-    assert contained.instances() == [], "its network is out of this project's reach"
-    assert [found.service for found in overview.gather().running] == ["oracle", "random"]
-    assert lifecycle.down(["oracle"]) == ["oracle"] and lifecycle.down([]) == ["random"]
-    assert engine.containers() == [] and engine.calls("network rm vla-lab-anna-before_default")
-    assert contained.everything() == [] and moved.projects() == [], "and its note is gone"
-
-
-def test_what_was_left_up_comes_up_again_under_the_new_path(engine, move):
-    lifecycle.up(["oracle", "random"], "docker")
-    move("after")
-    assert [found.name for found in lifecycle.restart(["oracle"])] == ["oracle"]
-    lifecycle.up(["random"], "docker")
-    left = sorted(one["Name"] for one in engine.containers())
-    assert left == ["/vla-lab-anna-after-oracle-1", "/vla-lab-anna-after-random-1"]
-
-
-def test_another_clones_containers_are_not_taken_for_ones_left_behind(engine, move, tmp_path, monkeypatch):
-    lifecycle.up(["oracle"], "docker")
-    move("after")
-    (tmp_path / "another").mkdir()
-    monkeypatch.setattr(paths, "ROOT", tmp_path / "another")
-    assert moved.projects() == []
-
-
-def test_a_folder_that_is_renamed_is_the_same_clone(engine, tmp_path, monkeypatch):
-    (tmp_path / "here").mkdir()
-    monkeypatch.setattr(paths, "ROOT", tmp_path / "here")
-    moved.note()
-    monkeypatch.setenv("VLALAB_PROJECT", "new")
-    assert moved.projects() == [], "a project that was named is no move"
-    monkeypatch.setattr(paths, "ROOT", (tmp_path / "here").rename(tmp_path / "there"))
-    assert len(moved.projects()) == 1
 
 
 # --- GPUs ---------------------------------------------------------------------------------------------------

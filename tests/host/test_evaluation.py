@@ -16,8 +16,7 @@ import pytest
 
 from tests.ports import free_ports
 from vlalab.commands import evaluation, joining
-from vlalab.commands.evaluation import Request, choose_policy
-from vlalab.commands.watching import resume_line, why_killed
+from vlalab.commands.evaluation import Request, choose_policy, resume_line, why_killed
 from vlalab.description import compose
 from vlalab.environments import venvs
 from vlalab.host import memory, paths, state
@@ -33,7 +32,7 @@ def up(service: str, port: int) -> local.Instance:
     return local.Instance(
         name=service, service=service, url=f"http://127.0.0.1:{port}", role="policy", attached=False,
         log_path=Path("log"), check="", check_timeout_s=1, stop_grace_s=1, started_at=0, supervisor=nobody,
-        child=nobody, starts=1, last_exit=None,
+        child=nobody, starts=1, last_exit=None, gpu="", variables={}, placed={},
     )  # fmt: skip
 
 
@@ -75,7 +74,7 @@ def test_auto_names_the_services_it_did_not_take():
 def test_a_websockets_address_is_a_bridges_to_start():
     flags = ("--act-timeout-s", "300.0", "--policy-timeout-s", "5.0")
     request = Request("libero_goal", "ws://host:8000", flags=flags).bridged()
-    assert (request.policy, request.address, request.names_url) == ("bridge", "ws://host:8000", False)
+    assert (request.policy, request.addresses, request.urls) == ("bridge", ["ws://host:8000"], [])
     assert dict(request.own) == {
         "VLALAB_BRIDGE_SERVER": "ws://host:8000",
         "VLALAB_BRIDGE_ANSWER_S": "300.0",
@@ -83,7 +82,7 @@ def test_a_websockets_address_is_a_bridges_to_start():
     }
     assert request.bridged() == request
     plain = Request("libero_goal", "http://host:8000")
-    assert plain.bridged() == plain and plain.address == "http://host:8000"
+    assert plain.bridged() == plain and plain.addresses == ["http://host:8000"]
     with pytest.raises(LabError, match="is no address"):
         Request("libero_goal", "ws://host:0").bridged()
 

@@ -86,7 +86,7 @@ def test_nvidia_smi_and_the_doctor_say_the_same_of_a_driver(error, words):
 def test_programs_that_need_no_gpu_run_with_a_broken_driver(smi, monkeypatch):
     smi(f"echo '{MISMATCH}'; exit 18")
     told = {}
-    monkeypatch.setattr(local, "run", lambda service, command, variables: told.update(variables) or 0)
+    monkeypatch.setattr(local, "run", lambda service, command, variables, **_: told.update(variables) or 0)
     monkeypatch.setattr(local, "prepare", lambda names: None)
     assert programs.run_module("libero", "vla_evaluation.runs", ["list"], "local") == 0
     assert gpus.visible("libero", told) == ("none", {"CUDA_VISIBLE_DEVICES": ""})

@@ -10,12 +10,12 @@ import sys
 import pytest
 
 from tests.ports import refusing
-from vlalab.engine import bake
+from vlalab.engine import images
 from vlalab.environments import pythons
 from vlalab.host.paths import ROOT
 
 DOCKERFILE = (ROOT / "images" / "Dockerfile").read_text().replace("\\\n", " ")
-NAMES = bake.environments()
+NAMES = images.buildable()
 
 
 def load(path: str, name: str):
@@ -110,7 +110,7 @@ def test_what_the_dockerfile_mounts_or_copies_is_there_and_is_sent(name):
         optional = path.endswith("]") or path == f"images/{name}/flash-attn.lock"  # for images with flash-attn
         assert optional or (ROOT / path).exists(), path
         assert any(path == allowed or path.startswith(f"{allowed}/") for allowed in sent), path
-    assert ("FLASH_ATTN" in bake.arguments(name)) == (ROOT / "images" / name / "flash-attn.lock").exists()
+    assert ("FLASH_ATTN" in images.arguments(name)) == (ROOT / "images" / name / "flash-attn.lock").exists()
 
 
 def test_layers_with_equal_pins_are_one(tmp_path):
@@ -207,7 +207,7 @@ def test_flash_attn_is_one_version_in_lock_and_wheel():
     for env in ("openvla", "gr00t"):
         folder = ROOT / "images" / env
         pinned = re.search(r"(?m)^flash-attn==(\S+)", (folder / "flash-attn.lock").read_text())[1]
-        url = bake.arguments(env)["FLASH_ATTN_URL"]
+        url = images.arguments(env)["FLASH_ATTN_URL"]
         torch = re.search(r"(?m)^torch==(\d+\.\d+)", (folder / "requirements.lock").read_text())[1]
         assert f"/v{pinned}/flash_attn-{pinned}%2B" in url
         assert f"torch{torch}cxx11abiFALSE-cp310" in url

@@ -11,7 +11,7 @@ import pytest
 
 from vlalab import cli
 from vlalab.description import manifests
-from vlalab.engine import bake, building, docker, images, space
+from vlalab.engine import building, docker, images, space
 from vlalab.engine.building import Options
 from vlalab.environments import venvs
 from vlalab.host import borrowed, paths
@@ -128,7 +128,7 @@ def given(words: list[str]) -> dict[str, str]:
 def test_every_build_gets_its_lock_and_commit_and_only_what_is_described(name):
     told = given(building.arguments([name], Options(flash_attn="none")))
     args = {key.split(".")[2] for key in told if key.startswith(f"{name}.args.")}
-    assert {"LOCK_HASH", "COMMIT"} <= args <= set(bake.arguments(name))
+    assert {"LOCK_HASH", "COMMIT"} <= args <= set(images.arguments(name))
     assert told[f"{name}.args.LOCK_HASH"] == venvs.named(name).lock_hash
     assert told[f"{name}.args.VERSION"] == borrowed.version()
     assert told[f"{name}.tags"] == f"vla-lab/{name}:dev"

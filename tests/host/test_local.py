@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_ports
+from vla_common import healthcheck
 from vlalab.description import compose, gpus
 from vlalab.environments import venvs
 from vlalab.host import paths, state
 from vlalab.host.console import LabError
 from vlalab.host.processes import Identity, identify
-from vlalab.runtimes import local, probe, supervised
+from vlalab.runtimes import local, supervised
 
 SERVICE = Path(__file__).with_name("small_service.py")
 COMPOSE = """
@@ -29,7 +30,7 @@ services:
     stop_grace_period: 1s
     command:
       [python, "{script}", --host, "${{VLALAB_LISTEN:-0.0.0.0}}", --port, "${{VLALAB_SMALL_PORT:-{port}}}"{flags}]
-    environment: {{DATA: /data/sub}}
+    environment: {{DATA: /data/sub, X: "${{VLALAB_SMALL_X:-}}"}}
     volumes: [{{type: bind, source: "{data}", target: /data}}]
     ports: ["${{VLALAB_BIND:-127.0.0.1}}:${{VLALAB_SMALL_PORT:-{port}}}:${{VLALAB_SMALL_PORT:-{port}}}"]
     healthcheck:
@@ -288,26 +289,6 @@ def test_what_the_caller_says_to_cuda_itself_stays(monkeypatch):
     assert gpus.visible("openvla", {"VLALAB_OPENVLA_GPU": "0"})[1]["CUDA_VISIBLE_DEVICES"] == "0"
 
 
-def test_one_that_was_left_up_while_its_clone_moved_is_found_told_and_ended(lab, tmp_path, monkeypatch, capsys):
-    """A moved folder takes the processes that run in it along; only the name of the clone's state is another."""
-    monkeypatch.delenv(state.VARIABLE)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.setattr(state, "clone_id", lambda root=None: "before-1a2b3c4d")
-    started = lab()
-    local.wait_ready("small", 60)
-    monkeypatch.setattr(state, "clone_id", lambda root=None: "after-1a2b3c4d")
-    capsys.readouterr()
-    (found,) = local.instances()
-    assert found.supervisor == started.supervisor == local.instance("small").supervisor
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "no longer is: ./lab down small" in said
-    with monkeypatch.context() as elsewhere:  # another clone, which is where it was: its services are its own
-        elsewhere.setattr(paths, "ROOT", tmp_path)
-        assert local.instances() == []
-    found.stop()
-    assert not started.supervisor.is_alive()
-
-
 def test_one_that_runs_with_the_same_settings_is_left_alone(lab):
     first = lab(variables={"VLALAB_SMALL_X": "1", "VLALAB_OTHER_X": "1"})
     local.wait_ready("small", 60)
@@ -324,7 +305,7 @@ def test_a_shell_runs_in_the_environment(lab, monkeypatch, capfd):
 
 
 def page_of_nothing() -> compose.Service:
-    return compose.Service("x", "tiny", "", (), {}, (), None, (), "no", 1.0, "service", (), ())
+    return compose.Service("x", "tiny", (), {}, (), None, (), "no", 1.0, "service", (), ())
 
 
 # --- a full disk --------------------------------------------------------------------------------------------
@@ -344,6 +325,11 @@ def small_disk(tmp_path, monkeypatch):
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
+def test_every_service_has_a_check_that_it_can_ask():
+    for service in compose.read(variables={}).values():
+        assert service.health is None or supervised.check_url(service).startswith("http://127.0.0.1:")
+
+
 def test_a_service_goes_on_when_the_disk_is_full(small_disk, lab):
     """Its output is taken all the time, or it would stop at a full pipe; it is killed and comes back, unnoted."""
     lab("--chatty")
@@ -352,7 +338,7 @@ def test_a_service_goes_on_when_the_disk_is_full(small_disk, lab):
     time.sleep(2)  # more than a pipe holds
     assert found.supervisor.is_alive() and found.is_healthy()
     found.child.send(signal.SIGKILL)
-    wait_for(lambda: not found.child.is_alive() and probe.is_ready(found.check, 2))
+    wait_for(lambda: not found.child.is_alive() and healthcheck.check(found.check, 2)[0])
     assert found.supervisor.is_alive()
     (small_disk / "filler").unlink()
     after = wait_for(lambda: (f := local.instance("small")) and f.starts == 2 and f.is_healthy() and f)

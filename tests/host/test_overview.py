@@ -66,14 +66,16 @@ def test_an_image_is_compared_with_the_lock_and_with_what_runs():
         ({"libero": image(fits, "sha256:2")}, "./lab restart oracle"),
         ({}, "image is gone"),
     ):
-        assert words in overview._image(container(), LIBERO, facts(built=built))
+        found = container()
+        assert words in overview._row(found, LIBERO, facts(found, built=built))[3]
 
 
 def test_gpu_memory_goes_to_the_service_whose_process_uses_it(monkeypatch):
     monkeypatch.setattr(memory, "belongs_to_container", lambda pid, identity: (pid, identity) == (10, "abc"))
     used = {10: {"0": 2048, "1": 512}, 11: {"0": 4096}}
-    assert overview._gpu(container(), facts(used=used)) == "0: 2.0 GiB, 1: 0.5 GiB"
-    assert overview._gpu(container(id="def", gpu="1"), facts(used=used)) == "1"
+    mine, other = container(), container(id="def", gpu="1")
+    assert overview._row(mine, LIBERO, facts(mine, used=used))[4] == "0: 2.0 GiB, 1: 0.5 GiB"
+    assert overview._row(other, LIBERO, facts(other, used=used))[4] == "1"
 
 
 def test_the_memory_of_a_local_service_is_its_sessions():
@@ -143,7 +145,7 @@ def test_a_local_instance_has_a_row_too(tmp_path, answering):
     found = local.Instance(
         name="oracle", service="oracle", url="http://127.0.0.1:8001", role="policy", attached=False,
         log_path=tmp_path / "log", check=answering(200), check_timeout_s=5, stop_grace_s=1,
-        started_at=time.time(), supervisor=me, child=me, starts=1, last_exit=None, gpu="1",
+        started_at=time.time(), supervisor=me, child=me, starts=1, last_exit=None, gpu="1", variables={}, placed={},
     )  # fmt: skip
     row = overview._row(found, LIBERO, facts(found))
     assert row[:3] == ["local", "up 0 s", "healthy"] and row[4] == "1" and row[6] == found.url

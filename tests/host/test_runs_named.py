@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from vlalab import cli
-from vlalab.commands import lacking
+from vlalab.commands import preflight
 from vlalab.description import runs
 from vlalab.host import paths
 from vlalab.host.console import LabError
@@ -82,9 +82,9 @@ def test_a_replay_without_a_run_is_refused_before_its_environment_is_made(volume
     for name, said in (("", "VLALAB_REPLAY_RUN=NAME"), ("gaol-oracle-1", "did you mean 'goal-oracle-1'")):
         monkeypatch.setenv("VLALAB_REPLAY_RUN", name)
         with pytest.raises(LabError, match=f"replay cannot start yet: it lacks .*{said}"):
-            lacking.refuse(["replay"], {})
+            preflight.refuse(["replay"], {})
     monkeypatch.setenv("VLALAB_REPLAY_RUN", "spat")
-    lacking.refuse(["replay"], {})
+    preflight.refuse(["replay"], {})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from vlalab.description import compose, manifests, ports, service_settings
-from vlalab.engine import bake
+from vlalab.engine import images
 from vlalab.environments import locks
 from vlalab.host import paths
 
@@ -184,7 +184,7 @@ def test_compose_itself_accepts_both_files():
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_every_environment_has_image_service_health_and_a_row(name):
-    assert name in bake.environments() and f"\nFROM final AS {name}\n" in DOCKERFILE
+    assert name in images.buildable() and f"\nFROM final AS {name}\n" in DOCKERFILE
     assert (ROOT / "services" / name / "__init__.py").is_file()
     mine = [service for service in SERVICES.values() if service.environment_name == name]
     assert any(service.health for service in mine)
@@ -193,7 +193,7 @@ def test_every_environment_has_image_service_health_and_a_row(name):
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_every_base_has_a_digest(name):
-    given = {**dict(re.findall(r"(?m)^ARG (\w+)=(\S+)", DOCKERFILE)), **bake.arguments(name)}
+    given = {**dict(re.findall(r"(?m)^ARG (\w+)=(\S+)", DOCKERFILE)), **images.arguments(name)}
     stages = set(re.findall(r"(?mi)^FROM \S+ AS (\S+)", DOCKERFILE))
     pinned = 0
     for base in re.findall(r"(?m)^FROM (\S+)", DOCKERFILE):
@@ -206,7 +206,7 @@ def test_every_base_has_a_digest(name):
 
 def test_no_image_stands_on_nvidias_base():
     """torch's wheels bring CUDA. That base asks for all GPUs and a newer driver, and brings a CUDA for other cards."""
-    assert {bake.arguments(name)["BASE"].split("@")[0] for name in ENVIRONMENTS} == {"ubuntu:22.04"}
+    assert {images.arguments(name)["BASE"].split("@")[0] for name in ENVIRONMENTS} == {"ubuntu:22.04"}
 
 
 def test_every_image_runs_as_a_user_and_says_what_it_is():
@@ -222,11 +222,11 @@ def test_every_image_runs_as_a_user_and_says_what_it_is():
 def test_the_dockerfile_takes_what_is_described_and_nothing_else():
     """An argument that the file does not know would be lost without a word, and one nobody describes be empty."""
     declared = {word.partition("=")[0] for line in re.findall(r"(?m)^ARG (.+)", DOCKERFILE) for word in line.split()}
-    assert {argument for name in ENVIRONMENTS for argument in bake.arguments(name)} == declared
+    assert {argument for name in ENVIRONMENTS for argument in images.arguments(name)} == declared
 
 
 def test_what_is_not_verified_is_said_where_the_rest_is_promised():
-    unchecked = [name for name in ENVIRONMENTS if bake.arguments(name).get("FLASH_ATTN_SHA256") == ""]
+    unchecked = [name for name in ENVIRONMENTS if images.arguments(name).get("FLASH_ATTN_SHA256") == ""]
     promise = re.search(r"pinned and hash-checked([^.]*)", README)[1]
     assert ("flash-attn" in promise) == bool(unchecked)
     assert ("By default this wheel is not verified" in (ROOT / "docs" / "images.md").read_text()) == bool(unchecked)

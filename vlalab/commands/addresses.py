@@ -1,14 +1,24 @@
-"""Where a person reaches what is up: the address, public where one is set, and for notebooks the token."""
+"""Where users reach what is up: public addresses, the token of notebooks, reports (`report --serve`), also by SSH."""
 
 from __future__ import annotations
 
+import os
+import platform
+import pwd
 import re
 import sys
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
 
-from vlalab.description import public
+from vlalab.commands import lifecycle
+from vlalab.description import compose, ports
+from vlalab.host import paths
+from vlalab.host.console import LabError
 from vlalab.runtimes.running import Instance
 
 LOG_LINES = 5000  # a notebook server says its address when it starts, and little afterwards
+PAGES = "ui"  # the service that shows reports
 
 
 def line(found: Instance, on_terminal: bool | None = None) -> str:
@@ -27,7 +37,7 @@ def line(found: Instance, on_terminal: bool | None = None) -> str:
 
 def with_token(found: Instance) -> str:
     """Returns the address with the token, as the log says it, or the mere address where it says none."""
-    if public.page_url(found.service):  # with a token of the caller's, which is printed nowhere
+    if compose.page_url(found.service):  # with a token of the caller's, which is printed nowhere
         return page_of(found)
     port = found.url.rpartition(":")[2]
     told = re.findall(rf"https?://\S+:{port}/\S*[?]token=[\w-]+", found.last_words(LOG_LINES)) if port else []
@@ -36,4 +46,42 @@ def with_token(found: Instance) -> str:
 
 def page_of(found: Instance) -> str:
     """Return where a person reaches a service: at its public address where it has one, else at its own."""
-    return public.page_url(found.service) or found.url
+    return compose.page_url(found.service) or found.url
+
+
+# --- reports ------------------------------------------------------------------------------------------------
+
+
+def serve_reports(run: str | None, runtime: str) -> None:
+    """Start the service unless it is up, and print where the report, or the list of all, can be seen."""
+    route = "runs"
+    if run:
+        runs, name = paths.volume() / "runs", Path(run).resolve().name if "/" in run else run
+        if "/" in run and Path(run).resolve().parent != runs.resolve():
+            raise LabError(f"{run} is not in {runs}, where --serve looks; open the report.html in it as a file")
+        route = f"runs/{name}/report.html"
+    found = next(one for one in lifecycle.up([PAGES], runtime) if one.service == PAGES)
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a user of a container, without a name
+        user = "USER"
+    for text in report_addresses(page_of(found), route, user, os.environ):
+        print(text)
+    if compose.environment_variables().get("VLALAB_TOKEN"):
+        print("they ask for a password: VLALAB_TOKEN")
+    print(f"stop it: ./lab down {PAGES}")
+
+
+def report_addresses(url: str, route: str, user: str, variables: Mapping[str, str]) -> list[str]:
+    """Return where a service at `url` is seen: from here and, where only this machine reaches it, by SSH from others.
+
+    user: whose login here. variables: sshd says in SSH_CONNECTION at which address the caller reached this machine.
+    """
+    parts = urlsplit(url)
+    lines = [f"reports: {url}/{route}"]
+    if not ports.is_loopback(parts.hostname or ""):
+        return lines
+    reached = variables.get("SSH_CONNECTION", "").split()
+    machine = reached[2] if len(reached) == 4 else platform.node()
+    tunnel = f"ssh -N -L {parts.port}:127.0.0.1:{parts.port} {user}@{machine}"
+    return [*lines, f"from another machine, there: {tunnel}", f"and then, there: http://127.0.0.1:{parts.port}/{route}"]

@@ -1,7 +1,7 @@
 """`cluster`: Ray on the lab's machines, a head and its nodes, each kept by a supervisor as a local service is.
 
-Ray knows which machines there are and starts processes on them; what these do is the lab's own affair (`placing`). Who
-has Ray's token may run anything as the user who started it, so without --host nothing beyond this machine reaches it.
+Ray knows which machines there are and starts processes on them; `ray_placement` says what these do. Whoever has Ray's
+token may run anything as the user who started it, so without --host nothing beyond this machine reaches it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from vlalab.environments import venvs
 from vlalab.environments.venvs import exclusive
 from vlalab.host import endings, paths, state
 from vlalab.host.console import LabError, say, status
-from vlalab.runtimes import local, logs, records, supervised
+from vlalab.runtimes import local, logs, supervised
 from vlalab.runtimes.supervised import Instance
 
 NAME = paths.CLUSTER.name
@@ -73,20 +74,19 @@ def _state_path(make: bool = True) -> Path:
 
 
 def there() -> Instance | None:
-    """Returns what runs of a cluster on this machine for this caller: a head or a node."""
+    """Return what runs of a cluster on this machine for this caller: a head or a node."""
     found = supervised.load(_state_path(make=False))
     return found and replace(found, stop_grace_s=STOP_S)
 
 
 def member() -> Member | None:
-    """Returns this machine's part in a cluster, None where it has none."""
-    if there() is None or (record := records.read(_state_path(make=False))) is None:
-        return None
-    return Member(record.variables[HEAD], record.variables[HOST])
+    """Return this machine's part in a cluster, None where it has none."""
+    found = there()
+    return Member(found.variables[HEAD], found.variables[HOST]) if found else None
 
 
 def variables(closed: bool) -> dict[str, str]:
-    """Returns what Ray is told: a token is asked for everywhere, nothing is reported, files lie in one's own folder."""
+    """Return Ray's variables: a token is asked for everywhere, nothing is reported, files lie in its own directory."""
     return {
         **os.environ,
         "RAY_AUTH_MODE": "token",
@@ -96,50 +96,36 @@ def variables(closed: bool) -> dict[str, str]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0" if closed else "1",  # how one says that 127.0.0.1 is meant
         "RAY_ROTATION_MAX_BYTES": "10000000",
         "RAY_ROTATION_BACKUP_COUNT": "1",
-        "RAY_TMPDIR": str(_folder(make=False)),
+        "RAY_TMPDIR": str(_directory(make=False)),
         "VLALAB_LAB": str(paths.ROOT / "lab"),
         "PYTHONUNBUFFERED": "1",
     }
 
 
-def _folder(make: bool = True) -> Path:
-    """Returns the folder of Ray's sockets and logs; its path has to be short (unix(7): 107 bytes)."""
+def _directory(make: bool = True) -> Path:
+    """Return the directory of Ray's sockets and logs; its path has to be short (unix(7): 107 bytes)."""
     return state.short_folder(NAME, make=make) / "r"  # Ray opens it to all
 
 
-def _python() -> str:
-    return str(venvs.ensure(NAME).python)
-
-
-def _python_without_spaces() -> str:
-    """Returns the environment's Python by a path without spaces: Ray starts one of its processes by a line of bash."""
-    python, link = venvs.ensure(NAME).python, state.short_folder(NAME) / "e"
-    link.unlink(missing_ok=True)
-    link.symlink_to(python.parent.parent)
-    return str(link / "bin" / python.name)
-
-
 def require_token(make: bool) -> None:
-    """Sees to it that Ray finds its token. Raises LabError where there is none and none is to be made."""
-    if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH") or TOKEN.expanduser().is_file():
+    """Make sure that Ray finds its token. Raise LabError where there is none and none is to be made."""
+    path = TOKEN.expanduser()
+    if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH") or path.is_file():
         return
     if not make:
         raise LabError(f"this machine lacks the cluster's token: copy {TOKEN} from its head to {TOKEN} here")
-    place = TOKEN.expanduser()
     try:
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        state.write(place, secrets.token_hex(32))
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state.write(path, secrets.token_hex(32))
     except OSError as error:
-        raise LabError(
-            f"cannot write {place} ({error.strerror}); set RAY_AUTH_TOKEN to 64 random characters"
-        ) from error
+        raise LabError(f"cannot write {path} ({error.strerror}); set RAY_AUTH_TOKEN to 64 random characters") from error
 
 
 # --- start and join -----------------------------------------------------------------------------------------
 
 
 def start(host: str | None, port: int, offer: Offer, dashboard: int | None = None) -> None:
-    """Starts the head of a cluster, and says how others join. dashboard: the port of Ray's own page, None for none."""
+    """Start the head of a cluster, and report how others join. dashboard: the port of Ray's own page, None for none."""
     where = _address(host) if host else HERE
     if port in WORKERS_PORTS:
         raise LabError(f"--port {port} is among those that Ray's workers take; expected one below {WORKERS_PORTS[0]}")
@@ -165,7 +151,7 @@ def start(host: str | None, port: int, offer: Offer, dashboard: int | None = Non
 
 
 def join(head: str, host: str | None, offer: Offer) -> None:
-    """Makes this machine a node of a cluster. Raises LabError for a head that gives no answer, or keeps to itself."""
+    """Make this machine a node of a cluster. Raise LabError for a head that does not answer, or keeps to itself."""
     address = read_head(head)
     if address.startswith(f"{HERE}:"):
         raise LabError(f"the head at {address} is its own machine's alone; start it there with --host ADDRESS")
@@ -178,56 +164,52 @@ def join(head: str, host: str | None, offer: Offer) -> None:
     say(f"this machine ({own}) is a node of the cluster at {address}")
 
 
-def _alone():
-    if found := there():
-        raise LabError(f"this machine is in the cluster at {_head_of(found)} already; leave it by: ./lab cluster stop")
+def _alone() -> AbstractContextManager[None]:
+    if here := member():
+        raise LabError(f"this machine is in the cluster at {here.head} already; leave it by: ./lab cluster stop")
     return exclusive(state.folder() / f".{NAME}.lock", "another call is starting the cluster")
 
 
-def _head_of(found: Instance) -> str:
-    return found.variables[HEAD]
-
-
 def _launch(words: list[str], here: Member) -> None:
-    """Starts Ray under a supervisor and waits until it runs."""
-    shutil.rmtree(_folder(), ignore_errors=True)
-    python = _python_without_spaces()
-    own = [f"--temp-dir={_folder()}", f"--object-store-memory={STORE_BYTES}", "--include-log-monitor=false"]
+    """Start Ray under a supervisor and wait until it runs. Raise LabError, with its words, where it ended instead."""
+    shutil.rmtree(_directory(), ignore_errors=True)
+    # By a path without spaces: Ray starts one of its processes by a line of bash.
+    python, link = venvs.ensure(NAME).python, state.short_folder(NAME) / "e"
+    link.unlink(missing_ok=True)
+    link.symlink_to(python.parent.parent)
+    own = [f"--temp-dir={_directory()}", f"--object-store-memory={STORE_BYTES}", "--include-log-monitor=false"]
     plain = ["--disable-usage-stats", "--log-style=record", "--log-color=false"]
     record = {
         "name": NAME, "service": NAME, "attached": False, "started_at": time.time(), "gpu": "", "placed": {},
         "variables": {HEAD: here.head, HOST: here.node},
     }  # fmt: skip
     spec = {
-        "command": [python, "-m", "ray.scripts.scripts", "start", "--block", *words, *own, *plain],
+        "command": [str(link / "bin" / python.name), "-m", "ray.scripts.scripts", "start", "--block", *words, *own,
+                    *plain],
         "environment": variables(here.is_closed),
         "folder": str(paths.ROOT),
         "restart": "unless-stopped",
         "stop_grace_s": STOP_S,
         "log_path": str(logs.place(NAME, make=True)),
         "record": record,
-    }
+    }  # fmt: skip
     with status("starting Ray"):
         found = local.launch(spec, _state_path(), {})
+        end = time.monotonic() + START_S
         try:
-            _await(found)
+            while STARTED not in found.last_words(200):
+                now = there()
+                if now is None or now.restarts or now.last_exit is not None or time.monotonic() > end:
+                    why = in_words(found.last_words(200))
+                    raise LabError(f"Ray did not start: {why}\nits log: {found.log_path}")
+                time.sleep(0.2)
         except BaseException:
             stop()
             raise
 
 
-def _await(found: Instance) -> None:
-    """Waits until Ray runs. Raises LabError, with what it said, where it ended instead."""
-    end = time.monotonic() + START_S
-    while STARTED not in found.last_words(200):
-        now = there()
-        if now is None or now.restarts or now.last_exit is not None or time.monotonic() > end:
-            raise LabError(f"Ray did not start: {in_words(found.last_words(200))}\nits log: {found.log_path}")
-        time.sleep(0.2)
-
-
 def in_words(said: str) -> str:
-    """Returns the sentence that tells why Ray gave up, of all that it printed."""
+    """Return the sentence that tells why Ray gave up, of all that it printed."""
     if "InvalidAuthToken" in said or "Unauthenticated" in said:
         return f"the cluster has another token; copy its head's {TOKEN} here, and try again"
     if "Version mismatch" in said:
@@ -238,7 +220,7 @@ def in_words(said: str) -> str:
 
 
 def stay() -> None:
-    """Waits until this machine's part ends by itself; leaves the cluster when this process is told to end."""
+    """Wait until this machine's part ends by itself; leave the cluster when this process is told to end."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # as Slurm and Kubernetes tell it
     try:
         while there():
@@ -248,11 +230,11 @@ def stay() -> None:
 
 
 def stop() -> bool:
-    """Ends this machine's part in a cluster; returns whether it had any."""
+    """End this machine's part in a cluster; return whether it had any."""
     found = there()
     if found:
         found.stop()
-    shutil.rmtree(_folder(make=False).parent, ignore_errors=True)
+    shutil.rmtree(_directory(make=False).parent, ignore_errors=True)
     return found is not None
 
 
@@ -323,7 +305,7 @@ def joined(address: str | None) -> Member:
 
 def command(what: str) -> list[str]:
     """Returns the command that asks Ray."""
-    return [_python(), str(DRIVE), what]
+    return [str(venvs.ensure(NAME).python), str(DRIVE), what]
 
 
 def nodes(here: Member) -> tuple[list[dict], str]:

@@ -1,4 +1,4 @@
-"""The main job, `eval SUITE`: finds or starts a policy, waits for it, runs the evaluator, stops what it started.
+"""The main job, `eval SUITE`: find or start a policy, wait for it, run the evaluator, stop what was started.
 
 The evaluator itself (shared/evaluation/vla_evaluation/evaluate.py) runs in the environment of the suite's job, as a
 process or in a container; its exit code is passed on. `record SUITE` is the same with another program.
@@ -7,14 +7,16 @@ process or in a container; its exit code is passed on. `record SUITE` is the sam
 from __future__ import annotations
 
 import os
+import shlex
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
-from vlalab.commands import lacking
-from vlalab.commands.watching import Watch, resume_line, why_killed
+from vlalab.commands import preflight
 from vlalab.description import checkpoints, compose, gpus, manifests, ports, service_settings
 from vlalab.engine import volumes
 from vlalab.host import borrowed, paths
@@ -23,13 +25,13 @@ from vlalab.runtimes import both, containers
 from vlalab.runtimes.both import Runtime
 from vlalab.runtimes.running import READY_TIMEOUT_S, Instance
 
-ANSWER_S = 2.0  # for a connection; who takes longer is called silent, and is waited for all the same
-RUNS = "vla_evaluation.runs"  # the program for runs that are there; every benchmark's environment has it
+CONNECT_S = 2.0  # an address that takes longer is called silent, and is waited for all the same
+WATCH_S = {"local": 0.5, "docker": 5.0}  # asking the engine takes 40 ms of a CPU
+RUNS = "vla_evaluation.runs"  # the program for existing runs; every benchmark's environment has it
 BRIDGE = "bridge"  # the service for policy servers of other projects
 WEBSOCKETS = ("ws://", "wss://")  # their addresses: openpi's and vla-eval's protocols
 OPENVLA = ("act://", "acts://")  # OpenVLA's and OpenVLA-OFT's /act
 SERVER = service_settings.variable(BRIDGE, "SERVER")
-BRIDGED = "bridge"  # what runs of several suites are called by; the bridge itself knows which protocol it speaks
 OUT_OF_REACH = (
     "a container cannot reach {url}: inside, that is the container itself. Use --runtime local, or serve the policy on "
     "an address of this machine's network (with a token) and give that"
@@ -39,7 +41,7 @@ INTERRUPTED = 130  # the evaluator's exit code after Ctrl-C
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for. `flags` go to the evaluator as they are.
+    """What the command line asks for. `flags` go to the evaluator as they are.
 
     suite: None for a program that plays none. module: what runs then, in the environment of the default job.
     """
@@ -53,10 +55,10 @@ class Request:
     program: tuple[str, ...] = ()  # the first words to the job, where it is not to evaluate
     module: str = ""
     checkpoint: str | None = None  # for a policy that is started
-    own: Mapping[str, str] = field(default_factory=dict)  # its variables; given, it is started whatever else is up
-    beside: Callable[[], AbstractContextManager] = nullcontext  # what goes on while the evaluator runs
+    own: Mapping[str, str] = field(default_factory=dict)  # its variables; if any, it is started whatever else is up
+    run_alongside: Callable[[], AbstractContextManager] = nullcontext  # lasts as long as the evaluator
     replicas: int = 0  # how many of the policy to start, whatever else is up; 0: one, where none is up
-    elsewhere: Callable[[str, str | None], AbstractContextManager[str]] | None = None  # starts these, on a cluster
+    place_policies: Callable[[str, str | None], AbstractContextManager[str]] | None = None  # starts these on a cluster
 
     def __post_init__(self) -> None:
         if self.suite is not None:
@@ -73,57 +75,51 @@ class Request:
         return manifests.benchmarks()[self.job].fallback
 
     @property
-    def variables(self) -> dict[str, str]:
-        """What the evaluator is told about GPUs. Drawing on the CPU needs none."""
-        on_cpu = "cpu" in [after for word, after in zip(self.flags, self.flags[1:], strict=False) if word == "--render"]
-        wanted = service_settings.from_flags(self.job, gpu="none" if on_cpu else self.gpu)
-        return {**paths.of_caller(), **service_settings.merged({}, wanted)}
-
-    def bridged(self) -> Request:
-        """Return the request with a bridge for its policy, if the policy is a server of another project."""
-        server = self.policy
-        if self.names_url and "," not in server and speaks_openvla(server):
-            server = server.replace("http", "act", 1)
-        if not server.startswith((*WEBSOCKETS, *OPENVLA)):
-            return self
-        check_policy("--policy", server)
-        flags = dict(zip(self.flags, self.flags[1:], strict=False))
-        given = {"WAIT_S": flags.get("--policy-timeout-s"), "ANSWER_S": flags.get("--act-timeout-s")}
-        given["UNNORM_KEY"] = flags.get("--unnorm-key") if server.startswith(OPENVLA) else None
-        told = {"SERVER": server, **{name: value for name, value in given.items() if value}}
-        own = {service_settings.variable(BRIDGE, name): value for name, value in told.items()}
-        return replace(self, policy=BRIDGE, own={**own, **self.own})
-
-    @property
     def listens(self) -> str:
         """Where others join it, "host:port"; "" where it cannot be joined."""
-        return dict(zip(self.flags, self.flags[1:], strict=False)).get("--listen", "")
-
-    def inside(self) -> tuple[str, ...]:
-        """Returns the flags of an evaluator in a container: it listens on all of that one's addresses."""
-        anywhere = f"0.0.0.0:{self.listens.rpartition(':')[2]}"
-        pairs = zip(("", *self.flags), self.flags, strict=False)
-        return tuple(anywhere if before == "--listen" else word for before, word in pairs)
-
-    @property
-    def address(self) -> str:
-        """The address that the policy is given by: its own, or that of the server behind the bridge; else ""."""
-        return self.own.get(SERVER) or (self.policy if self.names_url else "")
-
-    @property
-    def names_url(self) -> bool:
-        """Whether the policy is given by its address, or by several."""
-        return self.policy.startswith(("http://", "https://"))
+        return self.flag("--listen") or ""
 
     @property
     def urls(self) -> list[str]:
         """The addresses that were given for the policy."""
-        return self.policy.split(",") if self.names_url else []
+        return self.policy.split(",") if self.policy.startswith(("http://", "https://")) else []
+
+    @property
+    def addresses(self) -> list[str]:
+        """The policy's addresses, or that of the server behind the bridge."""
+        return [self.own[SERVER]] if self.own.get(SERVER) else self.urls
+
+    def flag(self, name: str) -> str | None:
+        """Return the value of an evaluator's flag."""
+        return dict(zip(self.flags, self.flags[1:], strict=False)).get(name)
+
+    def bridged(self) -> Request:
+        """Return the request with a bridge for its policy, if the policy is a server of another project."""
+        server = self.policy
+        if len(self.urls) == 1 and speaks_openvla(server):
+            server = server.replace("http", "act", 1)
+        if not server.startswith((*WEBSOCKETS, *OPENVLA)):
+            return self
+        check_policy("--policy", server)
+        settings = {
+            "SERVER": server,
+            "WAIT_S": self.flag("--policy-timeout-s"),
+            "ANSWER_S": self.flag("--act-timeout-s"),
+            "UNNORM_KEY": self.flag("--unnorm-key") if server.startswith(OPENVLA) else None,
+        }
+        own = {service_settings.variable(BRIDGE, name): value for name, value in settings.items() if value}
+        return replace(self, policy=BRIDGE, own={**own, **self.own})
+
+    def variables(self) -> dict[str, str]:
+        """Return the evaluator's variables, which say what GPUs it may use. Drawing on the CPU needs none."""
+        gpu = "none" if self.flag("--render") == "cpu" else self.gpu
+        settings = service_settings.from_flags(self.job, gpu=gpu)
+        return {**paths.of_caller(), **service_settings.merged({}, settings)}
 
 
 @dataclass(frozen=True)
 class PolicyChoice:
-    """Where actions come from: a URL somebody else answers at, an instance that is up, or a service to start first."""
+    """Where actions come from: a given URL, an instance that is up, or a service to start first."""
 
     url: str | None
     service: str | None
@@ -131,29 +127,53 @@ class PolicyChoice:
     instance: Instance | None = None
 
 
+# --- which policy -------------------------------------------------------------------------------------------
+
+
 def policies() -> list[str]:
-    """Returns the policies of compose.yaml."""
+    """Return the policies of compose.yaml."""
     return [name for name, service in compose.read().items() if service.role == "policy"]
 
 
-def check_policy(label: str, asked: str) -> str:
-    """Returns what --policy said. Raises LabError for what is no policy of compose.yaml and no address."""
-    if "://" not in asked:
-        if asked not in ("auto", *policies()):
-            raise LabError(unknown("policy", asked, ["auto", *policies()]) + ", or a URL")
-        return asked
+def check_policy(label: str, text: str) -> str:
+    """Return the value of --policy. Raise LabError unless it is a policy of compose.yaml or an address."""
+    if "://" not in text:
+        if text not in ("auto", *policies()):
+            raise LabError(unknown("policy", text, ["auto", *policies()]) + ", or a URL")
+        return text
     try:
-        parts = urlsplit(asked)
+        parts = urlsplit(text)
         schemes = ("http", "https", *(prefix.removesuffix("://") for prefix in (*WEBSOCKETS, *OPENVLA)))
-        fine = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, or beyond 65535
-        fine = False
-    if not fine:
+        is_url = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is not a number, or beyond 65535
+        is_url = False
+    if not is_url:
         raise LabError(
-            f"{label} {asked} is no address; expected something like http://host:8000, or ws://host:8000 or "
+            f"{label} {text} is no address; expected something like http://host:8000, or ws://host:8000 or "
             "act://host:8000 for servers of other projects"
         )
-    return asked
+    return text
+
+
+def check_policies(label: str, text: str) -> str:
+    """Return the value of eval's --policy: as `check_policy` has it, or several addresses of the same policy."""
+    words = [word.strip() for word in text.split(",")]
+    for word in words if len(words) > 1 else ():
+        if "://" not in word:
+            raise LabError(
+                f"{label} {text} names several; expected an address of each, like http://a:8000,http://b:8000"
+            )
+        if [one.rstrip("/") for one in words].count(word.rstrip("/")) > 1:
+            raise LabError(f"{label} names {word} twice; expected another address for each of the same policy")
+    return ",".join(check_policy(label, word) for word in words)
+
+
+def check_replicas(replicas: int | None, policy: str) -> None:
+    """Raise LabError where several of a policy are to be started and --policy names no service."""
+    if replicas and "://" in policy:
+        raise LabError(f"--replicas starts policies of its own, and {policy} is up already; leave one of the two out")
+    if replicas and policy == "auto":
+        raise LabError(f"--replicas {replicas} of which policy? Name it: --policy {' or '.join(policies())}")
 
 
 def speaks_openvla(url: str) -> bool:
@@ -161,170 +181,75 @@ def speaks_openvla(url: str) -> bool:
     import httpx  # 0.1 s that other commands need not pay
 
     url = url.rstrip("/")
-    with httpx.Client(timeout=ANSWER_S, trust_env=False) as client:
+    with httpx.Client(timeout=CONNECT_S, trust_env=False) as client:
         try:
             return client.get(f"{url}/readyz").status_code == 404 and client.get(f"{url}/act").status_code in (405, 422)
         except (httpx.HTTPError, httpx.InvalidURL):
             return False  # not reachable yet, or no HTTP: the evaluator waits for it and reports
 
 
-def check_policies(label: str, asked: str) -> str:
-    """Returns what eval's --policy said: as `check_policy` has it, or several addresses of the same policy."""
-    words = [one.strip() for one in asked.split(",")]
-    for word in words if len(words) > 1 else ():
-        if "://" not in word:
-            raise LabError(
-                f"{label} {asked} names several; expected an address of each, like http://a:8000,http://b:8000"
-            )
-        if [one.rstrip("/") for one in words].count(word.rstrip("/")) > 1:
-            raise LabError(f"{label} names {word} twice; expected another address for each of the same policy")
-    return ",".join(check_policy(label, word) for word in words)
-
-
-def choose_policy(asked: str, running: Sequence[Instance], policies: Sequence[str], fallback: str) -> PolicyChoice:
-    """Returns the policy for --policy: a URL, a service's name, or "auto".
+def choose_policy(text: str, running: Sequence[Instance], policies: Sequence[str], fallback: str) -> PolicyChoice:
+    """Return the policy for --policy: a URL, a service's name, or "auto".
 
     running: policy services that are up, healthy and within reach. policies: those of compose.yaml. fallback: the one
     that is started where "auto" finds none; "auto" where there is none.
     """
-    if asked.startswith(("http://", "https://")):
-        return PolicyChoice(asked.rstrip("/"), None, f"policy at {asked.replace(',', ' and ')}")
-    if asked != "auto" and asked not in policies:
-        raise LabError(unknown("policy", asked, ["auto", *policies]) + ", or a URL")
-    up = [found for found in running if asked in ("auto", found.service)]
+    if text.startswith(("http://", "https://")):
+        return PolicyChoice(text.rstrip("/"), None, f"policy at {text.replace(',', ' and ')}")
+    if text != "auto" and text not in policies:
+        raise LabError(unknown("policy", text, ["auto", *policies]) + ", or a URL")
+    up = [found for found in running if text in ("auto", found.service)]
     if up:
         others = f" ({', '.join(o.name for o in up[1:])} up too; choose with --policy)" if up[1:] else ""
         why = f"policy {up[0].service}, which is up at {up[0].url}{others}"
         return PolicyChoice(up[0].url, None, why, up[0])
-    if asked == fallback == "auto":
+    if text == fallback == "auto":
         raise LabError("no policy service is up, and this benchmark has none of its own; name one: --policy WHICH")
-    if asked == "auto":
+    if text == "auto":
         return PolicyChoice(None, fallback, f"policy {fallback}, since no policy service is up (--policy chooses)")
-    return PolicyChoice(None, asked, f"policy {asked}")
+    return PolicyChoice(None, text, f"policy {text}")
 
 
 def name_of_policy(request: Request) -> str:
-    """Returns the service that a request's policy is, or "policy" where an address is all that is known of it; of one
-    behind a bridge, what the bridge calls it.
-    """
+    """Return the service that a request's policy is; "policy" for an address; behind a bridge, the bridge's name."""
     if SERVER in request.bridged().own:
-        return compose.environment_variables().get(service_settings.variable(BRIDGE, "NAME")) or BRIDGED
+        return compose.environment_variables().get(service_settings.variable(BRIDGE, "NAME")) or BRIDGE
     choice = choose_policy(request.policy, _healthy(request), policies(), request.fallback)
     return choice.instance.service if choice.instance else choice.service or "policy"
 
 
-def run(request: Request, typed: str) -> int:
-    """Runs an evaluation; returns the evaluator's exit code. `typed` is the command line to show for resuming."""
-    request, services = request.bridged(), compose.read()
-    if not request.names_url:
-        check_policy("--policy", request.policy)
-    if request.suite and (own := f"{request.job}_{request.policy}") in services:
-        raise LabError(f"policy '{request.policy}' cannot play {request.suite}; did you mean '{own}'?")
-    healthy = [] if request.own or request.replicas else _healthy(request)
-    runtime, line = _runtime(request, healthy, services)
-    choice = _choice(request, runtime, healthy, policies())
-    if request.module:
-        _refuse_simulated(choice)
-    say(f"{line}; {choice.why}")
-    plays = [*services[request.job].command, *request.program, request.suite]
-    command = [*(["python", "-m", request.module] if request.module else plays), "--policy-url"]
-    if request.dry_run:
-        if choice.service:
-            for settings in _settings_of_all(choice.service, request):
-                print(runtime.start_command(choice.service, settings, attached=True))
-        url = _address(choice.instance, runtime, request) if choice.instance else choice.url or "http://POLICY:PORT"
-        words = [*command, url, *_flags(runtime, request)]
-        print(runtime.run_command(request.job, words, request.variables, listens=request.listens))
-        return 0
-    _tell_of_waiting(request)
-    if choice.service and not request.elsewhere:
-        lacking.refuse([choice.service], {choice.service: _settings(choice.service, request)})
-    volumes.require_writable()
-    runtime.prepare([services[name].environment_name for name in (request.job, choice.service) if name])
-    with _ready_policy(choice, runtime, request) as (url, outcome, private):
-        code, variables = INTERRUPTED, {"VLALAB_COMMAND": typed, **request.variables}
-        with Watch(private) as watch, request.beside():
-            words = [*command, url, *_flags(runtime, request)]
-            code = runtime.run(request.job, words, variables, listens=request.listens)
-        code = 1 if watch.is_gone else code
-        outcome.append(code)
-        _explain(code, watch, typed if request.program or request.module else resume_line(typed))
-    return code
-
-
 def _healthy(request: Request) -> list[Instance]:
-    """Returns the policies that are up and can play the suite; the benchmark's own comes last: the pages bring it."""
+    """Return the policies that are up and can play the suite; the benchmark's own comes last: the pages bring it."""
     services = compose.read()
     running = [found for found in both.instances() if found.role == "policy" and not found.attached]
     fitting = [found for found in running if f"{request.job}_{found.service}" not in services and found.is_healthy()]
     return sorted(fitting, key=lambda found: found.service == request.fallback)
 
 
-def _flags(runtime: Runtime, request: Request) -> tuple[str, ...]:
-    return request.inside() if runtime is containers and request.listens else request.flags
-
-
-def _address(found: Instance, runtime: Runtime, request: Request) -> str:
-    """Returns where the evaluator asks an instance, and with it those who join."""
-    return containers.address_for_all(found) if runtime is containers and request.listens else runtime.address(found)
-
-
-def _refuse_simulated(choice: PolicyChoice) -> None:
-    """Raises LabError for a policy that cannot be asked about recorded data."""
-    name = choice.instance.service if choice.instance else choice.service
-    known = manifests.services()
-    if name and known[name].simulated:
-        others = ", ".join(one for one in policies() if not known[one].simulated)
-        raise LabError(
-            f"policy '{name}' works from the simulator, which no data set has; name another: {others}, or a URL"
-        )
-
-
-def _tell_of_waiting(request: Request) -> None:
-    """Says at once how long an address that nobody answers at is going to be waited for."""
-    flags = dict(zip(request.flags, request.flags[1:], strict=False))
-    default = borrowed.options("vla_evaluation.config:RunConfig")["policy_timeout_s"].default
-    timeout_s = float(flags.get("--policy-timeout-s", default))
-    for url in filter(None, request.address.split(",")):
-        if not _answers(url):
-            say(f"nobody answers at {url}; waiting up to {timeout_s:g} s for it (--policy-timeout-s)")
-
-
-def _answers(url: str) -> bool:
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme in ("https", "wss") else 80)
-    try:
-        socket.create_connection((parts.hostname or "", port), timeout=ANSWER_S).close()
-    except OSError:
-        return False
-    return True
-
-
-def _explain(code: int, watch: Watch, again: str) -> None:
-    """Says what the evaluator could not, since it was not its own end or not its own doing, and how to go on."""
-    if watch.is_gone:
-        names = " and ".join(one.name for one in watch.policies)
-        say(f"the policy {names} was ended from outside, and nobody starts it again; this run was stopped")
-    elif why := why_killed(code):
-        say(f"the evaluator was ended by {why}; finished episodes are safe, and if the run had begun, go on with")
-    else:
-        return
-    say(f"  {again}")
-
-
-def _runtime(request: Request, healthy: Sequence[Instance], services: dict) -> tuple[Runtime, str]:
-    """Returns the runtime that evaluates: auto is where the policy runs, since a container cannot reach a process."""
-    named = request.urls
-    up = [
-        found
-        for found in healthy
-        if request.policy in ("auto", found.service) or any(_is_at(found, url) for url in named)
-    ]
-    to_start = [] if up or request.names_url else [request.fallback if request.policy == "auto" else request.policy]
-    names = [services[name].environment_name for name in (request.job, *to_start) if name in services]
-    near = any(map(_is_local, filter(None, request.address.split(","))))
-    prefer = up[0].runtime if up else "local" if near else None
-    return both.choose(request.runtime, names, prefer)
+def _choice(request: Request, runtime: Runtime, healthy: Sequence[Instance], policies: Sequence[str]) -> PolicyChoice:
+    """Return the policy among those that this runtime's programs reach; report what is up and out of their reach."""
+    if server := request.own.get(SERVER):
+        if runtime is containers and _is_local(server):
+            raise LabError(OUT_OF_REACH.format(url=server))
+        return PolicyChoice(None, request.policy, f"policy at {server}, through a bridge")
+    if runtime is not containers:
+        return choose_policy(request.policy, healthy, policies, request.fallback)
+    mine = [found for found in healthy if found.runtime == containers.NAME]
+    if any(map(_is_local, request.urls)):
+        at = {url: next((found for found in mine if _is_at(found, url)), None) for url in request.urls}
+        for url, found in at.items():
+            if found is None and _is_local(url):
+                raise LabError(OUT_OF_REACH.format(url=url))
+        inside = [containers.address(found) if found else url for url, found in at.items()]
+        only = next(iter(at.values())) if len(at) == 1 else None
+        if only:
+            return PolicyChoice(only.url, None, f"policy {only.service}, which is up at {only.url}", only)
+        return PolicyChoice(",".join(inside), None, f"policy at {' and '.join(request.urls)}")
+    choice = choose_policy(request.policy, mine, policies, request.fallback)
+    for found in healthy:
+        if found not in mine and request.policy in ("auto", found.service):
+            say(f"{found.name} at {found.url} is a local process, out of a container's reach (--runtime local uses it)")
+    return choice
 
 
 def _is_local(url: str) -> bool:
@@ -337,47 +262,109 @@ def _is_local(url: str) -> bool:
 
 
 def _is_at(found: Instance, url: str) -> bool:
-    """Returns whether a URL on loopback is where an instance is published: localhost and 127.0.0.1 are the same."""
+    """Return whether a URL on loopback is where an instance is published: localhost and 127.0.0.1 are the same."""
     return _is_local(url) and _is_local(found.url) and urlsplit(url).port == urlsplit(found.url).port
 
 
-def _choice(request: Request, runtime: Runtime, healthy: Sequence[Instance], policies: Sequence[str]) -> PolicyChoice:
-    """Returns the policy among those that this runtime's programs reach; says what is up and out of their reach."""
-    if server := request.own.get(SERVER):
-        if runtime is containers and _is_local(server):
-            raise LabError(OUT_OF_REACH.format(url=server))
-        return PolicyChoice(None, request.policy, f"policy at {server}, through a bridge")
-    if runtime is not containers:
-        return choose_policy(request.policy, healthy, policies, request.fallback)
-    mine = [found for found in healthy if found.runtime == containers.NAME]
-    if any(map(_is_local, request.urls)):
-        return _containers_at(request.urls, mine)
-    choice = choose_policy(request.policy, mine, policies, request.fallback)
-    for found in healthy:
-        if found not in mine and request.policy in ("auto", found.service):
-            say(f"{found.name} at {found.url} is a local process, out of a container's reach (--runtime local uses it)")
-    return choice
+# --- the evaluation -----------------------------------------------------------------------------------------
 
 
-def _containers_at(urls: Sequence[str], mine: Sequence[Instance]) -> PolicyChoice:
-    """Returns the addresses as a container reaches them. Raises LabError for one that none does."""
-    if len(urls) == 1:
-        found = _container_at(urls[0], mine)
-        return PolicyChoice(found.url, None, f"policy {found.service}, which is up at {found.url}", found)
-    inside = [containers.address(_container_at(url, mine)) if _is_local(url) else url for url in urls]
-    return PolicyChoice(",".join(inside), None, f"policy at {' and '.join(urls)}")
+def run(request: Request, typed: str) -> int:
+    """Run an evaluation; return the evaluator's exit code. `typed` is the command line to show for resuming."""
+    request, services = request.bridged(), compose.read()
+    if not request.urls:
+        check_policy("--policy", request.policy)
+    if request.suite and (own := f"{request.job}_{request.policy}") in services:
+        raise LabError(f"policy '{request.policy}' cannot play {request.suite}; did you mean '{own}'?")
+    healthy = [] if request.own or request.replicas else _healthy(request)
+    runtime, line = _runtime(request, healthy, services)
+    choice = _choice(request, runtime, healthy, policies())
+    if request.module:
+        _refuse_simulated(choice)
+    say(f"{line}; {choice.why}")
+
+    def address(found: Instance) -> str:
+        """Return where the evaluator asks an instance, and with it those who join."""
+        inside = runtime is containers and request.listens
+        return containers.address_for_all(found) if inside else runtime.address(found)
+
+    plays = [*services[request.job].command, *request.program, str(request.suite)]
+    command = [*(["python", "-m", request.module] if request.module else plays), "--policy-url"]
+    flags = request.flags
+    if runtime is containers and request.listens:  # inside it listens on all of the container's addresses
+        anywhere = f"0.0.0.0:{request.listens.rpartition(':')[2]}"
+        pairs = zip(("", *flags), flags, strict=False)
+        flags = tuple(anywhere if before == "--listen" else word for before, word in pairs)
+    if request.dry_run:
+        for settings in _settings_of_all(choice.service, request) if choice.service else ():
+            print(runtime.start_command(str(choice.service), settings, attached=True))
+        url = address(choice.instance) if choice.instance else choice.url or "http://POLICY:PORT"
+        words = [*command, url, *flags]
+        return runtime.run(request.job, words, request.variables(), listens=request.listens, dry_run=True)
+    _report_silent(request)
+    if choice.service and not request.place_policies:
+        preflight.refuse([choice.service], {choice.service: _settings(choice.service, request)})
+    volumes.require_writable()
+    runtime.prepare([services[name].environment_name for name in (request.job, choice.service) if name])
+    with _ready_policy(choice, runtime, request, address) as (url, outcome, private):
+        code, variables = INTERRUPTED, {"VLALAB_COMMAND": typed, **request.variables()}
+        with Watch(private) as watch, request.run_alongside():
+            code = runtime.run(request.job, [*command, url, *flags], variables, listens=request.listens)
+        code = 1 if watch.is_gone else code
+        outcome.append(code)
+        again = typed if request.program or request.module else resume_line(typed)
+        if watch.is_gone:
+            names = " and ".join(one.name for one in private)
+            say(f"the policy {names} was ended from outside, and nobody starts it again; this run was stopped")
+            say(f"  {again}")
+        elif why := why_killed(code):
+            say(f"the evaluator was ended by {why}; finished episodes are safe, and if the run had begun, go on with")
+            say(f"  {again}")
+    return code
 
 
-def _container_at(url: str, mine: Sequence[Instance]) -> Instance:
-    """Returns the container whose port is published there. Raises LabError for any other loopback address."""
-    for found in mine:
-        if _is_at(found, url):
-            return found
-    raise LabError(OUT_OF_REACH.format(url=url))
+def _runtime(request: Request, healthy: Sequence[Instance], services: dict) -> tuple[Runtime, str]:
+    """Return the runtime that evaluates: auto is where the policy runs, since a container cannot reach a process."""
+    up = [
+        found
+        for found in healthy
+        if request.policy in ("auto", found.service) or any(_is_at(found, url) for url in request.urls)
+    ]
+    to_start = [] if up or request.urls else [request.fallback if request.policy == "auto" else request.policy]
+    names = [services[name].environment_name for name in (request.job, *to_start) if name in services]
+    near = any(map(_is_local, request.addresses))
+    return both.choose(request.runtime, names, up[0].runtime if up else "local" if near else None)
+
+
+def _refuse_simulated(choice: PolicyChoice) -> None:
+    """Raise LabError for a policy that cannot be asked about recorded data."""
+    name = choice.instance.service if choice.instance else choice.service
+    known = manifests.services()
+    if name and known[name].simulated:
+        others = ", ".join(one for one in policies() if not known[one].simulated)
+        raise LabError(
+            f"policy '{name}' works from the simulator, which no data set has; name another: {others}, or a URL"
+        )
+
+
+def _report_silent(request: Request) -> None:
+    """Report how long an address at which nothing answers is going to be waited for."""
+    default = borrowed.options("vla_evaluation.config:RunConfig")["policy_timeout_s"].default
+    timeout_s = float(request.flag("--policy-timeout-s") or default)
+    for url in request.addresses:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme in ("https", "wss") else 80)
+        try:
+            socket.create_connection((parts.hostname or "", port), timeout=CONNECT_S).close()
+        except OSError:
+            say(f"nobody answers at {url}; waiting up to {timeout_s:g} s for it (--policy-timeout-s)")
+
+
+# --- private policies ---------------------------------------------------------------------------------------
 
 
 def _settings(service: str, request: Request) -> dict[str, str]:
-    """Returns the settings of a private policy: --gpu, and the suite's checkpoint, unless a variable names one; without
+    """Return the settings of a private policy: --gpu, and the suite's checkpoint, unless a variable names one; without
     a suite the one that was named, else the only one on the volume.
     """
     named = compose.environment_variables().get(service_settings.variable(service, "CHECKPOINT"))
@@ -388,12 +375,12 @@ def _settings(service: str, request: Request) -> dict[str, str]:
 
 
 def _settings_of_all(service: str, request: Request) -> list[dict[str, str]]:
-    """Returns the settings of each private policy: of several, each has a GPU of its own as far as there are enough."""
+    """Return the settings of each private policy: of several, each has a GPU of its own as far as there are enough."""
     same = _settings(service, request)
     if request.replicas < 2 or service not in compose.gpu_services() or request.gpu in ("none", "all"):
         return [same] * max(request.replicas, 1)
-    asked = gpus.chosen(service, {**compose.environment_variables(), **same})
-    devices = asked.split(",") if asked else [str(number) for number in range(gpus.count())]
+    chosen = gpus.chosen(service, {**compose.environment_variables(), **same})
+    devices = chosen.split(",") if chosen else [str(number) for number in range(gpus.count())]
     if not devices:
         return [same] * request.replicas
     return [{**same, gpus.variable(service): devices[k % len(devices)]} for k in range(request.replicas)]
@@ -401,44 +388,78 @@ def _settings_of_all(service: str, request: Request) -> list[dict[str, str]]:
 
 @contextmanager
 def _ready_policy(
-    choice: PolicyChoice, runtime: Runtime, request: Request
+    choice: PolicyChoice, runtime: Runtime, request: Request, address: Callable[[Instance], str]
 ) -> Iterator[tuple[str, list[int], list[Instance]]]:
-    """Yields the URL of a policy that is ready, or several with commas between them, a list for the evaluator's exit
-    code, and the policies that are private.
+    """Yield the URL of a ready policy (several: with commas), a list for the exit code, and the private policies.
 
-    One that was started for it is stopped afterwards; its log is kept if the evaluation failed.
+    A private policy is stopped afterwards; its log is kept if the evaluation failed.
     """
     outcome: list[int] = []
     if choice.service is None:
-        yield _address(choice.instance, runtime, request) if choice.instance else choice.url or "", outcome, []
-    elif request.elsewhere:
-        with request.elsewhere(choice.service, request.suite) as urls:
+        yield address(choice.instance) if choice.instance else choice.url or "", outcome, []
+        return
+    if request.place_policies:
+        with request.place_policies(choice.service, request.suite) as urls:
             yield urls, outcome, []
-    else:
-        started: list[Instance] = []
-        try:
-            _start_all(choice.service, runtime, request, started)
-            yield ",".join(_address(one, runtime, request) for one in started), outcome, started
-        finally:
+        return
+    started: list[Instance] = []
+    settings = _settings_of_all(choice.service, request)
+    several = len(settings) > 1
+    try:
+        with status(f"starting {choice.service}{f' × {len(settings)}' if several else ''}") as line:
+            for number, variables in enumerate(settings, 1):
+                name = f"{choice.service}-{os.getpid()}{f'-{number}' if several else ''}"
+                started.append(runtime.start(choice.service, variables, instance_name=name, attached=True))
             for one in started:
-                runtime.close(one, keep_log=outcome not in ([0], [INTERRUPTED]))
-
-
-def _start_all(service: str, runtime: Runtime, request: Request, started: list[Instance]) -> None:
-    """Starts the private policies, each of which is in `started` from then on, and waits until all are ready."""
-    wanted = _settings_of_all(service, request)
-    times = f" × {len(wanted)}" if len(wanted) > 1 else ""
-    with status(f"starting {service}{times}") as line:
-        for number, settings in enumerate(wanted, 1):
-            name = f"{service}-{os.getpid()}" + (f"-{number}" if len(wanted) > 1 else "")
-            started.append(runtime.start(service, settings, instance_name=name, attached=True))
+                runtime.wait_ready(one.name, READY_TIMEOUT_S, line.update)
+        yield ",".join(map(address, started)), outcome, started
+    finally:
         for one in started:
-            runtime.wait_ready(one.name, READY_TIMEOUT_S, line.update)
+            runtime.close(one, keep_log=outcome not in ([0], [INTERRUPTED]))
 
 
-def check_replicas(replicas: int | None, policy: str) -> None:
-    """Raises LabError where several of a policy are to be started and --policy names no service."""
-    if replicas and "://" in policy:
-        raise LabError(f"--replicas starts policies of its own, and {policy} is up already; leave one of the two out")
-    if replicas and policy == "auto":
-        raise LabError(f"--replicas {replicas} of which policy? Name it: --policy {' or '.join(policies())}")
+class Watch:
+    """Watch private policies while their evaluation runs, as a context.
+
+    A policy that nobody will start again would be waited for, for ten minutes. So its end, where no other is left,
+    interrupts the evaluation as Ctrl-C does, what is finished is saved, and `is_gone` is true.
+    """
+
+    def __init__(self, policies: Sequence[Instance]) -> None:
+        self.policies, self.is_gone = policies, False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Watch:
+        if self.policies:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> bool:
+        """Take up the interrupt that it sent itself, should it come when nobody passes it on."""
+        self._over.set()
+        if self.policies:
+            self._thread.join()
+        return self.is_gone and kind is KeyboardInterrupt
+
+    def _look(self) -> None:
+        while not self._over.wait(WATCH_S[self.policies[0].runtime]):
+            if all(one.has_ended() for one in self.policies):
+                self.is_gone = True
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+
+def why_killed(code: int) -> str:
+    """Return what an exit code says about a death by signal, "" for a program that ended by itself."""
+    known = {int(number): number.name for number in signal.Signals}
+    if (number := code - 128) not in known or code == 128 + signal.SIGINT:
+        return ""
+    killed = number == signal.SIGKILL
+    return known[number] + (", by hand or by the kernel for want of memory (`dmesg` tells)" if killed else "")
+
+
+def resume_line(typed: str) -> str:
+    """Return the command line that continues what a command line began."""
+    named = any(word.split("=")[0] in ("--resume", "--run-id") for word in shlex.split(typed))
+    return typed if named else f"{typed} --resume"

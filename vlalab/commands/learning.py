@@ -222,24 +222,20 @@ class Learning:
         print(f"report   ./lab report {self.plan.run_id}")
 
 
-def estimate(plan: Plan, workers: int) -> str:
-    """Returns what a plan will do and how long that may take, in a line."""
-    recording = plan.demonstrations / (PER_MINUTE * workers)
-    training = max(plan.minutes - recording, LEAST * plan.minutes)
-    return (
-        f"{plan.demonstrations} demonstrations in up to {recording:.0f} min, then up to {training:.0f} min training; "
-        f"the evaluation comes after these {plan.minutes:g} min"
+def run(learning: Learning) -> int:
+    """Do all of it, with an estimate first; return the exit code."""
+    plan = learning.plan
+    if not learning.dry_run:
+        volumes.require_writable()
+    recording_min = plan.demonstrations / (PER_MINUTE * (learning.workers or cores()))
+    training_min = max(plan.minutes - recording_min, LEAST * plan.minutes)
+    say(
+        f"{plan.demonstrations} demonstrations in up to {recording_min:.0f} min, then up to {training_min:.0f} min "
+        f"training; the evaluation comes after these {plan.minutes:g} min"
     )
+    return learning.run()
 
 
 def cores() -> int:
-    """Returns how many cores this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0))
-
-
-def run(learning: Learning) -> int:
-    """Does all of it, with an estimate first; returns the exit code."""
-    if not learning.dry_run:
-        volumes.require_writable()
-    say(estimate(learning.plan, learning.workers or cores()))
-    return learning.run()

@@ -94,8 +94,6 @@ def run_module(
     chosen, line = both.choose(runtime, [environment], prefer)
     say(line)
     command = ["python", "-m", module, *arguments]
-    if dry_run:
-        print(chosen.run_command(service, command, variables))
-        return 0
-    chosen.prepare([environment])
-    return chosen.run(service, command, variables)
+    if not dry_run:
+        chosen.prepare([environment])
+    return chosen.run(service, command, variables, dry_run=dry_run)

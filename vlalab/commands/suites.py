@@ -39,31 +39,23 @@ def run(request: Request, suites: Sequence[str], typed: Sequence[str]) -> int:
     """
     name = _name(request, suites)
     flags = tuple(_without_names(request.flags))
+    typed_flags = _without_names([word for word in typed[2:] if word not in ("all", *manifests.suites())])
     code, ids = 0, []
     for number, suite in enumerate(suites, 1):
         say(f"suite {number} of {len(suites)}: {suite}")
         ids.append(f"{suite}-{name}")
         one = replace(request, suite=suite, flags=(*flags, "--run-id", ids[-1]))
-        code = evaluation.run(one, shlex.join(["./lab", "eval", suite, *_flags_only(typed)]))
+        code = evaluation.run(one, shlex.join(["./lab", "eval", suite, *typed_flags]))
         if code:
             break
-    if len(ids) > 1:
-        _show_table(request, ids)
+    if len(ids) > 1:  # a table that cannot be made takes nothing away from the runs
+        runtime, _ = both.choose(request.runtime, [compose.read()[request.job].environment_name])
+        runtime.run(request.job, ["python", "-m", evaluation.RUNS, "table", *ids], dry_run=request.dry_run)
     if code and not request.dry_run:
-        again = shlex.join(["./lab", "eval", *suites, *_flags_only(typed), "--run-id", name])
+        again = shlex.join(["./lab", "eval", *suites, *typed_flags, "--run-id", name])
         say(f"{'stopped' if code == INTERRUPTED else 'not complete'}; this goes on with all {len(suites)} suites:")
         say(f"  {again}")
     return code
-
-
-def _show_table(request: Request, ids: Sequence[str]) -> None:
-    """Prints the runs' rates; a table that cannot be made takes nothing away from the runs."""
-    runtime, _ = both.choose(request.runtime, [compose.read()[request.job].environment_name])
-    command = ["python", "-m", evaluation.RUNS, "table", *ids]
-    if request.dry_run:
-        print(runtime.run_command(request.job, command))
-    else:
-        runtime.run(request.job, command)
 
 
 def _name(request: Request, suites: Sequence[str]) -> str:
@@ -98,9 +90,3 @@ def _without_names(flags: Sequence[str]) -> list[str]:
         if not is_name and word.split("=")[0] not in NAMED:
             kept.append(word)
     return kept
-
-
-def _flags_only(typed: Sequence[str]) -> list[str]:
-    """Returns a typed command line's flags: without ./lab, eval, the suites, and what names a run."""
-    words = [word for word in typed[2:] if word not in ("all", *manifests.suites())]
-    return _without_names(words)

@@ -32,7 +32,7 @@ def complete(order: Sequence[str], named: Sequence[str], wanted: Wanted, running
     """Returns the settings of the services to start, in their order, each model with a checkpoint where there is one.
 
     One that nobody chose is the only one on the volume, and said. Where there is none, or more than one, a service that
-    another merely needs is left out, with how to get it; `lacking` refuses what was asked for by name. Those that run
+    another merely needs is left out, with how to get it; `preflight` refuses what was asked for by name. Those that run
     have what they need.
     """
     found: Settings = {}

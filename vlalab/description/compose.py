@@ -9,7 +9,7 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ BENCHMARK = "vla-lab.benchmark"  # the label of a policy that acts in one benchm
 PAGE = "ui"  # it shows the others
 PROJECT = "VLALAB_PROJECT"  # compose.yaml's name: is this variable's value
 
+ADDRESS = borrowed.module("vla_contract.server.public")
 _TOKENS = borrowed.module("vla_contract.protocol.tokens")
 
 
@@ -44,10 +45,7 @@ class Health:
     """A health check: a command that exits with 0 when the service can do its work."""
 
     test: tuple[str, ...]
-    interval_s: float
     timeout_s: float
-    retries: int
-    start_period_s: float
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,6 @@ class Service:
 
     name: str
     environment_name: str  # x-local: which images/<env> it runs in
-    image: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
     ports: tuple[Port, ...]
@@ -71,10 +68,6 @@ class Service:
     def words(self) -> tuple[str, ...]:
         """Returns its command and the values of its variables: all that may name another service's address."""
         return (*self.command, *self.environment.values())
-
-    def asking(self, others: Iterable[str]) -> list[str]:
-        """Returns the words of its command that name the address of one of those services."""
-        return [word for word in self.command if any(f"//{other}:" in word for other in others)]
 
 
 def read(path: Path = FILE, variables: Mapping[str, str] | None = None) -> dict[str, Service]:
@@ -100,7 +93,7 @@ def discovered(variables: Mapping[str, str], path: Path = FILE) -> dict[str, str
         name: f"{name}=http://{name}:{interpolate(str(body['ports'][0]), variables).rpartition(':')[2]}"
         for name, body in bodies.items()
     }
-    labels = {name: _pairs(body.get("labels") or {}) for name, body in bodies.items()}
+    labels = {name: _pairs(body.get("labels")) for name, body in bodies.items()}
     policies = [name for name in addresses if labels[name].get(ROLE) == "policy"]
     general = [name for name in policies if BENCHMARK not in labels[name]]
     lists = {"VLALAB_SERVICES": addresses, "VLALAB_POLICIES": policies, "VLALAB_GENERAL_POLICIES": general}
@@ -139,6 +132,17 @@ def token() -> str | None:
     token = environment_variables().get("VLALAB_TOKEN")
     try:
         return _TOKENS.check_token("VLALAB_TOKEN", token) if token else None
+    except ValueError as error:
+        raise LabError(str(error)) from None
+
+
+def page_url(service: str) -> str:
+    """Return the address at which a proxy with TLS shows a service ($VLALAB_PUBLIC_URL), "" where it has none.
+
+    Raises LabError for a bad address, or one without a token.
+    """
+    try:
+        return str(ADDRESS.page_url(service, environment_variables()))
     except ValueError as error:
         raise LabError(str(error)) from None
 
@@ -225,40 +229,33 @@ def _filled(node: object, variables: Mapping[str, str]) -> object:
 
 
 def _service(name: str, body: Mapping, known: Mapping[str, str]) -> Service:
-    if "extends" in body or "env_file" in body:
-        raise LabError(f"compose.yaml: service '{name}' uses extends or env_file, which the local runtime cannot read")
+    if "extends" in body or "env_file" in body or isinstance(body.get("environment"), list):
+        unread = "extends, env_file or a list of variables"
+        raise LabError(f"compose.yaml: service '{name}' uses {unread}, which the local runtime does not read")
     if "x-local" not in body:
         raise LabError(f"compose.yaml: service '{name}' has no x-local; name the images/ folder it runs in")
-    command = body.get("command") or []
+    command, environment = body.get("command") or [], body.get("environment") or {}
+    # A variable without a value is the caller's own.
+    environment = {key: known.get(key) if value is None else value for key, value in environment.items()}
     return Service(
         name=name,
         environment_name=body["x-local"],
-        image=str(body.get("image", "")),
         command=tuple(shlex.split(command) if isinstance(command, str) else map(str, command)),
-        environment=_pairs(_handed_on(body.get("environment") or {}, known)),
+        environment=_pairs(environment),
         ports=tuple(_port(name, text) for text in body.get("ports") or ()),
         health=_health(name, body.get("healthcheck")),
         mounts=tuple(_mount(name, text) for text in body.get("volumes") or ()),
         restart=str(body.get("restart", "no")),
         stop_grace_s=seconds(body.get("stop_grace_period", "10s")),
-        role=_pairs(body.get("labels") or {}).get(ROLE, "service"),
+        role=_pairs(body.get("labels")).get(ROLE, "service"),
         profiles=tuple(body.get("profiles") or ()),
         depends_on=tuple(body.get("depends_on") or ()),
     )
 
 
-def _handed_on(environment: Mapping | list, known: Mapping[str, str]) -> Mapping | list:
-    """Returns variables of a service, in which one without a value is the caller's own, or is not set at all."""
-    if isinstance(environment, list):
-        return environment
-    there = {name: known.get(name) if value is None else value for name, value in environment.items()}
-    return {name: value for name, value in there.items() if value is not None}
-
-
-def _pairs(value: Mapping | list) -> dict[str, str]:
-    if isinstance(value, list):
-        value = dict(item.partition("=")[::2] for item in value)
-    return {key: "" if item is None else str(item) for key, item in value.items()}
+def _pairs(body: Mapping | None) -> dict[str, str]:
+    """Return a mapping as texts, without entries that have no value."""
+    return {key: str(value) for key, value in (body or {}).items() if value is not None}
 
 
 def _port(name: str, text: object) -> Port:
@@ -288,13 +285,7 @@ def _health(name: str, body: Mapping | None) -> Health | None:
     test = body["test"]
     if not isinstance(test, list) or test[0] != "CMD":
         raise LabError(f"compose.yaml: service '{name}' has the health check {test!r}; expected a list [CMD, …]")
-    return Health(
-        test=tuple(test[1:]),
-        interval_s=seconds(body.get("interval", "30s")),
-        timeout_s=seconds(body.get("timeout", "30s")),
-        retries=int(body.get("retries", 3)),
-        start_period_s=seconds(body.get("start_period", "0s")),
-    )
+    return Health(tuple(test[1:]), seconds(body.get("timeout", "30s")))
 
 
 _UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}

@@ -12,98 +12,77 @@ from dotenv.parser import Binding, parse_stream
 
 from vlalab.host.console import LabError
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+_NESTED = r"(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*"  # a default may hold variables, whose defaults may again
+_VARIABLE = re.compile(rf"\$(?:(\$)|({_NAME})|\{{({_NAME})(?:(:?[-+?])({_NESTED}))?\}}|)")
 
 
 def interpolate(text: str, variables: Mapping[str, str]) -> str:
-    """Returns `text` with $NAME, ${NAME}, ${NAME:-default}, ${NAME-default}, ${NAME:+other} and ${NAME:?error} filled.
+    """Return `text` with $NAME, ${NAME}, ${NAME:-default}, ${NAME-default}, ${NAME:+other} and ${NAME:?error} filled.
 
-    Defaults may hold variables themselves; $$ is a dollar sign.
+    $$ is a dollar sign. Raises LabError for a required variable that is not set, and for another form.
     """
-    filled, position = [], 0
-    while (found := text.find("$", position)) >= 0:
-        filled.append(text[position:found])
-        value, position = _variable(text, found + 1, variables)
-        filled.append(value)
-    return "".join([*filled, text[position:]])
+
+    def fill(found: re.Match[str]) -> str:
+        dollar, plain, braced, operator, rest = found.groups()
+        if dollar or plain:
+            return dollar or variables.get(plain, "")
+        if not braced:
+            raise LabError(f"compose.yaml: {_why_malformed(text, found.end())}")
+        value = variables.get(braced)
+        present = bool(value) if operator and operator.startswith(":") else value is not None
+        if operator and operator.endswith("+"):
+            return interpolate(rest, variables) if present else ""
+        if not operator or present:
+            return value or ""
+        default = interpolate(rest, variables)
+        if operator.endswith("?"):
+            raise LabError(f"compose.yaml needs the variable {braced}: {default or 'it is not set'}")
+        return default
+
+    return _VARIABLE.sub(fill, text)
 
 
-def _variable(text: str, start: int, variables: Mapping[str, str]) -> tuple[str, int]:
-    """Returns the value of the variable written at `start` (behind its dollar sign) and where the text goes on."""
-    if text.startswith("$", start):
-        return "$", start + 1
-    if text.startswith("{", start):
-        end = _closing_brace(text, start)
-        return _expression(text[start + 1 : end], variables), end + 1
-    name = _NAME.match(text, start)
-    if not name:
-        raise LabError(f"compose.yaml: {text!r} has a '$' that begins no variable; write '$$' for a dollar sign")
-    return variables.get(name[0], ""), name.end()
-
-
-def _closing_brace(text: str, start: int) -> int:
-    depth = 0
-    for position in range(start, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[position], 0)
-        if depth == 0:
-            return position
-    raise LabError(f"compose.yaml: {text!r} has a '${{' without its '}}'")
-
-
-def _expression(text: str, variables: Mapping[str, str]) -> str:
-    name = _NAME.match(text)
-    operator = re.match(r":?[-+?]|$", text[name.end() :]) if name else None
-    if not name or not operator:
-        raise LabError(f"compose.yaml: '${{{text}}}' is no variable; expected ${{NAME}} or ${{NAME:-default}}")
-    value, rest = variables.get(name[0]), text[name.end() + operator.end() :]
-    present = bool(value) if operator[0].startswith(":") else value is not None
-    kind = operator[0][-1:]
-    if kind == "-":
-        return value or "" if present else interpolate(rest, variables)
-    if kind == "+":
-        return interpolate(rest, variables) if present else ""
-    if kind == "?" and not present:
-        raise LabError(f"compose.yaml needs the variable {name[0]}: {interpolate(rest, variables) or 'it is not set'}")
-    return value or ""
+def _why_malformed(text: str, position: int) -> str:
+    if not text.startswith("{", position):
+        return f"{text!r} has a '$' that begins no variable; write '$$' for a dollar sign"
+    if "}" not in text[position:]:
+        return f"{text!r} has a '${{' without its '}}'"
+    return f"{text!r} has a '${{…}}' that is no variable; expected ${{NAME}} or ${{NAME:-default}}"
 
 
 # --- .env ---------------------------------------------------------------------------------------------------
 
 
 def read_dotenv(path: Path) -> dict[str, str]:
-    """Returns the variables of a .env file as Compose reads them; empty when there is none.
+    """Return the variables of a .env file as Compose reads them; empty when there is none.
 
-    python-dotenv takes the lines apart (quotes, comments, several lines); what stands for a variable is filled in as
-    Compose does, from the process and the lines above, but in single quotes. Raises LabError for what is no NAME=value.
+    python-dotenv parses the lines (quotes, comments, several lines); variables in values are filled in as Compose
+    does, from the process and the lines above, but in single quotes. Raises LabError for a line that is not NAME=value.
     """
     found: dict[str, str] = {}
-    with io.StringIO(_text(path)) as file:
-        for binding in parse_stream(file):
-            if binding.error:
-                # The line itself is not repeated: it may hold a token, and this text goes into `./lab support`.
-                where = f"{path}, line {binding.original.line}"
-                raise LabError(f"{where} is not a variable; expected NAME=value, quotes closed at the end")
-            if binding.key is not None and binding.value is not None:
-                found[binding.key] = _expanded(binding, {**found, **os.environ}, path)
-    return found
-
-
-def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8") if path.exists() else ""
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise LabError(f"{path} is not UTF-8 text (line {line}); save it as UTF-8") from None
+    for binding in parse_stream(io.StringIO(text)):
+        where = f"{path}, line {binding.original.line}"
+        if binding.error:
+            # The line itself is not repeated: it may hold a token, and this text goes into `./lab support`.
+            raise LabError(f"{where} is not a variable; expected NAME=value, quotes closed at the end")
+        if binding.key is not None and binding.value is not None:
+            try:
+                found[binding.key] = _expanded(binding, {**found, **os.environ})
+            except LabError as error:
+                raise LabError(f"{where}: {str(error).removeprefix('compose.yaml: ')}") from None
+    return found
 
 
-def _expanded(binding: Binding, known: Mapping[str, str], path: Path) -> str:
+def _expanded(binding: Binding, known: Mapping[str, str]) -> str:
     raw, value = binding.original.string.partition("=")[2].lstrip(), binding.value or ""
     if raw.startswith("'"):
         return value
     if raw.startswith('"'):
         value = value.replace(r"\$", "$$")
-    value = re.sub(r"\$\$|\$(?![A-Za-z_{])", "$$", value)  # a dollar sign that begins no name is one
-    try:
-        return interpolate(value, known)
-    except LabError as error:
-        raise LabError(f"{path}, line {binding.original.line}: {str(error).removeprefix('compose.yaml: ')}") from None
+    return interpolate(re.sub(r"\$\$|\$(?![A-Za-z_{])", "$$", value), known)  # a "$" before no name is itself

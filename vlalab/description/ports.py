@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import ipaddress
-import os
 import socket
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 
 from vlalab.description import compose
 from vlalab.description.compose import Service
-from vlalab.host import owners
 from vlalab.host.console import LabError, require_known, say
 
 LISTEN = "0A"  # proc(5), /proc/net/tcp: the state TCP_LISTEN
@@ -59,7 +56,7 @@ def service_on_free_port(
     if port == wanted:
         return service
     if not any_port:
-        say(f"port {wanted} is taken by another program{_whose(wanted)}; '{name}' gets {port}")
+        say(f"port {wanted} is taken by another program; '{name}' gets {port}")
     moved = compose.read(path, {**known, port_variable(name): str(port)})[name]
     if moved.ports[0].published != port:
         raise LabError(f"compose.yaml: the port of '{name}' does not follow {port_variable(name)}")
@@ -115,18 +112,6 @@ def _reserve(port: int) -> bool:
             return False
         _RESERVED[port] = held
     return True
-
-
-def _whose(port: int) -> str:
-    """Returns " of bert" for a port on which a program of another user listens, "" for the caller's own or nobody's."""
-    with contextlib.suppress(OSError):
-        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-            for line in Path(table).read_text().splitlines()[1:]:
-                fields = line.split()
-                local, state, uid = fields[1], fields[3], int(fields[7])
-                if state == LISTEN and int(local.rpartition(":")[2], 16) == port and uid != os.geteuid():
-                    return f" of {owners.name_of(uid)}"
-    return ""
 
 
 def _refuse(bind: str, port: int, error: OSError) -> None:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vlalab.description import manifests
-from vlalab.engine import bake, docker, images
+from vlalab.engine import docker, images
 from vlalab.environments import venvs
-from vlalab.host import borrowed, lasting, paths, state
+from vlalab.host import borrowed, paths, state
 from vlalab.host.console import LabError, Status, say, status, unknown
 
 FLASH_ATTN = ("prebuilt", "compile", "none")
@@ -58,7 +58,7 @@ class Options:
 def arguments(names: Sequence[str], options: Options) -> list[str]:
     """Returns the arguments of docker that build the images of those environments in one go."""
     return [
-        "buildx", "bake", "--file", str(paths.ROOT / bake.FILE),
+        "buildx", "bake", "--file", str(paths.ROOT / images.BAKE_FILE),
         "--progress", "tty" if options.progress == "tty" else "plain",
         *(["--no-cache"] if options.no_cache else []),
         *_set("*", {"context": str(paths.ROOT), f"labels.{images.OWNER_LABEL}": state.owner()}),
@@ -73,12 +73,18 @@ def _set(target: str, values: Mapping[str, str]) -> list[str]:
 
 
 def _own(name: str, options: Options) -> dict[str, str]:
-    """Returns what differs for one environment from what images/bake.json says."""
-    given = {key: value for key, value in build_arguments(name, options).items() if key in bake.arguments(name)}
+    """Return what differs for one environment from what images/bake.json says."""
+    known = images.arguments(name)
+    given = {key: value for key, value in build_arguments(name, options).items() if key in known}
+    directories = {  # which replace stages that would fetch their files
+        name: str(_existing(given, f"--{name}", Path.is_dir, "a folder"))
+        for name, (stage, given) in _given(options).items()
+        if given != stage.word and stage.argument in known
+    }
     return {
         "tags": images.reference(name),
         **{f"args.{key}": value for key, value in given.items()},
-        **{f"contexts.{stage}": folder for stage, folder in _contexts(name, options).items()},
+        **{f"contexts.{stage}": directory for stage, directory in directories.items()},
     }
 
 
@@ -118,28 +124,19 @@ def commit(root: Path | None = None) -> str:
 
 
 def _secrets(options: Options) -> list[str]:
-    """Returns the build secrets: they reach the build's commands and stay in no layer and no history."""
-    secrets = []
-    if bundle := ca_bundle(options.ca_bundle):
-        secrets.append(f"id=ca,src={bundle}")
+    """Return the build secrets: they reach the build's commands and stay in no layer and no history."""
+    bundle = ca_bundle(options.ca_bundle)
+    secrets = [f"id=ca,src={bundle}"] if bundle else []
     if options.index:
-        secrets.append(f"id=index,src={_index_file(options.index)}")
-    elif os.environ.get(INDEX_VARIABLE):
-        _check_index(os.environ[INDEX_VARIABLE], f"variable {INDEX_VARIABLE}")
-        secrets.append(f"id=index,env={INDEX_VARIABLE}")
-    return secrets
-
-
-def _index_file(name: str) -> Path:
-    path = _existing(name, "--index", Path.is_file, "a file that holds the mirror's URL")
-    _check_index(path.read_text().strip(), str(path))
-    return path
-
-
-def _check_index(url: str, where: str) -> None:
-    """The URL may hold a password, so no message repeats it."""
-    if not re.fullmatch(r"https?://\S+", url):
+        path = _existing(options.index, "--index", Path.is_file, "a file that holds the mirror's URL")
+        where, url, secret = str(path), path.read_text().strip(), f"id=index,src={path}"
+    elif url := os.environ.get(INDEX_VARIABLE, ""):
+        where, secret = f"variable {INDEX_VARIABLE}", f"id=index,env={INDEX_VARIABLE}"
+    else:
+        return secrets
+    if not re.fullmatch(r"https?://\S+", url):  # it may hold a password, so the message does not repeat it
         raise LabError(f"{where} holds no URL of a package index mirror; expected one line that begins with https://")
+    return [*secrets, secret]
 
 
 def ca_bundle(given: str | None, variables: Mapping[str, str] | None = None) -> Path | None:
@@ -161,15 +158,6 @@ def ca_bundle(given: str | None, variables: Mapping[str, str] | None = None) -> 
     return system[0] if added and system else None
 
 
-def _contexts(name: str, options: Options) -> dict[str, str]:
-    """Returns stage → the local folder that replaces it, which would fetch its files."""
-    return {
-        stage: str(_existing(given, f"--{stage}", Path.is_dir, "a folder"))
-        for stage, (known, given) in _given(options).items()
-        if given != known.word and known.argument in bake.arguments(name)
-    }
-
-
 def _given(options: Options) -> dict[str, tuple[manifests.Stage, str]]:
     """Returns the stages for which something was given: what the manifests say of them, and what it was."""
     known = manifests.stages()
@@ -189,7 +177,7 @@ def _existing(given: str, flag: str, test, what: str) -> Path:
 
 
 def build(names: Sequence[str], options: Options) -> list[images.Image]:
-    """Returns the images that were built, in the order of the names (none or "all": every environment), with a table.
+    """Return the images that were built, in the order of the names (none or "all": every environment), with a table.
 
     Raises LabError where one cannot be built, which ends the others too.
     """
@@ -200,19 +188,32 @@ def build(names: Sequence[str], options: Options) -> list[images.Image]:
         print(shlex.join(docker.command(args)))
         return []
     docker.require("buildx")
-    started, is_again = time.monotonic(), set(chosen) <= images.found(chosen).keys() and not options.no_cache
-    with lasting.announced("build", *(["all"] if chosen == images.buildable() else chosen), *(["(again)"] * is_again)):
-        _run(chosen, args, options)
-    done = _built(chosen)
+    started, words = time.monotonic(), list[str]()
+    what = f"building {', '.join(map(images.reference, chosen))}"
+    if options.progress == "line":
+        with status(what) as line:
+            code, words = _run_quietly(args, line)
+    else:
+        say(what)
+        code = docker.stream(args)
+    if code != 0:
+        raise LabError(_failure(chosen, words))
+    built = images.found(chosen)
+    for name in chosen:
+        if name not in built:
+            raise LabError(
+                f"the build of {name} left no image {images.reference(name)}; does DOCKER_HOST name its engine?"
+            )
+    done = [built[name] for name in chosen]
     print_table(done, time.monotonic() - started)
     return done
 
 
 def _check_flags(chosen: list[str], options: Options) -> None:
     """Raises LabError for a flag that none of the chosen images has a use for."""
-    known = sorted({argument for name in chosen for argument in bake.arguments(name)})
+    known = sorted({argument for name in chosen for argument in images.arguments(name)})
     if options.flash_attn and "FLASH_ATTN" not in known:
-        others = ", ".join(name for name in bake.environments() if "FLASH_ATTN" in bake.arguments(name))
+        others = ", ".join(name for name in images.buildable() if "FLASH_ATTN" in images.arguments(name))
         raise LabError(f"--flash-attn means nothing to {', '.join(chosen)}; images with flash-attn: {others}")
     for name, (stage, _) in _given(options).items():
         if stage.argument not in known:
@@ -220,28 +221,6 @@ def _check_flags(chosen: list[str], options: Options) -> None:
     for argument in (text.split("=")[0] for text in options.arguments):
         if argument not in known:
             raise LabError(unknown("build argument", argument, known))
-
-
-def _run(names: Sequence[str], args: list[str], options: Options) -> None:
-    what = f"building {', '.join(map(images.reference, names))}"
-    if options.progress == "line":
-        with status(what) as line:
-            code, words = _run_quietly(args, line)
-    else:
-        say(what)
-        code, words = docker.stream(args), []
-    if code != 0:
-        raise LabError(_failure(names, words))
-
-
-def _built(names: Sequence[str]) -> list[images.Image]:
-    found = images.found(names)
-    for name in names:
-        if name not in found:
-            raise LabError(
-                f"the build of {name} left no image {images.reference(name)}; does DOCKER_HOST name its engine?"
-            )
-    return [found[name] for name in names]
 
 
 def _run_quietly(args: list[str], line: Status) -> tuple[int, list[str]]:

@@ -6,8 +6,6 @@ There is no Docker SDK here: the CLI knows contexts, credentials and plugins, an
 from __future__ import annotations
 
 import functools
-import getpass
-import grp
 import json
 import os
 import re
@@ -81,7 +79,11 @@ def why_unfit(code: int, out: str, err: str, cli: str) -> str | None:
 def _why_no_answer(words: str, cli: str) -> str:
     first = words.splitlines()[0] if words else "it says nothing"
     if "permission denied" in words:
-        return f"no permission for the Docker engine's socket as {_user()}; {_how_to_get_permission()}"
+        return (
+            "no permission for the Docker engine's socket; use --runtime local, or Docker's rootless mode "
+            "(docs.docker.com/engine/security/rootless), or join its group, which makes you as good as root here: "
+            "sudo usermod -aG docker $USER, then log out and in again"
+        )
     if os.environ.get("DOCKER_HOST"):
         return f"no Docker engine answers at DOCKER_HOST ({first}); start it, or unset DOCKER_HOST"
     if "/snap/" in os.path.realpath(cli) or cli.startswith("/snap/"):
@@ -91,29 +93,6 @@ def _why_no_answer(words: str, cli: str) -> str:
     if at := re.search(r"daemon at (\S+?)\.? ", first + " "):
         return f"no Docker engine answers at {at[1]}; start it: sudo systemctl start docker"
     return f"no Docker engine answers ({first}); start it: sudo systemctl start docker"
-
-
-def _how_to_get_permission() -> str:
-    if _user() in _members("docker"):
-        return "this session began before you joined the group docker: log out and in again, or run `newgrp docker`"
-    return (
-        "use --runtime local, or Docker's rootless mode (docs.docker.com/engine/security/rootless), or join its group, "
-        f"which makes you as good as root here: sudo usermod -aG docker {_user()}, then log out and in again"
-    )
-
-
-def _members(group: str) -> list[str]:
-    try:
-        return grp.getgrnam(group).gr_mem
-    except KeyError:
-        return []
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a uid without a name
-        return str(os.getuid())
 
 
 def require(*plugins: str) -> None:

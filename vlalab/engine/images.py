@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from vlalab.engine import bake, docker
+from vlalab.engine import docker
 from vlalab.environments import venvs
 from vlalab.host import paths
 from vlalab.host.console import LabError, require_known
 
+BAKE_FILE = "images/bake.json"  # BuildKit's own tool reads it too: `docker buildx bake --file images/bake.json`
 REPOSITORY = "vla-lab"
 ENV_LABEL = "vla-lab.env"
 LOCK_LABEL = "vla-lab.lock"
@@ -64,7 +66,19 @@ def reference(name: str, with_tag: str | None = None) -> str:
 
 def buildable() -> list[str]:
     """Returns the environments that an image can be built for."""
-    return bake.environments()
+    return sorted(_bake()["group"]["default"]["targets"])
+
+
+def arguments(name: str) -> Mapping[str, str]:
+    """Return the build arguments of an environment's image with their defaults."""
+    targets = _bake()["target"]
+    inherited = (targets[parent]["args"] for parent in targets[name]["inherits"])
+    return functools.reduce(lambda known, more: {**known, **more}, [*inherited, targets[name]["args"]], {})
+
+
+@functools.cache
+def _bake() -> dict:
+    return json.loads((paths.ROOT / BAKE_FILE).read_text())
 
 
 def choose(names: Sequence[str]) -> list[str]:

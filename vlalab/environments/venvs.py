@@ -19,7 +19,6 @@ from pathlib import Path
 
 from vlalab.description import manifests
 from vlalab.environments import pythons
-from vlalab.environments.downloads import Downloads
 from vlalab.host import owners
 from vlalab.host.console import LabError, Status, say, status, unknown
 from vlalab.host.paths import ADMIN, CLUSTER, ROOT, WITHOUT_IMAGE, image_names, python_path
@@ -123,23 +122,18 @@ def ensure(name: str, root: Path = ROOT) -> Environment:
         _have_made(env, root, host)
         return env
     if not os.access(env.folder, os.W_OK | os.X_OK):
-        raise LabError(_not_here(env, root))
+        whose = owners.name_of(env.folder.stat().st_uid)
+        lack = "is not complete, or not of its lock" if env.venv.exists() else "is not made"
+        if env._read_stamp() == env.stamp():
+            lack = "runs on a Python that is closed to you; without images/*/.venv a new one is made on another"
+        raise LabError(
+            f"environment '{name}' of {root}, which is {whose}'s, {lack}. Ask {whose} to run {root}/lab env {name}, or "
+            "use a clone of your own"
+        )
     with exclusive(env.folder / ".venv.lock", f"another call is setting up '{name}'"):
         if not env.is_ready():
             _make(env)
     return env
-
-
-def _not_here(env: Environment, root: Path) -> str:
-    """Returns why a caller who may not write there has no environment, and who can help."""
-    whose = owners.name_of(env.folder.stat().st_uid)
-    lack = "is not complete, or not of its lock" if env.venv.exists() else "is not made"
-    if env._read_stamp() == env.stamp():
-        lack = "runs on a Python that is closed to you; without images/*/.venv a new one is made on another"
-    return (
-        f"environment '{env.name}' of {root}, which is {whose}'s, {lack}. Ask {whose} to run {root}/lab env "
-        f"{env.name}, or use a clone of your own"
-    )
 
 
 def _have_made(env: Environment, root: Path, host: owners.Owner) -> None:
@@ -175,7 +169,9 @@ def _make(env: Environment) -> None:
     reusable = len(current) == 3 and current[2].strip() == str(env.venv) and env.python.exists()
     (env.venv / ".stamp").unlink(missing_ok=True)
     if not reusable:
-        _check_space(env)
+        need, free = env.needed_gb(), shutil.disk_usage(env.folder).free / 1e9
+        if free < need:
+            raise LabError(f"environment '{env.name}' needs about {need:.1f} GB, {env.folder} has {free:.1f} GB free")
         shutil.rmtree(env.venv, ignore_errors=True)
         if env.venv.exists():
             whose = owners.name_of(env.venv.stat().st_uid)
@@ -190,14 +186,13 @@ def _make(env: Environment) -> None:
             shutil.rmtree(target, ignore_errors=True)
             install = ["pip", "install", "--no-deps", "--require-hashes", "--python", str(env.python)]
             uv([*install, "--target", str(target), "-r", str(env.beside)], line)
-        _finish(env, line)
+        script = env.folder / "finish.py"  # the environment's own last step, which its Dockerfile runs too
+        if script.exists():
+            line.update(f"running images/{env.name}/{script.name}")
+            done = subprocess.run([str(env.python), str(script)], capture_output=True, text=True)
+            if done.returncode != 0:
+                raise LabError(f"{script} failed:\n{done.stdout}{done.stderr}")
     (env.venv / ".stamp").write_text(env.stamp())
-
-
-def _check_space(env: Environment) -> None:
-    need, free = env.needed_gb(), shutil.disk_usage(env.folder).free / 1e9
-    if free < need:
-        raise LabError(f"environment '{env.name}' needs about {need:.1f} GB, {env.folder} has {free:.1f} GB free")
 
 
 def _interpreter(env: Environment) -> str:
@@ -205,7 +200,13 @@ def _interpreter(env: Environment) -> str:
     there = [found for version in env.versions if (found := pythons.find(version, env.folder))]
     for found in there:
         if owners.serves(found, env.folder):
-            say(f"environment '{env.name}' uses {found}{_why_not_first(env, there[0], found)}")
+            why = ""
+            if found != there[0]:
+                closed = f"users who can read {env.folder} cannot run that one"
+                why = f", not {there[0]}: {closed}. To use it: chmod o-rx {ROOT} && rm -rf {env.venv}"
+            elif not pythons.runs_as(found, env.versions[0]):
+                why = f"; Python {env.versions[0]}, as in the images, is not installed"
+            say(f"environment '{env.name}' uses {found}{why}")
             return found
     lack = f"{there[0]} is closed to others, who can read {env.folder}" if there else "none is installed"
     say(f"needs Python {' or '.join(env.versions)}: {lack}; asking uv to download {env.versions[0]}")
@@ -221,57 +222,33 @@ def _interpreter(env: Environment) -> str:
     )
 
 
-def _why_not_first(env: Environment, first: str, selected: str) -> str:
-    """Return why another Python than the preferred version was selected, "" where it is that version."""
-    if first != selected:
-        closed = f"users who can read {env.folder} cannot run that one"
-        return f", not {first}: {closed}. To use it: chmod o-rx {ROOT} && rm -rf {env.venv}"
-    if pythons.runs_as(selected, env.versions[0]):
-        return ""
-    return f"; Python {env.versions[0]}, as in the images, is not installed"
-
-
-def _finish(env: Environment, line: Status) -> None:
-    """Runs the environment's own last step, the one that its Dockerfile runs too."""
-    script = env.folder / "finish.py"
-    if script.exists():
-        line.update(f"running images/{env.name}/{script.name}")
-        done = subprocess.run([str(env.python), str(script)], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise LabError(f"{script} failed:\n{done.stdout}{done.stderr}")
-
-
 def uv(arguments: list[str], line: Status | None = None) -> None:
-    """Runs uv; shows what it downloads. Raises LabError with uv's last words when it fails."""
+    """Runs uv; shows its last line. Raises LabError with uv's last words when it fails."""
     variables = pythons.uv_environment()
-    variables.setdefault("UV_LINK_MODE", _link_mode())
+    asked = subprocess.run([pythons.uv(), "cache", "dir"], capture_output=True, text=True, env=variables)
+    cache = Path(asked.stdout.strip() or "/nonexistent")
+    while not cache.exists():
+        cache = cache.parent
+    # Hard links to another file system would fail with a warning.
+    variables.setdefault("UV_LINK_MODE", "hardlink" if cache.stat().st_dev == ROOT.stat().st_dev else "copy")
     process = subprocess.Popen(
         [pythons.uv(), *arguments],
         env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         preexec_fn=die_with_parent(),
     )  # fmt: skip
-    words, downloads = [], Downloads()
+    words: list[str] = []
     assert process.stderr is not None
     try:
         for text in process.stderr:
             words.append(text.rstrip())
             if line:
-                line.update(downloads.take(text))
+                line.update(text.strip())
     except BaseException:  # Ctrl-C: the next call may begin at once, and must be alone
         process.terminate()
         process.wait()
         raise
     if process.wait() != 0:
         raise LabError(f"uv {' '.join(arguments[:2])} failed:\n" + "\n".join(words[-20:]))
-
-
-def _link_mode() -> str:
-    """Returns "copy" where uv's cache lies on another file system (hard links would fail with a warning)."""
-    asked = subprocess.run([pythons.uv(), "cache", "dir"], capture_output=True, text=True, env=pythons.uv_environment())
-    cache = Path(asked.stdout.strip() or "/nonexistent")
-    while not cache.exists():
-        cache = cache.parent
-    return "hardlink" if cache.stat().st_dev == ROOT.stat().st_dev else "copy"
 
 
 if __name__ == "__main__":  # as the owner of a clone in which root works

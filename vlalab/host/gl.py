@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 from vlalab.host.console import LabError, say, status
 
@@ -73,21 +72,17 @@ def ensure() -> None:
         raise LabError(f"headless rendering still lacks something after '{command}': {still}")
 
 
-def _apt(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        list(arguments), env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-        stdin=subprocess.DEVNULL, capture_output=True, text=True,
-    )  # fmt: skip
-
-
 def _install() -> None:
-    if not list(Path("/var/lib/apt/lists").glob("*_Packages*")):
-        _apt("apt-get", "update", "-q")
-    if _apt("apt-get", "install", "-y", "-q", "--no-install-recommends", *PACKAGES).returncode == 0:
+    def apt(*arguments: str) -> subprocess.CompletedProcess[str]:
+        variables = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        return subprocess.run(arguments, env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+    install = ("apt-get", "install", "-y", "-q", "--no-install-recommends")
+    if apt(*install, *PACKAGES).returncode == 0:
         return
     say("refreshing the package lists")
-    _apt("apt-get", "update", "-q")
-    known = [p for p in PACKAGES if _apt("apt-cache", "show", p).returncode == 0]  # newer releases drop libosmesa6
-    done = _apt("apt-get", "install", "-y", "-q", "--no-install-recommends", *known)
+    apt("apt-get", "update", "-q")
+    known = [name for name in PACKAGES if apt("apt-cache", "show", name).returncode == 0]  # newer ones drop libosmesa6
+    done = apt(*install, *known)
     if done.returncode != 0:
         raise LabError(f"apt-get could not install {' '.join(known)}:\n{done.stderr.strip()}")

@@ -14,7 +14,7 @@ import pwd
 import re
 import stat
 import tempfile
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from vlalab.host import paths
@@ -66,35 +66,27 @@ def short_folder(name: str, make: bool = True) -> Path:
     return _private(_temporary(), f"{name[:4]}-{own}", make=make)
 
 
-def of_other_clones() -> list[Path]:
-    """Returns the folders of this caller and machine for other clones, and for this one where it lay before."""
-    if os.environ.get(VARIABLE):
-        return []
-    home, own = _home(), folder(make=False)
-    found = [one / own.name for one in home.iterdir()] if home.is_dir() else []
-    return [one for one in found if one != own and one.is_dir() and one.stat().st_uid == os.geteuid()]
-
-
 def _home() -> Path:
-    """Returns the caller's folder for the state of all clones."""
-    known = (one / "vla-lab" for one in _homes() if _is_callers(one))
-    return next(filter(_can_be_made, known), _temporary())
+    """Return the caller's directory for the state of all clones, by the XDG rules; in /tmp for a caller without a home.
+
+    Under sudo HOME may be another user's, and a home may not exist: only a directory that can be made is taken.
+    """
+    homes = [os.environ.get("XDG_STATE_HOME", ""), os.path.join(os.environ.get("HOME", ""), ".local/state")]
+    with suppress(KeyError):  # a user without an entry, as in many containers
+        homes.append(os.path.join(pwd.getpwuid(os.geteuid()).pw_dir, ".local/state"))
+    for path in (Path(home) / "vla-lab" for home in homes if os.path.isabs(home)):
+        with suppress(OSError):
+            existing = next(place for place in (path, *path.parents) if place.exists())
+            if existing.stat().st_uid == os.geteuid():
+                # By making one: rights alone do not tell (/proc is root's).
+                with tempfile.TemporaryDirectory(prefix=".vla-lab-", dir=existing):
+                    return path
+    return _temporary()
 
 
 def _temporary() -> Path:
-    """Returns the caller's folder where no other can be had, or where a path has to be short."""
+    """Return the caller's directory where no other can be had, or where a path has to be short."""
     return Path(f"/tmp/vla-lab-{os.geteuid()}")
-
-
-def _can_be_made(path: Path) -> bool:
-    """Returns whether a folder is there or can be made, by making one: rights alone do not tell (/proc is root's)."""
-    there = next(place for place in (path, *path.parents) if place.exists())
-    try:
-        if there != path:
-            tempfile.TemporaryDirectory(prefix=".vla-lab-", dir=there).cleanup()
-    except OSError:
-        return False
-    return there.is_dir()
 
 
 def write(path: Path, text: str) -> None:
@@ -129,27 +121,6 @@ def _no_link(path: str, flags: int) -> int:
 
 def _private_opener(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
-
-
-def _homes() -> Iterator[Path]:
-    """Yields the folders for state by the XDG rules: what the variables say, then the home that the system knows."""
-    if (named := Path(os.environ.get("XDG_STATE_HOME", ""))).is_absolute():
-        yield named
-    if (home := Path(os.environ.get("HOME", ""))).is_absolute():
-        yield home / ".local" / "state"
-    try:
-        yield Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".local" / "state"
-    except KeyError:  # a user without an entry, as in many containers
-        return
-
-
-def _is_callers(path: Path) -> bool:
-    """Returns whether the caller may make that folder in one of its own: under sudo, HOME may be somebody else's."""
-    try:
-        there = next(place for place in (path, *path.parents) if place.exists())
-        return there.stat().st_uid == os.geteuid() and os.access(there, os.W_OK | os.X_OK)
-    except OSError:
-        return False
 
 
 def _private(base: Path, *names: str, make: bool) -> Path:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -14,89 +14,76 @@ from vlalab.runtimes import containers, local
 from vlalab.runtimes.running import Instance
 
 NAMES = ("auto", "local", "docker")
+Variables = Mapping[str, str]
 
 
 class Runtime(Protocol):
-    """What both modules offer. Every `…_command` returns the command line for a dry run and changes nothing."""
+    """What both modules offer. dry_run: print the command line and change nothing."""
 
     NAME: str
 
     def instances(self) -> list[Instance]:
-        """Returns what runs."""
+        """Return what runs."""
 
     def instance(self, name: str) -> Instance | None:
-        """Returns the running instance of that name."""
+        """Return the running instance of that name."""
 
     def prepare(self, names: Sequence[str]) -> None:
-        """Sees to it that these environments can be used, or raises LabError."""
+        """Make sure that these environments can be used, or raise LabError."""
 
     def start(
         self,
-        service_name: str,
-        variables: Mapping[str, str] | None = None,
+        service: str,
+        variables: Variables | None = None,
         *,
         instance_name: str | None = None,
         attached: bool = False,
     ) -> Instance:
-        """Returns a started instance. attached: a private one, which ends with this process."""
+        """Return a started instance. attached: a private one, which ends with this process."""
 
-    def start_command(
-        self, service_name: str, variables: Mapping[str, str] | None = None, *, attached: bool = False
-    ) -> str: ...
+    def start_command(self, service: str, variables: Variables | None = None, *, attached: bool = False) -> str:
+        """Return the command line of `start`, for a dry run."""
 
     def wait_ready(self, name: str, timeout_s: float = 0, on_wait: Callable[[], None] = lambda: None) -> Instance:
-        """Returns the instance once it is healthy, or raises LabError with the end of its log."""
+        """Return the instance once it is healthy, or raise LabError with the end of its log."""
 
     def close(self, found: Instance, keep_log: bool) -> None:
-        """Stops a private instance."""
+        """Stop a private instance."""
 
     def address(self, found: Instance) -> str:
-        """Returns where this runtime's programs reach an instance."""
-
-    def asks(self, service_name: str, variables: Mapping[str, str], others: Iterable[str]) -> set[str]:
-        """Returns the words of a service's command that say where it asks those others, as it would be started now."""
+        """Return where this runtime's programs reach an instance."""
 
     def run(
         self,
-        service_name: str,
+        service: str,
         command: Sequence[str],
-        variables: Mapping[str, str] | None = None,
+        variables: Variables | None = None,
         *,
         listens: str = "",
+        dry_run: bool = False,
     ) -> int:
-        """Runs a command as that service would be run, in the foreground; returns its exit code.
+        """Run a command as that service would be run, in the foreground; return its exit code.
 
-        listens: where the network asks it, "host:port", if it is a command that listens.
+        listens: where other machines reach a command that listens, "host:port".
         """
 
-    def run_command(
-        self,
-        service_name: str,
-        command: Sequence[str],
-        variables: Mapping[str, str] | None = None,
-        *,
-        listens: str = "",
-    ) -> str: ...
-
-    def shell(self, service_name: str, command: str | None = None) -> int:
-        """Opens a shell where that service runs; returns its exit code."""
-
-    def shell_command(self, service_name: str, command: str | None = None) -> str: ...
+    def shell(self, service: str, command: str | None = None, dry_run: bool = False) -> int:
+        """Open a shell where that service runs, or run one command line; return the exit code."""
 
     def follow_log(self, name: str, lines: int, follow: bool) -> None:
-        """Prints the end of a log."""
+        """Print the end of a log, and what is added to it if `follow`."""
 
 
 _MODULES: dict[str, Runtime] = {"local": local, "docker": containers}
 
 
 def of(found: Instance) -> Runtime:
-    """Returns the runtime that an instance runs in."""
+    """Return the runtime that an instance runs in."""
     return _MODULES[found.runtime]
 
 
 def choose(name: str, environments: Sequence[str], prefer: str | None = None) -> tuple[Runtime, str]:
-    """Returns the runtime for --runtime, and one line that says which.
+    """Return the runtime for --runtime, and one line that says which.
 
     auto is `prefer`, where something that is needed runs already; else docker when an engine answers and the images of
     these environments are built; else local. Raises LabError for an unknown name, and for docker where it cannot be.
@@ -104,28 +91,24 @@ def choose(name: str, environments: Sequence[str], prefer: str | None = None) ->
     require_known("runtime", [name], NAMES)
     if name == "local" or (name == "auto" and prefer == "local"):
         return local, "runtime local"
-    if reason := _lack(environments):
-        if name == "docker":
-            raise LabError(reason if "--runtime local" in reason else f"{reason}, or use --runtime local")
-        return local, "runtime local" if docker.available() else f"runtime local ({reason})"
-    return containers, "runtime docker"
-
-
-def _lack(environments: Sequence[str]) -> str | None:
-    """Returns why these environments cannot be containers, or None."""
-    if reason := docker.available():
-        return reason
-    built = images.found(environments)
-    missing = [name for name in dict.fromkeys(environments) if name not in built]
-    return images.unusable(missing[0], None) if missing else None
+    no_engine = reason = docker.available()
+    if not no_engine:
+        built = images.found(environments)
+        missing = [one for one in environments if one not in built]
+        reason = images.unusable(missing[0], None) if missing else None
+    if not reason:
+        return containers, "runtime docker"
+    if name == "docker":
+        raise LabError(reason if "--runtime local" in reason else f"{reason}, or use --runtime local")
+    return local, "runtime local" if no_engine else f"runtime local ({reason})"
 
 
 def instances() -> list[Instance]:
-    """Returns what runs, in both runtimes."""
+    """Return what runs, in both runtimes."""
     with ThreadPoolExecutor() as pool:
         return [found for some in pool.map(lambda module: module.instances(), _MODULES.values()) for found in some]
 
 
 def find(name: str) -> Instance | None:
-    """Returns the running instance of that name, in whichever runtime."""
+    """Return the running instance of that name, in whichever runtime."""
     return next((found for found in instances() if found.name == name), None)

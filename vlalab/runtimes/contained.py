@@ -13,7 +13,7 @@ from vlalab.engine import docker, guard, images
 from vlalab.host import memory
 from vlalab.host.console import say
 from vlalab.host.processes import Identity
-from vlalab.runtimes import held, moved
+from vlalab.runtimes import service_state
 
 NAME = "docker"
 LABEL = "com.docker.compose."
@@ -55,13 +55,13 @@ class Container:
         """Whether it runs, or is about to again."""
         return self.state in RUNNING
 
-    def words(self) -> list[str]:
-        """Returns the command of its configuration."""
-        return list(self.command)
-
     def owns(self, pid: int) -> bool:
         """Returns whether a process of this machine runs in it."""
         return memory.belongs_to_container(pid, self.id)
+
+    def memory(self) -> int | None:
+        """Return the bytes that it uses, None where they cannot be told."""
+        return memory.of_container(self.pid)
 
     def is_healthy(self) -> bool:
         """Returns whether its health check succeeded when the engine ran it last: compose.yaml says how often."""
@@ -76,7 +76,7 @@ class Container:
 
     def started_with(self) -> dict[str, str]:
         """Returns the settings that its configuration shows."""
-        return held.of_container(self.service, self.environment, list(self.command))
+        return service_state.of_container(self.service, self.environment, list(self.command))
 
     def stop(self) -> None:
         """Ends it, with its grace period, and removes it."""
@@ -105,38 +105,13 @@ GUARDS: dict[str, object] = {}  # of the private containers that this process st
 
 
 def everything() -> list[Container]:
-    """Returns all containers of this project, also those that ended; none where no engine answers. 40 ms.
+    """Return the containers of this project, also those that ended; none where no engine answers. 40 ms.
 
-    Services that were left up while this clone was moved are among them, and are told once.
+    Private ones that nobody needs any more are removed.
     """
-    own = of_project(compose.project())
-    names = {one.name for one in own}
-    return own + [one for one in left_behind() if one.name not in names]
-
-
-def left_behind() -> list[Container]:
-    """Returns the services that were started from this clone before it was moved."""
-    found = []
-    for project in moved.projects():
-        there = [one for one in of_project(project) if not one.attached]
-        found += there
-        if not there and not docker.available():
-            moved.forget(project)
-    for one in found:
-        if one.container not in _TOLD:
-            _TOLD.add(one.container)
-            say(f"{one.name} at {one.url} was started where this clone no longer is: ./lab down {one.name}")
-    return found
-
-
-_TOLD: set[str] = set()
-
-
-def of_project(project: str) -> list[Container]:
-    """Returns the containers of a project, without private ones that nobody needs any more, which are removed."""
     if docker.available():
         return []
-    ids = docker.run(["ps", "--all", "--quiet", "--filter", f"label={LABEL}project={project}"]).stdout.split()
+    ids = docker.run(["ps", "--all", "--quiet", "--filter", f"label={LABEL}project={compose.project()}"]).stdout.split()
     if not ids:
         return []
     done = docker.run(["inspect", *ids], check=False)  # one may have gone since
@@ -149,8 +124,8 @@ def of_project(project: str) -> list[Container]:
 
 
 def instances() -> list[Container]:
-    """Returns what runs in this project; what a move left behind is in another, and its network out of reach."""
-    return [one for one in of_project(compose.project()) if one.is_up]
+    """Return what runs in this project."""
+    return [one for one in everything() if one.is_up]
 
 
 def instance(name: str) -> Container | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,8 +17,8 @@ from vlalab.engine import docker, guard, images, reservations, volumes
 from vlalab.host import library_variables, paths
 from vlalab.host.console import LabError, say
 from vlalab.host.processes import identify, supervise
-from vlalab.runtimes import logs, moved, running, steward
-from vlalab.runtimes.contained import GUARDS, OWNER, Container, everything, instance, left_behind
+from vlalab.runtimes import logs, running, steward
+from vlalab.runtimes.contained import GUARDS, OWNER, Container, everything, instance
 from vlalab.runtimes.contained import NAME as NAME
 from vlalab.runtimes.contained import instances as instances
 
@@ -87,18 +87,13 @@ def _files(service: str, given: Mapping[str, str]) -> list[Path]:
 def _placed(service: str, given: Mapping[str, str], any_port: bool) -> dict[str, str]:
     """Returns `given` with the ports that are in use: those of what runs, and a free one for `service`."""
     there = instances()
-    used = _ports_in_use(service, there)
+    others = [one for one in there if one.service != service and not one.attached and one.port]
+    used = {ports.port_variable(one.service): str(one.port) for one in others}
     known = {**compose.environment_variables(), **used, **given}
     mine = next((one.port for one in there if one.name == service and one.port and not any_port), None)
     placed = ports.service_on_free_port(compose.FILE, service, known, any_port=any_port, mine=mine, by_engine=True)
     port = {ports.port_variable(service): str(placed.ports[0].published)} if placed.ports else {}
     return {**used, **given, **port}
-
-
-def _ports_in_use(but: str, there: Iterable[Container]) -> dict[str, str]:
-    """Returns the ports of the other services that are up, as variables."""
-    others = [one for one in there if one.service != but and not one.attached and one.port]
-    return {ports.port_variable(one.service): str(one.port) for one in others}
 
 
 # --- start --------------------------------------------------------------------------------------------------
@@ -116,9 +111,6 @@ def start(
     variables: on top of .env and the process's own. attached: it ends with this process, under a name of its own, and
     publishes a port only at an address of the network: any free one.
     """
-    if not attached:
-        _take_the_place_of(service_name)
-        moved.note()
     given = _known(variables)
     opened = attached and ports.is_of_network({**compose.environment_variables(), **given}.get("VLALAB_BIND", ""))
     if not attached or opened:
@@ -133,16 +125,10 @@ def start(
         docker.run(["update", "--restart", compose.read()[service_name].restart, name])
     found = instance(name)
     if found is None:
-        raise LabError(f"service '{service_name}' ended at once:\n{_words_of(service_name)}")
+        ended = next((one for one in everything() if one.service == service_name), None)
+        words = ended.last_words() if ended else "(it left no log)"
+        raise LabError(f"service '{service_name}' ended at once:\n{words}")
     return found
-
-
-def _take_the_place_of(service_name: str) -> None:
-    """Stops a container of the service that was left up while the clone was moved: it has the port."""
-    for left in left_behind():
-        if left.service == service_name:
-            say(f"stopping that {service_name}: it is started anew here")
-            left.stop()
 
 
 def _start_words(service: str, name: str, attached: bool, owner: str, opened: bool = False) -> list[str]:
@@ -150,11 +136,6 @@ def _start_words(service: str, name: str, attached: bool, owner: str, opened: bo
         return ["up", "--detach", "--no-deps", service]
     published = ["--service-ports"] if opened else []
     return ["run", "--detach", "--no-deps", *published, "--name", name, "--label", f"{OWNER}={owner}", service]
-
-
-def _words_of(service: str) -> str:
-    found = next((one for one in everything() if one.service == service), None)
-    return found.last_words() if found else "(it left no log)"
 
 
 def _me() -> str:
@@ -179,43 +160,44 @@ def _shown(words: Sequence[str], files: Sequence[Path], given: Mapping[str, str]
 
 
 def run(
-    service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None, *, listens: str = ""
+    service_name: str,
+    command: Sequence[str],
+    variables: Mapping[str, str] | None = None,
+    *,
+    listens: str = "",
+    dry_run: bool = False,
 ) -> int:
-    """Runs a command in a service's image with its variables and restrictions; returns its exit code.
+    """Run a command in a service's image with its variables and restrictions; return its exit code.
 
     listens: "host:port" of this machine's network, where a command that listens on that port of all addresses is asked.
     The volume is mounted at its own path too, and so is what the command names, so that every path a person reads or
     types means the same inside. A signal goes into the container; `compose run` itself would let go of it.
     """
-    name = f"{compose.project()}-{service_name}-{os.getpid()}"
-    given = _opened(variables, listens)
-    words = _run_words(service_name, name, command, given, _me(), listens)
-    line = docker.command(docker.compose_args(words, _files(service_name, given)))
+    host, _, port = listens.rpartition(":")
+    given = {**(variables or {}), **({"VLALAB_BIND": host} if listens else {})}
+    name = f"{compose.project()}-{service_name}-{'PID' if dry_run else os.getpid()}"
+    volume = str(paths.volume())
+    seen = {"VLALAB_VOLUME": volume, **given}
+    words = [
+        "--progress", "quiet", "run", "--rm", "--no-deps", "--interactive=false", "--name", name,
+        "--label", f"{OWNER}={'PID' if dry_run else _me()}",
+        *(word for item in seen.items() for word in ("--env", "=".join(item))),
+        *(["--publish", f"{listens}:{port}"] if listens else []),
+        *_network(),
+        *(word for path in (volume, *_paths_in(command)) for word in _mount(path)),
+        service_name, *command,
+    ]  # fmt: skip
+    files = _files(service_name, given)
+    if dry_run:
+        print(_shown(words, files))
+        return 0
 
     def deliver(number: int) -> bool:
         return docker.run(["kill", "--signal", str(int(number)), name], check=False).returncode == 0
 
     with guard.guarded(name):
+        line = docker.command(docker.compose_args(words, files))
         return supervise(line, {**os.environ, **_variables(), **given}, deliver=deliver)
-
-
-def _opened(variables: Mapping[str, str] | None, listens: str) -> dict[str, str]:
-    """Returns variables of a command that listens: with the address at which it is published."""
-    return {**(variables or {}), **({"VLALAB_BIND": listens.rpartition(":")[0]} if listens else {})}
-
-
-def _run_words(
-    service: str, name: str, command: Sequence[str], variables: Mapping[str, str], owner: str, listens: str = ""
-) -> list[str]:
-    volume = str(paths.volume())
-    seen = {"VLALAB_VOLUME": volume, **variables}
-    flags = [word for item in seen.items() for word in ("--env", "=".join(item))]
-    mounts = [word for path in (volume, *_paths_in(command)) for word in _mount(path)]
-    published = ["--publish", f"{listens}:{listens.rpartition(':')[2]}"] if listens else []
-    return [
-        "--progress", "quiet", "run", "--rm", "--no-deps", "--interactive=false", "--name", name,
-        "--label", f"{OWNER}={owner}", *flags, *published, *_network(), *mounts, service, *command,
-    ]  # fmt: skip
 
 
 def _paths_in(command: Sequence[str]) -> list[str]:
@@ -243,29 +225,14 @@ def _network() -> list[str]:
     return flags
 
 
-def run_command(
-    service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None, *, listens: str = ""
-) -> str:
-    """Returns the command line that `run` runs, for a dry run."""
-    given = _opened(variables, listens)
-    words = _run_words(service_name, f"{compose.project()}-{service_name}-PID", command, given, "PID", listens)
-    return _shown(words, _files(service_name, given))
-
-
-def shell(service_name: str, command: str | None = None) -> int:
-    """Opens a shell in a service's image, with its restrictions, or runs one command line; returns the exit code."""
-    words, files = _shell_words(service_name, command), _files(service_name, {})
-    return docker.stream(docker.compose_args(words, files), variables=_variables())
-
-
-def _shell_words(service: str, command: str | None) -> list[str]:
+def shell(service_name: str, command: str | None = None, dry_run: bool = False) -> int:
+    """Open a shell in a service's image, with its restrictions, or run one command line; return the exit code."""
     inner = ["bash", "-c", command] if command else ["bash"]
-    return ["--progress", "quiet", "run", "--rm", "--no-deps", service, *inner]
-
-
-def shell_command(service_name: str, command: str | None = None) -> str:
-    """Returns the command line that `shell` runs, for a dry run."""
-    return _shown(_shell_words(service_name, command), _files(service_name, {}))
+    words, files = ["--progress", "quiet", "run", "--rm", "--no-deps", service_name, *inner], _files(service_name, {})
+    if dry_run:
+        print(_shown(words, files))
+        return 0
+    return docker.stream(docker.compose_args(words, files), variables=_variables())
 
 
 def follow_log(name: str, lines: int, follow: bool) -> None:
@@ -296,12 +263,6 @@ def address_for_all(found: Container) -> str:
         f"{found.name} is at {found.url or 'no address of this machine'}, where no other machine reaches it; "
         f"start it with VLALAB_BIND set to this machine's address: ./lab up {found.service} --restart"
     )
-
-
-def asks(service_name: str, variables: Mapping[str, str], others: Iterable[str]) -> set[str]:
-    """Returns the words of a service's command that say where it asks those others, as it would be started now."""
-    known = {**compose.environment_variables(), **variables, **_ports_in_use(service_name, instances())}
-    return set(compose.read(compose.FILE, known)[service_name].asking(others))
 
 
 def wait_ready(name: str, timeout_s: float = running.READY_TIMEOUT_S, on_wait=lambda: None) -> Container:

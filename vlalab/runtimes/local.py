@@ -13,11 +13,11 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vlalab.description import compose, gpus, manifests, service_settings
+from vlalab.description import compose, gpus, manifests
 from vlalab.description.compose import Service
 from vlalab.description.ports import port_variable, service_on_free_port
 from vlalab.engine import volumes
@@ -26,7 +26,7 @@ from vlalab.environments.venvs import Environment
 from vlalab.host import gl, library_variables, paths
 from vlalab.host.console import LabError, say
 from vlalab.host.processes import supervise
-from vlalab.runtimes import held, logs, records, running, supervised
+from vlalab.runtimes import logs, running, service_state, supervised
 from vlalab.runtimes.supervised import NAME as NAME
 from vlalab.runtimes.supervised import Instance, instance
 from vlalab.runtimes.supervised import instances as instances
@@ -66,20 +66,15 @@ _ADDRESS = re.compile(r"(https?)://([A-Za-z_][\w-]*):(\d+)")
 
 
 def _addresses(words: Sequence[str]) -> Callable[[str], str]:
-    """Returns the function that puts reachable addresses for http://<service>:<port> into a text."""
+    """Return the function that puts reachable addresses for http://<service>:<port> into a text."""
     named = {found[2] for word in words for found in _ADDRESS.finditer(word)} - {"localhost"}
-    at = {name: _where(name) for name in named & set(compose.read() if named else ())}
+    up = {name: instance(name) for name in named & set(compose.read() if named else ())}
+    at = {name: found.url.partition("//")[2] if found else "" for name, found in up.items()}
 
     def reach(text: str) -> str:
         return _ADDRESS.sub(lambda m: f"{m[1]}://{at[m[2]] or '127.0.0.1:' + m[3]}" if m[2] in at else m[0], text)
 
     return reach
-
-
-def _where(service: str) -> str:
-    """Returns address:port of a service that is up, "" for one that is not."""
-    found = instance(service)
-    return found.url.partition("//")[2] if found else ""
 
 
 def prepare(names: Sequence[str]) -> None:
@@ -103,13 +98,14 @@ def start(
     """
     name = instance_name or service_name
     known = {**compose.environment_variables(compose.FILE.parent), **(variables or {})}
-    own = _own(service_name, variables)
-    if (there := instance(name)) and held.is_as_wanted(there, known, there.variables, own):
-        return there
-    if there:
+    if there := instance(name):
+        if service_state.is_as_wanted(there, known):
+            return there
         there.stop()
     volumes.require_writable()
-    known |= _ports_in_use(service_name)
+    # One that loads does not listen on its port yet.
+    others = [one for one in instances() if one.service != service_name and not one.attached and one.url]
+    known |= {port_variable(one.service): one.url.rpartition(":")[2] for one in others}
     service = service_on_free_port(compose.FILE, service_name, known, any_port=attached)
     if service.health and service.ports and not supervised.check_url(service):
         raise LabError(f"compose.yaml: '{service_name}' has the health check {service.health.test}, not the contract's")
@@ -118,14 +114,18 @@ def start(
         gl.ensure()
     command, environment = resolve(service, env)
     gpu, visible = gpus.visible(service_name, known)
+    port = service.ports[0] if service.ports else None
+    placed = {"VLALAB_BIND": port.bind, port_variable(service_name): str(port.published)} if port else {}
     record = {
         "name": name,
         "service": service_name,
         "attached": attached,
         "started_at": time.time(),
         "gpu": gpu,
-        "variables": own,
-        "placed": _placed(service),
+        "variables": {
+            one: value for one, value in (variables or {}).items() if service_state.is_own(service_name, one)
+        },
+        "placed": placed,
     }
     spec = {
         "command": command,
@@ -137,25 +137,9 @@ def start(
         "record": record,
     }
     logs.sweep()
-    return launch(spec, supervised.state_path(name), {one: known.get(one, "") for one in held.names_of(service_name)})
-
-
-def _ports_in_use(but: str) -> dict[str, str]:
-    """Returns the ports that other services were given, as variables: one that loads does not listen on its own yet."""
-    others = [found for found in instances() if found.service != but and not found.attached and found.url]
-    return {port_variable(found.service): found.url.rpartition(":")[2] for found in others}
-
-
-def _placed(service: Service) -> dict[str, str]:
-    """Returns the variables with which compose.yaml names the place where a service has been put."""
-    port = service.ports[0] if service.ports else None
-    return {records.BIND: port.bind, port_variable(service.name): str(port.published)} if port else {}
-
-
-def _own(service_name: str, variables: Mapping[str, str] | None) -> dict[str, str]:
-    """Returns those of `variables` that are settings of that service."""
-    prefix = service_settings.variable(service_name, "")
-    return {name: value for name, value in (variables or {}).items() if name.startswith(prefix)}
+    return launch(
+        spec, supervised.state_path(name), {one: known.get(one, "") for one in service_state.names_of(service_name)}
+    )
 
 
 def start_command(service_name: str, variables: Mapping[str, str] | None = None, *, attached: bool = False) -> str:
@@ -174,7 +158,7 @@ def launch(spec: dict, state_path: Path, settings: Mapping[str, str]) -> Instanc
         raise LabError(f"cannot write the log {log_path}: {error.strerror or error}") from error
     with open(log, "ab") as errors:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", records.SUPERVISOR, str(state_path)],
+            [sys.executable, "-m", supervised.SUPERVISOR, str(state_path)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
             cwd=paths.ROOT, env={**service_variables(), **settings}, start_new_session=True, text=True,
         )  # fmt: skip
@@ -201,53 +185,42 @@ _HELD: list[object] = []
 
 
 def run(
-    service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None, *, listens: str = ""
+    service_name: str,
+    command: Sequence[str],
+    variables: Mapping[str, str] | None = None,
+    *,
+    listens: str = "",
+    dry_run: bool = False,
 ) -> int:
-    """Runs a command with a service's environment and variables, in the foreground; returns its exit code.
+    """Run a command with a service's environment and variables, in the foreground; return its exit code.
 
     listens: what a container has to be told; a process listens itself.
     """
+    if dry_run:
+        print(shlex.join(command))
+        return 0
     declared = compose.read()[service_name]
     service = replace(declared, command=tuple(command))
     env = venvs.ensure(service.environment_name)
-    if _draws(declared) and service.command[: len(declared.command)] == declared.command:
+    is_job = service.role == "job" and service.command[: len(declared.command)] == declared.command
+    if is_job and manifests.environment(service.environment_name).needs_gl:
         gl.ensure()
     words, environment = resolve(service, env)
     _, visible = gpus.visible(service_name, {**compose.environment_variables(), **(variables or {})})
     return supervise(words, {**environment, **visible, **(variables or {})})
 
 
-def _draws(service: Service) -> bool:
-    """Returns whether it is a job of an environment whose programs draw."""
-    return service.role == "job" and manifests.environment(service.environment_name).needs_gl
-
-
-def run_command(
-    service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None, *, listens: str = ""
-) -> str:
-    """Returns the command line that `run` runs, for a dry run."""
-    return shlex.join(command)
-
-
-def shell(service_name: str, command: str | None = None) -> int:
-    """Opens a shell in a service's environment, or runs one command line in it; returns the exit code."""
+def shell(service_name: str, command: str | None = None, dry_run: bool = False) -> int:
+    """Open a shell in a service's environment, or run one command line in it; return the exit code."""
+    words = ["bash", "-c", command] if command else ["bash", "--norc", *(["-i"] if sys.stdin.isatty() else [])]
+    if dry_run:
+        print(shlex.join(words))
+        return 0
     service = compose.read()[service_name]
     env = venvs.ensure(service.environment_name)
     _, variables = resolve(service, env)
-    words = _shell_words(command)
     prompt = {"PS1": f"({service.environment_name}) \\w\\$ "}
     return subprocess.run(words, env={**variables, **prompt}, cwd=paths.ROOT).returncode
-
-
-def _shell_words(command: str | None) -> list[str]:
-    if command:
-        return ["bash", "-c", command]
-    return ["bash", "--norc", *(["-i"] if sys.stdin.isatty() else [])]
-
-
-def shell_command(service_name: str, command: str | None = None) -> str:
-    """Returns the command line that `shell` runs, for a dry run."""
-    return shlex.join(_shell_words(command))
 
 
 def follow_log(name: str, lines: int, follow: bool) -> None:
@@ -269,13 +242,6 @@ def close(found: Instance, keep_log: bool) -> None:
 def address(found: Instance) -> str:
     """Returns where this runtime's programs reach an instance."""
     return found.url
-
-
-def asks(service_name: str, variables: Mapping[str, str], others: Iterable[str]) -> set[str]:
-    """Returns the words of a service's command that say where it asks those others, as it would be started now."""
-    known = {**compose.environment_variables(compose.FILE.parent), **variables, **_ports_in_use(service_name)}
-    words = compose.read(compose.FILE, known)[service_name].asking(others)
-    return set(map(_addresses(words), words))
 
 
 def wait_ready(

@@ -27,11 +27,11 @@ class Instance(Protocol):
     gpu: str  # which GPUs it may see: "0,1", "none"; empty: all there are
     is_up: bool  # it runs at this moment
 
-    def words(self) -> list[str]:
-        """Returns the command that it runs; nothing where it does not at this moment."""
-
     def owns(self, pid: int) -> bool:
         """Returns whether a process of this machine is one of its own."""
+
+    def memory(self) -> int | None:
+        """Return the bytes that it uses, None where they are not known."""
 
     def is_healthy(self) -> bool:
         """Returns whether its health check succeeds."""
@@ -40,7 +40,7 @@ class Instance(Protocol):
         """Returns whether it ended and nobody will start it again."""
 
     def started_with(self) -> dict[str, str]:
-        """Returns the settings it was started with, as it shows them itself; see `vlalab.runtimes.held`."""
+        """Returns the settings it was started with, as it shows them itself; see `vlalab.runtimes.service_state`."""
 
     def stop(self) -> None:
         """Ends it, with its grace period, and takes it away."""

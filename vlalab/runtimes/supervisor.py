@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 
 from vlalab.host.processes import die_with_parent, identify
-from vlalab.runtimes import records
+from vlalab.runtimes import supervised
 from vlalab.runtimes.logs import Log
-from vlalab.runtimes.records import Record
+from vlalab.runtimes.supervised import Record
 
 PAUSE_S = (0.5, 30.0)  # before a restart: first, and at most
 STEADY_S = 60.0  # a child that ran this long starts the pauses anew
@@ -149,7 +149,7 @@ class Supervisor:
         child = identify(self.child.pid) if self.child else None
         processes = {"supervisor": me, "child": child, "starts": self.starts, "last_exit": self.last_exit}
         try:
-            records.write(self.state_path, Record(**self.spec["record"], **processes))
+            supervised.write(self.state_path, Record(**self.spec["record"], **processes))
             self.is_noted = True
         except OSError as error:
             if self.is_noted:

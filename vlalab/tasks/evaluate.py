@@ -7,7 +7,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from vlalab.commands import evaluation, joining, placing, programs, viewing
+from vlalab.commands import addresses, evaluation, joining, programs, ray_placement
 from vlalab.commands import suites as several
 from vlalab.description import manifests
 from vlalab.description import runs as existing
@@ -72,7 +72,7 @@ def policy_flag(default: str | None = "auto", default_help: str = "") -> Flag:
             "cluster",
             "have workers placed on the machines of a cluster (./lab cluster); without its head's address: this "
             "machine's",
-            Checked(placing.check, "HEAD"),
+            Checked(ray_placement.check, "HEAD"),
             optional_value=True,
             advanced=True,
         ),
@@ -130,7 +130,7 @@ def evaluate(
         raise LabError("--workers 0 leaves all to machines that join, which takes --listen; expected 1 or more")
     if evaluators["listen"]:
         runtime = joining.runtime_to_listen(runtime, str(evaluators["listen"]), chosen)
-    placed = placing.prepare(runtime, cluster, policy, evaluators, replicas) if cluster else None
+    placed = ray_placement.prepare(runtime, cluster, policy, evaluators, replicas) if cluster else None
     if placed:
         runtime, evaluators = placed.runtime, evaluators | placed.flags
     request = evaluation.Request(
@@ -140,9 +140,9 @@ def evaluate(
         tuple(flags_of(evaluators)),
         dry_run,
         gpu,
-        beside=placed.beside if placed else nullcontext,
+        run_alongside=placed.run_alongside if placed else nullcontext,
         replicas=replicas or 0,
-        elsewhere=placed.policies if placed and replicas else None,
+        place_policies=placed.policies if placed and replicas else None,
     )
     one = len(chosen) == 1
     code = evaluation.run(request, shlex.join(typed)) if one else several.run(request, chosen, typed)
@@ -208,11 +208,12 @@ def report(run: str | None, serve: bool, runtime: str) -> None:
     ./lab report --serve                          all runs, and how to see them from another machine
     ./lab report latest --serve                   this one; then: ./lab down ui
     """
-    viewing.check_run(run, serve)
+    if run is None and not serve:
+        raise LabError("which run? ./lab runs lists them, and ./lab report --serve shows all of them in a browser")
     if run:
         on_runs(["report", run], runtime)
     if serve:
-        viewing.serve(run, runtime)
+        addresses.serve_reports(run, runtime)
 
 
 @task(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from json import dumps
 
-from vlalab.commands import addresses, lacking, lifecycle, overview, programs, staying
+from vlalab.commands import addresses, foreground, lifecycle, overview, preflight, programs
 from vlalab.description import checkpoints, compose, manifests, service_settings
 from vlalab.host.console import LabError
 from vlalab.runtimes.running import Instance
@@ -76,11 +76,11 @@ def up(
     own = {name: value for name, value in own.items() if value}
     given = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu, own)
     if not dry_run:
-        lacking.refuse(names, given)
+        preflight.refuse(names, given)
     if stay:
-        staying.up(names, runtime, given, dry_run)
+        foreground.up(names, runtime, given, dry_run)
         return
-    print_addresses(lifecycle.up(names, runtime, given, dry_run, anew=restart))
+    print_addresses(lifecycle.up(names, runtime, given, dry_run, restart=restart))
 
 
 @task("stop services", lambda: [words("names", "services to stop; default: all that are up", NAMES), DRY_RUN])

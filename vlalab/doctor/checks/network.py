@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from urllib.parse import urlsplit
 
-from vlalab.description.public import ADDRESS
+from vlalab.description.compose import ADDRESS
 from vlalab.doctor.check import FAIL, Case, Finding, check, fail, ok, skip, warn
 from vlalab.doctor.checks.docker import ENGINE
 from vlalab.host.library_variables import unusable

@@ -53,11 +53,6 @@ def _is_default(default: str, value: str) -> bool:
     return len(parts) > 1 and re.fullmatch(".*".join(map(re.escape, parts)), value) is not None
 
 
-def asked() -> dict[str, str]:
-    """Returns the variables of this call: the shell's over those of .env."""
-    return compose.environment_variables()
-
-
 def differing(found: Instance, had: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
     """Returns the variables that are asked for with another effect than what `found` was started with."""
     before = compose.filled(found.service, had)
@@ -65,14 +60,9 @@ def differing(found: Instance, had: Mapping[str, str], wanted: Mapping[str, str]
     return sorted(n for n, value in given.items() if compose.filled(found.service, {**had, n: value}) != before)
 
 
-def is_as_wanted(found: Instance, wanted: Mapping[str, str], were: Mapping[str, str], given: Mapping[str, str]) -> bool:
-    """Returns whether the settings that are the service's own have the effect they would have with `wanted`.
-
-    were, given: what it was told at its start and is told now. No description names all of it, so that is compared too.
-    """
+def is_as_wanted(found: Instance, wanted: Mapping[str, str]) -> bool:
+    """Return whether the settings that are the service's own have the effect they would have with `wanted`."""
     had = found.started_with()
-    if {n: v for n, v in were.items() if n not in had} != {n: v for n, v in given.items() if n not in had}:
-        return False
     own = {name: wanted.get(name, "") for name in had if is_own(found.service, name)}
     return compose.filled(found.service, {**had, **own}) == compose.filled(found.service, had)
 

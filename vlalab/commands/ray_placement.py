@@ -25,7 +25,7 @@ END_S = 10.0
 
 
 @dataclass
-class Placing:
+class RayPlacement:
     """The workers of evaluations on a cluster, and where these listen."""
 
     here: Member
@@ -77,7 +77,7 @@ class Placing:
             yield ",".join(urls)
 
     @contextmanager
-    def beside(self) -> Iterator[None]:
+    def run_alongside(self) -> Iterator[None]:
         """Has Ray place workers while it lasts; where no machine can take part the evaluation is ended as by Ctrl-C."""
         over = threading.Event()
         with self._driving("place", self.told(), over) as process:
@@ -119,7 +119,7 @@ class Placing:
 
 def prepare(
     runtime: str, asked: str | bool, policy: str, evaluators: Mapping[str, object], replicas: int | None = None
-) -> Placing:
+) -> RayPlacement:
     """Returns what places the workers of an evaluation.
 
     asked: the address of the cluster's head; True: of the one that this machine is in. policy, evaluators: what the
@@ -151,7 +151,7 @@ def prepare(
     if workers and workers > cores - (replicas or 0):
         say(f"some of {workers} workers wait for room, or for machines that join")
     runs_in = "docker" if runtime == "docker" else "local"
-    return Placing(here, host, ports.free(host), workers, runs_in, replicas or 0)
+    return RayPlacement(here, host, ports.free(host), workers, runs_in, replicas or 0)
 
 
 def _require_reachable(host: str, policy: str) -> None:

@@ -2,12 +2,13 @@
 
 import os
 import subprocess
+import sys
 
 import httpx
 import pytest
 
 from tests.ports import free_ports
-from vlalab.commands import viewing
+from vlalab.commands import addresses
 from vlalab.environments import venvs
 from vlalab.host import paths
 from vlalab.host.console import LabError
@@ -50,20 +51,22 @@ def test_reports_are_served_until_they_are_stopped(lab):
 
 
 def test_a_report_is_one_runs():
-    with pytest.raises(LabError, match="which run"):
-        viewing.check_run(None, serve=False)
+    done = subprocess.run([sys.executable, "-I", "-m", "vlalab", "report"], capture_output=True, text=True)
+    assert done.returncode == 1 and "which run?" in done.stderr
 
 
 def test_a_folder_elsewhere_is_not_served(tmp_path):
     with pytest.raises(LabError, match=r"is not in .*runs, where --serve looks"):
-        viewing.serve(str(tmp_path), "local")
+        addresses.serve_reports(str(tmp_path), "local")
 
 
 def test_the_tunnel_goes_to_the_address_by_which_the_caller_came():
-    lines = viewing.addresses("http://127.0.0.1:8090", "a/", "ann", {"SSH_CONNECTION": "10.0.0.9 5022 10.0.0.5 22"})
+    lines = addresses.report_addresses(
+        "http://127.0.0.1:8090", "a/", "ann", {"SSH_CONNECTION": "10.0.0.9 5022 10.0.0.5 22"}
+    )
     assert lines == [
         "reports: http://127.0.0.1:8090/a/",
         "from another machine, there: ssh -N -L 8090:127.0.0.1:8090 ann@10.0.0.5",
         "and then, there: http://127.0.0.1:8090/a/",
     ]
-    assert viewing.addresses("http://10.0.0.5:8090", "", "ann", {}) == ["reports: http://10.0.0.5:8090/"]
+    assert addresses.report_addresses("http://10.0.0.5:8090", "", "ann", {}) == ["reports: http://10.0.0.5:8090/"]

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_ports
-from vlalab.commands import lifecycle, together
+from vlalab.commands import lifecycle, start_plan
 from vlalab.description import compose
 from vlalab.environments import venvs
 from vlalab.host.console import LabError
-from vlalab.runtimes import local, steward
+from vlalab.runtimes import local
 
 SERVICE = Path(__file__).with_name("small_service.py")
 ONE = """
@@ -90,37 +90,5 @@ def test_two_that_have_to_move_get_different_ports(describe):
     assert found[0].url != found[1].url
 
 
-def test_one_that_asks_another_is_led_to_where_that_comes_up(describe, capsys):
-    """As the page, which is up before openvla: an address is settled when the page starts, and a port may move."""
-    describe(page="--asks http://b:${VLALAB_B_PORT:-1}", b="", c="")
-    (before,) = lifecycle.up(["page"], "local")
-    assert before.words()[-1] == "http://127.0.0.1:1"
-    (port,) = free_ports(1)
-    (b,) = lifecycle.up(["b"], "local", {"b": {"VLALAB_B_PORT": str(port)}})
-    page = local.instance("page")
-    assert b.url == f"http://127.0.0.1:{port}" == page.words()[-1] and page.is_healthy()
-    assert page.url == before.url and "page asks where b is no longer" in capsys.readouterr().err
-    lifecycle.up(["b", "c"], "local")
-    assert local.instance("page").supervisor == page.supervisor, "what finds what it asks is left alone"
-    b.stop()
-    lifecycle.up(["b"], "local", {"b": {"VLALAB_B_PORT": str(*free_ports(1))}})
-    assert local.instance("page").words()[-1] == local.instance("b").url != b.url
-
-
-def test_the_page_stays_up_when_what_a_browser_opens_moves(describe, monkeypatch):
-    """`./lab tensorboard` on another port: the page asks the steward where that is. Without one it has to be led."""
-    describe(ui="--asks http://tensorboard:${VLALAB_TENSORBOARD_PORT:-1}", tensorboard="")
-    monkeypatch.setattr(steward, "attend", lambda page: None)
-    monkeypatch.delenv(steward.OFF, raising=False)
-    (page,) = lifecycle.up(["ui"], "local")
-    ports = free_ports(2)
-    lifecycle.up(["tensorboard"], "local", {"tensorboard": {"VLALAB_TENSORBOARD_PORT": str(ports[0])}})
-    assert local.instance("ui").supervisor == page.supervisor
-    local.instance("tensorboard").stop()
-    monkeypatch.setenv(steward.OFF, "off")
-    (board,) = lifecycle.up(["tensorboard"], "local", {"tensorboard": {"VLALAB_TENSORBOARD_PORT": str(ports[1])}})
-    assert local.instance("ui").words()[-1] == board.url
-
-
 def test_what_is_needed_comes_first():
-    assert together.waves(["openvla", "gr00t", "ui", "oracle"]) == [["openvla", "gr00t", "oracle"], ["ui"]]
+    assert start_plan.batches(["openvla", "gr00t", "ui", "oracle"]) == [["openvla", "gr00t", "oracle"], ["ui"]]

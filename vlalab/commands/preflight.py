@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vlalab.description import checkpoints, compose, manifests, public, runs, service_settings
+from vlalab.description import checkpoints, compose, manifests, runs, service_settings
 from vlalab.host import paths
 from vlalab.host.console import LabError
 
 
 def refuse(names: Sequence[str], given: Mapping[str, service_settings.Settings]) -> None:
     """Raises LabError for a bad $VLALAB_PUBLIC_URL, or naming what the first of these services lacks."""
-    public.page_url("")
+    compose.page_url("")
     for name in names:
         known = {**compose.environment_variables(), **service_settings.kept(name), **given.get(name, {})}
         if lacks := [text for text in (_checkpoint(name, known), _run(name, known), _variable(name, known)) if text]:

@@ -1,0 +1,91 @@
+"""Start services in dependency order; independent ones in parallel, since each may read gigabytes of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from vlalab.description import compose, service_settings
+from vlalab.environments.venvs import exclusive
+from vlalab.host import state
+from vlalab.host.console import LabError, say, status
+from vlalab.runtimes import steward
+from vlalab.runtimes.both import Runtime
+from vlalab.runtimes.running import READY_TIMEOUT_S, Instance, failed
+
+
+@dataclass(frozen=True)
+class StartPlan:
+    """The services to start, dependencies first, and the settings of each."""
+
+    order: Sequence[str]
+    requested: Sequence[str]  # named by the user; the rest are dependencies
+    settings: Mapping[str, Mapping[str, str]]
+    variables: Mapping[str, str]  # the settings of all that are up or will be
+    current_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # what a service keeps
+
+
+def start_services(plan: StartPlan, runtime: Runtime) -> list[Instance]:
+    """Return the services of the plan, each one ready.
+
+    Raises LabError for the first that did not get ready; it is stopped, and the others of its batch stay up.
+    """
+    return [found for names in batches(plan.order) for found in _start_batch(names, plan, runtime)]
+
+
+def batches(order: Sequence[str]) -> list[list[str]]:
+    """Return the services of an order in groups: each needs only what is in groups before its own."""
+    depth: dict[str, int] = {}
+    for name in order:
+        needed = [depth[other] for other in compose.read()[name].depends_on if other in depth]
+        depth[name] = max(needed, default=-1) + 1
+    return [[name for name in order if depth[name] == number] for number in sorted(set(depth.values()))]
+
+
+def _start_batch(names: Sequence[str], plan: StartPlan, runtime: Runtime) -> list[Instance]:
+    running: dict[str, Instance] = {}
+    pending: dict[str, Instance] = {}  # started by this call, and not ready yet
+    errors: list[LabError] = []
+    with ExitStack() as locks:
+        for name in sorted(names):  # two calls take their locks in the same order
+            locks.enter_context(exclusive(state.folder() / f".{name}.lock", f"another call is starting '{name}'"))
+        try:
+            for name in names:
+                before = runtime.instance(name)
+                if before and name not in plan.requested and before.is_healthy():
+                    running[name] = before
+                    continue
+                settings = {**plan.variables, **plan.current_settings.get(name, {}), **plan.settings[name]}
+                # A running one whose settings match is kept.
+                started = runtime.start(name, {**settings, **steward.variables(name)})
+                service_settings.keep(name, plan.settings[name])
+                is_same = before and before.started_at == started.started_at and started.is_healthy()
+                (running if is_same else pending)[name] = started
+            for name in names:
+                if name in running:
+                    say(f"{name} is up at {running[name].url}")
+                    continue
+                try:
+                    if runtime.instance(name) is None:  # it ended while others were waited for
+                        raise LabError(failed(name, "ended at once", pending[name]))
+                    with status(f"starting {name}") as line:
+                        running[name] = runtime.wait_ready(name, READY_TIMEOUT_S, line.update)
+                    del pending[name]
+                except LabError as error:
+                    errors.append(error)
+                    _stop(pending.pop(name), runtime)
+        except BaseException:
+            for service in pending.values():
+                _stop(service, runtime)
+            raise
+    for error in errors[1:]:
+        say(error.text)
+    if errors:
+        raise errors[0]
+    return [running[name] for name in names]
+
+
+def _stop(service: Instance, runtime: Runtime) -> None:
+    (runtime.instance(service.name) or service).stop()
+    service_settings.forget(service.name)
