@@ -1,1 +1,1 @@
-"""Ask a policy: a picture and an instruction in, the numbers of its action out. Gradio's page, behind a filter."""
+"""Ask a policy: a picture and an instruction in, the numbers of its action out.."""
