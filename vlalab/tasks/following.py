@@ -172,7 +172,7 @@ def _after_evaluating() -> str:
 def _after_report(given: Given) -> str:
     """Returns how to see it in a browser; the service shows what lies on the volume, by name."""
     if given.get("serve"):
-        return _after_up({"names": [addresses.REPORTS]})
+        return _after_up({"names": [addresses.PAGES]})
     known, run = runs.newest(), str(given["run"])
     run = known[0] if run == "latest" and known else run
     page = _open(steward.PAGE, f"/runs/{run}") if run in known else ""
