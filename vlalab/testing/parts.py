@@ -101,9 +101,7 @@ def docker_engine(options: Options, output: TextIO | None) -> list[Result]:
 
 def terminal(options: Options, output: TextIO | None) -> list[Result]:
     """Run the tests that use `./lab` in a terminal."""
-    made_by_others = [host_environment(name) for name in [*ENVIRONMENTS, *SERVICES] if has_outside(name)]
-    for name in dict.fromkeys([manifests.default_environment(), paths.CLUSTER.name, *made_by_others]):
-        venvs.ensure(name, paths.ROOT)
+    make_environments(manifests.default_environment(), paths.CLUSTER.name)
     gl.ensure()
     return [run_pytest("terminal", sys.executable, ["tests/terminal"], {}, output)]
 
@@ -137,9 +135,17 @@ def has_outside(name: str) -> bool:
 
 def outside(name: str, options: Options, output: TextIO | None) -> list[Result]:
     """Run the tests of an environment that are marked `outside` in the local environment."""
+    make_environments()  # such tests start services of other environments
     result = in_local(name, output, ["-m", "outside"])
     result.name = f"{name} outside"
     return [result]
+
+
+def make_environments(*names: str) -> None:
+    """Make local environments: these, and those with tests marked `outside`."""
+    with_outside = [host_environment(name) for name in [*ENVIRONMENTS, *SERVICES] if has_outside(name)]
+    for name in dict.fromkeys([*names, *with_outside]):
+        venvs.ensure(name, paths.ROOT)
 
 
 def in_local(name: str, output: TextIO | None, flags: Sequence[str]) -> Result:
