@@ -45,16 +45,35 @@ def device_and_dtype(plan: Plan):
     return device, dtype
 
 
+def require_flash(plan: Plan) -> None:
+    """Raise Skip with the reason where flash-attn cannot run."""
+    from vla_modelkit.flash import flash_obstacle
+
+    if obstacle := flash_obstacle(*device_and_dtype(plan)):
+        raise Skip(obstacle)
+
+
+def load_openvla(
+    config: Any, source: Any, device: Any, dtype: Any, attention_name: str = "sdpa", quant: str = "none"
+) -> Any:
+    """Return OpenVLA's network with weights of `source`, and room in its cache for what its engine asks."""
+    from services.openvla.decoding.engine import capacity
+    from services.openvla.model import attention
+    from services.openvla.model.openvla import load_model
+    from services.openvla.model.vision import patch_count
+
+    how, _ = attention.choose(attention_name, device, dtype)
+    return load_model(config, source, dtype, device, how, capacity(patch_count(config.towers)), quant)
+
+
 def openvla(plan: Plan, attention_name: str = "sdpa") -> None:
     """OpenVLA 7B: one stream and its parts, CUDA graphs against none, batches, memory against its estimate."""
     import torch
 
     from bench.parts.openvla_measure import rooflines
     from services.openvla.checkpoint import tiny
-    from services.openvla.decoding.engine import Engine, capacity, row_bytes
-    from services.openvla.model import attention
-    from services.openvla.model.openvla import load_model, model_shapes, weight_bytes
-    from services.openvla.model.vision import patch_count
+    from services.openvla.decoding.engine import Engine, row_bytes
+    from services.openvla.model.openvla import model_shapes, weight_bytes
     from vla_modelkit.graphs import Eager
     from vla_modelkit.memory import reset_peak, used_bytes
     from vla_modelkit.weights import MadeUp
@@ -62,8 +81,7 @@ def openvla(plan: Plan, attention_name: str = "sdpa") -> None:
     device, dtype = device_and_dtype(plan)
     config = tiny.SPECS["tiny" if plan.tiny else "full"].model_config()
     source = MadeUp(model_shapes(config), device)
-    how, _ = attention.choose(attention_name, device, dtype)
-    model = load_model(config, source, dtype, device, how, capacity(patch_count(config.towers)))
+    model = load_openvla(config, source, device, dtype, attention_name)
     reset_peak(device)
     engine = Engine(model, max_batch=BATCHES[-1])
     images = random_images(BATCHES[-1], config.towers[0].image_size)
@@ -113,11 +131,7 @@ def openvla(plan: Plan, attention_name: str = "sdpa") -> None:
 
 def openvla_flash(plan: Plan) -> None:
     """The same with the package flash-attn."""
-    from vla_modelkit.flash import flash_obstacle
-
-    device, dtype = device_and_dtype(plan)
-    if obstacle := flash_obstacle(device, dtype):
-        raise Skip(obstacle)
+    require_flash(plan)
     openvla(plan, "flash")
 
 
@@ -126,10 +140,8 @@ def openvla_nf4(plan: Plan) -> None:
     import bitsandbytes
 
     from services.openvla.checkpoint import tiny
-    from services.openvla.decoding.engine import Engine, capacity
-    from services.openvla.model import attention
-    from services.openvla.model.openvla import load_model, model_shapes
-    from services.openvla.model.vision import patch_count
+    from services.openvla.decoding.engine import Engine
+    from services.openvla.model.openvla import model_shapes
     from vla_modelkit.weights import MadeUp
 
     device, dtype = device_and_dtype(plan)
@@ -137,8 +149,7 @@ def openvla_nf4(plan: Plan) -> None:
         raise Skip("four bits need an NVIDIA GPU")
     config = tiny.SPECS["tiny" if plan.tiny else "full"].model_config()
     source = MadeUp(model_shapes(config), device)
-    how, _ = attention.choose("sdpa", device, dtype)
-    model = load_model(config, source, dtype, device, how, capacity(patch_count(config.towers)), "nf4")
+    model = load_openvla(config, source, device, dtype, quant="nf4")
     engine = Engine(model, max_batch=1, width=1)
     images = random_images(1, config.towers[0].image_size)
     print(f"bitsandbytes {bitsandbytes.__version__}, weights of {sum(model.memory().values()) / 1e9:.2f} GB")
@@ -151,10 +162,8 @@ def openvla_fp32(plan: Plan) -> None:
     import torch
 
     from services.openvla.checkpoint import tiny
-    from services.openvla.decoding.engine import Engine, capacity
-    from services.openvla.model import attention
-    from services.openvla.model.openvla import load_model, model_shapes
-    from services.openvla.model.vision import patch_count
+    from services.openvla.decoding.engine import Engine
+    from services.openvla.model.openvla import model_shapes
     from vla_modelkit.weights import MadeUp
 
     device, _ = device_and_dtype(plan)
@@ -162,9 +171,7 @@ def openvla_fp32(plan: Plan) -> None:
     source = MadeUp(model_shapes(config), torch.device("cpu"))
 
     def tokens(where: torch.device) -> np.ndarray:
-        how, _ = attention.choose("sdpa", where, torch.float32)
-        model = load_model(config, source, torch.float32, where, how, capacity(patch_count(config.towers)))
-        engine = Engine(model, max_batch=8)
+        engine = Engine(load_openvla(config, source, where, torch.float32), max_batch=8)
         singles = [engine.generate(image[None], [PROMPT]).tokens[0] for image in images]
         return np.stack([*singles, *engine.generate(images[:8], [PROMPT] * 8).tokens])
 
@@ -212,11 +219,7 @@ def gr00t(plan: Plan, attention_name: str = "sdpa") -> None:
 
 def gr00t_flash(plan: Plan) -> None:
     """The same with the package flash-attn."""
-    from vla_modelkit.flash import flash_obstacle
-
-    device, dtype = device_and_dtype(plan)
-    if obstacle := flash_obstacle(device, dtype):
-        raise Skip(obstacle)
+    require_flash(plan)
     gr00t(plan, "flash")
 
 
