@@ -11,7 +11,6 @@ import pytest
 
 from vlalab.host.paths import ROOT
 
-LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", "__pycache__", "volume", ".pytest_cache", ".ruff_cache", ".cache")
 MANIFEST = """
 services:
   toy:
@@ -70,11 +69,17 @@ BLOCKS = """
 """
 
 
+def left_out(folder: str, names: list[str]) -> set[str]:
+    """Return the names of a folder that are no part of the copy: what is built or stored, not written."""
+    built = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".pytest_cache", ".ruff_cache", ".cache")
+    return built(folder, names) | ({"volume"} if Path(folder) == ROOT / "shared" else set())
+
+
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory) -> Path:
     """A copy of this tree with one folder and two blocks more."""
     copy = tmp_path_factory.mktemp("clone") / "lab"
-    shutil.copytree(ROOT, copy, ignore=LEFT_OUT, symlinks=True)
+    shutil.copytree(ROOT, copy, ignore=left_out, symlinks=True)
     (copy / "shared" / "volume").mkdir(exist_ok=True)
     folder = copy / "services" / "toy"
     folder.mkdir()
