@@ -65,7 +65,7 @@ class BatchQueue:
         """Adds an item. Raises Problem (429) when as many jobs wait as may, (503) when the service stops."""
         with self._changed:
             if self._closed:
-                raise Problem.retry_after("stopping", "the service is stopping; ask again once it is back", 1.0)
+                raise stopping()
             if isinstance(item, Job):
                 self.require_room()
                 self._jobs += 1
@@ -75,9 +75,11 @@ class BatchQueue:
             self._changed.notify()
 
     def require_room(self) -> None:
-        """Raises Problem (429) when as many jobs wait as may."""
+        """Raise Problem (429) when as many jobs wait as may."""
         if self._jobs >= self.size:
-            raise self._full()
+            seconds = self._infer_s * (self._jobs / self.max_batch)
+            detail = f"{self._jobs} requests are waiting, as many as may; ask again in {seconds:.2g} s"
+            raise Problem.retry_after("queue-full", f"{detail} or start fewer workers", seconds, queue_size=self.size)
 
     def remove(self, job: Job) -> bool:
         """Takes a job out. Returns False where it no longer waits."""
@@ -155,11 +157,7 @@ class BatchQueue:
         self._jobs -= len(batch)
         return batch
 
-    def _full(self) -> Problem:
-        seconds = self._infer_s * (self._jobs / self.max_batch)
-        return Problem.retry_after(
-            "queue-full",
-            f"{self._jobs} requests are waiting, as many as may; ask again in {seconds:.2g} s or start fewer workers",
-            seconds,
-            queue_size=self.size,
-        )
+
+def stopping() -> Problem:
+    """Return the answer to requests while the service stops."""
+    return Problem.retry_after("stopping", "the service is stopping; ask again once it is back", 1.0)

@@ -9,7 +9,10 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from vla_contract.protocol.problems import Problem
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from vla_contract.protocol.problems import MEDIA_TYPE, Problem
 from vla_contract.server.auth import in_container, is_loopback
 
 ALLOWED_HOSTS = "VLALAB_ALLOWED_HOSTS"
@@ -49,6 +52,22 @@ class HostCheck:
         host = match[1]
         is_name = host in self._names or (self._without_dot and re.fullmatch(r"[a-z0-9_-]+", host) is not None)
         return is_loopback(host) or host.endswith(".localhost") or is_name
+
+
+class HostGuard:
+    """ASGI middleware that answers requests of other hosts and sites with 403, for a service without a token.
+
+    Raises ValueError for a bad name in $VLALAB_ALLOWED_HOSTS.
+    """
+
+    def __init__(self, app: ASGIApp):
+        self.app, self._check = app, HostCheck(allowed_names(), without_dot=in_container())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self.app
+        if scope["type"] == "http" and (problem := self._check.refusal(scope["headers"])):
+            app = Response(problem.json(), problem.status, media_type=MEDIA_TYPE)
+        await app(scope, receive, send)
 
 
 def host_check(token_required: bool) -> HostCheck | None:
