@@ -1,6 +1,7 @@
 """The HTTP face of a policy: `create_app` turns a Policy, or a function that loads one, into a FastAPI application."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import functools
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 
@@ -9,7 +10,7 @@ from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from vla_contract.protocol import codec
 from vla_contract.protocol.act_json import decode_act
@@ -21,7 +22,7 @@ from vla_contract.server.batching import BatchQueue
 from vla_contract.server.engine import Engine
 from vla_contract.server.metrics import Metrics
 from vla_contract.server.middleware import PROBES, TIMEOUT_S, RequestGuard
-from vla_contract.server.service import DecodeAct, Service, json_response
+from vla_contract.server.service import DecodeAct, Service
 
 MAX_BODY_BYTES = 16 * 2**20  # two 1080p images and room to spare
 _STATIC = "/docs/static"
@@ -54,9 +55,8 @@ def create_app(
     request_timeout_s  for a body to arrive, from when its head is complete; else 408
     inline          for policies that answer within a few ms and never block: the event loop calls them itself, one
                     request after the other. That saves the way to the policy's thread and back on busy cores; but
-                    everything else waits while `act` runs, the probes too, nothing is batched, and what arrives
-                    meanwhile waits in its socket, uncounted: no 429, no 504. Loading stays in the background,
-                    on another thread than `act`
+                    everything else waits while `act` runs, the probes too, and nothing is batched. Loading stays in
+                    the background, on another thread than `act`
     on_failure      called once, from another thread, when the policy could not be loaded or stops answering
     decode_act      how `/act` reads a body and writes its answer, for clients of other policies
     act_schemas     JSON schemas of a request of `/act` and its answer, for `/openapi.json` and `/docs`
@@ -64,14 +64,14 @@ def create_app(
 
     Raises ValueError for a setting out of range.
     """
-    if max_batch is not None and max_batch < 1:
-        raise ValueError(f"max_batch is {max_batch}; expected 1 or more")
-    if not 0 <= max_wait_ms <= 10_000:
-        raise ValueError(f"max_wait_ms is {max_wait_ms}; expected milliseconds from 0 to 10000")
-    if queue_size < 1:
-        raise ValueError(f"queue_size is {queue_size}; expected 1 or more")
-    if not 1024 <= max_body_bytes <= codec.MAX_BYTES:
-        raise ValueError(f"max_body_bytes is {max_body_bytes}; expected bytes from 1024 to {codec.MAX_BYTES}")
+    for name, value, lowest, highest in (
+        ("max_batch", 1 if max_batch is None else max_batch, 1, 10**6),
+        ("max_wait_ms", max_wait_ms, 0, 10_000),
+        ("queue_size", queue_size, 1, 10**6),
+        ("max_body_bytes", max_body_bytes, 1024, codec.MAX_BYTES),
+    ):
+        if not lowest <= value <= highest:
+            raise ValueError(f"{name} is {value}; expected a number from {lowest} to {highest}")
     load = policy if isinstance(policy, type) or not isinstance(policy, Policy) else lambda: policy
     if not callable(load):
         raise ValueError(f"the policy is a {type(policy).__name__}; expected a Policy or a function that loads one")
@@ -95,38 +95,36 @@ def create_app(
     )
     app.state.engine, app.state.metrics = engine, metrics
 
-    def ready_with(answer: Mapping) -> Callable[[Request], Awaitable[Response]]:
-        async def handler(request: Request) -> Response:
-            engine.require_alive()
-            return json_response(answer)
-
-        return handler
+    async def ready_with(answer: Mapping) -> Mapping:
+        engine.require_alive()
+        return answer
 
     token_scheme = [Depends(HTTPBearer(auto_error=False))] if token is not None else []  # for the document only
-    act_request, act_answer = map(openapi.json_content, act_schemas)
-    info, status = openapi.json_content(openapi.INFO), openapi.json_content(openapi.STATUS)
-    for path, handler, summary, answer, body in (
+    request_schema, answer_schema = act_schemas
+    for path, handler, summary, body, answer in (
         ("/v1/act", service.v1_act, "the next actions for one observation", openapi.PACKED, openapi.PACKED),
         ("/v1/reset", service.v1_reset, "forget a session, or all of a prefix", openapi.PACKED, openapi.PACKED),
-        ("/act", service.act, "the next action for one image and one instruction", act_answer, act_request),
-        ("/v1/info", service.v1_info, "what the policy needs and returns", info, None),
-        ("/metrics", service.prometheus, "metrics for Prometheus", {"text/plain": {}}, None),
-        ("/livez", service.livez, "the process runs", status, None),
-        ("/readyz", service.readyz, "loaded, and one inference done", status, None),
-        *((path, ready_with(answer), "as /readyz", status, None) for path, answer in probes.items()),
-    ):
-        is_probe = path in (*PROBES, *probes)
-        errors = openapi.PROBE_ERRORS if is_probe else openapi.BODY_ERRORS if body else openapi.ERRORS
-        app.add_api_route(
+        ("/act", service.act, "the next action for one image and one instruction",
+         openapi.json_content(request_schema), openapi.json_content(answer_schema)),
+    ):  # fmt: skip
+        app.post(
             path,
-            handler,
-            methods=["POST" if body else "GET"],
             summary=summary,
             response_class=Response,
-            responses=openapi.responses(summary, answer, errors),
-            openapi_extra={"requestBody": {"required": True, "content": body}} if body else None,
-            dependencies=[] if is_probe else token_scheme,
-        )
+            responses={200: {"description": summary, "content": answer}, **openapi.errors(openapi.BODY_ERRORS)},
+            openapi_extra={"requestBody": {"required": True, "content": body}},
+            dependencies=token_scheme,
+        )(handler)
+    guarded = {"responses": openapi.errors(openapi.ERRORS), "dependencies": token_scheme}
+    app.get("/v1/info", summary="what the policy needs and returns", **guarded)(service.v1_info)
+    app.get("/metrics", summary="metrics for Prometheus", response_class=PlainTextResponse, **guarded)(
+        service.prometheus
+    )
+    probe_errors = openapi.errors(openapi.PROBE_ERRORS)
+    app.get("/livez", summary="the process runs", responses=probe_errors)(service.livez)
+    app.get("/readyz", summary="loaded, and one inference done", responses=probe_errors)(service.readyz)
+    for path, answer in probes.items():
+        app.get(path, summary="as /readyz", responses=probe_errors)(functools.partial(ready_with, answer))
 
     @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:

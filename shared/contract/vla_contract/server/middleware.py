@@ -3,7 +3,7 @@
 import logging
 import re
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import anyio
 from starlette.requests import ClientDisconnect, Request
@@ -18,8 +18,8 @@ from vla_contract.server.metrics import Metrics
 log = logging.getLogger("vla_contract")
 PROBES = ("/livez", "/readyz")
 TIMEOUT_S = 30.0  # from a request's head to the end of its body
-DRAIN_S = 2.0  # for the rest of a refused body
 BUDGET_BYTES = 96 * 2**20  # of all bodies that are arriving or being answered
+CLOSE = {"Connection": "close"}  # uvicorn else reads on, and discards, to the end of a refused body
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 
@@ -46,9 +46,10 @@ class RequestGuard:
         budget_bytes: int = BUDGET_BYTES,
     ):
         self.app, self.token, self.metrics = app, token, metrics
-        self.max_body_bytes, self.timeout_s = max_body_bytes, timeout_s
+        self.max_body_bytes, self.timeout_s, self.budget_bytes = max_body_bytes, timeout_s, budget_bytes
         self.probes, self.browser_paths = probes, browser_paths
-        self.budget = Budget(budget_bytes)
+        self.arriving: dict[Body, None] = {}  # the oldest first
+        self.held = 0  # bytes of all bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -59,7 +60,7 @@ class RequestGuard:
         if not _REQUEST_ID.fullmatch(request_id):
             request_id = uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
-        body = Body(receive, headers, self.max_body_bytes, self.timeout_s, self.budget)
+        body = Body(self, receive, headers.get(b"content-length"))
         status = 0
 
         async def send_with_id(message: Message) -> None:
@@ -73,31 +74,15 @@ class RequestGuard:
             self._check_token(path, headers.get(b"authorization", b""))
             await self.app(scope, body.receive, send_with_id)
         except ClientDisconnect:
-            return
+            pass
         except Exception as error:
             if status:
                 raise
-            # Not here: a problem in this frame would hold its own traceback, whose frames hold parts of the body.
-            await self._answer_error(error, request_id, body, scope, receive, send_with_id)
+            await _problem_response(error, path, request_id)(scope, receive, send_with_id)
         finally:
-            body.release()
+            self.held -= body.held
             if status:
                 self.metrics.requests.labels(getattr(scope.get("route"), "path", "none"), status).inc()
-
-    async def _answer_error(
-        self, error: Exception, request_id: str, body: "Body", scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        if isinstance(error, Problem):
-            problem = error
-        elif isinstance(error, InvalidObservation):
-            problem = Problem("invalid-observation", str(error))
-        else:
-            log.error("%s failed, request %s", scope["path"], request_id, exc_info=error)
-            problem = Problem("internal", f"the server failed; its log has the traceback under request {request_id}")
-        is_read = await body.drain(wait=problem.kind != "slow-request")
-        headers = problem.headers if is_read else {**problem.headers, "Connection": "close"}
-        response = Response(problem.json(request_id), problem.status, headers, MEDIA_TYPE)
-        await response(scope, receive, send)
 
     def _check_token(self, path: str, authorization: bytes) -> None:
         if path in self.probes:
@@ -110,34 +95,24 @@ class RequestGuard:
                 ASK_PERSON if for_browser else {"WWW-Authenticate": "Bearer"},
             )
 
-
-class Budget:
-    """The bytes of all bodies of a service. Used on the event loop only."""
-
-    def __init__(self, limit: int):
-        self.limit, self.held = limit, 0
-        self.arriving: dict[Body, None] = {}
-
-    def spend(self, body: "Body", count: int) -> None:
-        """Count bytes of a body that is arriving; beyond the limit, evict the oldest ones, this one included."""
-        body.held += count
-        self.held += count
-        while self.held > self.limit and self.arriving:
+    def count(self, body: "Body", size: int) -> None:
+        """Count bytes of a body that is arriving; beyond the budget, cut off the oldest ones, this one included."""
+        body.held += size
+        self.held += size
+        while self.held > self.budget_bytes and self.arriving:
             oldest = next(iter(self.arriving))
             del self.arriving[oldest]
-            oldest.evicted = True
-            oldest.release()
+            self.held, oldest.held, oldest.evicted = self.held - oldest.held, 0, True
             oldest.scope.cancel()
 
 
 class Body:
-    """The body of one request, and what it counts in the budget."""
+    """The body of one request, and what it counts in the budget of its service."""
 
-    def __init__(self, receive: Receive, headers: Mapping[bytes, bytes], limit: int, timeout_s: float, budget: Budget):
-        self._receive, self._headers, self._limit, self._budget = receive, headers, limit, budget
-        self._deadline = anyio.current_time() + timeout_s
-        self.scope = anyio.CancelScope(deadline=self._deadline)
-        self.held, self.evicted, self._requested, self._complete = 0, False, False, False
+    def __init__(self, guard: RequestGuard, receive: Receive, length: bytes | None):
+        self._guard, self._receive, self._length = guard, receive, length
+        self.scope = anyio.CancelScope(deadline=anyio.current_time() + guard.timeout_s)
+        self.held, self.evicted, self._requested = 0, False, False
 
     async def receive(self) -> Message:
         """Return the whole body as one ASGI message; later calls wait for the client's disconnection.
@@ -147,55 +122,46 @@ class Body:
         if self._requested:
             return await self._receive()
         self._requested = True
-        length = self._headers.get(b"content-length", b"0")
-        if int(length) > self._limit:
-            raise self._too_large(f"{int(length)} bytes")
-        parts: list[bytes] = []
-        self._budget.arriving[self] = None
+        guard, body, complete = self._guard, bytearray(), False
+        if int(self._length or 0) > guard.max_body_bytes:
+            raise self._too_large()
+        guard.arriving[self] = None
         try:
             with self.scope:
-                while not self._complete and not self.evicted:
-                    parts.append(await self._next_part())
-                    self._budget.spend(self, len(parts[-1]))
-                    if self.held > self._limit:
-                        raise self._too_large(f"more than {self._limit} bytes")
-            whole = b"".join(parts)
+                while not complete and not self.evicted:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientDisconnect
+                    complete = not message.get("more_body", False)
+                    body += message.get("body", b"")
+                    guard.count(self, len(body) - self.held)
+                    if len(body) > guard.max_body_bytes:
+                        raise self._too_large()
         finally:
-            self._budget.arriving.pop(self, None)
-            parts.clear()  # the traceback of an error would keep them until the rest is drained
+            guard.arriving.pop(self, None)
         if self.evicted:
-            detail = f"bodies of requests take more than {self._budget.limit} bytes; try again, faster or with less"
+            detail = f"bodies of requests take more than {guard.budget_bytes} bytes; try again, faster or with less"
             raise Problem.retry_after("busy", detail, 1.0)
-        if not self._complete:
-            raise Problem("slow-request", "the body did not arrive in time; send it faster or send less")
-        return {"type": "http.request", "body": whole, "more_body": False}
+        if not complete:
+            raise Problem("slow-request", "the body did not arrive in time; send it faster or send less", CLOSE)
+        return {"type": "http.request", "body": bytes(body), "more_body": False}
 
-    async def drain(self, wait: bool) -> bool:
-        """Discard the rest, for a while: a client cut off in mid-body may not see the answer. Return whether it came.
+    def _too_large(self) -> Problem:
+        limit, length = self._guard.max_body_bytes, int(self._length or 0)
+        size = f"{length} bytes" if length else f"more than {limit} bytes"
+        detail = f"the body has {size}; expected at most {limit}: send smaller images or raise the limit"
+        return Problem("too-large", detail, {} if 0 < length < 4 * limit else CLOSE, max_body_bytes=limit)
 
-        Without `wait`, or where the client waits for "100 Continue", nothing is read.
-        """
-        left = 4 * self._limit if wait and b"expect" not in self._headers else 0
-        with anyio.move_on_after(DRAIN_S):
-            while not self._complete and left > 0:
-                left -= len(await self._next_part())
-        return self._complete
 
-    def release(self) -> None:
-        """Return the body's bytes to the budget."""
-        self._budget.held -= self.held
-        self.held = 0
-
-    async def _next_part(self) -> bytes:
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        self._complete = not message.get("more_body", False)
-        return message.get("body", b"")
-
-    def _too_large(self, size: str) -> Problem:
-        detail = f"the body has {size}; expected at most {self._limit}: send smaller images or raise the limit"
-        return Problem("too-large", detail, max_body_bytes=self._limit)
+def _problem_response(error: Exception, path: str, request_id: str) -> Response:
+    if isinstance(error, InvalidObservation):
+        problem = Problem("invalid-observation", str(error))
+    elif isinstance(error, Problem):
+        problem = error
+    else:
+        log.error("%s failed, request %s", path, request_id, exc_info=error)
+        problem = Problem("internal", f"the server failed; its log has the traceback under request {request_id}")
+    return Response(problem.json(request_id), problem.status, problem.headers, MEDIA_TYPE)
 
 
 async def read_body(request: Request, media_types: Sequence[str]) -> bytes:

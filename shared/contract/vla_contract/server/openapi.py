@@ -1,13 +1,13 @@
 """The parts of a policy's OpenAPI document that FastAPI cannot derive: arrays, bodies, and the answers to errors."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from vla_contract.protocol import codec
 from vla_contract.protocol.act_json import MEDIA_TYPE as JSON
 from vla_contract.protocol.plain import DTYPES
 from vla_contract.protocol.problems import KINDS, MEDIA_TYPE, TYPE_PREFIX
-from vla_contract.protocol.types import MAX_INSTRUCTION, MAX_SESSION
+from vla_contract.protocol.types import MAX_INSTRUCTION
 
 ARRAY = {
     "type": "object",
@@ -20,30 +20,18 @@ ARRAY = {
     },
 }
 ACT_REQUEST = {
-    "anyOf": [
-        {
-            "type": "object",
-            "required": ["image", "instruction"],
-            "properties": {
-                "image": {**ARRAY, "description": "uint8 [H, W, 3], RGB; RGBA and grey, 0 to 255, are converted"},
-                "instruction": {"type": "string", "minLength": 1, "maxLength": MAX_INSTRUCTION},
-                "unnorm_key": {"type": ["string", "null"], "minLength": 1, "maxLength": MAX_SESSION},
-                "state": {"anyOf": [{**ARRAY, "description": "numbers [n]"}, {"type": "null"}]},
-            },
-        },
-        {
-            "type": "object",
-            "description": "The same once more encoded; the answer is then a text that holds JSON.",
-            "required": ["encoded"],
-            "properties": {"encoded": {"type": "string"}},
-            "additionalProperties": False,
-        },
-    ]
+    "type": "object",
+    "description": "Or {'encoded': the same as text}; the answer is then a text that holds JSON.",
+    "properties": {
+        "image": {**ARRAY, "description": "uint8 [H, W, 3], RGB; RGBA and grey, 0 to 255, are converted"},
+        "instruction": {"type": "string", "minLength": 1, "maxLength": MAX_INSTRUCTION},
+        "unnorm_key": {"type": ["string", "null"]},
+        "state": {"anyOf": [{**ARRAY, "description": "numbers [n]"}, {"type": "null"}]},
+        "encoded": {"type": "string"},
+    },
 }
 _ACTION = {**ARRAY, "description": "float64 [n], the chunk's first action: the parts that /v1/info names"}
 ACT_ANSWER = {"anyOf": [_ACTION, {"type": "string"}]}
-INFO = {"type": "object", "required": ["name", "action", "cameras", "version"]}
-STATUS = {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}}
 _PROBLEM = {
     "type": "object",
     "required": ["type", "title", "status", "detail"],
@@ -66,11 +54,8 @@ def json_content(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {JSON: {"schema": dict(schema)}}
 
 
-def responses(summary: str, content: Mapping[str, Any], errors: Iterable[int]) -> dict[int | str, dict[str, Any]]:
-    """Return the responses of a route: the answer's content, and problem+json for each status of an error."""
+def errors(statuses: tuple[int, ...]) -> dict[int | str, dict[str, Any]]:
+    """Return the responses of a route that are problem+json."""
     problem = {MEDIA_TYPE: {"schema": _PROBLEM}}
-    titles = {code: "; ".join(title for status, title in KINDS.values() if status == code) for code in errors}
-    return {
-        200: {"description": summary, "content": dict(content)},
-        **{code: {"description": title, "content": problem} for code, title in titles.items()},
-    }
+    titles = {code: "; ".join(title for status, title in KINDS.values() if status == code) for code in statuses}
+    return {code: {"description": title, "content": problem} for code, title in titles.items()}

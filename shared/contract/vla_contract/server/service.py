@@ -1,12 +1,10 @@
 """The handlers of a policy's routes, on the event loop: from a request to the engine and back."""
 
 import asyncio
-import json
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from typing import Any
 
 from starlette.background import BackgroundTask
 from starlette.requests import Request
@@ -17,9 +15,7 @@ from vla_contract.protocol import codec
 from vla_contract.protocol.act_json import MEDIA_TYPE as JSON
 from vla_contract.protocol.info import PolicyInfo
 from vla_contract.protocol.messages import check_needs, decode_observation, decode_reset, encode_chunk
-from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import ActionChunk, Observation
-from vla_contract.server.arrivals import MAX_CLIENTS
 from vla_contract.server.batching import Job
 from vla_contract.server.engine import Engine
 from vla_contract.server.metrics import Metrics
@@ -37,7 +33,6 @@ class Service:
     def __init__(self, engine: Engine, metrics: Metrics, decode_act: DecodeAct):
         self._engine, self._metrics, self._decode_act = engine, metrics, decode_act
         self._sessions = SessionTable(self._forget)
-        self._senders: OrderedDict[tuple[str, int], None] = OrderedDict()  # of /act, the latest last
 
     async def v1_act(self, request: Request) -> Response:
         self._engine.admit()
@@ -67,7 +62,8 @@ class Service:
         observation, encode = self._decode_act(body, info, f"act-{request.state.request_id}")
         check_needs(observation, info)
         stages_s = {"decode": time.perf_counter() - start}
-        outcome = await self._infer(request, observation, info, client=self._returning_sender(request))
+        # No name: most of these clients open a connection per request, so no batch waits for their next one.
+        outcome = await self._infer(request, observation, info, client="")
         start = time.perf_counter()
         packed = encode(outcome.chunk)
         stages_s |= {"queue": outcome.queue_s, "infer": outcome.infer_s, "encode": time.perf_counter() - start}
@@ -80,22 +76,21 @@ class Service:
         sessions = self._sessions.beginning(name) if is_prefix else [name]
         for session in sessions:
             self._sessions.drop(session)
-            self._engine.queue.forget(session)
         self._metrics.sessions.set(len(self._sessions))
         if sessions:
-            await self._engine.call(lambda: [self._engine.policy.reset(session) for session in sessions])
+            await self._engine.reset(sessions)
         return Response(codec.pack({"prefix" if is_prefix else "session": name}), media_type=codec.MEDIA_TYPE)
 
-    async def v1_info(self, request: Request) -> Response:
-        return json_response({**self._engine.require_ready().to_dict(), "version": __version__})
+    async def v1_info(self) -> dict[str, Any]:
+        return {**self._engine.require_ready().to_dict(), "version": __version__}
 
-    async def livez(self, request: Request) -> Response:
-        return json_response({"status": "alive"})
+    async def livez(self) -> dict[str, str]:
+        return {"status": "alive"}
 
-    async def readyz(self, request: Request) -> Response:
-        return json_response({"status": "ready", "policy": self._engine.require_alive().name})
+    async def readyz(self) -> dict[str, str]:
+        return {"status": "ready", "policy": self._engine.require_alive().name}
 
-    async def prometheus(self, request: Request) -> Response:
+    async def prometheus(self) -> Response:
         page, media_type = self._metrics.page()
         return Response(page, media_type=media_type)
 
@@ -119,9 +114,8 @@ class Service:
         if not math.isfinite(timeout_s) or timeout_s <= 0:
             timeout_s = DEFAULT_TIMEOUT_S
         job = self._engine.submit(observation, client, timeout_s)
-        if not job.future.done():
-            watch = asyncio.ensure_future(self._give_up_when_disconnected(request, job))
-            job.future.add_done_callback(lambda _: watch.cancel())
+        watch = asyncio.ensure_future(self._give_up_when_disconnected(request, job))
+        job.future.add_done_callback(lambda _: watch.cancel())
         return job.future
 
     async def _give_up_when_disconnected(self, request: Request, job: Job) -> None:
@@ -129,32 +123,14 @@ class Service:
             pass
         self._engine.give_up(job)
 
-    def _returning_sender(self, request: Request) -> str:
-        """Return the address of a client of /act that has sent a request before, else "".
-
-        Most of them open a connection per request: no batch waits for the next one.
-        """
-        sender = request.client or ("", 0)
-        name = f"act {sender[0]}:{sender[1]}" if sender in self._senders else ""
-        self._senders[sender] = None
-        self._senders.move_to_end(sender)
-        if len(self._senders) > MAX_CLIENTS:
-            self._senders.popitem(last=False)
-        return name
-
     def _forget(self, session: str) -> None:
-        with suppress(Problem):  # the service stops, and all its sessions with it
-            self._engine.call(lambda: self._engine.policy.reset(session)).add_done_callback(asyncio.Future.exception)
+        forgotten = self._engine.call(lambda: self._engine.policy.reset(session))
+        forgotten.add_done_callback(lambda done: done.cancelled() or done.exception())  # which else would be logged
 
     async def _after_response(self, stages_s: Mapping[str, float], batch: int) -> None:
         await asyncio.sleep(0)  # uvloop writes the answer at the end of this turn of the loop
-        self._engine.answered()
+        self._engine.after_response()
         if batch:
             self._metrics.batch_size.observe(batch)
         for stage, seconds in stages_s.items():
             self._metrics.stages.labels(stage).observe(seconds)
-
-
-def json_response(value: Mapping) -> Response:
-    """Return a JSON answer. Raises ValueError for NaN and infinite numbers."""
-    return Response(json.dumps(value, allow_nan=False), media_type=JSON)
