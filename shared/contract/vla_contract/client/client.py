@@ -7,6 +7,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from vla_contract.client.transport import FAULTS, Deadline, Response, RetryRule, Transport
@@ -25,7 +26,7 @@ KNOWN_PROTOCOLS = (
 )
 
 
-class PolicyClient:
+class PolicyClient(AbstractContextManager["PolicyClient"]):
     """Talks to one policy service. Use one per process; safe to share between threads.
 
     timeout_s    for one attempt, from connecting to the answer's last byte
@@ -111,9 +112,6 @@ class PolicyClient:
         """Closes the connections."""
         self._transport.close()
 
-    def __enter__(self) -> "PolicyClient":
-        return self
-
     def __exit__(self, *exc: object) -> None:
         self.close()
 
@@ -123,9 +121,9 @@ class PolicyClient:
             answer = self._transport.request("GET", "/readyz", timeout_s, {})
         except FAULTS as error:
             if isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError):
-                message = f"{self.base_url} does not speak HTTP: {_text(error)}. {KNOWN_PROTOCOLS}"
+                message = f"{self.base_url} does not speak HTTP: {_reason(error)}. {KNOWN_PROTOCOLS}"
                 raise PolicyRefused(message) from error
-            return _text(error)
+            return _reason(error)
         if answer.status == 200:
             return None
         problem = _problem(answer)
@@ -149,7 +147,7 @@ class PolicyClient:
             try:
                 answer = self._transport.request(method, route, timeout_s, headers, body)
             except FAULTS as error:
-                fault: PolicyError = PolicyUnavailable(f"{url}: {_why(error, timeout_s)}")
+                fault: PolicyError = PolicyUnavailable(f"{url}: {_reason(error, timeout_s)}")
             else:
                 if answer.status == 200:
                     return answer
@@ -174,11 +172,10 @@ def _fault(url: str, answer: Response) -> PolicyError:
 
 
 def _problem(answer: Response) -> Mapping[str, Any]:
-    try:
-        members = json.loads(answer.body)
-    except ValueError:
-        members = {}
-    return members if isinstance(members, dict) else {}
+    with suppress(ValueError):
+        if isinstance(members := json.loads(answer.body), dict):
+            return members
+    return {}
 
 
 def _seconds(value: Any) -> float | None:
@@ -188,16 +185,10 @@ def _seconds(value: Any) -> float | None:
         return None  # absent, or an HTTP date, which our servers never send
 
 
-def _why(error: Exception, timeout_s: float) -> str:
-    if not isinstance(error, TimeoutError):
-        return _text(error)
-    if error.errno is None:  # else the kernel's: nothing at the other end acknowledges
-        return f"no answer within {timeout_s:.3g} s"
-    return "the server's machine does not answer any more"
-
-
-def _text(error: Exception) -> str:
+def _reason(error: Exception, timeout_s: float = 0.0) -> str:
     """Return a fault's message: the system's own, without its number, where it has one."""
+    if isinstance(error, TimeoutError) and timeout_s:  # with a number it is the kernel's: nothing acknowledges
+        return "the server's machine does not answer any more" if error.errno else f"no answer within {timeout_s:.3g} s"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,5 +1,6 @@
 """HTTP for clients, on the standard library's `http.client`: kept connections, deadlines and the rule of retries."""
 
+import functools
 import http.client
 import io
 import os
@@ -67,15 +68,9 @@ class Transport:
 
     def __init__(self, base_url: str):
         url = _split(base_url)
-        assert url.hostname is not None
-        self.base_url = base_url.rstrip("/")
-        self._path = url.path.rstrip("/")
-        self._host, self._port = url.hostname, url.port
-        host = url.hostname.encode("idna").decode()
-        host = f"[{host}]" if ":" in host else host
-        self._host_header = f"{host}:{url.port}" if url.port else host
-        secure = url.scheme == "https"
-        self._kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        self.base_url, self._path = base_url.rstrip("/"), url.path.rstrip("/")
+        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+        self._new_connection = functools.partial(kind, url.hostname, url.port)
         self._idle: deque[tuple[http.client.HTTPConnection, float]] = deque()
         self._owner = os.getpid()
 
@@ -113,7 +108,7 @@ class Transport:
 
     def _open(self, deadline: Deadline) -> http.client.HTTPConnection:
         within_s = min(CONNECT_S, _left_s(deadline))
-        connection = self._kind(self._host, self._port, timeout=within_s)
+        connection = self._new_connection(timeout=within_s)
         try:
             connection.connect()
         except TimeoutError as error:
@@ -125,19 +120,13 @@ class Transport:
         self, connection: http.client.HTTPConnection, deadline: Deadline,
         method: str, route: str, headers: Mapping[str, str], body: bytes | None,
     ) -> Response:  # fmt: skip
-        # Head and body go in one piece: in two, the server wakes for the head and waits for the body.
-        lines = [f"{method} {self._path}{route} HTTP/1.1", f"Host: {self._host_header}", "Accept-Encoding: identity"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        lines += [f"Content-Length: {len(body)}"] if body is not None else []
-        message = "\r\n".join([*lines, "", ""]).encode("ascii") + (body or b"")
         try:
             connection.sock.settimeout(_left_s(deadline))
             with suppress(BrokenPipeError, ConnectionResetError):
                 # a server that refuses a body closes early, and may have said why before
-                connection.sock.sendall(message)
-            answer = http.client.HTTPResponse(_Reader(connection.sock, deadline), method=method)  # type: ignore[arg-type]
-            with answer:
-                answer.begin()
+                connection.request(method, self._path + route, body, headers)
+            connection.response_class = functools.partial(_open_response, deadline)
+            with connection.getresponse() as answer:
                 response = Response(answer.status, answer.reason, answer.headers, _read_body(answer))
                 keep = not answer.will_close
         except BaseException:
@@ -148,6 +137,10 @@ class Transport:
         else:
             connection.close()
         return response
+
+
+def _open_response(deadline: Deadline, sock: socket.socket, method: str) -> http.client.HTTPResponse:
+    return http.client.HTTPResponse(_Reader(sock, deadline), method=method)  # type: ignore[arg-type]
 
 
 class _Reader(io.RawIOBase):

@@ -21,13 +21,14 @@ _AUTHORITY = re.compile(r"([^\s:/@\[\]]+|\[[0-9a-f:.]+\])(?::\d{1,5})?", re.ASCI
 
 
 class HostCheck:
-    """Checks the headers `Host` and `Origin` of a request against loopback names and `names`.
+    """Checks the headers `Host` and `Origin` of a request against loopback names and $VLALAB_ALLOWED_HOSTS.
 
-    without_dot: allow every name without a dot too. Containers call each other by such names.
+    In a container every name without a dot is allowed too: containers call each other by such names. Raises
+    ValueError for a bad name in the variable.
     """
 
-    def __init__(self, names: Iterable[str], without_dot: bool = False):
-        self._names, self._without_dot = frozenset(name.lower() for name in names), without_dot
+    def __init__(self) -> None:
+        self._names, self._without_dot = frozenset(name.lower() for name in allowed_names()), in_container()
         self._allows = lru_cache(256)(self._is_allowed)
 
     def refusal(self, headers: Iterable[tuple[bytes, bytes]]) -> Problem | None:
@@ -55,13 +56,10 @@ class HostCheck:
 
 
 class HostGuard:
-    """ASGI middleware that answers requests of other hosts and sites with 403, for a service without a token.
-
-    Raises ValueError for a bad name in $VLALAB_ALLOWED_HOSTS.
-    """
+    """ASGI middleware that answers requests of other hosts and sites with 403, for a service without a token."""
 
     def __init__(self, app: ASGIApp):
-        self.app, self._check = app, HostCheck(allowed_names(), without_dot=in_container())
+        self.app, self._check = app, HostCheck()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self.app
@@ -71,11 +69,8 @@ class HostGuard:
 
 
 def host_check(token_required: bool) -> HostCheck | None:
-    """Return the check of a service, None for one whose token keeps other sites' pages out.
-
-    Raises ValueError for a bad name in $VLALAB_ALLOWED_HOSTS.
-    """
-    return None if token_required else HostCheck(allowed_names(), without_dot=in_container())
+    """Return the check of a service, None for one whose token keeps other sites' pages out."""
+    return None if token_required else HostCheck()
 
 
 def allowed_names() -> list[str]:

@@ -10,7 +10,6 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from vla_contract.protocol.types import Policy
-from vla_contract.server.app import create_app
 from vla_contract.server.auth import require_token_beyond_loopback
 from vla_contract.server.hosts import HostGuard
 
@@ -33,6 +32,10 @@ def serve(
     after the policy has failed. Raises SystemExit(1) then, OSError for an unusable address, and ValueError where the
     network reaches the service and `settings` hold no token.
     """
+    from vla_contract.server.app import (
+        create_app,
+    )  # late: FastAPI takes 0.6 s to import, and not every service needs it
+
     require_token_beyond_loopback(host, settings.get("token"))
     if not logging.getLogger().handlers:
         logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
