@@ -1,5 +1,6 @@
 """The description of the JSON routes: complete, behind the token, and true of what a service answers."""
 
+import asyncio
 import base64
 import json
 import re
@@ -10,6 +11,7 @@ import pytest
 from fakes import EchoPolicy, picture
 
 from tests import browser
+from vla_contract import create_app
 from vla_contract.protocol.act_json import to_json
 from vla_contract.protocol.problems import KINDS
 
@@ -57,6 +59,21 @@ def test_the_page_and_its_files_come_from_the_service_alone(service):
     files = re.findall(r"""(?:src|href)=["']([^"']+)""", page.text)
     assert len(files) >= 2 and not any(urlsplit(file).netloc for file in files)
     assert {httpx.get(url + file).status_code for file in files} == {200}
+
+
+def test_a_page_below_a_proxys_path_finds_its_files_there():
+    async def ask():
+        transport = httpx.ASGITransport(create_app(EchoPolicy(), token=TOKEN), root_path="/vla/echo")
+        async with httpx.AsyncClient(transport=transport, base_url="http://lab", auth=("any", TOKEN)) as client:
+            page = await client.get("/vla/echo/docs")
+            files = re.findall(r"""(?:src|href)=["']([^"']+)""", page.text)
+            bearer = {"Authorization": f"Bearer {TOKEN}"}
+            document = (await client.get("/vla/echo/openapi.json", headers=bearer, auth=None)).json()
+            return page.status_code, files, [(await client.get(file)).status_code for file in files], document
+
+    status, files, statuses, document = asyncio.run(ask())
+    assert status == 200 and files and all(file.startswith("/vla/echo/docs/") for file in files)
+    assert set(statuses) == {200} and document["servers"] == [{"url": "/vla/echo"}]
 
 
 @pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the page's browser test")

@@ -70,7 +70,7 @@ class Transport:
         url = _split(base_url)
         self.base_url, self._path = base_url.rstrip("/"), url.path.rstrip("/")
         kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-        self._new_connection = functools.partial(kind, url.hostname, url.port)
+        self._new_connection = functools.partial(kind, url.hostname or "", url.port)
         self._idle: deque[tuple[http.client.HTTPConnection, float]] = deque()
         self._owner = os.getpid()
 
@@ -125,7 +125,7 @@ class Transport:
             with suppress(BrokenPipeError, ConnectionResetError):
                 # a server that refuses a body closes early, and may have said why before
                 connection.request(method, self._path + route, body, headers)
-            connection.response_class = functools.partial(_open_response, deadline)
+            connection.response_class = functools.partial(_open_response, deadline)  # type: ignore[assignment]
             with connection.getresponse() as answer:
                 response = Response(answer.status, answer.reason, answer.headers, _read_body(answer))
                 keep = not answer.will_close

@@ -4,6 +4,7 @@ import functools
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
+from typing import Any
 
 from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
@@ -40,8 +41,8 @@ def create_app(
     inline: bool = False,
     on_failure: Callable[[], None] | None = None,
     decode_act: DecodeAct = decode_act,
-    act_schemas: tuple[Mapping, Mapping] = (openapi.ACT_REQUEST, openapi.ACT_ANSWER),
-    probes: Mapping[str, Mapping] = MappingProxyType({}),
+    act_schemas: tuple[Mapping[str, Any], Mapping[str, Any]] = (openapi.ACT_REQUEST, openapi.ACT_ANSWER),
+    probes: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> FastAPI:
     """Return the application that serves a policy.
 
@@ -95,7 +96,7 @@ def create_app(
     )
     app.state.engine, app.state.metrics = engine, metrics
 
-    async def ready_with(answer: Mapping) -> Mapping:
+    async def ready_with(answer: Mapping[str, Any]) -> Mapping[str, Any]:
         engine.require_alive()
         return answer
 
@@ -123,10 +124,9 @@ def create_app(
     probe_errors = openapi.errors(openapi.PROBE_ERRORS)
     app.get("/livez", summary="the process runs", responses=probe_errors)(service.livez)
     app.get("/readyz", summary="loaded, and one inference done", responses=probe_errors)(service.readyz)
-    for path, answer in probes.items():
-        app.get(path, summary="as /readyz", responses=probe_errors)(functools.partial(ready_with, answer))
+    for path, members in probes.items():
+        app.get(path, summary="as /readyz", responses=probe_errors)(functools.partial(ready_with, members))
 
-    @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:
         if error.status_code == 405:
             expected = (error.headers or {}).get("Allow", "another method")
@@ -137,6 +137,7 @@ def create_app(
             raise Problem("not-found", detail)
         raise Problem("bad-request", f"HTTP {error.status_code}: {error.detail}")
 
+    app.add_exception_handler(HTTPException, no_such_route)  # type: ignore[arg-type]
     # The page has the document in it: a browser sends the token as a password, which /openapi.json does not take.
     app.swagger_ui_parameters = {"spec": app.openapi()}
     guard = {"timeout_s": request_timeout_s, "probes": (*PROBES, *probes), "browser_paths": ("/docs",)}

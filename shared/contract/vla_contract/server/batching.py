@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import Observation
@@ -17,7 +18,7 @@ class Job:
     """One request for inference. `client` names its sender; an empty one is not expected to send another."""
 
     observation: Observation
-    future: asyncio.Future
+    future: "asyncio.Future[Any]"
     client: str
     expires: float  # time.monotonic() after which nobody waits for the answer
     queued: float = field(default_factory=time.monotonic)

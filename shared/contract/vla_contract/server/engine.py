@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-import queue
 import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any
 
 from vla_contract.protocol.errors import ContractError, PolicyLost
@@ -44,14 +44,14 @@ class Engine:
     stuck_s: float = STUCK_S
     state: str = LOADING
     reason: str = "the policy's weights are being loaded"
-    info: PolicyInfo | None = None
-    policy: Policy | None = None
-    _calls: "queue.SimpleQueue[tuple[Callable, asyncio.Future] | None]" = field(default_factory=queue.SimpleQueue)
+    info: PolicyInfo = field(init=False)  # once it is loaded
+    policy: Policy = field(init=False)
+    _calls: "SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None]" = field(default_factory=SimpleQueue)
     _started: float = field(default_factory=time.monotonic)
     _busy_since: float | None = None
     _failures: int = 0  # in a row
     _failure_kind: str = "load-failed"  # of problem
-    _settling: asyncio.Future | None = None
+    _settling: "asyncio.Future[None] | None" = None
 
     def start(self) -> None:
         """Start loading in the background."""
@@ -100,7 +100,7 @@ class Engine:
         if self.queue.remove(job):
             _resolve(job.future, error=_expired())
 
-    def call(self, function: Callable[[], Any]) -> asyncio.Future:
+    def call(self, function: Callable[[], Any]) -> "asyncio.Future[Any]":
         """Return a future of what `function` returns on the policy's thread, after what was called before."""
         future = self._loop.create_future()
         if self.inline and self.state == READY:
@@ -114,8 +114,13 @@ class Engine:
         self.require_ready()
         for session in sessions:
             self.queue.arrivals.forget(session)
+
+        def reset() -> None:
+            for session in sessions:
+                self.policy.reset(session)
+
         try:
-            await self.call(lambda: [self.policy.reset(session) for session in sessions])
+            await self.call(reset)
         except Exception as error:
             log.exception("a reset failed")
             raise Problem("policy-failed", "the policy could not reset the session; see its log") from error
@@ -143,7 +148,7 @@ class Engine:
                 self._loop.call_soon_threadsafe(_resolve, future, *_attempt(function))
             except RuntimeError:
                 log.info("the event loop was closed before an answer was given")
-        if self.policy is not None:
+        if hasattr(self, "policy"):
             self.policy.close()
 
     async def _run(self) -> None:
@@ -276,7 +281,7 @@ def _attempt(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
         return None, RuntimeError(_one_line(error))
 
 
-def _resolve(future: asyncio.Future, result: Any = None, error: Exception | None = None) -> None:
+def _resolve(future: "asyncio.Future[Any]", result: Any = None, error: Exception | None = None) -> None:
     if not future.done():
         future.set_exception(error) if error else future.set_result(result)
 

@@ -14,7 +14,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 class Metrics:
     """Requests by route and status, batches, the queue, and the seconds of each stage of a request."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter("vla_requests", "Answered requests", ("route", "status"), registry=registry)
         self.stages = Histogram(

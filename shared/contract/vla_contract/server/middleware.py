@@ -55,7 +55,7 @@ class RequestGuard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers, path = dict(scope["headers"]), scope["path"]
+        headers, path = dict(scope["headers"]), scope["path"].removeprefix(scope.get("root_path", ""))
         request_id = headers.get(b"x-request-id", b"").decode("latin-1")
         if not _REQUEST_ID.fullmatch(request_id):
             request_id = uuid.uuid4().hex
@@ -173,4 +173,5 @@ async def read_body(request: Request, media_types: Sequence[str]) -> bytes:
             f"the body's Content-Type is {media_type[:80]!r}; expected {media_types[0]}",
             {"Accept-Post": media_types[0]},
         )
-    return await request.body()
+    body: bytes = await request.body()
+    return body

@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -24,7 +25,7 @@ def serve(
     *,
     linger_s: float = 3.0,
     log_level: str = "info",
-    **settings,
+    **settings: Any,
 ) -> None:
     """Serve a policy until SIGINT or SIGTERM; `settings` are those of `create_app`.
 
