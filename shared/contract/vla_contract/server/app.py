@@ -137,7 +137,7 @@ def create_app(
             raise Problem("not-found", detail)
         raise Problem("bad-request", f"HTTP {error.status_code}: {error.detail}")
 
-    app.add_exception_handler(HTTPException, no_such_route)  # type: ignore[arg-type]
+    app.add_exception_handler(HTTPException, no_such_route)
     # The page has the document in it: a browser sends the token as a password, which /openapi.json does not take.
     app.swagger_ui_parameters = {"spec": app.openapi()}
     guard = {"timeout_s": request_timeout_s, "probes": (*PROBES, *probes), "browser_paths": ("/docs",)}
