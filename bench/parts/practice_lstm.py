@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from bench.common import figure
 from services.ws_mdl.epochs import train_epoch
 from services.ws_mdl.practice import lengths
-from services.ws_mdl.practice.lstm import Config, Sentences, Training, get_training
+from services.ws_mdl.practice.lstm import Sentences, Training, get_training
 from services.ws_mdl.practice.settings import LSTM_MODELS, PracticeSettings
+from services.ws_mdl.practice.settings import Lstm as Config
 from services.ws_mdl.practice.training import PracticeRun, format_figures
 from services.ws_mdl.transformer.dataset import Example, make_batch
 from services.ws_mdl.transformer.loss import TranslationLoss
@@ -177,10 +178,8 @@ def gradient_to_matching_letter(model: nn.Module, data: Sentences, length: int, 
     """
     draw = random.Random(seed)
     letters = [draw.choices(string.ascii_lowercase, k=length) for _ in range(count)]
-    examples = [
-        Example(data.tokenizer_src.encode(" ".join(row)).ids, data.tokenizer_tgt.encode(" ".join(row[::-1])).ids)
-        for row in letters
-    ]
+    source, target = data.tokenizers
+    examples = [Example(source.encode(" ".join(row)).ids, target.encode(" ".join(row[::-1])).ids) for row in letters]
     batch = make_batch(examples, *data.specials)
     embedded: list[Tensor] = []
     hook = model.src_embed.register_forward_hook(lambda module, args, output: embedded.append(output))

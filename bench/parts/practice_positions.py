@@ -9,7 +9,8 @@ import torch
 from bench.common import figure
 from bench.parts.practice_lstm import CPU, one_thread, trained_for
 from services.ws_mdl.practice.blocks import POSITIONS
-from services.ws_mdl.practice.gpt import GPT, Config, get_training, held_out_nats
+from services.ws_mdl.practice.gpt import GPT, get_training, held_out_nats
+from services.ws_mdl.practice.settings import Gpt as Config
 from vla_common.volume import Volume
 
 CPU_S = 30.0

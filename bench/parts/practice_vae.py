@@ -17,7 +17,8 @@ from services.ws_mdl.diffusion.data import Pictures, load
 from services.ws_mdl.diffusion.model import ContextUnet, fused_for_sampling
 from services.ws_mdl.diffusion.samplers import sample_ddim
 from services.ws_mdl.practice import diffusion_bound
-from services.ws_mdl.practice.vae import Config, get_training, numbers_worth_having
+from services.ws_mdl.practice.settings import Vae as Config
+from services.ws_mdl.practice.vae import get_training, numbers_worth_having
 
 CPU_S = 60.0
 SAMPLES = 500

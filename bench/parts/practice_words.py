@@ -13,8 +13,8 @@ from torch import Tensor
 from bench.common import figure
 from services.ws_mdl.practice import bert
 from services.ws_mdl.practice.bert import BERT, NOT_ASKED, OWN, Examples
+from services.ws_mdl.practice.settings import Skipgram as Config
 from services.ws_mdl.practice.skipgram import (
-    Config,
     SkipGram,
     Training,
     Words,
@@ -47,7 +47,7 @@ def compared(skipgram: Training, masked: bert.Training) -> list[bool]:
     vectors = {
         "skip-gram": skipgram.averaged.middle.weight.detach(),
         "BERT's table": table,
-        "BERT's means": mean_vectors(masked.averaged, masked.data.train.blocks, name),
+        "BERT's means": mean_vectors(masked.averaged, masked.data.blocks, name),
     }
     probes = {kind: 100 * probe(found, pairs) for kind, found in vectors.items()}
     told = ", ".join(f"{kind} {share:.1f} %" for kind, share in probes.items())

@@ -85,17 +85,17 @@ def test_the_loss_is_that_of_the_masked_words_and_of_the_next_text():
 def test_b_follows_a_in_half_of_the_pairs_and_comes_from_elsewhere_in_the_others(pairs):
     generator = torch.Generator().manual_seed(0)
     name, number = pairs.tokenizer.id_to_token, {}
-    for block, texts in enumerate(pairs.train.blocks):
+    for block, texts in enumerate(pairs.blocks):
         for at, ids in enumerate(texts):
             number[tuple(ids)] = (block, at)
     found = Counter()
     for at in range(len(pairs)):
         for follows in (True, False):
-            first, second = pairs.pair(pairs.train, at, follows, generator)
+            first, second = pairs.pair(at, follows, generator)
             assert name(first[0]) == "[CLS]" and name(first[-1]) == name(second[-1]) == "[SEP]"
             assert len(first) + len(second) <= 64
-            block, start = pairs.train.places[at]
-            texts = pairs.train.blocks[block]
+            block, start = pairs.places[at]
+            texts = pairs.blocks[block]
             end = start + (len(texts) - start) // 2
             after = [token for ids in texts[end:] for token in ids][:30]
             assert first[1:-1] == [token for ids in texts[start:end] for token in ids][-30:]

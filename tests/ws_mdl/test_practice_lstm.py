@@ -8,7 +8,7 @@ import torch
 from bench.parts import practice_lstm
 from services.ws_mdl import epochs
 from services.ws_mdl.practice import lengths, lstm, training
-from services.ws_mdl.practice.lstm import AdditiveAttention, Config, Sentences, Seq2Seq, read_sentence
+from services.ws_mdl.practice.lstm import AdditiveAttention, Config, Sentences, Seq2Seq, lstm_cell
 from services.ws_mdl.transformer.dataset import Example, PairDataset, Special, make_batch
 from services.ws_mdl.transformer.decode import beam_search, greedy_decode
 from services.ws_mdl.transformer.tokenization import train_tokenizer
@@ -44,12 +44,25 @@ def sentences():
     pairs = [(f"{source} {letter}", f"{letter} {target}") for letter in "abcde" for source, target in pairs][:40]
     tokenizers = [train_tokenizer([pair[side] for pair in pairs], "word", 1, 100) for side in (0, 1)]
     sets = (PairDataset(part, *tokenizers, 12) for part in (pairs, pairs[:6]))
-    return Sentences(*sets, *tokenizers)
+    return Sentences(*sets, tuple(tokenizers))
 
 
 @pytest.fixture
 def given(monkeypatch, sentences):
     monkeypatch.setattr(lstm, "load", lambda config, volume: sentences)
+
+
+def read_sentence(layer, x, real, way=""):
+    """Returns every position's h by the cell written out, with a torch.nn.LSTM's weights; 0 for padding, where the
+    state stays as it was."""
+    weights = [getattr(layer, f"{name}_l0{way}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+    state = x.new_zeros(len(x), layer.hidden_size), x.new_zeros(len(x), layer.hidden_size)
+    outputs = [state[0]] * x.shape[1]
+    for t in reversed(range(x.shape[1])) if way else range(x.shape[1]):
+        new, is_real = lstm_cell(x[:, t], state, *weights), real[:, t, None]
+        state = torch.where(is_real, new[0], state[0]), torch.where(is_real, new[1], state[1])
+        outputs[t] = state[0] * is_real
+    return torch.stack(outputs, dim=1)
 
 
 def run_of(tmp_path, **changes):

@@ -10,6 +10,7 @@ from services.ws_mdl.epochs import put_back, save, state_of
 from services.ws_mdl.practice import bert, forecast, gpt, skipgram, training, vit
 from services.ws_mdl.practice.settings import FREE
 from tests.ws_mdl.practice import SMALL, corpus, machine, trained_to_end
+from vla_modelkit.training.weights import WeightFiles
 
 PICTURES_OR_NUMBERS = ("vit", "forecast")  # labs that read no text
 LABS = {
@@ -53,7 +54,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit(begun, volume):
     trained_to_end(whole)
     trained_to_end(stopped, after=whole.batches_per_epoch + 1)
     assert 0 < stopped.batches < stopped.batches_per_epoch, "it is stopped within its second epoch"
-    files = training.files_of(stopped.config, volume)
+    files = WeightFiles(stopped.config.run_folder(volume), stopped.config.LAB)
     save(stopped, files)
     torch.manual_seed(99)  # nothing hangs on what torch would draw by itself
     resumed = begin()

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from services.ws_mdl.epochs import put_back, save, state_of
-from services.ws_mdl.practice import training, vit
+from services.ws_mdl.practice import vit
 from services.ws_mdl.transformer.config import Config
 from services.ws_mdl.transformer.train import train_model
 from services.ws_mdl.transformer.trainer import Trainer
 from tests.ws_mdl.practice import SMALL, machine, trained_to_end
 from vla_modelkit import threads
+from vla_modelkit.training.weights import WeightFiles
 
 MAX = 4
 
@@ -70,7 +71,7 @@ def test_a_run_goes_on_in_the_threads_that_it_began_in(idle, volume, capsys):
     whole, stopped = vit_run(volume), vit_run(volume)
     trained_to_end(whole)
     trained_to_end(stopped, after=whole.batches_per_epoch + 1)
-    files = training.files_of(stopped.config, volume)
+    files = WeightFiles(stopped.config.run_folder(volume), stopped.config.LAB)
     save(stopped, files)
     idle(1)
     resumed = vit_run(volume)

@@ -9,7 +9,7 @@ tokens, each a vector of d_model numbers.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -37,8 +37,6 @@ from vla_modelkit.training.weights import State
 NOT_ASKED = -100  # the label of a token that is not to be guessed: cross_entropy leaves it out
 MASKED, REPLACED = 0.8, 0.1  # of the chosen words; the rest stays as it is
 OWN = ("[CLS]", "[SEP]", "[MASK]")  # special tokens besides lab 1's
-
-# --- model --------------------------------------------------------------------------------------------------
 
 
 class BERT(nn.Module):
@@ -123,28 +121,22 @@ class Examples(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
-    """Blocks of texts, and every position (block, text) that another text follows: there a pair begins."""
+class Pairs:
+    """Blocks of texts, and how pairs are made of them; `held` is the same of held-out blocks."""
 
     blocks: list[Ids]
-
-    @cached_property
-    def places(self) -> list[tuple[int, int]]:
-        return [(number, start) for number, block in enumerate(self.blocks) for start in range(len(block) - 1)]
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """A corpus, and how pairs are made of it. Its length is the number of training examples."""
-
-    train: Part
-    held: Part
     tokenizer: Tokenizer
     seq: int
     mask_fraction: float
+    held: Pairs | None = None
 
     def __len__(self) -> int:
-        return len(self.train.places)
+        return len(self.places)
+
+    @cached_property
+    def places(self) -> list[tuple[int, int]]:
+        """Every position (block, text) that another text follows: there a pair begins."""
+        return [(number, start) for number, block in enumerate(self.blocks) for start in range(len(block) - 1)]
 
     @cached_property
     def words(self) -> Tensor:
@@ -154,8 +146,8 @@ class Pairs:
 
     @cached_property
     def most_frequent(self) -> int:
-        """The most frequent word of what is learned from."""
-        counts = Counter(token for block in self.train.blocks for ids in block for token in ids)
+        """The most frequent word."""
+        counts = Counter(token for block in self.blocks for ids in block for token in ids)
         return max(self.words.tolist(), key=counts.__getitem__)
 
     def id(self, token: str) -> int:
@@ -164,33 +156,28 @@ class Pairs:
 
     def held_out(self) -> Examples:
         """Return an example for each position of the held-out texts: the same ones at every call."""
-        return self.examples(torch.arange(len(self.held.places)), torch.Generator().manual_seed(0), self.held)
+        return self.held.examples(torch.arange(len(self.held)), torch.Generator().manual_seed(0))
 
-    def examples(self, index: Tensor, generator: torch.Generator, part: Part | None = None) -> Examples:
+    def examples(self, index: Tensor, generator: torch.Generator) -> Examples:
         """Return the examples of those numbers; which B, and what is masked, is sampled at each call."""
         follows = torch.randint(2, (len(index),), generator=generator)
-        pairs = [
-            self.pair(part or self.train, number, bool(one), generator)
-            for number, one in zip(index.tolist(), follows, strict=True)
-        ]
+        pairs = [self.pair(at, bool(one), generator) for at, one in zip(index.tolist(), follows, strict=True)]
         ids = pad_rows([first + second for first, second in pairs], self.id("[PAD]"))
         segments = pad_rows([[0] * len(first) + [1] * len(second) for first, second in pairs], 0)
         maskable = torch.isin(ids, self.words)
         hidden, labels = mask_words(ids, maskable, self.id("[MASK]"), self.words, self.mask_fraction, generator)
         return Examples(hidden, segments, labels, follows)
 
-    def pair(
-        self, part: Part, number: int, follows: bool, generator: torch.Generator
-    ) -> tuple[list[int], list[int]]:  # fmt: skip
+    def pair(self, number: int, follows: bool, generator: torch.Generator) -> tuple[list[int], list[int]]:
         """Return [CLS] A [SEP], and B [SEP]; A is half of its block's rest, so some text is left to follow."""
-        block, start = part.places[number]
-        end = start + (len(part.blocks[block]) - start) // 2
+        block, start = self.places[number]
+        end = start + (len(self.blocks[block]) - start) // 2
         other, begin = block, end
         while not follows and other == block:
-            other, begin = part.places[int(torch.randint(len(part.places), (), generator=generator))]
+            other, begin = self.places[int(torch.randint(len(self.places), (), generator=generator))]
         room = (self.seq - 3) // 2
-        a = [token for ids in part.blocks[block][start:end] for token in ids][-room:]
-        b = [token for ids in part.blocks[other][begin:] for token in ids][:room]
+        a = [token for ids in self.blocks[block][start:end] for token in ids][-room:]
+        b = [token for ids in self.blocks[other][begin:] for token in ids][:room]
         return [self.id("[CLS]"), *a, self.id("[SEP]")], [*b, self.id("[SEP]")]
 
 
@@ -198,13 +185,13 @@ def load(config: Config, volume: Volume) -> Pairs:
     """Return a corpus as pairs of texts. Raise ValueError for one that has too few."""
     corpus = text.load(config.corpus, config.pair, config.tokenizer, config.vocab_size, config.held_fraction, volume)
     corpus.tokenizer.add_special_tokens(list(OWN))
-    pairs = Pairs(Part(corpus.train), Part(corpus.held), corpus.tokenizer, config.seq, config.mask_fraction)
-    for part in (pairs.train, pairs.held):
-        if len({block for block, _ in part.places}) < 2:
-            raise ValueError(
-                f"corpus {config.corpus!r} is too short for texts that follow and texts from elsewhere, {text.RUN} "
-                "together; expected two such runs to learn from and two held out: more text, or more held-fraction"
-            )
+    held = Pairs(corpus.held, corpus.tokenizer, config.seq, config.mask_fraction)
+    pairs = replace(held, blocks=corpus.train, held=held)
+    if any(len({block for block, _ in part.places}) < 2 for part in (pairs, held)):
+        raise ValueError(
+            f"corpus {config.corpus!r} is too short for texts that follow and texts from elsewhere, {text.RUN} "
+            "together; expected two such runs to learn from and two held out: more text, or more held-fraction"
+        )
     return pairs
 
 
@@ -243,7 +230,7 @@ class Training(PracticeRun):
         return {**super().own_state(), "tokenizer": self.data.tokenizer.to_str()}
 
     def digest(self) -> str:
-        return training.digest_of(repr(self.data.train.blocks), self.data.tokenizer.to_str())
+        return training.digest_of(repr(self.data.blocks), self.data.tokenizer.to_str())
 
 
 @torch.inference_mode()

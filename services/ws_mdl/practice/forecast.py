@@ -39,8 +39,6 @@ TRIED = 0.1  # of what is learned from: its end, on which the ridge is chosen
 
 Guess = Callable[[Tensor], Tensor]  # origins int64 [n] → values [n, horizon]
 
-# --- model --------------------------------------------------------------------------------------------------
-
 
 class Forecaster(nn.Module):
     """Patches, positions, blocks behind a causal mask, and three quantiles of each of the next steps."""

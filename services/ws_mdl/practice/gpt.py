@@ -35,8 +35,6 @@ from vla_modelkit.training.weights import State
 
 ORDER = 5  # of the n-gram that is shown next to it
 
-# --- model --------------------------------------------------------------------------------------------------
-
 
 class GPT(nn.Module):
     """Tokens, positions, a stack of blocks behind a causal mask, and a score for every next token.
@@ -137,7 +135,6 @@ class Streams:
 
     @property
     def held_tokens(self) -> int:
-        """How many tokens are guessed."""
         return sum(len(stream) - 1 for stream in self.held)
 
 

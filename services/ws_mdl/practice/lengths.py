@@ -51,14 +51,21 @@ def readers(d_model: int, h: int = 4) -> dict[str, Callable[[Tensor], Tensor]]:
     return {"lstm": lambda x: lstm(x)[0], "attention": lambda x: block(x, x, x)}
 
 
+def open_forget_gates(cell: nn.LSTM | nn.LSTMCell) -> None:
+    """Set the forget gates' bias to 1, so that a fresh network keeps what it reads (Jozefowicz et al., 2015)."""
+    with torch.no_grad():
+        for name, bias in cell.named_parameters():
+            if name.startswith("bias"):  # torch adds two biases
+                bias[cell.hidden_size : 2 * cell.hidden_size] = 1.0 if name.startswith("bias_ih") else 0.0
+
+
 def fresh_gradients(d_model: int, seq: int) -> dict[str, Tensor]:
     """Return `gradient_by_distance` of layers that have learned nothing yet: recurrent ones, and self-attention."""
     torch.manual_seed(0)
     x = torch.randn(8, seq, d_model)
     plain, closed = (layer(d_model, d_model, batch_first=True) for layer in (nn.RNN, nn.LSTM))
     opened = nn.LSTM(d_model, d_model, batch_first=True)
-    with torch.no_grad():  # forget gates with bias 1, as `lstm.open_forget_gates` sets them
-        opened.bias_ih_l0[d_model : 2 * d_model], opened.bias_hh_l0[d_model : 2 * d_model] = 1.0, 0.0
+    open_forget_gates(opened)
     layers = {"tanh network": plain, "LSTM": closed, "LSTM, forget bias 1": opened}
     norms = {name: gradient_by_distance(lambda x, layer=layer: layer(x)[0], x) for name, layer in layers.items()}
     return {**norms, "self-attention": gradient_by_distance(readers(d_model)["attention"], x)}

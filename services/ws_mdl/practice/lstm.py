@@ -26,16 +26,8 @@ from services.ws_mdl.epochs import begin
 from services.ws_mdl.practice import lengths, training
 from services.ws_mdl.practice.settings import Lstm as Config
 from services.ws_mdl.practice.training import Figures, PracticeRun
-from services.ws_mdl.transformer.dataset import (
-    Batch,
-    BucketSampler,
-    Example,
-    PairDataset,
-    Special,
-    get_loader,
-    make_batch,
-    split_pairs,
-)
+from services.ws_mdl.transformer import dataset
+from services.ws_mdl.transformer.dataset import Example, PairDataset, Special, make_batch
 from services.ws_mdl.transformer.decode import translate
 from services.ws_mdl.transformer.loss import TranslationLoss
 from services.ws_mdl.transformer.model import ProjectionLayer, build_transformer
@@ -50,44 +42,18 @@ from vla_modelkit.training.weights import State as Stored
 
 State = tuple[Tensor, Tensor]  # h, what others see, and c, the memory: each (batch, hidden)
 
-# --- the cell -----------------------------------------------------------------------------------------------
-
 
 def lstm_cell(x: Tensor, state: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> State:
     """Return the state after one more word x [batch, d_model]: what to keep, what to add, what to show.
 
     The weights hold four gates below each other, as torch has them: input, forget, candidate, output. It is here to be
-    read: `Seq2Seq` trains with torch's, which a test compares with this one.
+    read: `Seq2Seq` trains with torch's, which a test compares with this one, over padded sentences and both ways.
     """
     h, c = state
     gates = x @ w_ih.T + b_ih + h @ w_hh.T + b_hh  # (batch, 4 · hidden)
     i, f, g, o = gates.chunk(4, dim=-1)  # each (batch, hidden)
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()  # a sum: where f is 1, a gradient passes through it unchanged
     return o.sigmoid() * c.tanh(), c
-
-
-def read_sentence(layer: nn.LSTM, x: Tensor, real: Tensor, way: str = "") -> Tensor:
-    """Return every position's h by the cell above, float [batch, seq, hidden], 0 for padding.
-
-    layer: whose weights are taken. real: bool [batch, seq], false where there is padding: there the state stays as it
-    was. way: "_reverse" reads from the end.
-    """
-    weights = [getattr(layer, f"{name}_l0{way}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-    state = x.new_zeros(len(x), layer.hidden_size), x.new_zeros(len(x), layer.hidden_size)
-    outputs = [state[0]] * x.shape[1]
-    for t in reversed(range(x.shape[1])) if way else range(x.shape[1]):
-        new, is_real = lstm_cell(x[:, t], state, *weights), real[:, t, None]
-        state = torch.where(is_real, new[0], state[0]), torch.where(is_real, new[1], state[1])
-        outputs[t] = state[0] * is_real
-    return torch.stack(outputs, dim=1)
-
-
-def open_forget_gates(cell: nn.LSTM | nn.LSTMCell) -> None:
-    """Set the forget gates' bias to 1, so that a fresh network keeps what it reads (Jozefowicz et al., 2015)."""
-    with torch.no_grad():
-        for name, bias in cell.named_parameters():
-            if name.startswith("bias"):  # torch adds two biases
-                bias[cell.hidden_size : 2 * cell.hidden_size] = 1.0 if name.startswith("bias_ih") else 0.0
 
 
 # --- attention, encoder and decoder -------------------------------------------------------------------------
@@ -149,7 +115,7 @@ class Seq2Seq(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.attention_scores: Tensor | None = None
         for cell in (self.encoder, self.decoder):
-            open_forget_gates(cell)
+            lengths.open_forget_gates(cell)
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
         """Return a vector for each word, read from both ends: float [batch, seq, 2 · hidden], 0 for padding."""
@@ -214,21 +180,16 @@ class Sentences:
 
     learned: PairDataset
     held: PairDataset
-    tokenizer_src: Tokenizer
-    tokenizer_tgt: Tokenizer
+    tokenizers: tuple[Tokenizer, Tokenizer]
 
     def __len__(self) -> int:
         return len(self.learned)
 
     @property
-    def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        return self.tokenizer_src, self.tokenizer_tgt
-
-    @property
     def specials(self) -> tuple[Special, Special]:
-        return Special.of(self.tokenizer_src), Special.of(self.tokenizer_tgt)
+        return Special.of(self.tokenizers[0]), Special.of(self.tokenizers[1])
 
-    def batch(self, index: Tensor) -> Batch:
+    def batch(self, index: Tensor) -> dataset.Batch:
         """Return the training pairs of those numbers, padded to the longest."""
         return make_batch([self.learned[i] for i in index.tolist()], *self.specials)
 
@@ -236,10 +197,11 @@ class Sentences:
 def load(config: Config, volume: Volume) -> Sentences:
     """Return the corpus of a run, with tokenizers made of the training pairs."""
     corpus = corpora.load(config.corpus, config.pair, volume)
-    learned, held = split_pairs(corpus.pairs, config.val_fraction)
-    tokenizers = [train_tokenizer((pair[side] for pair in learned), "word", config.min_frequency, 0) for side in (0, 1)]
-    sets = (PairDataset(pairs, *tokenizers, config.seq) for pairs in (learned, held))
-    return Sentences(*sets, *tokenizers)
+    learned, held = dataset.split_pairs(corpus.pairs, config.val_fraction)
+    source = train_tokenizer((text for text, _ in learned), "word", config.min_frequency, 0)
+    target = train_tokenizer((text for _, text in learned), "word", config.min_frequency, 0)
+    learned_set, held_set = (PairDataset(pairs, source, target, config.seq) for pairs in (learned, held))
+    return Sentences(learned_set, held_set, (source, target))
 
 
 # --- run ----------------------------------------------------------------------------------------------------
@@ -262,9 +224,9 @@ class Training(PracticeRun):
         return TranslationLoss(self.nn_model, self.config.label_smoothing)(*batch) / batch.real.numel()
 
     def measure(self) -> Figures:
-        sampler = BucketSampler(self.data.held.lengths(), 2048, shuffle=False)
+        sampler = dataset.BucketSampler(self.data.held.lengths(), 2048, shuffle=False)
         result = run_validation(
-            TranslationLoss(self.averaged).eval(), get_loader(self.data.held, sampler, *self.data.specials),
+            TranslationLoss(self.averaged).eval(), dataset.get_loader(self.data.held, sampler, *self.data.specials),
             *self.data.tokenizers, self.machine, self.config.seq, self.config.val_sentences,
         )  # fmt: skip
         return {"loss": result.loss, "exact_percent": 100 * result.exact, "BLEU_percent": 100 * result.bleu}

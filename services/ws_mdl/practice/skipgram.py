@@ -30,11 +30,6 @@ from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.weights import State
 
 SHOWN = ("light", "temperature", "failed", "minutes", "password", "on")  # words whose neighbours are shown
-FREQUENT = 5  # times a word must have been seen to be shown
-TRUSTS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
-TRIED = 4000  # training words on which the trust is chosen
-
-# --- model --------------------------------------------------------------------------------------------------
 
 
 class SkipGram(nn.Module):
@@ -208,9 +203,10 @@ class Training(PracticeRun):
 
 def trust_of(model: SkipGram, data: Words) -> float:
     """Return how much neighbours should count in `word_scores`: the trust with most training words right."""
-    places = data.places[:: max(1, len(data) // TRIED)]
+    places = data.places[:: max(1, len(data) // 4000)]
     near = neighbours(data.train, places, data.window)
-    return max(TRUSTS, key=lambda trust: told_right(model, near, data.train[places], data.asked, trust))
+    trusts = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
+    return max(trusts, key=lambda trust: told_right(model, near, data.train[places], data.asked, trust))
 
 
 def told_right(model: SkipGram, near: Tensor, words: Tensor, counts: Tensor, trust: float) -> float:
@@ -225,8 +221,8 @@ def told_right(model: SkipGram, near: Tensor, words: Tensor, counts: Tensor, tru
 def neighbours_of(vectors: Tensor, data: Words, words: tuple[str, ...] = SHOWN, count: int = 5) -> list[str]:
     """Return a line for each of the words that the corpus has: those whose vectors are nearest to its own."""
     name = data.tokenizer.id_to_token
-    among = (data.counts >= FREQUENT).nonzero().squeeze(1)
-    among = among[~torch.isin(among, data.special)]
+    frequent = (data.counts >= 5).index_fill(0, data.special, False)
+    among = frequent.nonzero().squeeze(1)
     known = [number for word in words if (number := data.tokenizer.token_to_id(word)) is not None]
     vectors = vectors.detach().cpu()
     return [f"{name(word)}: {', '.join(map(name, nearest(vectors, word, among, count)))}" for word in known]

@@ -1,4 +1,4 @@
-"""Small things of the reading, each a function that gives numbers: `notebooks/P_SmallThings.ipynb` shows them all.
+"""Small things of the reading, each a function that gives numbers; the notebook Practice_SmallThings shows them all.
 
 Everything comes from lab 1's own blocks where it has one. docs/practice.md has the numbers; a test holds each.
 """
@@ -12,15 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from services.ws_mdl.practice.blocks import build_stack
 from services.ws_mdl.practice.lstm import Seq2Seq
 from services.ws_mdl.transformer.dataset import Batch, Example, Special, make_batch
 from services.ws_mdl.transformer.model import (
-    Encoder,
-    EncoderBlock,
-    FeedForwardBlock,
     InputEmbeddings,
     LayerNormalization,
-    MultiHeadAttentionBlock,
     PositionalEncoding,
     build_transformer,
 )
@@ -29,19 +26,19 @@ from services.ws_mdl.transformer.model import (
 
 
 def norm_example() -> Tensor:
-    """Returns the numbers that both norms get: [3, 3, 4], as 3 sentences of 3 words with 4 features; the third sentence
+    """Return the numbers that both norms get: [3, 3, 4], as 3 sentences of 3 words with 4 features; the third sentence
     is ten times the first."""
     first = torch.tensor([[1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 6.0, 8.0], [0.0, 0.0, 4.0, 4.0]])
     return torch.stack([first, first.flip(-1), 10 * first])
 
 
 def layer_norm(x: Tensor) -> Tensor:
-    """Returns x with mean 0 and variance 1 over each word's own features: 9 means for [3, 3, 4]."""
+    """Return x with mean 0 and variance 1 over each word's own features: 9 means for [3, 3, 4]."""
     return LayerNormalization(x.shape[-1])(x).detach()
 
 
 def batch_norm(x: Tensor) -> Tensor:
-    """Returns x with mean 0 and variance 1 of each feature over all words of the batch: 4 means for [3, 3, 4]."""
+    """Return x with mean 0 and variance 1 of each feature over all words of the batch: 4 means for [3, 3, 4]."""
     return nn.BatchNorm1d(x.shape[-1])(x.transpose(1, 2)).transpose(1, 2).detach()  # torch has features before words
 
 
@@ -49,7 +46,7 @@ def batch_norm(x: Tensor) -> Tensor:
 
 
 def positions_by_hand(seq: int, d_model: int) -> list[list[float]]:
-    """Returns the paper's table with a pocket calculator's functions only, one entry at a time."""
+    """Return the paper's table with a pocket calculator's functions only, one entry at a time."""
     return [
         [(math.cos if j % 2 else math.sin)(p / 10000 ** ((j - j % 2) / d_model)) for j in range(d_model)]
         for p in range(seq)
@@ -62,7 +59,7 @@ TOKENS = (7, 9, 3, 8, 6)
 
 
 def embedding_example(vocab: int = 10, d_model: int = 4) -> tuple[InputEmbeddings, Tensor]:
-    """Returns a table in which row i is i, i + 0.1, i + 0.2 … and the tokens [1, 5] that go through it."""
+    """Return a table in which row i is i, i + 0.1, i + 0.2 … and the tokens [1, 5] that go through it."""
     table = InputEmbeddings(d_model, vocab)
     with torch.no_grad():
         table.embedding.weight.copy_(torch.arange(vocab)[:, None] + 0.1 * torch.arange(d_model))
@@ -76,7 +73,7 @@ FIRST = 3  # of ten digits' ids
 
 
 def digits_backwards(count: int, length: int, generator: torch.Generator) -> Batch:
-    """Returns random rows of digits, and as labels the same rows backwards."""
+    """Return random rows of digits, and as labels the same rows backwards."""
     rows = torch.randint(FIRST, FIRST + 10, (count, length), generator=generator).tolist()
     return make_batch([Example(row, row[::-1]) for row in rows], SPECIAL, SPECIAL)
 
@@ -91,7 +88,7 @@ class Accuracy:
 
 
 def free_run(model: Seq2Seq, batch: Batch) -> Tensor:
-    """Returns the scores of each target position's word where the model reads its own words, not the true ones."""
+    """Return the scores of each target position's word where the model reads its own words, not the true ones."""
     source, cache = model.encode(batch.encoder_input, batch.encoder_mask), model.new_cache()
     word, scores = batch.decoder_input[:, :1], []
     for _ in range(batch.label.shape[1]):
@@ -101,7 +98,7 @@ def free_run(model: Seq2Seq, batch: Batch) -> Tensor:
 
 
 def taught(forced: bool, steps: int, length: int = 6, hidden: int = 48, seed: int = 0) -> Seq2Seq:
-    """Returns an LSTM without attention that has learned to write digits backwards.
+    """Return an LSTM without attention that has learned to write digits backwards.
 
     forced: it reads the true words while it learns; else its own from the first step on.
     """
@@ -123,7 +120,7 @@ def taught(forced: bool, steps: int, length: int = 6, hidden: int = 48, seed: in
 
 @torch.no_grad()
 def both_ways(model: Seq2Seq, length: int = 6, count: int = 500, seed: int = 1) -> Accuracy:
-    """Returns how often the model is right on new rows when it is forced, and when it runs free."""
+    """Return how often the model is right on new rows when it is forced, and when it runs free."""
     batch = digits_backwards(count, length, torch.Generator().manual_seed(seed))
     forced = model(*batch[:2], batch.encoder_mask).argmax(dim=-1) == batch.label
     free = free_run(model, batch).argmax(dim=-1) == batch.label
@@ -134,35 +131,30 @@ def both_ways(model: Seq2Seq, length: int = 6, count: int = 500, seed: int = 1) 
 
 
 def smoothed_loss(probability: float, vocab: int, smoothing: float) -> float:
-    """Returns the cross-entropy in nats where the right word has that probability and all others share the rest."""
+    """Return the cross-entropy in nats where the right word has that probability and all others share the rest."""
     logits = torch.full((1, vocab), math.log((1 - probability) / (vocab - 1)), dtype=torch.float64)
     logits[0, 0] = math.log(probability)
     return F.cross_entropy(logits, torch.tensor([0]), label_smoothing=smoothing).item()
 
 
 def best_probability(vocab: int, smoothing: float) -> float:
-    """Returns the probability of the right word at which the smoothed loss is least: 1 - ε + ε / vocab."""
+    """Return the probability of the right word at which the smoothed loss is least: 1 - ε + ε / vocab."""
     return 1 - smoothing + smoothing / vocab
 
 
 # --- permutation --------------------------------------------------------------------------------------------
 
 
-def small_encoder(d_model: int = 16, h: int = 2) -> Encoder:
-    """Returns an encoder of one block with weights of seed 0, without dropout."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        block = EncoderBlock(d_model, MultiHeadAttentionBlock(d_model, h, 0.0), FeedForwardBlock(d_model, 32, 0.0), 0.0)
-        return Encoder(d_model, nn.ModuleList([block])).eval()
-
-
 @torch.no_grad()
 def permutation_differences(positions: bool, seq: int = 6, d_model: int = 16) -> tuple[float, float]:
-    """Returns the largest differences between a sentence and the same in another order, put back in order.
+    """Return the largest differences between a sentence and the same in another order, put back in order.
 
     First of the words' vectors (0: equivariant), then of their mean (0: invariant).
     """
-    encoder, place = small_encoder(d_model), PositionalEncoding(d_model, seq, 0.0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        encoder = build_stack(d_model, 1, 2, 32, 0.0, seq, activation="relu").eval()
+    place = PositionalEncoding(d_model, seq, 0.0)
     x = torch.randn(1, seq, d_model, generator=torch.Generator().manual_seed(0))
     order = torch.tensor([3, 0, 5, 1, 4, 2])
 
@@ -178,7 +170,7 @@ def permutation_differences(positions: bool, seq: int = 6, d_model: int = 16) ->
 
 
 def product_by_loops(a: Tensor, b: Tensor) -> tuple[Tensor, int]:
-    """Returns a [n, m] · b [m, k] by its definition, and how many multiplications that took: n · m · k."""
+    """Return a [n, m] · b [m, k] by its definition, and how many multiplications that took: n · m · k."""
     (n, m), k = a.shape, b.shape[1]
     result, count = torch.zeros(n, k, dtype=a.dtype), 0
     for i in range(n):
@@ -190,7 +182,7 @@ def product_by_loops(a: Tensor, b: Tensor) -> tuple[Tensor, int]:
 
 
 def attention_products(seq: int, d_k: int) -> dict[str, int]:
-    """Returns the multiplications of Q Kᵀ V in both orders; with a softmax between them only the first is possible."""
+    """Return the multiplications of Q Kᵀ V in both orders; with a softmax between them only the first is possible."""
     return {"(Q Kᵀ) V": 2 * seq * seq * d_k, "Q (Kᵀ V)": 2 * seq * d_k * d_k}
 
 
@@ -202,23 +194,12 @@ VIT_PATCHES, VIT_PATCH, VIT_CLASSES = 14 * 14, 16, 1000
 
 
 def count(*modules: nn.Module) -> int:
-    """Returns how many different weights modules have; one that two share counts once."""
+    """Return how many different weights modules have; one that two share counts once."""
     return sum(weight.numel() for weight in {id(w): w for m in modules for w in m.parameters()}.values())
 
 
-def encoder_stack(d_model: int, N: int, h: int) -> Encoder:
-    """Returns lab 1's encoder of that size, its feed-forward blocks four times as wide."""
-    blocks = (
-        EncoderBlock(
-            d_model, MultiHeadAttentionBlock(d_model, h, 0.0), FeedForwardBlock(d_model, 4 * d_model, 0.0), 0.0
-        )
-        for _ in range(N)
-    )
-    return Encoder(d_model, nn.ModuleList(blocks))
-
-
 def parameter_counts() -> dict[str, int]:
-    """Returns the counts of the papers' models made of our blocks, on the device "meta": no memory is taken.
+    """Return the counts of the papers' models made of our blocks, on the device "meta": no memory is taken.
 
     Our attention has no biases (4 · d_model a block less). Transformer: one table for source, target and projection, as
     in the paper.
@@ -226,7 +207,7 @@ def parameter_counts() -> dict[str, int]:
     with torch.device("meta"):
         base = build_transformer(WORD_PIECES, WORD_PIECES, 512, 512, tied=True)
         base.src_embed.embedding.weight = base.tgt_embed.embedding.weight
-        stack = encoder_stack(768, 12, 12)
+        stack = build_stack(768, 12, 12, 4 * 768, 0.0, seq=BERT_SEQ)
         vit = nn.ModuleList([nn.Linear(3 * VIT_PATCH**2, 768), nn.Linear(768, VIT_CLASSES)])
         bert = nn.ModuleList([nn.Embedding(BERT_PIECES, 768), nn.Embedding(2, 768), LayerNormalization(768)])
         pooler = nn.Linear(768, 768)

@@ -74,15 +74,10 @@ class PracticeRun(EpochRun):
 Begin = Callable[[Any, Machine, Volume], PracticeRun]  # settings, machine, volume → a run before its first batch
 
 
-def files_of(config: PracticeSettings, volume: Volume) -> WeightFiles:
-    """Return a run's weight files: checkpoints/<lab>/<run>/<lab>_NN.pt on the volume."""
-    return WeightFiles(config.run_folder(volume), config.LAB)
-
-
 def train_model(config: PracticeSettings, volume: Volume, get_training: Begin) -> PracticeRun:
     """Train a run until it ends or is stopped, save it, and return it."""
     machine = choose_machine(config.device, config.precision)
-    files = files_of(config, volume)
+    files = WeightFiles(config.run_folder(volume), config.LAB)  # checkpoints/<lab>/<run>/<lab>_NN.pt
     loaded = files.load_chosen(config.preload)
     if loaded:
         config.refuse_drift(loaded[1]["config"], loaded[0])

@@ -33,8 +33,6 @@ from vla_modelkit.training.weights import State
 DEPTH = 2  # times that height and width are halved
 LEAST_LOG_SIGMA = -4.0  # a pixel is known to a fiftieth of its range at best, or the density would grow without end
 
-# --- model --------------------------------------------------------------------------------------------------
-
 
 class Posterior(NamedTuple):
     """q(z | x), a normal distribution with these means and log variances for each number of z: [n, latent]."""

@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from services.ws_mdl.diffusion import data as images
-from services.ws_mdl.diffusion.data import Pictures
 from services.ws_mdl.epochs import begin
 from services.ws_mdl.minivla.pictures import pictures_of
 from services.ws_mdl.practice import training
@@ -34,14 +33,9 @@ from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import Machine
 from vla_modelkit.training.weights import State
 
-# --- model --------------------------------------------------------------------------------------------------
-
 
 class PatchEmbedding(nn.Module):
-    """Cuts an image into squares and makes a vector of each: one linear layer for all of them.
-
-    A convolution whose stride is its kernel's size is just that.
-    """
+    """A vector of each square of an image: one linear layer for all, which a convolution in strides of its size is."""
 
     def __init__(self, channels: int, patch: int, d_model: int) -> None:
         super().__init__()
@@ -84,12 +78,9 @@ class VisionTransformer(nn.Module):
 @torch.inference_mode()
 def attention_of(model: VisionTransformer, x: Tensor) -> Tensor:
     """Return the attention weights of all layers and heads for images: float [layers, batch, h, 1 + n, 1 + n]."""
-    was_training = model.training
-    model.eval()
     with keeping_weights(model):
         model(x)
         maps = [layer.self_attention_block.attention_scores.float() for layer in model.encoder.layers]
-    model.train(was_training)
     return torch.stack(maps)
 
 
@@ -129,8 +120,8 @@ def plot_rollouts(model: VisionTransformer, x: Tensor) -> Figure:
 class Labelled:
     """Images to learn from, and held-out ones."""
 
-    train: Pictures
-    held: Pictures
+    train: images.Pictures
+    held: images.Pictures
 
     def __len__(self) -> int:
         return len(self.train)
@@ -170,7 +161,7 @@ def frames(folder: Path, config: Config) -> Labelled:
     labels = torch.tensor([tasks.index(one.tasks[0]) for one in dataset.episodes for _ in range(one.length)])
     is_held = torch.tensor([one.index in held for one in dataset.episodes for _ in range(one.length)])
     train, measured = (
-        Pictures(dataset.name, x[rows].float() / 127.5 - 1, labels[rows], tasks) for rows in (~is_held, is_held)
+        images.Pictures(dataset.name, x[rows].float() / 127.5 - 1, labels[rows], tasks) for rows in (~is_held, is_held)
     )
     return Labelled(train, measured)
 
@@ -221,8 +212,8 @@ class Training(PracticeRun):
 
     def own_state(self) -> State:
         held = self.data.held
-        size = {"classes": list(held.classes), "channels": held.channels, "height": held.height}
-        return {**super().own_state(), **size}
+        about = {"classes": list(held.classes), "channels": held.channels, "height": held.height}
+        return {**super().own_state(), **about}
 
     def digest(self) -> str:
         return training.digest_of(self.data.train.x, self.data.train.labels)
@@ -236,7 +227,7 @@ def get_model(config: Config, height: int, channels: int, classes: int) -> Visio
 def get_training(config: Config, machine: Machine, volume: Volume) -> Training:
     """Return a run before its first batch."""
     train, held = (
-        Pictures(part.name, part.x.to(machine.device), part.labels.to(machine.device), part.classes)
+        images.Pictures(part.name, part.x.to(machine.device), part.labels.to(machine.device), part.classes)
         for part in vars(load(config, volume)).values()
     )
     size = train.height, train.channels, len(train.classes)
