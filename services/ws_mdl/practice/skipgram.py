@@ -211,8 +211,7 @@ def trust_of(model: SkipGram, data: Words) -> float:
 
 def told_right(model: SkipGram, near: Tensor, words: Tensor, counts: Tensor, trust: float) -> float:
     """Return the share (0 to 1) of words [n] that their neighbours [n, 2 · window] tell."""
-    device = model.middle.weight.device
-    right = 0
+    device, right = model.middle.weight.device, 0
     for rows, expected in zip(near.to(device).split(512), words.to(device).split(512), strict=True):
         right += int((word_scores(model, rows, counts.to(device), trust).argmax(dim=1) == expected).sum())
     return right / max(1, len(words))
@@ -221,8 +220,7 @@ def told_right(model: SkipGram, near: Tensor, words: Tensor, counts: Tensor, tru
 def neighbours_of(vectors: Tensor, data: Words, words: tuple[str, ...] = SHOWN, count: int = 5) -> list[str]:
     """Return a line for each of the words that the corpus has: those whose vectors are nearest to its own."""
     name = data.tokenizer.id_to_token
-    frequent = (data.counts >= 5).index_fill(0, data.special, False)
-    among = frequent.nonzero().squeeze(1)
+    among = (data.counts >= 5).index_fill(0, data.special, False).nonzero().squeeze(1)  # seen five times at least
     known = [number for word in words if (number := data.tokenizer.token_to_id(word)) is not None]
     vectors = vectors.detach().cpu()
     return [f"{name(word)}: {', '.join(map(name, nearest(vectors, word, among, count)))}" for word in known]

@@ -138,9 +138,6 @@ def objective(bound: Bound, kl_weight: float = 1.0, free_nats: float = 0.0) -> T
     return bound.reconstruction.mean() + kl_weight * kl
 
 
-# --- what has become of z -----------------------------------------------------------------------------------
-
-
 def active_numbers(q: Posterior, least: float = 0.01) -> int:
     """Return how many numbers of z tell images apart: their means vary over images (Burda et al., 2016)."""
     return int((q.mean.var(dim=0) > least).sum())
@@ -151,8 +148,8 @@ def numbers_worth_having(x: Tensor, sigma: float) -> int:
 
     A linear VAE uses these and lets all others collapse: to say them would cost more nats than it saves.
     """
-    flat = x.flatten(1) - x.flatten(1).mean(dim=0)
-    return int((torch.linalg.svdvals(flat) ** 2 / len(x) > sigma**2).sum())
+    centred = x.flatten(1) - x.flatten(1).mean(dim=0)
+    return int((torch.linalg.svdvals(centred) ** 2 / len(x) > sigma**2).sum())
 
 
 def latent_map(decode: Callable[[Tensor], Tensor], side: int = 12) -> Tensor:
@@ -185,8 +182,8 @@ class Training(PracticeRun):
     @cached_property
     def noise(self) -> Tensor:
         """What z is sampled with wherever something is measured: the same at every measurement."""
-        generator = torch.Generator().manual_seed(0)
-        return torch.randn(len(self.held), self.config.latent, generator=generator).to(self.machine.device)
+        noise = torch.randn(len(self.held), self.config.latent, generator=torch.Generator().manual_seed(0))
+        return noise.to(self.machine.device)
 
     def kl_weight(self) -> float:
         """Return what a nat of KL costs now."""
