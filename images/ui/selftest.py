@@ -9,7 +9,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from images.common.selftest import check_imports, expect, run
 
-MODULES = ("PIL", "numpy", "httpx", "fastapi", "jinja2", "python_multipart", "uvicorn", "tyro", "msgpack")
+MODULES = (
+    "PIL",
+    "numpy",
+    "httpx",
+    "fastapi",
+    "jinja2",
+    "python_multipart",
+    "pyarrow",
+    "h5py",
+    "av",
+    "uvicorn",
+    "tyro",
+    "msgpack",
+)
 
 
 def check_page() -> str:
