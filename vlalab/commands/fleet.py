@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import asdict
+from typing import Any
 
 from vlalab.commands.machines import Machine
 from vlalab.environments import venvs
@@ -28,6 +29,7 @@ COMMANDS = {"doctor": "./lab doctor --json", "status": "./lab status --json", "p
 TIMEOUT_S = {"doctor": 60.0, "status": 60.0, "pull": 1800.0, "restart": 1800.0}  # of one machine
 CONNECT_S = 10.0
 PARALLEL = 16
+Row = dict[str, Any]  # of the table: machine, verdict (pass, warn or fail), what, fix, seconds, answer
 
 
 def run(verb: str, selected: list[Machine], parallel: int, timeout_s: float, as_json: bool) -> int:
@@ -40,7 +42,7 @@ def run(verb: str, selected: list[Machine], parallel: int, timeout_s: float, as_
         "timeout_s": timeout_s, "connect_s": CONNECT_S,
     }  # fmt: skip
     command = [str(venvs.ensure(ADMIN.name).python), "-I", str(ADMIN / "fleet.py")]
-    rows: dict[str, dict] = {}
+    rows: dict[str, Row] = {}
     with (
         status(f"fleet {verb}: {len(selected)} machines") as line,
         subprocess.Popen(
@@ -70,10 +72,10 @@ def run(verb: str, selected: list[Machine], parallel: int, timeout_s: float, as_
     return CODES[worst]
 
 
-def judge(verb: str, answer: dict) -> dict:
+def judge(verb: str, answer: dict[str, Any]) -> Row:
     """Return the row of an answer (admin/fleet.py describes its fields), as --json prints it (docs/host.md)."""
 
-    def row(verdict: str, what: str, fix: str = "", report: object = None) -> dict:
+    def row(verdict: str, what: str, fix: str = "", report: object = None) -> Row:
         machine = {"machine": answer["name"], "verdict": verdict, "what": what, "fix": fix}
         return {**machine, "seconds": answer["seconds"], "answer": report}
 

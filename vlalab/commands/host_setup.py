@@ -9,6 +9,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -30,13 +31,13 @@ class Setup:
 
     hosts: list[Machine] = field(default_factory=list)
     inventory: str | None = None
-    values: dict[str, object] = field(default_factory=dict)  # of admin/defaults.yaml
+    values: dict[str, Any] = field(default_factory=dict)  # of admin/defaults.yaml
     only: list[str] = field(default_factory=list)  # of STEPS; none: all
     check: bool = False
     ask_password: bool = False
 
 
-def values(flags: dict[str, object]) -> dict[str, object]:
+def values(flags: dict[str, Any]) -> dict[str, object]:
     """Return the playbook's variables for the flags; what no flag sets stays as in admin/defaults.yaml.
 
     Raises LabError for a --set of another form, or of a setting that the playbook does not know.
@@ -59,7 +60,8 @@ def run(setup: Setup) -> int:
     Raises LabError for what cannot succeed, before anything is installed.
     """
     values, is_local = setup.values, not setup.hosts and not setup.inventory
-    machines.require_one_way(setup.hosts, setup.inventory)
+    if setup.hosts and setup.inventory:
+        raise LabError(machines.BOTH_WAYS)
     if is_local and os.geteuid() != 0:
         raise LabError(f"setting up this machine takes root; run: sudo {ROOT}/lab {' '.join(sys.argv[1:])}")
     if "rootless" in values["extras"] and not values["users"]:

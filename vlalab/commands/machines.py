@@ -18,6 +18,7 @@ from vlalab.host.paths import ADMIN
 
 VARIABLE = "VLALAB_INVENTORY"
 INSTALL = "/opt/vla-lab"
+BOTH_WAYS = "--hosts and --inventory both name machines; give one of them"
 NAME = re.compile(r"(?:(?P<user>[a-z_][\w.-]*)@)?(?P<host>[A-Za-z0-9][\w.-]*)(?::(?P<port>\d{1,5}))?", re.ASCII)
 
 
@@ -55,7 +56,8 @@ def read(label: str, text: str) -> Machine:
 
 def select(hosts: list[Machine], inventory: str | None, root: str | None = None) -> list[Machine]:
     """Return the requested machines. Raises LabError for none, and where both ways are used at once."""
-    require_one_way(hosts, inventory)
+    if hosts and inventory:
+        raise LabError(BOTH_WAYS)
     inventory = inventory or (None if hosts else os.environ.get(VARIABLE))
     if not hosts and not inventory:
         raise LabError(f"no machines; name them (--hosts gpu01,gpu02), or a file (--inventory FILE, or {VARIABLE})")
@@ -63,15 +65,9 @@ def select(hosts: list[Machine], inventory: str | None, root: str | None = None)
     return [replace(one, root=root) for one in machines] if root else machines
 
 
-def require_one_way(hosts: list[Machine], inventory: str | None) -> None:
-    """Raise LabError where machines are named both one by one and in a file."""
-    if hosts and inventory:
-        raise LabError("--hosts and --inventory both name machines; give one of them")
-
-
 def read_inventory(path: Path) -> list[Machine]:
     """Return the machines of an inventory, by name. Raises LabError where Ansible cannot read it."""
-    command = [*ansible("inventory"), "-i", path, "--list"]
+    command = [*ansible("inventory"), "-i", str(path), "--list"]
     done = subprocess.run(command, env=variables(), capture_output=True, text=True, stdin=subprocess.DEVNULL)
     groups = json.loads(done.stdout) if done.returncode == 0 else {}
     hostvars = groups.pop("_meta", {}).get("hostvars", {})

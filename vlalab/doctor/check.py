@@ -67,8 +67,8 @@ Probe = Callable[[Case], Finding]
 Condition = tuple[Callable[[Case], object], str]  # whether something is there, and the reason to skip where it is not
 
 NOT_SELECTED = "not for the selected environments"
-TORCH: Condition = (lambda case: any(one.torch for one in case.selected().values()), NOT_SELECTED)
-GL: Condition = (lambda case: any(one.needs_gl for one in case.selected().values()), NOT_SELECTED)
+TORCH: Condition = (lambda case: any(environment.torch for environment in case.selected().values()), NOT_SELECTED)
+GL: Condition = (lambda case: any(environment.needs_gl for environment in case.selected().values()), NOT_SELECTED)
 
 
 @dataclass(frozen=True)

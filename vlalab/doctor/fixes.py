@@ -19,18 +19,18 @@ MANUAL = re.compile(r"\b(?:SERVICE|ENV|MODEL|FILE|CERTIFICATE|SUITE)\b|^(?:unset
 def apply(results: Sequence[Result], yes: bool = False) -> list[str]:
     """Run the fixes and return the ids of the fixed checks. Without a terminal, unsafe ones need `yes`."""
     fixed = []
-    for one in results:
-        finding, command = one.finding, one.finding.fix
+    for result in results:
+        finding, command = result.finding, result.finding.fix
         if finding.verdict not in (WARN, FAIL) or not command or MANUAL.search(command):
             continue
         if not finding.safe and not yes:
             if not sys.stdin.isatty():
-                say(f"{one.check.id} is not fixed without a yes: {command} (--yes)")
+                say(f"{result.check.id} is not fixed without a yes: {command} (--yes)")
                 continue
-            if not agreed(f"{one.check.title}: {finding.why}\n  run `{command}`?"):
+            if not agreed(f"{result.check.title}: {finding.why}\n  run `{command}`?"):
                 continue
         command = command.replace("sudo ", "") if os.geteuid() == 0 else command
         say(f"$ {command}")
         if subprocess.run(["/bin/sh", "-c", command], cwd=paths.ROOT).returncode == 0:
-            fixed.append(one.check.id)
+            fixed.append(result.check.id)
     return fixed

@@ -114,15 +114,14 @@ class Machine:
         """Return the file system that a path is, or would be, on."""
         absolute = Path(path).absolute()
         try:
-            status = os.statvfs(next(one for one in (absolute, *absolute.parents) if one.exists()))
+            status = os.statvfs(next(parent for parent in (absolute, *absolute.parents) if parent.exists()))
         except OSError:
             return None
         inodes = status.f_favail / status.f_files if status.f_files else 1.0
         return Disk(status.f_frsize * status.f_blocks, status.f_frsize * status.f_bavail, inodes)
 
     def gpus(self) -> dict[str, Any]:
-        """Return what NVIDIA's library reports: {"error": NAME} or {"driver": …, "devices": […]} (doctor/nvml.py)."""
-        # In a process of its own, since a driver may hang or crash.
+        """Return what NVIDIA's library reports (nvml.py), in a process of its own, since a driver may hang or crash."""
         return self.run(sys.executable, "-I", "-m", "vlalab.doctor.nvml").json() or {"error": "NoAnswer"}
 
     def fetch(self, url: str) -> Response:

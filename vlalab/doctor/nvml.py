@@ -49,7 +49,7 @@ def _device(pynvml: Any, index: int) -> dict[str, Any]:
         "memory": memory and memory.total,
         "used": memory and memory.used,
         "mig": value("MigMode", lambda modes: bool(modes[0])),
-        "processes": None if compute is None else sorted({one.pid for one in (*compute, *(graphics or ()))}),
+        "processes": None if compute is None else sorted({process.pid for process in (*compute, *(graphics or ()))}),
     }
 
 

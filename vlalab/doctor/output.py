@@ -15,7 +15,6 @@ from typing import Any
 from vlalab.doctor.check import FAIL, NOT_SELECTED, PASS, SKIP, VERDICTS, WARN, Result
 from vlalab.engine import volumes
 
-SCHEMA = 1
 CODES = {PASS: 0, SKIP: 0, WARN: 1, FAIL: 2}
 # Checks outside the group docker that concern containers only.
 FOR_CONTAINERS = frozenset({"images", "network-registry", "nvidia-toolkit", "gpu-in-container"})
@@ -26,7 +25,7 @@ MAX_WIDTH = 110
 
 def runtime(results: Sequence[Result]) -> str:
     """Return what `--runtime auto` would select: docker where an engine answers and images are built, else local."""
-    verdicts = {one.check.id: one.finding.verdict for one in results}
+    verdicts = {result.check.id: result.finding.verdict for result in results}
     return "docker" if verdicts.get("docker-engine") == PASS and verdicts.get("images") in (PASS, WARN) else "local"
 
 
@@ -34,10 +33,10 @@ def judge(results: Sequence[Result]) -> list[Result]:
     """Return the results with every failure that concerns containers only as a warning where the runtime is local."""
     is_local = runtime(results) == "local"
     return [
-        replace(one, finding=replace(one.finding, verdict=WARN))
-        if is_local and one.finding.verdict == FAIL and _is_for_containers(one)
-        else one
-        for one in results
+        replace(result, finding=replace(result.finding, verdict=WARN))
+        if is_local and result.finding.verdict == FAIL and _is_for_containers(result)
+        else result
+        for result in results
     ]
 
 
@@ -50,14 +49,15 @@ def _is_for_containers(result: Result) -> bool:
 
 def exit_status(results: Sequence[Result]) -> int:
     """Return 0 where all is in order, 1 for warnings, 2 for failures."""
-    return max((CODES[one.finding.verdict] for one in results), default=0)
+    return max((CODES[result.finding.verdict] for result in results), default=0)
 
 
 def verdict(results: Sequence[Result]) -> str:
     """Return the verdict on the runtime that would be used: "ready (local); Docker: 2 things missing"."""
     used = runtime(results)
-    missing = [one for one in results if used == "local" and CODES[one.finding.verdict] and _is_for_containers(one)]
-    worst = exit_status([one for one in results if one not in missing])
+    problems = [result for result in results if CODES[result.finding.verdict]]
+    missing = [result for result in problems if used == "local" and _is_for_containers(result)]
+    worst = exit_status([result for result in problems if result not in missing])
     text = {0: f"ready ({used})", 1: f"ready ({used}), with warnings", 2: f"not ready ({used})"}[worst]
     things = f"{len(missing)} thing{'s' * (len(missing) != 1)} missing"
     return f"{text}; Docker: {things}" if missing else text
@@ -66,15 +66,15 @@ def verdict(results: Sequence[Result]) -> str:
 def as_json(results: Sequence[Result], environments: Sequence[str], seconds: float) -> dict[str, Any]:
     """Return the object that `--json` prints; docs/doctor.md describes every field."""
     return {
-        "schema": SCHEMA, "host": platform.node(), "environments": list(environments),
+        "schema": 1, "host": platform.node(), "environments": list(environments),
         "exit_code": exit_status(results), "verdict": verdict(results), "seconds": round(seconds, 2),
         "checks": [
             {
-                **{name: getattr(one.check, name) for name in ("id", "group", "title", "meaning", "severity")},
-                **{name: getattr(one.finding, name) for name in ("verdict", "why", "fix", "hint", "facts")},
-                "error": one.error, "seconds": round(one.seconds, 2),
+                **{name: getattr(result.check, name) for name in ("id", "group", "title", "meaning", "severity")},
+                **{name: getattr(result.finding, name) for name in ("verdict", "why", "fix", "hint", "facts")},
+                "error": result.error, "seconds": round(result.seconds, 2),
             }
-            for one in results
+            for result in results
         ],
     }  # fmt: skip
 
@@ -83,29 +83,30 @@ def lines(results: Sequence[Result], seconds: float, width: int = 0) -> list[str
     """Return the table: title, verdict and reason per line; after it the problems with their fixes, and the verdict."""
     width = width or min(shutil.get_terminal_size((100, 24)).columns, MAX_WIDTH)
     wrap = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
-    title_width = max((len(one.check.title) for one in results), default=0)
+    title_width = max((len(result.check.title) for result in results), default=0)
     rows: list[str] = []
-    for group, members in groupby(results, key=lambda one: one.check.group):
+    for group, members in groupby(results, key=lambda result: result.check.group):
         body = []
         skipped: dict[str, list[str]] = {}  # reason → titles
-        for one in members:
-            if one.finding.verdict == SKIP:
-                skipped.setdefault(one.finding.why, []).append(one.check.title)
+        for result in members:
+            if result.finding.verdict == SKIP:
+                skipped.setdefault(result.finding.why, []).append(result.check.title)
                 continue
-            row = f"  {MARKS[one.finding.verdict]:<5}{one.check.title:<{title_width}}  {one.finding.why}"
+            row = f"  {MARKS[result.finding.verdict]:<5}{result.check.title:<{title_width}}  {result.finding.why}"
             body.append(row if len(row) <= width else row[: width - 1] + "…")
         skipped.pop(NOT_SELECTED, None)
         for why, titles in skipped.items():
             body += wrap(f"  -    not needed here, {why}: {', '.join(titles)}", width, subsequent_indent=" " * 7)
         rows += [group, *body, ""] if body else []
-    problems = [one for verdict in (FAIL, WARN) for one in results if one.finding.verdict == verdict]
+    problems = [result for verdict in (FAIL, WARN) for result in results if result.finding.verdict == verdict]
     rows += ["What to do:"] * bool(problems)
-    for number, one in enumerate(problems, 1):
-        rows += wrap(f"{number}. {one.check.title} ({one.check.id}): {one.finding.why}", width, subsequent_indent="   ")
-        hint = one.finding.hint + ":" * bool(one.finding.hint and one.finding.fix)
+    for number, result in enumerate(problems, 1):
+        check, finding = result.check, result.finding
+        rows += wrap(f"{number}. {check.title} ({check.id}): {finding.why}", width, subsequent_indent="   ")
+        hint = finding.hint + ":" * bool(finding.hint and finding.fix)
         rows += [f"   {row}" for row in wrap(hint, width - 3)]
-        rows += [f"   $ {one.finding.fix}"] if one.finding.fix else []
-    count = {mark: sum(one.finding.verdict == mark for one in results) for mark in VERDICTS}
+        rows += [f"   $ {finding.fix}"] if finding.fix else []
+    count = {mark: sum(result.finding.verdict == mark for result in results) for mark in VERDICTS}
     counts = f"{count[PASS]} passed, {count[WARN]} warned, {count[FAIL]} failed, {count[SKIP]} not needed here"
     summary = f"{verdict(results)} ({counts}, in {seconds:.1f} s)"
     return [*rows, *[""] * bool(problems), *textwrap.wrap(summary, width)]

@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from vlalab.doctor import check
-from vlalab.doctor.check import GROUPS, Case, Check, Result, warn
+from vlalab.doctor.check import GROUPS, REGISTERED, Case, Check, Result, warn
 from vlalab.doctor.checks import docker, graphics, host, network, nvidia, project, volume  # noqa: F401  they register
 from vlalab.host.console import LabError
 
@@ -16,43 +15,43 @@ LATE = "try again when the machine is less busy"
 
 def checks() -> list[Check]:
     """Return every check in the order of the table."""
-    return sorted(check.REGISTERED, key=lambda one: GROUPS.index(one.group))
+    return sorted(REGISTERED, key=lambda check: GROUPS.index(check.group))
 
 
 def named(ids: Sequence[str]) -> list[Check]:
     """Return the checks with those ids."""
-    return [one for one in checks() if one.id in ids]
+    return [check for check in checks() if check.id in ids]
 
 
 def run(selected: Sequence[Check], case: Case, limit_s: float = float("inf")) -> list[Result]:
     """Return the result of each check, in their order. limit_s: upper bound on each check's own limit."""
     results: dict[str, Result] = {}
 
-    def run_one(one: Check) -> None:
-        results.setdefault(one.id, _run(one, case))
+    def run_one(check: Check) -> None:
+        results.setdefault(check.id, _run(check, case))
 
-    # Daemon threads, since one that hangs must not keep the process alive.
-    threads = [threading.Thread(target=run_one, args=(one,), daemon=True) for one in selected]
+    # Daemon threads, since a check that hangs must not keep the process alive.
+    threads = [threading.Thread(target=run_one, args=(check,), daemon=True) for check in selected]
     started = time.monotonic()
     for thread in threads:
         thread.start()
-    for one, thread in zip(selected, threads, strict=True):
-        limit = min(max(one.limit_s, one.named_limit_s if case.environments else 0.0), limit_s)
+    for check, thread in zip(selected, threads, strict=True):
+        limit = min(max(check.limit_s, check.named_limit_s if case.environments else 0.0), limit_s)
         thread.join(max(0.0, started + limit - time.monotonic()))
         error = f"no answer within {limit:g} s"
-        results.setdefault(one.id, Result(one, warn(error, fix="", hint=LATE), limit, error))
-    return [results[one.id] for one in selected]
+        results.setdefault(check.id, Result(check, warn(error, fix="", hint=LATE), limit, error))
+    return [results[check.id] for check in selected]
 
 
-def _run(one: Check, case: Case) -> Result:
+def _run(check: Check, case: Case) -> Result:
     started, error = time.monotonic(), ""
     try:
-        finding = one.run(case)
+        finding = check.run(case)
     except LabError as known:
-        finding, error = warn(known.text), known.text
+        finding, error = warn(known.text, fix=""), known.text
     except TimeoutError as late:
         finding, error = warn(str(late), fix="", hint=LATE), str(late)
-    except Exception as bug:  # a bug in one check must not take the others along
+    except Exception as bug:  # a bug in a check must not take the others along
         error = f"{type(bug).__name__}: {bug}"
         finding = warn(f"the check itself failed ({error})", fix="", hint="report it with ./lab doctor --json")
-    return Result(one, finding, time.monotonic() - started, error)
+    return Result(check, finding, time.monotonic() - started, error)

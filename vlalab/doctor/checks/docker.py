@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 from vlalab.description import ports
 from vlalab.doctor.check import FAIL, WARN, Case, Condition, Finding, check, fail, from_refusal, ok, skip, warn
@@ -27,7 +28,7 @@ SETTINGS = "/etc/docker/daemon.json"
 RESTART = "sudo systemctl restart docker"
 
 
-def engine_info(case: Case) -> dict:
+def engine_info(case: Case) -> dict[str, Any]:
     """Return what `docker info` reports; nothing where no engine answers."""
     return case.machine.run(*INFO).json() if _engine_problem(case) is None else {}
 
@@ -93,8 +94,8 @@ def routes(table: str, on_link: bool = False) -> Iterator[tuple[str, ipaddress.I
     for fields in map(str.split, table.splitlines()[1:]):
         if len(fields) < 8 or fields[7] == "0" * 8 or (on_link and fields[2] != "0" * 8):
             continue
-        destination, mask = (bytes.fromhex(fields[column])[::-1] for column in (1, 7))
-        yield fields[0], ipaddress.ip_network((destination, str(ipaddress.ip_address(mask))), strict=False)
+        address, mask = (ipaddress.IPv4Address(bytes.fromhex(fields[column])[::-1]) for column in (1, 7))
+        yield fields[0], ipaddress.IPv4Network(f"{address}/{mask}", strict=False)
 
 
 @check("docker-addresses", "address pools", WARN, "sudo ./lab host setup --only engine")
@@ -117,14 +118,14 @@ def addresses(case: Case) -> Finding:
     return ok(f"networks of Docker's: {len(ours)}")
 
 
-def networks_left(info: dict, used: Sequence[ipaddress.IPv4Network]) -> int:
+def networks_left(info: dict[str, Any], used: Sequence[ipaddress.IPv4Network]) -> int:
     """Return how many networks an engine can still make, counted up to FEW_NETWORKS. used: those on link.
 
     Source: moby, libnetwork/netutils, InferReservedNetworks.
     """
-    pools = [(one["Base"], one["Size"]) for one in info.get("DefaultAddressPools") or () if ":" not in one["Base"]]
-    networks = (one for base, size in pools or POOLS for one in ipaddress.ip_network(base).subnets(new_prefix=size))
-    free = (one for one in networks if not any(one.overlaps(net) for net in used))
+    pools = [(pool["Base"], pool["Size"]) for pool in info.get("DefaultAddressPools") or () if ":" not in pool["Base"]]
+    networks = (net for base, size in pools or POOLS for net in ipaddress.ip_network(base).subnets(new_prefix=size))
+    free = (net for net in networks if not any(net.overlaps(other) for other in used))
     return len(list(islice(free, FEW_NETWORKS)))
 
 
@@ -140,7 +141,7 @@ def mtu(case: Case) -> Finding:
     out = defaults[-1][0] if defaults else ""
     if not ours or not sizes.get(out):
         return skip(NO_NETWORK if not ours else "no default route")
-    name = max(ours, key=lambda one: ours[one])
+    name = max(ours, key=lambda name: ours[name])
     if ours[name] <= sizes[out]:
         return ok(f"{sizes[out]} ({out})")
     return warn(

@@ -37,7 +37,7 @@ def egl_drivers(case: Case) -> Finding:
 
 
 def _simulator() -> str:
-    return next(name for name, one in manifests.environments().items() if one.needs_gl)
+    return next(name for name, environment in manifests.environments().items() if environment.needs_gl)
 
 
 @check("renderer", "renderer", FAIL, PACKAGES, requires=(GL,), limit_s=8.0)
@@ -70,7 +70,7 @@ def one_gpu(case: Case) -> Finding:
     if len(devices(case)) > 1:
         return skip("more than one GPU")
     selected = case.selected().values() if case.environments else ()
-    if any(one.needs_gl for one in selected) and any(one.torch for one in selected):
+    if any(known.needs_gl for known in selected) and any(known.torch for known in selected):
         why = "rendering and models share the only GPU, and some drivers abort one of the two"
         return warn(why, hint="what aborts is started again; where that happens often")
     return ok("rendering and models share the only GPU; --render cpu separates them")

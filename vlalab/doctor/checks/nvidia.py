@@ -6,6 +6,7 @@ The state of GPUs comes from NVIDIA's library (doctor/nvml.py); files are read w
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from vlalab.description import gpus
 from vlalab.doctor.check import FAIL, TORCH, WARN, Case, Condition, Finding, check, fail, from_refusal, ok, skip, warn
@@ -22,9 +23,9 @@ INSTALL = "sudo ubuntu-drivers install"
 BEFORE = ("up", "train", "finetune", "learn")
 
 
-def devices(case: Case) -> list[dict]:
+def devices(case: Case) -> list[dict[str, Any]]:
     """Return the GPUs that answer, as NVIDIA's library reports them."""
-    return [one for one in case.machine.gpus().get("devices", ()) if "error" not in one]
+    return [gpu for gpu in case.machine.gpus().get("devices", ()) if "error" not in gpu]
 
 
 GPU: Condition = (devices, "no NVIDIA GPU")
@@ -40,13 +41,13 @@ def driver(case: Case) -> Finding:
         and (case.machine.read(f"{bus}/{name}/class") or "").startswith("0x03")  # display controllers
     ]  # fmt: skip
     if "driver" in report:
-        lost = [f"driver {report['driver']} lost GPU {one['index']}" for one in report["devices"] if "error" in one]
+        lost = [f"driver {report['driver']} lost GPU {gpu['index']}" for gpu in report["devices"] if "error" in gpu]
         if not report["devices"] and not cards:
             return skip(GPU[1])
         if lost or not report["devices"]:
             why = lost[0] if lost else "the driver finds no GPU that works"
             return fail(why, facts={"driver": report["driver"]})
-        names = ", ".join(str(one["name"]) for one in report["devices"])
+        names = ", ".join(str(gpu["name"]) for gpu in report["devices"])
         return ok(f"{report['driver']}: {names}", facts={"driver": report["driver"], "devices": report["devices"]})
     version = case.machine.read("/proc/driver/nvidia/version") or ""
     loaded = re.search(r"Kernel Module(?: for \w+)?\s+(\d+\.\d+(?:\.\d+)?)", version)
@@ -69,7 +70,7 @@ def driver(case: Case) -> Finding:
 def torch_support(case: Case) -> Finding:
     """CUDA refuses a driver that is older than it; torch has no machine code for a GPU that is newer than it."""
     version, runs_on = case.machine.gpus()["driver"], borrowed.load("vla_modelkit.builds:runs_on")
-    builds = {name: one.torch for name, one in case.selected().items() if one.torch}
+    builds = {name: known.torch for name, known in case.selected().items() if known.torch}
     too_old = []
     for name, torch in builds.items():
         oldest = OLDEST[int(torch.cuda.split(".")[0])]
@@ -90,19 +91,19 @@ def torch_support(case: Case) -> Finding:
 @check("nvidia-memory", "GPU's memory", WARN, "sudo fuser -v /dev/nvidia*", requires=(TORCH, GPU))
 def gpu_memory(case: Case) -> Finding:
     """Memory that a dead process holds is missing to all others."""
-    found = [one for one in devices(case) if one["memory"]]
-    for one in found:
-        if one["used"] > LEAKED and one["processes"] == [] and not one["mig"]:
-            why = f"GPU {one['index']} has {spell(one['used'])} in use by no process"
+    found = [gpu for gpu in devices(case) if gpu["memory"]]
+    for gpu in found:
+        if gpu["used"] > LEAKED and gpu["processes"] == [] and not gpu["mig"]:
+            why = f"GPU {gpu['index']} has {spell(gpu['used'])} in use by no process"
             return warn(why, hint="find what holds it")
-    free = [f"{one['index']}: {spell(one['memory'] - one['used'])} of {spell(one['memory'])} free" for one in found]
+    free = [f"{gpu['index']}: {spell(gpu['memory'] - gpu['used'])} of {spell(gpu['memory'])} free" for gpu in found]
     return ok(", ".join(free))
 
 
 @check("nvidia-mig", "MIG", WARN, "nvidia-smi -L", requires=(TORCH, GPU))
 def mig(case: Case) -> Finding:
     """A divided GPU has no number of its own, and its slices may not be able to render."""
-    divided = ", ".join(str(one["index"]) for one in devices(case) if one["mig"])
+    divided = ", ".join(str(gpu["index"]) for gpu in devices(case) if gpu["mig"])
     if not divided:
         return ok("no GPU is divided")
     return warn(f"GPU {divided} is divided (MIG): a slice has to be named", hint="use its UUID for --gpu")
@@ -137,7 +138,7 @@ def gpu_in_container(case: Case) -> Finding:
     """A service in a container would compute on the CPU."""
     if not case.environments:
         return skip("for a named environment only")
-    name = next(iter(images.found([name for name, one in case.selected().items() if one.torch])), None)
+    name = next(iter(images.found([name for name, known in case.selected().items() if known.torch])), None)
     if name is None:
         return skip("its image is not built")
     command = ("docker", "run", "--rm", "--gpus", "all", images.reference(name), "nvidia-smi", "-L")

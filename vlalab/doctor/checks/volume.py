@@ -38,7 +38,7 @@ def mounted(case: Case) -> Finding:
         if path not in ("/", *mounts) and case.volume.is_relative_to(path):
             why = f"{path} is in /etc/fstab and not mounted: the volume would fill the disk below it"
             return fail(why, f"sudo mount {shlex.quote(path)}")
-    return ok(f"on {max((one for one in mounts if case.volume.is_relative_to(one)), key=len, default='/')}")
+    return ok(f"on {max((path for path in mounts if case.volume.is_relative_to(path)), key=len, default='/')}")
 
 
 @check("volume-owner", "volume's owner", FAIL, "sudo chown UID:GID DIRECTORY")
@@ -47,7 +47,7 @@ def owner(case: Case) -> Finding:
     if not case.volume.is_dir():
         return skip("the volume is not made yet")
     uid, gid = volumes.owner()
-    below = sorted(one for one in case.volume.iterdir() if one.is_dir() and not one.name.startswith("."))
+    below = sorted(path for path in case.volume.iterdir() if path.is_dir() and not path.name.startswith("."))
     for path in (case.volume, *below):
         status = path.lstat()
         if status.st_uid != uid and not status.st_mode & 0o002:
@@ -69,8 +69,8 @@ def checkpoints(case: Case) -> Finding:
             files = json.loads(record.read_text())["files"]
             if changed := module.changed_files(directory, {"files": files}):
                 file, problem = changed[0], f"{changed[0]} is missing or of another size"
-            for name, one in files.items() if case.environments else ():
-                if not file and module.file_hash(directory / name) != one["sha256"]:
+            for name, entry in files.items() if case.environments else ():
+                if not file and module.file_hash(directory / name) != entry["sha256"]:
                     file, problem = name, f"{name} has another sha256"
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             file, problem = record.name, f"its {record.name} cannot be read ({type(error).__name__})"
