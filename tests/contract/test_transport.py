@@ -32,7 +32,9 @@ def answered():
         def serve():
             connection, _ = listener.accept()
             with connection:
-                connection.recv(65536)
+                request = b""  # read to its end: closing before would reset the connection
+                while not request.endswith(b"body" if method == "POST" else b"\r\n\r\n"):
+                    request += connection.recv(65536)
                 for piece in [answer[i : i + 1] for i in range(len(answer))] if pause_s else [answer]:
                     connection.sendall(piece)
                     time.sleep(pause_s)
